@@ -1,0 +1,1 @@
+"""XLM-E and its relatives: cross-lingual encoders pre-trained the ELECTRA way, in JAX."""

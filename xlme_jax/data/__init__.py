@@ -1,0 +1,1 @@
+"""Text, vocabulary, prepared data sets and the Grain pipeline that feeds training."""

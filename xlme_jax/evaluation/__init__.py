@@ -1,0 +1,1 @@
+"""Evaluators: functions of (params, step) that return metrics."""

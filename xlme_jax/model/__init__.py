@@ -1,0 +1,1 @@
+"""Flax linen modules: encoder, attention, gated relative position bias, heads."""

@@ -1,0 +1,1 @@
+"""What is learned: each pre-training system is one objective."""

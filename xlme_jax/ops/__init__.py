@@ -1,0 +1,1 @@
+"""Numerics without parameters: masking, the streamed vocabulary head. Imports JAX alone."""

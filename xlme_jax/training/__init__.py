@@ -1,0 +1,1 @@
+"""State, optimizer, mesh, checkpoints, metrics and the one train loop."""
