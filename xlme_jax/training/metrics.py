@@ -1,0 +1,182 @@
+"""What a run measured, on disk: one JSON object a step, and TensorBoard events beside it.
+
+The JSON lines are what the report and scripts read, so they must survive a kill at any moment: a
+line is written whole or not at all, and a resumed run first takes back the lines that it will log
+again.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+METRICS_FILE = "metrics.jsonl"
+TENSORBOARD_DIRECTORY = "tensorboard"
+
+
+def ratios(metrics: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
+    """Forms the ratios of an objective's (numerator, denominator) pairs, on the host.
+
+    Objectives return sums rather than means, so that sums over devices, micro-batches and steps
+    stay exact; the division happens here, once.
+
+    Args:
+        metrics: name -> (numerator, denominator), scalars of any kind that `float` takes.
+
+    Returns:
+        name -> numerator / denominator. A name whose denominator is 0 is left out: there was
+        nothing to measure (say, the precision of a step in which nothing was called replaced).
+    """
+    pairs = {name: (float(top), float(bottom)) for name, (top, bottom) in metrics.items()}
+    return {name: top / bottom for name, (top, bottom) in pairs.items() if bottom != 0}
+
+
+class MetricsWriter:
+    """Appends metrics to `MODEL_DIR/metrics.jsonl` and to `MODEL_DIR/tensorboard`.
+
+    Create it in process 0 alone, or everywhere with `active` set in process 0 alone.
+
+    Args:
+        model_dir: the run's folder; made if it is missing.
+        resume_step: the checkpoint step that the run continues from. Lines of later steps, and a
+            torn last line, are dropped: those steps will be logged again. 0 is a fresh start, which
+            keeps nothing.
+        active: False makes every method a no-op.
+    """
+
+    def __init__(self, model_dir: Path, resume_step: int = 0, active: bool = True) -> None:
+        self._file: int | None = None
+        if not active:
+            return
+        model_dir = Path(model_dir)
+        model_dir.mkdir(parents=True, exist_ok=True)
+        self.path = model_dir / METRICS_FILE
+        self._last_step = _drop_after(self.path, resume_step)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        # Imported here: reading metrics and making reports need no protobuf.
+        from tensorboardX import SummaryWriter
+
+        # purge_step has TensorBoard hide what the interrupted run wrote from that step on.
+        self._tensorboard = SummaryWriter(
+            str(model_dir / TENSORBOARD_DIRECTORY),
+            purge_step=resume_step + 1 if resume_step else 0,
+            flush_secs=10,
+        )
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Logs everything that is known of one step.
+
+        Args:
+            step: the number of finished steps; larger than at the call before, so that each step
+                has one line. Merge a step's training and probe metrics before the call.
+            values: name -> scalar. What is not finite becomes null, as JSON has no NaN or infinity.
+
+        Raises:
+            ValueError: the step was logged already, or a value is called "step".
+            OSError: the line could not be written in full (disk full); the file is left without it.
+        """
+        if self._file is None:
+            return
+        if step <= self._last_step:
+            raise ValueError(
+                f"{self.path}: step {step} comes after step {self._last_step}; steps are logged "
+                "once, in order: merge the values of one step into one call of write()"
+            )
+        if "step" in values:
+            raise ValueError(
+                f'{self.path}: a metric cannot be called "step", which numbers the line'
+            )
+        numbers = {name: float(value) for name, value in values.items()}
+        finite = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
+        _append(self._file, json.dumps({"step": int(step), **finite}, allow_nan=False) + "\n")
+        self._last_step = step
+        for name, value in numbers.items():
+            self._tensorboard.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flushes to disk and closes; a second call does nothing."""
+        if self._file is None:
+            return
+        os.fsync(self._file)
+        os.close(self._file)
+        self._file = None
+        self._tensorboard.close()
+
+    def __enter__(self) -> "MetricsWriter":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """Reads a metrics file into curves.
+
+    Args:
+        path: a `metrics.jsonl`, or the folder that holds one.
+
+    Returns:
+        name -> [(step, value), ...] in the order of the file; null becomes NaN. A torn last line,
+        as a run that is being written or was killed may leave, is ignored.
+
+    Raises:
+        ValueError: the file is missing, or a line that is not the last one is no JSON object with a
+            "step".
+    """
+    path = Path(path)
+    path = path / METRICS_FILE if path.is_dir() else path
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for record in _read_lines(path):
+        step = record["step"]
+        for name, value in record.items():
+            if name != "step":
+                number = math.nan if value is None else float(value)
+                curves.setdefault(name, []).append((step, number))
+    return curves
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """Returns the file's whole lines as objects."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such metrics file; a training run writes it to its MODEL_DIR")
+    *lines, _torn = path.read_bytes().split(b"\n")  # What follows the last newline is not a line.
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+                raise ValueError('not an object with a whole number as "step"')
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}; mend or delete the line") from error
+        records.append(record)
+    return records
+
+
+def _drop_after(path: Path, last_step: int) -> int:
+    """Keeps the lines of steps up to `last_step` (none for 0); returns the last one kept, or -1."""
+    if not path.exists():
+        return -1
+    records = _read_lines(path)
+    kept = [record for record in records if last_step and record["step"] <= last_step]
+    text = "".join(json.dumps(record) + "\n" for record in kept).encode()
+    if path.stat().st_size != len(text) or path.read_bytes() != text:
+        # Renaming a finished file over the old one: a kill in between leaves one of the two, whole.
+        temporary = path.with_name(path.name + ".tmp")
+        with open(temporary, "wb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    return max((record["step"] for record in kept), default=-1)
+
+
+def _append(file: int, line: str) -> None:
+    """Appends one line by one system call, so that a killed process leaves no half of it."""
+    data = line.encode()
+    size = os.fstat(file).st_size
+    written = os.write(file, data)
+    if written != len(data):
+        os.ftruncate(file, size)
+        raise OSError(f"metrics: {written} of {len(data)} bytes written (disk full?)")

@@ -1,0 +1,261 @@
+"""What a person sees while a run goes on: one live line, and how fast it goes.
+
+Clocks are injected, so that rates and the time left can be tested without waiting.
+"""
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TextIO
+
+# Dense bfloat16 peaks in FLOP/s of one JAX device, from the makers' data sheets, by a part of
+# `jax.Device.device_kind`; the first part that fits counts, so the longer names stand first.
+_PEAK_FLOPS = {
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,
+    "TPU v4": 275e12,
+    "TPU v3": 61.5e12,
+    "B200": 2250e12,
+    "H200": 989e12,  # GH200 as well.
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "A10G": 70e12,
+    "A10": 125e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L4": 121e12,
+    "V100": 125e12,
+}
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Returns a device's peak FLOP/s (dense bfloat16; V100: float16), None where unknown."""
+    fits = (peak for name, peak in _PEAK_FLOPS.items() if name.lower() in device_kind.lower())
+    return next(fits, None)
+
+
+class Throughput:
+    """Measures tokens per second, MFU and the time left.
+
+    The first `update` only starts the clock: what comes before it, compiling above all, is no rate.
+
+    Args:
+        window_seconds: rates are over the updates of the last so many seconds, at least over two.
+        flops_per_step: floating-point operations of one step, all devices together (for MFU).
+        peak_flops_per_second: peak of all devices together; None where unknown, then MFU is None.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        window_seconds: float = 60.0,
+        flops_per_step: float | None = None,
+        peak_flops_per_second: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._window = window_seconds
+        self._flops_per_step = flops_per_step
+        self._peak = peak_flops_per_second
+        self._clock = clock
+        self._paused = 0.0
+        self._tokens = 0.0
+        # (seconds without pauses, step, tokens so far); and where the whole measurement began.
+        self._points: deque[tuple[float, int, float]] = deque()
+        self._first: tuple[int, float] | None = None
+
+    def update(self, step: int, tokens: float) -> None:
+        """Notes that `step` steps are finished, the last ones of which held `tokens` tokens.
+
+        Args:
+            step: finished steps so far.
+            tokens: tokens in the steps since the call before (in the first step at the first call).
+        """
+        self._tokens += tokens
+        now = self._clock() - self._paused
+        self._points.append((now, step, self._tokens))
+        if self._first is None:
+            self._first = (step, self._paused)
+        while len(self._points) > 2 and now - self._points[1][0] >= self._window:
+            self._points.popleft()
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Keeps what runs inside (evaluation, a blocking save) out of the rates."""
+        begin = self._clock()
+        try:
+            yield
+        finally:
+            self._paused += self._clock() - begin
+
+    def _rate(self, column: int) -> float | None:
+        """Returns the growth per second of a column of the points over the window."""
+        if len(self._points) < 2:
+            return None
+        first, last = self._points[0], self._points[-1]
+        seconds = last[0] - first[0]
+        return (last[column] - first[column]) / seconds if seconds > 0 else None
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Steps per second over the window; None before the second update."""
+        return self._rate(1)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens per second over the window; None before the second update."""
+        return self._rate(2)
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation in [0, 1]: achieved over peak FLOP/s; None where unknown."""
+        steps = self.steps_per_second
+        if steps is None or not self._flops_per_step or not self._peak:
+            return None
+        return self._flops_per_step * steps / self._peak
+
+    def seconds_left(self, total_steps: int) -> float | None:
+        """Returns the seconds until `total_steps`, with pauses counted at their share so far."""
+        steps_per_second = self.steps_per_second
+        if not steps_per_second or self._first is None:
+            return None
+        first_step, first_paused = self._first
+        step = self._points[-1][1]
+        pause_per_step = (self._paused - first_paused) / max(step - first_step, 1)
+        return max(total_steps - step, 0) * (1.0 / steps_per_second + pause_per_step)
+
+
+class ProgressLine:
+    """Shows the state of a run: rewritten in place on a terminal, a plain line a call elsewhere.
+
+    Args:
+        total_steps: steps of the whole run.
+        throughput: where rates and the time left come from.
+        active: False prints nothing; true in process 0 alone.
+        stream: where to; standard error by default.
+        min_seconds: on a terminal, `show` rewrites the line no more often than this.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        throughput: Throughput,
+        active: bool = True,
+        stream: TextIO | None = None,
+        min_seconds: float = 0.2,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total = total_steps
+        self._throughput = throughput
+        self._active = active
+        self._stream = sys.stderr if stream is None else stream
+        self._live = active and self._stream.isatty()
+        self._min_seconds = min_seconds
+        self._clock = clock
+        self._shown_at: float | None = None
+        self._width = 0
+        self._values: dict[str, float] = {}
+
+    def show(self, step: int, values: Mapping[str, float] | None = None, log: bool = False) -> None:
+        """Shows a step.
+
+        Args:
+            step: finished steps.
+            values: metrics to show; those of earlier calls stay until they are replaced.
+            log: this step is at a log interval. A log file gets a line at such steps alone.
+        """
+        self._values.update(values or {})
+        if not self._active or not (log or self._live):
+            return
+        text = format_line(step, self._total, self._values, self._throughput)
+        if not self._live:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+            return
+        now = self._clock()
+        recent = self._shown_at is not None and now - self._shown_at < self._min_seconds
+        if recent and not log and step < self._total:
+            return
+        self._shown_at = now
+        self._rewrite(text)
+
+    def message(self, text: str) -> None:
+        """Prints a line of its own, above the live line."""
+        if not self._active:
+            return
+        if self._width:
+            self._rewrite("")
+            self._stream.write("\r")
+            self._width = 0
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Ends the live line, so that what is printed next starts on a line of its own."""
+        if self._live and self._width:
+            self._stream.write("\n")
+            self._stream.flush()
+            self._width = 0
+
+    def _rewrite(self, text: str) -> None:
+        """Puts `text` over the last line; blanks cover what was longer."""
+        text = text[: _columns(self._stream) - 1]  # A wrapped line could not be rewritten.
+        self._stream.write("\r" + text + " " * max(self._width - len(text), 0))
+        self._stream.flush()
+        self._width = len(text)
+
+
+def format_line(
+    step: int, total_steps: int, values: Mapping[str, float], throughput: Throughput
+) -> str:
+    """Formats one line: step, percentage, losses by stream, retrieval, rate, MFU, time left."""
+    parts = [f"step {step}/{total_steps} ({step / max(total_steps, 1):.0%})", *_losses(values)]
+    if "probe/retrieval_accuracy" in values:
+        parts.append(f"retrieval {values['probe/retrieval_accuracy']:.3f}")
+    if (tokens := throughput.tokens_per_second) is not None:
+        parts.append(f"{tokens:,.0f} tokens/s")
+    if (mfu := throughput.mfu) is not None:
+        parts.append(f"MFU {mfu:.1%}")
+    if (left := throughput.seconds_left(total_steps)) is not None and step < total_steps:
+        parts.append(f"{format_seconds(left)} left")
+    return " | ".join(parts)
+
+
+def format_seconds(seconds: float) -> str:
+    """Formats a duration in its two largest units: 45s, 3m07s, 2h05m, 4d03h."""
+    whole = int(seconds + 0.5)
+    units = (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))
+    for unit, size, lower, lower_size in units:
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // lower_size:02d}{lower}"
+    return f"{whole}s"
+
+
+def _losses(values: Mapping[str, float]) -> list[str]:
+    """Returns "loss 9.81", then for each stream "bitext mlm 3.21 rtd 0.123"."""
+    parts = [f"loss {values['loss']:.4g}"] if "loss" in values else []
+    streams = dict.fromkeys(name.rpartition("/")[0] for name in values if name.endswith("_loss"))
+    for stream in streams:
+        losses = {
+            name.rpartition("/")[2].removesuffix("_loss"): value
+            for name, value in values.items()
+            if name.rpartition("/")[0] == stream and name.endswith("_loss")
+        }
+        shown = " ".join(f"{kind} {value:.3g}" for kind, value in losses.items())
+        parts.append(f"{stream} {shown}".strip())
+    return parts
+
+
+def _columns(stream: TextIO) -> int:
+    """Returns the width of the terminal behind `stream`, 120 where there is none."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 120
+    except (OSError, ValueError):
+        return 120
