@@ -219,3 +219,13 @@ def test_the_description_is_plain_json(tmp_path):
     assert content["vocabulary"]["size"] == VOCABULARY
     [row] = content["tasks"]
     assert (row["name"], row["kind"], row["examples"], row["tokens"]) == ("en", "monolingual", 1, 3)
+
+
+def test_records_are_a_sequence(tmp_path):
+    pairs = [[0, 5 + i, 2, 6, 2] for i in range(20)]
+    data = build(tmp_path, bitext={"en-fr": pairs})
+    records = data.records(data.task("en-fr"))
+    assert len(records) == 20
+    assert [records[i].tolist() for i in (3, 19)] == [pairs[3], pairs[19]]
+    with pytest.raises(IndexError):
+        records[20]
