@@ -1,0 +1,50 @@
+"""SeqIO tasks and mixtures: where text comes from and how it becomes token ids.
+
+`import tasks` reads no text. It registers what the environment names, and the embedded corpus always:
+
+- `cldr`, `cldr_bitext`: embedded, in the languages of `CLDR_LANGUAGES` (default "en,ru,zh");
+- `cc100`: the files in `CC100_DIR`; tasks `cc100_<lang>`;
+- `bitext`: the pair files in `BITEXT_DIR`; tasks `bitext_<lang>_<lang>`;
+- `tfds`, `tfds_bitext`: the data sets listed in `TFDS_TASKS` ("wiki40b/sw=sw,para_crawl/ende=en-de").
+
+The vocabulary is that of `XLME_VOCABULARY`. Each module's `register` does the same from Python::
+
+    import seqio
+    import tasks
+
+    tasks.cc100.register("/data/cc100", ["en", "sw"], vocabulary="vocabulary.model")
+    dataset = seqio.get_mixture_or_task("cc100").get_dataset({"tokens": 512}, split="train")
+
+Monolingual tasks have the feature "tokens" (a document), bitext tasks "source" and "target"; all int32 ids
+without special tokens.
+"""
+
+from __future__ import annotations
+
+import os
+
+from tasks import bitext, cc100, cldr, tfds
+from xlme_jax.data.cldr import CldrConfig
+from xlme_jax.data.preparation import CldrCorpus
+
+CLDR_LANGUAGES_VARIABLE = "CLDR_LANGUAGES"
+
+
+def register_from_environment() -> list[str]:
+    """Registers what the environment variables name; returns the mixtures.
+
+    Raises:
+      ValueError: If a variable names a folder or language that does not exist.
+    """
+    languages = os.environ.get(CLDR_LANGUAGES_VARIABLE) or "en,ru,zh"
+    registered = cldr.register(CldrCorpus(CldrConfig(tuple(languages.split(",")))))
+    if os.environ.get(cc100.FOLDER_VARIABLE):
+        registered += cc100.register()
+    if os.environ.get(bitext.FOLDER_VARIABLE):
+        registered += bitext.register()
+    if lines := os.environ.get(tfds.TASKS_VARIABLE):
+        registered += tfds.register_all(lines.split(","))
+    return registered
+
+
+register_from_environment()

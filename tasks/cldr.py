@@ -1,0 +1,98 @@
+"""Tasks of the embedded corpus: `cldr_<lang>` (documents), `cldr_bitext_<lang>_<lang>` (pairs).
+
+Mixtures: `cldr` (documents) and `cldr_bitext`. Text is generated when it is read.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import itertools
+import os
+from pathlib import Path
+
+import seqio
+
+from tasks import features, mixtures, sources
+from xlme_jax.data import cldr
+from xlme_jax.data.preparation import CldrCorpus
+from xlme_jax.data.text import ReadReport
+
+PREFIX = "cldr"
+BITEXT_PREFIX = "cldr_bitext"
+
+
+def register(
+    corpus: CldrCorpus,
+    vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
+    alpha: float = mixtures.DEFAULT_ALPHA,
+) -> list[str]:
+    """Registers the tasks and mixtures; generates nothing.
+
+    Args:
+      corpus: Languages, phrases and sizes.
+      vocabulary: See `tasks.features.as_vocabulary`.
+      alpha: Exponent of the mixtures' rates.
+
+    Returns:
+      The mixtures' names: "cldr" and, with two languages or more, "cldr_bitext".
+    """
+    shared = features.as_vocabulary(vocabulary)
+    config = corpus.config
+    documents = {}
+    for language in config.languages:
+        read = functools.partial(_documents, corpus, language)
+        documents[sources.task_name(PREFIX, language)] = (
+            (language,),
+            read,
+            corpus.documents_per_split(),
+        )
+    pairs = {}
+    for pair in itertools.combinations(sorted(config.languages), 2):
+        read = functools.partial(_pairs, corpus, pair)
+        pairs[sources.task_name(BITEXT_PREFIX, *pair)] = (pair, read, corpus.pairs_per_split())
+    registered = []
+    for mixture, tasks in ((PREFIX, documents), (BITEXT_PREFIX, pairs)):
+        for name, (languages, read, counts) in tasks.items():
+            splits = {split: [_shard(corpus, read, split, n)] for split, n in counts.items() if n}
+            sources.add_task(name, splits, languages, shared, num_input_examples=counts)
+        if tasks:
+            registered.append(mixtures.add_mixture(mixture, list(tasks), alpha).name)
+    return registered
+
+
+def _shard(corpus: CldrCorpus, read, split: str, count: int) -> sources.Shard:
+    read = functools.partial(read, split, count)
+    return sources.Shard(split, read, key=f"{corpus} {count} {_generator_digest()}")
+
+
+@functools.cache
+def _generator_digest() -> str:
+    """Identifies the program that makes the text: data made by another version is not mixed with this one's."""
+    digest = hashlib.sha256(importlib.metadata.version("babel").encode())
+    for file in sorted(Path(cldr.__file__).parent.glob("cldr*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _documents(
+    corpus: CldrCorpus, language: str, split: str, count: int, report: ReadReport
+) -> sources.Texts:
+    for text in cldr.documents(corpus.config, language, split, count, corpus.phrases_per_document):
+        report.read += 1
+        yield (text,)
+
+
+def _pairs(
+    corpus: CldrCorpus, pair: tuple[str, str], split: str, count: int, report: ReadReport
+) -> sources.Texts:
+    for texts in cldr.pairs(corpus.config, *pair, split, count):
+        report.read += 1
+        yield texts
+
+
+def registered_mixtures() -> list[seqio.Mixture]:
+    """Returns those of the two mixtures that are registered."""
+    names = seqio.MixtureRegistry.names()
+    return [seqio.MixtureRegistry.get(n) for n in (PREFIX, BITEXT_PREFIX) if n in names]

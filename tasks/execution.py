@@ -1,0 +1,278 @@
+"""Runs SeqIO tasks for `prepare`: which tasks a configuration means, and one shard of one task into token shards.
+
+The workers of `xlme_jax.data.preparation` and the Beam pipeline of `tasks.beam` share everything here that
+decides about content, so that both write the same bytes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from tasks import bitext, cc100, cldr, features, sources
+from tasks import tfds as tfds_tasks
+from xlme_jax.data import preparation, prepared, prepared_format
+from xlme_jax.data.text import ReadReport
+from xlme_jax.token_ids import BOS_ID, EOS_ID
+
+# Texts of one part, the unit that a Beam worker sorts in memory: some hundred megabytes at most.
+PART_TEXTS = {"monolingual": 1 << 17, "bitext": 1 << 19}
+WRITERS = {"monolingual": prepared.MonolingualWriter, "bitext": prepared.BitextWriter}
+
+_BOS = np.array([BOS_ID], np.int32)
+_EOS = np.array([EOS_ID], np.int32)
+_registered: tuple[object, ...] | None = None
+_names: tuple[str, ...] = ()
+
+
+def register(config: preparation.PrepareConfig, model: str, threads: int = 1) -> tuple[str, ...]:
+    """Registers the tasks of a configuration, once per process; reads folder listings at most.
+
+    Args:
+      config: The configuration.
+      model: Path of the vocabulary.
+      threads: SentencePiece threads.
+
+    Returns:
+      Names of the tasks to prepare, without repetition.
+
+    Raises:
+      ValueError: If a folder or language is missing, or a name is unknown.
+    """
+    global _registered, _names
+    key = (config, os.fspath(model), threads)
+    if key != _registered:
+        vocabulary = features.XlmVocabulary(model, threads=threads)
+        for module in config.modules:
+            importlib.import_module(module)
+        mixtures = [
+            name for task in config.tasks for name in _register_one(config, task, vocabulary)
+        ]
+        tasks = (seqio.get_subtasks(seqio.get_mixture_or_task(name)) for name in mixtures)
+        _names = tuple(dict.fromkeys(task.name for task in itertools.chain.from_iterable(tasks)))
+        _registered = key
+    return _names
+
+
+def _register_one(
+    config: preparation.PrepareConfig, task: str, vocabulary: features.XlmVocabulary
+) -> list[str]:
+    if task == "cldr":
+        return cldr.register(config.cldr, vocabulary)
+    if task == "cc100":
+        return cc100.register(
+            config.cc100_dir,
+            config.languages,
+            vocabulary,
+            max_document_chars=config.max_document_chars,
+        )
+    if task == "bitext":
+        return bitext.register(
+            config.bitext_dir, config.languages, vocabulary, pairs=config.pairs, pivot=config.pivot
+        )
+    if task == "tfds":
+        return tfds_tasks.register_all(config.tfds, vocabulary)
+    known = sorted({*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()})
+    if task not in known:
+        raise ValueError(
+            f"prepare: unknown task {task!r}. There is cldr, cc100, bitext, tfds, and registered with SeqIO: "
+            f"{', '.join(known) or 'nothing'}. Tasks of your own come with --modules=YOUR_MODULE."
+        )
+    return [task]
+
+
+def list_jobs(
+    config: preparation.PrepareConfig, model: str, vocabulary_digest: str
+) -> list[preparation.Job]:
+    """Returns what there is to do, one job per task and split."""
+    jobs = []
+    for name in register(config, model):
+        task = seqio.TaskRegistry.get(name)
+        kind, languages = _kind(task), _languages(task)
+        for split in task.splits:
+            if split not in ("train", "validation"):
+                continue
+            shards, files, keys = _shards(task, split)
+            limits = config.max_pair_tokens if kind == "bitext" else config.max_document_chars
+            parts = (
+                prepared_format.FORMAT,
+                vocabulary_digest,
+                name,
+                split,
+                languages,
+                limits,
+                shards,
+                keys,
+            )
+            jobs.append(
+                preparation.Job(
+                    name,
+                    split,
+                    kind,
+                    languages,
+                    shards,
+                    sum(file.stat().st_size for file in files),
+                    preparation.fingerprint(parts, files),
+                )
+            )
+    return jobs
+
+
+def _kind(task: seqio.Task) -> str:
+    names = set(task.output_features)
+    for kind, fields in (
+        ("monolingual", features.MONOLINGUAL_FIELDS),
+        ("bitext", features.BITEXT_FIELDS),
+    ):
+        if names == set(fields):
+            return kind
+    raise ValueError(
+        f"prepare: task {task.name} has the features {sorted(names)}; prepare takes tasks with "
+        f"{features.MONOLINGUAL_FIELDS} (running text) or {features.BITEXT_FIELDS} (translation pairs)"
+    )
+
+
+def _languages(task: seqio.Task) -> tuple[str, ...]:
+    languages = getattr(task.source, "languages", None)
+    if not languages:
+        raise ValueError(
+            f"prepare: the source of task {task.name} does not say its languages; give it an attribute "
+            "`languages`, such as ('en',) or ('en', 'sw')"
+        )
+    return tuple(languages)
+
+
+def _shards(task: seqio.Task, split: str):
+    if isinstance(task.source, sources.TextSource):
+        shards = task.source.shards(split)
+        files = [file for shard in shards for file in shard.files]
+        return tuple(s.name for s in shards), files, tuple(s.key for s in shards)
+    return tuple(task.source.list_shards(split)), [], (repr(task.source),)
+
+
+def run_unit(
+    config: preparation.PrepareConfig,
+    model: str,
+    unit: preparation.Unit,
+    report_progress: Callable[[int], None] = lambda texts: None,
+) -> list[prepared.TaskInfo]:
+    """Tokenizes one source shard of a task and writes its parts.
+
+    Args:
+      config: The configuration.
+      model: Path of the vocabulary.
+      unit: The job and which of its source shards.
+      report_progress: Called now and then with the number of texts done since.
+
+    Returns:
+      Rows of the parts, in order.
+
+    Raises:
+      ValueError: Whatever the reader found wrong with the file.
+    """
+    register(config, model, unit.threads)
+    task = seqio.TaskRegistry.get(unit.job.name)
+    size = PART_TEXTS[unit.job.kind]
+    parts: list[prepared.TaskInfo] = []
+    writer = open_part(config, unit.job, unit.shard, 0)
+    try:
+        for index, ids in enumerate(_encoded(task, unit, report_progress)):
+            if index and index % size == 0:
+                parts.append(writer.close())
+                writer = open_part(config, unit.job, unit.shard, len(parts))
+            add_text(writer, ids)
+        writer.skipped.update(read_report(task, unit.job.split, unit.shard).skipped)
+        parts.append(writer.close())
+    except BaseException:
+        writer.abort()
+        raise
+    return parts
+
+
+def open_part(
+    config: preparation.PrepareConfig, job: preparation.Job, shard: int, number: int
+) -> prepared.TaskWriter:
+    """Opens part `number` of a source shard for writing."""
+    return WRITERS[job.kind](
+        config.output,
+        job.name,
+        job.languages,
+        _vocabulary_size(job.name),
+        split=job.split,
+        part=shard * 100_000 + number,
+        max_length=config.max_pair_tokens,
+        fingerprint=job.fingerprint,
+    )
+
+
+def _vocabulary_size(name: str) -> int:
+    feature = next(iter(seqio.TaskRegistry.get(name).output_features.values()))
+    return feature.vocabulary.vocab_size
+
+
+def add_text(writer: prepared.TaskWriter, ids: np.ndarray | None) -> None:
+    """Writes one text, as `framed` returns it; counts it as skipped if a side of it has no tokens."""
+    if ids is None:
+        writer.skipped["no tokens"] += 1
+    else:
+        writer.add(ids)
+
+
+def framed(fields: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Returns `<s> text </s>` or `<s> e </s> f </s>`, or None if a field is empty."""
+    if not all(map(len, fields)):
+        return None
+    return np.concatenate([_BOS, *(part for ids in fields for part in (ids, _EOS))])
+
+
+def field_names(kind: str) -> tuple[str, ...]:
+    """Returns the features of a kind of task, in the order of its languages."""
+    return features.MONOLINGUAL_FIELDS if kind == "monolingual" else features.BITEXT_FIELDS
+
+
+def read_report(task: seqio.Task, split: str, shard: int) -> ReadReport:
+    """Returns what reading a source shard skipped; sources that are not ours do not say."""
+    if not isinstance(task.source, sources.TextSource):
+        return ReadReport()
+    return task.source.reports.pop((split, task.source.list_shards(split)[shard]), ReadReport())
+
+
+def _encoded(
+    task: seqio.Task, unit: preparation.Unit, report_progress: Callable[[int], None]
+) -> Iterator[np.ndarray | None]:
+    """Yields the framed ids of every text of a source shard, in order."""
+    dataset = task.get_dataset(
+        sequence_length=None,
+        split=unit.job.split,
+        shuffle=False,
+        shard_info=seqio.ShardInfo(unit.shard, len(unit.job.shards)),
+        num_epochs=1,
+        trim_output_features=False,
+        try_in_mem_cache=False,
+    )
+    names = field_names(unit.job.kind)
+    # Ragged batches, since handing single examples to Python would cost more than encoding them.
+    for batch in _with_causes(task, dataset.ragged_batch(features.BATCH_SIZE).prefetch(2)):
+        columns = [
+            np.split(batch[name].flat_values.numpy(), batch[name].row_splits.numpy()[1:-1])
+            for name in names
+        ]
+        yield from map(framed, zip(*columns))
+        report_progress(len(columns[0]))
+
+
+def _with_causes(task: seqio.Task, dataset: tf.data.Dataset) -> Iterator[Mapping[str, tf.Tensor]]:
+    """Iterates; where TensorFlow wrapped an error of a reader into a page of text, raises the reader's own."""
+    try:
+        yield from dataset
+    except tf.errors.OpError as error:
+        cause = getattr(task.source, "error", None)
+        if cause is None:
+            raise
+        raise cause from error

@@ -1,0 +1,136 @@
+"""Any TensorFlow Datasets text or translation set as a task, by one line of configuration.
+
+The line is `NAME[/CONFIG][:VERSION]=LANGUAGES[@FIELDS][#NAMED]`:
+
+- `wiki40b/sw=sw` is running text in Swahili, task `tfds_wiki40b_sw`;
+- `para_crawl/ende=en-de` is pairs, task `tfds_para_crawl_ende`;
+- `my_set=en@body` takes the text from the field `body`; `my_pairs=en-sw@src,tgt` takes both from named fields.
+
+Without `@` the text is in `text` and the sides of a pair are fields named by their languages, as in all
+translation sets of TFDS. Nothing is downloaded or read before a task is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+import seqio
+import tensorflow as tf
+
+from tasks import features, mixtures
+
+PREFIX = "tfds"
+TASKS_VARIABLE = "TFDS_TASKS"
+_LINE = re.compile(r"(?P<name>[\w/.:-]+)=(?P<languages>[\w-]+)(?:@(?P<fields>[\w/]+(?:,[\w/]+)?))?")
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsText:
+    """A TFDS data set and where its text is.
+
+    Attributes:
+      name: As TFDS knows it, with config and version ("wiki40b/sw:1.3.0").
+      languages: One language, or the two of a pair.
+      fields: Field of each language.
+    """
+
+    name: str
+    languages: tuple[str, ...]
+    fields: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, line: str) -> TfdsText:
+        """Reads a line as described above.
+
+        Raises:
+          ValueError: If it is not of that form.
+        """
+        match = _LINE.fullmatch(line.strip())
+        languages = match["languages"].split("-") if match else []
+        given = match["fields"].split(",") if match and match["fields"] else None
+        if len(languages) not in (1, 2) or (given and len(given) != len(languages)):
+            raise ValueError(
+                f"tfds: cannot read {line!r}; write NAME=LANG or NAME=LANG1-LANG2, such as wiki40b/sw=sw or "
+                "para_crawl/ende=en-de, with @FIELD or @FIELD1,FIELD2 where the fields have other names"
+            )
+        default = ("text",) if len(languages) == 1 else languages
+        return cls(match["name"], tuple(languages), tuple(given or default))
+
+    @property
+    def task(self) -> str:
+        """Name of the SeqIO task."""
+        plain = self.name.split(":")[0]
+        return f"{PREFIX}_" + re.sub(r"\W+", "_", plain)
+
+
+class LanguageTfdsSource(seqio.TfdsDataSource):
+    """A `seqio.TfdsDataSource` that says its languages, which `prepare` records."""
+
+    def __init__(self, name: str, languages: Sequence[str]):
+        """Makes the source; TFDS is asked at first use."""
+        super().__init__(tfds_name=name)
+        self.languages = tuple(languages)
+
+
+def register(
+    text: TfdsText, vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None
+) -> str:
+    """Registers one task, replacing one of the same name, and returns its name."""
+    monolingual = len(text.languages) == 1
+    fields = features.MONOLINGUAL_FIELDS if monolingual else features.BITEXT_FIELDS
+    chosen = dict(zip(fields, text.fields))
+    seqio.TaskRegistry.remove(text.task)
+    seqio.TaskRegistry.add(
+        text.task,
+        source=LanguageTfdsSource(text.name, text.languages),
+        preprocessors=[functools.partial(choose_fields, fields=chosen), *features.preprocessors()],
+        output_features=features.output_features(fields, features.as_vocabulary(vocabulary)),
+        metric_fns=[],
+    )
+    return text.task
+
+
+def register_all(
+    lines: Sequence[str],
+    vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
+    alpha: float = mixtures.DEFAULT_ALPHA,
+) -> list[str]:
+    """Registers a task per line, and the mixtures `tfds` (running text) and `tfds_bitext` of them.
+
+    Args:
+      lines: As described in the module's docstring.
+      vocabulary: See `tasks.features.as_vocabulary`.
+      alpha: Exponent of the mixtures' rates.
+
+    Returns:
+      Names of the mixtures.
+
+    Raises:
+      ValueError: If there is no line, or one cannot be read.
+    """
+    if not lines:
+        raise ValueError(
+            "tfds: no data set given; name some, such as --tfds=wiki40b/sw=sw,para_crawl/ende=en-de"
+        )
+    shared = features.as_vocabulary(vocabulary)
+    groups: dict[str, list[str]] = {}
+    for text in map(TfdsText.parse, lines):
+        mixture = PREFIX if len(text.languages) == 1 else f"{PREFIX}_bitext"
+        groups.setdefault(mixture, []).append(register(text, shared))
+    return [mixtures.add_mixture(name, names, alpha).name for name, names in groups.items()]
+
+
+def choose_fields(dataset: tf.data.Dataset, fields: Mapping[str, str]) -> tf.data.Dataset:
+    """Preprocessor: takes the texts out of an example; a field "a/b" is field b inside a."""
+
+    def choose(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return {
+            feature: functools.reduce(lambda part, key: part[key], path.split("/"), example)
+            for feature, path in fields.items()
+        }
+
+    return dataset.map(choose, num_parallel_calls=tf.data.AUTOTUNE)

@@ -1,0 +1,465 @@
+"""Preparing a data set: what is asked for, what is done already, and who does the rest.
+
+`prepare` turns every SeqIO task into shards of token ids, once. It is written to be interrupted: a finished
+task is recognised by a fingerprint of all that its shards depend on (source files, vocabulary, settings) and
+kept; `dataset.json`, which makes a folder a data set, comes last. This module holds the settings, the
+bookkeeping and the pool of worker processes; it imports no TensorFlow. What touches SeqIO is in
+`tasks.execution` (one shard of one task) and `tasks.beam` (the same work on any Apache Beam runner).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import queue
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from xlme_jax.data import cldr, prepared, prepared_format
+from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, DataError
+from xlme_jax.data.vocabulary import (
+    Vocabulary,
+    VocabularyError,
+    train_vocabulary,
+    write_vocabulary,
+)
+
+# Below this much text a second process costs more (importing TensorFlow) than it saves.
+_BYTES_WORTH_A_WORKER = 32 << 20
+_SETTINGS_FILE = "prepare.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class CldrCorpus:
+    """How much text to generate for the embedded corpus.
+
+    Attributes:
+      config: Languages and kinds of phrases.
+      documents: Training documents per language.
+      pairs: Training pairs per language pair.
+      validation_documents: Held-out documents per language.
+      validation_pairs: Held-out pairs per language pair.
+      phrases_per_document: Lines of a document.
+    """
+
+    config: cldr.CldrConfig
+    documents: int = 2000
+    pairs: int = 10_000
+    validation_documents: int = 0
+    validation_pairs: int = 1000
+    phrases_per_document: int = 16
+
+    def documents_per_split(self) -> dict[str, int]:
+        """Documents of each language by split."""
+        return {"train": self.documents, "validation": self.validation_documents}
+
+    def pairs_per_split(self) -> dict[str, int]:
+        """Pairs of each language pair by split."""
+        return {"train": self.pairs, "validation": self.validation_pairs}
+
+
+@dataclasses.dataclass(frozen=True)
+class PrepareConfig:
+    """What `prepare` makes.
+
+    Attributes:
+      output: Folder of the prepared data set.
+      tasks: "cldr", "cc100", "bitext", "tfds", or the names of any registered SeqIO tasks or mixtures.
+      vocabulary: SentencePiece model. None: that of `output`, or for `cldr` alone one trained on its phrases.
+      vocabulary_size: Largest size of the vocabulary trained for `cldr`.
+      cldr: The embedded corpus.
+      cc100_dir: Folder of `<lang>.txt.xz` files.
+      bitext_dir: Folder of pair files.
+      languages: Keep to these languages; empty: all found.
+      pairs: Keep to these pairs ("en-sw"); empty: all found.
+      pivot: Keep to pairs with this language ("en": English-centric).
+      tfds: TFDS data sets, "wiki40b/sw=sw" or "para_crawl/ende=en-de"; see `tasks.tfds`.
+      modules: Python modules that register further SeqIO tasks.
+      max_document_chars: Longer documents are cut.
+      max_pair_tokens: Longer pairs (`<s> e </s> f </s>`) are skipped and counted.
+      workers: Processes; 0 decides by the amount of text and the cores.
+      runner: Apache Beam runner ("DirectRunner", "DataflowRunner", ...); empty: no Beam.
+      runner_options: Further Beam options, as on the command line ("--project=...").
+    """
+
+    output: str
+    tasks: tuple[str, ...] = ("cldr",)
+    vocabulary: str | None = None
+    vocabulary_size: int = 1200
+    cldr: CldrCorpus | None = None
+    cc100_dir: str | None = None
+    bitext_dir: str | None = None
+    languages: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
+    pivot: str | None = None
+    tfds: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS
+    max_pair_tokens: int = 510
+    workers: int = 0
+    runner: str = ""
+    runner_options: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        for field in ("tasks", "languages", "pairs", "tfds", "modules", "runner_options"):
+            value = getattr(self, field)
+            if isinstance(value, str):
+                raise ValueError(
+                    f"prepare: `{field}` is {value!r}; give a list, such as ({value!r},)"
+                )
+            object.__setattr__(self, field, tuple(value))
+        if not self.output:
+            raise ValueError("prepare: `output` is empty; give the folder of the prepared data set")
+        if not self.tasks:
+            raise ValueError(
+                "prepare: `tasks` is empty; name at least one of cldr, cc100, bitext, tfds"
+            )
+        if "cldr" in self.tasks and self.cldr is None:
+            raise ValueError(
+                "prepare: task `cldr` needs the field `cldr`, a CldrCorpus (its languages)"
+            )
+        if self.workers < 0:
+            raise ValueError(f"prepare: `workers` is {self.workers}; give 0 (automatic) or more")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One split of one SeqIO task.
+
+    Attributes:
+      name: The task's name.
+      split: "train" or "validation".
+      kind: "monolingual" or "bitext".
+      languages: One language, or two.
+      shards: Names of its source shards.
+      bytes: Size of its source files.
+      fingerprint: Digest of all that the result depends on.
+    """
+
+    name: str
+    split: str
+    kind: str
+    languages: tuple[str, ...]
+    shards: tuple[str, ...]
+    bytes: int
+    fingerprint: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """What one worker does in one go: a source shard of a job."""
+
+    job: Job
+    shard: int
+    threads: int = 1
+
+
+Rows = list[prepared.TaskInfo]
+Runner = Callable[[PrepareConfig, str, Sequence[Unit]], Iterable[tuple[Unit, Rows]]]
+
+
+def prepare(config: PrepareConfig) -> list[prepared.TaskInfo]:
+    """Makes or completes the prepared data set of `config.output`.
+
+    Args:
+      config: What to prepare.
+
+    Returns:
+      The row of every task and split, as written to `dataset.json`.
+
+    Raises:
+      ValueError: If something is missing, unreadable or empty; names it and the remedy.
+    """
+    from tasks import execution
+
+    output = Path(config.output)
+    vocabulary = resolve_vocabulary(config)
+    _check_same_vocabulary(output, vocabulary)
+    output.mkdir(parents=True, exist_ok=True)
+    model = output / prepared_format.VOCABULARY_FILE
+    write_vocabulary(vocabulary, model)
+
+    jobs = execution.list_jobs(config, str(model), vocabulary.digest)
+    rows = {job: row for job in jobs if (row := _finished(output, job))}
+    pending = [job for job in jobs if job not in rows]
+    _say(f"{output}: {len(jobs)} tasks, {len(rows)} of them done already, {vocabulary}")
+    rows |= _run(config, str(model), pending)
+    table = [rows[job] for job in jobs]
+    _warn_about_dropped(output, table)
+    prepared.write_dataset(output, table, model, vocabulary.size)
+    _write_json(output / _SETTINGS_FILE, settings(config))
+    shutil.rmtree(output / ".parts", ignore_errors=True)
+    _summarize(table)
+    return table
+
+
+def settings(config: PrepareConfig) -> dict[str, Any]:
+    """Returns what of a configuration decides the content of the data set, ready for JSON."""
+    content = dataclasses.asdict(config)
+    for how in ("output", "workers", "runner", "runner_options"):
+        del content[how]
+    return json.loads(json.dumps(content))
+
+
+def is_prepared(config: PrepareConfig) -> bool:
+    """Whether `config.output` is complete and was made by the same settings; reads two small files."""
+    output = Path(config.output)
+    try:
+        written = json.loads((output / _SETTINGS_FILE).read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return (output / prepared_format.DATASET_FILE).is_file() and written == settings(config)
+
+
+def resolve_vocabulary(config: PrepareConfig) -> Vocabulary:
+    """Returns the vocabulary that a configuration means; for the embedded corpus it may train one.
+
+    Raises:
+      VocabularyError: If none is given where one is needed.
+    """
+    if config.vocabulary:
+        return Vocabulary.load(config.vocabulary)
+    if config.tasks == ("cldr",):
+        return train_cldr_vocabulary(config.cldr, config.vocabulary_size)
+    existing = Path(config.output) / prepared_format.VOCABULARY_FILE
+    if existing.is_file():
+        return Vocabulary.load(existing)
+    raise VocabularyError(
+        f"prepare: no vocabulary given for the tasks {', '.join(config.tasks)}. Train one first: "
+        f"`python -m xlme_jax.train_vocabulary --tasks={','.join(config.tasks)} --size=16000 "
+        "--output=vocabulary.model ...`, then pass --vocabulary=vocabulary.model."
+    )
+
+
+def train_cldr_vocabulary(corpus: CldrCorpus, size: int) -> Vocabulary:
+    """Trains the small vocabulary of the embedded corpus, on phrases of its training split.
+
+    Every character of this closed corpus gets a piece, without byte fallback (see
+    `xlme_jax.data.vocabulary.train_vocabulary`).
+
+    Args:
+      corpus: The corpus.
+      size: Largest number of ids.
+
+    Returns:
+      The vocabulary; smaller than `size` if there are too few different words.
+    """
+    texts = itertools.chain.from_iterable(
+        cldr.documents(corpus.config, language, "train", count=500)
+        for language in corpus.config.languages
+    )
+    return train_vocabulary(
+        texts, size, byte_fallback=False, character_coverage=1.0, allow_smaller=True
+    )
+
+
+# --- Bookkeeping: what is done, and what it depended on. ---
+
+
+def fingerprint(parts: Iterable[object], files: Iterable[Path]) -> str:
+    """Returns a digest of settings and of the files' paths, sizes and modification times.
+
+    Times instead of contents: hashing CC-100 would take hours, and a file touched in vain costs one task.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{part!r}\n".encode())
+    for file in files:
+        status = file.stat()
+        digest.update(f"{file.name}\t{status.st_size}\t{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _finished(output: Path, job: Job) -> prepared.TaskInfo | None:
+    row = prepared.finished_task(output, job.name, job.split, job.fingerprint)
+    return row if row and row.examples else None
+
+
+def _complete(output: Path, job: Job, parts: Rows) -> prepared.TaskInfo:
+    """Joins the parts of a job; only then it counts as finished, and never if it is empty."""
+    row = prepared.merge_parts(output, parts)
+    if not row.examples:
+        why = (
+            ", ".join(f"{n} skipped: {reason}" for reason, n in row.skipped.items())
+            or "the files are empty"
+        )
+        raise DataError(
+            f"prepare: task {job.name} ({'-'.join(job.languages)}, {job.split}) has no text ({why}). Its source: "
+            f"{', '.join(job.shards)}. Repair or remove it, or leave it out with --languages or --pairs."
+        )
+    return row
+
+
+def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
+    file = output / prepared_format.VOCABULARY_FILE
+    if file.is_file() and (old := Vocabulary.load(file)).digest != vocabulary.digest:
+        raise VocabularyError(
+            f"prepare: {output} holds data of another vocabulary ({old.size} ids, sha256 {old.digest[:12]}) than the "
+            f"one now asked for ({vocabulary.size} ids, sha256 {vocabulary.digest[:12]}). Choose another output "
+            "folder, or delete this one."
+        )
+
+
+def _warn_about_dropped(output: Path, table: Sequence[prepared.TaskInfo]) -> None:
+    try:
+        before = json.loads((output / prepared_format.DATASET_FILE).read_bytes())["tasks"]
+    except (OSError, ValueError, KeyError):
+        return
+    kept = {(row.name, row.split) for row in table}
+    dropped = sorted({row["name"] for row in before if (row["name"], row["split"]) not in kept})
+    if dropped:
+        _say(
+            f"No longer part of the data set, since this command does not name them: {', '.join(dropped)}"
+        )
+
+
+# --- Running what is left. ---
+
+
+def _run(config: PrepareConfig, model: str, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]:
+    output = Path(config.output)
+    if not jobs:
+        return {}
+    workers = _worker_count(config, jobs)
+    number = sum(len(job.shards) for job in jobs)
+    threads = max(1, workers // number)
+    # The longest first, so that no worker is left alone with it at the end.
+    ordered = sorted(jobs, key=lambda job: (-job.bytes, job.name, job.split))
+    units = [Unit(job, i, threads) for job in ordered for i in range(len(job.shards))]
+    if config.runner:
+        from tasks import beam
+
+        results = beam.run(config, model, units)
+    elif min(workers, len(units)) > 1:
+        results = _in_processes(config, model, units, min(workers, len(units)))
+    else:
+        results = _in_this_process(config, model, units)
+    parts: dict[Job, dict[int, Rows]] = {job: {} for job in jobs}
+    rows = {}
+    for unit, unit_parts in results:
+        parts[unit.job][unit.shard] = unit_parts
+        if len(parts[unit.job]) == len(unit.job.shards):
+            joined = [row for _, part in sorted(parts.pop(unit.job).items()) for row in part]
+            rows[unit.job] = _complete(output, unit.job, joined)
+    return rows
+
+
+def _worker_count(config: PrepareConfig, jobs: Sequence[Job]) -> int:
+    if config.workers:
+        return config.workers
+    return max(1, min(os.cpu_count() or 1, sum(job.bytes for job in jobs) // _BYTES_WORTH_A_WORKER))
+
+
+def _in_this_process(
+    config: PrepareConfig, model: str, units: Sequence[Unit]
+) -> Iterator[tuple[Unit, Rows]]:
+    from tasks import execution
+
+    with _progress(units) as progress:
+        for unit in units:
+            yield unit, execution.run_unit(config, model, unit, progress.add)
+            progress.finish()
+
+
+def _in_processes(
+    config: PrepareConfig, model: str, units: Sequence[Unit], workers: int
+) -> Iterator[tuple[Unit, Rows]]:
+    # Spawned, because a forked copy of TensorFlow's threads can hang.
+    context = multiprocessing.get_context("spawn")
+    counts = context.Queue()
+    pool = concurrent.futures.ProcessPoolExecutor(workers, context, _start_worker, (counts,))
+    try:
+        with _progress(units) as progress:
+            waiting = {pool.submit(_work, config, model, unit): unit for unit in units}
+            while waiting:
+                done, _ = concurrent.futures.wait(waiting, 0.5, concurrent.futures.FIRST_COMPLETED)
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        progress.add(counts.get_nowait())
+                for future in done:
+                    yield waiting.pop(future), future.result()
+                    progress.finish()
+    except concurrent.futures.process.BrokenProcessPool as error:
+        raise DataError(
+            "prepare: a worker process died, most likely for want of memory. Run the same command again with fewer "
+            "--workers; finished tasks are kept."
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_counts: Any = None
+
+
+def _start_worker(counts: Any) -> None:
+    global _counts
+    _counts = counts
+
+
+def _work(config: PrepareConfig, model: str, unit: Unit) -> Rows:
+    from tasks import execution
+
+    return execution.run_unit(config, model, unit, _counts.put)
+
+
+# --- What a person sees. ---
+
+
+class _Bar:
+    """A progress bar over source files that also counts texts, so that one huge file still shows life."""
+
+    def __init__(self, bar: Any):
+        self._bar = bar
+        self._texts = 0
+
+    def add(self, texts: int) -> None:
+        self._texts += texts
+        self._bar.set_postfix_str(f"{self._texts:,} texts", refresh=False)
+        self._bar.update(0)
+
+    def finish(self) -> None:
+        self._bar.update(1)
+
+
+@contextlib.contextmanager
+def _progress(units: Sequence[Unit]) -> Iterator[_Bar]:
+    from tqdm import tqdm
+
+    with tqdm(
+        total=len(units), desc="prepare", unit="file", file=sys.stderr, dynamic_ncols=True
+    ) as bar:
+        yield _Bar(bar)
+
+
+def _summarize(table: Sequence[prepared.TaskInfo]) -> None:
+    for kind in ("monolingual", "bitext"):
+        rows = [row for row in table if row.kind == kind]
+        if rows:
+            examples, tokens = sum(r.examples for r in rows), sum(r.tokens for r in rows)
+            _say(f"{kind}: {len(rows)} tasks, {examples:,} texts, {tokens:,} tokens")
+    for row in table:
+        if row.skipped:
+            why = ", ".join(f"{n:,} {reason}" for reason, n in Counter(row.skipped).most_common())
+            _say(f"skipped in {row.name} ({row.split}): {why}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(
+        json.dumps(content, ensure_ascii=False, indent=1, sort_keys=True) + "\n", "utf-8"
+    )
+    os.replace(partial, path)

@@ -1,0 +1,348 @@
+"""The vocabulary: SentencePiece pieces under the ids of XLM-R, and the command's trainer behind it.
+
+Every file that this project writes or reads (prepared data, checkpoints, exports) speaks one id space,
+XLM-R's (that is, fairseq's), so that an encoder can start from or be handed to anything in that family::
+
+    <s> 0   <pad> 1   </s> 2   <unk> 3   the pieces 4 ...   <mask> last
+
+A SentencePiece model file holds neither ``<pad>`` nor ``<mask>``. In XLM-R's own file
+(``sentencepiece.bpe.model``) ``<unk>``, ``<s>``, ``</s>`` have the SentencePiece ids 0, 1, 2 and the pieces
+start at 3. Models trained here use the same layout, hence one rule serves both: id = SentencePiece id + 1,
+unknown = 3, size = SentencePiece size + 2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+
+from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
+
+SPECIAL_PIECES = ("<s>", "<pad>", "</s>", "<unk>")
+MASK_PIECE = "<mask>"
+
+# SentencePiece sums its expected counts per thread, so the thread count is part of the result. A constant, not
+# the number of cores, makes a model a function of its text alone.
+_TRAINER_THREADS = 16
+# SentencePiece drops longer lines (its unit: bytes); texts are cut at white space below this.
+_MAX_SENTENCE_BYTES = 4192
+
+
+class VocabularyError(ValueError):
+    """A vocabulary that cannot be read, does not follow the layout, or cannot be trained as asked."""
+
+
+class Vocabulary:
+    """A SentencePiece model with XLM-R's ids.
+
+    Attributes:
+      path: The file that the model was read from, or ``None`` when it was built from bytes.
+      digest: Hexadecimal SHA-256 of the model's bytes; prepared data sets and checkpoints record it.
+      size: Number of ids, ``<pad>`` and ``<mask>`` included.
+    """
+
+    bos_id = BOS_ID
+    pad_id = PAD_ID
+    eos_id = EOS_ID
+    unk_id = UNK_ID
+
+    def __init__(self, model: bytes, path: str | os.PathLike[str] | None = None):
+        """Builds a vocabulary from a serialized SentencePiece model.
+
+        Args:
+          model: The bytes of the ``.model`` file.
+          path: Where they came from, for messages.
+
+        Raises:
+          VocabularyError: If the bytes are no SentencePiece model or its special ids are laid out otherwise.
+        """
+        self.path = None if path is None else os.fspath(path)
+        self.model = model
+        self.digest = hashlib.sha256(model).hexdigest()
+        self._processor = sentencepiece.SentencePieceProcessor()
+        where = self.path or "the given bytes"
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except (RuntimeError, OSError) as error:
+            raise VocabularyError(
+                f"{where} is not a SentencePiece model ({error}). Give the .model file that "
+                "`python -m xlme_jax.train_vocabulary` wrote, or XLM-R's sentencepiece.bpe.model."
+            ) from error
+        layout = (
+            self._processor.unk_id(),
+            self._processor.bos_id(),
+            self._processor.eos_id(),
+            self._processor.pad_id(),
+        )
+        if layout != (0, 1, 2, -1):
+            raise VocabularyError(
+                f"{where} has the SentencePiece ids unk, bos, eos, pad = {layout}; XLM-R's layout needs (0, 1, 2, -1). "
+                "Train it with `python -m xlme_jax.train_vocabulary`, or pass --unk_id=0 --bos_id=1 --eos_id=2 "
+                "--pad_id=-1 to spm_train."
+            )
+        self.size = self._processor.get_piece_size() + 2
+        self.mask_id = mask_id(self.size)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Vocabulary:
+        """Reads a ``.model`` file, of this project or XLM-R's ``sentencepiece.bpe.model``.
+
+        Args:
+          path: The file.
+
+        Returns:
+          The vocabulary.
+
+        Raises:
+          VocabularyError: If the file is missing or is not such a model.
+        """
+        file = Path(path)
+        if not file.is_file():
+            raise VocabularyError(
+                f"No vocabulary at {file}. Train one with `python -m xlme_jax.train_vocabulary --output={file} ...` "
+                "or download XLM-R's sentencepiece.bpe.model."
+            )
+        return cls(file.read_bytes(), file)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Vocabulary(path={self.path!r}, size={self.size}, sha256={self.digest[:12]})"
+
+    def __reduce__(self):
+        # The processor itself pickles without its model; worker processes get the bytes.
+        return (Vocabulary, (self.model, self.path))
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of a text, without ``<s>`` and ``</s>``."""
+        return [piece + 1 if piece else UNK_ID for piece in self._processor.encode(text)]
+
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
+        """Returns the ids of each text, without ``<s>`` and ``</s>``.
+
+        Args:
+          texts: Any number of texts.
+          threads: SentencePiece threads; the result does not depend on it.
+
+        Returns:
+          One list of ids a text.
+        """
+        values, lengths = self.encode_flat(texts, threads)
+        ends = np.cumsum(lengths)
+        return [values[end - n : end].tolist() for n, end in zip(lengths, ends)]
+
+    def encode_flat(self, texts: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Encodes many texts into one array, the form that costs least around SentencePiece.
+
+        Args:
+          texts: N texts.
+          threads: SentencePiece threads; the result does not depend on it.
+
+        Returns:
+          ``(values, lengths)``: int32[sum of lengths], the ids of all texts one after another, and int64[N].
+        """
+        encoded = self._processor.encode(list(texts), num_threads=threads) if len(texts) else []
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        pieces = np.fromiter(itertools.chain.from_iterable(encoded), np.int32, int(lengths.sum()))
+        return np.where(pieces == 0, np.int32(UNK_ID), pieces + np.int32(1)), lengths
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Returns the text of ids; ``<s>``, ``<pad>``, ``</s>`` and ``<mask>`` vanish, unknowns become " ⁇ "."""
+        dropped = (BOS_ID, PAD_ID, EOS_ID, self.mask_id)
+        pieces = [
+            0 if i == UNK_ID else self._piece_id(i) for i in map(int, ids) if i not in dropped
+        ]
+        return self._processor.decode(pieces)
+
+    def id_to_piece(self, token: int) -> str:
+        """Returns the piece of an id, ``▁`` marking a word's start."""
+        if token == self.mask_id:
+            return MASK_PIECE
+        if 0 <= token < len(SPECIAL_PIECES):
+            return SPECIAL_PIECES[token]
+        return self._processor.id_to_piece(self._piece_id(token))
+
+    def piece_to_id(self, piece: str) -> int:
+        """Returns the id of a piece, that of ``<unk>`` if there is none."""
+        if piece == MASK_PIECE:
+            return self.mask_id
+        if piece in SPECIAL_PIECES:
+            return SPECIAL_PIECES.index(piece)
+        found = self._processor.piece_to_id(piece)
+        return found + 1 if found else UNK_ID
+
+    def _piece_id(self, token: int) -> int:
+        if not len(SPECIAL_PIECES) <= token < self.mask_id:
+            raise VocabularyError(f"Id {token} is no piece of a vocabulary of {self.size} ids.")
+        return token - 1
+
+
+def temperature_quotas(sizes: dict[str, int], total: int, alpha: float) -> dict[str, int]:
+    """Splits a text budget over languages in proportion to n^alpha, none getting more than it has.
+
+    Args:
+      sizes: Text available per language, in any unit (bytes, say).
+      total: The budget in the same unit.
+      alpha: 1 takes languages as they are, 0 takes the same amount of each.
+
+    Returns:
+      Text to take per language; what small languages cannot use goes to the others in the same proportions.
+
+    Raises:
+      VocabularyError: If a language has no text, or ``total`` or ``alpha`` make no sense.
+    """
+    empty = sorted(language for language, size in sizes.items() if size <= 0)
+    if empty or not sizes:
+        raise VocabularyError(
+            f"No text to train a vocabulary on: {', '.join(empty) or 'no language given'}."
+        )
+    if total <= 0 or not 0 <= alpha <= 1:
+        raise VocabularyError(
+            f"Need total > 0 and 0 <= alpha <= 1, got total={total}, alpha={alpha}."
+        )
+    quotas: dict[str, int] = {}
+    open_languages, left = dict(sizes), float(total)
+    while open_languages:
+        scale = left / sum(float(n) ** alpha for n in open_languages.values())
+        full = {lang: n for lang, n in open_languages.items() if n <= scale * float(n) ** alpha}
+        if not full:
+            quotas |= {
+                lang: int(scale * float(n) ** alpha) or 1 for lang, n in open_languages.items()
+            }
+            break
+        quotas |= full
+        left -= sum(full.values())
+        open_languages = {lang: n for lang, n in open_languages.items() if lang not in full}
+    return {language: quotas[language] for language in sizes}
+
+
+def train_vocabulary(
+    texts: Iterable[str],
+    size: int,
+    *,
+    byte_fallback: bool = True,
+    character_coverage: float = 0.9995,
+    allow_smaller: bool = False,
+) -> Vocabulary:
+    """Trains a SentencePiece unigram model whose ids follow XLM-R.
+
+    Unigram and NMT-NFKC normalization are XLM-R's choices. Byte fallback is on: the rare characters beyond
+    ``character_coverage`` are spelled in UTF-8 bytes, so that nothing is ever unknown, at a price of 256 ids
+    whatever the scripts. Full coverage (``character_coverage=1``) buys the same with an id for every character
+    seen, upwards of 10,000 with Chinese, Japanese and Korean: more than a 16k vocabulary can spare, and most
+    of those rows are hardly ever trained. The closed character set of the embedded corpus is the exception:
+    there all characters fit, and 256 ids of bytes would be a fifth of the vocabulary.
+
+    The text is streamed into SentencePiece, which keeps the sample (not the corpus) in memory. The result is a
+    function of the texts and arguments alone.
+
+    Args:
+      texts: Texts in any number; lines are trained on separately, over-long lines are cut at white space.
+      size: Number of ids wanted, those of ``<pad>`` and ``<mask>`` included.
+      byte_fallback: Whether characters without a piece are spelled in bytes.
+      character_coverage: Share of the text's characters that get a piece of their own.
+      allow_smaller: Accept fewer ids where the text does not support ``size``.
+
+    Returns:
+      The vocabulary; its ``.model`` attribute holds the bytes to write.
+
+    Raises:
+      VocabularyError: If there is no text, or too little for ``size`` (says what is possible).
+    """
+    output = io.BytesIO()
+    if size < 8:
+        raise VocabularyError(
+            f"A vocabulary of {size} ids has no room for pieces; ask for at least a few hundred."
+        )
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_sentences(texts),
+            model_writer=output,
+            model_type="unigram",
+            vocab_size=size - 2,
+            hard_vocab_limit=False,
+            byte_fallback=byte_fallback,
+            character_coverage=character_coverage,
+            normalization_rule_name="nmt_nfkc",
+            unk_id=0,
+            bos_id=1,
+            eos_id=2,
+            pad_id=-1,
+            max_sentence_length=_MAX_SENTENCE_BYTES,
+            train_extremely_large_corpus=size > 300_000,
+            num_threads=_TRAINER_THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _friendlier(error, size) from error
+    vocabulary = Vocabulary(output.getvalue())
+    if vocabulary.size < size and not allow_smaller:
+        raise VocabularyError(
+            f"The text supports a vocabulary of {vocabulary.size} ids, {size} were asked for. Add text, ask for "
+            f"{vocabulary.size} or fewer, or allow a smaller result."
+        )
+    return vocabulary
+
+
+def write_vocabulary(vocabulary: Vocabulary, path: str | os.PathLike[str]) -> None:
+    """Writes the model file, atomically: readers see the whole file or none.
+
+    Args:
+      vocabulary: What to write.
+      path: The ``.model`` file; its folder is made if needed.
+    """
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    partial.write_bytes(vocabulary.model)
+    os.replace(partial, file)
+
+
+def _sentences(texts: Iterable[str]) -> Iterable[str]:
+    for text in texts:
+        for line in text.split("\n"):
+            # At most 4 bytes a character: shorter lines need no measuring.
+            if len(line) * 4 < _MAX_SENTENCE_BYTES:
+                if line:
+                    yield line
+            else:
+                yield from _cut(line)
+
+
+def _cut(line: str) -> Iterable[str]:
+    limit = _MAX_SENTENCE_BYTES // 4 - 1
+    while len(line) > limit:
+        space = line.rfind(" ", limit // 2, limit)
+        end = space if space > 0 else limit
+        yield line[:end]
+        line = line[end:].lstrip(" ")
+    if line:
+        yield line
+
+
+def _friendlier(error: RuntimeError, size: int) -> VocabularyError:
+    message = str(error)
+    required = re.search(r"smaller than required_chars\. (\d+) vs (\d+)", message)
+    if required:
+        return VocabularyError(
+            f"A vocabulary of {size} ids cannot hold every character to be covered: it needs at least "
+            f"{int(required.group(2)) + 2}. Raise the size, lower the character coverage or turn byte fallback off."
+        )
+    if "sentences_.empty()" in message:
+        return VocabularyError("There is no text to train a vocabulary on: every line was empty.")
+    return VocabularyError(f"SentencePiece could not train a vocabulary of {size} ids: {message}")
