@@ -23,11 +23,11 @@ def ratios(metrics: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
     stay exact; the division happens here, once.
 
     Args:
-        metrics: name -> (numerator, denominator), scalars of any kind that `float` takes.
+      metrics: name -> (numerator, denominator), scalars of any kind that `float` takes.
 
     Returns:
-        name -> numerator / denominator. A name whose denominator is 0 is left out: there was
-        nothing to measure (say, the precision of a step in which nothing was called replaced).
+      name -> numerator / denominator. A name whose denominator is 0 is left out: there was
+      nothing to measure (say, the precision of a step in which nothing was called replaced).
     """
     pairs = {name: (float(top), float(bottom)) for name, (top, bottom) in metrics.items()}
     return {name: top / bottom for name, (top, bottom) in pairs.items() if bottom != 0}
@@ -39,11 +39,11 @@ class MetricsWriter:
     Create it in process 0 alone, or everywhere with `active` set in process 0 alone.
 
     Args:
-        model_dir: the run's folder; made if it is missing.
-        resume_step: the checkpoint step that the run continues from. Lines of later steps, and a
-            torn last line, are dropped: those steps will be logged again. 0 is a fresh start, which
-            keeps nothing.
-        active: False makes every method a no-op.
+      model_dir: the run's folder; made if it is missing.
+      resume_step: the checkpoint step that the run continues from. Lines of later steps, and a
+        torn last line, are dropped: those steps will be logged again. 0 is a fresh start, which
+        keeps nothing.
+      active: False makes every method a no-op.
     """
 
     def __init__(self, model_dir: Path, resume_step: int = 0, active: bool = True) -> None:
@@ -69,13 +69,13 @@ class MetricsWriter:
         """Logs everything that is known of one step.
 
         Args:
-            step: the number of finished steps; larger than at the call before, so that each step
-                has one line. Merge a step's training and probe metrics before the call.
-            values: name -> scalar. What is not finite becomes null, as JSON has no NaN or infinity.
+          step: the number of finished steps; larger than at the call before, so that each step
+            has one line. Merge a step's training and probe metrics before the call.
+          values: name -> scalar. What is not finite becomes null, as JSON has no NaN or infinity.
 
         Raises:
-            ValueError: the step was logged already, or a value is called "step".
-            OSError: the line could not be written in full (disk full); the file is left without it.
+          ValueError: the step was logged already, or a value is called "step".
+          OSError: the line could not be written in full (disk full); the file is left without it.
         """
         if self._file is None:
             return
@@ -115,15 +115,15 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
     """Reads a metrics file into curves.
 
     Args:
-        path: a `metrics.jsonl`, or the folder that holds one.
+      path: a `metrics.jsonl`, or the folder that holds one.
 
     Returns:
-        name -> [(step, value), ...] in the order of the file; null becomes NaN. A torn last line,
-        as a run that is being written or was killed may leave, is ignored.
+      name -> [(step, value), ...] in the order of the file; null becomes NaN. A torn last line,
+      as a run that is being written or was killed may leave, is ignored.
 
     Raises:
-        ValueError: the file is missing, or a line that is not the last one is no JSON object with a
-            "step".
+      ValueError: the file is missing, or a line that is not the last one is no JSON object with a
+        "step".
     """
     path = Path(path)
     path = path / METRICS_FILE if path.is_dir() else path

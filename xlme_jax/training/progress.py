@@ -47,10 +47,10 @@ class Throughput:
     The first `update` only starts the clock: what comes before it, compiling above all, is no rate.
 
     Args:
-        window_seconds: rates are over the updates of the last so many seconds, at least over two.
-        flops_per_step: floating-point operations of one step, all devices together (for MFU).
-        peak_flops_per_second: peak of all devices together; None where unknown, then MFU is None.
-        clock: seconds that only grow.
+      window_seconds: rates are over the updates of the last so many seconds, at least over two.
+      flops_per_step: floating-point operations of one step, all devices together (for MFU).
+      peak_flops_per_second: peak of all devices together; None where unknown, then MFU is None.
+      clock: seconds that only grow.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class Throughput:
         """Notes that `step` steps are finished, the last ones of which held `tokens` tokens.
 
         Args:
-            step: finished steps so far.
-            tokens: tokens in the steps since the call before (in the first step at the first call).
+          step: finished steps so far.
+          tokens: tokens in the steps since the call before (in the first step at the first call).
         """
         self._tokens += tokens
         now = self._clock() - self._paused
@@ -135,12 +135,12 @@ class ProgressLine:
     """Shows the state of a run: rewritten in place on a terminal, a plain line a call elsewhere.
 
     Args:
-        total_steps: steps of the whole run.
-        throughput: where rates and the time left come from.
-        active: False prints nothing; true in process 0 alone.
-        stream: where to; standard error by default.
-        min_seconds: on a terminal, `show` rewrites the line no more often than this.
-        clock: seconds that only grow.
+      total_steps: steps of the whole run.
+      throughput: where rates and the time left come from.
+      active: False prints nothing; true in process 0 alone.
+      stream: where to; standard error by default.
+      min_seconds: on a terminal, `show` rewrites the line no more often than this.
+      clock: seconds that only grow.
     """
 
     def __init__(
@@ -167,9 +167,9 @@ class ProgressLine:
         """Shows a step.
 
         Args:
-            step: finished steps.
-            values: metrics to show; those of earlier calls stay until they are replaced.
-            log: this step is at a log interval. A log file gets a line at such steps alone.
+          step: finished steps.
+          values: metrics to show; those of earlier calls stay until they are replaced.
+          log: this step is at a log interval. A log file gets a line at such steps alone.
         """
         self._values.update(values or {})
         if not self._active or not (log or self._live):

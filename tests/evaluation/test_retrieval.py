@@ -1,0 +1,255 @@
+import jax
+import numpy as np
+import pytest
+
+from xlme_jax.data.prepared import BitextWriter, PreparedDataset, write_dataset
+from xlme_jax.evaluation.retrieval import (
+    RetrievalProbe,
+    accuracy_at_1,
+    mean_pool,
+    shared_tokens,
+    with_untrained,
+)
+
+VOCABULARY_SIZE = 500
+BOS, PAD, EOS = 0, 1, 2
+
+
+def pair(source, target):
+    return [BOS, *source, EOS, *target, EOS]
+
+
+def prepare(directory, tasks, split="validation"):
+    """Writes a real data set; tasks: name -> (languages, pairs of token lists)."""
+    rows = []
+    for name, (languages, pairs) in tasks.items():
+        writer = BitextWriter(directory, name, languages, VOCABULARY_SIZE, split=split)
+        for source, target in pairs:
+            writer.add(pair(source, target))
+        rows.append(writer.close())
+    model = directory / "source.model"
+    model.write_bytes(b"model")
+    write_dataset(directory, rows, model, VOCABULARY_SIZE)
+    return PreparedDataset.load(directory)
+
+
+def translations(count, offset=100):
+    """Source token 10 + i translates to target token 10 + i + offset, in texts of 1 to 4 tokens."""
+    sources = [[10 + i] * (1 + i % 4) for i in range(count)]
+    return [(source, [token + offset for token in source]) for source in sources]
+
+
+def table_encoder(params, batch):
+    """Embeddings alone: [rows, L] -> [rows, L, D]."""
+    return params[batch["tokens"]]
+
+
+def cross_lingual_table(offset=100):
+    """Gives a token and its translation the same vector."""
+    table = np.random.default_rng(1).normal(size=(VOCABULARY_SIZE, 16)).astype(np.float32)
+    table[10 + offset : 10 + 2 * offset] = table[10 : 10 + offset]
+    return jax.numpy.asarray(table)
+
+
+def random_table():
+    table = np.random.default_rng(2).normal(size=(VOCABULARY_SIZE, 16)).astype(np.float32)
+    return jax.numpy.asarray(table)
+
+
+def test_accuracy_counts_each_direction_on_its_own():
+    source = np.array([[1.0, 0.0], [0.0, 1.0]])
+    assert accuracy_at_1(source, source) == (1.0, 1.0)
+    assert accuracy_at_1(source, source[::-1]) == (0.0, 0.0)
+    # Both sources are nearest to target 0 alone; each target is nearest to its own source.
+    source = np.array([[1.0, 0.0], [0.8, 0.6]])
+    target = np.array([[1.0, 0.2], [-0.2, 1.0]])
+    assert accuracy_at_1(source, target) == (0.5, 1.0)
+
+
+def test_accuracy_is_by_cosine_not_by_dot_product():
+    source = np.array([[1.0, 0.1], [0.1, 1.0]])
+    target = np.array([[100.0, 10.0], [0.01, 0.1]])
+    assert accuracy_at_1(source, target) == (1.0, 1.0)
+
+
+def test_agrees_with_a_search_one_by_one():
+    rng = np.random.default_rng(0)
+    source = rng.normal(size=(40, 8))
+    target = source + rng.normal(size=(40, 8))
+
+    def nearest_is_gold(query, candidates, gold):
+        cosines = [query @ c / (np.linalg.norm(query) * np.linalg.norm(c)) for c in candidates]
+        return int(np.argmax(cosines)) == gold
+
+    forward = np.mean([nearest_is_gold(source[i], target, i) for i in range(40)])
+    backward = np.mean([nearest_is_gold(target[i], source, i) for i in range(40)])
+    assert accuracy_at_1(source, target) == (forward, backward)
+    assert 0.2 < forward < 1
+
+
+def test_collapsed_encoder_gets_chance_and_a_diverged_one_nothing():
+    same = np.ones((4, 3))
+    assert accuracy_at_1(same, same) == (0.25, 0.25)
+    assert accuracy_at_1(np.zeros((4, 3)), np.zeros((4, 3))) == (0.25, 0.25)
+    assert accuracy_at_1(np.full((4, 3), np.nan), same) == (0.0, 0.0)
+
+
+def test_mean_pool_counts_specials_but_not_padding():
+    hidden = np.array([[[1.0], [2.0], [6.0], [99.0]], [[4.0], [9.0], [9.0], [9.0]]])
+    segments = np.array([[1, 1, 1, 0], [1, 0, 0, 0]])
+    np.testing.assert_array_equal(mean_pool(hidden, segments), [[3.0], [4.0]])
+    half = jax.numpy.asarray(hidden, jax.numpy.bfloat16)
+    assert mean_pool(half, segments).dtype == np.float32
+
+
+def test_cross_lingual_encoder_beats_the_untrained_one(tmp_path):
+    dataset = prepare(tmp_path, {"cldr.en-ru": (("en", "ru"), translations(50))})
+    evaluate = RetrievalProbe(batch_rows=8).build(dataset, table_encoder)
+    evaluate = with_untrained(evaluate, random_table())
+    metrics = evaluate(cross_lingual_table(), 7)
+    assert metrics.pop("probe/retrieval_untrained") < 0.3
+    assert metrics == {
+        "probe/retrieval_accuracy": 1.0,
+        "probe/retrieval_chance": 1 / 50,
+        "probe/retrieval_accuracy/en-ru": 1.0,
+    }
+
+
+def test_each_side_is_encoded_alone_in_batches_of_one_shape(tmp_path):
+    pairs = [([10, 11, 12], [20]), ([13], [21, 22])]
+    dataset = prepare(tmp_path, {"t": (("en", "fr"), pairs)})
+    shapes, rows = [], []
+
+    def encode(params, batch):
+        shapes.append({name: (x.shape, x.dtype.name) for name, x in batch.items()})
+        jax.debug.callback(
+            lambda *arrays: rows.extend(zip(*map(np.array, arrays))),
+            *(batch[name] for name in ("tokens", "segment_ids", "positions")),
+        )
+        return table_encoder(params, batch)
+
+    RetrievalProbe(batch_rows=3).build(dataset, encode)(random_table(), 0)
+    jax.effects_barrier()
+    # 4 texts in batches of 3, compiled once.
+    assert shapes == [{n: ((3, 8), "int32") for n in ("tokens", "segment_ids", "positions")}]
+    assert len(rows) == 6
+    seen = {}
+    for tokens, segments, positions in rows:
+        text = tuple(tokens[segments > 0].tolist())
+        assert (tokens[segments == 0] == PAD).all()
+        assert positions.tolist() == [*range(len(text)), *[0] * (8 - len(text))]
+        seen[text] = True
+    assert sorted(seen) == [(0, 10, 11, 12, 2), (0, 13, 2), (0, 20, 2), (0, 21, 22, 2)]
+
+
+def test_rows_are_rounded_up_to_the_devices_that_share_them(tmp_path):
+    dataset = prepare(tmp_path, {"t": (("en", "fr"), translations(5))})
+    shapes = []
+
+    def encode(params, batch):
+        shapes.append(batch["tokens"].shape)
+        return table_encoder(params, batch)
+
+    RetrievalProbe(batch_rows=3).build(dataset, encode, row_multiple=4)(random_table(), 0)
+    assert shapes == [(4, 8)]
+
+
+def test_mean_is_over_tasks_and_names_tell_corpora_apart(tmp_path):
+    tasks = {
+        "a.en-ru": (("en", "ru"), translations(10)),
+        "b.en-ru": (("en", "ru"), translations(20)),
+        "b.en-zh": (("en", "zh"), translations(40, offset=200)),
+    }
+    dataset = prepare(tmp_path, tasks)
+    metrics = RetrievalProbe().build(dataset, table_encoder)(cross_lingual_table(), 0)
+    per_task = {k: v for k, v in metrics.items() if k.startswith("probe/retrieval_accuracy/")}
+    prefix = "probe/retrieval_accuracy/"
+    assert set(per_task) == {prefix + name for name in ("a.en-ru", "b.en-ru", "en-zh")}
+    assert per_task[prefix + "a.en-ru"] == per_task[prefix + "b.en-ru"] == 1.0
+    assert per_task[prefix + "en-zh"] < 0.5
+    assert metrics["probe/retrieval_accuracy"] == pytest.approx(np.mean(list(per_task.values())))
+    assert metrics["probe/retrieval_chance"] == pytest.approx((1 / 10 + 1 / 20 + 1 / 40) / 3)
+
+
+def test_pairs_without_one_right_answer_are_left_out(tmp_path):
+    pairs = [
+        *translations(10),
+        ([10], [400]),  # a source that has a translation already
+        ([401], [110]),  # a target that has one
+        ([402], [402]),  # the same text on both sides
+    ]
+    dataset = prepare(tmp_path, {"t": (("en", "fr"), pairs)})
+    chosen = RetrievalProbe()._candidates(dataset)["en-fr"]
+    sources, targets = zip(*chosen)
+    assert len(set(sources)) == len(set(targets)) == len(chosen)
+    assert (0, 402, 2) not in sources
+    # The nine others, and of the first text either its first pair or both others.
+    assert {source[1] for source in sources} - {401} == set(range(10, 20))
+
+
+def test_pairs_are_few_and_the_same_each_time_but_not_the_first(tmp_path):
+    dataset = prepare(tmp_path, {"t": (("en", "fr"), translations(90))})
+    probe = RetrievalProbe(max_pairs=30)
+    chosen = probe._candidates(dataset)["en-fr"]
+    assert len(chosen) == 30
+    assert chosen == probe._candidates(dataset)["en-fr"]
+    assert max(source[1] for source, _ in chosen) > 70
+
+
+def test_long_texts_are_cut_and_stay_texts(tmp_path):
+    pairs = [(list(range(10, 30)), [300]), (list(range(40, 60)), [301])]
+    dataset = prepare(tmp_path, {"t": (("en", "fr"), pairs)})
+    (first, _), (second, _) = sorted(RetrievalProbe(length=5)._candidates(dataset)["en-fr"])
+    assert first == (0, 10, 11, 12, 2)
+    assert second == (0, 40, 41, 42, 2)
+
+
+def test_shared_tokens():
+    assert shared_tokens((0, 10, 11, 2), (0, 12, 13, 14, 2)) == 0
+    assert shared_tokens((0, 10, 10, 11, 2), (0, 11, 13, 14, 2)) == 0.5
+    assert shared_tokens((0, 2), (0, 2)) == 0
+
+
+def test_max_shared_leaves_out_what_tokens_alone_would_find(tmp_path):
+    pairs = [*translations(4), ([30, 31], [31, 32]), ([33, 34], [34, 35])]
+    dataset = prepare(tmp_path, {"t": (("en", "fr"), pairs)})
+    counts = {
+        limit: len(RetrievalProbe(max_shared=limit)._candidates(dataset)["en-fr"])
+        for limit in (0.0, 0.5, 1.0)
+    }
+    assert counts == {0.0: 4, 0.5: 6, 1.0: 6}
+
+
+def test_patterns_choose_tasks(tmp_path):
+    tasks = {name: (("en", "ru"), translations(5)) for name in ("a.en-ru", "b.en-ru")}
+    dataset = prepare(tmp_path, tasks)
+    assert list(RetrievalProbe(pairs=("b.*",))._candidates(dataset)) == ["en-ru"]
+    with pytest.raises(ValueError, match=r"pairs = \('c.\*',\).*there are: a.en-ru, b.en-ru"):
+        RetrievalProbe(pairs=("c.*",)).build(dataset, table_encoder)
+
+
+def test_without_held_out_pairs_the_message_says_what_to_do(tmp_path):
+    training = prepare(tmp_path / "one", {"t": (("en", "ru"), translations(5))}, split="train")
+    with pytest.raises(ValueError, match=r"there are: none.*prepare .* held-out pairs"):
+        RetrievalProbe().build(training, table_encoder)
+    alone = prepare(tmp_path / "two", {"t": (("en", "ru"), [([5], [6])])})
+    with pytest.raises(ValueError, match="no task has two different translations"):
+        RetrievalProbe().build(alone, table_encoder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("max_pairs", 1), ("length", 2), ("batch_rows", 0), ("max_shared", 1.5)],
+)
+def test_wrong_values_name_the_field(field, value):
+    with pytest.raises(ValueError, match=f"RetrievalProbe.{field} is {value}, must be"):
+        RetrievalProbe(**{field: value})
+
+
+def test_layers_are_counted_as_hidden_states():
+    assert RetrievalProbe().layer_of(12) == 6
+    assert RetrievalProbe().layer_of(3) == 1
+    assert RetrievalProbe(layer=0).layer_of(3) == 0
+    assert RetrievalProbe(layer=3).layer_of(3) == 3
+    with pytest.raises(ValueError, match="layer is 4, but the encoder has 3 layers"):
+        RetrievalProbe(layer=4).layer_of(3)

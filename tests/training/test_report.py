@@ -1,0 +1,154 @@
+import base64
+import json
+import math
+import re
+
+import pytest
+
+from xlme_jax.training import report
+from xlme_jax.training.report import (
+    all_replaced_f1,
+    draw,
+    final_value,
+    streams,
+    verdicts,
+    with_derived,
+    write_report,
+)
+
+PICTURE_STUB = b"a picture"
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leaves out the drawing, which takes most of the time, where only the page matters."""
+    monkeypatch.setattr(report, "draw", lambda curves, title: PICTURE_STUB)
+
+
+def write_run(model_dir, steps, rtd=True, probe=True):
+    model_dir.mkdir(exist_ok=True)
+    with open(model_dir / "metrics.jsonl", "w") as file:
+        for step in steps:
+            line = {"step": step, "loss": 9.0 - step / 100, "learning_rate": 1e-3}
+            line |= {"grad_norm": 1.5, "tokens_per_second": 7123.0}
+            for stream in ("bitext", "monolingual"):
+                line |= {f"{stream}/mlm_loss": 5.0, f"{stream}/mlm_accuracy": 0.25}
+                if rtd:
+                    line |= {
+                        f"{stream}/rtd_loss": 0.3,
+                        f"{stream}/rtd_precision": 0.5,
+                        f"{stream}/rtd_recall": 0.25,
+                        f"{stream}/replace_rate": 0.1,
+                    }
+            if probe:
+                line |= {
+                    "probe/retrieval_accuracy": 0.08,
+                    "probe/retrieval_chance": 0.002,
+                    "probe/retrieval_untrained": 0.01,
+                    "probe/retrieval_accuracy/en-ru": 0.08,
+                }
+            file.write(json.dumps(line) + "\n")
+
+
+def test_page_is_self_contained_and_holds_the_picture(tmp_path):
+    write_run(tmp_path / "run", range(0, 100, 10))
+    page = write_report(tmp_path / "run", command="python -m xlme_jax.train").read_text()
+    picture = (tmp_path / "run" / "report.png").read_bytes()
+    assert picture.startswith(PNG)
+    embedded = re.search(r'src="data:image/png;base64,([^"]+)"', page)[1]
+    assert base64.b64decode(embedded) == picture
+    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
+    assert "python -m xlme_jax.train" in page
+    assert "90 steps" in page
+
+
+def test_figures_stand_beside_what_they_must_beat(tmp_path, undrawn):
+    write_run(tmp_path, range(0, 100, 10))
+    page = write_report(tmp_path).read_text()
+    # F1 = 2 * .5 * .25 / .75 = 1/3; all replaced: .2 / 1.1.
+    assert (
+        "<td>bitext: detection F1</td><td>0.3333</td>"
+        "<td>calling every token replaced: 0.1818</td><td>1.8×</td>"
+    ) in page
+    assert "<td>0.08</td><td>chance: 0.002</td><td>40.0×</td>" in page
+    assert "<td>0.08</td><td>the untrained encoder: 0.01</td><td>8.0×</td>" in page
+
+
+@pytest.mark.parametrize(
+    ("rtd", "probe", "steps"),
+    [
+        (True, True, [10]),
+        (True, False, range(10, 1000, 10)),
+        (False, True, range(0, 30, 10)),
+        (False, False, [10]),
+    ],
+)
+def test_any_kind_and_length_of_run_has_a_report(tmp_path, rtd, probe, steps):
+    write_run(tmp_path, steps, rtd=rtd, probe=probe)
+    page = write_report(tmp_path).read_text()
+    assert ("detection F1" in page) == rtd
+    assert ("held-out retrieval" in page) == probe
+    assert (tmp_path / "report.png").read_bytes().startswith(PNG)
+
+
+def test_config_and_model_are_shown_and_escaped(tmp_path, undrawn):
+    model_dir = tmp_path / "a <b> & c"
+    write_run(model_dir, [10])
+    (model_dir / "config.gin").write_text("# <script>alert(1)</script>\nTRAIN_STEPS = 10\n")
+    (model_dir / "model-info.txt").write_text("kernel [<embed>, mlp]")
+    page = write_report(model_dir, command="train --a='<x>'").read_text()
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\nTRAIN_STEPS = 10" in page
+    assert "kernel [&lt;embed&gt;, mlp]" in page
+    assert "a &lt;b&gt; &amp; c" in page
+    assert "--a=&#x27;&lt;x&gt;&#x27;" in page
+    assert "--gin_file=config.gin" in page
+
+
+def test_diverged_and_empty_runs_still_have_a_report(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 10, "loss": null}\n')
+    assert "not finite" in write_report(tmp_path).read_text()
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert "0 steps" in write_report(tmp_path).read_text()
+
+
+def test_without_metrics_the_message_says_so(tmp_path):
+    with pytest.raises(ValueError, match="no such metrics file"):
+        write_report(tmp_path)
+
+
+def test_f1_of_calling_everything_replaced():
+    assert all_replaced_f1(0.0) == 0
+    assert all_replaced_f1(1.0) == 1
+    # 100 tokens, 10 replaced, all called replaced: precision .1, recall 1.
+    assert all_replaced_f1(0.1) == pytest.approx(2 * 0.1 * 1 / (0.1 + 1))
+
+
+def test_logged_f1_wins_over_the_derived_one():
+    curves = {
+        "x/rtd_precision": [(1, 0.5), (2, 0.0), (3, 0.5)],
+        "x/rtd_recall": [(1, 0.25), (2, 0.0)],
+        "x/replace_rate": [(1, 0.1)],
+    }
+    assert with_derived(curves)["x/rtd_f1"] == [(1, pytest.approx(1 / 3))]
+    logged = curves | {"x/rtd_f1": [(1, 0.4)]}
+    assert with_derived(logged)["x/rtd_f1"] == [(1, 0.4)]
+    assert verdicts(with_derived(logged))[0][1] == 0.4
+
+
+def test_streams_are_found_by_their_metrics_in_a_fixed_order():
+    names = ("loss", "z/mlm_loss", "bitext/rtd_loss", "a/mlm_loss", "monolingual/mlm_loss")
+    assert streams({name: [] for name in names}) == ["monolingual", "bitext", "a", "z"]
+
+
+def test_final_value_is_the_mean_of_the_last_tenth():
+    assert final_value([(step, float(step)) for step in range(1, 31)]) == 29
+    assert final_value([(1, 3.0)]) == 3
+    assert final_value([(1, 3.0), (2, math.nan)]) == 3
+    assert math.isnan(final_value([]))
+
+
+def test_a_million_points_are_thinned_before_drawing():
+    curve = [(step, 1.0 / (step + 1)) for step in range(200_000)]
+    assert draw({"loss": curve}).startswith(PNG)

@@ -1,0 +1,280 @@
+"""Held-out translation retrieval: does a text find its translation among all candidates?
+
+It is the cheapest sign that an encoder becomes cross-lingual: no labels, no fine-tuning, seconds a
+run. The setting is Tatoeba's in XTREME: mean-pooled hidden states of a middle layer, cosine,
+accuracy@1. Layers are counted as in Hugging Face's `hidden_states`: 0 is the embeddings, k the
+output of layer k.
+
+Shared tokens (digits, names, punctuation) alone let an untrained encoder find many translations. A
+figure therefore means something only beside the same encoder's at step 0 (`with_untrained`), and
+`RetrievalProbe.max_shared` can leave out pairs that share too much.
+"""
+
+import dataclasses
+import fnmatch
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlme_jax.data.prepared import PreparedDataset, TaskInfo
+from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID
+
+ACCURACY = "probe/retrieval_accuracy"
+CHANCE = "probe/retrieval_chance"
+UNTRAINED = "probe/retrieval_untrained"
+
+Evaluator = Callable[[Any, int], dict[str, float]]
+# (params, {"tokens", "segment_ids", "positions"}: int32 [rows, L]) -> hidden states [rows, L, D].
+Encode = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
+Text = tuple[int, ...]
+
+_READ_AT_ONCE = 1024
+_log = logging.getLogger(__name__)
+
+
+def accuracy_at_1(source: np.ndarray, target: np.ndarray) -> tuple[float, float]:
+    """Returns how often the nearest neighbour by cosine is the translation, in both directions.
+
+    Args:
+      source: [N, D] embeddings.
+      target: [N, D] embeddings; row i translates row i of `source`.
+
+    Returns:
+      (source -> target, target -> source), in [0, 1]. Where k candidates tie for the best and the
+      translation is one of them it counts 1/k, so that an encoder that maps everything to one point
+      gets chance, 1/N. Embeddings that are not finite find nothing.
+    """
+    similarity = _normalised(source) @ _normalised(target).T
+    gold = np.diagonal(similarity)
+
+    def accuracy(axis: int) -> float:
+        best = similarity.max(axis=axis)
+        ties = (similarity == np.expand_dims(best, axis)).sum(axis=axis)
+        return float(np.mean((gold == best) / np.maximum(ties, 1)))
+
+    return accuracy(axis=1), accuracy(axis=0)
+
+
+def _normalised(embeddings: np.ndarray) -> np.ndarray:
+    """Scales rows to length 1; rows of zeros stay."""
+    embeddings = np.asarray(embeddings, np.float32)
+    norms = np.linalg.norm(embeddings, axis=-1, keepdims=True)
+    return embeddings / np.maximum(norms, 1e-12)
+
+
+def with_untrained(evaluator: Evaluator, initial_params: Any) -> Evaluator:
+    """Adds `probe/retrieval_untrained`, the accuracy of the parameters of step 0, to an evaluator.
+
+    Args:
+      evaluator: as `RetrievalProbe.build` makes it.
+      initial_params: the parameters at step 0; used now and not kept. A resumed run makes them
+        again from its seed.
+    """
+    untrained = {UNTRAINED: evaluator(initial_params, 0)[ACCURACY]}
+    return lambda params, step: evaluator(params, step) | untrained
+
+
+@dataclasses.dataclass(frozen=True)
+class RetrievalProbe:
+    """What to retrieve and how.
+
+    Attributes:
+      pairs: patterns (as in file names: *, ?) of bitext task names; empty for all that have a
+        validation split.
+      max_pairs: translations at most per task; N below, and the candidates of each search.
+      layer: hidden states to pool: 0 embeddings, k the output of layer k, None the middle one.
+      length: tokens of a text at most, specials included; longer texts are cut.
+      batch_rows: texts encoded at once.
+      max_shared: leaves out a translation where more than this share of the distinct tokens of the
+        shorter side stand in the other side too; 1 keeps all but identical texts, 0 keeps texts
+        without any token in common.
+    """
+
+    pairs: tuple[str, ...] = ()
+    max_pairs: int = 500
+    layer: int | None = None
+    length: int = 128
+    batch_rows: int = 64
+    max_shared: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_pairs", 2), ("length", 3), ("batch_rows", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(
+                    f"RetrievalProbe.{name} is {getattr(self, name)}, must be at least {least}"
+                )
+        if not 0 <= self.max_shared <= 1:
+            raise ValueError(f"RetrievalProbe.max_shared is {self.max_shared}, must be in [0, 1]")
+
+    def layer_of(self, num_layers: int) -> int:
+        """Returns which hidden states to pool in an encoder of `num_layers` layers.
+
+        Raises:
+          ValueError: the encoder has no such layer.
+        """
+        layer = num_layers // 2 if self.layer is None else self.layer
+        if not 0 <= layer <= num_layers:
+            raise ValueError(
+                f"RetrievalProbe.layer is {layer}, but the encoder has {num_layers} layers: "
+                f"choose 0 (embeddings) to {num_layers}"
+            )
+        return layer
+
+    def build(self, dataset: PreparedDataset, encode: Encode, row_multiple: int = 1) -> Evaluator:
+        """Reads the translations and returns an evaluator.
+
+        Args:
+          dataset: prepared data whose bitext tasks have a validation split.
+          encode: (params, {"tokens", "segment_ids", "positions"} of int32 [rows, L]) -> hidden
+            states [rows, L, D] of the layer `layer_of(num_layers)`, without dropout. One text a
+            row, as `<s> x </s>`; segment id 0 is padding.
+          row_multiple: rows are rounded up to a multiple of it: the devices that share a batch.
+
+        Returns:
+          (params, step) -> metrics, a pure function that every process calls:
+          `probe/retrieval_accuracy` (mean over tasks and both directions), `probe/retrieval_chance`
+          (mean of 1/N), and for each task `probe/retrieval_accuracy/<language>-<language>`.
+
+        Raises:
+          ValueError: no task fits, or none has two different translations.
+        """
+        candidates = self._candidates(dataset)
+        texts = list(dict.fromkeys(text for pair in candidates.values() for text in _flat(pair)))
+        rows = {text: row for row, text in enumerate(texts)}
+        # As short as the texts allow, since padding costs as much as text; 8 suits all devices.
+        length = -(-max(len(text) for text in texts) // 8) * 8
+        batches = list(_batches(texts, length, -(-self.batch_rows // row_multiple) * row_multiple))
+        sides = {
+            name: np.array([[rows[source], rows[target]] for source, target in pairs])
+            for name, pairs in candidates.items()
+        }
+        pool = jax.jit(lambda params, batch: mean_pool(encode(params, batch), batch["segment_ids"]))
+
+        def evaluate(params: Any, step: int) -> dict[str, float]:
+            del step
+            pooled = [_on_host(pool(params, batch)) for batch in batches]
+            embeddings = np.concatenate(pooled)[: len(texts)]
+            accuracies = {
+                f"{ACCURACY}/{name}": float(
+                    np.mean(accuracy_at_1(embeddings[side[:, 0]], embeddings[side[:, 1]]))
+                )
+                for name, side in sides.items()
+            }
+            chance = float(np.mean([1.0 / len(side) for side in sides.values()]))
+            mean = float(np.mean(list(accuracies.values())))
+            return {ACCURACY: mean, CHANCE: chance} | accuracies
+
+        return evaluate
+
+    def _candidates(self, dataset: PreparedDataset) -> dict[str, list[tuple[Text, Text]]]:
+        """Returns the translations of each task, by the name that its metric gets."""
+        held_out = ("bitext", "validation")
+        found = [task for task in dataset.tasks if (task.kind, task.split) == held_out]
+        wanted = [task for task in found if not self.pairs or _matches(task.name, self.pairs)]
+        if not wanted:
+            known = ", ".join(task.name for task in found) or "none"
+            raise ValueError(
+                f"RetrievalProbe.pairs = {self.pairs!r} matches no bitext task with a validation "
+                f"split (there are: {known}); change the patterns, or prepare the data with "
+                "held-out pairs"
+            )
+        chosen: dict[str, list[tuple[Text, Text]]] = {}
+        languages = ["-".join(task.languages) for task in wanted]
+        for task, language in zip(wanted, languages):
+            pairs = self._choose(_read_pairs(dataset, task))
+            if len(pairs) < 2:
+                _log.warning("retrieval probe: %s has no two usable pairs, left out", task.name)
+                continue
+            # Two corpora of the same languages are told apart by the tasks' names.
+            chosen[language if languages.count(language) == 1 else task.name] = pairs
+        if not chosen:
+            raise ValueError(
+                "RetrievalProbe: no task has two different translations; hold out more pairs, or "
+                f"raise RetrievalProbe.max_shared ({self.max_shared})"
+            )
+        return chosen
+
+    def _choose(self, pairs: Iterable[tuple[Text, Text]]) -> list[tuple[Text, Text]]:
+        """Takes up to `max_pairs` pairs; no text occurs twice, so each has one right answer."""
+        sources: set[Text] = set()
+        targets: set[Text] = set()
+        chosen = []
+        for source, target in pairs:
+            source, target = _cut(source, self.length), _cut(target, self.length)
+            if source == target or shared_tokens(source, target) > self.max_shared:
+                continue
+            if source in sources or target in targets:
+                continue
+            sources.add(source)
+            targets.add(target)
+            chosen.append((source, target))
+            if len(chosen) == self.max_pairs:
+                break
+        return chosen
+
+
+def mean_pool(hidden: jax.Array, segment_ids: jax.Array) -> jax.Array:
+    """Averages the hidden states [rows, L, D] of real tokens, in float32: [rows, D]."""
+    real = (segment_ids > 0).astype(jnp.float32)[:, :, None]
+    total = jnp.sum(hidden.astype(jnp.float32) * real, axis=1)
+    return total / jnp.maximum(jnp.sum(real, axis=1), 1.0)
+
+
+def shared_tokens(source: Text, target: Text) -> float:
+    """Returns which share of the shorter side's distinct tokens, specials apart, the other has."""
+    one, other = set(source) - {BOS_ID, EOS_ID}, set(target) - {BOS_ID, EOS_ID}
+    return len(one & other) / max(min(len(one), len(other)), 1)
+
+
+def _read_pairs(dataset: PreparedDataset, task: TaskInfo) -> Iterable[tuple[Text, Text]]:
+    """Yields a task's translations in an order that is random but always the same.
+
+    Corpora are often sorted, by topic or length: the first so many would not stand for the rest.
+    """
+    order = np.random.default_rng(0).permutation(task.examples)
+    for start in range(0, len(order), _READ_AT_ONCE):
+        for source, target in dataset.read_pairs(task, order[start : start + _READ_AT_ONCE]):
+            yield tuple(source.tolist()), tuple(target.tolist())
+
+
+def _batches(texts: Sequence[Text], length: int, rows: int) -> Iterable[dict[str, np.ndarray]]:
+    """Yields batches of one shape, one text a row; copies of a text fill up the last one."""
+    for start in range(0, len(texts), rows):
+        chunk = list(texts[start : start + rows])
+        # Copies rather than empty rows: attention over nothing but padding may be NaN.
+        chunk += [chunk[-1]] * (rows - len(chunk))
+        lengths = np.array([[len(text)] for text in chunk])
+        real = np.arange(length)[None, :] < lengths
+        tokens = np.full((rows, length), PAD_ID, np.int32)
+        tokens[real] = np.concatenate([np.array(text, np.int32) for text in chunk])
+        yield {
+            "tokens": tokens,
+            "segment_ids": real.astype(np.int32),
+            "positions": np.where(real, np.arange(length), 0).astype(np.int32),
+        }
+
+
+def _on_host(array: jax.Array) -> np.ndarray:
+    """Fetches a whole array, also when its rows lie on other processes' devices."""
+    if array.is_fully_addressable:
+        return np.asarray(array)
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _flat(pairs: Iterable[tuple[Text, Text]]) -> Iterable[Text]:
+    return (text for pair in pairs for text in pair)
+
+
+def _cut(text: Text, length: int) -> Text:
+    """Cuts a text to `length` tokens, of which the last is still `</s>`."""
+    return text if len(text) <= length else (*text[: length - 1], EOS_ID)
