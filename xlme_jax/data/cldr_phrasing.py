@@ -249,11 +249,13 @@ class Speaker:
 def _is_name(name: str, code: str, latin: bool) -> bool:
     """Whether CLDR really names a thing here.
 
-    Not a name: the bare code that stands in for an untranslated one; Latin letters in another
-    script; a name with digits (currencies of the past carry years) or with punctuation that lists
-    use themselves.
+    Not a name: the code that stands in for an untranslated one, or is part of it; Latin letters in
+    another script; a name with digits (currencies of the past carry years) or with punctuation that
+    lists use themselves.
     """
     if not name or name.casefold() == code.casefold() or re.search(r"[\d,،、፣;{}]", name):
+        return False
+    if code.isupper() and re.search(rf"\b{code}\b", name):
         return False
     return latin or not re.search(r"[A-Za-z]", name)
 
