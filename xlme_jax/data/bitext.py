@@ -1,0 +1,326 @@
+"""Streaming readers of translation pairs: Moses files, OPUS zips, TSV, TMX and multi-way files.
+
+A pair that drifts out of line by one teaches a model that nothing translates anything, and no loss
+curve shows why. So a line that cannot be used takes its partner with it, files of different length
+are an error, and the two languages come out in one canonical order whatever a file's own order is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from xlme_jax.data import text
+from xlme_jax.data.bitext_sources import (
+    BitextSource,
+    discover_bitext,
+    group_by_pair,
+    multiway_files,
+    unit_ids_file,
+)
+from xlme_jax.data.decompression import (
+    DataError,
+    decompressed_blocks,
+    read_blocks,
+    strip_compression,
+)
+from xlme_jax.data.text import ReadReport, Rejected
+from xlme_jax.data.tmx import tmx_pairs
+
+__all__ = [
+    "BitextSource",
+    "discover_bitext",
+    "group_by_pair",
+    "read_bitext",
+    "read_moses",
+    "read_multiway",
+    "read_opus_zip",
+    "read_tmx",
+    "read_tsv",
+]
+
+Pairs = Iterator[tuple[str, str]]
+Lines = Iterator[str | Rejected]
+
+
+def read_bitext(source: BitextSource, report: ReadReport | None = None) -> Pairs:
+    """Streams (text in lang1, text in lang2) of a source that `discover_bitext` lists.
+
+    Args:
+        source: The file or files.
+        report: Gets the counts; made anew if None.
+
+    Raises:
+        DataError: As the reader of the source's kind.
+    """
+    paths, lang1, lang2 = source.paths, source.lang1, source.lang2
+    if source.kind == "moses":
+        return read_moses(*paths, report)
+    if source.kind == "multiway":
+        return _read_multiway(*paths, report)
+    if source.kind == "zip":
+        return read_opus_zip(*paths, lang1, lang2, report)
+    if source.kind == "tmx":
+        return read_tmx(*paths, lang1, lang2, report)
+    if source.kind == "tsv":
+        return read_tsv(*paths, report, columns=(1, 0) if source.swap else (0, 1))
+    raise ValueError(f"kind: one of moses, multiway, zip, tsv, tmx, got {source.kind!r}")
+
+
+def read_moses(
+    src_path: str | Path, tgt_path: str | Path, report: ReadReport | None = None
+) -> Pairs:
+    """Streams the pairs of two line-aligned files, but those with an unusable or empty side.
+
+    Args:
+        src_path: Text in the first language, compressed or not.
+        tgt_path: Line n translates line n of `src_path`.
+        report: Gets the counts; made anew if None.
+
+    Yields:
+        (source, target), stripped, neither empty.
+
+    Raises:
+        DataError: A file is missing, damaged or without any text, or they differ in length.
+    """
+    report = ReadReport() if report is None else report
+    names = (str(src_path), str(tgt_path))
+    lines = [text.aligned_lines(read_blocks(name), name, report) for name in names]
+    return _aligned_pairs(names, lines, report, "empty side")
+
+
+def read_opus_zip(
+    zip_path: str | Path, lang1: str, lang2: str, report: ReadReport | None = None
+) -> Pairs:
+    """Streams the pairs of the Moses files (`X.en-sw.en`, `X.en-sw.sw`) inside an OPUS zip.
+
+    Nothing is extracted to disk.
+
+    Args:
+        zip_path: The archive; it may hold the files of several corpora.
+        lang1: Language of the first text of a pair, in either order of the archive's name.
+        lang2: Language of the second.
+        report: Gets the counts; made anew if None.
+
+    Yields:
+        (text in lang1, text in lang2).
+
+    Raises:
+        DataError: As `read_moses`, or the zip is damaged or lacks files of these languages.
+    """
+    report = ReadReport() if report is None else report
+    try:
+        with zipfile.ZipFile(zip_path) as archive:
+            for members in _moses_members(archive, str(zip_path), lang1, lang2):
+                names = [f"{zip_path}:{member}" for member in members]
+                with archive.open(members[0]) as first, archive.open(members[1]) as second:
+                    lines = [
+                        text.aligned_lines(decompressed_blocks(raw, name), name, report)
+                        for raw, name in zip((first, second), names)
+                    ]
+                    yield from _aligned_pairs(names, lines, report, "empty side")
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
+        raise DataError(
+            f"{zip_path}: cannot be read as a zip archive ({error}); download it again and check "
+            "it with `unzip -t`"
+        ) from error
+
+
+def _moses_members(
+    archive: zipfile.ZipFile, name: str, lang1: str, lang2: str
+) -> list[tuple[str, str]]:
+    """The members that belong together: same name, last part one of the two languages."""
+    stems: dict[str, dict[str, str]] = defaultdict(dict)
+    for member in archive.namelist():
+        stem, _, language = strip_compression(member).rpartition(".")
+        stems[stem][text.normalized_language(language)] = member
+    keys = text.normalized_language(lang1), text.normalized_language(lang2)
+    found = [(by[keys[0]], by[keys[1]]) for by in stems.values() if keys[0] in by and keys[1] in by]
+    if not found:
+        raise DataError(
+            f"{name}: no files *.{lang1} and *.{lang2} of one name in this zip; it holds "
+            f"{', '.join(archive.namelist()[:10])}. Use OPUS's Moses format, or unpack it"
+        )
+    return found
+
+
+def read_tsv(
+    path: str | Path, report: ReadReport | None = None, columns: tuple[int, int] = (0, 1)
+) -> Pairs:
+    """Streams two columns of a tab-separated file (no quoting, no header).
+
+    Args:
+        path: The file, compressed or not.
+        report: Gets the counts; made anew if None.
+        columns: Which columns are the first and second text, counted from 0.
+
+    Yields:
+        (text in the first of `columns`, text in the second).
+
+    Raises:
+        DataError: The file is missing or damaged, or no line in it has both columns.
+    """
+    report = ReadReport() if report is None else report
+    one, two = columns
+    needed = max(columns) + 1
+    count = good = 0
+    name = str(path)
+    for line in text.aligned_lines(read_blocks(path), name, report):
+        count += 1
+        if line.__class__ is not str:
+            report.skip(line.value)
+            continue
+        fields = line.split("\t", needed)
+        if len(fields) < needed:
+            report.skip("missing column")
+            continue
+        good += 1
+        first, second = fields[one].strip(), fields[two].strip()
+        if first and second:
+            report.read += 1
+            yield first, second
+        else:
+            report.skip("empty side")
+    if not good:
+        raise DataError(
+            f"{path}: none of its {count:,} lines has {needed} tab-separated columns of UTF-8 "
+            "text; write `text<TAB>translation` lines, or leave the file out"
+        )
+
+
+def read_tmx(path: str | Path, lang1: str, lang2: str, report: ReadReport | None = None) -> Pairs:
+    """Streams the pairs of a TMX file, compressed or not, in any encoding that it declares.
+
+    `en` also takes segments marked `en-US`, but not the other way round. Native formatting codes
+    inside a segment are left out. DTDs are never loaded, and entity declarations are refused.
+
+    Args:
+        path: The file.
+        lang1: Language of the first text of a pair.
+        lang2: Language of the second.
+        report: Gets the counts; made anew if None.
+
+    Yields:
+        (text in lang1, text in lang2).
+
+    Raises:
+        DataError: The file is missing or damaged, not well-formed, declares entities, or has no
+            unit in both languages.
+    """
+    report = ReadReport() if report is None else report
+    return tmx_pairs(path, lang1, lang2, report)
+
+
+def read_multiway(
+    folder: str | Path, lang1: str, lang2: str, report: ReadReport | None = None
+) -> Pairs:
+    """Streams the units that two languages of a multi-way folder share.
+
+    The folder holds `<language>.txt` files (compressed or not) and `ids.txt`; line n of each is the
+    same unit, empty where a language lacks it.
+
+    Args:
+        folder: The folder.
+        lang1: Language of the first text of a pair.
+        lang2: Language of the second.
+        report: Gets the counts; made anew if None.
+
+    Yields:
+        (text in lang1, text in lang2).
+
+    Raises:
+        DataError: A file is missing, damaged or without any text, or they differ in length.
+    """
+    files = multiway_files(text.check_folder(folder))
+    missing = [language for language in (lang1, lang2) if language not in files]
+    if missing:
+        raise DataError(
+            f"{folder}: no file for {', '.join(missing)}; there are {', '.join(sorted(files))}"
+        )
+    return _read_multiway(files[lang1], files[lang2], report)
+
+
+def _read_multiway(first: Path, second: Path, report: ReadReport | None) -> Pairs:
+    report = ReadReport() if report is None else report
+    names = (str(first), str(second))
+    lines = [text.aligned_lines(read_blocks(name), name, report) for name in names]
+    units = yield from _aligned_pairs(names, lines, report, "missing unit")
+    ids = unit_ids_file(first.parent)
+    if ids is not None and (listed := _count_lines(ids)) != units:
+        raise DataError(
+            f"{ids} has {listed:,} lines, {first} and {second} have {units:,}; line n of each "
+            "must be the same unit, so one is cut short or has extra lines: fetch the folder again"
+        )
+
+
+_END = object()
+
+
+def _aligned_pairs(
+    names: Sequence[str], lines: Sequence[Lines], report: ReadReport, empty: str
+) -> Iterator[tuple[str, str]]:
+    """Pairs up two streams of lines.
+
+    Args:
+        names: What to call the two in errors.
+        lines: One item for each line of each file.
+        report: Gets the counts.
+        empty: The reason to give for pairs with an empty side.
+
+    Yields:
+        Pairs of texts, stripped, neither empty.
+
+    Returns:
+        The number of lines of each file.
+
+    Raises:
+        DataError: They differ in length, or one has no text at all.
+    """
+    first, second = lines
+    count = empty_first = empty_second = 0
+    for one, two in itertools.zip_longest(first, second, fillvalue=_END):
+        if one is _END or two is _END:
+            _raise_unequal(names, count, one is _END, first, second)
+        count += 1
+        if one.__class__ is not str or two.__class__ is not str:
+            report.skip((two if one.__class__ is str else one).value)
+            continue
+        one, two = one.strip(), two.strip()
+        if one and two:
+            report.read += 1
+            yield one, two
+        else:
+            report.skip(empty)
+            empty_first += not one
+            empty_second += not two
+    for name, blank in zip(names, (empty_first, empty_second)):
+        if blank == count:
+            raise DataError(
+                f"{name}: no text in this file ({count:,} lines, all empty); fetch it again, or "
+                "leave its language out"
+            )
+    return count
+
+
+def _raise_unequal(
+    names: Sequence[str], common: int, first_ended: bool, first: Lines, second: Lines
+) -> None:
+    """Counts the rest of the longer file, whose line after `common` is already read, and raises."""
+    longer = common + 1 + sum(1 for _ in (second if first_ended else first))
+    counts = (common, longer) if first_ended else (longer, common)
+    raise DataError(
+        f"{names[0]} has {counts[0]:,} lines, {names[1]} has {counts[1]:,}; line n of one must "
+        "translate line n of the other, so one is cut short or has extra lines: fetch both again "
+        "(each line, also the last, needs a line end)"
+    )
+
+
+def _count_lines(path: Path) -> int:
+    count, last = 0, b"\n"
+    for block in read_blocks(path):
+        count += block.count(b"\n")
+        last = block[-1:]
+    return count + (last != b"\n")

@@ -1,0 +1,183 @@
+"""A streaming parser of TMX, the XML format of translation memories.
+
+Expat is used directly because files of many gigabytes come from anywhere: it holds one translation
+unit at a time, and its handlers let entity declarations (which can expand without bound, or name
+other files) be refused and a DTD be ignored instead of loaded.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterable, Iterator
+from html import unescape
+from pathlib import Path
+from xml.parsers import expat
+
+from xlme_jax.data.decompression import DataError, read_blocks
+from xlme_jax.data.text import MAX_LINE_BYTES, ReadReport, Rejected, normalized_language
+
+# Elements of a segment that hold formatting codes of the original document, not text.
+_CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
+_MAX_SEGMENT_CHARS = MAX_LINE_BYTES
+_DECLARED_ENCODING = re.compile(rb"<\?xml[^>]*encoding\s*=\s*[\"']([\w.:-]+)")
+# XML 1.0 allows no control characters, so one would end parsing; files in use have them anyway.
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
+
+
+def tmx_pairs(
+    path: str | Path, lang1: str, lang2: str, report: ReadReport
+) -> Iterator[tuple[str, str]]:
+    """Streams the (lang1, lang2) pairs of a TMX file; see `xlme_jax.data.bitext.read_tmx`."""
+    units = _Units(str(path), lang1, lang2, report)
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartElementHandler = units.start
+    parser.EndElementHandler = units.end
+    parser.CharacterDataHandler = units.characters
+    parser.SkippedEntityHandler = units.skipped_entity
+    parser.StartDoctypeDeclHandler = units.doctype
+    parser.EntityDeclHandler = units.entity_declaration
+    before = report.read
+    try:
+        for block in _decoded(read_blocks(path), str(path), report):
+            parser.Parse(block)
+            yield from units.take()
+        parser.Parse("", True)
+    except expat.ExpatError as error:
+        raise DataError(
+            f"{path}:{error.lineno}: not well-formed XML ({expat.ErrorString(error.code)}), after "
+            f"{report.read - before:,} pairs. Fetch the file again or mend it (`xmllint --recover`)"
+        ) from error
+    if not units.matched:
+        raise DataError(
+            f"{path}: no translation unit in both {lang1} and {lang2}; its languages are "
+            f"{', '.join(sorted(units.languages)) or 'none'}"
+        )
+
+
+def _decoded(blocks: Iterable[bytes], name: str, report: ReadReport) -> Iterator[str]:
+    """Decodes by byte order mark or declaration; invalid bytes become U+FFFD, rejected later."""
+    decoder = None
+    for block in blocks:
+        if decoder is None:
+            decoder = codecs.getincrementaldecoder(_encoding(block, name))("replace")
+        cleaned, count = _CONTROLS.subn("", decoder.decode(block))
+        report.repair("control characters removed", count)
+        yield cleaned
+    if decoder is None:
+        raise DataError(f"{name}: this file is empty; fetch it again, or leave its pair out")
+    yield decoder.decode(b"", True)
+
+
+def _encoding(start: bytes, name: str) -> str:
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    declared = _DECLARED_ENCODING.match(start.removeprefix(codecs.BOM_UTF8)[:200])
+    encoding = declared[1].decode() if declared else "utf-8"
+    try:
+        known = codecs.lookup(encoding).name
+    except LookupError as error:
+        raise DataError(
+            f"{name}: its encoding {encoding!r} is unknown; convert it to UTF-8 with iconv"
+        ) from error
+    return "utf-8-sig" if known == "utf-8" else known
+
+
+class _Units:
+    """Expat handlers that gather the texts of one translation unit (`tu`) at a time."""
+
+    def __init__(self, name: str, lang1: str, lang2: str, report: ReadReport):
+        self.matched = False  # some unit had both languages
+        self.languages: set[str] = set()
+        self._name = name
+        self._wanted = [normalized_language(lang1), normalized_language(lang2)]
+        self._report = report
+        self._pairs: list[tuple[str, str]] = []
+        self._texts: dict[int, str | None] = {}  # side -> text, of the current unit
+        self._exact: set[int] = set()  # sides whose text is marked with just the wanted code
+        self._side: int | None = None
+        self._parts: list[str] | None = None  # of the current segment, if it is wanted
+        self._size = self._codes = 0
+
+    def take(self) -> Iterator[tuple[str, str]]:
+        """Gives out the pairs that are complete and counts them."""
+        pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            self._report.read += 1
+            yield pair
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        if tag == "tu":
+            self._texts, self._exact = {}, set()
+        elif tag == "tuv":
+            self._side = self._side_of(attributes.get("xml:lang") or attributes.get("lang") or "")
+        elif tag == "seg" and self._side is not None:
+            self._parts, self._size, self._codes = [], 0, 0
+        elif tag in _CODES and self._parts is not None:
+            self._codes += 1
+
+    def end(self, tag: str) -> None:
+        if tag in _CODES and self._parts is not None:
+            self._codes -= 1
+        elif tag == "seg" and self._parts is not None:
+            too_long = self._size > _MAX_SEGMENT_CHARS
+            self._texts[self._side] = None if too_long else " ".join("".join(self._parts).split())
+            self._parts = None
+        elif tag == "tuv":
+            self._side = None
+        elif tag == "tu":
+            self._end_unit()
+
+    def characters(self, data: str) -> None:
+        if self._parts is None or self._codes:
+            return
+        self._size += len(data)
+        if self._size <= _MAX_SEGMENT_CHARS:
+            self._parts.append(data)
+
+    def skipped_entity(self, entity: str, is_parameter_entity: bool) -> None:
+        """Entities of a DTD that is not loaded: HTML's names are the ones that occur."""
+        if not is_parameter_entity:
+            self.characters(unescape(f"&{entity};"))
+
+    def doctype(self, _name: str, _system: str, _public: str, has_internal_subset: int) -> None:
+        if has_internal_subset:
+            raise DataError(
+                f"{self._name}: has an internal DTD, refused because it can declare entities; "
+                "remove the [...] part of its DOCTYPE line"
+            )
+
+    def entity_declaration(self, entity: str, *_: object) -> None:
+        raise DataError(
+            f"{self._name}: declares the entity {entity!r}, which is refused; remove it"
+        )
+
+    def _side_of(self, code: str) -> int | None:
+        """Which side of the pair a segment of this language is for, if any; the first one wins."""
+        if len(self.languages) < 100:
+            self.languages.add(code)
+        code = normalized_language(code)
+        if code in self._wanted:
+            side = self._wanted.index(code)
+            if side in self._exact:
+                return None
+            self._exact.add(side)
+            return side
+        sides = (i for i, wanted in enumerate(self._wanted) if code.startswith(f"{wanted}-"))
+        return next((side for side in sides if side not in self._texts), None)
+
+    def _end_unit(self) -> None:
+        if len(self._texts) < 2:
+            self._report.skip("missing language")
+            return
+        self.matched = True
+        pair = self._texts[0], self._texts[1]
+        if None in pair:
+            self._report.skip(Rejected.TOO_LONG.value)
+        elif not (pair[0] and pair[1]):
+            self._report.skip("empty side")
+        elif "\ufffd" in pair[0] or "\ufffd" in pair[1]:
+            self._report.skip(Rejected.INVALID_UTF8.value)
+        else:
+            self._pairs.append(pair)
