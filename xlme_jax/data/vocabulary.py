@@ -192,45 +192,6 @@ class Vocabulary:
         return token - 1
 
 
-def temperature_quotas(sizes: dict[str, int], total: int, alpha: float) -> dict[str, int]:
-    """Splits a text budget over languages in proportion to n^alpha, none getting more than it has.
-
-    Args:
-      sizes: Text available per language, in any unit (bytes, say).
-      total: The budget in the same unit.
-      alpha: 1 takes languages as they are, 0 takes the same amount of each.
-
-    Returns:
-      Text to take per language; what small languages cannot use goes to the others in the same proportions.
-
-    Raises:
-      VocabularyError: If a language has no text, or ``total`` or ``alpha`` make no sense.
-    """
-    empty = sorted(language for language, size in sizes.items() if size <= 0)
-    if empty or not sizes:
-        raise VocabularyError(
-            f"No text to train a vocabulary on: {', '.join(empty) or 'no language given'}."
-        )
-    if total <= 0 or not 0 <= alpha <= 1:
-        raise VocabularyError(
-            f"Need total > 0 and 0 <= alpha <= 1, got total={total}, alpha={alpha}."
-        )
-    quotas: dict[str, int] = {}
-    open_languages, left = dict(sizes), float(total)
-    while open_languages:
-        scale = left / sum(float(n) ** alpha for n in open_languages.values())
-        full = {lang: n for lang, n in open_languages.items() if n <= scale * float(n) ** alpha}
-        if not full:
-            quotas |= {
-                lang: int(scale * float(n) ** alpha) or 1 for lang, n in open_languages.items()
-            }
-            break
-        quotas |= full
-        left -= sum(full.values())
-        open_languages = {lang: n for lang, n in open_languages.items() if lang not in full}
-    return {language: quotas[language] for language in sizes}
-
-
 def train_vocabulary(
     texts: Iterable[str],
     size: int,

@@ -1,0 +1,126 @@
+"""`prepare` on Apache Beam: the same shards from any number of machines.
+
+SeqIO's `PreprocessTask` reads and tokenizes the source shards in parallel, one element a text. Beam gives no
+order, but running text has one: each text is sent to its part by (source shard, number // part size), and
+a part is sorted and written by one worker. Parts are those of the plain path, hence the bytes too.
+
+The output folder must be reachable by all workers; parts are joined where the command runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import seqio
+from apache_beam.options.pipeline_options import PipelineOptions
+from seqio import beam_utils
+
+from tasks import execution
+from xlme_jax.data import preparation, prepared
+
+_ROWS_FILE = "beam-rows.jsonl"
+
+# (source shard, part), (number of the text in its shard, ids; or the report of the shard as a last element)
+_Keyed = tuple[tuple[int, int], tuple[int, Any]]
+
+
+class EncodeShards(beam_utils.PreprocessTask):
+    """`PreprocessTask` that yields framed ids by part, and at the end of a shard what reading it skipped."""
+
+    def __init__(self, config: preparation.PrepareConfig, model: str, job: preparation.Job):
+        """Takes the task of a job; `config` and `model` let workers register it."""
+        super().__init__(
+            seqio.TaskRegistry.get(job.name),
+            job.split,
+            setup_fn=functools.partial(_register, config, model),
+        )
+        self._job = job
+
+    def _emit_examples(self, shard: tuple[int, str]) -> Iterator[_Keyed]:
+        number, _ = shard
+        names = execution.field_names(self._job.kind)
+        part_size = execution.PART_TEXTS[self._job.kind]
+        texts = 0
+        for example in super()._emit_examples(shard):
+            ids = execution.framed([np.asarray(example[name]) for name in names])
+            yield (number, texts // part_size), (texts, ids)
+            texts += 1
+        task = seqio.TaskRegistry.get(self._job.name)
+        skipped = dict(execution.read_report(task, self._job.split, number).skipped)
+        yield (number, texts // part_size), (texts, skipped)
+
+
+def _register(config: preparation.PrepareConfig, model: str) -> None:
+    execution.register(config, model)
+
+
+def _write_part(
+    config: preparation.PrepareConfig,
+    model: str,
+    job: preparation.Job,
+    keyed: tuple[tuple[int, int], Iterable[tuple[int, Any]]],
+) -> str:
+    """Writes a part; returns its place and row as a line of JSON."""
+    _register(config, model)
+    (shard, part), texts = keyed
+    with execution.open_part(config, job, shard, part) as writer:
+        for _, content in sorted(texts, key=lambda text: text[0]):
+            if isinstance(content, dict):
+                writer.skipped.update(content)
+            else:
+                execution.add_text(writer, content)
+        row = writer.close()
+    return json.dumps([job.name, job.split, shard, part, row.to_json()])
+
+
+def run(
+    config: preparation.PrepareConfig, model: str, units: Sequence[preparation.Unit]
+) -> Iterator[tuple[preparation.Unit, list[prepared.TaskInfo]]]:
+    """Runs all units in one pipeline.
+
+    Args:
+      config: With the runner and its options.
+      model: Path of the vocabulary, readable by the workers.
+      units: Source shards; all those of a job.
+
+    Yields:
+      Each unit with the rows of its parts.
+    """
+    jobs = {(unit.job.name, unit.job.split): unit.job for unit in units}
+    logging.getLogger("apache_beam").setLevel(logging.WARNING)
+    rows_file = Path(config.output) / ".parts" / _ROWS_FILE
+    rows_file.parent.mkdir(parents=True, exist_ok=True)
+    options = PipelineOptions(list(config.runner_options), runner=config.runner, save_main_session=False)
+    with beam.Pipeline(options=options) as pipeline:
+        rows = [_job_rows(pipeline, config, model, job) for job in jobs.values()]
+        _ = (
+            rows
+            | "all rows" >> beam.Flatten()
+            | "write rows" >> beam.io.WriteToText(str(rows_file), shard_name_template="")
+        )
+    parts: dict[tuple[str, str, int], dict[int, prepared.TaskInfo]] = {}
+    for line in rows_file.read_text("utf-8").splitlines():
+        name, split, shard, part, row = json.loads(line)
+        parts.setdefault((name, split, shard), {})[part] = prepared.TaskInfo.from_json(row)
+    for unit in units:
+        found = parts[unit.job.name, unit.job.split, unit.shard]
+        yield unit, [row for _, row in sorted(found.items())]
+
+
+def _job_rows(
+    pipeline: beam.Pipeline, config: preparation.PrepareConfig, model: str, job: preparation.Job
+) -> beam.PCollection:
+    label = f"{job.name} {job.split}"
+    return (
+        pipeline
+        | f"{label}: encode" >> EncodeShards(config, model, job)
+        | f"{label}: gather" >> beam.GroupByKey()
+        | f"{label}: write" >> beam.Map(functools.partial(_write_part, config, model, job))
+    )
