@@ -287,6 +287,8 @@ def _aligned_pairs(
         count += 1
         if one.__class__ is not str or two.__class__ is not str:
             report.skip((two if one.__class__ is str else one).value)
+            empty_first += one.__class__ is str and not one.strip()
+            empty_second += two.__class__ is str and not two.strip()
             continue
         one, two = one.strip(), two.strip()
         if one and two:

@@ -8,7 +8,6 @@ how far reading got.
 from __future__ import annotations
 
 import bz2
-import gzip
 import lzma
 import re
 import zipfile
@@ -16,30 +15,18 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import zstandard
 
 _BLOCK_BYTES = 1 << 18
-# Zstandard can expand some bytes 30,000-fold, so memory is bounded by feeding it little at a time.
-_ZSTD_INPUT_BYTES = 1 << 13
+# Compressed bytes can expand 10,000-fold, so memory is bounded by feeding few, fewer if they do.
+_MIN_INPUT_BYTES = 1 << 8
+_MAX_INPUT_BYTES = 1 << 13
 
 
 class DataError(ValueError):
     """Raw data that cannot be read; the message names the file, the place and the remedy."""
-
-
-def _stream(open_member: Callable[[BinaryIO], BinaryIO]) -> Callable[[BinaryIO], Iterator[bytes]]:
-    """Makes a block reader of one of the standard library's decompressing file classes."""
-
-    def blocks(raw: BinaryIO) -> Iterator[bytes]:
-        with open_member(raw) as stream:
-            # read1 gives out what one step decompresses, so that text before the damage is not
-            # lost.
-            while block := stream.read1(_BLOCK_BYTES):
-                yield block
-
-    return blocks
 
 
 def _plain_blocks(raw: BinaryIO) -> Iterator[bytes]:
@@ -47,50 +34,54 @@ def _plain_blocks(raw: BinaryIO) -> Iterator[bytes]:
         yield block
 
 
-def _zstd_blocks(raw: BinaryIO) -> Iterator[bytes]:
-    """Decompresses all frames; unlike zstandard's own stream reader, it notices a truncated one."""
-    context = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # also `zstd --long=31`
-    frame, data = None, b""
-    while data or (data := raw.read(_ZSTD_INPUT_BYTES)):
-        frame = frame or context.decompressobj()
-        if block := frame.decompress(data):
-            yield block
+def _inflated_blocks(raw: BinaryIO, decompressor: Callable[[], Any]) -> Iterator[bytes]:
+    """Decompresses all streams in a file, one after another.
+
+    The readers that come with Python and zstandard take a damaged second stream (xz, bz2) or a
+    truncated one (zstd) for the end of the file; here both are errors.
+    """
+    stream, data, size = None, b"", _MIN_INPUT_BYTES
+    while data := data or raw.read(size):
+        if stream is None:
+            data = data.lstrip(b"\0")  # padding between streams
+            if not data:
+                continue
+            stream = decompressor()
+        block = stream.decompress(data)
+        size = _MIN_INPUT_BYTES if len(block) > _BLOCK_BYTES else min(2 * size, _MAX_INPUT_BYTES)
         data = b""
-        if frame.eof:
-            frame, data = None, frame.unused_data
-    if frame is not None:
-        raise EOFError("the last Zstandard frame is incomplete")
+        if stream.eof:
+            data, stream = stream.unused_data, None
+        if block:
+            yield block
+    if stream is not None:
+        raise EOFError("the compressed data end too early")
 
 
 @dataclass(frozen=True)
 class _Compression:
     suffixes: tuple[str, ...]
     magic: re.Pattern[bytes]
-    blocks: Callable[[BinaryIO], Iterator[bytes]]
+    decompressor: Callable[[], Any]
     check: str
 
 
 _COMPRESSIONS = (
     _Compression(
-        (".gz",), re.compile(rb"\x1f\x8b"), _stream(lambda f: gzip.GzipFile(fileobj=f)), "gzip -t"
+        (".gz",), re.compile(rb"\x1f\x8b"), lambda: zlib.decompressobj(wbits=31), "gzip -t"
     ),
-    _Compression((".xz", ".lzma"), re.compile(rb"\xfd7zXZ\0"), _stream(lzma.LZMAFile), "xz -t"),
+    _Compression((".xz", ".lzma"), re.compile(rb"\xfd7zXZ\0"), lzma.LZMADecompressor, "xz -t"),
     _Compression(
         (".zst", ".zstd"),
         re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
-        _zstd_blocks,
+        # The largest window is that of `zstd --long=31`.
+        lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(),
         "zstd -t",
     ),
-    _Compression((".bz2",), re.compile(rb"BZh[1-9]"), _stream(bz2.BZ2File), "bzip2 -t"),
+    _Compression((".bz2",), re.compile(rb"BZh[1-9]"), bz2.BZ2Decompressor, "bzip2 -t"),
 )
-_DAMAGE = (
-    EOFError,
-    gzip.BadGzipFile,
-    lzma.LZMAError,
-    zlib.error,
-    zstandard.ZstdError,
-    zipfile.BadZipFile,
-)
+# bz2 reports damage as a bare OSError, and a disk that fails is best met by a new copy, too.
+_DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError, zipfile.BadZipFile)
 
 
 def _compression_of(start: bytes, name: str) -> _Compression | None:
@@ -126,7 +117,10 @@ def decompressed_blocks(raw: BinaryIO, name: str) -> Iterator[bytes]:
     compression = None
     try:
         compression = _compression_of(raw.peek(8)[:8], name)
-        for block in (compression.blocks if compression else _plain_blocks)(raw):
+        blocks = (
+            _inflated_blocks(raw, compression.decompressor) if compression else _plain_blocks(raw)
+        )
+        for block in blocks:
             lines += block.count(b"\n")
             size += len(block)
             yield block

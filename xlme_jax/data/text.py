@@ -80,6 +80,19 @@ def _without_partial_character(data: bytes) -> int:
     return len(data)
 
 
+def _without_byte_order_mark(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
+    blocks = iter(blocks)
+    start = b""
+    while len(start) < len(codecs.BOM_UTF8) and (block := next(blocks, b"")):
+        start += block
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(
+            f"{name}: UTF-16 text; all input is UTF-8, so convert it: `iconv -f UTF-16`"
+        )
+    yield start.removeprefix(codecs.BOM_UTF8)
+    yield from blocks
+
+
 def _line_blocks(
     blocks: Iterable[bytes], name: str, max_line_bytes: int
 ) -> Iterator[tuple[bytes, bool]]:
@@ -91,15 +104,8 @@ def _line_blocks(
     """
     carried: list[bytes] = []
     size = 0
-    started = split = False
-    for block in blocks:
-        if not started:
-            started = True
-            if block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                raise DataError(
-                    f"{name}: UTF-16 text; all input is UTF-8, so convert it: `iconv -f UTF-16`"
-                )
-            block = block.removeprefix(codecs.BOM_UTF8)
+    split = False
+    for block in _without_byte_order_mark(blocks, name):
         end = block.rfind(b"\n") + 1
         if end:
             carried.append(block[:end])

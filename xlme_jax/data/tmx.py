@@ -8,6 +8,7 @@ other files) be refused and a DTD be ignored instead of loaded.
 from __future__ import annotations
 
 import codecs
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from html import unescape
@@ -19,6 +20,7 @@ from xlme_jax.data.text import MAX_LINE_BYTES, ReadReport, Rejected, normalized_
 
 # Elements of a segment that hold formatting codes of the original document, not text.
 _CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
+_DECLARATION_BYTES = 256  # an XML declaration is shorter
 _MAX_SEGMENT_CHARS = MAX_LINE_BYTES
 _DECLARED_ENCODING = re.compile(rb"<\?xml[^>]*encoding\s*=\s*[\"']([\w.:-]+)")
 # XML 1.0 allows no control characters, so one would end parsing; files in use have them anyway.
@@ -38,7 +40,6 @@ def tmx_pairs(
     parser.SkippedEntityHandler = units.skipped_entity
     parser.StartDoctypeDeclHandler = units.doctype
     parser.EntityDeclHandler = units.entity_declaration
-    before = report.read
     try:
         for block in _decoded(read_blocks(path), str(path), report):
             parser.Parse(block)
@@ -47,7 +48,7 @@ def tmx_pairs(
     except expat.ExpatError as error:
         raise DataError(
             f"{path}:{error.lineno}: not well-formed XML ({expat.ErrorString(error.code)}), after "
-            f"{report.read - before:,} pairs. Fetch the file again or mend it (`xmllint --recover`)"
+            f"{units.complete:,} pairs. Fetch the file again or mend it (`xmllint --recover`)"
         ) from error
     if not units.matched:
         raise DataError(
@@ -58,22 +59,24 @@ def tmx_pairs(
 
 def _decoded(blocks: Iterable[bytes], name: str, report: ReadReport) -> Iterator[str]:
     """Decodes by byte order mark or declaration; invalid bytes become U+FFFD, rejected later."""
-    decoder = None
-    for block in blocks:
-        if decoder is None:
-            decoder = codecs.getincrementaldecoder(_encoding(block, name))("replace")
+    blocks = iter(blocks)
+    start = b""
+    while len(start) < _DECLARATION_BYTES and (block := next(blocks, b"")):
+        start += block
+    if not start:
+        raise DataError(f"{name}: this file is empty; fetch it again, or leave its pair out")
+    decoder = codecs.getincrementaldecoder(_encoding(start, name))("replace")
+    for block in itertools.chain([start], blocks):
         cleaned, count = _CONTROLS.subn("", decoder.decode(block))
         report.repair("control characters removed", count)
         yield cleaned
-    if decoder is None:
-        raise DataError(f"{name}: this file is empty; fetch it again, or leave its pair out")
     yield decoder.decode(b"", True)
 
 
 def _encoding(start: bytes, name: str) -> str:
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    declared = _DECLARED_ENCODING.match(start.removeprefix(codecs.BOM_UTF8)[:200])
+    declared = _DECLARED_ENCODING.match(start.removeprefix(codecs.BOM_UTF8))
     encoding = declared[1].decode() if declared else "utf-8"
     try:
         known = codecs.lookup(encoding).name
@@ -89,6 +92,7 @@ class _Units:
 
     def __init__(self, name: str, lang1: str, lang2: str, report: ReadReport):
         self.matched = False  # some unit had both languages
+        self.complete = 0  # pairs so far
         self.languages: set[str] = set()
         self._name = name
         self._wanted = [normalized_language(lang1), normalized_language(lang2)]
@@ -181,3 +185,4 @@ class _Units:
             self._report.skip(Rejected.INVALID_UTF8.value)
         else:
             self._pairs.append(pair)
+            self.complete += 1
