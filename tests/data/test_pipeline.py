@@ -1,0 +1,319 @@
+import collections
+import dataclasses
+import json
+import logging
+
+import numpy as np
+import pytest
+from test_prepared import build, document, pair
+
+from xlme_jax.data import prepared
+from xlme_jax.data.pipeline import Stream, make_iterator, stream_tasks
+
+LENGTH = 64
+MONOLINGUAL = Stream("monolingual", "monolingual", rows=4, length=LENGTH)
+BITEXT = Stream("bitext", "bitext", rows=4, length=LENGTH)
+# Few draws in a window and few examples in a task, so that 30 batches cross windows and epochs.
+WINDOW = 48
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    return build(
+        tmp_path_factory.mktemp("data"),
+        monolingual={
+            "en": [document(rng, n) for n in rng.integers(2, 400, 12)],
+            "sw": [document(rng, n) for n in rng.integers(2, 90, 3)],
+            "tiny": [document(rng, 9)],
+        },
+        bitext={
+            "en-fr": [pair(rng, n) for n in rng.integers(4, 60, 90)],
+            "en-sw": [pair(rng, n) for n in rng.integers(4, 30, 7)],
+        },
+    )
+
+
+def iterate(data, streams=(MONOLINGUAL, BITEXT), seed=1, *args, **options):
+    options = {"prefetch": 0, "window_draws": WINDOW, **options}
+    return make_iterator(data, streams, seed, *args, **options)
+
+
+def take(iterator, count):
+    return [next(iterator) for _ in range(count)]
+
+
+def assert_same(left, right):
+    assert left.keys() == right.keys()
+    for stream in left:
+        assert left[stream].keys() == right[stream].keys() == {"tokens", "segment_ids", "positions"}
+        for name in left[stream]:
+            np.testing.assert_array_equal(left[stream][name], right[stream][name])
+
+
+def segments(batch):
+    """The token lists of a batch's segments, after checking segment ids and positions."""
+    found = []
+    for tokens, ids, positions in zip(batch["tokens"], batch["segment_ids"], batch["positions"]):
+        real = ids > 0
+        count = int(real.sum())
+        assert real[:count].all() and (tokens[count:] == 1).all() and (positions[count:] == 0).all()
+        assert set(np.diff(ids[:count], prepend=0)) <= {0, 1}
+        for number in range(1, int(ids.max()) + 1):
+            here = ids == number
+            np.testing.assert_array_equal(positions[here], np.arange(here.sum()))
+            assert tokens[here][0] == 0 and (tokens[here] == 0).sum() == 1
+            found.append(tokens[here].tolist())
+    return found
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_restoring_at_every_position_gives_the_same_next_batches(data, prefetch):
+    iterator = iterate(data, prefetch=prefetch)
+    states, batches = [], []
+    for _ in range(30):
+        states.append(json.loads(json.dumps(iterator.get_state())))
+        batches.append(next(iterator))
+    windows = [state["streams"]["bitext"]["position"]["parent"]["next_index"] for state in states]
+    assert len(set(windows)) >= 5  # window boundaries were crossed
+    assert 2 * sum(-(-task.tokens // (LENGTH - 1)) for task in data.tasks[3:]) < 30 * 4
+    for position, state in enumerate(states):
+        fresh = iterate(data, prefetch=prefetch)
+        fresh.set_state(state)
+        assert fresh.get_state() == state
+        for expected in batches[position : position + 2]:
+            assert_same(next(fresh), expected)
+        fresh.close()
+    iterator.set_state(states[11])  # and back again in an iterator that has run ahead
+    assert_same(next(iterator), batches[11])
+    iterator.close()
+
+
+def test_state_is_small(data):
+    iterator = iterate(data)
+    take(iterator, 3)
+    iterator.set_state(iterator.get_state())
+    assert len(json.dumps(iterator.get_state())) < 500
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_together_see_the_batches_of_one(data, count):
+    whole = iterate(data)
+    parts = [iterate(data, process_index=index, process_count=count) for index in range(count)]
+    for _ in range(12):
+        pieces = [next(part) for part in parts]
+        joined = {
+            stream: {
+                name: np.concatenate([piece[stream][name] for piece in pieces])
+                for name in pieces[0][stream]
+            }
+            for stream in pieces[0]
+        }
+        assert_same(joined, next(whole))
+
+
+def test_a_position_moves_to_another_number_of_processes_and_rows(data):
+    one = iterate(data)
+    take(one, 7)
+    state = one.get_state()
+    two = [iterate(data, process_index=index, process_count=2) for index in range(2)]
+    for iterator in two:
+        iterator.set_state(state)
+    halves = [next(iterator)["bitext"]["tokens"] for iterator in two]
+    expected = next(one)["bitext"]["tokens"]
+    np.testing.assert_array_equal(np.concatenate(halves), expected)
+    assert two[1].get_state() == one.get_state()
+    smaller = iterate(
+        data,
+        [Stream(s.name, s.kind, rows=2, length=LENGTH) for s in (MONOLINGUAL, BITEXT)],
+    )
+    smaller.set_state(state)
+    np.testing.assert_array_equal(next(smaller)["bitext"]["tokens"], expected[:2])
+    np.testing.assert_array_equal(next(smaller)["bitext"]["tokens"], expected[2:])
+
+
+def test_every_pair_comes_once_in_each_epoch_unsplit(tmp_path):
+    rng = np.random.default_rng(3)
+    pairs = [pair(rng, n) for n in rng.integers(6, 40, 2 * WINDOW)]
+    data = build(tmp_path, bitext={"en-fr": pairs})
+    iterator = iterate(data, [Stream("b", "bitext", rows=1, length=LENGTH)])
+    written = collections.Counter(map(tuple, pairs))
+    for epoch in range(3):  # two windows are one epoch
+        seen = collections.Counter()
+        while sum(seen.values()) < len(pairs):
+            seen.update(map(tuple, segments(next(iterator)["b"])))
+        assert seen == written, f"epoch {epoch}"
+
+
+def test_all_running_text_comes_once_in_each_epoch(tmp_path):
+    rng = np.random.default_rng(4)
+    documents = [document(rng, n) for n in rng.integers(2, 3000, 9)]
+    text = [token for ids in documents for token in ids]
+    data = build(tmp_path, monolingual={"en": documents}, shard_tokens=6000)
+    width = LENGTH - 1
+    expected = [text[start : start + width] for start in range(0, len(text), width)]
+    expected = [ids if ids[0] == 0 else [0, *ids] for ids in expected]
+    iterator = iterate(data, [Stream("m", "monolingual", rows=1, length=LENGTH)])
+    orders = []
+    for _ in range(2):
+        rows = []
+        for _ in range(len(expected)):
+            batch = next(iterator)["m"]
+            row = segments(batch)
+            rows.append([token for ids in row for token in ids])
+        assert sorted(rows) == sorted(expected)
+        orders.append(rows)
+    assert orders[0] != orders[1]
+
+
+def test_batches_have_the_promised_form(data):
+    known = {
+        tuple(r.tolist()) for name in ("en-fr", "en-sw") for r in data.records(data.task(name))
+    }
+    for batch in take(iterate(data), 10):
+        for stream in ("monolingual", "bitext"):
+            for array in batch[stream].values():
+                assert array.shape == (4, LENGTH) and array.dtype == np.int32
+        assert {tuple(ids) for ids in segments(batch["bitext"])} <= known
+        segments(batch["monolingual"])
+
+
+def test_rows_are_well_filled(tmp_path):
+    rng = np.random.default_rng(5)
+    pairs = [pair(rng, n) for n in rng.integers(4, 60, 4096)]
+    data = build(tmp_path, bitext={"en-fr": pairs})
+    iterator = make_iterator(data, [Stream("b", "bitext", rows=32, length=LENGTH)], 0, prefetch=0)
+    fill = np.mean([(batch["b"]["segment_ids"] > 0).mean() for batch in take(iterator, 30)])
+    print(f"{fill:.4f} of the tokens are real")
+    assert fill > 0.9
+
+
+def test_shares_follow_the_weights(data):
+    iterator = iterate(data, [Stream("b", "bitext", rows=8, length=LENGTH, alpha=0.5)])
+    of = {
+        tuple(record.tolist()): name
+        for name in ("en-fr", "en-sw")
+        for record in data.records(data.task(name))
+    }
+    drawn = collections.Counter()
+    for batch in take(iterator, 60):
+        drawn.update(of[tuple(ids)] for ids in segments(batch["b"]))
+    share = 7**0.5 / (7**0.5 + 90**0.5)
+    assert abs(drawn["en-sw"] / sum(drawn.values()) - share) < 0.03
+
+
+def test_seeds_and_stream_names_give_other_orders(data):
+    def first(seed, name):
+        batch = next(iterate(data, [Stream(name, "bitext", 4, LENGTH)], seed))
+        return batch[name]["tokens"].tobytes()
+
+    assert len({first(1, "a"), first(2, "a"), first(1, "b")}) == 3
+    assert first(1, "a") == first(1, "a")
+
+
+def test_patterns_choose_tasks(data):
+    stream = Stream("b", "bitext", 4, LENGTH, tasks=("*-sw",))
+    assert [task.name for task in stream_tasks(data, stream)] == ["en-sw"]
+    known = {tuple(record.tolist()) for record in data.records(data.task("en-sw"))}
+    for batch in take(iterate(data, [stream]), 5):
+        assert {tuple(ids) for ids in segments(batch["b"])} <= known
+
+
+def test_validation_is_a_split_of_its_own(tmp_path):
+    rows = []
+    for split, token in (("train", 5), ("validation", 6)):
+        writer = prepared.BitextWriter(tmp_path, "en-fr", ["en", "fr"], 300, split=split)
+        for _ in range(5):
+            writer.add([0, token, 2, token, 2])
+        rows.append(writer.close())
+    (tmp_path / "m").write_bytes(b"m")
+    prepared.write_dataset(tmp_path, rows, tmp_path / "m", 300)
+    data = prepared.PreparedDataset.load(tmp_path)
+    for split, token in (("train", 5), ("validation", 6)):
+        batch = next(iterate(data, [BITEXT], split=split))
+        assert {tuple(ids) for ids in segments(batch["bitext"])} == {(0, token, 2, token, 2)}
+
+
+def test_pairs_longer_than_a_row_are_left_out_and_said_once(data, caplog):
+    stream = Stream("b", "bitext", 4, 40)
+    with caplog.at_level(logging.WARNING):
+        for batch in take(iterate(data, [stream]), 20):
+            assert max(map(len, segments(batch["b"]))) <= 40
+    assert [r.getMessage() for r in caplog.records if "longer than length=40" in r.getMessage()]
+    assert len(caplog.records) == 1
+
+
+def test_resuming_with_other_data_is_said(data, caplog):
+    state = iterate(data, seed=1).get_state()
+    with caplog.at_level(logging.WARNING):
+        iterate(data, seed=1).set_state(state)
+        assert not caplog.records
+        iterate(data, seed=2).set_state(state)
+    assert "changed since" in caplog.text
+
+
+def test_thousands_of_tasks(tmp_path):
+    rng = np.random.default_rng(6)
+    small = {f"{n:03d}": [pair(rng, 8)] for n in range(300)}
+    data = build(tmp_path, bitext=small)
+    # The same files under ten names each: writing 3,000 would take long only because of fsync.
+    rows = [dataclasses.replace(t, name=f"{t.name}-{n}") for t in data.tasks for n in range(10)]
+    prepared.write_dataset(tmp_path, rows, tmp_path / "vocabulary.model", 300)
+    data = prepared.PreparedDataset.load(tmp_path)
+    assert len(data.tasks) == 3000
+    iterator = make_iterator(data, [Stream("b", "bitext", 16, LENGTH)], 0, prefetch=0)
+    drawn = [ids for batch in take(iterator, 10) for ids in segments(batch["b"])]
+    assert len(drawn) == 10 * 16 * 8
+    known = {tuple(ids) for [ids] in small.values()}
+    # More than stay open at a time; 1,280 draws miss about 4 of 300.
+    assert set(map(tuple, drawn)) <= known and len(set(map(tuple, drawn))) > 280
+
+
+@pytest.mark.parametrize(
+    ("stream", "options", "message"),
+    [
+        (Stream("b", "bitext", 4, LENGTH, tasks=("en-xx*",)), {}, "en-xx.*matches none of the 2"),
+        (Stream("b", "bitext", 4, LENGTH), {"split": "validation"}, "no bitext task in split"),
+        (Stream("b", "bitext", 3, LENGTH), {"process_count": 2}, "rows=3 cannot be divided"),
+        (Stream("b", "bitext", 4, LENGTH), {"process_index": 1}, "process_index=1"),
+    ],
+)
+def test_impossible_requests_name_the_field(data, stream, options, message):
+    with pytest.raises(ValueError, match=message):
+        iterate(data, [stream], **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "text"}, "kind='text' must be one of"),
+        ({"rows": 0}, "rows=0"),
+        ({"length": 2}, "length=2"),
+        ({"alpha": -1.0}, "alpha=-1.0"),
+        ({"tasks": "en*"}, "tuple of patterns"),
+    ],
+)
+def test_impossible_streams_name_the_field(change, message):
+    with pytest.raises(ValueError, match=message):
+        Stream(**{"name": "s", "kind": "bitext", "rows": 4, "length": 64, **change})
+
+
+def test_nothing_that_fits_and_nothing_to_read_are_refused(tmp_path):
+    rng = np.random.default_rng(7)
+    data = build(tmp_path, bitext={"long": [pair(rng, 50)]}, monolingual={"empty": []})
+    with pytest.raises(ValueError, match=r"no pair fits length=40.*50 tokens"):
+        iterate(data, [Stream("b", "bitext", 4, 40)])
+    with pytest.raises(ValueError, match="task empty is empty"):
+        iterate(data, [MONOLINGUAL])
+    with pytest.raises(ValueError, match="names must differ"):
+        iterate(data, [BITEXT, BITEXT])
+    with pytest.raises(ValueError, match="at least one stream"):
+        iterate(data, [])
+
+
+def test_a_position_of_other_streams_is_refused(data):
+    state = iterate(data, [BITEXT]).get_state()
+    with pytest.raises(ValueError, match=r"\['bitext'\].*\['bitext', 'monolingual'\]"):
+        iterate(data).set_state(state)
+    with pytest.raises(ValueError, match="version 7"):
+        iterate(data).set_state({**state, "version": 7})

@@ -1,0 +1,403 @@
+"""From a prepared data set to the batches of a training run, through Grain.
+
+Three rules make the data reproducible:
+
+- Everything before the reading of tokens is arithmetic on numbers: which task a draw takes
+  (`MixtureSchedule`), which of its examples (a shuffle of each epoch that is computed, not stored),
+  and which row it goes into. The position in the data is then a few integers.
+- Rows are numbered globally. A process plans the global batch, keeps its own rows and reads only
+  their tokens, so the order is the same for any number of processes.
+- Prefetching threads report the state that belongs to the batch handed out, not to the batch
+  being made (Grain does this).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import logging
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import grain
+import numpy as np
+from grain.experimental import FlatMapIterDataset, ThreadPrefetchIterDataset, index_shuffle
+
+from xlme_jax.data import mixing, packing
+from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
+
+KINDS = ("monolingual", "bitext")
+# Pairs are packed among so many consecutive draws. A constant, so that the order of rows depends
+# neither on the batch size nor on the hosts; large enough that few tokens are wasted.
+WINDOW_DRAWS = 4096
+_STATE_VERSION = 1
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """One mixture of tasks with a batch shape of its own.
+
+    Attributes:
+      name: key of the stream in a batch.
+      kind: "monolingual" (running text) or "bitext" (packed pairs).
+      rows: rows of the global batch.
+      length: tokens of a row.
+      alpha: exponent of the sampling weights p_j ∝ m_j^alpha; m_j counts tokens of running text
+        (rows are cut from it, documents are not drawn) and pairs of bitext.
+      tasks: patterns of task names (`fnmatch`), all tasks of the kind if empty.
+    """
+
+    name: str
+    kind: str
+    rows: int
+    length: int
+    alpha: float = 0.7
+    tasks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"stream {self.name!r}"
+        if self.kind not in KINDS:
+            raise ValueError(f"{where}: kind={self.kind!r} must be one of {KINDS}")
+        if self.rows < 1:
+            raise ValueError(f"{where}: rows={self.rows} must be at least 1")
+        if self.length < 8:
+            raise ValueError(f"{where}: length={self.length} must be at least 8 tokens")
+        if not self.alpha >= 0:
+            raise ValueError(f"{where}: alpha={self.alpha} must be at least 0")
+        if isinstance(self.tasks, str):
+            raise ValueError(f"{where}: tasks={self.tasks!r} must be a tuple of patterns")
+
+
+def stream_tasks(
+    dataset: PreparedDataset, stream: Stream, split: str = "train"
+) -> tuple[TaskInfo, ...]:
+    """The tasks that a stream samples, in order of name.
+
+    Raises:
+      PreparedDataError: there are none, a pattern matches none, or a task is empty.
+    """
+    where = f"stream {stream.name!r}"
+    known = [task for task in dataset.tasks if (task.kind, task.split) == (stream.kind, split)]
+    if not known:
+        have = sorted({f"{task.kind}/{task.split}" for task in dataset.tasks})
+        raise PreparedDataError(
+            f"{where}: {dataset.directory} has no {stream.kind} task in split {split!r} (it has "
+            f"{', '.join(have) or 'no tasks'}): prepare some, or leave the stream out"
+        )
+    for pattern in stream.tasks:
+        if not any(fnmatch.fnmatchcase(task.name, pattern) for task in known):
+            names = sorted(task.name for task in known)
+            shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+            raise PreparedDataError(
+                f"{where}: tasks={pattern!r} matches none of the {len(names)} {stream.kind} tasks "
+                f"of {dataset.directory} ({shown}): correct the pattern or prepare the task"
+            )
+    patterns = stream.tasks or ("*",)
+    chosen = [t for t in known if any(fnmatch.fnmatchcase(t.name, p) for p in patterns)]
+    for task in chosen:
+        if not task.examples:
+            raise PreparedDataError(
+                f"{where}: task {task.name} is empty (skipped: {task.skipped or 'nothing'}): "
+                f"check its source, or exclude it in `tasks`"
+            )
+    return tuple(sorted(chosen, key=lambda task: task.name))
+
+
+class _Sampler:
+    """Maps a stream's draws to (task, number of the example in the task).
+
+    Args:
+      dataset: where the tasks are.
+      stream: the mixture.
+      split: "train" or "validation".
+      seed: of the run.
+      sizes: examples that each task has to draw from.
+      counts: what the weights are computed from.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskInfo],
+        stream: Stream,
+        seed: int,
+        sizes: Sequence[int],
+        counts: Sequence[int],
+    ):
+        self.tasks = tuple(tasks)
+        self._sizes = tuple(sizes)
+        weights = mixing.temperature_weights(counts, stream.alpha)
+        self._schedule = mixing.MixtureSchedule(weights, (seed, "mixture", stream.name))
+        self._seeds = [mixing.stable_seed(seed, "task", task.name) for task in tasks]
+
+    def __call__(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """int32[N] task numbers and int64[N] example numbers of int[N] draws."""
+        tasks, ranks = self._schedule.lookup(draws)
+        sizes, seeds = self._sizes, self._seeds
+        examples = np.empty(len(tasks), np.int64)
+        for place, (task, rank) in enumerate(zip(tasks.tolist(), ranks.tolist())):
+            size = sizes[task]
+            epoch, index = divmod(rank, size)
+            epoch_seed = (seeds[task] + epoch * 0x9E3779B1) & 0xFFFFFFFF
+            examples[place] = index_shuffle(index, size - 1, epoch_seed, 4)
+        return tasks, examples
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shard:
+    """The rows of a global batch that belong to this process."""
+
+    index: int
+    count: int
+
+    def of(self, rows: Sequence[Any]) -> Sequence[Any]:
+        size = len(rows) // self.count
+        return rows[self.index * size : (self.index + 1) * size]
+
+
+class _ReadText(grain.transforms.Map):
+    """Turns the global row numbers of a batch into this process's rows of running text."""
+
+    def __init__(self, dataset: PreparedDataset, stream: Stream, sampler: _Sampler, shard: _Shard):
+        self._dataset, self._stream, self._sampler = dataset, stream, sampler
+        self._shard = shard
+
+    def map(self, rows: Sequence[int]) -> packing.Batch:
+        """Draws and reads the rows."""
+        tasks, numbers = self._sampler(np.array(self._shard.of(rows), np.int64))
+        # One token less than a row holds, for the <s> before a window that begins in mid-text.
+        width = self._stream.length - 1
+        windows: list[Any] = [None] * len(tasks)
+        for task in np.unique(tasks):
+            places = np.flatnonzero(tasks == task)
+            info = self._sampler.tasks[task]
+            texts = self._dataset.read_text(info, numbers[places] * width, width)
+            for place, text in zip(places, texts):
+                windows[place] = text
+        return packing.lay_out_text(windows, self._stream.length)
+
+
+@dataclasses.dataclass(frozen=True)
+class _RowPlan:
+    """The pairs of one row: int32[N] task numbers and int64[N] pair numbers."""
+
+    tasks: np.ndarray
+    pairs: np.ndarray
+
+
+class _PlanRows(grain.experimental.FlatMapTransform):
+    """Packs the draws of a window into rows, knowing only the lengths of the pairs."""
+
+    # Read only by Grain's random-access flat map, which this is not used with.
+    max_fan_out = WINDOW_DRAWS
+
+    def __init__(
+        self, dataset: PreparedDataset, stream: Stream, sampler: _Sampler, seed: int, draws: int
+    ):
+        self._dataset, self._stream, self._sampler = dataset, stream, sampler
+        self._seed, self._draws = seed, draws
+        self._warned = False
+
+    def flat_map(self, window: int) -> list[_RowPlan]:
+        """Plans the rows of one window."""
+        start = int(window) * self._draws
+        tasks, pairs = self._sampler(np.arange(start, start + self._draws))
+        lengths = np.empty(len(tasks), np.int64)
+        for task in np.unique(tasks):
+            here = tasks == task
+            lengths[here] = self._dataset.lengths(self._sampler.tasks[task])[pairs[here]]
+        fits = lengths <= self._stream.length
+        if not fits.all():
+            self._warn(int((~fits).sum()))
+            tasks, pairs, lengths = tasks[fits], pairs[fits], lengths[fits]
+        rows = packing.pack(lengths, self._stream.length)
+        order = mixing.permutation(len(rows), self._seed, "rows", self._stream.name, int(window))
+        # Within a row as drawn: longest first would teach that texts get shorter along a row.
+        planned = (np.sort(np.array(rows[number])) for number in order)
+        return [_RowPlan(tasks[items], pairs[items]) for items in planned]
+
+    def _warn(self, count: int) -> None:
+        if not self._warned:
+            _log.warning(
+                "stream %r: %d of %d pairs are longer than length=%d and are left out (said once)",
+                self._stream.name,
+                count,
+                self._draws,
+                self._stream.length,
+            )
+        self._warned = True
+
+
+class _ReadPairs(grain.transforms.Map):
+    """Reads this process's rows of a planned global batch."""
+
+    def __init__(self, dataset: PreparedDataset, stream: Stream, sampler: _Sampler, shard: _Shard):
+        self._dataset, self._stream, self._sampler = dataset, stream, sampler
+        self._shard = shard
+
+    def map(self, plans: Sequence[_RowPlan]) -> packing.Batch:
+        """Reads and lays out the rows."""
+        plans = self._shard.of(plans)
+        tasks = np.concatenate([plan.tasks for plan in plans])
+        pairs = np.concatenate([plan.pairs for plan in plans])
+        rows = np.repeat(np.arange(len(plans)), [len(plan.pairs) for plan in plans])
+        pieces: list[Any] = [None] * len(tasks)
+        for task in np.unique(tasks):
+            places = np.flatnonzero(tasks == task)
+            records = self._dataset.read_records(self._sampler.tasks[task], pairs[places])
+            for place, record in zip(places, records):
+                pieces[place] = record
+        return packing.lay_out_pieces(pieces, rows, len(plans), self._stream.length)
+
+
+def _count_up(stop: int) -> grain.IterDataset:
+    """0, 1, 2, ... with the next number as its state; threads would only slow counting down."""
+    options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+    return grain.MapDataset.range(stop).to_iter_dataset(options)
+
+
+def _stream_batches(
+    dataset: PreparedDataset,
+    stream: Stream,
+    seed: int,
+    shard: _Shard,
+    split: str,
+    window_draws: int,
+) -> grain.IterDataset:
+    tasks = stream_tasks(dataset, stream, split)
+    last = 1 << 62  # more than any run will see, and Grain's lengths are 64-bit
+    if stream.kind == "monolingual":
+        rows = [-(-task.tokens // (stream.length - 1)) for task in tasks]
+        sampler = _Sampler(tasks, stream, seed, rows, [task.tokens for task in tasks])
+        numbers = _count_up(last).batch(stream.rows, batch_fn=list)
+        return numbers.map(_ReadText(dataset, stream, sampler, shard))
+    if all(task.shortest > stream.length for task in tasks):
+        shortest = min(task.shortest for task in tasks)
+        raise PreparedDataError(
+            f"stream {stream.name!r}: no pair fits length={stream.length}, the shortest has "
+            f"{shortest} tokens: make length larger"
+        )
+    pairs = [task.examples for task in tasks]
+    sampler = _Sampler(tasks, stream, seed, pairs, pairs)
+    plan = _PlanRows(dataset, stream, sampler, seed, window_draws)
+    plans = FlatMapIterDataset(_count_up(last // window_draws), plan)
+    batches = plans.batch(stream.rows, batch_fn=list)
+    return batches.map(_ReadPairs(dataset, stream, sampler, shard))
+
+
+class BatchIterator(Iterator[dict[str, packing.Batch]]):
+    """The batches of all streams, endlessly; made by `make_iterator`."""
+
+    def __init__(self, streams: dict[str, grain.DatasetIterator], fingerprints: dict[str, str]):
+        self._streams, self._fingerprints = streams, fingerprints
+        # Grain's threads must end before the interpreter takes its modules apart.
+        self._finalizer = weakref.finalize(self, _close_all, streams)
+
+    def __next__(self) -> dict[str, packing.Batch]:
+        return {name: next(iterator) for name, iterator in self._streams.items()}
+
+    def get_state(self) -> dict[str, Any]:
+        """The position of the next batch: JSON-able, the same in every process."""
+        return {
+            "version": _STATE_VERSION,
+            "streams": {
+                name: {"order": self._fingerprints[name], "position": iterator.get_state()}
+                for name, iterator in self._streams.items()
+            },
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continues where `get_state` was taken, in any process and with any number of them."""
+        if state.get("version") != _STATE_VERSION:
+            raise ValueError(
+                f"data position of version {state.get('version')}, this code reads {_STATE_VERSION}"
+            )
+        saved = state["streams"]
+        if set(saved) != set(self._streams):
+            raise ValueError(
+                f"the data position is for streams {sorted(saved)}, the configuration has "
+                f"{sorted(self._streams)}: resume with the streams that the run began with"
+            )
+        for name, iterator in self._streams.items():
+            if saved[name]["order"] != self._fingerprints[name]:
+                _log.warning(
+                    "stream %r: data, seed, length or sampling changed since the position was "
+                    "saved; continuing at the same row number of another order",
+                    name,
+                )
+            iterator.set_state(saved[name]["position"])
+
+    def close(self) -> None:
+        """Ends the prefetching threads; the iterator cannot be used after."""
+        self._finalizer()
+
+
+def _close_all(streams: dict[str, grain.DatasetIterator]) -> None:
+    for iterator in streams.values():
+        iterator.close()
+    streams.clear()
+
+
+def make_iterator(
+    dataset: PreparedDataset,
+    streams: Sequence[Stream],
+    seed: int,
+    process_index: int = 0,
+    process_count: int = 1,
+    prefetch: int = 4,
+    *,
+    split: str = "train",
+    window_draws: int = WINDOW_DRAWS,
+) -> BatchIterator:
+    """Builds the endless iterator over batches.
+
+    Args:
+      dataset: a prepared data set.
+      streams: the mixtures; each gives one entry of every batch.
+      seed: determines the order of everything.
+      process_index: this process's number.
+      process_count: processes that share each global batch; each gets
+        `rows / process_count` consecutive rows, and the global batches do not depend on it.
+      prefetch: batches that a thread per stream makes ahead; 0 for none.
+      split: "train" or "validation".
+      window_draws: pairs that are packed together; part of what determines the order.
+
+    Returns:
+      An iterator of `{stream: {"tokens", "segment_ids", "positions"}}`, int32[rows, length].
+
+    Raises:
+      ValueError: rows that cannot be divided among the processes, repeated stream names, or (as
+        PreparedDataError) tasks that are missing or empty.
+    """
+    if not 0 <= process_index < process_count:
+        raise ValueError(f"process_index={process_index} must be below {process_count=}")
+    if not streams:
+        raise ValueError("streams is empty: name at least one stream")
+    names = [stream.name for stream in streams]
+    if len(set(names)) != len(names):
+        raise ValueError(f"streams: names must differ, got {names}")
+    iterators, fingerprints = {}, {}
+    for stream in streams:
+        if stream.rows % process_count:
+            raise ValueError(
+                f"stream {stream.name!r}: rows={stream.rows} cannot be divided among "
+                f"{process_count} processes: make it a multiple"
+            )
+        shard = _Shard(process_index, process_count)
+        batches = _stream_batches(dataset, stream, seed, shard, split, window_draws)
+        if prefetch:
+            batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
+        iterators[stream.name] = iter(batches)
+        fingerprints[stream.name] = _fingerprint(dataset, stream, seed, split, window_draws)
+    return BatchIterator(iterators, fingerprints)
+
+
+def _fingerprint(
+    dataset: PreparedDataset, stream: Stream, seed: int, split: str, window_draws: int
+) -> str:
+    """Short digest of everything that the order of a stream's rows depends on."""
+    tasks = stream_tasks(dataset, stream, split)
+    shards = [shard.sha256 for task in tasks for shard in task.shards]
+    shape = (stream.name, stream.kind, stream.length, repr(stream.alpha), window_draws)
+    return f"{mixing.stable_seed(seed, split, *shape, *(t.name for t in tasks), *shards):016x}"
