@@ -11,20 +11,16 @@ Without gin, the embedded corpus (it trains its own vocabulary) or files, after
     python -m xlme_jax.prepare --tasks=cc100,bitext --cc100_dir=mono --bitext_dir=pairs \
         --vocabulary=vocabulary.model --output=data/mine --workers=8
 
-Flags on the command line come before those of the gin file. Interrupted, the same command goes on where
-it was. `--runner=DirectRunner` (or DataflowRunner, FlinkRunner, SparkRunner with their
+Flags on the command line come before those of the gin file. Interrupted, the same command goes on
+where it was. `--runner=DirectRunner` (or DataflowRunner, FlinkRunner, SparkRunner with their
 `--runner_options`) does the same work on Apache Beam.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from absl import flags, logging
+from absl import flags
 
 from xlme_jax import source_flags
 
@@ -41,37 +37,6 @@ flags.DEFINE_string("runner", "", "Apache Beam runner, such as DirectRunner; emp
 flags.DEFINE_list("runner_options", [], "Further Beam options, such as --project=mine.")
 
 
-def import_tensorflow() -> None:
-    """Imports TensorFlow for the CPU only, without the messages that its start writes past any log level.
-
-    Worker processes inherit the settings.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    logging.set_verbosity(logging.WARNING)
-    with _muted():
-        import tasks  # noqa: F401
-
-
-@contextlib.contextmanager
-def _muted() -> Iterator[None]:
-    """Holds back what is written to stderr; shows it after all if an exception ends the block."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            held.seek(0)
-            os.write(kept, held.read())
-            raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-
-
 def main(argv: Sequence[str]) -> None:
     """Prepares."""
     from xlme_jax.data import preparation
@@ -79,7 +44,6 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) > 1:
         raise ValueError(f"Unknown argument {argv[1]!r}; flags are written --name=value.")
     config = source_flags.configuration()
-    import_tensorflow()
     preparation.prepare(config)
 
 

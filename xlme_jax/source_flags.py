@@ -33,7 +33,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(PrepareConfig))
 
 
 def configuration(**fixed: Any) -> PrepareConfig:
-    """Reads what to prepare from --gin_file and, before it, the flags given; without one from flags alone.
+    """Reads what to prepare: from --gin_file, flags given coming first; else from flags alone.
 
     Args:
       **fixed: Fields that do not come from a flag.

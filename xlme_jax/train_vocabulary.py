@@ -5,10 +5,10 @@ For example, 16,000 ids for the languages of CC-100 files and pair files::
     python -m xlme_jax.train_vocabulary --tasks=cc100,bitext --cc100_dir=mono --bitext_dir=pairs \
         --size=16000 --output=vocabulary.model
 
-Languages are sampled with p ∝ n^alpha, n being their bytes. The default, 0.7, is that of training: pieces
-then go where the training tokens are. XLM-R's vocabulary was sampled with 0.3, which gives small languages more
-pieces and every language longer rows; with a few hundred megabytes or less it hardly matters, since small
-languages are taken whole either way.
+Languages are sampled with p ∝ n^alpha, n being their bytes. The default, 0.7, is that of training:
+pieces then go where the training tokens are. XLM-R's vocabulary was sampled with 0.3, which gives
+small languages more pieces and every language longer rows; with a few hundred megabytes or less it
+hardly matters, since small languages are taken whole either way.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Preparing a data set: what is asked for, what is done already, and who does the rest.
 
-`prepare` turns every SeqIO task into shards of token ids, once. It is written to be interrupted: a finished
-task is recognised by a fingerprint of all that its shards depend on (source files, vocabulary, settings) and
-kept; `dataset.json`, which makes a folder a data set, comes last. This module holds the settings, the
-bookkeeping and the pool of worker processes; it imports no TensorFlow. What touches SeqIO is in
-`tasks.execution` (one shard of one task) and `tasks.beam` (the same work on any Apache Beam runner).
+`prepare` turns every SeqIO task into shards of token ids, once. It is written to be interrupted: a
+finished task is recognised by a fingerprint of all that its shards depend on (source files,
+vocabulary, settings) and kept; `dataset.json`, which makes a folder a data set, comes last. This
+module holds the settings, the bookkeeping and the pool of worker processes; it imports no
+TensorFlow. What touches SeqIO is in `tasks.execution` (one shard of one task) and `tasks.beam` (the
+same work on any Apache Beam runner).
 """
 
 from __future__ import annotations
@@ -74,8 +75,10 @@ class PrepareConfig:
 
     Attributes:
       output: Folder of the prepared data set.
-      tasks: "cldr", "cc100", "bitext", "tfds", or the names of any registered SeqIO tasks or mixtures.
-      vocabulary: SentencePiece model. None: that of `output`, or for `cldr` alone one trained on its phrases.
+      tasks: "cldr", "cc100", "bitext", "tfds", or the names of any registered SeqIO tasks or
+        mixtures.
+      vocabulary: SentencePiece model. None: that of `output`, or for `cldr` alone one trained on
+        its phrases.
       vocabulary_size: Largest size of the vocabulary trained for `cldr`.
       cldr: The embedded corpus.
       cc100_dir: Folder of `<lang>.txt.xz` files.
@@ -212,7 +215,7 @@ def settings(config: PrepareConfig) -> dict[str, Any]:
 
 
 def is_prepared(config: PrepareConfig) -> bool:
-    """Whether `config.output` is complete and was made by the same settings; reads two small files."""
+    """Whether `config.output` is complete and of the same settings; reads two small files."""
     output = Path(config.output)
     try:
         written = json.loads((output / _SETTINGS_FILE).read_text("utf-8"))
@@ -269,7 +272,8 @@ def train_cldr_vocabulary(corpus: CldrCorpus, size: int) -> Vocabulary:
 def fingerprint(parts: Iterable[object], files: Iterable[Path]) -> str:
     """Returns a digest of settings and of the files' paths, sizes and modification times.
 
-    Times instead of contents: hashing CC-100 would take hours, and a file touched in vain costs one task.
+    Times instead of contents: hashing CC-100 would take hours, and a file touched in vain costs one
+    task.
     """
     digest = hashlib.sha256()
     for part in parts:
@@ -294,8 +298,9 @@ def _complete(output: Path, job: Job, parts: Rows) -> prepared.TaskInfo:
             or "the files are empty"
         )
         raise DataError(
-            f"prepare: task {job.name} ({'-'.join(job.languages)}, {job.split}) has no text ({why}). Its source: "
-            f"{', '.join(job.shards)}. Repair or remove it, or leave it out with --languages or --pairs."
+            f"prepare: task {job.name} ({'-'.join(job.languages)}, {job.split}) has no text "
+            f"({why}). Its source: {', '.join(job.shards)}. Repair or remove it, or leave it out "
+            "with --languages or --pairs."
         )
     return row
 
@@ -304,9 +309,9 @@ def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
     file = output / prepared_format.VOCABULARY_FILE
     if file.is_file() and (old := Vocabulary.load(file)).digest != vocabulary.digest:
         raise VocabularyError(
-            f"prepare: {output} holds data of another vocabulary ({old.size} ids, sha256 {old.digest[:12]}) than the "
-            f"one now asked for ({vocabulary.size} ids, sha256 {vocabulary.digest[:12]}). Choose another output "
-            "folder, or delete this one."
+            f"prepare: {output} holds data of another vocabulary ({old.size} ids, sha256 "
+            f"{old.digest[:12]}) than the one now asked for ({vocabulary.size} ids, sha256 "
+            f"{vocabulary.digest[:12]}). Choose another output folder, or delete this one."
         )
 
 
@@ -319,7 +324,8 @@ def _warn_about_dropped(output: Path, table: Sequence[prepared.TaskInfo]) -> Non
     dropped = sorted({row["name"] for row in before if (row["name"], row["split"]) not in kept})
     if dropped:
         _say(
-            f"No longer part of the data set, since this command does not name them: {', '.join(dropped)}"
+            "No longer part of the data set, since this command does not name them: "
+            f"{', '.join(dropped)}"
         )
 
 
@@ -391,8 +397,8 @@ def _in_processes(
                     progress.finish()
     except concurrent.futures.process.BrokenProcessPool as error:
         raise DataError(
-            "prepare: a worker process died, most likely for want of memory. Run the same command again with fewer "
-            "--workers; finished tasks are kept."
+            "prepare: a worker process died, most likely for want of memory. Run the same "
+            "command again with fewer --workers; finished tasks are kept."
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -416,7 +422,7 @@ def _work(config: PrepareConfig, model: str, unit: Unit) -> Rows:
 
 
 class _Bar:
-    """A progress bar over source files that also counts texts, so that one huge file still shows life."""
+    """A progress bar over source files that also counts texts: a huge file still shows life."""
 
     def __init__(self, bar: Any):
         self._bar = bar

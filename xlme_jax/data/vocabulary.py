@@ -1,14 +1,15 @@
 """The vocabulary: SentencePiece pieces under the ids of XLM-R, and the command's trainer behind it.
 
-Every file that this project writes or reads (prepared data, checkpoints, exports) speaks one id space,
-XLM-R's (that is, fairseq's), so that an encoder can start from or be handed to anything in that family::
+Every file that this project writes or reads (prepared data, checkpoints, exports) speaks one id
+space, XLM-R's (that is, fairseq's), so that an encoder can start from or be handed to anything in
+that family::
 
     <s> 0   <pad> 1   </s> 2   <unk> 3   the pieces 4 ...   <mask> last
 
 A SentencePiece model file holds neither ``<pad>`` nor ``<mask>``. In XLM-R's own file
-(``sentencepiece.bpe.model``) ``<unk>``, ``<s>``, ``</s>`` have the SentencePiece ids 0, 1, 2 and the pieces
-start at 3. Models trained here use the same layout, hence one rule serves both: id = SentencePiece id + 1,
-unknown = 3, size = SentencePiece size + 2.
+(``sentencepiece.bpe.model``) ``<unk>``, ``<s>``, ``</s>`` have the SentencePiece ids 0, 1, 2 and
+the pieces start at 3. Models trained here use the same layout, hence one rule serves both: id =
+SentencePiece id + 1, unknown = 3, size = SentencePiece size + 2.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
 SPECIAL_PIECES = ("<s>", "<pad>", "</s>", "<unk>")
 MASK_PIECE = "<mask>"
 
-# SentencePiece sums its expected counts per thread, so the thread count is part of the result. A constant, not
-# the number of cores, makes a model a function of its text alone.
+# SentencePiece sums its expected counts per thread, so the thread count is part of the result. A
+# constant, not the number of cores, makes a model a function of its text alone.
 _TRAINER_THREADS = 16
 # SentencePiece drops longer lines (its unit: bytes); texts are cut at white space below this.
 _MAX_SENTENCE_BYTES = 4192
 
 
 class VocabularyError(ValueError):
-    """A vocabulary that cannot be read, does not follow the layout, or cannot be trained as asked."""
+    """A vocabulary that cannot be read or trained as asked, or has another layout."""
 
 
 class Vocabulary:
@@ -45,7 +46,8 @@ class Vocabulary:
 
     Attributes:
       path: The file that the model was read from, or ``None`` when it was built from bytes.
-      digest: Hexadecimal SHA-256 of the model's bytes; prepared data sets and checkpoints record it.
+      digest: Hexadecimal SHA-256 of the model's bytes; prepared data sets and checkpoints record
+        it.
       size: Number of ids, ``<pad>`` and ``<mask>`` included.
     """
 
@@ -62,7 +64,8 @@ class Vocabulary:
           path: Where they came from, for messages.
 
         Raises:
-          VocabularyError: If the bytes are no SentencePiece model or its special ids are laid out otherwise.
+          VocabularyError: If the bytes are no SentencePiece model or its special ids are laid out
+            otherwise.
         """
         self.path = None if path is None else os.fspath(path)
         self.model = model
@@ -84,9 +87,9 @@ class Vocabulary:
         )
         if layout != (0, 1, 2, -1):
             raise VocabularyError(
-                f"{where} has the SentencePiece ids unk, bos, eos, pad = {layout}; XLM-R's layout needs (0, 1, 2, -1). "
-                "Train it with `python -m xlme_jax.train_vocabulary`, or pass --unk_id=0 --bos_id=1 --eos_id=2 "
-                "--pad_id=-1 to spm_train."
+                f"{where} has the SentencePiece ids unk, bos, eos, pad = {layout}; XLM-R's layout "
+                "needs (0, 1, 2, -1). Train it with `python -m xlme_jax.train_vocabulary`, or "
+                "pass --unk_id=0 --bos_id=1 --eos_id=2 --pad_id=-1 to spm_train."
             )
         self.size = self._processor.get_piece_size() + 2
         self.mask_id = mask_id(self.size)
@@ -107,8 +110,8 @@ class Vocabulary:
         file = Path(path)
         if not file.is_file():
             raise VocabularyError(
-                f"No vocabulary at {file}. Train one with `python -m xlme_jax.train_vocabulary --output={file} ...` "
-                "or download XLM-R's sentencepiece.bpe.model."
+                f"No vocabulary at {file}. Train one with `python -m xlme_jax.train_vocabulary "
+                f"--output={file} ...` or download XLM-R's sentencepiece.bpe.model."
             )
         return cls(file.read_bytes(), file)
 
@@ -154,7 +157,8 @@ class Vocabulary:
           threads: SentencePiece threads; the result does not depend on it.
 
         Returns:
-          ``(values, lengths)``: int32[sum of lengths], the ids of all texts one after another, and int64[N].
+          ``(values, lengths)``: int32[sum of lengths], the ids of all texts one after another, and
+          int64[N].
         """
         encoded = self._processor.encode(list(texts), num_threads=threads) if len(texts) else []
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
@@ -162,7 +166,7 @@ class Vocabulary:
         return np.where(pieces == 0, np.int32(UNK_ID), pieces + np.int32(1)), lengths
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of ids; ``<s>``, ``<pad>``, ``</s>`` and ``<mask>`` vanish, unknowns become " ⁇ "."""
+        """Returns the text of ids; of the special ones only `<unk>` shows, as " ⁇ "."""
         dropped = (BOS_ID, PAD_ID, EOS_ID, self.mask_id)
         pieces = [
             0 if i == UNK_ID else self._piece_id(i) for i in map(int, ids) if i not in dropped
@@ -202,18 +206,20 @@ def train_vocabulary(
 ) -> Vocabulary:
     """Trains a SentencePiece unigram model whose ids follow XLM-R.
 
-    Unigram and NMT-NFKC normalization are XLM-R's choices. Byte fallback is on: the rare characters beyond
-    ``character_coverage`` are spelled in UTF-8 bytes, so that nothing is ever unknown, at a price of 256 ids
-    whatever the scripts. Full coverage (``character_coverage=1``) buys the same with an id for every character
-    seen, upwards of 10,000 with Chinese, Japanese and Korean: more than a 16k vocabulary can spare, and most
-    of those rows are hardly ever trained. The closed character set of the embedded corpus is the exception:
-    there all characters fit, and 256 ids of bytes would be a fifth of the vocabulary.
+    Unigram and NMT-NFKC normalization are XLM-R's choices. Byte fallback is on: the rare characters
+    beyond ``character_coverage`` are spelled in UTF-8 bytes, so that nothing is ever unknown, at a
+    price of 256 ids whatever the scripts. Full coverage (``character_coverage=1``) buys the same
+    with an id for every character seen, upwards of 10,000 with Chinese, Japanese and Korean: more
+    than a 16k vocabulary can spare, and most of those rows are hardly ever trained. The closed
+    character set of the embedded corpus is the exception: there all characters fit, and 256 ids of
+    bytes would be a fifth of the vocabulary.
 
-    The text is streamed into SentencePiece, which keeps the sample (not the corpus) in memory. The result is a
-    function of the texts and arguments alone.
+    The text is streamed into SentencePiece, which keeps the sample (not the corpus) in memory. The
+    result is a function of the texts and arguments alone.
 
     Args:
-      texts: Texts in any number; lines are trained on separately, over-long lines are cut at white space.
+      texts: Texts in any number; lines are trained on separately, over-long lines are cut at white
+        space.
       size: Number of ids wanted, those of ``<pad>`` and ``<mask>`` included.
       byte_fallback: Whether characters without a piece are spelled in bytes.
       character_coverage: Share of the text's characters that get a piece of their own.
@@ -254,8 +260,8 @@ def train_vocabulary(
     vocabulary = Vocabulary(output.getvalue())
     if vocabulary.size < size and not allow_smaller:
         raise VocabularyError(
-            f"The text supports a vocabulary of {vocabulary.size} ids, {size} were asked for. Add text, ask for "
-            f"{vocabulary.size} or fewer, or allow a smaller result."
+            f"The text supports a vocabulary of {vocabulary.size} ids, {size} were asked for. Add "
+            f"text, ask for {vocabulary.size} or fewer, or allow a smaller result."
         )
     return vocabulary
 
@@ -301,8 +307,9 @@ def _friendlier(error: RuntimeError, size: int) -> VocabularyError:
     required = re.search(r"smaller than required_chars\. (\d+) vs (\d+)", message)
     if required:
         return VocabularyError(
-            f"A vocabulary of {size} ids cannot hold every character to be covered: it needs at least "
-            f"{int(required.group(2)) + 2}. Raise the size, lower the character coverage or turn byte fallback off."
+            f"A vocabulary of {size} ids cannot hold every character to be covered: it needs at "
+            f"least {int(required.group(2)) + 2}. Raise the size, lower the character coverage or "
+            "turn byte fallback off."
         )
     if "sentences_.empty()" in message:
         return VocabularyError("There is no text to train a vocabulary on: every line was empty.")

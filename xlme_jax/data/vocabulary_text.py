@@ -1,8 +1,8 @@
-"""Chooses the text that a vocabulary is trained on: a sample that is fair to languages and fits in memory.
+"""Chooses what a vocabulary is trained on: a sample fair to languages that fits in memory.
 
-SentencePiece keeps its training text in memory, and a corpus is neither small nor balanced. So each language
-gets a share of a fixed budget by the temperature rule, and its files are thinned while they stream by, without
-a first pass to count them.
+SentencePiece keeps its training text in memory, and a corpus is neither small nor balanced. So each
+language gets a share of a fixed budget by the temperature rule, and its files are thinned while
+they stream by, without a first pass to count them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from xlme_jax.data.preparation import PrepareConfig
 from xlme_jax.data.text import DataError, discover_documents, open_text, read_documents
 from xlme_jax.data.vocabulary import VocabularyError
 
-# A sample should span a file, but reading all of a huge file for a little of it would take hours: at least
-# this share of what streams by is kept.
+# A sample should span a file, but reading all of a huge file for a little of it would take hours:
+# at least this share of what streams by is kept.
 _LEAST_SHARE = 0.05
 # Typical ratio of text to its compressed size, to compare .txt with .xz without reading either.
 _EXPANSION = 3.5
@@ -114,7 +114,8 @@ def temperature_quotas(sizes: dict[str, int], total: int, alpha: float) -> dict[
       alpha: 1 takes languages as they are, 0 takes the same amount of each.
 
     Returns:
-      Text to take per language; what small languages cannot use goes to the others in the same proportions.
+      Text to take per language; what small languages cannot use goes to the others in the same
+      proportions.
 
     Raises:
       VocabularyError: If a language has no text, or ``total`` or ``alpha`` make no sense.
@@ -145,7 +146,7 @@ def temperature_quotas(sizes: dict[str, int], total: int, alpha: float) -> dict[
 
 
 def _size(file: Path, share: float = 1.0) -> int:
-    """Estimates the bytes of text in a file; at least 1, since an empty file is its reader's matter."""
+    """Estimates the bytes of text in a file; at least 1, empty files are the reader's matter."""
     expansion = _EXPANSION if file.suffix.lower() in _COMPRESSED else 1.0
     return max(1, int(file.stat().st_size * expansion * share))
 
@@ -244,7 +245,8 @@ def progress_bar(texts: Iterable[str]) -> Iterator[str]:
     """Passes texts through under a progress bar that counts characters."""
     from tqdm import tqdm
 
+    stream = iter(texts)
     with tqdm(desc="sample", unit="char", unit_scale=True) as bar:
-        for batch in iter(lambda stream=iter(texts): list(itertools.islice(stream, 256)), []):
+        while batch := list(itertools.islice(stream, 256)):
             yield from batch
             bar.update(sum(map(len, batch)))

@@ -1,0 +1,164 @@
+"""Generator and discriminator, and what they share."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from xlme_jax.model.encoder import Encoder, EncoderConfig, weight_init
+from xlme_jax.model.heads import MLMHead, PositionTable, RTDHead, TokenTable, embed
+from xlme_jax.ops.vocabulary_head import VocabularyPrediction, vocabulary_head
+
+Rows = Mapping[str, jax.Array]
+Tables = tuple[jax.Array, jax.Array | None]
+Sharing = Literal["none", "tokens", "tokens+positions", "gdes"]
+
+
+class MaskedLM(nn.Module):
+    """An encoder, its embedding tables and a tied MLM head: ELECTRA's generator, or all of XLM."""
+
+    config: EncoderConfig
+    vocab_size: int
+    embedding_size: int
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        config, init = self.config, weight_init(self.config)
+        self.tokens = TokenTable(self.vocab_size, self.embedding_size, init)
+        if config.absolute_positions:
+            self.positions = PositionTable(config.max_length, self.embedding_size, init)
+        self.encoder = Encoder(config, self.dtype)
+        self.head = MLMHead(config, self.vocab_size, self.embedding_size, self.dtype)
+
+    def tables(self) -> Tables:
+        """Token table [Vp, E] and position table [max_length, E], if there is one."""
+        return self.tokens(), self.positions() if self.config.absolute_positions else None
+
+    def encode(self, rows: Rows, **options) -> jax.Array | list[jax.Array]:
+        """Encodes rows of token ids; options and result as for `Encoder`."""
+        embedded = embed(rows["tokens"], rows["positions"], *self.tables())
+        return self.encoder(embedded, rows["segment_ids"], **options)
+
+    def __call__(
+        self,
+        rows: Rows,
+        positions: jax.Array,
+        targets: jax.Array,
+        uniforms: jax.Array,
+        deterministic: bool = True,
+    ) -> VocabularyPrediction:
+        """Predicts the tokens at some positions of each row.
+
+        Args:
+          rows: tokens (corrupted), segment_ids and positions, int32[B, L] each.
+          positions: int32[B, M], indices into the row.
+          targets: int32[B, M], the original tokens there.
+          uniforms: float32[B, M, chunks, 2], the randomness of the samples.
+          deterministic: no dropout.
+
+        Returns:
+          loss, argmax and sample, [B, M] each.
+        """
+        hidden = self.encode(rows, deterministic=deterministic)
+        hidden = jnp.take_along_axis(hidden, positions[..., None], axis=1)
+        hidden, bias = self.head(hidden.reshape(-1, hidden.shape[-1]))
+        prediction = vocabulary_head(
+            hidden,
+            self.tables()[0],
+            bias,
+            targets.reshape(-1),
+            uniforms.reshape(-1, *uniforms.shape[2:]),
+            vocab_size=self.vocab_size,
+        )
+        return jax.tree.map(lambda x: x.reshape(targets.shape), prediction)
+
+
+class Discriminator(nn.Module):
+    """The encoder that tells replaced tokens, on tables that it may share with the generator."""
+
+    config: EncoderConfig
+    vocab_size: int
+    sharing: Sharing
+    head_kind: Literal["dense", "linear"]
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        config, init = self.config, weight_init(self.config)
+        if self.sharing in ("none", "gdes"):
+            table_init = nn.initializers.zeros if self.sharing == "gdes" else init
+            self.tokens = TokenTable(self.vocab_size, config.hidden_size, table_init)
+        if config.absolute_positions and self.sharing != "tokens+positions":
+            self.positions = PositionTable(config.max_length, config.hidden_size, init)
+        self.encoder = Encoder(config, self.dtype)
+        self.head = RTDHead(config, self.head_kind, self.dtype)
+
+    def tables(self, generator_tables: Tables) -> Tables:
+        """The tables that this encoder reads."""
+        tokens, positions = generator_tables
+        if self.sharing == "none":
+            tokens = self.tokens()
+        elif self.sharing == "gdes":
+            tokens = jax.lax.stop_gradient(tokens) + self.tokens()
+        if not self.config.absolute_positions:
+            return tokens, None
+        return tokens, positions if self.sharing == "tokens+positions" else self.positions()
+
+    def encode(
+        self, rows: Rows, generator_tables: Tables, **options
+    ) -> jax.Array | list[jax.Array]:
+        """Encodes rows of token ids; options and result as for `Encoder`."""
+        tables = self.tables(generator_tables)
+        embedded = embed(rows["tokens"], rows["positions"], *tables)
+        return self.encoder(embedded, rows["segment_ids"], **options)
+
+    def __call__(
+        self, rows: Rows, generator_tables: Tables, deterministic: bool = True
+    ) -> jax.Array:
+        """Logits float32[B, L], positive for "replaced"."""
+        return self.head(self.encode(rows, generator_tables, deterministic=deterministic))
+
+
+class Electra(nn.Module):
+    """The generator and the discriminator of ELECTRA."""
+
+    generator_config: EncoderConfig
+    discriminator_config: EncoderConfig
+    vocab_size: int
+    sharing: Sharing = "tokens"
+    head_kind: Literal["dense", "linear"] = "dense"
+    dtype: jnp.dtype = jnp.float32
+
+    def setup(self):
+        # A shared table has the discriminator's width; a narrower generator projects it.
+        own = self.sharing == "none"
+        width = (self.generator_config if own else self.discriminator_config).hidden_size
+        self.generator = MaskedLM(self.generator_config, self.vocab_size, width, self.dtype)
+        self.discriminator = Discriminator(
+            self.discriminator_config, self.vocab_size, self.sharing, self.head_kind, self.dtype
+        )
+
+    def generate(
+        self,
+        rows: Rows,
+        positions: jax.Array,
+        targets: jax.Array,
+        uniforms: jax.Array,
+        deterministic: bool = True,
+    ) -> VocabularyPrediction:
+        """The generator's predictions; see `MaskedLM.__call__`."""
+        return self.generator(rows, positions, targets, uniforms, deterministic)
+
+    def discriminate(self, rows: Rows, deterministic: bool = True) -> jax.Array:
+        """The discriminator's logits float32[B, L]."""
+        return self.discriminator(rows, self.generator.tables(), deterministic)
+
+    def encode(self, rows: Rows) -> list[jax.Array]:
+        """Hidden states of every layer of the discriminator."""
+        return self.discriminator.encode(rows, self.generator.tables(), all_layers=True)
+
+    def __call__(self, rows: Rows, positions: jax.Array, targets: jax.Array, uniforms: jax.Array):
+        """Runs both on the same rows; used to make the parameters."""
+        self.generate(rows, positions, targets, uniforms)
+        return self.discriminate(rows)

@@ -1,0 +1,307 @@
+"""The bidirectional Transformer encoder that generator and discriminator both are."""
+
+import dataclasses
+from typing import Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from xlme_jax.model.relative_bias import Gate, RelativeBiasTable
+from xlme_jax.ops.attention import attention
+
+HIDDEN_AXES = ("batch", "length", "activation_embed")
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig:
+    """Shape and options of an encoder. The defaults are XLM-E's Base discriminator (Table 9).
+
+    Attributes:
+      hidden_size: D.
+      num_layers: Transformer layers.
+      num_heads: H; the head width is D / H.
+      ffn_size: F, width of the feed-forward layer.
+      max_length: rows of the absolute position table, the longest segment in tokens.
+      absolute_positions: add learned absolute positions to the embeddings. The papers' parameter
+        counts include them beside the relative bias.
+      relative_bias: "gated" is XLM-E's, "plain" T5's without the gate, "none" leaves it out.
+      relative_buckets: buckets of the relative bias, for both directions together.
+      relative_max_distance: distance in tokens beyond which keys share a bucket.
+      gate_input: what the gate reads: the projected query of the head ("query", the paper) or the
+        layer's input split into heads ("hidden", WavLM).
+      pre_norm: normalise before each sub-layer and once at the end, instead of after each.
+      dropout: probability for embeddings and sub-layer outputs.
+      attention_dropout: probability for attention weights.
+      layer_norm_eps: epsilon of every layer normalisation.
+      init_std: standard deviation of the normal initialisation of weights.
+      scan_layers: one compiled layer looped over stacked weights: compile time does not grow with
+        depth, but slices of the stack cost time on CPUs.
+      remat: recompute each layer in the backward pass, which keeps activations of one layer only.
+    """
+
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_heads: int = 12
+    ffn_size: int = 3072
+    max_length: int = 512
+    absolute_positions: bool = True
+    relative_bias: Literal["gated", "plain", "none"] = "gated"
+    relative_buckets: int = 32
+    relative_max_distance: int = 128
+    gate_input: Literal["query", "hidden"] = "query"
+    pre_norm: bool = False
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    layer_norm_eps: float = 1e-5
+    init_std: float = 0.02
+    scan_layers: bool = False
+    remat: bool = False
+
+    def __post_init__(self):
+        for name in ("hidden_size", "num_layers", "num_heads", "ffn_size", "max_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Encoder.{name} = {getattr(self, name)} must be at least 1.")
+        if self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"Encoder.hidden_size = {self.hidden_size} is not divisible by "
+                f"Encoder.num_heads = {self.num_heads}; choose a multiple."
+            )
+        for name, allowed in (
+            ("relative_bias", ("gated", "plain", "none")),
+            ("gate_input", ("query", "hidden")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"Encoder.{name} = {getattr(self, name)!r}; allowed: {', '.join(allowed)}."
+                )
+        if self.relative_buckets < 4 or self.relative_buckets % 4:
+            raise ValueError(
+                f"Encoder.relative_buckets = {self.relative_buckets} must be a multiple of 4."
+            )
+        if self.relative_max_distance <= self.relative_buckets // 4:
+            raise ValueError(
+                f"Encoder.relative_max_distance = {self.relative_max_distance} must exceed "
+                f"relative_buckets / 4 = {self.relative_buckets // 4}, the exact distances."
+            )
+        for name in ("dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"Encoder.{name} = {getattr(self, name)} must lie in [0, 1).")
+
+
+def weight_init(config: EncoderConfig) -> nn.initializers.Initializer:
+    """Normal initialisation of every weight and embedding (std .02 in all the papers)."""
+    return nn.initializers.normal(config.init_std)
+
+
+def layer_norm(config: EncoderConfig, dtype: jnp.dtype, name: str | None = None) -> nn.LayerNorm:
+    """Layer normalisation with explicit epsilon; statistics float32, result in the compute type."""
+    return nn.LayerNorm(
+        epsilon=config.layer_norm_eps,
+        dtype=dtype,
+        scale_init=nn.with_logical_partitioning(nn.initializers.ones, ("norm",)),
+        bias_init=nn.with_logical_partitioning(nn.initializers.zeros, ("norm",)),
+        name=name,
+    )
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention with the gated relative position bias."""
+
+    config: EncoderConfig
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        segment_ids: jax.Array,
+        distance_bias: jax.Array | None,
+        deterministic: bool,
+    ) -> jax.Array:
+        """Attends over [B, L, D]; `distance_bias` [H, 2L] is the encoder's table."""
+        config = self.config
+        shape = (config.num_heads, config.hidden_size // config.num_heads)
+        qkv = Projection(
+            config, "bld,dnhk->blnhk", ("embed", "qkv", "heads", "kv"), self.dtype, name="qkv"
+        )(x, (config.hidden_size, 3, *shape), (3, *shape))
+        qkv = nn.with_logical_constraint(qkv, ("batch", "length", "qkv", "heads", "kv"))
+        q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+        gate = None
+        if config.relative_bias == "gated":
+            read = q if config.gate_input == "query" else x.reshape(*x.shape[:2], *shape)
+            gate = Gate(weight_init(config), name="gate")(read)
+        dropout = not deterministic and config.attention_dropout > 0
+        mixed = attention(
+            q,
+            k,
+            v,
+            segment_ids,
+            distance_bias,
+            gate,
+            dropout_rate=config.attention_dropout,
+            dropout_rng=self.make_rng("dropout") if dropout else None,
+        )
+        return Projection(
+            config, "blhk,hkd->bld", ("heads", "kv", "embed"), self.dtype, name="out"
+        )(mixed, (*shape, config.hidden_size), (config.hidden_size,))
+
+
+class Projection(nn.Module):
+    """A dense layer whose kernel keeps the heads apart (linen's DenseGeneral initialises a flattened
+    kernel, to which logical axes do not apply).
+    """
+
+    config: EncoderConfig
+    equation: str
+    axes: tuple[str, ...]
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, kernel_shape: tuple[int, ...], bias_shape: tuple[int, ...]
+    ) -> jax.Array:
+        """Contracts `x` with the kernel as `equation` says and adds the bias."""
+        kernel = self.param(
+            "kernel",
+            nn.with_logical_partitioning(weight_init(self.config), self.axes),
+            kernel_shape,
+        )
+        bias_axes = self.axes[-len(bias_shape) :] if len(bias_shape) > 1 else ("norm",)
+        bias = self.param(
+            "bias", nn.with_logical_partitioning(nn.initializers.zeros, bias_axes), bias_shape
+        )
+        y = jnp.einsum(self.equation, x.astype(self.dtype), kernel.astype(self.dtype))
+        return y + bias.astype(self.dtype)
+
+
+class FeedForward(nn.Module):
+    """Dense, erf GELU, dense."""
+
+    config: EncoderConfig
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[B, L, D] -> [B, L, D]."""
+        x = dense(self.config, self.config.ffn_size, ("embed", "mlp"), self.dtype, "wi")(x)
+        x = nn.with_logical_constraint(x, ("batch", "length", "mlp"))
+        x = nn.gelu(x, approximate=False)
+        return dense(self.config, self.config.hidden_size, ("mlp", "embed"), self.dtype, "wo")(x)
+
+
+def dense(
+    config: EncoderConfig, size: int, axes: tuple[str, str], dtype: jnp.dtype, name: str
+) -> nn.Dense:
+    """A dense layer with the project's initialisation, sharded along the logical `axes`."""
+    bias_axis = axes[1] if axes[1] == "mlp" else "norm"
+    return nn.Dense(
+        size,
+        dtype=dtype,
+        kernel_init=nn.with_logical_partitioning(weight_init(config), axes),
+        bias_init=nn.with_logical_partitioning(nn.initializers.zeros, (bias_axis,)),
+        name=name,
+    )
+
+
+class Layer(nn.Module):
+    """One Transformer layer, post-LN by default."""
+
+    config: EncoderConfig
+    dtype: jnp.dtype = jnp.float32
+    deterministic: bool = True
+    keep_output: bool = False
+
+    @nn.compact
+    def __call__(
+        self, x: jax.Array, segment_ids: jax.Array, distance_bias: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """[B, L, D] -> carry and (kept) output of a scan over layers, both [B, L, D]."""
+        config = self.config
+        drop = nn.Dropout(config.dropout, deterministic=self.deterministic)
+
+        def attend(h):
+            module = SelfAttention(config, self.dtype, name="attention")
+            return drop(module(h, segment_ids, distance_bias, self.deterministic))
+
+        def feed(h):
+            return drop(FeedForward(config, self.dtype, name="ffn")(h))
+
+        norms = [layer_norm(config, self.dtype, f"{name}_norm") for name in ("attention", "ffn")]
+        for sublayer, norm in zip((attend, feed), norms):
+            x = x + sublayer(norm(x)) if config.pre_norm else norm(x + sublayer(x))
+            x = nn.with_logical_constraint(x, HIDDEN_AXES)
+        return x, x if self.keep_output else None
+
+
+class Encoder(nn.Module):
+    """Embeddings to contextual hidden states.
+
+    Takes the token embeddings rather than ids, because generator and discriminator may share the
+    table (see `objectives.xlme`).
+    """
+
+    config: EncoderConfig
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        embedded: jax.Array,
+        segment_ids: jax.Array,
+        *,
+        deterministic: bool = True,
+        all_layers: bool = False,
+    ) -> jax.Array | list[jax.Array]:
+        """Encodes packed rows.
+
+        Args:
+          embedded: [B, L, E] sum of token and position embeddings.
+          segment_ids: int32[B, L], 0 = padding.
+          deterministic: no dropout.
+          all_layers: return the states of every layer.
+
+        Returns:
+          [B, L, D], the output of the last layer; or a list of num_layers + 1 such arrays, the
+          embeddings (index 0) and the output of each layer.
+        """
+        config = self.config
+        x = layer_norm(config, self.dtype, "embedding_norm")(embedded.astype(self.dtype))
+        x = nn.Dropout(config.dropout, deterministic=deterministic)(x)
+        if embedded.shape[-1] != config.hidden_size:
+            axes = ("table_embed", "embed")
+            x = dense(config, config.hidden_size, axes, self.dtype, "projection")(x)
+        x = nn.with_logical_constraint(x, HIDDEN_AXES)
+        distance_bias = None
+        if config.relative_bias != "none":
+            distance_bias = RelativeBiasTable(
+                config.num_heads,
+                config.relative_buckets,
+                config.relative_max_distance,
+                weight_init(config),
+                name="relative_bias",
+            )(x.shape[1])
+        states = self._layers(x, segment_ids, distance_bias, deterministic, all_layers)
+        if config.pre_norm:
+            states[-1] = layer_norm(config, self.dtype, "final_norm")(states[-1])
+        return states if all_layers else states[-1]
+
+    def _layers(self, x, segment_ids, distance_bias, deterministic, keep):
+        config = self.config
+        layer = nn.remat(Layer, prevent_cse=not config.scan_layers) if config.remat else Layer
+        if not config.scan_layers:
+            states = [x]
+            for index in range(config.num_layers):
+                module = layer(config, self.dtype, deterministic, name=f"layer_{index}")
+                states.append(module(states[-1], segment_ids, distance_bias)[0])
+            return states
+        stack = nn.scan(
+            layer,
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=(nn.broadcast, nn.broadcast),
+            length=config.num_layers,
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )(config, self.dtype, deterministic, keep, name="layers")
+        last, outputs = stack(x, segment_ids, distance_bias)
+        return [x, *outputs[:-1], last] if keep else [x, last]

@@ -1,0 +1,28 @@
+"""Floating-point operations of the models: matrix products only, a multiply-add counts as two."""
+
+from xlme_jax.model.encoder import EncoderConfig
+
+FORMULA = """\
+forward, per token:  layers * (8 D^2 + 4 D F + 4 L D)     Q, K, V, O; feed-forward; scores and mix
+                     (full bidirectional attention over the row of L tokens)
+MLM head:            M * (2 D E + 2 E V)                  M masked slots a row, in rows of L
+RTD head:            2 D^2 + 2 D a token ("dense"), 2 D ("linear")
+training step:       3 x forward (backward counts twice; recomputation is not counted)"""
+
+
+def encoder(config: EncoderConfig, length: int, embedding_size: int | None = None) -> float:
+    """Forward FLOPs per token of an encoder on rows of `length` tokens."""
+    hidden, ffn = config.hidden_size, config.ffn_size
+    layer = 8 * hidden**2 + 4 * hidden * ffn + 4 * length * hidden
+    width = embedding_size or hidden
+    return config.num_layers * layer + (2 * width * hidden if width != hidden else 0)
+
+
+def mlm_head(hidden_size: int, embedding_size: int, vocab_size: int) -> float:
+    """Forward FLOPs per masked slot."""
+    return 2 * hidden_size * embedding_size + 2 * embedding_size * vocab_size
+
+
+def rtd_head(hidden_size: int, kind: str) -> float:
+    """Forward FLOPs per token."""
+    return 2 * hidden_size + (2 * hidden_size**2 if kind == "dense" else 0)

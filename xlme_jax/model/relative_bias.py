@@ -1,0 +1,98 @@
+"""The gated relative position bias of XLM-E (Sec. 3.3): a learned bias per distance, and its gate."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def distance_buckets(length: int, num_buckets: int, max_distance: int) -> np.ndarray:
+    """T5's bidirectional bucket of every signed distance in a row (Raffel et al. 2020, Sec. 2.1).
+
+    Half of the buckets serve keys after the query. In each half, the first half of the buckets are
+    exact distances, the others grow logarithmically up to `max_distance`, and share the last one.
+
+    Args:
+      length: L, tokens in a row.
+      num_buckets: number of buckets for both directions, a multiple of 4.
+      max_distance: distance in tokens from which on all keys share a bucket.
+
+    Returns:
+      int32[2L], the bucket of distance key - query at index (key - query) mod 2L.
+    """
+    distance = np.arange(2 * length)
+    distance = np.where(distance < length, distance, distance - 2 * length)
+    half = num_buckets // 2
+    exact = half // 2
+    size = np.abs(distance)
+    # float32 and this order of operations: the buckets of the public implementations to the token.
+    ratio = np.log(np.maximum(size, 1).astype(np.float32) / exact) / np.log(max_distance / exact)
+    far = exact + (ratio.astype(np.float32) * (half - exact)).astype(np.int32)
+    bucket = np.where(size < exact, size, np.minimum(far, half - 1))
+    return (bucket + np.where(distance > 0, half, 0)).astype(np.int32)
+
+
+class RelativeBiasTable(nn.Module):
+    """The learned bias d of each bucket and head, shared by the layers of an encoder.
+
+    Returns [H, 2L] with the bias of distance key - query at index (key - query) mod 2L.
+    """
+
+    num_heads: int
+    num_buckets: int
+    max_distance: int
+    init: Callable[..., jax.Array]
+
+    @nn.compact
+    def __call__(self, length: int) -> jax.Array:
+        """Looks the bias of every distance in a row of `length` tokens up."""
+        table = self.param(
+            "table",
+            nn.with_logical_partitioning(self.init, ("buckets", "heads")),
+            (self.num_buckets, self.num_heads),
+        )
+        buckets = distance_buckets(length, self.num_buckets, self.max_distance)
+        # A one-hot product: the gradient of a gather would be a scatter-add of many to few.
+        one_hot = jax.nn.one_hot(buckets, self.num_buckets, dtype=table.dtype)
+        return jnp.einsum("tn,nh->ht", one_hot, table, precision=jax.lax.Precision.HIGHEST)
+
+
+def gate_value(q: jax.Array, u: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
+    """Factor on the bias of each query: r = d * gate (XLM-E, the equations after Eq. 8).
+
+    g_update = sigmoid(q.u), g_reset = sigmoid(q.v), and
+    r = d + g_update d + (1 - g_update) w g_reset d = d (1 + g_update + (1 - g_update) w g_reset).
+
+    Args:
+      q: [B, L, H, K], the projected query of each head.
+      u: [H, K].
+      v: [H, K].
+      w: [H].
+
+    Returns:
+      [B, L, H] in float32 or better.
+    """
+    dtype = jnp.promote_types(q.dtype, jnp.float32)
+    update = jax.nn.sigmoid(jnp.einsum("blhk,hk->blh", q, u.astype(q.dtype)).astype(dtype))
+    reset = jax.nn.sigmoid(jnp.einsum("blhk,hk->blh", q, v.astype(q.dtype)).astype(dtype))
+    return 1.0 + update + (1.0 - update) * w * reset
+
+
+class Gate(nn.Module):
+    """The parameters u, v, w of one layer's gate, per head; w starts at 1."""
+
+    init: Callable[..., jax.Array]
+
+    @nn.compact
+    def __call__(self, q: jax.Array) -> jax.Array:
+        """Gate [B, L, H] of queries [B, L, H, K]."""
+        shape = q.shape[-2:]
+        vector = nn.with_logical_partitioning(self.init, ("heads", "kv"))
+        u = self.param("u", vector, shape)
+        v = self.param("v", vector, shape)
+        w = self.param(
+            "w", nn.with_logical_partitioning(nn.initializers.ones, ("heads",)), shape[:1]
+        )
+        return gate_value(q, u, v, w)

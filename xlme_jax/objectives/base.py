@@ -1,0 +1,61 @@
+"""The contract between the train loop and what is learned.
+
+The loop knows nothing else of a system. A new one is a class with these members, its streams in
+the data configuration, and a gin file.
+"""
+
+import zlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jax
+
+Params = Any
+Aux = Any
+# {stream: {"tokens", "segment_ids", "positions", "rows"}}: int32[B, L] thrice and int32[B], the
+# index of each row in the global batch, from which all of its randomness derives.
+Batch = Mapping[str, Mapping[str, jax.Array]]
+# Sums over the whole global batch that losses are divided by, per stream.
+Totals = Mapping[str, Mapping[str, jax.Array]]
+# {name: (numerator, denominator)}. Micro-batches add both up; the ratio is what is logged.
+Metrics = dict[str, tuple[jax.Array, jax.Array]]
+
+
+class Objective(Protocol):
+    """What a pre-training system or a fine-tuning task is to the loop. All methods are pure."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Names of the streams that a batch must hold."""
+
+    def init(self, rng: jax.Array) -> tuple[Params, Aux]:
+        """Fresh weights, with logical axis names, and whatever else the system carries."""
+
+    def totals(self, batch: Batch) -> Totals:
+        """Denominators of the means in the loss, from the whole batch.
+
+        A mean over a batch is not the mean of its micro-batches' means when they hold different
+        numbers of tokens. The loop computes the denominators once, before splitting the batch.
+        """
+
+    def loss(
+        self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
+    ) -> tuple[jax.Array, tuple[Aux, Metrics]]:
+        """This (micro-)batch's share of the loss: shares add up to the loss of the whole batch."""
+
+    def encode(self, params: Params, rows: Mapping[str, jax.Array]) -> list[jax.Array]:
+        """Hidden states of the encoder that is handed on: embeddings, then each layer [B, L, D]."""
+
+    def check(self, lengths: Mapping[str, int]) -> None:
+        """ValueError if rows of these lengths, by stream, do not fit the model."""
+
+    def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+        """Floating-point operations of a train step by part, for (rows, length) of each stream."""
+
+    def encoder_params(self, params: Params) -> Params:
+        """The part of `params` that `encode` uses: what is fine-tuned and counted in the papers."""
+
+
+def stream_rng(rng: jax.Array, stream: str) -> jax.Array:
+    """Key of a stream: independent of which other streams there are and in which order."""
+    return jax.random.fold_in(rng, zlib.crc32(stream.encode()))

@@ -1,0 +1,101 @@
+"""Choosing and replacing tokens on the device: the corruption of masked language modelling."""
+
+import jax
+import jax.numpy as jnp
+
+
+def row_keys(rng: jax.Array, rows: jax.Array) -> jax.Array:
+    """One key per row of the global batch.
+
+    A row draws the same random numbers whichever micro-batch, device or process holds it, which is
+    what makes gradient accumulation and resharding exact.
+
+    Args:
+      rng: key of the step and stream.
+      rows: int32[B], index of each row in the global batch.
+
+    Returns:
+      keys[B].
+    """
+    return jax.vmap(lambda row: jax.random.fold_in(rng, row))(rows)
+
+
+def num_masked(maskable: jax.Array, rate: float) -> jax.Array:
+    """Number of tokens to mask in each row: `rate` of the maskable ones, rounded, at least one.
+
+    Args:
+      maskable: bool[B, L].
+      rate: share of the maskable tokens, in (0, 1).
+
+    Returns:
+      int32[B]; 0 in rows without maskable tokens.
+    """
+    available = maskable.sum(axis=1, dtype=jnp.int32)
+    wanted = jnp.round(available * rate).astype(jnp.int32)
+    return jnp.where(available > 0, jnp.maximum(wanted, 1), 0)
+
+
+def max_masked(length: int, rate: float) -> int:
+    """Static bound on the masked tokens of a row of `length` tokens."""
+    return max(1, round(length * rate))
+
+
+def choose_masked(keys: jax.Array, maskable: jax.Array, rate: float) -> tuple[jax.Array, jax.Array]:
+    """Draws the masked positions of each row, uniformly and without replacement (XLM-E Sec. 3.1).
+
+    Args:
+      keys: keys[B], one per row.
+      maskable: bool[B, L], False at special tokens and padding.
+      rate: share of the maskable tokens to mask.
+
+    Returns:
+      positions: int32[B, M] with M = `max_masked(L, rate)`.
+      is_masked: bool[B, M], False in the slots a short row leaves over.
+    """
+    length = maskable.shape[1]
+    scores = jax.vmap(lambda key: jax.random.uniform(key, (length,)))(keys)
+    _, positions = jax.lax.top_k(jnp.where(maskable, scores, -1.0), max_masked(length, rate))
+    slots = jnp.arange(positions.shape[1])
+    return positions, slots[None, :] < num_masked(maskable, rate)[:, None]
+
+
+def replace(
+    tokens: jax.Array, positions: jax.Array, is_masked: jax.Array, values: jax.Array
+) -> jax.Array:
+    """Writes `values` [B, M] at `positions` [B, M] of `tokens` [B, L] where `is_masked`."""
+    rows = jnp.arange(tokens.shape[0])[:, None]
+    # Positions of one row are distinct, so unused slots may simply write back what is there.
+    kept = jnp.take_along_axis(tokens, positions, axis=1)
+    return tokens.at[rows, positions].set(
+        jnp.where(is_masked, values, kept), unique_indices=True, mode="promise_in_bounds"
+    )
+
+
+def corrupt(
+    keys: jax.Array,
+    originals: jax.Array,
+    mask_id: int,
+    vocab_size: int,
+    mask_split: tuple[float, float, float],
+) -> jax.Array:
+    """What the generator reads at the masked positions.
+
+    Args:
+      keys: keys[B].
+      originals: int32[B, M], the tokens to be predicted.
+      mask_id: id of `<mask>`.
+      vocab_size: random tokens are drawn from [0, vocab_size).
+      mask_split: shares that become `<mask>`, a random token, and stay as they are. (1, 0, 0) is
+        XLM-E's reading, (.85, 0, .15) ELECTRA's, (.8, .1, .1) BERT's and fairseq's.
+
+    Returns:
+      int32[B, M].
+    """
+    masked, random, _ = mask_split
+    if masked == 1.0:
+        return jnp.full_like(originals, mask_id)
+    count = originals.shape[1]
+    u = jax.vmap(lambda key: jax.random.uniform(key, (2, count)))(keys)
+    random_ids = jnp.floor(u[:, 1] * vocab_size).astype(originals.dtype)
+    corrupted = jnp.where(u[:, 0] < masked + random, random_ids, originals)
+    return jnp.where(u[:, 0] < masked, mask_id, corrupted)

@@ -1,0 +1,156 @@
+"""Pre-trains an encoder: `python -m xlme_jax.train --gin_file=gin_configs/runs/quickstart.gin`."""
+
+import logging
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from absl import app, flags
+from absl import logging as absl_logging
+
+from xlme_jax import config as configs
+from xlme_jax.config import TrainConfig
+from xlme_jax.data.pipeline import make_iterator
+from xlme_jax.data.prepared import PreparedDataMissing, PreparedDataset
+from xlme_jax.evaluation.retrieval import with_untrained
+from xlme_jax.training import loop, model_info
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training.report import write_report
+
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator_address",
+    None,
+    "host:port of process 0. With --num_processes and --process_id, for clusters that "
+    "jax.distributed does not detect (it knows Slurm, Open MPI, Cloud TPU and GKE).",
+)
+_PROCESSES = flags.DEFINE_integer("num_processes", None, "Number of processes.")
+_PROCESS = flags.DEFINE_integer("process_id", None, "Index of this process.")
+_DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the processes of a detected cluster.")
+
+
+def train(config: TrainConfig, config_text: str = "", prepare_command: Sequence[str] = ()) -> Any:
+    """Runs a configuration; returns the final TrainState.
+
+    Args:
+      config: what to run.
+      config_text: the operative configuration, written to MODEL_DIR/config.gin.
+      prepare_command: command that makes the prepared data set.
+
+    Raises:
+      ValueError: naming the field and the remedy, before anything is compiled.
+    """
+    mesh = meshes.make_mesh(config.mesh)
+    dataset = _open_dataset(config, prepare_command)
+    objective = config.objective.build(dataset.vocabulary_size, compute_dtype(config))
+    streams = [stream for stream in config.streams if stream.name in objective.streams]
+    if missing := set(objective.streams) - {stream.name for stream in streams}:
+        raise ValueError(f"Train.streams lacks {sorted(missing)}, which the objective needs.")
+    shapes = {stream.name: (stream.rows, stream.length) for stream in streams}
+    rows = {name: shape[0] for name, shape in shapes.items()}
+    loop.check_divisible(rows, mesh, config.loop.micro_batches)
+    objective.check({stream.name: stream.length for stream in streams})
+    schedule = config.optimizer.schedule(config.loop.train_steps)
+    optimizer = config.optimizer.build(config.loop.train_steps)
+    batches = make_iterator(
+        dataset, streams, config.loop.seed, jax.process_index(), jax.process_count()
+    )
+    model_dir = Path(config.model_dir)
+    if jax.process_index() == 0:
+        model_dir.mkdir(parents=True, exist_ok=True)
+        (model_dir / "config.gin").write_text(config_text, encoding="utf-8")
+        abstract = loop.abstract_state(objective, optimizer, mesh)
+        info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size)
+        (model_dir / "model-info.txt").write_text(info, encoding="utf-8")
+    state = loop.train(
+        objective,
+        optimizer,
+        schedule,
+        batches,
+        [_evaluator(probe, dataset, objective, mesh) for probe in config.evaluators],
+        mesh,
+        config.loop,
+        model_dir,
+        dataset_digest=dataset.digest,
+        config_text=config_text,
+        flops_per_step=sum(objective.flops(shapes).values()),
+    )
+    if jax.process_index() == 0:
+        report = write_report(model_dir, shlex.join(sys.argv))
+        logging.info("Report: %s", report)
+    return state
+
+
+def compute_dtype(config: TrainConfig) -> Any:
+    """bfloat16 on accelerators, float32 on CPUs, unless the configuration says otherwise."""
+    if config.compute_dtype == "auto":
+        return jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
+    return jnp.dtype(config.compute_dtype)
+
+
+def _open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> PreparedDataset:
+    try:
+        dataset = PreparedDataset.load(config.data_dir)
+    except PreparedDataMissing:
+        command = shlex.join(prepare_command)
+        if not config.prepare_if_missing:
+            raise ValueError(
+                f"DATA_DIR = {config.data_dir!r} holds no prepared data set. Make it with\n  {command}"
+            ) from None
+        if jax.process_index() == 0:
+            # In a process of its own: training never imports TensorFlow.
+            logging.info("Preparing %s:\n  %s", config.data_dir, command)
+            subprocess.run(list(prepare_command), check=True)
+        if jax.process_count() > 1:
+            from jax.experimental import multihost_utils
+
+            multihost_utils.sync_global_devices("prepared")
+        dataset = PreparedDataset.load(config.data_dir)
+    if config.vocab_size not in (None, dataset.vocabulary_size):
+        raise ValueError(
+            f"Train.vocab_size = {config.vocab_size}, but the data in {config.data_dir} was "
+            f"prepared with a vocabulary of {dataset.vocabulary_size}. Prepare it again with the "
+            "right vocabulary, or set Train.vocab_size to None."
+        )
+    return dataset
+
+
+def _evaluator(
+    probe: Any, dataset: PreparedDataset, objective: Any, mesh: jax.sharding.Mesh
+) -> Any:
+    """A probe as the loop wants it: given the parameters of step 0, an evaluator."""
+
+    def encode(params: Any, rows: Any) -> jax.Array:
+        states = objective.encode(params, rows)
+        return states[probe.layer_of(len(states) - 1)]
+
+    evaluator = probe.build(dataset, encode, meshes.batch_shards(mesh))
+    return lambda initial_params: with_untrained(evaluator, initial_params)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Parses the flags, joins the other processes, builds the configuration, trains."""
+    if len(argv) > 1:
+        raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
+    absl_logging.set_verbosity(absl_logging.INFO)
+    if _DISTRIBUTED.value or _COORDINATOR.value:
+        jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
+    files, bindings = flags.FLAGS.gin_file, flags.FLAGS.gin_bindings
+    config = configs.load(files, bindings, "Train")
+    prepare = [sys.executable, "-m", "xlme_jax.prepare"]
+    prepare += [f"--gin_file={file}" for file in files]
+    prepare += [f"--gin.{binding.replace(' = ', '=', 1)}" for binding in bindings]
+    train(config, configs.operative_config(), prepare)
+
+
+def run() -> None:
+    """Entry point: what people can mend is said in one line, without a traceback."""
+    configs.run_app(main)
+
+
+if __name__ == "__main__":
+    run()

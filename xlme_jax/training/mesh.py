@@ -1,0 +1,150 @@
+"""Device mesh, logical axis rules, and the shardings that follow from them."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+AXES = ("data", "fsdp", "tensor")
+
+# Logical axis of a parameter or activation -> mesh axes. Names that are not listed are replicated.
+LOGICAL_AXIS_RULES = (
+    ("batch", ("data", "fsdp")),
+    # Most of Base's parameters: split over every axis that splits parameters at all.
+    ("vocab", ("fsdp", "tensor")),
+    ("embed", "fsdp"),
+    ("mlp", "tensor"),
+    ("heads", "tensor"),
+    ("length", None),
+    ("activation_embed", None),
+    ("table_embed", None),
+    ("qkv", None),
+    ("kv", None),
+    ("norm", None),
+    ("buckets", None),
+    ("layers", None),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Sizes of the mesh axes; -1 takes the devices that are left (at most one).
+
+    Attributes:
+      data: replicas of the parameters; batches are split.
+      fsdp: parameters and batches are split, parameters are gathered when used.
+      tensor: heads, feed-forward width and vocabulary are split.
+    """
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+    def shape(self, device_count: int) -> tuple[int, int, int]:
+        """Axis sizes on `device_count` devices; ValueError if they do not multiply to it."""
+        sizes = [self.data, self.fsdp, self.tensor]
+        if any(size == 0 or size < -1 for size in sizes) or sizes.count(-1) > 1:
+            raise ValueError(
+                f"Mesh(data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}): sizes must be "
+                "positive, at most one may be -1 (the rest)."
+            )
+        known = math.prod(size for size in sizes if size > 0)
+        if -1 in sizes and device_count % known == 0:
+            sizes[sizes.index(-1)] = device_count // known
+        if math.prod(sizes) != device_count:
+            raise ValueError(
+                f"Mesh(data={self.data}, fsdp={self.fsdp}, tensor={self.tensor}) does not fit "
+                f"{device_count} devices; set the sizes so that their product is {device_count}, "
+                "or one of them to -1."
+            )
+        return sizes[0], sizes[1], sizes[2]
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh over all devices of all processes; its data axis spans slices, if there are several.
+
+    Axes are `Auto`: under JAX's default explicit axes linen's logical constraints fail.
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    shape = config.shape(len(devices))
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices > 1:
+        if shape[0] % slices:
+            raise ValueError(
+                f"Mesh.data = {shape[0]} must be a multiple of the {slices} slices of this job: "
+                "only the data axis crosses the network between slices."
+            )
+        inner = (shape[0] // slices, *shape[1:])
+        grid = mesh_utils.create_hybrid_device_mesh(inner, (slices, 1, 1), devices=devices)
+    else:
+        grid = mesh_utils.create_device_mesh(shape, devices=devices)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows are split over data x fsdp."""
+    return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+
+
+def batch_shards(mesh: Mesh) -> int:
+    """Number of parts a batch is split into; rows must be divisible by it."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def shardings(boxed: Any, mesh: Mesh) -> Any:
+    """NamedShardings of a tree of boxed (logically partitioned) abstract arrays.
+
+    A dimension that its mesh axes do not divide is replicated instead, as XLA needs equal shards.
+
+    Args:
+      boxed: tree of ShapeDtypeStructs, those with logical axis names in linen's boxes.
+      mesh: the mesh.
+
+    Returns:
+      The tree, unboxed, of NamedShardings.
+    """
+    specs = nn.logical_to_mesh(nn.get_partition_spec(boxed), LOGICAL_AXIS_RULES)
+
+    def sharding(spec: PartitionSpec, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        axes = [
+            axis if axis is not None and size % _axis_size(mesh, axis) == 0 else None
+            for axis, size in zip(spec, leaf.shape)
+        ]
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    return jax.tree.map(
+        sharding, specs, unbox(boxed), is_leaf=lambda x: isinstance(x, PartitionSpec)
+    )
+
+
+def unbox(tree: Any) -> Any:
+    """The arrays, or their shapes, without linen's boxes (and without asking for their sharding)."""
+
+    def is_box(leaf: Any) -> bool:
+        return isinstance(leaf, nn.LogicallyPartitioned)
+
+    return jax.tree.map(
+        lambda leaf: leaf.unbox(apply_constraint=False) if is_box(leaf) else leaf,
+        tree,
+        is_leaf=is_box,
+    )
+
+
+def _axis_size(mesh: Mesh, axis: str | tuple[str, ...]) -> int:
+    names = (axis,) if isinstance(axis, str) else axis
+    return math.prod(mesh.shape[name] for name in names)
+
+
+def put_batch(batch: Any, sharding: NamedSharding) -> Any:
+    """Global arrays from each process's own rows of every stream."""
+
+    def put(rows: np.ndarray) -> jax.Array:
+        return jax.make_array_from_process_local_data(sharding, rows)
+
+    return jax.tree.map(put, batch)

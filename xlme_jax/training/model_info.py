@@ -1,0 +1,81 @@
+"""`model-info.txt`: what was built, how it is split over the devices, and what a token costs."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from xlme_jax.model.flops import FORMULA
+from xlme_jax.objectives.base import Objective, Params
+from xlme_jax.training.step import TrainState
+
+
+def count_parameters(boxed: Params, vocab_size: int) -> int:
+    """Parameters of a boxed tree (arrays or their shapes), vocabulary padding left out."""
+
+    def count(leaf: Any) -> int:
+        if not isinstance(leaf, nn.LogicallyPartitioned):
+            return math.prod(leaf.shape)
+        shape = leaf.value.shape
+        # A scanned stack of layers has one axis more in front than its names say, or equally many.
+        return math.prod(
+            vocab_size if name == "vocab" else size for name, size in zip(leaf.names, shape)
+        )
+
+    leaves = jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+    return sum(count(leaf) for leaf in leaves)
+
+
+def bytes_per_device(tree: Any) -> int:
+    """Bytes that one device holds of a tree of abstract arrays with shardings."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
+
+
+def describe(
+    objective: Objective,
+    abstract: TrainState,
+    mesh: jax.sharding.Mesh,
+    shapes: Mapping[str, tuple[int, int]],
+    vocab_size: int,
+) -> str:
+    """The text of model-info.txt.
+
+    Args:
+      objective: what is learned.
+      abstract: ShapeDtypeStructs with shardings.
+      mesh: the devices.
+      shapes: rows and length of each stream.
+      vocab_size: ids, without padding rows.
+    """
+    boxed, _ = jax.eval_shape(objective.init, jax.random.key(0))
+    total = count_parameters(boxed, vocab_size)
+    encoder = count_parameters(objective.encoder_params(boxed), vocab_size)
+    flops = objective.flops(shapes)
+    tokens = sum(rows * length for rows, length in shapes.values())
+    lines = [
+        f"Parameters: {total:,} in all, {encoder:,} in the encoder that is handed on "
+        f"(vocabulary of {vocab_size:,}, padding rows not counted)",
+        f"Mesh: {dict(mesh.shape)} on {mesh.devices.size} x {mesh.devices.flat[0].device_kind}",
+        f"State per device: {bytes_per_device(abstract):,} bytes, of which weights "
+        f"{bytes_per_device(abstract.params):,}",
+        "",
+        f"Tokens per step: {tokens:,} = "
+        + " + ".join(f"{name} {rows} x {length}" for name, (rows, length) in shapes.items()),
+        f"FLOPs per step: {sum(flops.values()):.4g}; per token: {sum(flops.values()) / tokens:.4g}",
+        *(f"  {name}: {value:.4g} per step" for name, value in flops.items()),
+        "Formula (D hidden, F feed-forward, L row, M masked, E embedding, V vocabulary):",
+        *(f"  {line}" for line in FORMULA.splitlines()),
+        "",
+        f"{'weight':60} {'shape':>20} {'sharding':>36} {'bytes/device':>14}",
+    ]
+    for path, leaf in jax.tree_util.tree_flatten_with_path(abstract.params)[0]:
+        name = ".".join(key.key for key in path)
+        spec = ", ".join(str(axis) for axis in leaf.sharding.spec) or "replicated"
+        size = bytes_per_device(leaf)
+        lines.append(f"{name:60} {leaf.shape!s:>20} {spec:>36} {size:14,}")
+    return "\n".join(lines) + "\n"

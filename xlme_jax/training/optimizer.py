@@ -1,0 +1,80 @@
+"""Adam with linear warm-up and decay, as XLM-E's Table 10 has it."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import optax
+
+# Biases, normalisation scales, and the scalar of the relative bias gate.
+_NOT_DECAYED = ("bias", "scale", "w")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """Hyper-parameters of XLM-E's pre-training (Table 10).
+
+    Attributes:
+      learning_rate: peak.
+      warmup_steps: steps of linear warm-up from 0, after which the rate falls linearly to 0 at the
+        last step.
+      b1: decay of the first moment.
+      b2: decay of the second moment.
+      eps: epsilon of Adam.
+      weight_decay: decoupled, scaled by the learning rate.
+      decay_all: decay biases and normalisation too.
+      clip_norm: global gradient norm above which gradients are scaled down.
+    """
+
+    learning_rate: float = 5e-4
+    warmup_steps: int = 10_000
+    b1: float = 0.9
+    b2: float = 0.98
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    decay_all: bool = False
+    clip_norm: float = 2.0
+
+    def __post_init__(self):
+        if self.learning_rate <= 0:
+            raise ValueError(f"Optimizer.learning_rate = {self.learning_rate} must be positive.")
+        if self.warmup_steps < 0:
+            raise ValueError(f"Optimizer.warmup_steps = {self.warmup_steps} must not be negative.")
+        if self.clip_norm <= 0:
+            raise ValueError(f"Optimizer.clip_norm = {self.clip_norm} must be positive.")
+
+    def schedule(self, train_steps: int) -> optax.Schedule:
+        """Learning rate by step: int -> float32."""
+        if self.warmup_steps >= train_steps:
+            raise ValueError(
+                f"Optimizer.warmup_steps = {self.warmup_steps} must be smaller than TRAIN_STEPS = "
+                f"{train_steps}; lower it, say to a tenth of the steps."
+            )
+        return optax.join_schedules(
+            [
+                optax.linear_schedule(0.0, self.learning_rate, self.warmup_steps),
+                optax.linear_schedule(self.learning_rate, 0.0, train_steps - self.warmup_steps),
+            ],
+            [self.warmup_steps],
+        )
+
+    def build(self, train_steps: int) -> optax.GradientTransformation:
+        """The gradient transformation."""
+        return optax.chain(
+            optax.clip_by_global_norm(self.clip_norm),
+            optax.scale_by_adam(self.b1, self.b2, self.eps),
+            optax.add_decayed_weights(
+                self.weight_decay, mask=None if self.decay_all else decay_mask
+            ),
+            optax.scale_by_learning_rate(self.schedule(train_steps)),
+        )
+
+
+def decay_mask(params: Any) -> Any:
+    """True for the parameters that decay: all but biases and normalisation."""
+
+    def decays(path: tuple[Any, ...], _: Any) -> bool:
+        names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
+        return names[-1] not in _NOT_DECAYED
+
+    return jax.tree_util.tree_map_with_path(decays, params)
