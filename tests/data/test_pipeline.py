@@ -5,7 +5,6 @@ import logging
 
 import numpy as np
 import pytest
-from test_prepared import build, document, pair
 
 from xlme_jax.data import prepared
 from xlme_jax.data.pipeline import Stream, make_iterator, stream_tasks
@@ -15,6 +14,40 @@ MONOLINGUAL = Stream("monolingual", "monolingual", rows=4, length=LENGTH)
 BITEXT = Stream("bitext", "bitext", rows=4, length=LENGTH)
 # Few draws in a window and few examples in a task, so that 30 batches cross windows and epochs.
 WINDOW = 48
+
+
+def document(rng, length):
+    return [0, *rng.integers(4, 299, length - 2).tolist(), 2]
+
+
+def pair(rng, length):
+    ids = rng.integers(4, 299, length - 3).tolist()
+    return [0, *ids[: len(ids) // 2], 2, *ids[len(ids) // 2 :], 2]
+
+
+def build(directory, *, monolingual=None, bitext=None, **options):
+    """A data set of tasks given as lists of id lists."""
+    rows = []
+    for name, examples in (monolingual or {}).items():
+        writer = prepared.MonolingualWriter(directory, name, ["en"], 300, **options)
+        rows.append(fill(writer, examples))
+    for name, examples in (bitext or {}).items():
+        writer = prepared.BitextWriter(directory, name, ["en", "fr"], 300, **options)
+        rows.append(fill(writer, examples))
+    return complete(directory, rows)
+
+
+def fill(writer, examples):
+    for ids in examples:
+        writer.add(ids)
+    return writer.close()
+
+
+def complete(directory, rows):
+    model = directory / "some.model"
+    model.write_bytes(b"not really a model")
+    prepared.write_dataset(directory, rows, model, 300)
+    return prepared.PreparedDataset.load(directory)
 
 
 @pytest.fixture(scope="module")
@@ -223,12 +256,8 @@ def test_validation_is_a_split_of_its_own(tmp_path):
     rows = []
     for split, token in (("train", 5), ("validation", 6)):
         writer = prepared.BitextWriter(tmp_path, "en-fr", ["en", "fr"], 300, split=split)
-        for _ in range(5):
-            writer.add([0, token, 2, token, 2])
-        rows.append(writer.close())
-    (tmp_path / "m").write_bytes(b"m")
-    prepared.write_dataset(tmp_path, rows, tmp_path / "m", 300)
-    data = prepared.PreparedDataset.load(tmp_path)
+        rows.append(fill(writer, [[0, token, 2, token, 2]] * 5))
+    data = complete(tmp_path, rows)
     for split, token in (("train", 5), ("validation", 6)):
         batch = next(iterate(data, [BITEXT], split=split))
         assert {tuple(ids) for ids in segments(batch["bitext"])} == {(0, token, 2, token, 2)}
@@ -258,8 +287,7 @@ def test_thousands_of_tasks(tmp_path):
     data = build(tmp_path, bitext=small)
     # The same files under ten names each: writing 3,000 would take long only because of fsync.
     rows = [dataclasses.replace(t, name=f"{t.name}-{n}") for t in data.tasks for n in range(10)]
-    prepared.write_dataset(tmp_path, rows, tmp_path / "vocabulary.model", 300)
-    data = prepared.PreparedDataset.load(tmp_path)
+    data = complete(tmp_path, rows)
     assert len(data.tasks) == 3000
     iterator = make_iterator(data, [Stream("b", "bitext", 16, LENGTH)], 0, prefetch=0)
     drawn = [ids for batch in take(iterator, 10) for ids in segments(batch["b"])]

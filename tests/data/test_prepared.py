@@ -195,9 +195,9 @@ def test_an_unreadable_description_is_refused(tmp_path, content):
 
 def test_the_vocabulary_must_be_the_one_that_made_the_data(tmp_path):
     data = build(tmp_path, bitext={"en-fr": [[0, 5, 2, 6, 2]]})
-    data.check_vocabulary(VOCABULARY, data.digest)
+    data.check_vocabulary(VOCABULARY, data.vocabulary_digest)
     with pytest.raises(prepared.PreparedDataError, match="300 ids"):
-        data.check_vocabulary(VOCABULARY + 1, data.digest)
+        data.check_vocabulary(VOCABULARY + 1, data.vocabulary_digest)
     with pytest.raises(prepared.PreparedDataError, match=r"vocabulary\.model"):
         data.check_vocabulary(VOCABULARY, "0" * 64)
 
@@ -229,3 +229,13 @@ def test_records_are_a_sequence(tmp_path):
     assert [records[i].tolist() for i in (3, 19)] == [pairs[3], pairs[19]]
     with pytest.raises(IndexError):
         records[20]
+
+
+def test_the_digest_tells_contents_apart(tmp_path):
+    def digest(folder, **tasks):
+        return build(tmp_path / folder, **tasks).digest
+
+    pairs, others = [[0, 5, 2, 6, 2]] * 50, [[0, 5, 2, 7, 2]] * 50
+    one = digest("a", bitext={"en-fr": pairs})
+    assert one == digest("b", bitext={"en-fr": pairs}, fingerprint="prepared elsewhere")
+    assert len({one, digest("c", bitext={"en-fr": others}), digest("d", bitext={"x": pairs})}) == 3

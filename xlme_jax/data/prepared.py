@@ -113,7 +113,8 @@ class PreparedDataset:
       directory: its folder.
       tasks: one row per task and split.
       vocabulary_size: number of token ids.
-      digest: SHA-256 of the vocabulary's model.
+      vocabulary_digest: SHA-256 of the vocabulary's model.
+      digest: identifies the contents, vocabulary and all: the same text prepared again has it too.
     """
 
     def __init__(
@@ -121,10 +122,11 @@ class PreparedDataset:
         directory: pathlib.Path,
         tasks: Sequence[TaskInfo],
         vocabulary_size: int,
-        digest: str,
+        vocabulary_digest: str,
     ):
         self.directory, self.tasks = directory, tuple(tasks)
-        self.vocabulary_size, self.digest = vocabulary_size, digest
+        self.vocabulary_size, self.vocabulary_digest = vocabulary_size, vocabulary_digest
+        self.digest = _identify(tasks, vocabulary_digest)
         self._dtype = token_dtype(vocabulary_size)
         self._shards = _Cache(_open_shard, _OPEN_FILES)
         self._lengths = _Cache(_open_lengths, _OPEN_FILES)
@@ -188,17 +190,19 @@ class PreparedDataset:
           size: number of ids of the vocabulary in use.
           digest: SHA-256 of its model.
         """
-        if (size, digest) != (self.vocabulary_size, self.digest):
+        if (size, digest) != (self.vocabulary_size, self.vocabulary_digest):
             raise PreparedDataError(
                 f"{self.directory} was prepared with a vocabulary of {self.vocabulary_size} ids "
-                f"(SHA-256 {self.digest[:12]}), the configured one has {size} (SHA-256 "
+                f"(SHA-256 {self.vocabulary_digest[:12]}), the configured one has {size} (SHA-256 "
                 f"{digest[:12]}): use {self.vocabulary_path}, or prepare the data set again"
             )
 
     def verify(self) -> None:
         """Reads every file and compares checksums; PreparedDataError names the first bad one."""
         files = [file for task in self.tasks for file in (*task.shards, task.lengths) if file]
-        checks = [(file.file, file.sha256) for file in files] + [(VOCABULARY_FILE, self.digest)]
+        checks = [(file.file, file.sha256) for file in files] + [
+            (VOCABULARY_FILE, self.vocabulary_digest)
+        ]
         for name, expected in checks:
             with (self.directory / name).open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != expected:
@@ -287,6 +291,15 @@ class PreparedDataset:
             text = pages[a] if a == b else np.concatenate([pages[n] for n in range(a, b + 1)])
             windows.append(text[offset : offset + size])
         return windows
+
+
+def _identify(tasks: Sequence[TaskInfo], vocabulary_digest: str) -> str:
+    """SHA-256 over what training can see: not over times and folders of the preparation."""
+    rows = [
+        (task.name, task.kind, task.split, [shard.sha256 for shard in task.shards])
+        for task in tasks
+    ]
+    return hashlib.sha256(json.dumps([vocabulary_digest, rows]).encode()).hexdigest()
 
 
 def _page_of(task: TaskInfo, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
