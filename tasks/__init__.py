@@ -1,11 +1,13 @@
 """SeqIO tasks and mixtures: where text comes from and how it becomes token ids.
 
-`import tasks` reads no text. It registers what the environment names, and the embedded corpus always:
+`import tasks` reads no text. It registers what the environment names, and the embedded corpus
+always:
 
 - `cldr`, `cldr_bitext`: embedded, in the languages of `CLDR_LANGUAGES` (default "en,ru,zh");
 - `cc100`: the files in `CC100_DIR`; tasks `cc100_<lang>`;
 - `bitext`: the pair files in `BITEXT_DIR`; tasks `bitext_<lang>_<lang>`;
-- `tfds`, `tfds_bitext`: the data sets listed in `TFDS_TASKS` ("wiki40b/sw=sw,para_crawl/ende=en-de").
+- `tfds`, `tfds_bitext`: the data sets listed in `TFDS_TASKS`
+  ("wiki40b/sw=sw,para_crawl/ende=en-de").
 
 The vocabulary is that of `XLME_VOCABULARY`. Each module's `register` does the same from Python::
 
@@ -15,8 +17,8 @@ The vocabulary is that of `XLME_VOCABULARY`. Each module's `register` does the s
     tasks.cc100.register("/data/cc100", ["en", "sw"], vocabulary="vocabulary.model")
     dataset = seqio.get_mixture_or_task("cc100").get_dataset({"tokens": 512}, split="train")
 
-Monolingual tasks have the feature "tokens" (a document), bitext tasks "source" and "target"; all int32 ids
-without special tokens.
+Monolingual tasks have the feature "tokens" (a document), bitext tasks "source" and "target"; all
+int32 ids without special tokens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """`prepare` on Apache Beam: the same shards from any number of machines.
 
-SeqIO's `PreprocessTask` reads and tokenizes the source shards in parallel, one element a text. Beam gives no
-order, but running text has one: each text is sent to its part by (source shard, number // part size), and
-a part is sorted and written by one worker. Parts are those of the plain path, hence the bytes too.
+SeqIO's `PreprocessTask` reads and tokenizes the source shards in parallel, one element a text. Beam
+gives no order, but running text has one: each text is sent to its part by (source shard, number //
+part size), and a part is sorted and written by one worker. Parts are those of the plain path, hence
+the bytes too.
 
 The output folder must be reachable by all workers; parts are joined where the command runs.
 """
@@ -27,12 +28,13 @@ from xlme_jax.data import preparation, prepared
 
 _ROWS_FILE = "beam-rows.jsonl"
 
-# (source shard, part), (number of the text in its shard, ids; or the report of the shard as a last element)
+# (source shard, part), (number of the text in its shard, ids; or the report of the shard as a last
+# element)
 _Keyed = tuple[tuple[int, int], tuple[int, Any]]
 
 
 class EncodeShards(beam_utils.PreprocessTask):
-    """`PreprocessTask` that yields framed ids by part, and at the end of a shard what reading it skipped."""
+    """Yields framed ids by part, and at the end of a shard what reading it skipped."""
 
     def __init__(self, config: preparation.PrepareConfig, model: str, job: preparation.Job):
         """Takes the task of a job; `config` and `model` let workers register it."""
@@ -97,7 +99,9 @@ def run(
     logging.getLogger("apache_beam").setLevel(logging.WARNING)
     rows_file = Path(config.output) / ".parts" / _ROWS_FILE
     rows_file.parent.mkdir(parents=True, exist_ok=True)
-    options = PipelineOptions(list(config.runner_options), runner=config.runner, save_main_session=False)
+    options = PipelineOptions(
+        list(config.runner_options), runner=config.runner, save_main_session=False
+    )
     with beam.Pipeline(options=options) as pipeline:
         rows = [_job_rows(pipeline, config, model, job) for job in jobs.values()]
         _ = (

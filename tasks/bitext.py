@@ -1,7 +1,8 @@
 """Files of translation pairs as tasks `bitext_<lang>_<lang>`, and the mixture `bitext` of them all.
 
-Moses files, OPUS zips, TSV, TMX and multi-way files, whatever `xlme_jax.data.bitext` finds in a folder; all files
-of a pair make one task. The two languages of a pair stand in alphabetical order; training swaps them at random.
+Moses files, OPUS zips, TSV, TMX and multi-way files, whatever `xlme_jax.data.bitext` finds in a
+folder; all files of a pair make one task. The two languages of a pair stand in alphabetical order;
+training swaps them at random.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def register(
 def _shard(source: BitextSource) -> sources.Shard:
     title = " + ".join(map(os.fspath, source.paths))
     read = functools.partial(_read, source)
-    return sources.Shard(title, read, source.paths, key=f"{source.kind} {source.swap}")
+    multiway = source.kind == "multiway"
+    key = f"{source.kind} {source.swap}"
+    return sources.Shard(title, read, source.paths, key, may_be_empty=multiway)
 
 
 def _read(source: BitextSource, report: ReadReport) -> sources.Texts:

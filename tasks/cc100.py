@@ -1,6 +1,7 @@
 """CC-100's own files as tasks `cc100_<lang>`, and the mixture `cc100` of them all.
 
-A file is `<lang>.txt.xz` (or .txt, .gz, .zst); a blank line ends a document. An example is one document.
+A file is `<lang>.txt.xz` (or .txt, .gz, .zst); a blank line ends a document. An example is one
+document.
 """
 
 from __future__ import annotations

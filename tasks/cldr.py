@@ -69,7 +69,7 @@ def _shard(corpus: CldrCorpus, read, split: str, count: int) -> sources.Shard:
 
 @functools.cache
 def _generator_digest() -> str:
-    """Identifies the program that makes the text: data made by another version is not mixed with this one's."""
+    """Identifies the program that makes the text, so that versions are never mixed."""
     digest = hashlib.sha256(importlib.metadata.version("babel").encode())
     for file in sorted(Path(cldr.__file__).parent.glob("cldr*.py")):
         digest.update(file.read_bytes())

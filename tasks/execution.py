@@ -1,11 +1,12 @@
-"""Runs SeqIO tasks for `prepare`: which tasks a configuration means, and one shard of one task into token shards.
+"""Runs SeqIO tasks for `prepare`: finds those of a configuration, makes token shards of one.
 
-The workers of `xlme_jax.data.preparation` and the Beam pipeline of `tasks.beam` share everything here that
-decides about content, so that both write the same bytes.
+The workers of `xlme_jax.data.preparation` and the Beam pipeline of `tasks.beam` share everything
+here that decides about content, so that both write the same bytes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 import os
@@ -81,8 +82,9 @@ def _register_one(
     known = sorted({*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()})
     if task not in known:
         raise ValueError(
-            f"prepare: unknown task {task!r}. There is cldr, cc100, bitext, tfds, and registered with SeqIO: "
-            f"{', '.join(known) or 'nothing'}. Tasks of your own come with --modules=YOUR_MODULE."
+            f"prepare: unknown task {task!r}. There is cldr, cc100, bitext, tfds, and registered "
+            f"with SeqIO: {', '.join(known) or 'nothing'}. Tasks of your own come with "
+            "--modules=YOUR_MODULE."
         )
     return [task]
 
@@ -90,38 +92,43 @@ def _register_one(
 def list_jobs(
     config: preparation.PrepareConfig, model: str, vocabulary_digest: str
 ) -> list[preparation.Job]:
-    """Returns what there is to do, one job per task and split."""
-    jobs = []
-    for name in register(config, model):
-        task = seqio.TaskRegistry.get(name)
-        kind, languages = _kind(task), _languages(task)
-        for split in task.splits:
-            if split not in ("train", "validation"):
-                continue
-            shards, files, keys = _shards(task, split)
-            limits = config.max_pair_tokens if kind == "bitext" else config.max_document_chars
-            parts = (
-                prepared_format.FORMAT,
-                vocabulary_digest,
-                name,
-                split,
-                languages,
-                limits,
-                shards,
-                keys,
-            )
-            jobs.append(
-                preparation.Job(
-                    name,
-                    split,
-                    kind,
-                    languages,
-                    shards,
-                    sum(file.stat().st_size for file in files),
-                    preparation.fingerprint(parts, files),
-                )
-            )
-    return jobs
+    """Returns what there is to do, one job per task and split.
+
+    Args:
+      config: The configuration.
+      model: Path of the vocabulary.
+      vocabulary_digest: Its SHA-256.
+
+    Raises:
+      ValueError: If a folder or language is missing, or a task cannot be prepared.
+    """
+    return [
+        _job(config, seqio.TaskRegistry.get(name), split, vocabulary_digest)
+        for name in register(config, model)
+        for split in seqio.TaskRegistry.get(name).splits
+        if split in ("train", "validation")
+    ]
+
+
+def _job(
+    config: preparation.PrepareConfig, task: seqio.Task, split: str, vocabulary_digest: str
+) -> preparation.Job:
+    kind, languages, shards = _kind(task), _languages(task), _shards(task, split)
+    names = tuple(shard.name for shard in shards)
+    files = [file for shard in shards for file in shard.files]
+    limit = config.max_pair_tokens if kind == "bitext" else config.max_document_chars
+    content = (prepared_format.FORMAT, prepared.PAGE_TOKENS, PART_TEXTS[kind], vocabulary_digest)
+    content += (task.name, split, languages, limit, names, [shard.key for shard in shards])
+    return preparation.Job(
+        task.name,
+        split,
+        kind,
+        languages,
+        shards=names,
+        bytes=sum(file.stat().st_size for file in files),
+        fingerprint=preparation.fingerprint(content, files),
+        may_be_empty=not config.pairs and all(shard.may_be_empty for shard in shards),
+    )
 
 
 def _kind(task: seqio.Task) -> str:
@@ -134,7 +141,8 @@ def _kind(task: seqio.Task) -> str:
             return kind
     raise ValueError(
         f"prepare: task {task.name} has the features {sorted(names)}; prepare takes tasks with "
-        f"{features.MONOLINGUAL_FIELDS} (running text) or {features.BITEXT_FIELDS} (translation pairs)"
+        f"{features.MONOLINGUAL_FIELDS} (running text) or {features.BITEXT_FIELDS} (translation "
+        "pairs)"
     )
 
 
@@ -142,18 +150,17 @@ def _languages(task: seqio.Task) -> tuple[str, ...]:
     languages = getattr(task.source, "languages", None)
     if not languages:
         raise ValueError(
-            f"prepare: the source of task {task.name} does not say its languages; give it an attribute "
-            "`languages`, such as ('en',) or ('en', 'sw')"
+            f"prepare: the source of task {task.name} does not say its languages; give it an "
+            "attribute `languages`, such as ('en',) or ('en', 'sw')"
         )
     return tuple(languages)
 
 
-def _shards(task: seqio.Task, split: str):
+def _shards(task: seqio.Task, split: str) -> Sequence[sources.Shard]:
     if isinstance(task.source, sources.TextSource):
-        shards = task.source.shards(split)
-        files = [file for shard in shards for file in shard.files]
-        return tuple(s.name for s in shards), files, tuple(s.key for s in shards)
-    return tuple(task.source.list_shards(split)), [], (repr(task.source),)
+        return task.source.shards(split)
+    key = repr(task.source)
+    return [sources.Shard(name, iter, key=key) for name in task.source.list_shards(split)]
 
 
 def run_unit(
@@ -217,7 +224,7 @@ def _vocabulary_size(name: str) -> int:
 
 
 def add_text(writer: prepared.TaskWriter, ids: np.ndarray | None) -> None:
-    """Writes one text, as `framed` returns it; counts it as skipped if a side of it has no tokens."""
+    """Writes one text, as `framed` returns it; None counts as skipped."""
     if ids is None:
         writer.skipped["no tokens"] += 1
     else:
@@ -237,7 +244,7 @@ def field_names(kind: str) -> tuple[str, ...]:
 
 
 def read_report(task: seqio.Task, split: str, shard: int) -> ReadReport:
-    """Returns what reading a source shard skipped; sources that are not ours do not say."""
+    """Returns what reading a source shard skipped; foreign sources do not say."""
     if not isinstance(task.source, sources.TextSource):
         return ReadReport()
     return task.source.reports.pop((split, task.source.list_shards(split)[shard]), ReadReport())
@@ -268,7 +275,7 @@ def _encoded(
 
 
 def _with_causes(task: seqio.Task, dataset: tf.data.Dataset) -> Iterator[Mapping[str, tf.Tensor]]:
-    """Iterates; where TensorFlow wrapped an error of a reader into a page of text, raises the reader's own."""
+    """Iterates; where TensorFlow wrapped an error into a page of text, raises the original."""
     try:
         yield from dataset
     except tf.errors.OpError as error:
@@ -276,3 +283,25 @@ def _with_causes(task: seqio.Task, dataset: tf.data.Dataset) -> Iterator[Mapping
         if cause is None:
             raise
         raise cause from error
+
+
+def list_raw_text(
+    config: preparation.PrepareConfig, name: str
+) -> list[tuple[str, tuple[str, ...], int]]:
+    """Returns (task, languages, training examples or 0) of what `config` means by `name`."""
+    found = []
+    for task_name in register(dataclasses.replace(config, tasks=(name,)), model=""):
+        task = seqio.TaskRegistry.get(task_name)
+        found.append((task_name, _languages(task), task.num_input_examples("train") or 0))
+    return found
+
+
+def read_raw_text(name: str) -> Iterator[tuple[str, ...]]:
+    """Yields the texts of a task's training examples as they are before tokenization."""
+    task = seqio.TaskRegistry.get(name)
+    dataset = task.source.get_dataset("train", shuffle=False)
+    for step in itertools.takewhile(lambda step: step is not features.tokenize, task.preprocessors):
+        dataset = step(dataset)
+    fields = field_names(_kind(task))
+    for example in dataset.as_numpy_iterator():
+        yield tuple(example[field].decode("utf-8") for field in fields)

@@ -1,8 +1,8 @@
-"""What all tasks share: XLM-R's ids as a SeqIO vocabulary, the features, and tokenization in batches.
+"""What all tasks share: XLM-R's ids as a SeqIO vocabulary, and tokenization in batches.
 
-Tokenization is the only expensive step of a task, so it is done for a few hundred texts at a time: a
-TensorFlow call costs about as much as SentencePiece needs for a sentence, and per-text calls would double or
-triple the time to prepare a corpus.
+Tokenization is the only expensive step of a task, so it is done for a few hundred texts at a time:
+a TensorFlow call costs about as much as SentencePiece needs for a sentence, and per-text calls
+would double or triple the time to prepare a corpus.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class XlmVocabulary(seqio.Vocabulary):
         """Makes the vocabulary; reads nothing yet.
 
         Args:
-          path: The SentencePiece model; by default that of the environment variable `XLME_VOCABULARY`.
+          path: The SentencePiece model; by default that of the environment variable
+            `XLME_VOCABULARY`.
           threads: SentencePiece threads per batch of texts. The ids do not depend on it.
         """
         super().__init__()
@@ -53,8 +54,8 @@ class XlmVocabulary(seqio.Vocabulary):
         path = self._path or os.environ.get(VOCABULARY_VARIABLE)
         if not path:
             raise VocabularyError(
-                f"No vocabulary given: pass vocabulary=PATH to register(), or set {VOCABULARY_VARIABLE}. "
-                "`python -m xlme_jax.train_vocabulary` trains one."
+                "No vocabulary given: pass vocabulary=PATH to register(), or set "
+                f"{VOCABULARY_VARIABLE}. `python -m xlme_jax.train_vocabulary` trains one."
             )
         return Vocabulary.load(path)
 
@@ -155,7 +156,8 @@ def tokenize(
         }
 
     def dense(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        # After unbatch the parts of a ragged tensor are typed as ragged tensors of rank 0, which are slow in Python.
+        # After unbatch the parts of a ragged tensor are typed as ragged tensors of rank 0, which
+        # are slow in Python.
         return {name: tf.ensure_shape(ids, [None]) for name, ids in example.items()}
 
     return dataset.batch(BATCH_SIZE).map(encode).unbatch().map(dense)

@@ -1,8 +1,8 @@
 """Mixtures whose rates follow the temperature rule of training, p_j ∝ m_j^alpha.
 
-The rule itself lives in `xlme_jax.data.mixing`, for SeqIO users and for `xlme_jax.train` alike; this module
-only finds the m_j: the examples of each task in a prepared data set if one is known, else what the source says,
-else the bytes of its files, the only measure that costs no reading.
+The rule itself lives in `xlme_jax.data.mixing`, for SeqIO users and for `xlme_jax.train` alike;
+this module only finds the m_j: the examples of each task in a prepared data set if one is known,
+else what the source says, else the bytes of its files, the only measure that costs no reading.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import seqio
 
 from tasks import sources
+from xlme_jax.data import mixing
 from xlme_jax.data.prepared import PreparedDataset
 
 PREPARED_VARIABLE = "XLME_PREPARED"
@@ -32,8 +33,8 @@ def add_mixture(
       name: The mixture's name.
       task_names: Its tasks, all with the same features.
       alpha: Exponent of the temperature rule.
-      prepared: A prepared data set that holds these tasks, for exact example counts; by default that of the
-        environment variable `XLME_PREPARED`, if set.
+      prepared: A prepared data set that holds these tasks, for exact example counts; by default
+        that of the environment variable `XLME_PREPARED`, if set.
 
     Returns:
       The mixture; rates are computed at the first use, from metadata alone.
@@ -43,8 +44,6 @@ def add_mixture(
 
     @functools.cache
     def rates() -> dict[str, float]:
-        from xlme_jax.data import mixing
-
         counts = example_counts(names, folder)
         return dict(zip(names, mixing.temperature_weights([counts[n] for n in names], alpha)))
 
@@ -84,8 +83,9 @@ def _file_bytes(task: seqio.Task, split: str) -> int:
     total = sum(file.stat().st_size for shard in shards for file in shard.files)
     if not total:
         raise ValueError(
-            f"Neither the number of examples nor the files of task {task.name} are known: give prepared=FOLDER or "
-            f"set {PREPARED_VARIABLE}, so that its share of the mixture can be computed."
+            f"Neither the number of examples nor the files of task {task.name} are known: give "
+            f"prepared=FOLDER or set {PREPARED_VARIABLE}, so that its share of the mixture can be "
+            "computed."
         )
     return total
 

@@ -1,7 +1,8 @@
-"""A SeqIO data source over the readers of `xlme_jax.data`: one shard a file, nothing read until asked.
+"""A SeqIO data source over the readers of `xlme_jax.data`: a shard a file, read when asked.
 
-SeqIO's own `TextLineDataSource` knows neither xz and zst, nor documents of several lines, nor pair files, and a
-`FunctionDataSource` cannot be sharded. This source adds that, and keeps the readers' count of skipped lines.
+SeqIO's own `TextLineDataSource` knows neither xz and zst, nor documents of several lines, nor pair
+files, and a `FunctionDataSource` cannot be sharded. This source adds that, and keeps the readers'
+count of skipped lines.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ class Shard:
     Attributes:
       name: Shown to people and in logs.
       read: Streams the examples, a text for each field, counting skips in the report.
-      files: What it reads; their names, sizes and times tell whether a prepared result is still good.
+      files: What it reads; their names, sizes and times tell whether a prepared result is still
+        good.
       key: Anything else that the content depends on (for generated text: the generator's settings).
+      may_be_empty: Whether it is no fault if there is nothing in it.
     """
 
     name: str
     read: Callable[[ReadReport], Texts]
     files: tuple[Path, ...] = ()
     key: str = ""
+    may_be_empty: bool = False
 
 
 class TextSource(seqio.DataSource):
@@ -43,7 +47,8 @@ class TextSource(seqio.DataSource):
 
     Attributes:
       languages: One language, or the two of a pair in the order of the fields.
-      reports: What was read and skipped, by (split, shard name), complete once a shard was read to its end.
+      reports: What was read and skipped, by (split, shard name), complete once a shard was read to
+        its end.
       error: The exception that ended reading, if one did; TensorFlow reports it only as text.
     """
 
@@ -105,7 +110,8 @@ class TextSource(seqio.DataSource):
         if shard_info is not None:
             if shard_info.num_shards > len(shards):
                 raise ValueError(
-                    f"{shard_info.num_shards} shards of split {split!r} wanted, it has {len(shards)} files."
+                    f"{shard_info.num_shards} shards of split {split!r} wanted, it has "
+                    f"{len(shards)} files."
                 )
             shards = shards[shard_info.index :: shard_info.num_shards]
         if shuffle:
@@ -162,5 +168,5 @@ def add_task(
 
 
 def task_name(prefix: str, *languages: str) -> str:
-    """Returns `prefix_en` or `prefix_en_sw`; SeqIO names have no hyphen, so `zh-Hant` becomes `zh_Hant`."""
+    """Returns `prefix_en` or `prefix_en_sw`; SeqIO names have no hyphen: `zh-Hant` is `zh_Hant`."""
     return "_".join((prefix, *languages)).replace("-", "_")

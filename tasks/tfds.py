@@ -4,10 +4,11 @@ The line is `NAME[/CONFIG][:VERSION]=LANGUAGES[@FIELDS][#NAMED]`:
 
 - `wiki40b/sw=sw` is running text in Swahili, task `tfds_wiki40b_sw`;
 - `para_crawl/ende=en-de` is pairs, task `tfds_para_crawl_ende`;
-- `my_set=en@body` takes the text from the field `body`; `my_pairs=en-sw@src,tgt` takes both from named fields.
+- `my_set=en@body` takes the text from the field `body`; `my_pairs=en-sw@src,tgt` takes both from
+  named fields.
 
-Without `@` the text is in `text` and the sides of a pair are fields named by their languages, as in all
-translation sets of TFDS. Nothing is downloaded or read before a task is used.
+Without `@` the text is in `text` and the sides of a pair are fields named by their languages, as in
+all translation sets of TFDS. Nothing is downloaded or read before a task is used.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class TfdsText:
         given = match["fields"].split(",") if match and match["fields"] else None
         if len(languages) not in (1, 2) or (given and len(given) != len(languages)):
             raise ValueError(
-                f"tfds: cannot read {line!r}; write NAME=LANG or NAME=LANG1-LANG2, such as wiki40b/sw=sw or "
-                "para_crawl/ende=en-de, with @FIELD or @FIELD1,FIELD2 where the fields have other names"
+                f"tfds: cannot read {line!r}; write NAME=LANG or NAME=LANG1-LANG2, such as "
+                "wiki40b/sw=sw or para_crawl/ende=en-de, with @FIELD or @FIELD1,FIELD2 where the "
+                "fields have other names"
             )
         default = ("text",) if len(languages) == 1 else languages
         return cls(match["name"], tuple(languages), tuple(given or default))

@@ -10,23 +10,24 @@ same work on any Apache Beam runner).
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
-import multiprocessing
+import logging
 import os
-import queue
 import shutil
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from xlme_jax.data import cldr, prepared, prepared_format
+from xlme_jax.data import workers as worker_pool
 from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, DataError
 from xlme_jax.data.vocabulary import (
     Vocabulary,
@@ -147,6 +148,7 @@ class Job:
       shards: Names of its source shards.
       bytes: Size of its source files.
       fingerprint: Digest of all that the result depends on.
+      may_be_empty: A pair that nobody listed: of a multi-way folder whose files share no unit.
     """
 
     name: str
@@ -156,6 +158,7 @@ class Job:
     shards: tuple[str, ...]
     bytes: int
     fingerprint: str
+    may_be_empty: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +171,6 @@ class Unit:
 
 
 Rows = list[prepared.TaskInfo]
-Runner = Callable[[PrepareConfig, str, Sequence[Unit]], Iterable[tuple[Unit, Rows]]]
 
 
 def prepare(config: PrepareConfig) -> list[prepared.TaskInfo]:
@@ -183,6 +185,7 @@ def prepare(config: PrepareConfig) -> list[prepared.TaskInfo]:
     Raises:
       ValueError: If something is missing, unreadable or empty; names it and the remedy.
     """
+    import_tasks()
     from tasks import execution
 
     output = Path(config.output)
@@ -195,9 +198,12 @@ def prepare(config: PrepareConfig) -> list[prepared.TaskInfo]:
     jobs = execution.list_jobs(config, str(model), vocabulary.digest)
     rows = {job: row for job in jobs if (row := _finished(output, job))}
     pending = [job for job in jobs if job not in rows]
-    _say(f"{output}: {len(jobs)} tasks, {len(rows)} of them done already, {vocabulary}")
+    _say(f"{output}: {len(jobs)} tasks, {len(rows)} of them done already, {vocabulary.size:,} ids")
     rows |= _run(config, str(model), pending)
-    table = [rows[job] for job in jobs]
+    table = [rows[job] for job in jobs if rows[job].examples]
+    if len(table) < len(jobs):
+        empty = sorted({job.name for job in jobs if not rows[job].examples})
+        _say(f"Left out, since their files have no unit in common: {', '.join(empty)}")
     _warn_about_dropped(output, table)
     prepared.write_dataset(output, table, model, vocabulary.size)
     _write_json(output / _SETTINGS_FILE, settings(config))
@@ -286,13 +292,13 @@ def fingerprint(parts: Iterable[object], files: Iterable[Path]) -> str:
 
 def _finished(output: Path, job: Job) -> prepared.TaskInfo | None:
     row = prepared.finished_task(output, job.name, job.split, job.fingerprint)
-    return row if row and row.examples else None
+    return row if row and (row.examples or job.may_be_empty) else None
 
 
 def _complete(output: Path, job: Job, parts: Rows) -> prepared.TaskInfo:
     """Joins the parts of a job; only then it counts as finished, and never if it is empty."""
     row = prepared.merge_parts(output, parts)
-    if not row.examples:
+    if not row.examples and not job.may_be_empty:
         why = (
             ", ".join(f"{n} skipped: {reason}" for reason, n in row.skipped.items())
             or "the files are empty"
@@ -346,10 +352,11 @@ def _run(config: PrepareConfig, model: str, jobs: Sequence[Job]) -> dict[Job, pr
         from tasks import beam
 
         results = beam.run(config, model, units)
-    elif min(workers, len(units)) > 1:
-        results = _in_processes(config, model, units, min(workers, len(units)))
     else:
-        results = _in_this_process(config, model, units)
+        from tasks import execution
+
+        work = functools.partial(execution.run_unit, config, model)
+        results = worker_pool.run(work, units, workers, import_tasks)
     parts: dict[Job, dict[int, Rows]] = {job: {} for job in jobs}
     rows = {}
     for unit, unit_parts in results:
@@ -366,85 +373,39 @@ def _worker_count(config: PrepareConfig, jobs: Sequence[Job]) -> int:
     return max(1, min(os.cpu_count() or 1, sum(job.bytes for job in jobs) // _BYTES_WORTH_A_WORKER))
 
 
-def _in_this_process(
-    config: PrepareConfig, model: str, units: Sequence[Unit]
-) -> Iterator[tuple[Unit, Rows]]:
-    from tasks import execution
+def import_tasks() -> None:
+    """Imports `tasks`; keeps TensorFlow off accelerators and its messages off the screen."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    logging.getLogger("absl").setLevel(logging.WARNING)
+    with _muted():
+        import tensorflow as tf
 
-    with _progress(units) as progress:
-        for unit in units:
-            yield unit, execution.run_unit(config, model, unit, progress.add)
-            progress.finish()
-
-
-def _in_processes(
-    config: PrepareConfig, model: str, units: Sequence[Unit], workers: int
-) -> Iterator[tuple[Unit, Rows]]:
-    # Spawned, because a forked copy of TensorFlow's threads can hang.
-    context = multiprocessing.get_context("spawn")
-    counts = context.Queue()
-    pool = concurrent.futures.ProcessPoolExecutor(workers, context, _start_worker, (counts,))
-    try:
-        with _progress(units) as progress:
-            waiting = {pool.submit(_work, config, model, unit): unit for unit in units}
-            while waiting:
-                done, _ = concurrent.futures.wait(waiting, 0.5, concurrent.futures.FIRST_COMPLETED)
-                with contextlib.suppress(queue.Empty):
-                    while True:
-                        progress.add(counts.get_nowait())
-                for future in done:
-                    yield waiting.pop(future), future.result()
-                    progress.finish()
-    except concurrent.futures.process.BrokenProcessPool as error:
-        raise DataError(
-            "prepare: a worker process died, most likely for want of memory. Run the same "
-            "command again with fewer --workers; finished tasks are kept."
-        ) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-_counts: Any = None
-
-
-def _start_worker(counts: Any) -> None:
-    global _counts
-    _counts = counts
-
-
-def _work(config: PrepareConfig, model: str, unit: Unit) -> Rows:
-    from tasks import execution
-
-    return execution.run_unit(config, model, unit, _counts.put)
-
-
-# --- What a person sees. ---
-
-
-class _Bar:
-    """A progress bar over source files that also counts texts: a huge file still shows life."""
-
-    def __init__(self, bar: Any):
-        self._bar = bar
-        self._texts = 0
-
-    def add(self, texts: int) -> None:
-        self._texts += texts
-        self._bar.set_postfix_str(f"{self._texts:,} texts", refresh=False)
-        self._bar.update(0)
-
-    def finish(self) -> None:
-        self._bar.update(1)
+        import tasks  # noqa: F401
+    # RuntimeError: the caller has used TensorFlow before, and keeps what it chose then.
+    with contextlib.suppress(RuntimeError):
+        tf.config.set_visible_devices([], "GPU")
 
 
 @contextlib.contextmanager
-def _progress(units: Sequence[Unit]) -> Iterator[_Bar]:
-    from tqdm import tqdm
+def _muted() -> Iterator[None]:
+    """Holds back what C++ writes to stderr; shows it if an exception ends the block."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(kept, held.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
-    with tqdm(
-        total=len(units), desc="prepare", unit="file", file=sys.stderr, dynamic_ncols=True
-    ) as bar:
-        yield _Bar(bar)
+
+# --- What a person sees. ---
 
 
 def _summarize(table: Sequence[prepared.TaskInfo]) -> None:

@@ -1,0 +1,113 @@
+"""Worker processes with a progress bar, for work that comes in pieces of very different size."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import multiprocessing
+import queue
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Work = Callable[[Item, Callable[[int], None]], Result]
+
+
+class WorkerDied(ValueError):
+    """A worker process ended without an answer."""
+
+
+def run(
+    work: Work, items: Sequence[Item], workers: int, start: Callable[[], None]
+) -> Iterator[tuple[Item, Result]]:
+    """Works on items in parallel.
+
+    Args:
+      work: Called with an item and a function that takes the number of texts done since its last
+        call. Both `work` and the items are pickled when there are several workers.
+      items: What to work on, best with the longest first.
+      workers: Processes; with one, or one item, everything happens in this process.
+      start: Called once in every new process.
+
+    Yields:
+      Each item with its result, in the order in which they are ready.
+
+    Raises:
+      WorkerDied: If a process was killed, say for want of memory.
+    """
+    workers = min(workers, len(items))
+    with _progress(len(items)) as bar:
+        if workers <= 1:
+            for item in items:
+                yield item, work(item, bar.add)
+                bar.finish()
+        else:
+            yield from _in_processes(work, items, workers, start, bar)
+
+
+def _in_processes(
+    work: Work, items: Sequence[Item], workers: int, start: Callable[[], None], bar: _Bar
+) -> Iterator[tuple[Item, Result]]:
+    # Spawned, because a forked copy of TensorFlow's threads can hang.
+    context = multiprocessing.get_context("spawn")
+    counts = context.Queue()
+    pool = concurrent.futures.ProcessPoolExecutor(workers, context, _start, (counts, start))
+    try:
+        waiting = {pool.submit(_call, work, item): item for item in items}
+        while waiting:
+            done, _ = concurrent.futures.wait(waiting, 0.5, concurrent.futures.FIRST_COMPLETED)
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    bar.add(counts.get_nowait())
+            for future in done:
+                yield waiting.pop(future), future.result()
+                bar.finish()
+    except BrokenProcessPool as error:
+        raise WorkerDied(
+            "A worker process died, most likely for want of memory. Run the same command again "
+            "with fewer --workers; what is finished is kept."
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+_counts: Any = None
+
+
+def _start(counts: Any, start: Callable[[], None]) -> None:
+    global _counts
+    _counts = counts
+    start()
+
+
+def _call(work: Work, item: Item) -> Result:
+    return work(item, _counts.put)
+
+
+class _Bar:
+    """A progress bar over items that also counts texts: one huge item still shows life."""
+
+    def __init__(self, bar: Any):
+        self._bar = bar
+        self._texts = 0
+
+    def add(self, texts: int) -> None:
+        self._texts += texts
+        self._bar.set_postfix_str(f"{self._texts:,} texts", refresh=False)
+        self._bar.update(0)
+
+    def finish(self) -> None:
+        self._bar.update(1)
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[_Bar]:
+    from tqdm import tqdm
+
+    show = functools.partial(tqdm, desc="prepare", unit="file", file=sys.stderr, dynamic_ncols=True)
+    with show(total=total) as bar:
+        yield _Bar(bar)
