@@ -345,3 +345,12 @@ def test_a_position_of_other_streams_is_refused(data):
         iterate(data).set_state(state)
     with pytest.raises(ValueError, match="version 7"):
         iterate(data).set_state({**state, "version": 7})
+
+
+def test_a_closed_iterator_says_so(data):
+    iterator = iterate(data, prefetch=2)
+    next(iterator)
+    iterator.close()
+    iterator.close()
+    with pytest.raises(ValueError, match="was closed"):
+        next(iterator)

@@ -295,6 +295,8 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
         self._finalizer = weakref.finalize(self, _close_all, streams)
 
     def __next__(self) -> dict[str, packing.Batch]:
+        if not self._finalizer.alive:
+            raise ValueError("this iterator was closed: make another one")
         return {name: next(iterator) for name, iterator in self._streams.items()}
 
     def get_state(self) -> dict[str, Any]:
