@@ -7,7 +7,7 @@ always:
 - `cc100`: the files in `CC100_DIR`; tasks `cc100_<lang>`;
 - `bitext`: the pair files in `BITEXT_DIR`; tasks `bitext_<lang>_<lang>`;
 - `tfds`, `tfds_bitext`: the data sets listed in `TFDS_TASKS`
-  ("wiki40b/sw=sw,para_crawl/ende=en-de").
+  ("wiki40b/th:1.3.0=th,para_crawl/ende:1.2.0=en-de").
 
 The vocabulary is that of `XLME_VOCABULARY`. Each module's `register` does the same from Python::
 

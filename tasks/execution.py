@@ -102,6 +102,8 @@ def list_jobs(
     Raises:
       ValueError: If a folder or language is missing, or a task cannot be prepared.
     """
+    global _registered
+    _registered = None  # an earlier run in this process may have had another file of this name
     return [
         _job(config, seqio.TaskRegistry.get(name), split, vocabulary_digest)
         for name in register(config, model)

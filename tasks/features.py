@@ -148,6 +148,8 @@ def tokenize(
     Returns:
       Examples with int32[tokens] instead; other fields are dropped.
     """
+    for feature in output_features.values():
+        _ = feature.vocabulary.vocabulary  # says now, not from inside TensorFlow, what is missing
 
     def encode(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.RaggedTensor]:
         return {

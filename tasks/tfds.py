@@ -1,11 +1,11 @@
 """Any TensorFlow Datasets text or translation set as a task, by one line of configuration.
 
-The line is `NAME[/CONFIG][:VERSION]=LANGUAGES[@FIELDS][#NAMED]`:
+The line is `NAME[/CONFIG]:VERSION=LANGUAGES[@FIELDS]` (SeqIO insists on the version):
 
-- `wiki40b/sw=sw` is running text in Swahili, task `tfds_wiki40b_sw`;
-- `para_crawl/ende=en-de` is pairs, task `tfds_para_crawl_ende`;
-- `my_set=en@body` takes the text from the field `body`; `my_pairs=en-sw@src,tgt` takes both from
-  named fields.
+- `wiki40b/th:1.3.0=th` is running text in Thai, task `tfds_wiki40b_th`;
+- `para_crawl/ende:1.2.0=en-de` is pairs, task `tfds_para_crawl_ende`;
+- `my_set:1.0.0=en@body` takes the text from the field `body`; `my_pairs:1.0.0=en-sw@src,tgt` takes
+  both from named fields.
 
 Without `@` the text is in `text` and the sides of a pair are fields named by their languages, as in
 all translation sets of TFDS. Nothing is downloaded or read before a task is used.
@@ -26,7 +26,9 @@ from tasks import features, mixtures
 
 PREFIX = "tfds"
 TASKS_VARIABLE = "TFDS_TASKS"
-_LINE = re.compile(r"(?P<name>[\w/.:-]+)=(?P<languages>[\w-]+)(?:@(?P<fields>[\w/]+(?:,[\w/]+)?))?")
+_LINE = re.compile(
+    r"(?P<name>[\w/.-]+:[\w.*]+)=(?P<languages>[\w-]+)(?:@(?P<fields>[\w/]+(?:,[\w/]+)?))?"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +36,7 @@ class TfdsText:
     """A TFDS data set and where its text is.
 
     Attributes:
-      name: As TFDS knows it, with config and version ("wiki40b/sw:1.3.0").
+      name: As TFDS knows it, with config and version ("wiki40b/th:1.3.0").
       languages: One language, or the two of a pair.
       fields: Field of each language.
     """
@@ -55,9 +57,9 @@ class TfdsText:
         given = match["fields"].split(",") if match and match["fields"] else None
         if len(languages) not in (1, 2) or (given and len(given) != len(languages)):
             raise ValueError(
-                f"tfds: cannot read {line!r}; write NAME=LANG or NAME=LANG1-LANG2, such as "
-                "wiki40b/sw=sw or para_crawl/ende=en-de, with @FIELD or @FIELD1,FIELD2 where the "
-                "fields have other names"
+                f"tfds: cannot read {line!r}; write NAME:VERSION=LANG or NAME:VERSION=LANG1-LANG2, "
+                "such as wiki40b/th:1.3.0=th or para_crawl/ende:1.2.0=en-de, with @FIELD or "
+                "@FIELD1,FIELD2 where the fields have other names"
             )
         default = ("text",) if len(languages) == 1 else languages
         return cls(match["name"], tuple(languages), tuple(given or default))
@@ -70,12 +72,33 @@ class TfdsText:
 
 
 class LanguageTfdsSource(seqio.TfdsDataSource):
-    """A `seqio.TfdsDataSource` that says its languages, which `prepare` records."""
+    """A `seqio.TfdsDataSource` that says its languages and also works before it was downloaded.
+
+    SeqIO asks a data set for splits, sizes and files that TFDS knows only after generating it.
+    """
 
     def __init__(self, name: str, languages: Sequence[str]):
         """Makes the source; TFDS is asked at first use."""
         super().__init__(tfds_name=name)
         self.languages = tuple(languages)
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """Returns the splits; downloads and generates the data set if that was not done."""
+        if not self.tfds_dataset.info.splits:
+            self.tfds_dataset.builder.download_and_prepare()
+        return tuple(self.tfds_dataset.info.splits)
+
+    def list_shards(self, split: str) -> Sequence[str]:
+        """Returns the files of a split; downloads and generates the data set if need be."""
+        if split not in self.splits:
+            raise ValueError(f"{self.tfds_dataset.name} has no split {split!r}: {self.splits}")
+        return super().list_shards(split)
+
+    def num_input_examples(self, split: str) -> int | None:
+        """Returns the examples of a split, None as long as the data set is not generated."""
+        known = self.tfds_dataset.info.splits
+        return super().num_input_examples(split) if split in known else None
 
 
 def register(
@@ -116,7 +139,8 @@ def register_all(
     """
     if not lines:
         raise ValueError(
-            "tfds: no data set given; name some, such as --tfds=wiki40b/sw=sw,para_crawl/ende=en-de"
+            "tfds: no data set given; name some, such as "
+            "--tfds=wiki40b/th:1.3.0=th,para_crawl/ende:1.2.0=en-de"
         )
     shared = features.as_vocabulary(vocabulary)
     groups: dict[str, list[str]] = {}

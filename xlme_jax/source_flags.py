@@ -22,7 +22,9 @@ flags.DEFINE_string("bitext_dir", None, "Folder of pair files (default: $BITEXT_
 flags.DEFINE_list("languages", [], "Keep to these languages (default: all; cldr: en,ru,zh).")
 flags.DEFINE_list("pairs", [], "Keep to these pairs, such as en-sw (default: all).")
 flags.DEFINE_string("pivot", None, "Keep to pairs with this language, such as en.")
-flags.DEFINE_list("tfds", [], "TFDS data sets, such as wiki40b/sw=sw or para_crawl/ende=en-de.")
+flags.DEFINE_list(
+    "tfds", [], "TFDS data sets, such as wiki40b/th:1.3.0=th or para_crawl/ende:1.2.0=en-de."
+)
 flags.DEFINE_list("modules", [], "Python modules that register further SeqIO tasks.")
 flags.DEFINE_list("cldr_kinds", list(cldr.KINDS), "Kinds of cldr phrases.")
 flags.DEFINE_integer("cldr_documents", 2000, "Training documents per cldr language.", 0)

@@ -87,7 +87,8 @@ class PrepareConfig:
       languages: Keep to these languages; empty: all found.
       pairs: Keep to these pairs ("en-sw"); empty: all found.
       pivot: Keep to pairs with this language ("en": English-centric).
-      tfds: TFDS data sets, "wiki40b/sw=sw" or "para_crawl/ende=en-de"; see `tasks.tfds`.
+      tfds: TFDS data sets, "wiki40b/th:1.3.0=th" or "para_crawl/ende:1.2.0=en-de"; see
+        `tasks.tfds`.
       modules: Python modules that register further SeqIO tasks.
       max_document_chars: Longer documents are cut.
       max_pair_tokens: Longer pairs (`<s> e </s> f </s>`) are skipped and counted.
@@ -191,20 +192,18 @@ def prepare(config: PrepareConfig) -> list[prepared.TaskInfo]:
     output = Path(config.output)
     vocabulary = resolve_vocabulary(config)
     _check_same_vocabulary(output, vocabulary)
-    output.mkdir(parents=True, exist_ok=True)
     model = output / prepared_format.VOCABULARY_FILE
-    write_vocabulary(vocabulary, model)
-
     jobs = execution.list_jobs(config, str(model), vocabulary.digest)
+    write_vocabulary(vocabulary, model)
     rows = {job: row for job in jobs if (row := _finished(output, job))}
     pending = [job for job in jobs if job not in rows]
     _say(f"{output}: {len(jobs)} tasks, {len(rows)} of them done already, {vocabulary.size:,} ids")
+    _retire(output, jobs, pending)
     rows |= _run(config, str(model), pending)
     table = [rows[job] for job in jobs if rows[job].examples]
     if len(table) < len(jobs):
         empty = sorted({job.name for job in jobs if not rows[job].examples})
         _say(f"Left out, since their files have no unit in common: {', '.join(empty)}")
-    _warn_about_dropped(output, table)
     prepared.write_dataset(output, table, model, vocabulary.size)
     _write_json(output / _SETTINGS_FILE, settings(config))
     shutil.rmtree(output / ".parts", ignore_errors=True)
@@ -321,18 +320,18 @@ def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
         )
 
 
-def _warn_about_dropped(output: Path, table: Sequence[prepared.TaskInfo]) -> None:
+def _retire(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
+    """Says which tasks leave an earlier data set; removes its `dataset.json` if shards will change."""
+    file = output / prepared_format.DATASET_FILE
     try:
-        before = json.loads((output / prepared_format.DATASET_FILE).read_bytes())["tasks"]
+        before = {(r["name"], r["split"]) for r in json.loads(file.read_bytes())["tasks"]}
     except (OSError, ValueError, KeyError):
         return
-    kept = {(row.name, row.split) for row in table}
-    dropped = sorted({row["name"] for row in before if (row["name"], row["split"]) not in kept})
+    dropped = sorted({name for name, _ in before - {(job.name, job.split) for job in jobs}})
     if dropped:
-        _say(
-            "No longer part of the data set, since this command does not name them: "
-            f"{', '.join(dropped)}"
-        )
+        _say(f"This command does not name {', '.join(dropped)}: no longer part of the data set.")
+    if before & {(job.name, job.split) for job in pending}:
+        file.unlink()
 
 
 # --- Running what is left. ---

@@ -1,0 +1,346 @@
+import dataclasses
+import json
+import lzma
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xlme_jax.data import cldr, preparation
+from xlme_jax.data.preparation import CldrCorpus, PrepareConfig, prepare
+from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.data.text import DataError
+from xlme_jax.data.vocabulary import (
+    Vocabulary,
+    VocabularyError,
+    train_vocabulary,
+    write_vocabulary,
+)
+
+pytest.importorskip("seqio")
+preparation.import_tasks()
+
+from tasks import execution  # noqa: E402
+
+DOCUMENTS = {
+    language: [f"{word} {i} one.\n{word} {i} two." for i in range(40)]
+    for language, word in (("en", "House"), ("sw", "Nyumba"))
+}
+PAIRS = [(f"The house {i}.", f"Nyumba {i}.") for i in range(30)]
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("raw")
+    for name in ("mono", "pairs"):
+        (folder / name).mkdir()
+    for language, documents in DOCUMENTS.items():
+        text = "\n\n".join(documents).encode()
+        if language == "en":
+            text += b"\n\nbad \xff\xfe line\n"
+        (folder / "mono" / f"{language}.txt.xz").write_bytes(lzma.compress(text))
+    lines = [f"{e}\t{f}" for e, f in PAIRS]
+    lines[3:3] = ["only one side\t", "long " * 300 + "\tndefu"]
+    (folder / "pairs" / "x.en-sw.tsv").write_text("\n".join(lines) + "\n")
+    (folder / "pairs" / "y.en-sw.en").write_text("More.\nAnd more.\n")
+    (folder / "pairs" / "y.en-sw.sw").write_text("Zaidi.\nNa zaidi.\n")
+    texts = [*DOCUMENTS["en"], *DOCUMENTS["sw"], *(side for pair in PAIRS for side in pair)]
+    vocabulary = train_vocabulary(texts, 300, byte_fallback=False, allow_smaller=True)
+    write_vocabulary(vocabulary, folder / "vocabulary.model")
+    return folder
+
+
+@pytest.fixture
+def config(raw, tmp_path):
+    return PrepareConfig(
+        output=str(tmp_path / "out"),
+        tasks=("cc100", "bitext"),
+        vocabulary=str(raw / "vocabulary.model"),
+        cc100_dir=str(raw / "mono"),
+        bitext_dir=str(raw / "pairs"),
+        workers=1,
+    )
+
+
+def cldr_config(output, **options):
+    corpus = CldrCorpus(
+        cldr.CldrConfig(("en", "ru"), kinds=("date", "territory_list"), inventory=40),
+        documents=4,
+        pairs=50,
+        validation_pairs=10,
+    )
+    return PrepareConfig(str(output), cldr=corpus, vocabulary_size=300, workers=1, **options)
+
+
+def contents(folder):
+    folder = Path(folder)
+    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+def without_fingerprints(folder):
+    rows = json.loads((Path(folder) / "dataset.json").read_text())["tasks"]
+    return [{k: v for k, v in row.items() if k != "fingerprint"} for row in rows]
+
+
+def test_documents_become_running_text_and_pairs_records(config):
+    prepare(config)
+    dataset = PreparedDataset.load(config.output)
+    vocabulary = Vocabulary.load(config.vocabulary)
+    assert (dataset.vocabulary_size, dataset.vocabulary_path.read_bytes()) == (
+        vocabulary.size,
+        vocabulary.model,
+    )
+    assert [task.name for task in dataset.tasks] == ["bitext_en_sw", "cc100_en", "cc100_sw"]
+    task = dataset.task("cc100_sw")
+    expected = [i for text in DOCUMENTS["sw"] for i in (0, *vocabulary.encode(text), 2)]
+    assert (task.kind, task.languages, task.examples) == ("monolingual", ("sw",), 40)
+    assert np.concatenate(dataset.records(task)).tolist() == expected
+    task = dataset.task("bitext_en_sw")
+    encoded = [(vocabulary.encode(e), vocabulary.encode(f)) for e, f in PAIRS]
+    encoded += [(vocabulary.encode("More."), vocabulary.encode("Zaidi."))]
+    encoded += [(vocabulary.encode("And more."), vocabulary.encode("Na zaidi."))]
+    records = [record.tolist() for record in dataset.records(task)]
+    assert sorted(records) == sorted([0, *e, 2, *f, 2] for e, f in encoded)
+    assert (task.kind, task.languages, task.examples) == ("bitext", ("en", "sw"), len(encoded))
+
+
+def test_what_is_skipped_is_counted_and_said(config, capfd):
+    prepare(config)
+    skipped = {row.name: row.skipped for row in PreparedDataset.load(config.output).tasks}
+    assert skipped["cc100_en"] == {"invalid UTF-8": 1}
+    assert skipped["cc100_sw"] == {}
+    assert skipped["bitext_en_sw"] == {"empty side": 1, "longer than 510 tokens": 1}
+    said = capfd.readouterr().err
+    assert "skipped in cc100_en (train): 1 invalid UTF-8" in said
+
+
+def test_an_interrupted_run_goes_on(config, monkeypatch, raw, tmp_path):
+    done = []
+    original = execution.run_unit
+
+    def run_unit(settings, model, unit, report):
+        if len(done) == 1:
+            raise KeyboardInterrupt
+        done.append(unit.job.name)
+        return original(settings, model, unit, report)
+
+    monkeypatch.setattr(execution, "run_unit", run_unit)
+    config = dataclasses.replace(config, tasks=("cc100",))
+    with pytest.raises(KeyboardInterrupt):
+        prepare(config)
+    assert not (Path(config.output) / "dataset.json").exists()
+    assert not preparation.is_prepared(config)
+    done.append("never again")
+    prepare(config)
+    assert {done[0], done[2]} == {"cc100_en", "cc100_sw"} and len(done) == 3
+    assert preparation.is_prepared(config)
+    whole = dataclasses.replace(config, output=str(tmp_path / "whole"))
+    prepare(whole)
+    assert contents(whole.output) == contents(config.output)
+
+
+def test_only_what_changed_is_done_again(config, raw, tmp_path, monkeypatch):
+    mono = tmp_path / "mono"
+    shutil.copytree(raw / "mono", mono)
+    config = dataclasses.replace(config, tasks=("cc100",), cc100_dir=str(mono))
+    prepare(config)
+    before = contents(config.output)
+    done = []
+    original = execution.run_unit
+    monkeypatch.setattr(
+        execution,
+        "run_unit",
+        lambda c, m, unit, r: (done.append(unit.job.name), original(c, m, unit, r))[1],
+    )
+    prepare(config)
+    assert not done and contents(config.output) == before
+    (mono / "sw.txt.xz").write_bytes(lzma.compress(b"Nyumba moja tu.\n"))
+    prepare(config)
+    assert done == ["cc100_sw"]
+    assert PreparedDataset.load(config.output).task("cc100_sw").examples == 1
+
+
+def test_beam_writes_the_same_bytes(config, tmp_path, monkeypatch):
+    pytest.importorskip("apache_beam")
+    # Several parts, so that their order matters.
+    monkeypatch.setattr(execution, "PART_TEXTS", {"monolingual": 15, "bitext": 7})
+    prepare(config)
+    on_beam = dataclasses.replace(
+        config,
+        output=str(tmp_path / "beam"),
+        runner="DirectRunner",
+        runner_options=("--direct_num_workers=1",),
+    )
+    prepare(on_beam)
+    assert len(PreparedDataset.load(config.output).task("cc100_sw").shards) == 3
+    assert contents(on_beam.output) == contents(config.output)
+
+
+def test_two_workers_write_the_same_bytes(config, tmp_path):
+    prepare(config)
+    two = dataclasses.replace(config, output=str(tmp_path / "two"), workers=2)
+    prepare(two)
+    assert contents(two.output) == contents(config.output)
+
+
+def test_the_embedded_corpus_trains_its_vocabulary_and_holds_phrases_out(tmp_path):
+    config = cldr_config(tmp_path / "out")
+    prepare(config)
+    dataset = PreparedDataset.load(config.output)
+    vocabulary = Vocabulary.load(dataset.vocabulary_path)
+    rows = {(row.name, row.split): row.examples for row in dataset.tasks}
+    assert rows == {
+        ("cldr_en", "train"): 4,
+        ("cldr_ru", "train"): 4,
+        ("cldr_bitext_en_ru", "train"): 50,
+        ("cldr_bitext_en_ru", "validation"): 10,
+    }
+    assert vocabulary.size == dataset.vocabulary_size <= 300
+    pairs = list(cldr.pairs(config.cldr.config, "en", "ru", "validation", 10))
+    expected = [[0, *vocabulary.encode(e), 2, *vocabulary.encode(f), 2] for e, f in pairs]
+    task = dataset.task("cldr_bitext_en_ru", "validation")
+    assert [record.tolist() for record in dataset.records(task)] == expected
+    assert not any(vocabulary.unk_id in record for record in expected)
+    assert preparation.is_prepared(config)
+    assert not preparation.is_prepared(dataclasses.replace(config, vocabulary_size=299))
+
+
+def test_settings_that_change_the_text_make_it_anew(tmp_path):
+    config = cldr_config(tmp_path / "out")
+    vocabulary = tmp_path / "v.model"
+    write_vocabulary(preparation.resolve_vocabulary(config), vocabulary)
+    config = dataclasses.replace(config, vocabulary=str(vocabulary))
+    prepare(config)
+    more = dataclasses.replace(config, cldr=dataclasses.replace(config.cldr, pairs=60))
+    prepare(more)
+    assert PreparedDataset.load(config.output).task("cldr_bitext_en_ru").examples == 60
+
+
+def test_tfds_sets_are_prepared(config, tmp_path):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    import seqio
+
+    class TinyPairs(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            features = tfds.features.Translation(["en", "sw"])
+            return tfds.core.DatasetInfo(builder=self, features=features)
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples()}
+
+        def _generate_examples(self):
+            for i, (e, f) in enumerate(PAIRS):
+                yield i, {"en": e, "sw": f}
+
+    TinyPairs(data_dir=tmp_path / "tfds").download_and_prepare()
+    seqio.set_tfds_data_dir_override(str(tmp_path / "tfds"))
+    try:
+        tiny = ("tiny_pairs:1.0.0=en-sw",)
+        prepare(dataclasses.replace(config, tasks=("tfds",), tfds=tiny))
+    finally:
+        seqio.set_tfds_data_dir_override(None)
+    dataset = PreparedDataset.load(config.output)
+    vocabulary = Vocabulary.load(config.vocabulary)
+    task = dataset.task("tfds_tiny_pairs")
+    assert (task.examples, task.languages) == (len(PAIRS), ("en", "sw"))
+    expected = [[0, *vocabulary.encode(e), 2, *vocabulary.encode(f), 2] for e, f in PAIRS]
+    assert sorted(r.tolist() for r in dataset.records(task)) == sorted(expected)
+
+
+def test_what_cannot_be_prepared_is_named(config, raw, tmp_path):
+    def fails(error, match, **changes):
+        with pytest.raises(error, match=match):
+            prepare(dataclasses.replace(config, **changes))
+
+    fails(DataError, "nowhere", cc100_dir=str(tmp_path / "nowhere"))
+    fails(DataError, "cc100_dir", cc100_dir=None)
+    fails(DataError, "xx", tasks=("cc100",), languages=("en", "xx"))
+    fails(DataError, "sw-zu", tasks=("bitext",), pairs=("en-sw", "sw-zu"))
+    fails(VocabularyError, "train_vocabulary --tasks=cc100,bitext", vocabulary=None)
+    fails(VocabularyError, "No vocabulary at", vocabulary=str(tmp_path / "none.model"))
+    fails(ValueError, "unknown task 'cc10'.*cc100", tasks=("cc10",))
+    assert not (tmp_path / "out" / "dataset.json").exists()
+    empty = tmp_path / "mono"
+    empty.mkdir()
+    (empty / "yo.txt").write_text("\n\n")
+    fails(DataError, r"yo\.txt", tasks=("cc100",), cc100_dir=str(empty))
+    (empty / "yo.txt").unlink()
+    damaged = lzma.compress("\n".join(map(str, np.random.default_rng(0).random(20_000))).encode())
+    (empty / "yo.txt.xz").write_bytes(damaged[: len(damaged) // 2])
+    fails(DataError, r"yo\.txt\.xz.*truncated", tasks=("cc100",), cc100_dir=str(empty))
+
+
+def test_another_vocabulary_for_the_same_folder_is_refused(config, tmp_path):
+    prepare(config)
+    other = tmp_path / "other.model"
+    write_vocabulary(
+        train_vocabulary([*DOCUMENTS["en"]], 60, byte_fallback=False, allow_smaller=True), other
+    )
+    with pytest.raises(VocabularyError, match="holds data of another vocabulary"):
+        prepare(dataclasses.replace(config, vocabulary=str(other)))
+
+
+def test_pairs_that_share_no_unit_are_left_out(config, tmp_path, capfd):
+    folder = tmp_path / "multiway"
+    folder.mkdir()
+    (folder / "ids.txt").write_text("a\nb\n")
+    for language, text in (("en", "One.\nTwo.\n"), ("sw", "Moja.\n\n"), ("fr", "\nDeux.\n")):
+        (folder / f"{language}.txt").write_text(text)
+    config = dataclasses.replace(config, tasks=("bitext",), bitext_dir=str(folder))
+    prepare(config)
+    assert [t.name for t in PreparedDataset.load(config.output).tasks] == [
+        "bitext_en_fr",
+        "bitext_en_sw",
+    ]
+    assert "no unit in common: bitext_fr_sw" in capfd.readouterr().err
+    with pytest.raises(DataError, match=r"bitext_fr_sw \(fr-sw, train\) has no text"):
+        prepare(dataclasses.replace(config, pairs=("fr-sw",)))
+
+
+def run_command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+
+
+def test_the_commands(raw, tmp_path):
+    model, output = tmp_path / "v.model", tmp_path / "out"
+    files = [f"--cc100_dir={raw / 'mono'}", f"--bitext_dir={raw / 'pairs'}", "--tasks=cc100,bitext"]
+    done = run_command(
+        "xlme_jax.train_vocabulary", *files, "--size=110", "--nobyte_fallback", f"--output={model}"
+    )
+    assert done.returncode == 0, done.stderr
+    assert Vocabulary.load(model).size == 110
+    done = run_command("xlme_jax.prepare", *files, f"--vocabulary={model}", f"--output={output}")
+    assert done.returncode == 0, done.stderr
+    assert PreparedDataset.load(output).vocabulary_size == 110
+    failed = run_command("xlme_jax.prepare", "--tasks=cc100", f"--output={output}2")
+    assert failed.returncode == 1
+    assert "Traceback" not in failed.stderr and "train_vocabulary" in failed.stderr
+
+
+def test_a_data_set_whose_shards_change_is_none_until_it_is_whole(config, monkeypatch, capfd):
+    prepare(config)
+    fewer = dataclasses.replace(config, tasks=("cc100",), languages=("sw",))
+    prepare(fewer)
+    said = capfd.readouterr().err
+    assert "does not name bitext_en_sw, cc100_en" in said
+    assert [task.name for task in PreparedDataset.load(config.output).tasks] == ["cc100_sw"]
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(execution, "run_unit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(dataclasses.replace(fewer, max_document_chars=50))
+    with pytest.raises(ValueError, match="no prepared data set"):
+        PreparedDataset.load(config.output)
