@@ -1,7 +1,7 @@
 """Generator and discriminator, and what they share."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from xlme_jax.model.encoder import Encoder, EncoderConfig, weight_init
 from xlme_jax.model.heads import MLMHead, PositionTable, RTDHead, TokenTable, embed
+from xlme_jax.model.parameters import ZEROS
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, vocabulary_head
 
 Rows = Mapping[str, jax.Array]
@@ -25,10 +26,10 @@ class MaskedLM(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     def setup(self):
-        config, init = self.config, weight_init(self.config)
-        self.tokens = TokenTable(self.vocab_size, self.embedding_size, init)
+        config, initializer = self.config, weight_init(self.config)
+        self.tokens = TokenTable(self.vocab_size, self.embedding_size, initializer)
         if config.absolute_positions:
-            self.positions = PositionTable(config.max_length, self.embedding_size, init)
+            self.positions = PositionTable(config.max_length, self.embedding_size, initializer)
         self.encoder = Encoder(config, self.dtype)
         self.head = MLMHead(config, self.vocab_size, self.embedding_size, self.dtype)
 
@@ -36,7 +37,7 @@ class MaskedLM(nn.Module):
         """Token table [Vp, E] and position table [max_length, E], if there is one."""
         return self.tokens(), self.positions() if self.config.absolute_positions else None
 
-    def encode(self, rows: Rows, **options) -> jax.Array | list[jax.Array]:
+    def encode(self, rows: Rows, **options: bool) -> Any:
         """Encodes rows of token ids; options and result as for `Encoder`."""
         embedded = embed(rows["tokens"], rows["positions"], *self.tables())
         return self.encoder(embedded, rows["segment_ids"], **options)
@@ -85,12 +86,12 @@ class Discriminator(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     def setup(self):
-        config, init = self.config, weight_init(self.config)
+        config, initializer = self.config, weight_init(self.config)
         if self.sharing in ("none", "gdes"):
-            table_init = nn.initializers.zeros if self.sharing == "gdes" else init
+            table_init = ZEROS if self.sharing == "gdes" else initializer
             self.tokens = TokenTable(self.vocab_size, config.hidden_size, table_init)
         if config.absolute_positions and self.sharing != "tokens+positions":
-            self.positions = PositionTable(config.max_length, config.hidden_size, init)
+            self.positions = PositionTable(config.max_length, config.hidden_size, initializer)
         self.encoder = Encoder(config, self.dtype)
         self.head = RTDHead(config, self.head_kind, self.dtype)
 
@@ -105,9 +106,7 @@ class Discriminator(nn.Module):
             return tokens, None
         return tokens, positions if self.sharing == "tokens+positions" else self.positions()
 
-    def encode(
-        self, rows: Rows, generator_tables: Tables, **options
-    ) -> jax.Array | list[jax.Array]:
+    def encode(self, rows: Rows, generator_tables: Tables, **options: bool) -> Any:
         """Encodes rows of token ids; options and result as for `Encoder`."""
         tables = self.tables(generator_tables)
         embedded = embed(rows["tokens"], rows["positions"], *tables)

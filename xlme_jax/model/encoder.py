@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from xlme_jax.model.parameters import ONES, ZEROS, Initializer, parameter
 from xlme_jax.model.relative_bias import Gate, RelativeBiasTable
 from xlme_jax.ops.attention import attention
 
@@ -89,7 +90,7 @@ class EncoderConfig:
                 raise ValueError(f"Encoder.{name} = {getattr(self, name)} must lie in [0, 1).")
 
 
-def weight_init(config: EncoderConfig) -> nn.initializers.Initializer:
+def weight_init(config: EncoderConfig) -> Initializer:
     """Normal initialisation of every weight and embedding (std .02 in all the papers)."""
     return nn.initializers.normal(config.init_std)
 
@@ -99,8 +100,8 @@ def layer_norm(config: EncoderConfig, dtype: jnp.dtype, name: str | None = None)
     return nn.LayerNorm(
         epsilon=config.layer_norm_eps,
         dtype=dtype,
-        scale_init=nn.with_logical_partitioning(nn.initializers.ones, ("norm",)),
-        bias_init=nn.with_logical_partitioning(nn.initializers.zeros, ("norm",)),
+        scale_init=nn.with_logical_partitioning(ONES, ("norm",)),
+        bias_init=nn.with_logical_partitioning(ZEROS, ("norm",)),
         name=name,
     )
 
@@ -162,15 +163,9 @@ class Projection(nn.Module):
         self, x: jax.Array, kernel_shape: tuple[int, ...], bias_shape: tuple[int, ...]
     ) -> jax.Array:
         """Contracts `x` with the kernel as `equation` says and adds the bias."""
-        kernel = self.param(
-            "kernel",
-            nn.with_logical_partitioning(weight_init(self.config), self.axes),
-            kernel_shape,
-        )
+        kernel = parameter(self, "kernel", weight_init(self.config), kernel_shape, self.axes)
         bias_axes = self.axes[-len(bias_shape) :] if len(bias_shape) > 1 else ("norm",)
-        bias = self.param(
-            "bias", nn.with_logical_partitioning(nn.initializers.zeros, bias_axes), bias_shape
-        )
+        bias = parameter(self, "bias", ZEROS, bias_shape, bias_axes)
         y = jnp.einsum(self.equation, x.astype(self.dtype), kernel.astype(self.dtype))
         return y + bias.astype(self.dtype)
 
@@ -199,7 +194,7 @@ def dense(
         size,
         dtype=dtype,
         kernel_init=nn.with_logical_partitioning(weight_init(config), axes),
-        bias_init=nn.with_logical_partitioning(nn.initializers.zeros, (bias_axis,)),
+        bias_init=nn.with_logical_partitioning(ZEROS, (bias_axis,)),
         name=name,
     )
 
@@ -304,4 +299,4 @@ class Encoder(nn.Module):
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(config, self.dtype, deterministic, keep, name="layers")
         last, outputs = stack(x, segment_ids, distance_bias)
-        return [x, *outputs[:-1], last] if keep else [x, last]
+        return [x, last] if outputs is None else [x, *outputs[:-1], last]

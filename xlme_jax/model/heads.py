@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from xlme_jax.model.encoder import EncoderConfig, dense, layer_norm, weight_init
+from xlme_jax.model.parameters import ZEROS, Initializer, parameter
 from xlme_jax.ops.vocabulary_head import padded_size
 
 
@@ -15,13 +16,13 @@ class TokenTable(nn.Module):
 
     vocab_size: int
     size: int
-    init: nn.initializers.Initializer
+    initializer: Initializer
 
     @nn.compact
     def __call__(self) -> jax.Array:
         """The whole table, float32."""
-        init = nn.with_logical_partitioning(self.init, ("vocab", "table_embed"))
-        return self.param("embedding", init, (padded_size(self.vocab_size), self.size))
+        shape = (padded_size(self.vocab_size), self.size)
+        return parameter(self, "embedding", self.initializer, shape, ("vocab", "table_embed"))
 
 
 class PositionTable(nn.Module):
@@ -29,13 +30,13 @@ class PositionTable(nn.Module):
 
     max_length: int
     size: int
-    init: nn.initializers.Initializer
+    initializer: Initializer
 
     @nn.compact
     def __call__(self) -> jax.Array:
         """The whole table, float32."""
-        init = nn.with_logical_partitioning(self.init, (None, "table_embed"))
-        return self.param("embedding", init, (self.max_length, self.size))
+        shape = (self.max_length, self.size)
+        return parameter(self, "embedding", self.initializer, shape, (None, "table_embed"))
 
 
 def embed(
@@ -66,11 +67,7 @@ class MLMHead(nn.Module):
             hidden
         )
         x = layer_norm(self.config, self.dtype, "norm")(nn.gelu(x, approximate=False))
-        bias = self.param(
-            "bias",
-            nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",)),
-            (padded_size(self.vocab_size),),
-        )
+        bias = parameter(self, "bias", ZEROS, (padded_size(self.vocab_size),), ("vocab",))
         return x, bias
 
 
@@ -87,18 +84,16 @@ class RTDHead(nn.Module):
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """[B, L, D] -> float32[B, L]."""
-        init = nn.initializers.zeros
+        initializer = ZEROS
         if self.kind == "dense":
             config = self.config
             hidden = dense(config, config.hidden_size, ("embed", "mlp"), self.dtype, "dense")(
                 hidden
             )
             hidden = nn.gelu(hidden, approximate=False)
-            init = weight_init(config)
-        kernel = self.param(
-            "kernel", nn.with_logical_partitioning(init, ("norm",)), hidden.shape[-1:]
-        )
-        bias = self.param("bias", nn.initializers.zeros, ())
+            initializer = weight_init(config)
+        kernel = parameter(self, "kernel", initializer, hidden.shape[-1:], ("norm",))
+        bias = parameter(self, "bias", ZEROS, (), ())
         logits = jnp.einsum(
             "bld,d->bl",
             hidden,

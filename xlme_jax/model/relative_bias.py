@@ -1,11 +1,11 @@
 """The gated relative position bias of XLM-E (Sec. 3.3): a learned bias per distance, and its gate."""
 
-from collections.abc import Callable
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from xlme_jax.model.parameters import ONES, Initializer, parameter
 
 
 def distance_buckets(length: int, num_buckets: int, max_distance: int) -> np.ndarray:
@@ -43,16 +43,13 @@ class RelativeBiasTable(nn.Module):
     num_heads: int
     num_buckets: int
     max_distance: int
-    init: Callable[..., jax.Array]
+    initializer: Initializer
 
     @nn.compact
     def __call__(self, length: int) -> jax.Array:
         """Looks the bias of every distance in a row of `length` tokens up."""
-        table = self.param(
-            "table",
-            nn.with_logical_partitioning(self.init, ("buckets", "heads")),
-            (self.num_buckets, self.num_heads),
-        )
+        shape = (self.num_buckets, self.num_heads)
+        table = parameter(self, "table", self.initializer, shape, ("buckets", "heads"))
         buckets = distance_buckets(length, self.num_buckets, self.max_distance)
         # A one-hot product: the gradient of a gather would be a scatter-add of many to few.
         one_hot = jax.nn.one_hot(buckets, self.num_buckets, dtype=table.dtype)
@@ -83,16 +80,13 @@ def gate_value(q: jax.Array, u: jax.Array, v: jax.Array, w: jax.Array) -> jax.Ar
 class Gate(nn.Module):
     """The parameters u, v, w of one layer's gate, per head; w starts at 1."""
 
-    init: Callable[..., jax.Array]
+    initializer: Initializer
 
     @nn.compact
     def __call__(self, q: jax.Array) -> jax.Array:
         """Gate [B, L, H] of queries [B, L, H, K]."""
         shape = q.shape[-2:]
-        vector = nn.with_logical_partitioning(self.init, ("heads", "kv"))
-        u = self.param("u", vector, shape)
-        v = self.param("v", vector, shape)
-        w = self.param(
-            "w", nn.with_logical_partitioning(nn.initializers.ones, ("heads",)), shape[:1]
-        )
+        u = parameter(self, "u", self.initializer, shape, ("heads", "kv"))
+        v = parameter(self, "v", self.initializer, shape, ("heads", "kv"))
+        w = parameter(self, "w", ONES, shape[:1], ("heads",))
         return gate_value(q, u, v, w)

@@ -150,12 +150,13 @@ class XLME:
         self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Aux, Metrics]]:
         """This batch's share of the sum of both losses over the streams."""
-        loss, metrics = jnp.zeros(()), {}
+        loss = jnp.zeros(())
+        metrics: Metrics = {}
         for name in self.streams:
             rows = batch[name]
             mask_rng, generator_rng, discriminator_rng = jax.random.split(stream_rng(rng, name), 3)
             masked = MaskedBatch.draw(self.config.masking, rows, mask_rng, self.vocab_size)
-            prediction = self.model.apply(
+            prediction: Any = self.model.apply(
                 {"params": params},
                 masked.rows,
                 masked.positions,
@@ -169,7 +170,7 @@ class XLME:
             replaced = masking.replace(
                 rows["tokens"], masked.positions, masked.is_masked, prediction.sample
             )
-            logits = self.model.apply(
+            logits: Any = self.model.apply(
                 {"params": params},
                 {**rows, "tokens": jax.lax.stop_gradient(replaced)},
                 deterministic=False,
@@ -187,7 +188,8 @@ class XLME:
 
     def encode(self, params: Params, rows: Mapping[str, jax.Array]) -> list[jax.Array]:
         """Hidden states of the discriminator: embeddings, then each layer, [B, L, D]."""
-        return self.model.apply({"params": params}, rows, method=Electra.encode)
+        states: Any = self.model.apply({"params": params}, rows, method=Electra.encode)
+        return states
 
     def check(self, lengths: Mapping[str, int]) -> None:
         """ValueError if a row is longer than a position table."""
@@ -238,11 +240,12 @@ class XLM:
         self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Aux, Metrics]]:
         """This batch's share of MLM + TLM."""
-        loss, metrics = jnp.zeros(()), {}
+        loss = jnp.zeros(())
+        metrics: Metrics = {}
         for name in self.streams:
             mask_rng, dropout_rng = jax.random.split(stream_rng(rng, name))
             masked = MaskedBatch.draw(self.config.masking, batch[name], mask_rng, self.vocab_size)
-            prediction = self.model.apply(
+            prediction: Any = self.model.apply(
                 {"params": params},
                 masked.rows,
                 masked.positions,
@@ -258,7 +261,10 @@ class XLM:
 
     def encode(self, params: Params, rows: Mapping[str, jax.Array]) -> list[jax.Array]:
         """Hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
-        return self.model.apply({"params": params}, rows, all_layers=True, method=MaskedLM.encode)
+        states: Any = self.model.apply(
+            {"params": params}, rows, all_layers=True, method=MaskedLM.encode
+        )
+        return states
 
     def check(self, lengths: Mapping[str, int]) -> None:
         """ValueError if a row is longer than the position table."""
@@ -412,7 +418,7 @@ def _masked_lm_flops(
     }
 
 
-def _example(vocab_size: int) -> tuple[Mapping[str, jax.Array], ...]:
+def _example(vocab_size: int) -> tuple[Any, ...]:
     """Arguments of the smallest shape, to make parameters with."""
     row = jnp.zeros((1, 2), jnp.int32)
     rows = {"tokens": row, "segment_ids": row + 1, "positions": row}

@@ -1,6 +1,6 @@
 """The state of a run and the pure function that advances it by one step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.struct
@@ -107,7 +107,7 @@ def accumulate(
     return gradient, aux, metrics
 
 
-def _number_rows(rows: dict[str, jax.Array]) -> dict[str, jax.Array]:
+def _number_rows(rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Adds each row's index in the global batch."""
     return {**rows, "rows": jnp.arange(next(iter(rows.values())).shape[0], dtype=jnp.int32)}
 
