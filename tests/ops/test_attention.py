@@ -1,0 +1,142 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from xlme_jax.ops.attention import attention, toeplitz
+
+BATCH, LENGTH, HEADS, WIDTH = 2, 7, 3, 4
+
+
+def inputs(seed=0, length=LENGTH):
+    """Queries, keys, values, segments (two and padding; one), bias by distance and gates."""
+    rng = np.random.default_rng(seed)
+    q, k, v = rng.normal(size=(3, BATCH, length, HEADS, WIDTH)).astype(np.float32)
+    segments = np.ones((BATCH, length), np.int32)
+    segments[0, 3:5], segments[0, 5:] = 2, 0
+    bias = rng.normal(size=(HEADS, 2 * length)).astype(np.float32)
+    gate = rng.uniform(0.5, 2, size=(BATCH, length, HEADS)).astype(np.float32)
+    return q, k, v, segments, bias, gate
+
+
+def naive(q, k, v, segments, bias=None, gate=None):
+    """A query at a time, in float64, over the keys of its own segment only."""
+    output = np.zeros(v.shape)
+    for b, i, h in np.ndindex(BATCH, q.shape[1], HEADS):
+        keys = [j for j in range(q.shape[1]) if segments[b, j] == segments[b, i]]
+        scores = []
+        for j in keys:
+            score = float(q[b, i, h].astype(np.float64) @ k[b, j, h]) / math.sqrt(WIDTH)
+            if bias is not None:
+                factor = 1.0 if gate is None else float(gate[b, i, h])
+                score += factor * float(bias[h, (j - i) % (2 * q.shape[1])])
+            scores.append(score)
+        weights = np.exp(np.array(scores) - max(scores))
+        weights /= weights.sum()
+        output[b, i, h] = sum(w * v[b, j, h] for w, j in zip(weights, keys))
+    return output
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 16])
+def test_toeplitz_equals_a_gather(length):
+    by_distance = np.arange(HEADS * 2 * length, dtype=np.float32).reshape(HEADS, -1)
+    i, j = np.indices((length, length))
+    expected = by_distance[:, (j - i) % (2 * length)]
+    np.testing.assert_array_equal(toeplitz(jnp.asarray(by_distance)), expected)
+
+
+def test_gradient_of_toeplitz_sums_each_distance():
+    gradient = jax.grad(lambda x: toeplitz(x).sum())(jnp.zeros((1, 8)))
+    # Distances 0, 1, 2, 3, (-4), -3, -2, -1 in rows of 4.
+    assert gradient[0].tolist() == [4, 3, 2, 1, 0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("with_gate", [True, False])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_equals_a_naive_loop(with_bias, with_gate):
+    q, k, v, segments, bias, gate = inputs()
+    bias = bias if with_bias else None
+    gate = gate if with_gate else None
+    expected = naive(q, k, v, segments, bias, gate if with_bias else None)
+    actual = attention(q, k, v, segments, bias, gate)
+    assert actual.dtype == jnp.float32
+    np.testing.assert_allclose(actual, expected, atol=2e-6)
+
+
+def test_float64_is_exact():
+    q, k, v, segments, bias, gate = inputs()
+    with jax.enable_x64(True):
+        arrays = [jnp.asarray(x, jnp.float64) for x in (q, k, v)]
+        actual = attention(*arrays, segments, bias.astype(float), gate.astype(float))
+        assert actual.dtype == jnp.float64
+        np.testing.assert_allclose(actual, naive(q, k, v, segments, bias, gate), atol=1e-13)
+
+
+def test_segments_are_isolated():
+    """Nothing that happens in one segment, or in the padding, reaches another one by a bit."""
+    q, k, v, segments, bias, gate = inputs()
+    before = np.asarray(attention(q, k, v, segments, bias, gate))
+    for array in (q, k, v, gate):
+        array[0, 3:] = 1e3 * np.random.default_rng(1).normal(size=array[0, 3:].shape)
+    after = np.asarray(attention(q, k, v, segments, bias, gate))
+    np.testing.assert_array_equal(before[0, :3], after[0, :3])
+    np.testing.assert_array_equal(before[1], after[1])
+    assert not np.allclose(before[0, 3:5], after[0, 3:5])
+
+
+def test_a_packed_segment_equals_a_row_of_its_own():
+    q, k, v, _, bias, gate = inputs(length=6)
+    packed = np.array([[1, 1, 2, 2, 2, 2]] * BATCH, np.int32)
+    whole = attention(q, k, v, packed, bias, gate)
+    # Distances -3 .. 3 of a row of 4, out of the row of 6.
+    shorter = np.concatenate([bias[:, :4], bias[:, 7:8], bias[:, 9:]], axis=1)
+    alone = attention(
+        q[:, 2:], k[:, 2:], v[:, 2:], packed[:, 2:], shorter.astype(np.float32), gate[:, 2:]
+    )
+    np.testing.assert_allclose(whole[:, 2:], alone, atol=1e-6)
+
+
+def test_rows_of_padding_alone_stay_finite():
+    q, k, v, segments, bias, gate = inputs()
+    segments[:] = 0
+
+    def total(q, k, v, bias, gate):
+        return attention(q, k, v, segments, bias, gate).sum()
+
+    value, gradients = jax.value_and_grad(total, argnums=range(5))(q, k, v, bias, gate)
+    assert np.isfinite(value) and all(np.isfinite(g).all() for g in gradients)
+
+
+def test_bfloat16_keeps_scores_in_float32():
+    q, k, v, segments, bias, gate = inputs()
+    low = [jnp.asarray(x, jnp.bfloat16) for x in (q, k, v)]
+    actual = attention(*low, segments, bias, gate)
+    assert actual.dtype == jnp.bfloat16
+    expected = naive(*(np.asarray(x, np.float32) for x in low), segments, bias, gate)
+    # Two roundings to 8 bits (weights, result): 2^-8 each of values up to 3.
+    np.testing.assert_allclose(np.asarray(actual, np.float32), expected, atol=0.03)
+
+
+def test_scores_far_apart_do_not_overflow():
+    q, k, v, segments, bias, gate = inputs()
+    actual = attention(q * 1e4, k * 1e4, v, segments, bias, gate)
+    assert np.isfinite(actual).all()
+    assert np.abs(actual).max() <= np.abs(v).max() * 1.0001
+
+
+def test_dropout_drops_weights_and_keeps_the_mean():
+    q, k, _, segments, _, _ = inputs()
+    v = np.ones((BATCH, LENGTH, HEADS, WIDTH), np.float32)
+
+    def dropped(key):
+        return attention(q, k, v, segments, dropout_rate=0.4, dropout_rng=key)
+
+    kept = attention(q, k, v, segments, dropout_rate=0.4, dropout_rng=None)
+    np.testing.assert_allclose(kept, 1.0, atol=1e-6)
+    draws = jax.vmap(dropped)(jax.random.split(jax.random.key(0), 2000))
+    assert not np.array_equal(draws[0], draws[1])
+    # The sum of the kept weights / .6 has mean 1 and standard deviation below sqrt(.4 / .6).
+    error = np.abs(np.asarray(draws).mean(axis=0) - 1.0)
+    assert error.max() < 5 * math.sqrt(0.4 / 0.6 / 2000)
