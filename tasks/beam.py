@@ -51,7 +51,8 @@ class EncodeShards(beam_utils.PreprocessTask):
         part_size = execution.PART_TEXTS[self._job.kind]
         texts = 0
         for example in super()._emit_examples(shard):
-            ids = execution.framed([np.asarray(example[name]) for name in names])
+            fields = [np.asarray(example[name]) for name in names]
+            (ids,) = execution.framed([(field, np.array([len(field)])) for field in fields])
             yield (number, texts // part_size), (texts, ids)
             texts += 1
         task = seqio.TaskRegistry.get(self._job.name)

@@ -26,8 +26,6 @@ from xlme_jax.token_ids import BOS_ID, EOS_ID
 PART_TEXTS = {"monolingual": 1 << 17, "bitext": 1 << 19}
 WRITERS = {"monolingual": prepared.MonolingualWriter, "bitext": prepared.BitextWriter}
 
-_BOS = np.array([BOS_ID], np.int32)
-_EOS = np.array([EOS_ID], np.int32)
 _registered: tuple[object, ...] | None = None
 _names: tuple[str, ...] = ()
 
@@ -233,11 +231,31 @@ def add_text(writer: prepared.TaskWriter, ids: np.ndarray | None) -> None:
         writer.add(ids)
 
 
-def framed(fields: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Returns `<s> text </s>` or `<s> e </s> f </s>`, or None if a field is empty."""
-    if not all(map(len, fields)):
-        return None
-    return np.concatenate([_BOS, *(part for ids in fields for part in (ids, _EOS))])
+def framed(columns: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray | None]:
+    """Puts `<s>` and `</s>` around texts: `<s> text </s>` or `<s> e </s> f </s>`.
+
+    Args:
+      columns: For each feature the ids of N texts one after another, and their lengths, int64[N].
+
+    Returns:
+      N arrays of ids; None where a text has no tokens.
+    """
+    lengths = np.stack([column_lengths for _, column_lengths in columns])
+    ends = np.cumsum(1 + (lengths + 1).sum(0))
+    starts = ends - 1 - (lengths + 1).sum(0)
+    framed_ids = np.full(ends[-1] if len(ends) else 0, EOS_ID, np.int32)
+    framed_ids[starts] = BOS_ID
+    positions = starts + 1
+    for values, length in columns:
+        # The k-th id of a text goes to the text's position + k.
+        first = np.cumsum(length) - length
+        framed_ids[np.arange(len(values)) + np.repeat(positions - first, length)] = values
+        positions = positions + length + 1
+    whole = lengths.all(0)
+    return [
+        framed_ids[start:end] if ok else None
+        for start, end, ok in zip(starts.tolist(), ends.tolist(), whole.tolist())
+    ]
 
 
 def field_names(kind: str) -> tuple[str, ...]:
@@ -256,6 +274,22 @@ def _encoded(
     task: seqio.Task, unit: preparation.Unit, report_progress: Callable[[int], None]
 ) -> Iterator[np.ndarray | None]:
     """Yields the framed ids of every text of a source shard, in order."""
+    for batch in _with_causes(task, _batches(task, unit).prefetch(2)):
+        ragged = [batch[name] for name in field_names(unit.job.kind)]
+        columns = [(ids.flat_values.numpy(), ids.row_lengths().numpy()) for ids in ragged]
+        texts = framed(columns)
+        yield from texts
+        report_progress(len(texts))
+
+
+def _batches(task: seqio.Task, unit: preparation.Unit) -> tf.data.Dataset:
+    """Returns a source shard of a task, tokenized, in ragged batches."""
+    steps = task.preprocessors[: -len(features.preprocessors())]
+    ours = isinstance(task.source, sources.TextSource | tfds_tasks.LanguageTfdsSource)
+    if ours:
+        # The examples of our tasks stay in the batches in which they are tokenized: to take them
+        # apart and together again costs TensorFlow more than SentencePiece needs to encode them.
+        task = task.replace(preprocessors=steps, output_features={})
     dataset = task.get_dataset(
         sequence_length=None,
         split=unit.job.split,
@@ -265,15 +299,10 @@ def _encoded(
         trim_output_features=False,
         try_in_mem_cache=False,
     )
-    names = field_names(unit.job.kind)
-    # Ragged batches, since handing single examples to Python would cost more than encoding them.
-    for batch in _with_causes(task, dataset.ragged_batch(features.BATCH_SIZE).prefetch(2)):
-        columns = [
-            np.split(batch[name].flat_values.numpy(), batch[name].row_splits.numpy()[1:-1])
-            for name in names
-        ]
-        yield from map(framed, zip(*columns))
-        report_progress(len(columns[0]))
+    if ours:
+        registered = seqio.TaskRegistry.get(unit.job.name)
+        return features.tokenized_batches(dataset, registered.output_features)
+    return dataset.ragged_batch(features.BATCH_SIZE)
 
 
 def _with_causes(task: seqio.Task, dataset: tf.data.Dataset) -> Iterator[Mapping[str, tf.Tensor]]:

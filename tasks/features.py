@@ -148,6 +148,27 @@ def tokenize(
     Returns:
       Examples with int32[tokens] instead; other fields are dropped.
     """
+
+    def dense(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        # After unbatch the parts of a ragged tensor are typed as ragged tensors of rank 0, which
+        # are slow in Python.
+        return {name: tf.ensure_shape(ids, [None]) for name, ids in example.items()}
+
+    return tokenized_batches(dataset, output_features).unbatch().map(dense)
+
+
+def tokenized_batches(
+    dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
+) -> tf.data.Dataset:
+    """Does the work of `tokenize`, but leaves the examples in batches.
+
+    Args:
+      dataset: As for `tokenize`.
+      output_features: As for `tokenize`.
+
+    Returns:
+      Batches of up to `BATCH_SIZE` examples, ragged int32[batch, (tokens)] for each feature.
+    """
     for feature in output_features.values():
         _ = feature.vocabulary.vocabulary  # says now, not from inside TensorFlow, what is missing
 
@@ -157,12 +178,7 @@ def tokenize(
             for name, feature in output_features.items()
         }
 
-    def dense(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        # After unbatch the parts of a ragged tensor are typed as ragged tensors of rank 0, which
-        # are slow in Python.
-        return {name: tf.ensure_shape(ids, [None]) for name, ids in example.items()}
-
-    return dataset.batch(BATCH_SIZE).map(encode).unbatch().map(dense)
+    return dataset.batch(BATCH_SIZE).map(encode)
 
 
 def preprocessors() -> list:

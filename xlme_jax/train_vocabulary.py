@@ -26,7 +26,9 @@ flags.adopt_module_key_flags(source_flags)
 _SIZE = flags.DEFINE_integer("size", 16_000, "Ids, those of <pad> and <mask> included.", 8)
 _OUTPUT = flags.DEFINE_string("output", "vocabulary.model", "File to write.")
 _ALPHA = flags.DEFINE_float("alpha", 0.7, "Exponent of the sampling over languages.", 0.0, 1.0)
-_BUDGET = flags.DEFINE_integer("sample_bytes", 50_000_000, "Text to train on, in bytes.", 1)
+_BUDGET = flags.DEFINE_integer(
+    "sample_bytes", None, "Text to train on; default: 1,500 bytes for each id (16k ids: 24 MB).", 1
+)
 _SEED = flags.DEFINE_integer("seed", 0, "Which of the texts are sampled.")
 _BYTE_FALLBACK = flags.DEFINE_bool(
     "byte_fallback", True, "Spell rare characters in UTF-8 bytes (256 ids); else they are unknown."
@@ -49,7 +51,8 @@ def main(argv: Sequence[str]) -> None:
     texts = vocabulary_text.find_text(source_flags.configuration(output="."))
     languages = vocabulary_text.languages_of(texts)
     print(f"{len(languages)} languages: {' '.join(languages)}", file=sys.stderr)
-    sample = vocabulary_text.sample_text(texts, _BUDGET.value, _ALPHA.value, _SEED.value)
+    budget = _BUDGET.value or 1500 * _SIZE.value
+    sample = vocabulary_text.sample_text(texts, budget, _ALPHA.value, _SEED.value)
     trained = vocabulary.train_vocabulary(
         vocabulary_text.progress_bar(sample),
         _SIZE.value,

@@ -321,7 +321,7 @@ def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
 
 
 def _retire(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
-    """Says which tasks leave an earlier data set; removes its `dataset.json` if shards will change."""
+    """Says which tasks leave an earlier data set; ends its validity if shards will change."""
     file = output / prepared_format.DATASET_FILE
     try:
         before = {(r["name"], r["split"]) for r in json.loads(file.read_bytes())["tasks"]}
