@@ -1,5 +1,6 @@
 """The embedded corpus: exact, held out, linked by construction, and what CLDR would write."""
 
+import dataclasses
 import datetime
 import doctest
 import itertools
@@ -389,3 +390,16 @@ def test_lists_from_gin_become_tuples():
 def test_docstring_example_holds():
     results = doctest.testmod(cldr)
     assert results.attempted == 2 and results.failed == 0
+
+
+def test_a_document_says_each_phrase_as_often_as_asked_with_its_items_rotated():
+    config = CldrConfig(("en", "ru"), ("language_list",), list_size=(2, 3), statements=2)
+    (document,) = documents(config, "ru", "train", 1, phrases_per_document=6)
+    lines = document.split("\n")
+    assert len(lines) == 6
+    items = [re.split(r", | и ", line) for line in lines]
+    for first, second in zip(items[::2], items[1::2]):
+        assert second == first[1:] + first[:1]
+    once = dataclasses.replace(config, statements=1)
+    (plain,) = documents(once, "ru", "train", 1, phrases_per_document=3)
+    assert lines[::2] == plain.split("\n")

@@ -108,6 +108,7 @@ class CldrConfig:
     heldout_every: int = 20
     distinct_names: bool = True
     multiway: bool = True
+    statements: int = 1
     seed: int = 0
 
     def __post_init__(self):
@@ -134,6 +135,8 @@ class CldrConfig:
                 f"cldr: `list_size` is {self.list_size}; give (smallest, largest), "
                 "1 <= smallest <= largest"
             )
+        if self.statements < 1:
+            raise ValueError(f"cldr: `statements` is {self.statements}; give at least 1")
         if self.heldout_every < 2:
             raise ValueError(f"cldr: `heldout_every` is {self.heldout_every}; give at least 2")
 
@@ -249,11 +252,23 @@ def documents(
         raise ValueError(f"cldr: `phrases_per_document` is {phrases_per_document}; give at least 1")
     speaker = Speaker.of(language)
     bound = _bounding(config, (language,))
-    first = start * phrases_per_document
-    drawing = _draw(config, bound, split, f"monolingual/{language}", first)
+    different = -(-phrases_per_document // config.statements)
+    drawing = _draw(config, bound, split, f"monolingual/{language}", start * different)
     for _ in range(count):
-        document = itertools.islice(drawing, phrases_per_document)
-        yield "\n".join(speaker.text(message) for message in document)
+        said = [
+            speaker.text(_rotated(message, turn))
+            for message in itertools.islice(drawing, different)
+            for turn in range(config.statements)
+        ]
+        yield "\n".join(said[:phrases_per_document])
+
+
+def _rotated(message: Message, turns: int) -> Message:
+    """The same list with its first `turns` items at the end; other phrases as they are."""
+    if message.kind not in LIST_FAMILIES:
+        return message
+    turns %= len(message.concepts)
+    return message._replace(concepts=message.concepts[turns:] + message.concepts[:turns])
 
 
 def available_kinds(languages: Sequence[str], distinct_names: bool = True) -> tuple[str, ...]:
