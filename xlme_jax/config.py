@@ -8,9 +8,12 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import logging
 import os
 import re
 import sys
+import tokenize
+import traceback
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +22,7 @@ from typing import Any, Literal
 
 import gin
 from absl import app, flags
+from absl import logging as absl_logging
 
 from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.pipeline import Stream
@@ -32,6 +36,10 @@ from xlme_jax.training.optimizer import OptimizerConfig
 
 # Every configuration defines these, so that they can be overridden in every run.
 MACROS = ("MODEL_DIR", "DATA_DIR", "TRAIN_STEPS", "CHECKPOINT_EVERY", "SEED")
+_MACRO = "gin.macro"
+_OUR_PACKAGES = ("xlme_jax", "tasks")
+# Holds gin_configs/ beside this package.
+_ROOT = Path(__file__).resolve().parent.parent
 
 
 class ConfigError(ValueError):
@@ -123,28 +131,34 @@ def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
       ConfigError: naming the file or field, and what was meant.
     """
     register()
-    _add_search_paths()
     gin.clear_config()
     if not files:
         raise ConfigError(
             "No configuration: pass --gin_file=gin_configs/runs/quickstart.gin (or another file "
             "of gin_configs/)."
         )
-    with _explained(f"in {', '.join(files)}"):
-        gin.parse_config_files_and_bindings(list(files), [], finalize_config=False)
-    defined = _macros()
+    for file in files:
+        with _explained(file):
+            gin.parse_config_file(file)
+    defined, scopes = _macros(), _scopes()
     for binding in bindings:
-        with _explained(f"in --gin.{binding.replace(' = ', '=')}"):
+        with _explained(f"--gin.{binding.replace(' = ', '=', 1)}"):
             gin.parse_config(binding)
-    for name in _macros() - defined:
+    for name in sorted(_macros() - defined):
         raise ConfigError(f"--gin.{name}: no file defines {name}.{_suggestion(name, defined)}")
+    scopes |= _check_references()
+    for name in sorted(_scopes() - scopes):  # Gin would take them and use them nowhere.
+        raise ConfigError(f"--gin.{name}/: no file has this scope.{_suggestion(name, scopes)}")
     return build(root)
 
 
 def build(root: str) -> Any:
     """Builds a configurable from what gin has been told."""
-    with _explained(f"in the configuration of {root}"):
+    try:
         return gin.get_configurable(root)()
+    except ValueError as error:
+        # Without what gin adds: in which call of which function object.
+        raise ConfigError(str(error).split("\n  In call to ")[0]) from error
 
 
 def operative_config() -> str:
@@ -154,9 +168,11 @@ def operative_config() -> str:
 
 @functools.cache
 def register() -> None:
-    """Makes the dataclasses known to gin. Importing this module changes nothing."""
+    """Makes dataclasses and configuration files known. Importing this module changes nothing."""
     for name, cls in CONFIGURABLES.items():
         gin.external_configurable(_checked(name, cls), name=name, module="xlme_jax")
+    # Finds gin_configs/ in a checkout and in an installed wheel, from any working folder.
+    gin.add_config_file_search_path(str(_ROOT))
 
 
 def describe() -> str:
@@ -198,7 +214,7 @@ def _checked(name: str, cls: type) -> Callable[..., Any]:
             **{key: _convert(f"{name}.{key}", value, hints[key]) for key, value in values.items()}
         )
 
-    make.__name__ = name
+    make.__name__ = make.__qualname__ = name
     make.__doc__ = cls.__doc__
     parameters = inspect.signature(cls).parameters.values()
     # Keyword-only: gin then knows the names without insisting on values of its own accord.
@@ -250,43 +266,63 @@ def _type_name(hint: Any) -> str:
 
 
 @contextlib.contextmanager
-def _explained(where: str) -> Iterator[None]:
-    """Turns gin's errors into ones that say what was meant."""
+def _explained(source: str) -> Iterator[None]:
+    """Turns errors of gin's parser into ones that say where, and what was meant."""
+    # Gin logs every file that it does not find, beside the error that says so.
+    logging.disable(logging.ERROR)
     try:
         yield
-    except (ValueError, TypeError, SyntaxError, OSError, NameError) as error:
-        cause = _root_error(error)
-        if isinstance(cause, ConfigError):
-            raise cause from None
-        raise ConfigError(f"{_first_line(cause)}{_hint(str(cause))} ({where})") from error
-
-
-def _root_error(error: BaseException) -> BaseException:
-    """Gin augments the message of an error in a proxy class: the original stands in its cause."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
-
-
-def _first_line(error: BaseException) -> str:
-    return (
-        str(error).strip().splitlines()[0].rstrip(".") + "." if str(error).strip() else repr(error)
-    )
+    except tokenize.TokenError as error:
+        raise ConfigError(f"{source}: a bracket or quote is not closed.") from error
+    except SyntaxError as error:
+        where = f"{error.filename}, line {error.lineno}" if error.filename else source
+        what = str(error.msg).strip().splitlines()[-1].strip().rstrip(".")
+        raise ConfigError(
+            f"{where}: {what}. Lines are NAME = VALUE, and values Python literals: quote strings, "
+            "as in --gin.MODEL_DIR=\"'runs/a'\"."
+        ) from error
+    except (ValueError, OSError, ImportError) as error:
+        what, *location = str(error).splitlines()
+        # Gin appends '  In file "x.gin", line 3', innermost first.
+        if location and "In file" in location[0]:
+            source = location[0].replace("In file", "").replace('"', "").strip()
+        raise ConfigError(f"{source}: {what}{_hint(what)}") from error
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _hint(message: str) -> str:
-    """What a wrong name in a message of gin's was meant to be."""
-    if match := re.search(r"No configurable matching ['\"](?:.*/)?([\w.]+)['\"]", message):
-        return _suggestion(match[1], CONFIGURABLES)
-    match = re.search(
-        r"[Nn]o parameter named ['\"](\w+)['\"]|doesn't have a parameter.*?'(\w+)'", message
-    )
-    if match:
-        fields = [f.name for cls in CONFIGURABLES.values() for f in dataclasses.fields(cls)]
-        return _suggestion(match[1] or match[2], fields)
-    if "Expected newline" in message or "malformed" in message:
-        return " Values are Python literals: quote strings, as in --gin.MODEL_DIR=\"'runs/a'\"."
+    """What the wrong name in a message of gin's was meant to be."""
+    # The last part of each quoted name: 'XLME' of '@some/scope/xlme_jax.XLME()'.
+    names = re.findall(r"'(?:[^']*[@/.])?(\w+)(?:\(\))?'", message)
+    if message.startswith("No configurable matching") and names:
+        return _suggestion(names[0], CONFIGURABLES)
+    if "doesn't have a parameter named" in message:
+        fields = dataclasses.fields(CONFIGURABLES[names[0]])
+        return _suggestion(names[-1], [field.name for field in fields])
+    if message.startswith("Unable to open file: "):
+        name = message.removeprefix("Unable to open file: ").split(". Searched")[0]
+        files = [str(path.relative_to(_ROOT)) for path in _ROOT.glob("gin_configs/**/*.gin")]
+        return _suggestion(name, files)
     return ""
+
+
+def _check_references() -> set[str]:
+    """ConfigError for a macro that nothing defines; returns the scopes that things are built in."""
+    macros, scopes = _macros(), set()
+    for (scope, selector), values in gin.config._CONFIG.items():
+        for name, value in values.items():
+            for reference in gin.config.iterate_references([value]):
+                wanted, target = reference.config_key
+                if target != _MACRO:
+                    scopes |= _parts(wanted)
+                elif wanted not in macros:
+                    field = scope if selector == _MACRO else f"{selector.split('.')[-1]}.{name}"
+                    raise ConfigError(
+                        f"{field} = %{wanted}: nothing defines {wanted}."
+                        f"{_suggestion(wanted, macros)}"
+                    )
+    return scopes
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
@@ -296,12 +332,17 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 def _macros() -> set[str]:
     """Names of the macros that are bound."""
-    return {scope for (scope, selector) in gin.config._CONFIG if selector == "gin.macro"}
+    return {scope for (scope, selector) in gin.config._CONFIG if selector == _MACRO}
 
 
-def _add_search_paths() -> None:
-    """Finds gin_configs/ in a checkout and in an installed wheel, from any working folder."""
-    gin.add_config_file_search_path(str(Path(__file__).resolve().parent.parent))
+def _scopes() -> set[str]:
+    """Scopes that something is bound in."""
+    bound = (scope for (scope, selector) in gin.config._CONFIG if selector != _MACRO)
+    return set().union(*map(_parts, bound))
+
+
+def _parts(scope: str) -> set[str]:
+    return {part for part in scope.split("/") if part}
 
 
 def run_app(main: Callable[[Sequence[str]], None]) -> None:
@@ -309,10 +350,15 @@ def run_app(main: Callable[[Sequence[str]], None]) -> None:
     define_flags()
 
     def guarded(argv: Sequence[str]) -> int | None:
+        # Ours alone: Orbax logs dozens of lines a checkpoint. --verbosity=0 shows everybody's.
+        if not flags.FLAGS["verbosity"].present:
+            absl_logging.set_verbosity(absl_logging.WARNING)
+        for package in _OUR_PACKAGES:
+            logging.getLogger(package).setLevel(logging.INFO)
         try:
             return main(argv)
         except ValueError as error:
-            if os.environ.get("XLME_TRACEBACK"):
+            if os.environ.get("XLME_TRACEBACK") or not _is_ours(error):
                 raise
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             return 1
@@ -320,10 +366,17 @@ def run_app(main: Callable[[Sequence[str]], None]) -> None:
     app.run(guarded, argv=gin_flags(sys.argv), flags_parser=_parse_flags)
 
 
+def _is_ours(error: BaseException) -> bool:
+    """Whether this project raised it, as it does for what people can mend; else it is a bug."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").split(".")[0] in (*_OUR_PACKAGES, "__main__")
+
+
 def _parse_flags(argv: Sequence[str]) -> list[str]:
     if any(arg in ("--help", "-h", "--helpfull") for arg in argv):
         print(sys.modules["__main__"].__doc__, "\n")
         print(flags.FLAGS.main_module_help())
+        print(flags.FLAGS.module_help(define_flags.__module__))
         print(describe())
         sys.exit(0)
     return flags.FLAGS(argv)

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from absl import app, flags
-from absl import logging as absl_logging
 
 from xlme_jax import config as configs
 from xlme_jax.config import TrainConfig
@@ -22,6 +21,8 @@ from xlme_jax.training import loop, model_info
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.report import write_report
 
+# By name, because this module is called __main__ when it is run.
+_log = logging.getLogger("xlme_jax.train")
 _COORDINATOR = flags.DEFINE_string(
     "coordinator_address",
     None,
@@ -81,7 +82,7 @@ def train(config: TrainConfig, config_text: str = "", prepare_command: Sequence[
     )
     if jax.process_index() == 0:
         report = write_report(model_dir, shlex.join(sys.argv))
-        logging.info("Report: %s", report)
+        _log.info("Report: %s", report)
     return state
 
 
@@ -99,12 +100,16 @@ def _open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> Prepar
         command = shlex.join(prepare_command)
         if not config.prepare_if_missing:
             raise ValueError(
-                f"DATA_DIR = {config.data_dir!r} holds no prepared data set. Make it with\n  {command}"
+                f"DATA_DIR = {config.data_dir!r} holds no prepared data set. Make it with\n"
+                f"  {command}"
             ) from None
         if jax.process_index() == 0:
             # In a process of its own: training never imports TensorFlow.
-            logging.info("Preparing %s:\n  %s", config.data_dir, command)
-            subprocess.run(list(prepare_command), check=True)
+            _log.info("Preparing %s:\n  %s", config.data_dir, command)
+            if subprocess.run(list(prepare_command)).returncode:
+                raise ValueError(
+                    f"DATA_DIR = {config.data_dir!r} could not be prepared, see above."
+                ) from None
         if jax.process_count() > 1:
             from jax.experimental import multihost_utils
 
@@ -124,9 +129,13 @@ def _evaluator(
 ) -> Any:
     """A probe as the loop wants it: given the parameters of step 0, an evaluator."""
 
+    abstract_params, _ = jax.eval_shape(objective.init, jax.random.key(0))
+    row = jax.ShapeDtypeStruct((1, 8), jnp.int32)
+    rows = dict.fromkeys(("tokens", "segment_ids", "positions"), row)
+    layer = probe.layer_of(len(jax.eval_shape(objective.encode, abstract_params, rows)) - 1)
+
     def encode(params: Any, rows: Any) -> jax.Array:
-        states = objective.encode(params, rows)
-        return states[probe.layer_of(len(states) - 1)]
+        return objective.encode(params, rows)[layer]
 
     evaluator = probe.build(dataset, encode, meshes.batch_shards(mesh))
     return lambda initial_params: with_untrained(evaluator, initial_params)
@@ -136,15 +145,29 @@ def main(argv: Sequence[str]) -> None:
     """Parses the flags, joins the other processes, builds the configuration, trains."""
     if len(argv) > 1:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
-    absl_logging.set_verbosity(absl_logging.INFO)
     if _DISTRIBUTED.value or _COORDINATOR.value:
         jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
     files, bindings = flags.FLAGS.gin_file, flags.FLAGS.gin_bindings
     config = configs.load(files, bindings, "Train")
-    prepare = [sys.executable, "-m", "xlme_jax.prepare"]
-    prepare += [f"--gin_file={file}" for file in files]
-    prepare += [f"--gin.{binding.replace(' = ', '=', 1)}" for binding in bindings]
-    train(config, configs.operative_config(), prepare)
+    train(config, configs.operative_config(), _prepare_command(config, files, bindings))
+
+
+def _prepare_command(
+    config: TrainConfig, files: Sequence[str], bindings: Sequence[str]
+) -> list[str]:
+    """The command that makes the prepared data set of a configuration."""
+    command = [sys.executable, "-m", "xlme_jax.prepare"]
+    if config.prepare is not None:
+        command += [f"--gin_file={file}" for file in files]
+        return command + [f"--gin.{binding.replace(' = ', '=', 1)}" for binding in bindings]
+    return [
+        *command,
+        f"--output={config.data_dir}",
+        "--tasks=cc100,bitext",
+        "--cc100_dir=FOLDER",
+        "--bitext_dir=FOLDER",
+        "--vocabulary=FILE.model",
+    ]
 
 
 def run() -> None:

@@ -11,6 +11,7 @@ import orbax.checkpoint as ocp
 from xlme_jax.objectives.base import Params
 from xlme_jax.training.step import TrainState
 
+_log = logging.getLogger(__name__)
 FOLDER = "checkpoints"
 
 
@@ -42,6 +43,16 @@ class Checkpoints:
     def latest_step(self) -> int | None:
         """Newest step saved, None if there is none."""
         return self._manager.latest_step()
+
+    def check(self, abstract: TrainState) -> None:
+        """ValueError if the newest checkpoint is of another model; reads shapes alone."""
+        if (step := self.latest_step()) is not None:
+            _check_weights(
+                Path(self._manager.directory) / str(step),
+                abstract.params,
+                f"The checkpoint of step {step} in {self._manager.directory} is of another model",
+                "Resume with the configuration that the run began with, or choose a new MODEL_DIR.",
+            )
 
     def save(self, step: int, state: TrainState, record: RunRecord) -> None:
         """Starts writing a checkpoint; returns as soon as the state has left the devices."""
@@ -87,6 +98,16 @@ def latest_checkpoint(run: Path) -> Path:
     return folder / str(max(steps))
 
 
+def check_warm_start(run: Path, abstract_params: Params) -> None:
+    """ValueError if `warm_start` cannot read these weights; reads shapes alone."""
+    _check_weights(
+        latest_checkpoint(run),
+        abstract_params,
+        f"INIT_FROM = {str(run)!r}",
+        "Warm starts need the same objective, model sizes and vocabulary.",
+    )
+
+
 def warm_start(run: Path, abstract_params: Params) -> Params:
     """Reads the weights of another run's newest checkpoint into the shardings of this one.
 
@@ -97,17 +118,9 @@ def warm_start(run: Path, abstract_params: Params) -> Params:
     Raises:
       ValueError: if there is no checkpoint, or a weight is missing or of another shape.
     """
+    check_warm_start(run, abstract_params)
     path = latest_checkpoint(run).absolute() / "state"
     reader = ocp.PyTreeCheckpointer()
-    found = _shapes(reader.metadata(path).item_metadata.tree["params"])
-    wanted = _shapes(abstract_params)
-    for name, shape in wanted.items():
-        if found.get(name) != shape:
-            there = f"has shape {found[name]}" if name in found else "is not there"
-            raise ValueError(
-                f"INIT_FROM = {str(run)!r}: weight {name} {there}, this model needs {shape}. Warm "
-                "starts need the same objective, model sizes and vocabulary."
-            )
     item = {"params": abstract_params}
     restored = reader.restore(
         path,
@@ -117,8 +130,18 @@ def warm_start(run: Path, abstract_params: Params) -> Params:
             partial_restore=True,
         ),
     )
-    logging.info("Warm start: weights of %s", path.parent)
+    _log.info("Warm start: weights of %s", path.parent)
     return restored["params"]
+
+
+def _check_weights(checkpoint: Path, abstract_params: Params, where: str, remedy: str) -> None:
+    """ValueError naming the first weight that a checkpoint lacks, or has in another shape."""
+    path = checkpoint.absolute() / "state"
+    found = _shapes(ocp.PyTreeCheckpointer().metadata(path).item_metadata.tree["params"])
+    for name, shape in _shapes(abstract_params).items():
+        if found.get(name) != shape:
+            there = f"has shape {found[name]}" if name in found else "is not there"
+            raise ValueError(f"{where}: weight {name} {there}, this model needs {shape}. {remedy}")
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:

@@ -17,10 +17,12 @@ import optax
 
 from xlme_jax.objectives.base import Metrics, Objective, Params
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.checkpoints import Checkpoints, RunRecord, warm_start
+from xlme_jax.training.checkpoints import Checkpoints, RunRecord, check_warm_start, warm_start
 from xlme_jax.training.metrics import MetricsWriter, ratios
 from xlme_jax.training.progress import ProgressLine, Throughput, peak_flops
 from xlme_jax.training.step import TrainState, init_state, make_train_step
+
+_log = logging.getLogger(__name__)
 
 Evaluator = Callable[[Params, int], Mapping[str, float]]
 
@@ -174,6 +176,9 @@ def train(
     with sharding_rules(mesh):
         abstract = abstract_state(objective, optimizer, mesh, config.seed)
         checkpoints = Checkpoints(model_dir, config.keep_checkpoints)
+        checkpoints.check(abstract)
+        if checkpoints.latest_step() is None and config.init_from is not None:
+            check_warm_start(Path(config.init_from), abstract.params)
         state = fresh_state(objective, optimizer, abstract, config.seed)
         evaluate = _Evaluation(evaluators, state.params)
         state = _starting_point(state, abstract, batches, checkpoints, dataset_digest, config)
@@ -224,7 +229,7 @@ def train(
         checkpoints.close()
         writer.close()
         if step == first_step:
-            logging.info("Nothing to do: the run in %s already has %d steps.", model_dir, step)
+            _log.info("Nothing to do: the run in %s already has %d steps.", model_dir, step)
     return state
 
 
@@ -247,12 +252,12 @@ def _starting_point(
                 "the data the run began with, or begin a new MODEL_DIR with INIT_FROM."
             )
         batches.set_state(record.data)
-        logging.info("Resuming from the checkpoint of step %d.", latest)
+        _log.info("Resuming from the checkpoint of step %d.", latest)
     elif config.init_from is not None:
         params = warm_start(Path(config.init_from), abstract.params)
         state = state.replace(params=params)
     else:
-        logging.info("Starting from scratch.")
+        _log.info("Starting from scratch.")
     return state
 
 

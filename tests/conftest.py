@@ -1,0 +1,20 @@
+"""Shared by all tests: a tiny prepared data set.
+
+Tests see the one CPU device that JAX makes by default: there results are bitwise the same from run
+to run, and XLA_FLAGS cannot be changed once JAX has started. What needs eight devices runs in a
+process of its own (`tiny.run(..., devices=8)`), which several processes need anyway.
+"""
+
+import os
+
+import pytest
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import tiny
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory):
+    """Folder of a prepared data set of random tokens."""
+    return tiny.write_tiny_data(tmp_path_factory.mktemp("tiny_data"))

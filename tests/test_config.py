@@ -1,0 +1,234 @@
+import dataclasses
+import re
+
+import pytest
+import tiny
+
+from xlme_jax import config as configs
+from xlme_jax.config import ConfigError
+from xlme_jax.objectives.xlme import XLMConfig, XLMEConfig
+
+TINY = str(tiny.REPOSITORY / "tests" / "tiny.gin")
+XLME = ("gin_configs/models/xlme.gin", TINY)
+
+
+def load(*bindings, files=XLME, root="Train"):
+    return configs.load(files, bindings, root)
+
+
+def message(*bindings, **options):
+    with pytest.raises(ConfigError) as error:
+        load(*bindings, **options)
+    assert "0x" not in str(error.value).replace("<function", "")  # no addresses of objects
+    return str(error.value)
+
+
+def test_files_and_bindings_build_the_configuration():
+    config = load("SEED = 7", "XLME.rtd_weight = 10", "generator/Encoder.num_layers = 3")
+    assert isinstance(config.objective, XLMEConfig)
+    assert config.loop.seed == 7
+    assert config.objective.rtd_weight == 10.0
+    assert isinstance(config.objective.rtd_weight, float)
+    assert config.objective.generator.num_layers == 3
+    assert config.objective.discriminator.num_layers == 1
+    assert config.objective.generator.dropout == 0.0  # of the scope, not overridden by tiny.gin
+    assert [(s.name, s.rows, s.length) for s in config.streams] == [
+        ("monolingual", 8, 32),
+        ("bitext", 8, 32),
+    ]
+
+
+def test_a_second_load_forgets_the_first():
+    load("SEED = 7", "XLME.rtd_weight = 10.0")
+    assert load().loop.seed == 0
+    assert isinstance(load(files=("gin_configs/models/xlm.gin", TINY)).objective, XLMConfig)
+
+
+def test_lists_become_the_tuples_that_fields_are():
+    assert load(
+        "XLME.masking = @Masking()", "Masking.split = [0.85, 0, 0.15]"
+    ).objective.masking.split == (
+        0.85,
+        0.0,
+        0.15,
+    )
+
+
+@pytest.mark.parametrize(
+    ("binding", "expected"),
+    [
+        ("XLMEE.rtd_weight = 3.0", "No configurable matching 'XLMEE'. Did you mean XLME?"),
+        ("XLME.rtd_wieght = 3.0", "parameter named 'rtd_wieght'. Did you mean rtd_weight?"),
+        ("generator/Encoder.dropuot = 0.1", "'dropuot'. Did you mean dropout?"),
+        (
+            "Optimizer.rate = 3.0",
+            "'rate'. Known: b1, b2, clip_norm, decay_all, eps, learning_rate,",
+        ),
+        ("Train.objective = @XLMM()", "'@XLMM()'. Did you mean XLM?"),
+        (
+            "TRAIN_STEP = 3",
+            "--gin.TRAIN_STEP: no file defines TRAIN_STEP. Did you mean TRAIN_STEPS?",
+        ),
+        ("Loop.seed = %SED", "Loop.seed = %SED: nothing defines SED. Did you mean SEED?"),
+        ("SEED = %MODL_DIR", "SEED = %MODL_DIR: nothing defines MODL_DIR. Did you mean MODEL_DIR?"),
+        (
+            "generatr/Encoder.dropout = 0.1",
+            "--gin.generatr/: no file has this scope. Did you mean gen",
+        ),
+    ],
+)
+def test_an_unknown_name_says_what_was_meant(binding, expected):
+    assert expected in message(binding)
+
+
+@pytest.mark.parametrize(
+    ("binding", "expected"),
+    [
+        ("XLME.rtd_weight = 'a'", "XLME.rtd_weight = 'a': expected float."),
+        ("TRAIN_STEPS = '10'", "Loop.train_steps = '10': expected int."),
+        ("TRAIN_STEPS = 2.5", "Loop.train_steps = 2.5: expected int."),
+        ("TRAIN_STEPS = True", "Loop.train_steps = True: expected int."),
+        ("XLME.translation_pairs = 1", "XLME.translation_pairs = 1: expected bool."),
+        ("Masking.split = (1, 0)", "Masking.split = (1, 0): expected tuple[float, float, float]."),
+        ("Train.streams = 3", "Train.streams = 3: expected tuple[Stream, ...]."),
+        ("Train.vocab_size = '9'", "Train.vocab_size = '9': expected int or None."),
+        ("Train.objective = 3", "Train.objective = 3 is no objective; bind @XLME() or @XLM()."),
+        ("Train.evaluators = (@Mesh(),)", "expected RetrievalProbe."),
+    ],
+)
+def test_a_wrong_type_says_the_field_the_value_and_what_is_expected(binding, expected):
+    assert expected in message(binding)
+
+
+@pytest.mark.parametrize(
+    ("binding", "expected"),
+    [
+        ("Encoder.relative_bias = 'gate'", "expected one of 'gated', 'plain', 'none'."),
+        ("XLME.embedding_sharing = 'all'", "expected one of 'none', 'tokens', 'tokens+positions'"),
+        ("Train.compute_dtype = 'fp16'", "expected one of 'auto', 'bfloat16', 'float32'."),
+        ("Encoder.dropout = 1.5", "Encoder.dropout = 1.5 must lie in [0, 1)."),
+        ("Encoder.num_heads = 3", "Encoder.hidden_size = 32 is not divisible by"),
+        ("Masking.rate = 0.0", "Masking.rate = 0.0 must lie strictly between 0 and 1."),
+        ("Masking.split = (0.8, 0.1, 0.2)", "with sum 1."),
+        ("CHECKPOINT_EVERY = 0", "Loop.checkpoint_every = 0 must be at least 1."),
+        ("Optimizer.learning_rate = 0.0", "Optimizer.learning_rate = 0.0 must be positive."),
+        ("bitext/Stream.kind = 'pairs'", "kind='pairs' must be one of"),
+        (
+            "Train.streams = (@bitext/Stream(), @bitext/Stream())",
+            "Train.streams = ['bitext', 'bitext']: each stream needs a name of its own.",
+        ),
+    ],
+)
+def test_a_bad_choice_says_what_is_allowed(binding, expected):
+    assert expected in message(binding)
+
+
+def test_a_value_that_is_no_literal_says_how_to_write_it():
+    for binding in ("MODEL_DIR = runs/a", "MODEL_DIR = ", "MODEL_DIR"):
+        text = message(binding)
+        assert text.startswith("--gin.MODEL_DIR")
+        assert "quote strings, as in --gin.MODEL_DIR=\"'runs/a'\"" in text
+
+
+def test_an_unknown_file_says_which_was_meant(caplog):
+    text = message(files=("gin_configs/runs/quickstrat.gin",))
+    assert "gin_configs/runs/quickstrat.gin" in text
+    assert "Did you mean gin_configs/runs/quickstart.gin?" in text
+    assert not caplog.records  # gin logs each folder it looked in
+    assert "pass --gin_file=" in message(files=())
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Encoder.dropout 0.1", "{path}, line 3: Couldn't parse statement, expected ':' or '='."),
+        ("Encoder.dropuot = 0.1", "{path}, line 3: Configurable 'Encoder' doesn't have"),
+        (
+            "Encodr.dropout = 0.1",
+            "{path}, line 3: No configurable matching 'Encodr'. Did you mean E",
+        ),
+        ("include 'gin_configs/models/xlem.gin'", "{path}, line 3: Unable to open file: gin_conf"),
+        ("import no_such_module", "{path}, line 3: No module named 'no_such_module'"),
+        ("Encoder.dropout = (0.1", "{path}: a bracket or quote is not closed."),
+    ],
+)
+def test_an_error_in_a_file_says_the_file_and_the_line(tmp_path, line, expected):
+    path = tmp_path / "mine.gin"
+    path.write_text(f"include 'gin_configs/models/xlme.gin'\n# Mine.\n{line}\n")
+    assert message(files=(str(path),)).startswith(expected.format(path=path))
+
+
+def test_a_required_value_that_nothing_binds_is_named(tmp_path):
+    path = tmp_path / "mine.gin"
+    path.write_text("Train.data_dir = 'd'\n")
+    assert message(files=(str(path),)) == "Train.model_dir has no value; bind it in a gin file."
+
+
+def test_every_configuration_builds_and_defines_the_macros():
+    files = sorted((tiny.REPOSITORY / "gin_configs" / "runs").glob("*.gin"))
+    assert len(files) >= 6
+    for file in files:
+        config = load(
+            *("MODEL_DIR = 'm'", "DATA_DIR = 'd'", "TRAIN_STEPS = 20_000"),
+            *("CHECKPOINT_EVERY = 7", "SEED = 3"),
+            files=(str(file),),
+        )
+        assert (config.model_dir, config.data_dir) == ("m", "d"), file
+        loop = config.loop
+        assert (loop.train_steps, loop.checkpoint_every, loop.seed) == (20_000, 7, 3), file
+
+
+def test_every_configuration_says_what_it_is():
+    for file in (tiny.REPOSITORY / "gin_configs").rglob("*.gin"):
+        assert file.read_text().startswith("# "), file
+
+
+@pytest.mark.parametrize(
+    ("name", "get", "value"),
+    [
+        ("no_trtd", lambda objective: objective.translation_pairs, False),
+        ("no_gate", lambda objective: objective.discriminator.relative_bias, "plain"),
+        ("no_relative_bias", lambda objective: objective.generator.relative_bias, "none"),
+    ],
+)
+def test_an_ablation_is_added_after_the_file_of_a_run(name, get, value):
+    run = "gin_configs/runs/xlme_base.gin"
+    assert get(load(files=(run,)).objective) != value
+    assert get(load(files=(run, f"gin_configs/ablations/{name}.gin")).objective) == value
+
+
+def test_the_operative_configuration_builds_the_same(tmp_path):
+    config = load("SEED = 7", "Masking.split = (0.85, 0.0, 0.15)", "MODEL_DIR = 'it\\'s'")
+    path = tmp_path / "config.gin"
+    path.write_text(configs.operative_config())
+    again = load(files=(str(path),))
+    assert again == config
+    assert load("TRAIN_STEPS = 9", files=(str(path),)).loop.train_steps == 9
+
+
+def test_gin_flags_are_rewritten():
+    assert configs.gin_flags(["train", "--gin.A.b='x=y'", "--gin_file=f", "--gin.C=1"]) == [
+        "train",
+        "--gin_bindings=A.b = 'x=y'",
+        "--gin_file=f",
+        "--gin_bindings=C = 1",
+    ]
+
+
+def test_the_description_names_every_field_with_type_and_default():
+    text = configs.describe()
+    for name, cls in configs.CONFIGURABLES.items():
+        assert re.search(rf"^  {name}: \w", text, re.M), name
+        for field in dataclasses.fields(cls):
+            line = re.search(rf"^    {name}\.{field.name}: (.+)$", text, re.M)
+            assert line, field.name
+            required = (
+                field.default is dataclasses.MISSING
+                and field.default_factory is dataclasses.MISSING
+            )
+            assert line[1].endswith(" (required)") == required, line[0]
+            assert required or " = " in line[1], line[0]
+    assert "    Loop.train_steps: int (required)" in text
+    assert "    Optimizer.learning_rate: float = 0.0005" in text
+    assert "    Loop.init_from: str or None = None" in text
+    assert "    Encoder.relative_bias: one of 'gated', 'plain', 'none' = 'gated'" in text

@@ -1,0 +1,178 @@
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import pytest
+import tiny
+
+from xlme_jax import config as configs
+from xlme_jax import train
+from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.training import loop
+
+
+@pytest.fixture
+def no_compilation(monkeypatch):
+    """Fails the test if anything is initialised or compiled."""
+
+    def fail(*_):
+        raise AssertionError("the error came too late")
+
+    monkeypatch.setattr(loop, "fresh_state", fail)
+    monkeypatch.setattr(loop, "compile_step", fail)
+
+
+def load(model_dir, data_dir, *bindings, objective="xlme"):
+    files = [flag.split("=")[1] for flag in tiny.flags(model_dir, data_dir, objective)[:2]]
+    folders = [f"MODEL_DIR = {str(model_dir)!r}", f"DATA_DIR = {str(data_dir)!r}"]
+    return configs.load(files, [*folders, *bindings], "Train")
+
+
+@pytest.mark.parametrize(
+    ("binding", "expected"),
+    [
+        ("Train.vocab_size = 300", r"vocab_size = 300, but the data in .* vocabulary of 200"),
+        ("monolingual/Stream.rows = 6\nLoop.micro_batches = 4", r"rows = 6.*divisible by 4 .* 8"),
+        ("TRAIN_STEPS = 4", r"warmup_steps = 4 must be smaller than TRAIN_STEPS = 4"),
+        ("bitext/Stream.length = 64", r"'bitext' has rows of 64 .*Encoder.max_length = 32"),
+        ("Mesh.tensor = 3", r"does not fit 1 devices"),
+        ("Mesh.fsdp = -1", r"at most one may be -1"),
+        ("Train.streams = (@monolingual/Stream(),)", r"Train.streams lacks \['bitext'\]"),
+        ("bitext/Stream.tasks = ('en-xx',)", r"'en-xx' matches none of the 3 bitext tasks"),
+        ("Train.evaluators = (@RetrievalProbe(),)\nRetrievalProbe.layer = 9", r"has 1 layers"),
+        ("INIT_FROM = '/no/such/run'", r"INIT_FROM = '/no/such/run' holds no checkpoint"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_compilation(
+    tmp_path, tiny_data, no_compilation, binding, expected
+):
+    config = load(tmp_path / "run", tiny_data, *binding.split("\n"))
+    with pytest.raises(ValueError, match=expected):
+        train.train(config)
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
+
+
+def test_missing_data_names_the_command_that_makes_it(tmp_path, no_compilation):
+    config = load(tmp_path / "run", tmp_path / "nothing here")
+    command = ["python", "-m", "xlme_jax.prepare", "--gin.DATA_DIR='a b'"]
+    with pytest.raises(ValueError, match="holds no prepared data set") as error:
+        train.train(config, "", command)
+    assert shlex.split(str(error.value).splitlines()[-1]) == command
+
+
+def test_a_truncated_shard_is_refused(tmp_path, tiny_data, no_compilation):
+    data = shutil.copytree(tiny_data, tmp_path / "data")
+    shard = next(data.rglob("*.arrayrecord"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=re.escape(shard.name)):
+        train.train(load(tmp_path / "run", data))
+
+
+def test_the_command_for_missing_data_repeats_files_and_bindings():
+    bindings = ("Prepare.tasks = ('cldr',)", "DATA_DIR = 'a = b'")
+    files = ("gin_configs/runs/quickstart.gin",)
+    command = train._prepare_command(configs.load(files, bindings, "Train"), files, bindings)
+    assert command == [
+        *(sys.executable, "-m", "xlme_jax.prepare", "--gin_file=gin_configs/runs/quickstart.gin"),
+        *("--gin.Prepare.tasks=('cldr',)", "--gin.DATA_DIR='a = b'"),
+    ]
+    rewritten = configs.gin_flags(command[4:])
+    assert [flag.removeprefix("--gin_bindings=") for flag in rewritten] == list(bindings)
+
+
+def test_without_a_prepare_configuration_the_command_asks_for_the_raw_text():
+    files = ("gin_configs/runs/xlme_base.gin",)
+    config = configs.load(files, (), "Train")
+    command = train._prepare_command(config, files, ())
+    if config.prepare is None:
+        assert f"--output={config.data_dir}" in command
+        assert any(part.startswith("--vocabulary=") for part in command)
+    else:
+        assert "--gin_file=gin_configs/runs/xlme_base.gin" in command
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("auto", jnp.float32), ("float32", jnp.float32), ("bfloat16", jnp.bfloat16)],
+)
+def test_the_compute_type_on_a_cpu(name, expected):
+    config = load("m", "d", f"Train.compute_dtype = {name!r}")
+    assert train.compute_dtype(config) == expected
+
+
+def command(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "xlme_jax.train", *arguments],
+        env=tiny.environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        **options,
+    )
+
+
+def test_a_mistake_is_one_line_and_no_traceback(tmp_path):
+    result = command(*tiny.flags(tmp_path, tmp_path, XLME__rtd_wieght=1.0))
+    assert result.returncode == 1
+    assert result.stderr.strip() == (
+        "ConfigError: --gin.XLME.rtd_wieght=1.0: Configurable 'XLME' doesn't have a parameter named "
+        "'rtd_wieght'. Did you mean rtd_weight?"
+    )
+
+
+def test_missing_data_of_the_command_names_a_command_that_fits(tmp_path):
+    flags = ["--gin_file=gin_configs/runs/small.gin", f"--gin.DATA_DIR='{tmp_path}/a b'"]
+    result = command(*flags)
+    assert result.returncode == 1
+    assert shlex.split(result.stderr.splitlines()[-1])[1:] == ["-m", "xlme_jax.prepare", *flags]
+
+
+def test_help_lists_flags_and_configurables():
+    result = command("--help")
+    assert result.returncode == 0
+    for line in ("--gin_file:", "--coordinator_address:", "Loop.train_steps: int (required)"):
+        assert line in result.stdout
+    assert "Macros that every run defines: MODEL_DIR, DATA_DIR" in result.stdout
+
+
+def main(monkeypatch, capsys, body):
+    """Runs `body` as the main function of a command; its exit status and stderr."""
+    monkeypatch.setattr(configs.app, "run", lambda main, **_: sys.exit(main(["command"])))
+    monkeypatch.setattr(configs, "define_flags", lambda: None)
+    with pytest.raises(SystemExit) as status:
+        configs.run_app(body)
+    return status.value.code, capsys.readouterr().err
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch, capsys):
+    def mistake(_):
+        PreparedDataset.load("/no/such/folder")
+
+    def bug(_):
+        raise KeyError("x")
+
+    def bug_inside_a_library(_):
+        jnp.zeros(3) + jnp.zeros(4)  # a TypeError
+        raise AssertionError
+
+    def value_error_of_a_library(_):
+        json.loads("{")  # JSONDecodeError is a ValueError
+
+    status, printed = main(monkeypatch, capsys, mistake)
+    assert status == 1
+    assert "/no/such/folder" in printed
+    assert "Traceback" not in printed
+    for body, kind in [
+        (bug, KeyError),
+        (bug_inside_a_library, TypeError),
+        (value_error_of_a_library, ValueError),
+    ]:
+        with pytest.raises(kind):
+            main(monkeypatch, capsys, body)
+    monkeypatch.setenv("XLME_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="/no/such/folder"):
+        main(monkeypatch, capsys, mistake)

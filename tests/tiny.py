@@ -1,0 +1,110 @@
+"""A prepared data set of random tokens and the command lines of runs that take seconds."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from xlme_jax.data import prepared
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+VOCABULARY = 200
+# Of different sizes and lengths, so that windows, epochs and documents end out of step.
+DOCUMENTS = {"en": 40, "sw": 7, "th": 3}
+PAIRS = {("en", "fr"): 150, ("en", "sw"): 40, ("fr", "sw"): 9}
+
+
+def write_tiny_data(directory, seed=0):
+    """Writes it without a tokenizer; returns the folder."""
+    rng = np.random.default_rng(seed)
+    directory = Path(directory)
+    rows = []
+    for language, count in DOCUMENTS.items():
+        writer = prepared.MonolingualWriter(directory, language, [language], VOCABULARY)
+        for length in rng.integers(4, 90, count):
+            writer.add([0, *_words(rng, length), 2])
+        rows.append(writer.close())
+    for split, share in (("train", 1), ("validation", 4)):
+        for pair, count in PAIRS.items():
+            name = "-".join(pair)
+            writer = prepared.BitextWriter(directory, name, pair, VOCABULARY, split=split)
+            for length in rng.integers(2, 12, max(count // share, 2)):
+                words = _words(rng, length)
+                writer.add([0, *words, 2, *(3 + (w + 30) % (VOCABULARY - 4) for w in words), 2])
+            rows.append(writer.close())
+    model = directory / "random.model"
+    model.write_bytes(b"no tokenizer: these tokens were drawn")
+    prepared.write_dataset(directory, rows, model, VOCABULARY)
+    return directory
+
+
+def _words(rng, count):
+    # Squared: frequent and rare tokens, so that there is something to learn.
+    return (4 + (VOCABULARY - 5) * rng.random(count) ** 2).astype(int).tolist()
+
+
+def flags(model_dir, data_dir, objective="xlme", **bindings):
+    """Flags of a tiny run; bindings are Python values, `Loop__seed=1` stands for Loop.seed."""
+    values = {"MODEL_DIR": str(model_dir), "DATA_DIR": str(data_dir), **bindings}
+    return [
+        f"--gin_file=gin_configs/models/{objective}.gin",
+        f"--gin_file={REPOSITORY / 'tests' / 'tiny.gin'}",
+        *(f"--gin.{name.replace('__', '.')}={value!r}" for name, value in values.items()),
+    ]
+
+
+def environment(devices=1):
+    """Variables of a process that sees so many CPU devices."""
+    return {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(REPOSITORY),
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+    }
+
+
+def start(arguments, devices=1, **options):
+    """Starts Python with these arguments in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        env=environment(devices),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **options,
+    )
+
+
+def finish(process, timeout=600):
+    """Waits for it; its output, once it has ended well."""
+    output, _ = process.communicate(timeout=timeout)
+    assert process.returncode == 0, output
+    return output
+
+
+def run(arguments, devices=1, **options):
+    """Runs Python to the end; its output."""
+    return finish(start(arguments, devices, **options))
+
+
+def train(*arguments, devices=1, **options):
+    """Runs the training command to the end; its output."""
+    return run(["-m", "xlme_jax.train", *arguments], devices, **options)
+
+
+def free_port():
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        return s.getsockname()[1]
+
+
+def metrics(model_dir):
+    """The lines of metrics.jsonl."""
+    return [
+        json.loads(line) for line in (Path(model_dir) / "metrics.jsonl").read_text().splitlines()
+    ]
