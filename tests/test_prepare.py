@@ -344,3 +344,35 @@ def test_a_data_set_whose_shards_change_is_none_until_it_is_whole(config, monkey
         prepare(dataclasses.replace(fewer, max_document_chars=50))
     with pytest.raises(ValueError, match="no prepared data set"):
         PreparedDataset.load(config.output)
+
+
+def test_tasks_of_a_users_module_are_prepared(config, raw, tmp_path, monkeypatch):
+    (tmp_path / "my_tasks.py").write_text(
+        f"""
+import functools
+import seqio
+from tasks import cc100, features
+
+vocabulary = features.XlmVocabulary({config.vocabulary!r})
+cc100.register({str(raw / "mono")!r}, ["sw"], vocabulary, name="mine")
+
+
+def no_language(split, shuffle_files):
+    raise NotImplementedError
+
+
+seqio.TaskRegistry.add(
+    "untold",
+    source=seqio.FunctionDataSource(no_language, splits=["train"]),
+    preprocessors=features.preprocessors(),
+    output_features=features.output_features(("tokens",), vocabulary),
+)
+"""
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = dataclasses.replace(config, tasks=("mine",), modules=("my_tasks",))
+    prepare(config)
+    (task,) = PreparedDataset.load(config.output).tasks
+    assert (task.name, task.examples) == ("mine_sw", 40)
+    with pytest.raises(ValueError, match="source of task untold does not say its languages"):
+        prepare(dataclasses.replace(config, tasks=("untold",)))

@@ -169,3 +169,14 @@ def test_a_model_of_xlm_rs_layout_loads():
     vocabulary = Vocabulary(train_with(model_type="bpe"))
     assert vocabulary.size == bare(vocabulary).get_piece_size() + 2
     assert vocabulary.encode("cat") == [i + 1 for i in bare(vocabulary).encode("cat")]
+
+
+def test_ids_are_those_of_hugging_faces_xlm_r_tokenizer(vocabulary, tmp_path):
+    tokenizers = pytest.importorskip(
+        "transformers", reason="the oracle is Hugging Face's tokenizer"
+    )
+    write_vocabulary(vocabulary, tmp_path / "sentencepiece.bpe.model")
+    oracle = tokenizers.XLMRobertaTokenizer.from_pretrained(tmp_path)
+    assert len(oracle) == vocabulary.size and oracle.mask_token_id == vocabulary.mask_id
+    for text in [*sentences(30), "ein  Haus mit €uro", "ﬁne ① 猫", "x"]:
+        assert oracle(text)["input_ids"] == [0, *vocabulary.encode(text), 2]

@@ -212,7 +212,8 @@ def train_vocabulary(
     with an id for every character seen, upwards of 10,000 with Chinese, Japanese and Korean: more
     than a 16k vocabulary can spare, and most of those rows are hardly ever trained. The closed
     character set of the embedded corpus is the exception: there all characters fit, and 256 ids of
-    bytes would be a fifth of the vocabulary.
+    bytes would be a fifth of the vocabulary. (Hugging Face's XLM-R tokenizer class reads such
+    models but not their bytes: it says ``<unk>`` there.)
 
     The text is streamed into SentencePiece, which keeps the sample (not the corpus) in memory. The
     result is a function of the texts and arguments alone.
