@@ -70,8 +70,8 @@ class TrainConfig:
     objective: Any
     streams: tuple[Stream, ...]
     loop: LoopConfig
-    optimizer: OptimizerConfig = OptimizerConfig()
-    mesh: MeshConfig = MeshConfig()
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     evaluators: tuple[RetrievalProbe, ...] = ()
     vocab_size: int | None = None
     compute_dtype: Literal["auto", "bfloat16", "float32"] = "auto"
@@ -190,11 +190,9 @@ def describe() -> str:
 
 def _default(field: dataclasses.Field) -> str:
     if field.default is not dataclasses.MISSING:
-        if dataclasses.is_dataclass(field.default):
-            return f" = {type(field.default).__name__}(...)"
         return f" = {field.default!r}"
     if field.default_factory is not dataclasses.MISSING:
-        return f" = {field.default_factory()!r}"
+        return f" = {type(field.default_factory()).__name__}(...)"
     return " (required)"
 
 
@@ -262,7 +260,9 @@ def _type_name(hint: Any) -> str:
         return " or ".join(_type_name(arg) for arg in args)
     if origin is not None:
         return f"{origin.__name__}[{', '.join(_type_name(arg) for arg in args)}]"
-    return {type(None): "None", Ellipsis: "..."}.get(hint) or getattr(hint, "__name__", str(hint))
+    if hint in (type(None), Ellipsis):
+        return "None" if hint is type(None) else "..."
+    return str(getattr(hint, "__name__", hint))
 
 
 @contextlib.contextmanager
@@ -345,7 +345,7 @@ def _parts(scope: str) -> set[str]:
     return {part for part in scope.split("/") if part}
 
 
-def run_app(main: Callable[[Sequence[str]], None]) -> None:
+def run_app(main: Callable[[Sequence[str]], int | None]) -> None:
     """Runs a command: --gin.X=Y understood, and what people can mend said without a traceback."""
     define_flags()
 

@@ -128,7 +128,6 @@ def _evaluator(
     probe: Any, dataset: PreparedDataset, objective: Any, mesh: jax.sharding.Mesh
 ) -> Any:
     """A probe as the loop wants it: given the parameters of step 0, an evaluator."""
-
     abstract_params, _ = jax.eval_shape(objective.init, jax.random.key(0))
     row = jax.ShapeDtypeStruct((1, 8), jnp.int32)
     rows = dict.fromkeys(("tokens", "segment_ids", "positions"), row)

@@ -26,6 +26,7 @@ class MaskedLM(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     def setup(self):
+        """Makes the tables, the encoder and the head."""
         config, initializer = self.config, weight_init(self.config)
         self.tokens = TokenTable(self.vocab_size, self.embedding_size, initializer)
         if config.absolute_positions:
@@ -86,6 +87,7 @@ class Discriminator(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     def setup(self):
+        """Makes the tables, the encoder and the head."""
         config, initializer = self.config, weight_init(self.config)
         if self.sharing in ("none", "gdes"):
             table_init = ZEROS if self.sharing == "gdes" else initializer
@@ -130,6 +132,7 @@ class Electra(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     def setup(self):
+        """Makes both; they share what `sharing` says."""
         # A shared table has the discriminator's width; a narrower generator projects it.
         own = self.sharing == "none"
         width = (self.generator_config if own else self.discriminator_config).hidden_size

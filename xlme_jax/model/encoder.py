@@ -149,8 +149,9 @@ class SelfAttention(nn.Module):
 
 
 class Projection(nn.Module):
-    """A dense layer whose kernel keeps the heads apart (linen's DenseGeneral initialises a flattened
-    kernel, to which logical axes do not apply).
+    """A dense layer whose kernel keeps the heads apart.
+
+    Linen's DenseGeneral initialises a flattened kernel, to which logical axes do not apply.
     """
 
     config: EncoderConfig

@@ -1,4 +1,4 @@
-"""The gated relative position bias of XLM-E (Sec. 3.3): a learned bias per distance, and its gate."""
+"""XLM-E's gated relative position bias (Sec. 3.3): a learned bias per distance, and its gate."""
 
 import flax.linen as nn
 import jax

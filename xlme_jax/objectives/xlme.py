@@ -42,7 +42,7 @@ class MaskingConfig:
             raise ValueError(f"Masking.rate = {self.rate} must lie strictly between 0 and 1.")
         if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-6:
             raise ValueError(
-                f"Masking.split = {self.split} must be three shares (mask, random, keep) with sum 1."
+                f"Masking.split = {self.split} must be three shares (mask, random, keep), sum 1."
             )
 
     def maskable(self, rows: Mapping[str, jax.Array]) -> jax.Array:
@@ -71,9 +71,11 @@ class XLMEConfig:
       rtd_head: "dense" (ELECTRA's dense, GELU, linear) or "linear".
     """
 
-    generator: EncoderConfig = EncoderConfig(num_layers=4, dropout=0.0, attention_dropout=0.0)
-    discriminator: EncoderConfig = EncoderConfig()
-    masking: MaskingConfig = MaskingConfig()
+    generator: EncoderConfig = dataclasses.field(
+        default_factory=lambda: EncoderConfig(num_layers=4, dropout=0.0, attention_dropout=0.0)
+    )
+    discriminator: EncoderConfig = dataclasses.field(default_factory=EncoderConfig)
+    masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)
     translation_pairs: bool = True
     rtd_weight: float = 50.0
     embedding_sharing: Literal["none", "tokens", "tokens+positions", "gdes"] = "tokens"
@@ -113,8 +115,12 @@ class XLMConfig:
       translation_pairs: train on the bitext stream (TLM); False is "-TLM" (Table 2).
     """
 
-    encoder: EncoderConfig = EncoderConfig(relative_bias="none")
-    masking: MaskingConfig = MaskingConfig(split=(0.8, 0.1, 0.1))
+    encoder: EncoderConfig = dataclasses.field(
+        default_factory=lambda: EncoderConfig(relative_bias="none")
+    )
+    masking: MaskingConfig = dataclasses.field(
+        default_factory=lambda: MaskingConfig(split=(0.8, 0.1, 0.1))
+    )
     translation_pairs: bool = True
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "XLM":

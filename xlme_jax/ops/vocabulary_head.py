@@ -72,7 +72,7 @@ def vocabulary_head(
 
 
 def _chunks(table: jax.Array, bias: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
-    """[n, C, D] and [n, C]. Chunk k holds the ids k, k + n, ...: each spans all vocabulary shards."""
+    """[n, C, D] and [n, C]; chunk k holds the ids k, k + n, ..., so it spans all shards."""
     size = table.shape[0] // count
     return (
         table.reshape(size, count, -1).swapaxes(0, 1),

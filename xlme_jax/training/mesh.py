@@ -124,7 +124,7 @@ def shardings(boxed: Any, mesh: Mesh) -> Any:
 
 
 def unbox(tree: Any) -> Any:
-    """The arrays, or their shapes, without linen's boxes (and without asking for their sharding)."""
+    """The arrays, or their shapes, without linen's boxes; asks for no sharding."""
 
     def is_box(leaf: Any) -> bool:
         return isinstance(leaf, nn.LogicallyPartitioned)
