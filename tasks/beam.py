@@ -38,30 +38,23 @@ class EncodeShards(beam_utils.PreprocessTask):
 
     def __init__(self, config: preparation.PrepareConfig, model: str, job: preparation.Job):
         """Takes the task of a job; `config` and `model` let workers register it."""
-        super().__init__(
-            seqio.TaskRegistry.get(job.name),
-            job.split,
-            setup_fn=functools.partial(_register, config, model),
-        )
-        self._job = job
+        super().__init__(seqio.TaskRegistry.get(job.name), job.split)
+        self._config, self._model, self._job = config, model, job
 
     def _emit_examples(self, shard: tuple[int, str]) -> Iterator[_Keyed]:
         number, _ = shard
         names = execution.field_names(self._job.kind)
         part_size = execution.PART_TEXTS[self._job.kind]
         texts = 0
-        for example in super()._emit_examples(shard):
+        execution.register(self._config, self._model)
+        task = seqio.TaskRegistry.get(self._job.name)
+        for example in execution.with_causes(task, super()._emit_examples(shard)):
             fields = [np.asarray(example[name]) for name in names]
             (ids,) = execution.framed([(field, np.array([len(field)])) for field in fields])
             yield (number, texts // part_size), (texts, ids)
             texts += 1
-        task = seqio.TaskRegistry.get(self._job.name)
         skipped = dict(execution.read_report(task, self._job.split, number).skipped)
         yield (number, texts // part_size), (texts, skipped)
-
-
-def _register(config: preparation.PrepareConfig, model: str) -> None:
-    execution.register(config, model)
 
 
 def _write_part(
@@ -71,7 +64,7 @@ def _write_part(
     keyed: tuple[tuple[int, int], Iterable[tuple[int, Any]]],
 ) -> str:
     """Writes a part; returns its place and row as a line of JSON."""
-    _register(config, model)
+    execution.register(config, model)
     (shard, part), texts = keyed
     with execution.open_part(config, job, shard, part) as writer:
         for _, content in sorted(texts, key=lambda text: text[0]):

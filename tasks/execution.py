@@ -10,7 +10,7 @@ import dataclasses
 import importlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import seqio
@@ -274,7 +274,7 @@ def _encoded(
     task: seqio.Task, unit: preparation.Unit, report_progress: Callable[[int], None]
 ) -> Iterator[np.ndarray | None]:
     """Yields the framed ids of every text of a source shard, in order."""
-    for batch in _with_causes(task, _batches(task, unit).prefetch(2)):
+    for batch in with_causes(task, _batches(task, unit).prefetch(2)):
         ragged = [batch[name] for name in field_names(unit.job.kind)]
         columns = [(ids.flat_values.numpy(), ids.row_lengths().numpy()) for ids in ragged]
         texts = framed(columns)
@@ -305,10 +305,12 @@ def _batches(task: seqio.Task, unit: preparation.Unit) -> tf.data.Dataset:
     return dataset.ragged_batch(features.BATCH_SIZE)
 
 
-def _with_causes(task: seqio.Task, dataset: tf.data.Dataset) -> Iterator[Mapping[str, tf.Tensor]]:
+def with_causes(
+    task: seqio.Task, examples: Iterable[Mapping[str, tf.Tensor]]
+) -> Iterator[Mapping[str, tf.Tensor]]:
     """Iterates; where TensorFlow wrapped an error into a page of text, raises the original."""
     try:
-        yield from dataset
+        yield from examples
     except tf.errors.OpError as error:
         cause = getattr(task.source, "error", None)
         if cause is None:

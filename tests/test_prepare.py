@@ -376,3 +376,13 @@ seqio.TaskRegistry.add(
     assert (task.name, task.examples) == ("mine_sw", 40)
     with pytest.raises(ValueError, match="source of task untold does not say its languages"):
         prepare(dataclasses.replace(config, tasks=("untold",)))
+
+
+def test_beam_names_the_damaged_file(config, raw, tmp_path):
+    pytest.importorskip("apache_beam")
+    (tmp_path / "mono").mkdir()
+    whole = (raw / "mono" / "sw.txt.xz").read_bytes()
+    (tmp_path / "mono" / "sw.txt.xz").write_bytes(whole[: len(whole) // 2])
+    broken = dataclasses.replace(config, tasks=("cc100",), cc100_dir=str(tmp_path / "mono"))
+    with pytest.raises(DataError, match=r"sw\.txt\.xz.*truncated"):
+        prepare(dataclasses.replace(broken, runner="DirectRunner"))

@@ -37,7 +37,7 @@ from xlme_jax.data.vocabulary import (
 )
 
 # Below this much text a second process costs more (importing TensorFlow) than it saves.
-_BYTES_WORTH_A_WORKER = 32 << 20
+_BYTES_WORTH_A_WORKER = 8 << 20
 _SETTINGS_FILE = "prepare.json"
 
 
