@@ -66,7 +66,8 @@ def _write_part(
     """Writes a part; returns its place and row as a line of JSON."""
     execution.register(config, model)
     (shard, part), texts = keyed
-    with execution.open_part(config, job, shard, part) as writer:
+    writer = execution.open_part(config, job, shard, part)
+    with writer:
         for _, content in sorted(texts, key=lambda text: text[0]):
             if isinstance(content, dict):
                 writer.skipped.update(content)

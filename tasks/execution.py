@@ -24,7 +24,11 @@ from xlme_jax.token_ids import BOS_ID, EOS_ID
 
 # Texts of one part, the unit that a Beam worker sorts in memory: some hundred megabytes at most.
 PART_TEXTS = {"monolingual": 1 << 17, "bitext": 1 << 19}
-WRITERS = {"monolingual": prepared.MonolingualWriter, "bitext": prepared.BitextWriter}
+Writer = prepared.MonolingualWriter | prepared.BitextWriter
+WRITERS: dict[str, type[Writer]] = {
+    "monolingual": prepared.MonolingualWriter,
+    "bitext": prepared.BitextWriter,
+}
 
 _registered: tuple[object, ...] | None = None
 _names: tuple[str, ...] = ()
@@ -62,7 +66,7 @@ def register(config: preparation.PrepareConfig, model: str, threads: int = 1) ->
 def _register_one(
     config: preparation.PrepareConfig, task: str, vocabulary: features.XlmVocabulary
 ) -> list[str]:
-    if task == "cldr":
+    if task == "cldr" and config.cldr:
         return cldr.register(config.cldr, vocabulary)
     if task == "cc100":
         return cc100.register(
@@ -117,8 +121,9 @@ def _job(
     names = tuple(shard.name for shard in shards)
     files = [file for shard in shards for file in shard.files]
     limit = config.max_pair_tokens if kind == "bitext" else config.max_document_chars
-    content = (prepared_format.FORMAT, prepared.PAGE_TOKENS, PART_TEXTS[kind], vocabulary_digest)
-    content += (task.name, split, languages, limit, names, [shard.key for shard in shards])
+    content: list[object] = [prepared_format.FORMAT, prepared.PAGE_TOKENS, PART_TEXTS[kind]]
+    content += [vocabulary_digest, task.name, split, languages, limit, names]
+    content += [shard.key for shard in shards]
     return preparation.Job(
         task.name,
         split,
@@ -160,7 +165,11 @@ def _shards(task: seqio.Task, split: str) -> Sequence[sources.Shard]:
     if isinstance(task.source, sources.TextSource):
         return task.source.shards(split)
     key = repr(task.source)
-    return [sources.Shard(name, iter, key=key) for name in task.source.list_shards(split)]
+
+    def unread(report: ReadReport) -> sources.Texts:
+        raise NotImplementedError("SeqIO reads the sources that are not ours")
+
+    return [sources.Shard(name, unread, key=key) for name in task.source.list_shards(split)]
 
 
 def run_unit(
@@ -204,7 +213,7 @@ def run_unit(
 
 def open_part(
     config: preparation.PrepareConfig, job: preparation.Job, shard: int, number: int
-) -> prepared.TaskWriter:
+) -> Writer:
     """Opens part `number` of a source shard for writing."""
     return WRITERS[job.kind](
         config.output,
@@ -223,7 +232,7 @@ def _vocabulary_size(name: str) -> int:
     return feature.vocabulary.vocab_size
 
 
-def add_text(writer: prepared.TaskWriter, ids: np.ndarray | None) -> None:
+def add_text(writer: Writer, ids: np.ndarray | None) -> None:
     """Writes one text, as `framed` returns it; None counts as skipped."""
     if ids is None:
         writer.skipped["no tokens"] += 1
@@ -251,7 +260,7 @@ def framed(columns: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray 
         first = np.cumsum(length) - length
         framed_ids[np.arange(len(values)) + np.repeat(positions - first, length)] = values
         positions = positions + length + 1
-    whole = lengths.all(0)
+    whole = np.all(lengths > 0, axis=0)
     return [
         framed_ids[start:end] if ok else None
         for start, end, ok in zip(starts.tolist(), ends.tolist(), whole.tolist())

@@ -53,16 +53,16 @@ class TfdsText:
           ValueError: If it is not of that form.
         """
         match = _LINE.fullmatch(line.strip())
-        languages = match["languages"].split("-") if match else []
-        given = match["fields"].split(",") if match and match["fields"] else None
-        if len(languages) not in (1, 2) or (given and len(given) != len(languages)):
+        languages = tuple(match["languages"].split("-")) if match else ()
+        default = ("text",) if len(languages) == 1 else languages
+        fields = tuple(match["fields"].split(",")) if match and match["fields"] else default
+        if match is None or len(languages) not in (1, 2) or len(fields) != len(languages):
             raise ValueError(
                 f"tfds: cannot read {line!r}; write NAME:VERSION=LANG or NAME:VERSION=LANG1-LANG2, "
                 "such as wiki40b/th:1.3.0=th or para_crawl/ende:1.2.0=en-de, with @FIELD or "
                 "@FIELD1,FIELD2 where the fields have other names"
             )
-        default = ("text",) if len(languages) == 1 else languages
-        return cls(match["name"], tuple(languages), tuple(given or default))
+        return cls(match["name"], languages, fields)
 
     @property
     def task(self) -> str:

@@ -237,7 +237,7 @@ def resolve_vocabulary(config: PrepareConfig) -> Vocabulary:
     """
     if config.vocabulary:
         return Vocabulary.load(config.vocabulary)
-    if config.tasks == ("cldr",):
+    if config.tasks == ("cldr",) and config.cldr:
         return train_cldr_vocabulary(config.cldr, config.vocabulary_size)
     existing = Path(config.output) / prepared_format.VOCABULARY_FILE
     if existing.is_file():

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Work = Callable[[Item, Callable[[int], None]], Result]
+Report = Callable[[int], None]
 
 
 class WorkerDied(ValueError):
@@ -22,7 +22,10 @@ class WorkerDied(ValueError):
 
 
 def run(
-    work: Work, items: Sequence[Item], workers: int, start: Callable[[], None]
+    work: Callable[[Item, Report], Result],
+    items: Sequence[Item],
+    workers: int,
+    start: Callable[[], None],
 ) -> Iterator[tuple[Item, Result]]:
     """Works on items in parallel.
 
@@ -50,14 +53,18 @@ def run(
 
 
 def _in_processes(
-    work: Work, items: Sequence[Item], workers: int, start: Callable[[], None], bar: _Bar
+    work: Callable[[Item, Report], Result],
+    items: Sequence[Item],
+    workers: int,
+    start: Callable[[], None],
+    bar: _Bar,
 ) -> Iterator[tuple[Item, Result]]:
     # Spawned, because a forked copy of TensorFlow's threads can hang.
     context = multiprocessing.get_context("spawn")
     counts = context.Queue()
     pool = concurrent.futures.ProcessPoolExecutor(workers, context, _start, (counts, start))
     try:
-        waiting = {pool.submit(_call, work, item): item for item in items}
+        waiting: dict[Any, Item] = {pool.submit(_call, work, item): item for item in items}
         while waiting:
             done, _ = concurrent.futures.wait(waiting, 0.5, concurrent.futures.FIRST_COMPLETED)
             with contextlib.suppress(queue.Empty):
@@ -84,7 +91,7 @@ def _start(counts: Any, start: Callable[[], None]) -> None:
     start()
 
 
-def _call(work: Work, item: Item) -> Result:
+def _call(work: Callable[[Item, Report], Result], item: Item) -> Result:
     return work(item, _counts.put)
 
 
