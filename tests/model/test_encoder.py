@@ -1,0 +1,373 @@
+import dataclasses
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.core import meta
+
+from xlme_jax.model.encoder import Encoder, EncoderConfig, SelfAttention
+
+ROWS, LENGTH = 2, 9
+TINY = EncoderConfig(
+    hidden_size=16,
+    num_layers=3,
+    num_heads=2,
+    ffn_size=24,
+    max_length=16,
+    relative_buckets=8,
+    relative_max_distance=6,
+    # Weights large enough that every part of the model has a visible effect.
+    init_std=0.3,
+)
+
+
+def inputs(width=TINY.hidden_size):
+    rng = np.random.default_rng(0)
+    segments = np.ones((ROWS, LENGTH), np.int32)
+    segments[0, 4:7], segments[0, 7:] = 2, 0
+    return jnp.asarray(rng.normal(size=(ROWS, LENGTH, width)), jnp.float32), segments
+
+
+def variant(**changes):
+    return dataclasses.replace(TINY, **changes)
+
+
+@functools.cache
+def init(config, width=TINY.hidden_size):
+    with jax.enable_x64(False):
+        make = jax.jit(Encoder(config).init)
+        return meta.unbox(make(jax.random.key(0), *inputs(width)))["params"]
+
+
+def randomised(params, seed=1):
+    """`params` with noise, so that biases, scales and w are not at 0 and 1."""
+    leaves, tree = jax.tree.flatten(params)
+    rng = np.random.default_rng(seed)
+    noisy = [x + 0.2 * rng.normal(size=x.shape).astype(np.float32) for x in leaves]
+    return jax.tree.unflatten(tree, noisy)
+
+
+def encode(config, params, dtype=jnp.float32, rngs=None, **options):
+    def apply(params, rngs):
+        return Encoder(config, dtype).apply({"params": params}, *inputs(), rngs=rngs, **options)
+
+    return jax.jit(apply)(params, rngs)
+
+
+def stacked(params, count=TINY.num_layers):
+    """Unrolled weights as `scan_layers` holds them."""
+    layers = [params[f"layer_{i}"] for i in range(count)]
+    rest = {k: v for k, v in params.items() if not k.startswith("layer_")}
+    return rest | {"layers": jax.tree.map(lambda *x: jnp.stack(x), *layers)}
+
+
+def gradient(config, params, **options):
+    """Value and gradient, in float64, of a loss that looks at every output of real tokens."""
+    weight = np.random.default_rng(2).normal(size=(ROWS, LENGTH, config.hidden_size))
+    weight[0, 7:] = 0
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params)
+        loss = lambda params: (encode(config, params, jnp.float64, **options) * weight).sum()  # noqa: E731
+        return jax.value_and_grad(loss)(params)
+
+
+def assert_close(tree, other):
+    """Equal to the rounding of float64."""
+    assert jax.tree.structure(tree) == jax.tree.structure(other)
+    for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(other)):
+        assert a.dtype == b.dtype == jnp.float64
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12 * (np.abs(b).max() + 1))
+
+
+def test_tree_and_shapes():
+    params = init(TINY)
+    assert set(params) == {
+        "embedding_norm",
+        "relative_bias",
+        "layer_0",
+        "layer_1",
+        "layer_2",
+    }
+    assert jax.tree.map(jnp.shape, params["layer_0"]) == {
+        "attention": {
+            "qkv": {"kernel": (16, 3, 2, 8), "bias": (3, 2, 8)},
+            "gate": {"u": (2, 8), "v": (2, 8), "w": (2,)},
+            "out": {"kernel": (2, 8, 16), "bias": (16,)},
+        },
+        "attention_norm": {"scale": (16,), "bias": (16,)},
+        "ffn": {
+            "wi": {"kernel": (16, 24), "bias": (24,)},
+            "wo": {"kernel": (24, 16), "bias": (16,)},
+        },
+        "ffn_norm": {"scale": (16,), "bias": (16,)},
+    }
+    assert params["relative_bias"]["table"].shape == (8, 2)
+    assert params["layer_0"]["attention"]["gate"]["w"].tolist() == [1, 1]
+
+
+def test_initial_standard_deviation():
+    params = init(variant(init_std=0.02, hidden_size=64, ffn_size=256))
+    for name in ("wi", "wo"):
+        kernel = params["layer_1"]["ffn"][name]["kernel"]
+        np.testing.assert_allclose(kernel.std(), 0.02, rtol=0.05)
+    np.testing.assert_allclose(
+        params["layer_0"]["attention"]["qkv"]["kernel"].std(), 0.02, rtol=0.05
+    )
+
+
+@pytest.mark.parametrize("relative_bias", ["gated", "plain", "none"])
+def test_relative_bias_parameters(relative_bias):
+    params = init(variant(relative_bias=relative_bias))
+    assert ("relative_bias" in params) == (relative_bias != "none")
+    assert ("gate" in params["layer_0"]["attention"]) == (relative_bias == "gated")
+
+
+def normalise(x, scale, bias, eps):
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + eps) * scale + bias
+
+
+def numpy_layer(config, params, x, segments, mixed):
+    """One layer by definition; `mixed(h)` is its attention."""
+    erf = np.vectorize(math.erf)
+
+    def feed(h):
+        inner = h @ params["ffn"]["wi"]["kernel"] + params["ffn"]["wi"]["bias"]
+        inner = 0.5 * inner * (1 + erf(inner / np.sqrt(2)))
+        return inner @ params["ffn"]["wo"]["kernel"] + params["ffn"]["wo"]["bias"]
+
+    for name, sublayer in (("attention_norm", mixed), ("ffn_norm", feed)):
+        norm = params[name]["scale"], params[name]["bias"], config.layer_norm_eps
+        if config.pre_norm:
+            x = x + sublayer(normalise(x, *norm))
+        else:
+            x = normalise(x + sublayer(x), *norm)
+    return x
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_where_normalisation_stands(pre_norm):
+    """Post-LN normalises the sum after each sub-layer, pre-LN each input, and once at the end."""
+    config = variant(pre_norm=pre_norm, relative_bias="none", layer_norm_eps=0.3)
+    params = jax.tree.map(np.asarray, randomised(init(config)))
+    assert ("final_norm" in params) == pre_norm
+    embedded, segments = inputs()
+    norm = params["embedding_norm"]
+    x = normalise(np.asarray(embedded, float), norm["scale"], norm["bias"], 0.3)
+    for index in range(config.num_layers):
+        layer = params[f"layer_{index}"]
+
+        def mixed(h, layer=layer):
+            return np.asarray(
+                SelfAttention(config).apply(
+                    {"params": layer["attention"]},
+                    jnp.asarray(h, jnp.float32),
+                    segments,
+                    None,
+                    True,
+                )
+            )
+
+        x = numpy_layer(config, layer, x, segments, mixed)
+    if pre_norm:
+        x = normalise(x, params["final_norm"]["scale"], params["final_norm"]["bias"], 0.3)
+    np.testing.assert_allclose(encode(config, params), x, rtol=0, atol=2e-5 * np.abs(x).max())
+
+
+SCANNED = [
+    {},
+    {"pre_norm": True},
+    {"relative_bias": "plain"},
+    {"relative_bias": "none", "gate_input": "hidden"},
+    {"gate_input": "hidden", "remat": True},
+]
+
+
+@pytest.mark.parametrize("changes", SCANNED, ids=str)
+def test_scanned_layers_equal_unrolled_ones(changes):
+    config = variant(**changes)
+    scanned = variant(**changes, scan_layers=True)
+    params = randomised(init(config))
+    assert jax.tree.map(jnp.shape, init(scanned)) == jax.tree.map(jnp.shape, stacked(params))
+    value, grads = gradient(config, params)
+    with jax.enable_x64(True):
+        grads = stacked(grads)
+    assert_close((value, grads), gradient(scanned, stacked(params)))
+
+
+def test_scanned_layers_start_different():
+    kernel = init(variant(scan_layers=True))["layers"]["ffn"]["wi"]["kernel"]
+    assert kernel.shape[0] == 3
+    assert np.abs(np.asarray(kernel[0]) - kernel[1]).max() > 0.1
+    np.testing.assert_allclose(kernel.std(), 0.3, rtol=0.1)
+
+
+def test_scanned_weights_name_their_layer_axis():
+    boxed = Encoder(variant(scan_layers=True)).init(jax.random.key(0), *inputs())["params"]
+    kernel = boxed["layers"]["ffn"]["wi"]["kernel"]
+    assert kernel.names == ("layers", "embed", "mlp") and kernel.value.ndim == 3
+    for leaf in jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, meta.AxisMetadata)):
+        if isinstance(leaf, meta.AxisMetadata):
+            assert len(leaf.names) == leaf.value.ndim
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_remat_changes_no_gradient(scan):
+    """Also with dropout: the recomputation must drop the same values."""
+    plain, remat = variant(scan_layers=scan), variant(scan_layers=scan, remat=True)
+    params = randomised(init(plain))
+    assert jax.tree.map(jnp.shape, init(remat)) == jax.tree.map(jnp.shape, params)
+    options = {"deterministic": False, "rngs": {"dropout": jax.random.key(3)}}
+    assert_close(gradient(plain, params, **options), gradient(remat, params, **options))
+
+
+def test_remat_recomputes():
+    """The backward pass of a remat encoder runs each layer's forward pass again."""
+
+    def count(remat):
+        grad = jax.grad(lambda params: encode(variant(remat=remat), params).sum())
+        return str(jax.make_jaxpr(grad)(init(TINY))).count("erf")
+
+    assert count(True) > count(False)
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+@pytest.mark.parametrize("scan", [False, True])
+def test_all_layers_are_the_states_on_the_way(scan, pre_norm):
+    config = variant(scan_layers=scan, pre_norm=pre_norm)
+    params = randomised(init(variant(pre_norm=pre_norm)))
+    mine = stacked(params) if scan else params
+    states = encode(config, mine, all_layers=True)
+    assert len(states) == config.num_layers + 1
+    assert all(state.shape == (ROWS, LENGTH, config.hidden_size) for state in states)
+    np.testing.assert_allclose(states[-1], encode(config, mine), rtol=1e-5, atol=1e-6)
+    # State k of a deep encoder is the last state of one with k layers (unless that normalises it).
+    for depth in (1, 2):
+        shallow = variant(num_layers=depth, pre_norm=pre_norm)
+        reached = encode(shallow, params, all_layers=True)
+        np.testing.assert_allclose(states[depth - 1], reached[-2], rtol=1e-5, atol=1e-5)
+        if not pre_norm:
+            np.testing.assert_allclose(states[depth], reached[-1], rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_only_when_asked_for():
+    params = randomised(init(TINY))
+    keys = jax.random.split(jax.random.key(0))
+    plain = encode(TINY, params)
+    np.testing.assert_array_equal(plain, encode(TINY, params, rngs={"dropout": keys[0]}))
+    one, other, same = (
+        encode(TINY, params, deterministic=False, rngs={"dropout": key})
+        for key in (keys[0], keys[1], keys[0])
+    )
+    np.testing.assert_array_equal(one, same)
+    assert np.abs(np.asarray(one) - other).max() > 0.1
+    without = variant(dropout=0.0, attention_dropout=0.0)
+    np.testing.assert_array_equal(plain, encode(without, params, deterministic=False))
+
+
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
+def test_each_dropout_works_alone(name):
+    config = dataclasses.replace(variant(dropout=0.0, attention_dropout=0.0), **{name: 0.5})
+    params = randomised(init(config))
+    dropped = encode(config, params, deterministic=False, rngs={"dropout": jax.random.key(0)})
+    assert np.abs(np.asarray(dropped) - encode(config, params)).max() > 0.05
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_layers_drop_differently(scan):
+    """With pre-LN and all weights zero but one bias of 1, each layer adds 0 or 1 / (1 - .5)."""
+    config = variant(scan_layers=scan, pre_norm=True, dropout=0.5, relative_bias="none")
+    params = jax.tree.map(jnp.zeros_like, init(dataclasses.replace(config, scan_layers=False)))
+    for index in range(config.num_layers):
+        params[f"layer_{index}"]["ffn"]["wo"]["bias"] += 1.0
+    states = encode(
+        config,
+        stacked(params) if scan else params,
+        all_layers=True,
+        deterministic=False,
+        rngs={"dropout": jax.random.key(1)},
+    )
+    # The last state is normalised: only the first two show what was added.
+    first, second = (np.asarray(b - a) for a, b in itertools.pairwise(states[:3]))
+    assert set(np.unique(first)) == set(np.unique(second)) == {0.0, 2.0}
+    assert 0.3 < (first == second).mean() < 0.7
+
+
+def test_embeddings_of_another_width_are_projected():
+    config = variant(num_layers=1)
+    params = init(config, width=6)
+    assert params["projection"]["kernel"].shape == (6, 16)
+    assert params["embedding_norm"]["scale"].shape == (6,)
+    hidden = Encoder(config).apply({"params": params}, *inputs(6))
+    assert hidden.shape == (ROWS, LENGTH, 16)
+
+
+def test_segments_and_padding_do_not_reach_each_other():
+    params = randomised(init(TINY))
+    embedded, segments = inputs()
+    before = np.asarray(Encoder(TINY).apply({"params": params}, embedded, segments))
+    changed = embedded.at[0, 4:].set(9.0 * jnp.arange(16.0))
+    after = np.asarray(Encoder(TINY).apply({"params": params}, changed, segments))
+    np.testing.assert_array_equal(before[0, :4], after[0, :4])
+    assert np.isfinite(after).all()
+
+
+def test_relative_bias_alone_knows_the_order():
+    """Without position embeddings, only the relative bias tells a row from its reverse."""
+    segments = np.ones((1, LENGTH), np.int32)
+    x = inputs()[0][:1]
+    for kind in ("gated", "plain", "none"):
+        config = variant(relative_bias=kind)
+        params = randomised(init(config))
+        straight = Encoder(config).apply({"params": params}, x, segments)
+        reverse = Encoder(config).apply({"params": params}, x[:, ::-1], segments)[:, ::-1]
+        difference = np.abs(np.asarray(straight) - reverse).max()
+        assert (difference < 1e-4) if kind == "none" else (difference > 1e-2)
+
+
+def test_gate_reads_what_it_is_told():
+    params = randomised(init(TINY))
+    query, hidden = (encode(variant(gate_input=kind), params) for kind in ("query", "hidden"))
+    assert np.abs(np.asarray(query) - hidden).max() > 1e-3
+
+
+def test_bfloat16_stays_near_float32():
+    params = randomised(init(variant(init_std=0.1)), seed=5)
+    low = Encoder(TINY, jnp.bfloat16).apply({"params": params}, *inputs())
+    assert low.dtype == jnp.bfloat16
+    high = np.asarray(encode(TINY, params))
+    assert np.abs(np.asarray(low, np.float32) - high).mean() < 0.05 * np.abs(high).mean()
+
+
+@pytest.mark.parametrize(
+    "field, value, message",
+    [
+        ("hidden_size", 0, "Encoder.hidden_size = 0"),
+        ("num_layers", 0, "Encoder.num_layers = 0"),
+        ("num_heads", -1, "Encoder.num_heads = -1"),
+        ("num_heads", 3, "not divisible by Encoder.num_heads = 3"),
+        ("ffn_size", 0, "Encoder.ffn_size = 0"),
+        ("max_length", 0, "Encoder.max_length = 0"),
+        ("relative_bias", "rotary", "Encoder.relative_bias = 'rotary'; allowed: gated, plain"),
+        ("gate_input", "key", "Encoder.gate_input = 'key'; allowed: query, hidden"),
+        ("relative_buckets", 2, "Encoder.relative_buckets = 2 must be a multiple of 4"),
+        ("relative_buckets", 30, "Encoder.relative_buckets = 30"),
+        ("relative_max_distance", 2, "Encoder.relative_max_distance = 2 must exceed"),
+        ("dropout", 1.0, "Encoder.dropout = 1.0"),
+        ("attention_dropout", -0.1, "Encoder.attention_dropout = -0.1"),
+    ],
+)
+def test_invalid_values_name_the_field(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        variant(**{field: value})
+
+
+@pytest.mark.parametrize("field, value", [("layer_norm_eps", -1e-5), ("init_std", -0.02)])
+@pytest.mark.xfail(reason="not checked yet")
+def test_negative_sizes_name_the_field(field, value):
+    with pytest.raises(ValueError, match=f"Encoder.{field}"):
+        variant(**{field: value})
