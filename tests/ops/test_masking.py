@@ -67,8 +67,8 @@ def test_a_row_does_not_depend_on_its_batch(order, size):
     for one, other in zip(whole, part):
         np.testing.assert_array_equal(one[order], other)
     split = (0.8, 0.1, 0.1)
-    whole = masking.corrupt(keys(range(6)), jnp.asarray(originals), 99, 100, split)
-    part = masking.corrupt(keys(order), jnp.asarray(originals[order]), 99, 100, split)
+    whole = masking.corrupt(keys(range(6)), jnp.asarray(originals), 99, (0, 100), split)
+    part = masking.corrupt(keys(order), jnp.asarray(originals[order]), 99, (0, 100), split)
     np.testing.assert_array_equal(np.asarray(whole)[order], part)
 
 
@@ -97,7 +97,7 @@ def test_other_steps_and_rows_draw_other_masks():
 def test_splits_are_realised(split):
     rows, slots, vocab = 400, 50, 100
     originals = jnp.full((rows, slots), 7, jnp.int32)
-    shown = np.asarray(masking.corrupt(keys(range(rows)), originals, vocab - 1, vocab, split))
+    shown = np.asarray(masking.corrupt(keys(range(rows)), originals, vocab - 1, (0, vocab), split))
     assert shown.dtype == np.int32 and shown.min() >= 0 and shown.max() < vocab
     # A random token is the original or <mask> by chance, once in `vocab` each.
     masked, random, kept = split
@@ -109,9 +109,10 @@ def test_splits_are_realised(split):
 
 def test_random_tokens_are_uniform():
     originals = jnp.zeros((500, 40), jnp.int32)
-    shown = np.asarray(masking.corrupt(keys(range(500)), originals, 9, 10, (0.0, 1.0, 0.0)))
-    counts = np.bincount(shown.ravel(), minlength=10)
-    chi_square = ((counts - 2000) ** 2 / 2000).sum()
+    shown = np.asarray(masking.corrupt(keys(range(500)), originals, 15, (4, 14), (0.0, 1.0, 0.0)))
+    counts = np.bincount(shown.ravel(), minlength=16)
+    assert counts[:4].sum() == counts[14:].sum() == 0  # neither special tokens nor <mask>
+    chi_square = ((counts[4:14] - 2000) ** 2 / 2000).sum()
     assert chi_square < 27.9  # 0.1% point with 9 degrees of freedom
 
 

@@ -17,7 +17,7 @@ from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import Aux, Batch, Metrics, Params, Totals, stream_rng
 from xlme_jax.ops import masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
-from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID, mask_id
+from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
 
 STREAMS = ("monolingual", "bitext")
 _AUC_BINS = 256
@@ -320,7 +320,13 @@ class MaskedBatch:
         maskable = config.maskable(rows)
         positions, is_masked = masking.choose_masked(keys[:, 0], maskable, config.rate)
         targets = jnp.take_along_axis(rows["tokens"], positions, axis=1)
-        shown = masking.corrupt(keys[:, 1], targets, mask_id(vocab_size), vocab_size, config.split)
+        shown = masking.corrupt(
+            keys[:, 1],
+            targets,
+            mask_id(vocab_size),
+            (UNK_ID + 1, mask_id(vocab_size)),
+            config.split,
+        )
         shape = (positions.shape[1], num_chunks(vocab_size), 2)
         uniforms = jax.vmap(lambda key: jax.random.uniform(key, shape))(keys[:, 2])
         corrupted = masking.replace(rows["tokens"], positions, is_masked, shown)

@@ -75,7 +75,7 @@ def corrupt(
     keys: jax.Array,
     originals: jax.Array,
     mask_id: int,
-    vocab_size: int,
+    random_ids: tuple[int, int],
     mask_split: tuple[float, float, float],
 ) -> jax.Array:
     """What the generator reads at the masked positions.
@@ -84,7 +84,7 @@ def corrupt(
       keys: keys[B].
       originals: int32[B, M], the tokens to be predicted.
       mask_id: id of `<mask>`.
-      vocab_size: random tokens are drawn from [0, vocab_size).
+      random_ids: (low, high); random tokens are drawn from [low, high), special ones left out.
       mask_split: shares that become `<mask>`, a random token, and stay as they are. (1, 0, 0) is
         XLM-E's reading, (.85, 0, .15) ELECTRA's, (.8, .1, .1) BERT's and fairseq's.
 
@@ -96,6 +96,7 @@ def corrupt(
         return jnp.full_like(originals, mask_id)
     count = originals.shape[1]
     u = jax.vmap(lambda key: jax.random.uniform(key, (2, count)))(keys)
-    random_ids = jnp.floor(u[:, 1] * vocab_size).astype(originals.dtype)
-    corrupted = jnp.where(u[:, 0] < masked + random, random_ids, originals)
+    low, high = random_ids
+    drawn = low + jnp.floor(u[:, 1] * (high - low)).astype(originals.dtype)
+    corrupted = jnp.where(u[:, 0] < masked + random, drawn, originals)
     return jnp.where(u[:, 0] < masked, mask_id, corrupted)
