@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from xlme_jax.data import text
 from xlme_jax.data.bitext_sources import (
@@ -56,18 +57,21 @@ def read_bitext(source: BitextSource, report: ReadReport | None = None) -> Pairs
     Raises:
         DataError: As the reader of the source's kind.
     """
-    paths, lang1, lang2 = source.paths, source.lang1, source.lang2
-    if source.kind == "moses":
-        return read_moses(*paths, report)
-    if source.kind == "multiway":
-        return _read_multiway(*paths, report)
-    if source.kind == "zip":
-        return read_opus_zip(*paths, lang1, lang2, report)
-    if source.kind == "tmx":
-        return read_tmx(*paths, lang1, lang2, report)
-    if source.kind == "tsv":
-        return read_tsv(*paths, report, columns=(1, 0) if source.swap else (0, 1))
-    raise ValueError(f"kind: one of moses, multiway, zip, tsv, tmx, got {source.kind!r}")
+    match source.kind, source.paths:
+        case "moses", (first, second):
+            return read_moses(first, second, report)
+        case "multiway", (first, second):
+            return _read_multiway(first, second, report)
+        case "zip", (path,):
+            return read_opus_zip(path, source.lang1, source.lang2, report)
+        case "tmx", (path,):
+            return read_tmx(path, source.lang1, source.lang2, report)
+        case "tsv", (path,):
+            return read_tsv(path, report, columns=(1, 0) if source.swap else (0, 1))
+    raise ValueError(
+        "kind, paths: moses or multiway with two paths, or zip, tsv or tmx with one, got "
+        f"{source.kind!r} with {len(source.paths)}"
+    )
 
 
 def read_moses(
@@ -170,7 +174,7 @@ def read_tsv(
     name = str(path)
     for line in text.aligned_lines(read_blocks(path), name, report):
         count += 1
-        if line.__class__ is not str:
+        if not isinstance(line, str):
             report.skip(line.value)
             continue
         fields = line.split("\t", needed)
@@ -256,12 +260,9 @@ def _read_multiway(first: Path, second: Path, report: ReadReport | None) -> Pair
         )
 
 
-_END = object()
-
-
 def _aligned_pairs(
     names: Sequence[str], lines: Sequence[Lines], report: ReadReport, empty: str
-) -> Iterator[tuple[str, str]]:
+) -> Generator[tuple[str, str], None, int]:
     """Pairs up two streams of lines.
 
     Args:
@@ -281,23 +282,21 @@ def _aligned_pairs(
     """
     first, second = lines
     count = empty_first = empty_second = 0
-    for one, two in itertools.zip_longest(first, second, fillvalue=_END):
-        if one is _END or two is _END:
-            _raise_unequal(names, count, one is _END, first, second)
+    for one, two in itertools.zip_longest(first, second):
+        if one is None or two is None:
+            _raise_unequal(names, count, one is None, first, second)
         count += 1
-        if one.__class__ is not str or two.__class__ is not str:
-            report.skip((two if one.__class__ is str else one).value)
-            empty_first += one.__class__ is str and not one.strip()
-            empty_second += two.__class__ is str and not two.strip()
-            continue
-        one, two = one.strip(), two.strip()
-        if one and two:
-            report.read += 1
-            yield one, two
-        else:
+        if isinstance(one, str) and isinstance(two, str):
+            one, two = one.strip(), two.strip()
+            if one and two:
+                report.read += 1
+                yield one, two
+                continue
             report.skip(empty)
-            empty_first += not one
-            empty_second += not two
+        else:
+            report.skip(next(line.value for line in (one, two) if isinstance(line, Rejected)))
+        empty_first += isinstance(one, str) and not one.strip()
+        empty_second += isinstance(two, str) and not two.strip()
     for name, blank in zip(names, (empty_first, empty_second)):
         if blank == count:
             raise DataError(
@@ -309,7 +308,7 @@ def _aligned_pairs(
 
 def _raise_unequal(
     names: Sequence[str], common: int, first_ended: bool, first: Lines, second: Lines
-) -> None:
+) -> NoReturn:
     """Counts the rest of the longer file, whose line after `common` is already read, and raises."""
     longer = common + 1 + sum(1 for _ in (second if first_ended else first))
     counts = (common, longer) if first_ended else (longer, common)

@@ -178,7 +178,8 @@ def _folder_sources(directory: Path) -> list[BitextSource]:
         pair = _one_pair(path, stem.removesuffix(".txt")) if kind else None
         # A plain text file is a TSV file only if its own name is a pair: en-sw.txt, as ParaCrawl
         # has it.
-        if pair is None or (suffix == "txt" and not _pair_of(text.strip_shard(stem))):
+        unnamed = suffix == "txt" and not _pair_of(text.strip_shard(stem))
+        if kind is None or pair is None or unnamed:
             unknown.append(path.name)
         else:
             sources.append(_source(kind, pair, path))

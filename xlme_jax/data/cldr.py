@@ -358,10 +358,13 @@ def _hash(concept: str) -> int:
 # A draw takes (kind, numbers, concepts to draw from, list size) and returns the message with the
 # key that decides its split. The key of every kind of list is its set of items alone, so that the
 # same territories are one combination in "territory_list" and in "list".
-_Draw = Callable[[str, _Numbers, tuple[str, ...], tuple[int, int]], tuple[Message, int]]
+_Drawn = tuple[Message, int]
+_Draw = Callable[[str, _Numbers, tuple[str, ...], tuple[int, int]], _Drawn]
 
 
-def _draw_list(kind, numbers, stock, list_size):
+def _draw_list(
+    kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
+) -> _Drawn:
     low, high = list_size
     size, n = low + numbers.below(high - low + 1), len(stock)
     chosen: list[int] = []
@@ -373,14 +376,18 @@ def _draw_list(kind, numbers, stock, list_size):
     return Message(kind, concepts), sum(map(_hash, concepts))
 
 
-def _draw_amount(kind, numbers, stock, list_size):
+def _draw_amount(
+    kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
+) -> _Drawn:
     thing = stock[numbers.below(len(stock))]
     number = 1 + numbers.below(10 ** (1 + numbers.below(4)))  # to 10,000, small ones more often
     concepts = (f"number:{number}", thing)
     return Message(kind, concepts, number), sum(map(_hash, concepts))
 
 
-def _draw_duration(kind, numbers, stock, list_size):
+def _draw_duration(
+    kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
+) -> _Drawn:
     size, units = 1 + numbers.below(3), tuple(DURATIONS)
     chosen: list[int] = []
     while len(chosen) < size:
@@ -392,7 +399,9 @@ def _draw_duration(kind, numbers, stock, list_size):
     return Message(kind, concepts, parts), sum(map(_hash, concepts))
 
 
-def _draw_date(kind, numbers, stock, list_size):
+def _draw_date(
+    kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
+) -> _Drawn:
     # The key is the day, whether or not its weekday is said.
     ordinal = _FIRST_DAY + numbers.below(_DAYS)
     day = datetime.date.fromordinal(ordinal)
@@ -403,9 +412,11 @@ def _draw_date(kind, numbers, stock, list_size):
     return Message(kind, (*concepts, f"weekday:{day.isoweekday()}"), (day, "full")), key
 
 
-def _draw_time(kind, numbers, stock, list_size):
+def _draw_time(
+    kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
+) -> _Drawn:
     hour, minute, second = numbers.below(24), numbers.below(60), numbers.below(60)
-    concepts = (f"hour:{hour}", f"minute:{minute}")
+    concepts: tuple[str, ...] = (f"hour:{hour}", f"minute:{minute}")
     if numbers.below(4):
         time, concepts = datetime.time(hour, minute, second), (*concepts, f"second:{second}")
         return Message(kind, concepts, (time, "medium")), _hash(f"time:{time}")

@@ -15,7 +15,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from babel import Locale
@@ -79,12 +79,26 @@ Pattern = tuple[
 ]  # the text before and after a number, or one text that says the number too
 
 
+Duration = list[tuple[str, int]]
+"""How many of each unit, longest unit first."""
+
+Moment = tuple[datetime.date | datetime.time, str]
+"""A day with the style "full" or "long", or a time of day with "medium" or "short"."""
+
+
 class Message(NamedTuple):
-    """What a phrase says, in no language; `value` is what writing it needs besides the concepts."""
+    """What a phrase says, in no language.
+
+    Attributes:
+        kind: "date", "time", "duration", "currency", "unit" or a key of `LIST_FAMILIES`.
+        concepts: what it is about.
+        value: what writing it needs besides the concepts: the number of a currency or unit, the
+            parts of a duration, the moment of a date or time; None for lists of names.
+    """
 
     kind: str
     concepts: tuple[str, ...]
-    value: object = None
+    value: int | Duration | Moment | None = None
 
 
 def check_choice(what: str, given: str, allowed: Sequence[str]) -> None:
@@ -164,14 +178,15 @@ class Speaker:
     def say(self, message: Message) -> tuple[str, Spans]:
         """Returns the message as text, and the [start, end) characters of each concept."""
         kind, concepts, value = message
-        if kind in LIST_FAMILIES:
+        if value is None:
             return self._list([self._names[concept] for concept in concepts])
-        if kind == "duration":
+        if isinstance(value, list):
             patterns = self.patterns(kind)
             return self._list([self._amount(patterns[unit], n)[0] for unit, n in value])
-        if kind in ("unit", "currency"):
+        if isinstance(value, int):
             return self._amount(self.patterns(kind)[concepts[1]], value)
-        return self._moment(value[0], value[1], len(concepts))
+        when, style = value
+        return self._moment(when, style, len(concepts))
 
     def _join(self, items: list[str]) -> str:
         first, middle, last, two, end, end_two = self._separators
@@ -353,7 +368,7 @@ def _unit_pattern(locale: Locale, code: str, number: int) -> Pattern:
     from babel.numbers import format_decimal
     from babel.units import format_unit
 
-    def pattern(length: str, speaker: Locale) -> Pattern:
+    def pattern(length: Literal["long", "short"], speaker: Locale) -> Pattern:
         text = format_unit(number, code, length=length, locale=speaker)
         return tuple(text.split(format_decimal(number, locale=speaker)))
 
@@ -369,6 +384,6 @@ def _moment_tokens(locale: Locale, style: str) -> list[tuple[str, str]]:
 
     formats = locale.date_formats if style in ("full", "long") else locale.time_formats
     return [
-        (what, value if what == "chars" else value[0] * value[1])
+        (what, value if isinstance(value, str) else value[0] * value[1])
         for what, value in tokenize_pattern(formats[style].pattern)
     ]

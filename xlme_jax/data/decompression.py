@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import zstandard
 
@@ -29,18 +29,22 @@ class DataError(ValueError):
     """Raw data that cannot be read; the message names the file, the place and the remedy."""
 
 
-def _plain_blocks(raw: BinaryIO) -> Iterator[bytes]:
-    while block := raw.read(_BLOCK_BYTES):
+def _plain_blocks(start: bytes, raw: IO[bytes]) -> Iterator[bytes]:
+    block = start + raw.read(_BLOCK_BYTES)
+    while block:
         yield block
+        block = raw.read(_BLOCK_BYTES)
 
 
-def _inflated_blocks(raw: BinaryIO, decompressor: Callable[[], Any]) -> Iterator[bytes]:
-    """Decompresses all streams in a file, one after another.
+def _inflated_blocks(
+    start: bytes, raw: IO[bytes], decompressor: Callable[[], Any]
+) -> Iterator[bytes]:
+    """Decompresses all streams in a file, one after another; `start` was read from it already.
 
     The readers that come with Python and zstandard take a damaged second stream (xz, bz2) or a
     truncated one (zstd) for the end of the file; here both are errors.
     """
-    stream, data, size = None, b"", _MIN_INPUT_BYTES
+    stream, data, size = None, start, _MIN_INPUT_BYTES
     while data := data or raw.read(size):
         if stream is None:
             data = data.lstrip(b"\0")  # padding between streams
@@ -100,11 +104,11 @@ def _compression_of(start: bytes, name: str) -> _Compression | None:
     return next((c for c in _COMPRESSIONS if suffix in c.suffixes), None)
 
 
-def decompressed_blocks(raw: BinaryIO, name: str) -> Iterator[bytes]:
+def decompressed_blocks(raw: IO[bytes], name: str) -> Iterator[bytes]:
     """Decompresses an open file, of any kind in the table above or none, block by block.
 
     Args:
-        raw: An open binary file that can `peek` (a plain file or a zip member).
+        raw: An open binary file, at its start (a plain file or a zip member).
         name: What to call it in errors; its suffix counts where the first bytes are not telling.
 
     Yields:
@@ -116,9 +120,12 @@ def decompressed_blocks(raw: BinaryIO, name: str) -> Iterator[bytes]:
     lines = size = 0
     compression = None
     try:
-        compression = _compression_of(raw.peek(8)[:8], name)
+        start = raw.read(8)
+        compression = _compression_of(start, name)
         blocks = (
-            _inflated_blocks(raw, compression.decompressor) if compression else _plain_blocks(raw)
+            _inflated_blocks(start, raw, compression.decompressor)
+            if compression
+            else _plain_blocks(start, raw)
         )
         for block in blocks:
             lines += block.count(b"\n")

@@ -86,7 +86,7 @@ class TaskWriter:
         self._dtype = token_dtype(vocabulary_size)
         self._lengths: list[int] = []
         self._shards: list[FileInfo] = []
-        self._writer = None
+        self._writer: array_record_module.ArrayRecordWriter | None = None
         self._stage = self.directory / ".parts" / f"{name}-{split}-{part or 0:05d}"
         shutil.rmtree(self._stage, ignore_errors=True)
         self._stage.mkdir(parents=True)
@@ -243,7 +243,7 @@ def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) ->
         final.append(dataclasses.replace(shard, file=path.relative_to(directory).as_posix()))
     lengths = None
     if first.kind == "bitext":
-        joined = np.concatenate([np.load(directory / part.lengths.file) for part in parts])
+        joined = np.concatenate([_load_lengths(directory, part) for part in parts])
         lengths = _save_lengths(folder / f"{first.split}-lengths.npy", joined)
         lengths = dataclasses.replace(lengths, file=f"{first.name}/{lengths.file}")
     filled = [part for part in parts if part.examples]
@@ -319,6 +319,11 @@ def _describe(path: pathlib.Path, records: int, tokens: int) -> FileInfo:
 def _save_lengths(path: pathlib.Path, lengths: np.ndarray) -> FileInfo:
     np.save(path, lengths.astype("<u2"))
     return _describe(path, len(lengths), int(lengths.sum()))
+
+
+def _load_lengths(directory: pathlib.Path, info: TaskInfo) -> np.ndarray:
+    assert info.lengths is not None, f"{info.name}: `close` saves the lengths of all pairs"
+    return np.load(directory / info.lengths.file)
 
 
 def _relocate(info: TaskInfo, folder: str) -> TaskInfo:

@@ -13,7 +13,7 @@ import enum
 import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -165,7 +165,7 @@ def _clean_text(text: str, report: ReadReport) -> str:
     return text
 
 
-def _decode(data: bytes, report: ReadReport) -> list[str | Rejected]:
+def _decode(data: bytes, report: ReadReport) -> Sequence[str | Rejected]:
     r"""Decodes a block and splits it at "\n"; line by line only where something is invalid."""
     data = _clean_bytes(data, report)
     try:
@@ -202,9 +202,10 @@ def aligned_lines(
             continue
         lines = _decode(data, report)
         if data.endswith(b"\n"):
-            lines.pop()
+            lines = lines[:-1]
         if dropping:
-            lines[:1] = [Rejected.TOO_LONG]
+            yield Rejected.TOO_LONG
+            lines = lines[1:]
             dropping = False
         yield from lines
 
@@ -236,7 +237,7 @@ def _document_parts(
     at_line_start = True
     for data, complete in blocks:
         lines = _decode(data, report)
-        valid = [line for line in lines if line.__class__ is str]
+        valid = [line for line in lines if isinstance(line, str)]
         report.skip(Rejected.INVALID_UTF8.value, len(lines) - len(valid))
         text = "\n".join(valid)
         if at_line_start:

@@ -11,6 +11,7 @@ import codecs
 import itertools
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
 from xml.parsers import expat
@@ -87,6 +88,23 @@ def _encoding(start: bytes, name: str) -> str:
     return "utf-8-sig" if known == "utf-8" else known
 
 
+@dataclass(slots=True)
+class _Segment:
+    """The wanted segment that is being read.
+
+    Attributes:
+        side: Which language of the pair it is for.
+        parts: Its text so far.
+        size: Its characters so far, also those that were too many to keep.
+        codes: How many elements of formatting codes are open.
+    """
+
+    side: int
+    parts: list[str] = field(default_factory=list)
+    size: int = 0
+    codes: int = 0
+
+
 class _Units:
     """Expat handlers that gather the texts of one translation unit (`tu`) at a time."""
 
@@ -101,8 +119,7 @@ class _Units:
         self._texts: dict[int, str | None] = {}  # side -> text, of the current unit
         self._exact: set[int] = set()  # sides whose text is marked with just the wanted code
         self._side: int | None = None
-        self._parts: list[str] | None = None  # of the current segment, if it is wanted
-        self._size = self._codes = 0
+        self._segment: _Segment | None = None
 
     def take(self) -> Iterator[tuple[str, str]]:
         """Gives out the pairs that are complete and counts them."""
@@ -117,35 +134,41 @@ class _Units:
         elif tag == "tuv":
             self._side = self._side_of(attributes.get("xml:lang") or attributes.get("lang") or "")
         elif tag == "seg" and self._side is not None:
-            self._parts, self._size, self._codes = [], 0, 0
-        elif tag in _CODES and self._parts is not None:
-            self._codes += 1
+            self._segment = _Segment(self._side)
+        elif tag in _CODES and self._segment is not None:
+            self._segment.codes += 1
 
     def end(self, tag: str) -> None:
-        if tag in _CODES and self._parts is not None:
-            self._codes -= 1
-        elif tag == "seg" and self._parts is not None:
-            too_long = self._size > _MAX_SEGMENT_CHARS
-            self._texts[self._side] = None if too_long else " ".join("".join(self._parts).split())
-            self._parts = None
+        segment = self._segment
+        if tag in _CODES and segment is not None:
+            segment.codes -= 1
+        elif tag == "seg" and segment is not None:
+            too_long = segment.size > _MAX_SEGMENT_CHARS
+            self._texts[segment.side] = (
+                None if too_long else " ".join("".join(segment.parts).split())
+            )
+            self._segment = None
         elif tag == "tuv":
             self._side = None
         elif tag == "tu":
             self._end_unit()
 
     def characters(self, data: str) -> None:
-        if self._parts is None or self._codes:
+        segment = self._segment
+        if segment is None or segment.codes:
             return
-        self._size += len(data)
-        if self._size <= _MAX_SEGMENT_CHARS:
-            self._parts.append(data)
+        segment.size += len(data)
+        if segment.size <= _MAX_SEGMENT_CHARS:
+            segment.parts.append(data)
 
     def skipped_entity(self, entity: str, is_parameter_entity: bool) -> None:
         """Entities of a DTD that is not loaded: HTML's names are the ones that occur."""
         if not is_parameter_entity:
             self.characters(unescape(f"&{entity};"))
 
-    def doctype(self, _name: str, _system: str, _public: str, has_internal_subset: int) -> None:
+    def doctype(
+        self, _name: str, _system: str | None, _public: str | None, has_internal_subset: bool
+    ) -> None:
         if has_internal_subset:
             raise DataError(
                 f"{self._name}: has an internal DTD, refused because it can declare entities; "
@@ -176,13 +199,13 @@ class _Units:
             self._report.skip("missing language")
             return
         self.matched = True
-        pair = self._texts[0], self._texts[1]
-        if None in pair:
+        first, second = self._texts[0], self._texts[1]
+        if first is None or second is None:
             self._report.skip(Rejected.TOO_LONG.value)
-        elif not (pair[0] and pair[1]):
+        elif not (first and second):
             self._report.skip("empty side")
-        elif "\ufffd" in pair[0] or "\ufffd" in pair[1]:
+        elif "\ufffd" in first or "\ufffd" in second:
             self._report.skip(Rejected.INVALID_UTF8.value)
         else:
-            self._pairs.append(pair)
+            self._pairs.append((first, second))
             self.complete += 1

@@ -108,13 +108,14 @@ def draw(curves: Curves, title: str = "") -> bytes:
     # Figure without pyplot: no global state, no display, and nothing to close.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     panels = [panel for panel in _PANELS if panel.names(curves)] or list(_PANELS[:1])
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(6.0 * columns, 3.6 * rows + 0.6), dpi=120, layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)
+    figure = Figure(figsize=(6.0 * columns, 3.6 * rows + 0.6), dpi=120, layout=layout)
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)
     if title:
         figure.suptitle(title, fontsize=14, fontweight="bold")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
@@ -189,7 +190,8 @@ def _draw_curve(
     axis: "Axes", points: Curve, label: str, color: str, style: str, smooth: bool
 ) -> None:
     """Draws a curve: few points as they are with markers, many as a mean over a pale original."""
-    steps, values = zip(*_thin(points))
+    thinned = _thin(points)
+    steps, values = [step for step, _ in thinned], [value for _, value in thinned]
     if len(steps) <= 40:
         # Yardsticks, dashed or dotted and grey, are lines without measurements of their own.
         marker = "" if color == _NEUTRAL and style != "-" and len(steps) > 1 else "o"
@@ -201,7 +203,7 @@ def _draw_curve(
     axis.plot(steps, values, style, color=color, label=label, linewidth=1.7)
 
 
-def _tick_label(value: float, position: int | None = None) -> str:
+def _tick_label(value: float, position: float | None = None) -> str:
     """Formats a tick; matplotlib's own offsets ("1e-5" on top) would cover the line above."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
 
