@@ -367,7 +367,6 @@ def test_invalid_values_name_the_field(field, value, message):
 
 
 @pytest.mark.parametrize("field, value", [("layer_norm_eps", -1e-5), ("init_std", -0.02)])
-@pytest.mark.xfail(reason="not checked yet")
 def test_negative_sizes_name_the_field(field, value):
     with pytest.raises(ValueError, match=f"Encoder.{field}"):
         variant(**{field: value})
