@@ -222,7 +222,6 @@ def test_wrong_table_size_is_named():
         head(hidden, table[:VOCAB], bias, targets, uniforms)
 
 
-@pytest.mark.xfail(strict=True, reason="the head computes in float32 whatever it is given")
 def test_float64_equals_dense_to_rounding(chunks):
     hidden, table, bias, targets, uniforms = inputs()
     expected, gradients = reference(lambda x: x.sum(), (hidden, table, bias), targets)

@@ -85,6 +85,9 @@ class EncoderConfig:
                 f"Encoder.relative_max_distance = {self.relative_max_distance} must exceed "
                 f"relative_buckets / 4 = {self.relative_buckets // 4}, the exact distances."
             )
+        for name in ("layer_norm_eps", "init_std"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"Encoder.{name} = {getattr(self, name)} must be positive.")
         for name in ("dropout", "attention_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"Encoder.{name} = {getattr(self, name)} must lie in [0, 1).")

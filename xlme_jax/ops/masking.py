@@ -30,13 +30,13 @@ def num_masked(maskable: jax.Array, rate: float) -> jax.Array:
     Returns:
       int32[B]; 0 in rows without maskable tokens.
     """
-    available = maskable.sum(axis=1, dtype=jnp.int32)
-    wanted = jnp.round(available * rate).astype(jnp.int32)
-    return jnp.where(available > 0, jnp.maximum(wanted, 1), 0)
+    # A table made on the host: float32 on the device would round some products differently.
+    counts = [0, *(max_masked(available, rate) for available in range(1, maskable.shape[1] + 1))]
+    return jnp.asarray(counts, jnp.int32)[maskable.sum(axis=1)]
 
 
 def max_masked(length: int, rate: float) -> int:
-    """Static bound on the masked tokens of a row of `length` tokens."""
+    """Number of tokens to mask among `length` maskable ones, the bound for a row of that length."""
     return max(1, round(length * rate))
 
 

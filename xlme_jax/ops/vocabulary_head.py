@@ -81,7 +81,13 @@ def _chunks(table: jax.Array, bias: jax.Array, count: int) -> tuple[jax.Array, j
 
 
 def _logits(hidden: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
-    return jnp.einsum("md,cd->mc", hidden, table, preferred_element_type=jnp.float32) + bias
+    dtype = _accumulator(hidden)
+    return jnp.einsum("md,cd->mc", hidden, table, preferred_element_type=dtype) + bias
+
+
+def _accumulator(hidden: jax.Array) -> jnp.dtype:
+    """float32 statistics, or float64 for float64 input."""
+    return jnp.promote_types(hidden.dtype, jnp.float32)
 
 
 def _pick(blocks: jax.Array, block: jax.Array) -> jax.Array:
@@ -114,7 +120,8 @@ def _chunk_statistics(logits: jax.Array, u: jax.Array):
     mass = jnp.exp(blocks - maximum[:, None, None]).sum(axis=-1)
     block, rest = _inverse_cdf(mass, u)
     entry, _ = _inverse_cdf(jnp.exp(_pick(blocks, block) - maximum[:, None]), rest)
-    return maximum, mass.sum(axis=-1), best, block * BLOCK_SIZE + entry
+    sample = block * BLOCK_SIZE + entry
+    return maximum, mass.sum(axis=-1), best.astype(jnp.int32), sample.astype(jnp.int32)
 
 
 def _forward(hidden, table, bias, targets, uniforms):
@@ -140,15 +147,16 @@ def _forward(hidden, table, bias, targets, uniforms):
         )
         return carry, logits if count == 1 else None
 
+    dtype = _accumulator(hidden)
     start = (
-        jnp.full((rows,), -jnp.inf),
-        jnp.zeros((rows,)),
-        jnp.zeros((rows,)),
+        jnp.full((rows,), -jnp.inf, dtype),
+        jnp.zeros((rows,), dtype),
+        jnp.zeros((rows,), dtype),
         jnp.zeros((rows,), jnp.int32),
         jnp.zeros((rows,), jnp.int32),
     )
     tables, biases = _chunks(table, bias, count)
-    chunks = (jnp.arange(count), tables, biases, uniforms.swapaxes(0, 1))
+    chunks = (jnp.arange(count, dtype=jnp.int32), tables, biases, uniforms.swapaxes(0, 1))
     if count == 1:
         carry, logits = visit(start, jax.tree.map(lambda x: x[0], chunks))
     else:
@@ -181,15 +189,15 @@ def _head_backward(residuals, cotangents):
         error = (error - (ids[None, :] == targets[:, None])) * scale[:, None]
         bias_grad = error.sum(axis=0)
         error = error.astype(hidden.dtype)
-        product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
+        product = functools.partial(jnp.einsum, preferred_element_type=_accumulator(hidden))
         return hidden_grad + product("mc,cd->md", error, table_k), (
             product("mc,md->cd", error, hidden),
             bias_grad,
         )
 
-    start = jnp.zeros(hidden.shape, jnp.float32)
+    start = jnp.zeros(hidden.shape, _accumulator(hidden))
     tables, biases = _chunks(table, bias, count)
-    chunks = (jnp.arange(count), tables, biases)
+    chunks = (jnp.arange(count, dtype=jnp.int32), tables, biases)
     if count == 1:
         hidden_grad, (table_grad, bias_grad) = visit(start, jax.tree.map(lambda x: x[0], chunks))
     else:
