@@ -21,8 +21,6 @@ transformers = pytest.importorskip("transformers", reason="compares with Hugging
 
 VOCAB, HIDDEN, HEADS, LAYERS, LENGTH, ROWS = 61, 24, 3, 3, 10, 4
 pytestmark = pytest.mark.usefixtures("float64")
-# The vocabulary head computes its logits in float32, whatever the encoder computes in.
-HEAD_TOLERANCE = 1e-6
 
 CONFIG = EncoderConfig(
     hidden_size=HIDDEN,
@@ -207,20 +205,20 @@ def test_mlm_loss_and_gradients(embedding_size):
         return prediction.loss.mean()
 
     actual, gradient = jax.value_and_grad(our_loss)(params)
-    np.testing.assert_allclose(actual, loss.item(), rtol=HEAD_TOLERANCE)
+    np.testing.assert_allclose(actual, loss.item(), rtol=1e-13)
     table = gradient["tokens"]["embedding"]
     word = model.electra.embeddings.word_embeddings.weight
     assert word is model.generator_lm_head.weight
     assert np.abs(table[VOCAB:]).max() == 0
-    close(table[:VOCAB], numpy_of(word.grad), HEAD_TOLERANCE)
+    close(table[:VOCAB], numpy_of(word.grad), 1e-13)
     bias = numpy_of(model.generator_lm_head.bias.grad)
-    close(gradient["head"]["bias"][:VOCAB], bias, HEAD_TOLERANCE)
+    close(gradient["head"]["bias"][:VOCAB], bias, 1e-13)
     positions_grad = numpy_of(model.electra.embeddings.position_embeddings.weight.grad)
-    close(gradient["positions"]["embedding"], positions_grad, HEAD_TOLERANCE)
+    close(gradient["positions"]["embedding"], positions_grad, 1e-13)
     for index, layer in enumerate(model.electra.encoder.layer):
         for name, other in (("wi", layer.intermediate.dense), ("wo", layer.output.dense)):
             one = gradient["encoder"][f"layer_{index}"]["ffn"][name]["kernel"]
-            close(one, numpy_of(other.weight.grad).T, HEAD_TOLERANCE)
+            close(one, numpy_of(other.weight.grad).T, 1e-13)
 
 
 @pytest.mark.parametrize("embedding_size", [HIDDEN])
