@@ -46,7 +46,7 @@ def reference(function, arrays, targets):
     with jax.enable_x64(True):
         arrays = [jnp.asarray(np.asarray(x, np.float64)) for x in arrays]
         total = lambda *a: function(dense(*a, np.asarray(targets)))  # noqa: E731
-        return jax.value_and_grad(total, argnums=(0, 1, 2))(*arrays)
+        return jax.tree.map(np.asarray, jax.value_and_grad(total, argnums=(0, 1, 2))(*arrays))
 
 
 def test_sizes():
