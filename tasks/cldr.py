@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import itertools
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import seqio
@@ -21,6 +22,9 @@ from xlme_jax.data.text import ReadReport
 
 PREFIX = "cldr"
 BITEXT_PREFIX = "cldr_bitext"
+
+# Streams the given number of texts of a split.
+_Read = Callable[[str, int, ReadReport], sources.Texts]
 
 
 def register(
@@ -40,31 +44,39 @@ def register(
     """
     shared = features.as_vocabulary(vocabulary)
     config = corpus.config
-    documents = {}
-    for language in config.languages:
-        read = functools.partial(_documents, corpus, language)
-        documents[sources.task_name(PREFIX, language)] = (
+
+    def add(prefix: str, languages: tuple[str, ...], read: _Read, counts: Mapping[str, int]) -> str:
+        name = sources.task_name(prefix, *languages)
+        splits = {split: [_shard(corpus, read, split, n)] for split, n in counts.items() if n}
+        sources.add_task(name, splits, languages, shared, num_input_examples=counts)
+        return name
+
+    documents = [
+        add(
+            PREFIX,
             (language,),
-            read,
+            functools.partial(_documents, corpus, language),
             corpus.documents_per_split(),
         )
-    pairs = {}
-    for pair in itertools.combinations(sorted(config.languages), 2):
-        read = functools.partial(_pairs, corpus, pair)
-        pairs[sources.task_name(BITEXT_PREFIX, *pair)] = (pair, read, corpus.pairs_per_split())
-    registered = []
-    for mixture, tasks in ((PREFIX, documents), (BITEXT_PREFIX, pairs)):
-        for name, (languages, read, counts) in tasks.items():
-            splits = {split: [_shard(corpus, read, split, n)] for split, n in counts.items() if n}
-            sources.add_task(name, splits, languages, shared, num_input_examples=counts)
-        if tasks:
-            registered.append(mixtures.add_mixture(mixture, list(tasks), alpha).name)
-    return registered
+        for language in config.languages
+    ]
+    pairs = [
+        add(BITEXT_PREFIX, pair, functools.partial(_pairs, corpus, pair), corpus.pairs_per_split())
+        for pair in itertools.combinations(sorted(config.languages), 2)
+    ]
+    return [
+        mixtures.add_mixture(mixture, tasks, alpha).name
+        for mixture, tasks in ((PREFIX, documents), (BITEXT_PREFIX, pairs))
+        if tasks
+    ]
 
 
-def _shard(corpus: CldrCorpus, read, split: str, count: int) -> sources.Shard:
-    read = functools.partial(read, split, count)
-    return sources.Shard(split, read, key=f"{corpus} {count} {_generator_digest()}")
+def _shard(corpus: CldrCorpus, read: _Read, split: str, count: int) -> sources.Shard:
+    return sources.Shard(
+        split,
+        functools.partial(read, split, count),
+        key=f"{corpus} {count} {_generator_digest()}",
+    )
 
 
 @functools.cache

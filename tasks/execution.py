@@ -66,7 +66,8 @@ def register(config: preparation.PrepareConfig, model: str, threads: int = 1) ->
 def _register_one(
     config: preparation.PrepareConfig, task: str, vocabulary: features.XlmVocabulary
 ) -> list[str]:
-    if task == "cldr" and config.cldr:
+    if task == "cldr":
+        assert config.cldr is not None, "PrepareConfig asks for it"
         return cldr.register(config.cldr, vocabulary)
     if task == "cc100":
         return cc100.register(

@@ -111,7 +111,7 @@ class CldrConfig:
     statements: int = 1
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in ("languages", "kinds", "list_size"):
             if isinstance(getattr(self, field), str):
                 raise ValueError(f"cldr: `{field}` is a string; give a list, such as ('en', 'fr')")

@@ -115,7 +115,7 @@ class PrepareConfig:
     runner: str = ""
     runner_options: tuple[str, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in ("tasks", "languages", "pairs", "tfds", "modules", "runner_options"):
             value = getattr(self, field)
             if isinstance(value, str):
@@ -237,7 +237,8 @@ def resolve_vocabulary(config: PrepareConfig) -> Vocabulary:
     """
     if config.vocabulary:
         return Vocabulary.load(config.vocabulary)
-    if config.tasks == ("cldr",) and config.cldr:
+    if config.tasks == ("cldr",):
+        assert config.cldr is not None, "PrepareConfig asks for it"
         return train_cldr_vocabulary(config.cldr, config.vocabulary_size)
     existing = Path(config.output) / prepared_format.VOCABULARY_FILE
     if existing.is_file():

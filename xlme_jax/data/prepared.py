@@ -232,7 +232,7 @@ class PreparedDataset:
         if len(indices) and (indices.min() < 0 or indices.max() >= (ends[-1] if len(ends) else 0)):
             raise IndexError(f"task {task.name}: record {indices.max()} of {ends[-1:]}")
         which = np.searchsorted(ends, indices, side="right")
-        records: list[np.ndarray] = [None] * len(indices)  # type: ignore[list-item]
+        records = [np.empty(0, self._dtype)] * len(indices)  # each place is filled below
         for number in np.unique(which):
             places = np.flatnonzero(which == number)
             shard = task.shards[number]

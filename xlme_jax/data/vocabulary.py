@@ -127,7 +127,7 @@ class Vocabulary:
     def __repr__(self) -> str:
         return f"Vocabulary(path={self.path!r}, size={self.size}, sha256={self.digest[:12]})"
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[Vocabulary], tuple[bytes, str | None]]:
         # The processor itself pickles without its model; worker processes get the bytes.
         return (Vocabulary, (self.model, self.path))
 

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from xlme_jax.data import cldr
+from xlme_jax.data import cldr, workers
 from xlme_jax.data.bitext import discover_bitext, read_bitext
 from xlme_jax.data.bitext_sources import BitextSource
 from xlme_jax.data.preparation import PrepareConfig
@@ -243,10 +243,8 @@ def languages_of(texts: Iterable[LanguageText]) -> list[str]:
 
 def progress_bar(texts: Iterable[str]) -> Iterator[str]:
     """Passes texts through under a progress bar that counts characters."""
-    from tqdm import tqdm
-
     stream = iter(texts)
-    with tqdm(desc="sample", unit="char", unit_scale=True) as bar:
+    with workers.open_bar(desc="sample", unit="char", unit_scale=True) as bar:
         while batch := list(itertools.islice(stream, 256)):
             yield from batch
             bar.update(sum(map(len, batch)))

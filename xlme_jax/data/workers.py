@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import functools
 import multiprocessing
 import queue
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -64,7 +66,9 @@ def _in_processes(
     counts = context.Queue()
     pool = concurrent.futures.ProcessPoolExecutor(workers, context, _start, (counts, start))
     try:
-        waiting: dict[Any, Item] = {pool.submit(_call, work, item): item for item in items}
+        waiting: dict[concurrent.futures.Future[Result], Item] = {
+            pool.submit(_call, work, item): item for item in items
+        }
         while waiting:
             done, _ = concurrent.futures.wait(waiting, 0.5, concurrent.futures.FIRST_COMPLETED)
             with contextlib.suppress(queue.Empty):
@@ -98,7 +102,7 @@ def _call(work: Callable[[Item, Report], Result], item: Item) -> Result:
 class _Bar:
     """A progress bar over items that also counts texts: one huge item still shows life."""
 
-    def __init__(self, bar: Any):
+    def __init__(self, bar: tqdm):
         self._bar = bar
         self._texts = 0
 
@@ -113,8 +117,24 @@ class _Bar:
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[_Bar]:
+    with open_bar(desc="prepare", unit="file", total=total) as bar:
+        yield _Bar(bar)
+
+
+def open_bar(**options: Any) -> tqdm:
+    """Opens a progress bar on standard error; in a log it writes at most every ten seconds.
+
+    Args:
+      **options: Further arguments of `tqdm`.
+    """
     from tqdm import tqdm
 
-    show = functools.partial(tqdm, desc="prepare", unit="file", file=sys.stderr, dynamic_ncols=True)
-    with show(total=total) as bar:
-        yield _Bar(bar)
+    return tqdm(
+        file=sys.stderr,
+        dynamic_ncols=True,
+        mininterval=0.1 if sys.stderr.isatty() else 10,
+        # By default tqdm also waits for as much progress as there was between earlier lines, which
+        # hides the text count while a file is worked on.
+        miniters=0,
+        **options,
+    )
