@@ -119,8 +119,8 @@ def test_a_mistake_is_one_line_and_no_traceback(tmp_path):
     result = command(*tiny.flags(tmp_path, tmp_path, XLME__rtd_wieght=1.0))
     assert result.returncode == 1
     assert result.stderr.strip() == (
-        "ConfigError: --gin.XLME.rtd_wieght=1.0: Configurable 'XLME' doesn't have a parameter named "
-        "'rtd_wieght'. Did you mean rtd_weight?"
+        "ConfigError: --gin.XLME.rtd_wieght=1.0: Configurable 'XLME' doesn't have a parameter "
+        "named 'rtd_wieght'. Did you mean rtd_weight?"
     )
 
 

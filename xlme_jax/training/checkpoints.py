@@ -137,7 +137,8 @@ def warm_start(run: Path, abstract_params: Params) -> Params:
 def _check_weights(checkpoint: Path, abstract_params: Params, where: str, remedy: str) -> None:
     """ValueError naming the first weight that a checkpoint lacks, or has in another shape."""
     path = checkpoint.absolute() / "state"
-    found = _shapes(ocp.PyTreeCheckpointer().metadata(path).item_metadata.tree["params"])
+    # The handler rather than a checkpointer, which warns that an item has no metadata of its own.
+    found = _shapes(ocp.PyTreeCheckpointHandler().metadata(path).tree["params"])
     for name, shape in _shapes(abstract_params).items():
         if found.get(name) != shape:
             there = f"has shape {found[name]}" if name in found else "is not there"

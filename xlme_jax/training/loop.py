@@ -175,9 +175,10 @@ def train(
       The final state.
     """
     is_primary = jax.process_index() == 0
-    with sharding_rules(mesh):
+    # Closed on errors too, so that a checkpoint under way is finished.
+    checkpoints = Checkpoints(model_dir, config.keep_checkpoints)
+    with sharding_rules(mesh), contextlib.closing(checkpoints):
         abstract = abstract_state(objective, optimizer, mesh, config.seed)
-        checkpoints = Checkpoints(model_dir, config.keep_checkpoints)
         checkpoints.check(abstract)
         if checkpoints.latest_step() is None and config.init_from is not None:
             check_warm_start(Path(config.init_from), abstract.params)
@@ -228,7 +229,6 @@ def train(
                 record = RunRecord(batches.get_state(), dataset_digest, config_text)
                 checkpoints.save(step, state, record)
         progress.close()
-        checkpoints.close()
         writer.close()
         if step == first_step:
             _log.info("Nothing to do: the run in %s already has %d steps.", model_dir, step)

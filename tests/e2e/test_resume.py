@@ -1,0 +1,273 @@
+"""Interrupted and resumed runs end where the uninterrupted run ends, bit for bit."""
+
+import signal
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from xlme_jax import config as configs
+from xlme_jax import train
+from xlme_jax.data.pipeline import make_iterator
+from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.training import loop
+from xlme_jax.training.checkpoints import Checkpoints
+
+
+def load(model_dir, data_dir, **bindings):
+    files, rest = [], []
+    for flag in configs.gin_flags(tiny.flags(model_dir, data_dir, **bindings)):
+        name, value = flag.split("=", 1)
+        (files if name == "--gin_file" else rest).append(value)
+    return configs.load(files, rest, "Train")
+
+
+def run(model_dir, data_dir, **bindings):
+    """Trains in this process; the final state on the host."""
+    config = load(model_dir, data_dir, **bindings)
+    return jax.device_get(train.train(config, configs.operative_config()))
+
+
+def saved(model_dir, step, state):
+    """State and position of a checkpoint, in the shape of a given state."""
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+    checkpoints = Checkpoints(Path(model_dir), keep=100)
+    restored = checkpoints.restore(step, abstract)
+    checkpoints.close()
+    return restored
+
+
+def assert_same_bits(left, right):
+    names, left_leaves = zip(*jax.tree_util.tree_flatten_with_path(left)[0])
+    right_leaves = jax.tree.leaves(right)
+    assert len(left_leaves) == len(right_leaves) > 1
+    for name, a, b in zip(names, left_leaves, right_leaves):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), jax.tree_util.keystr(name)
+
+
+def next_batch(data_dir, record, config):
+    batches = make_iterator(PreparedDataset.load(data_dir), config.streams, config.loop.seed)
+    batches.set_state(record.data)
+    batch = next(batches)
+    batches.close()
+    return batch
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a run."""
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Makes the next run end after so many batches."""
+
+    def after(count):
+        made = train.make_iterator
+
+        def iterator(*arguments):
+            batches = made(*arguments)
+            take = type(batches).__next__
+
+            class Ending(type(batches)):
+                taken = 0
+
+                def __next__(self):
+                    if Ending.taken == count:
+                        raise Interrupted
+                    Ending.taken += 1
+                    return take(self)
+
+            batches.__class__ = Ending
+            return batches
+
+        monkeypatch.setattr(train, "make_iterator", iterator)
+        return lambda: monkeypatch.setattr(train, "make_iterator", made)
+
+    return after
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compilation_cache(tmp_path_factory):
+    """The runs in this process compile the same program; the command's own compile it anew."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
+    yield
+    jax.config.update("jax_compilation_cache_dir", None)
+
+
+BINDINGS = {"TRAIN_STEPS": 12, "CHECKPOINT_EVERY": 4, "Loop__keep_checkpoints": 9}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, tiny_data):
+    model_dir = tmp_path_factory.mktemp("uninterrupted")
+    return model_dir, run(model_dir, tiny_data, **BINDINGS)
+
+
+def test_the_data_ends_in_mid_window_and_mid_epoch(tiny_data, uninterrupted):
+    """What the next tests rely on: several tasks, positions inside windows and epochs."""
+    model_dir, state = uninterrupted
+    _, record = saved(model_dir, 4, state)
+    dataset = PreparedDataset.load(tiny_data)
+    train_tasks = [task for task in dataset.tasks if task.split == "train"]
+    assert len([t for t in train_tasks if t.kind == "monolingual"]) == 3
+    assert len([t for t in train_tasks if t.kind == "bitext"]) == 3
+    # 32 rows of some 4 to 5 packed pairs are less than a window of 4,096 draws, and more than an
+    # epoch of the smaller tasks.
+    tokens = sum(t.tokens for t in train_tasks if t.kind == "bitext")
+    assert tokens < 4096 * 4
+    assert min(t.examples for t in train_tasks) < 32
+    position = record.data["streams"]["bitext"]["position"]
+    assert len(str(record.data)) < 1000, position
+
+
+def test_an_interrupted_run_resumes_bitwise(tmp_path, tiny_data, uninterrupted, interrupt, caplog):
+    expected_dir, expected = uninterrupted
+    restore = interrupt(7)  # after the checkpoint of step 4, with steps 5 to 7 lost
+    with pytest.raises(Interrupted):
+        run(tmp_path, tiny_data, **BINDINGS)
+    restore()
+    logged = [line["step"] for line in tiny.metrics(tmp_path)]
+    assert max(logged) in (6, 7)
+    with caplog.at_level("INFO"):
+        found = run(tmp_path, tiny_data, **BINDINGS)
+    assert "Resuming from the checkpoint of step 4" in caplog.text
+    assert int(found.step) == 12
+    assert_same_bits(found, expected)
+    for step in (4, 8, 12):
+        (state, record), (expected_state, expected_record) = (
+            saved(folder, step, expected) for folder in (tmp_path, expected_dir)
+        )
+        assert_same_bits(state, expected_state)
+        assert record.data == expected_record.data
+        config = load(tmp_path, tiny_data, **BINDINGS)
+        assert_same_bits(
+            next_batch(tiny_data, record, config), next_batch(tiny_data, expected_record, config)
+        )
+    same_metrics(tmp_path, expected_dir)
+
+
+def same_metrics(found_dir, expected_dir):
+    """Each step once, and the same values but for the clock's."""
+
+    def lines(folder):
+        return [
+            {k: v for k, v in line.items() if k not in ("tokens_per_second", "mfu")}
+            for line in tiny.metrics(folder)
+        ]
+
+    assert [line["step"] for line in lines(found_dir)] == list(range(13))
+    assert lines(found_dir) == lines(expected_dir)
+
+
+def test_a_killed_command_resumes_bitwise(tmp_path, tiny_data, uninterrupted):
+    expected_dir, expected = uninterrupted
+    flags = tiny.flags(tmp_path, tiny_data, **BINDINGS)
+    process = tiny.start(["-m", "xlme_jax.train", *flags])
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "checkpoints" / "4").is_dir():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL  # it was still running
+    assert not (tmp_path / "checkpoints" / "12").exists()
+    output = tiny.train(*flags)
+    assert "Resuming from the checkpoint of step" in output
+    state, record = saved(tmp_path, 12, expected)
+    expected_state, expected_record = saved(expected_dir, 12, expected)
+    assert_same_bits(state, expected_state)
+    assert record.data == expected_record.data
+    same_metrics(tmp_path, expected_dir)
+
+
+def test_a_finished_run_has_nothing_to_do(tiny_data, uninterrupted, caplog):
+    model_dir, expected = uninterrupted
+    before = (model_dir / "metrics.jsonl").read_text()
+    with caplog.at_level("INFO"):
+        assert_same_bits(run(model_dir, tiny_data, **BINDINGS), expected)
+    assert "Nothing to do" in caplog.text
+    assert (model_dir / "metrics.jsonl").read_text() == before
+
+
+def test_config_gin_runs_again_as_it_is(tmp_path, tiny_data, uninterrupted):
+    model_dir, expected = uninterrupted
+    file = tmp_path / "config.gin"
+    file.write_text((model_dir / "config.gin").read_text())
+    config = configs.load([str(file)], [f"MODEL_DIR = {str(tmp_path / 'again')!r}"], "Train")
+    state = jax.device_get(train.train(config, configs.operative_config()))
+    assert_same_bits(state, expected)
+    same_metrics(tmp_path / "again", model_dir)
+
+
+def test_other_data_is_not_resumed_with(tmp_path, tiny_data, uninterrupted):
+    model_dir, _ = uninterrupted
+    other = tiny.write_tiny_data(tmp_path / "other", seed=1)
+    with pytest.raises(ValueError, match="step 12 belongs to other prepared data"):
+        run(model_dir, other, **BINDINGS)
+
+
+def test_another_model_is_not_resumed(tiny_data, uninterrupted, monkeypatch):
+    model_dir, _ = uninterrupted
+    monkeypatch.setattr(loop, "fresh_state", None)  # refused before it is called
+    with pytest.raises(ValueError, match=r"weight discriminator\..* this model needs .*MODEL_DIR"):
+        run(model_dir, tiny_data, **BINDINGS, Encoder__ffn_size=48)
+
+
+def test_resume_comes_before_warm_start_before_scratch(tmp_path, tiny_data, uninterrupted, caplog):
+    other_dir, other = uninterrupted
+    bindings = {**BINDINGS, "TRAIN_STEPS": 5, "SEED": 1, "Optimizer__learning_rate": 1e-12}
+    with caplog.at_level("INFO"):
+        scratch = run(tmp_path / "scratch", tiny_data, **bindings)
+    assert "Starting from scratch" in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        warm = run(tmp_path / "warm", tiny_data, **bindings, INIT_FROM=str(other_dir))
+    assert "Warm start" in caplog.text
+    assert "Starting from scratch" not in caplog.text
+    caplog.clear()
+
+    def distance(state):
+        pairs = zip(jax.tree.leaves(state.params), jax.tree.leaves(other.params))
+        return max(np.abs(a - b).max() for a, b in pairs)
+
+    # At this learning rate weights stay where they began; step, data and Adam begin anew.
+    assert distance(warm) < 1e-6 < 1e-3 < distance(scratch)
+    assert int(warm.step) == 5
+    with caplog.at_level("INFO"):
+        resumed = run(
+            tmp_path / "warm", tiny_data, **{**bindings, "TRAIN_STEPS": 6}, INIT_FROM="/gone"
+        )
+    assert "Resuming from the checkpoint of step 5" in caplog.text
+    assert "Warm start" not in caplog.text
+    assert int(resumed.step) == 6
+
+
+def test_a_warm_start_from_one_checkpoint(tmp_path, tiny_data, uninterrupted):
+    other_dir, other = uninterrupted
+    state, _ = saved(other_dir, 4, other)
+    bindings = {**BINDINGS, "TRAIN_STEPS": 5, "Optimizer__learning_rate": 1e-12}
+    warm = run(tmp_path, tiny_data, **bindings, INIT_FROM=str(other_dir / "checkpoints" / "4"))
+    for a, b in zip(jax.tree.leaves(warm.params), jax.tree.leaves(state.params)):
+        np.testing.assert_allclose(a, b, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("bindings", "expected"),
+    [
+        (
+            {"Encoder__ffn_size": 48},
+            r"weight discriminator\.\S+ has shape .*, this model needs .*48",
+        ),
+        ({"Encoder__relative_bias": "plain", "Encoder__num_layers": 2}, r"weight \S+ is not there"),
+    ],
+)
+def test_a_warm_start_from_another_model_names_the_weight(
+    tmp_path, tiny_data, uninterrupted, monkeypatch, bindings, expected
+):
+    monkeypatch.setattr(loop, "fresh_state", None)  # refused before it is called
+    with pytest.raises(ValueError, match=expected):
+        run(tmp_path, tiny_data, **BINDINGS, **bindings, INIT_FROM=str(uninterrupted[0]))
