@@ -1,0 +1,79 @@
+"""The papers' models: their train steps lower with their full shapes (sizes: test_parameter_counts.py).
+
+Nothing is computed and no weight is made: `lower` traces the step on shapes alone, and an
+abstract mesh stands for 256 devices, so that the shardings of the full size are seen as well.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType
+
+from xlme_jax import config as configs
+from xlme_jax.training import loop
+from xlme_jax.training import mesh as meshes
+
+RUNS = ("xlme_base", "xlme_large", "xlme_xl", "xlm_base")
+
+
+def build(run):
+    config = configs.load([f"gin_configs/runs/{run}.gin"], [], "Train")
+    return config, config.objective.build(config.vocab_size, jnp.bfloat16)
+
+
+def lower(run):
+    config, objective = build(run)
+    optimizer = config.optimizer.build(config.loop.train_steps)
+    mesh = meshes.make_mesh(config.mesh, jax.devices()[:1])
+    rows = {stream.name: (stream.rows, stream.length) for stream in config.streams}
+    assert set(rows.values()) == {(2048, 512)}
+    batch = {
+        name: dict.fromkeys(
+            ("tokens", "segment_ids", "positions"),
+            jax.ShapeDtypeStruct(shape, jnp.int32, sharding=meshes.batch_sharding(mesh)),
+        )
+        for name, shape in rows.items()
+    }
+    with loop.sharding_rules(mesh):
+        abstract = loop.abstract_state(objective, optimizer, mesh)
+        step = loop.compile_step(objective, optimizer, abstract, config.loop)
+        return config, step.lower(abstract, batch)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_train_step_lowers_with_its_full_shapes(run):
+    config, lowered = lower(run)
+    width = (
+        config.objective.discriminator if run.startswith("xlme") else config.objective.encoder
+    ).hidden_size
+    text = lowered.as_text()
+    assert f"tensor<2048x512x{width}xbf16>" in text
+    assert f"x{width}xf32>" in text  # weights
+    assert "sdy.sharding_constraint" in text or "custom_call @Sharding" in text
+    state, metrics = lowered.out_info
+    assert metrics["loss"][0].shape == ()
+    largest = max(jax.tree.leaves(state.params), key=lambda leaf: leaf.size)
+    assert config.vocab_size <= largest.shape[0] < config.vocab_size * 1.01
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_256_devices_hold_equal_parts(run):
+    """On data x fsdp x tensor = 2 x 64 x 2 every large weight is split, and evenly."""
+    _, objective = build(run)
+    sizes = (2, 64, 2)
+    mesh = jax.sharding.AbstractMesh(sizes, meshes.AXES, axis_types=(AxisType.Auto,) * 3)
+    boxed, _ = jax.eval_shape(functools.partial(objective.init, jax.random.key(0)))
+    shardings = meshes.shardings(boxed, mesh)
+    whole = held = 0
+    for leaf, sharding in zip(jax.tree.leaves(meshes.unbox(boxed)), jax.tree.leaves(shardings)):
+        shard = sharding.shard_shape(leaf.shape)
+        part = leaf.size
+        whole += part
+        for axis, size in enumerate(shard):
+            part = part // leaf.shape[axis] * size
+        held += part
+        assert leaf.size < 4e6 or part < leaf.size, leaf.shape
+    print(f"{run}: {whole * 4 / 1e9:.2f} GB of weights, {held * 4 / 1e9:.3f} GB per device")
+    assert held < whole / 64

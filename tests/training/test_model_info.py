@@ -1,0 +1,81 @@
+import re
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+from xlme_jax import config as configs
+from xlme_jax.model import flops
+from xlme_jax.training import loop, model_info
+from xlme_jax.training import mesh as meshes
+
+SHAPES = {"monolingual": (8, 32), "bitext": (16, 32)}
+
+
+@pytest.fixture(scope="module")
+def made():
+    """A tiny XLM-E, its abstract state and the text."""
+    files = ["gin_configs/models/xlme.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
+    config = configs.load(files, [], "Train")
+    objective = config.objective.build(200)
+    mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
+    abstract = loop.abstract_state(objective, config.optimizer.build(20), mesh)
+    return objective, abstract, model_info.describe(objective, abstract, mesh, SHAPES, 200)
+
+
+def test_parameters_are_counted_without_the_padding_of_the_vocabulary(made):
+    _, abstract, text = made
+    stored = sum(leaf.size for leaf in jax.tree.leaves(abstract.params))
+    padding = (256 - 200) * 32 + (256 - 200)  # rows of the table and of the output bias
+    encoder = abstract.params["discriminator"]["encoder"]
+    positions = abstract.params["discriminator"]["positions"]
+    head = abstract.params["discriminator"]["head"]
+    handed_on = sum(leaf.size for leaf in jax.tree.leaves((encoder, positions, head))) + 200 * 32
+    first = text.splitlines()[0]
+    assert first.startswith(
+        f"Parameters: {stored - padding:,} in all, {handed_on:,} in the encoder"
+    )
+
+
+def test_scanned_layers_count_as_many_as_separate_ones():
+    def count(*bindings):
+        files = ["gin_configs/models/xlme.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
+        config = configs.load(files, ["Encoder.num_layers = 3", *bindings], "Train")
+        params, _ = jax.eval_shape(config.objective.build(200).init, jax.random.key(0))
+        return model_info.count_parameters(params, 200)
+
+    assert count("Encoder.scan_layers = True") == count()
+
+
+def test_every_weight_has_a_line(made):
+    _, abstract, text = made
+    table = text[text.index("weight ") :].splitlines()[1:]
+    leaves = jax.tree_util.tree_flatten_with_path(abstract.params)[0]
+    assert len(table) == len(leaves)
+    for line, (path, leaf) in zip(table, leaves):
+        name = ".".join(key.key for key in path)
+        assert line.startswith(name + " ")
+        assert str(leaf.shape) in line
+        assert line.endswith(f" {leaf.size * leaf.dtype.itemsize:,}")
+
+
+def test_the_state_of_one_device_is_all_of_it(made):
+    _, abstract, text = made
+    weights = sum(leaf.size * 4 for leaf in jax.tree.leaves(abstract.params))
+    # Adam's two moments, its count, the schedule's count and the step.
+    assert f"State per device: {3 * weights + 12:,} bytes, of which weights {weights:,}" in text
+    assert model_info.bytes_per_device(abstract.params) == weights
+
+
+def test_flops_add_up_and_the_formula_is_given(made):
+    objective, _, text = made
+    parts = objective.flops(SHAPES)
+    assert "Tokens per step: 768 = monolingual 8 x 32 + bitext 16 x 32" in text
+    total = sum(parts.values())
+    step, token = re.search(r"FLOPs per step: (\S+); per token: (\S+)", text).groups()
+    np.testing.assert_allclose([float(step), float(token)], [total, total / 768], rtol=1e-3)
+    for name in parts:
+        assert f"  {name}: " in text
+    for line in flops.FORMULA.splitlines():
+        assert line in text
