@@ -8,6 +8,8 @@ orders. A token sampled at the edge between two words could flip and make a visi
 of about 1e-6 a token): seeds are fixed, so that it happens always or never, and here it does not.
 """
 
+import shutil
+
 import numpy as np
 import pytest
 import tiny
@@ -16,7 +18,11 @@ STEPS = 20
 MESH = {"Mesh__data": 2, "Mesh__fsdp": 2, "Mesh__tensor": 2}
 TOLERANCE = 2e-6
 # Dropout too must not depend on how the batch is split.
-BINDINGS = {"Encoder__dropout": 0.1, "Encoder__attention_dropout": 0.1}
+BINDINGS = {
+    "CHECKPOINT_EVERY": STEPS // 2,
+    "Encoder__dropout": 0.1,
+    "Encoder__attention_dropout": 0.1,
+}
 
 
 def losses(model_dir):
@@ -52,10 +58,15 @@ def test_the_losses_do_not_depend_on_devices_and_processes(tmp_path, tiny_data, 
     tiny.train(*flags("one"))
     tiny.train(*flags("eight", **MESH), devices=8)
     two_processes(flags("two processes", **MESH))
+    # Half of the run in two processes on eight devices, the other half on one.
+    shutil.copytree(tmp_path / "two processes", tmp_path / "moved")
+    shutil.rmtree(tmp_path / "moved" / "checkpoints" / str(STEPS))
+    output = tiny.train(*flags("moved"))
+    assert f"Resuming from the checkpoint of step {STEPS // 2}" in output
     expected, names = losses(tmp_path / "one")
     assert len(names) == (5 if objective == "xlme" else 3), names
     assert expected[-1, names.index("loss")] < expected[0, names.index("loss")]
-    for name in ("eight", "two processes"):
+    for name in ("eight", "two processes", "moved"):
         found, found_names = losses(tmp_path / name)
         assert found_names == names
         difference = np.abs(found / expected - 1).max()

@@ -1,7 +1,8 @@
-"""The papers' models: their train steps lower with their full shapes (sizes: test_parameter_counts.py).
+"""The papers' models: their train steps lower with their full shapes.
 
-Nothing is computed and no weight is made: `lower` traces the step on shapes alone, and an
-abstract mesh stands for 256 devices, so that the shardings of the full size are seen as well.
+Nothing is computed and no weight is made: `lower` traces the step on shapes alone, and an abstract
+mesh stands for 256 devices, so that the shardings of the full size are seen as well. The sizes are
+counted in tests/model/test_parameter_counts.py.
 """
 
 import functools
