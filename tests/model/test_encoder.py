@@ -95,7 +95,7 @@ def test_tree_and_shapes():
     assert jax.tree.map(jnp.shape, params["layer_0"]) == {
         "attention": {
             "qkv": {"kernel": (16, 3, 2, 8), "bias": (3, 2, 8)},
-            "gate": {"u": (2, 8), "v": (2, 8), "w": (2,)},
+            "gate": {"u": (8,), "v": (8,), "w": (2,)},
             "out": {"kernel": (2, 8, 16), "bias": (16,)},
         },
         "attention_norm": {"scale": (16,), "bias": (16,)},

@@ -34,7 +34,7 @@ def by_hand(vocab, hidden, layers, ffn, positions=512, heads=0, head=True):
     norm = 2 * hidden
     attention = 4 * (hidden * hidden + hidden)
     feed = hidden * ffn + ffn + ffn * hidden + hidden
-    gate = 2 * hidden + heads if heads else 0
+    gate = 2 * hidden // heads + heads if heads else 0
     total = vocab * hidden + positions * hidden + norm
     total += layers * (attention + feed + 2 * norm + gate)
     total += 32 * heads
@@ -57,36 +57,34 @@ def test_count_follows_from_the_architecture(run, vocab, hidden, layers, ffn, he
 
 
 def test_base_is_the_papers_279m():
-    """278.06M with the detection head. The paper's 279M (Table 3) is also what it gives XLM-R
+    """278.04M with the detection head. The paper's 279M (Table 3) is also what it gives XLM-R
     (Table 4), which is XLM-R's encoder, its pooler and its MLM head: the same sum as ours.
     """
     objective, shapes = boxed("xlme_base", 250_002)
     encoder = count_parameters(objective.encoder_params(shapes), 250_002)
-    assert encoder == 278_061_073
+    assert encoder == 278_044_177
     mlm_head = count_parameters(shapes["generator"]["head"], 250_002)
-    assert encoder + mlm_head == 278_903_203
+    assert encoder + mlm_head == 278_886_307
     assert round((encoder + mlm_head) / 1e6) == 279
 
 
 @pytest.mark.parametrize(
-    "run, hidden, layers, heads, millions, ours",
+    "run, millions, ours",
     [
-        ("xlme_large", 1024, 24, 16, 814.8, 814_885_760),
-        ("xlme_xl", 1536, 48, 24, 2128.7, 2_128_851_840),
+        ("xlme_large", 814.8, 814_839_680),
+        ("xlme_xl", 2128.7, 2_128_710_528),
     ],
 )
-def test_large_and_xl_are_xy_lents(run, hidden, layers, heads, millions, ours):
+def test_large_and_xl_are_xy_lents(run, millions, ours):
     """XY-LENT gives 814.8M and 2,128.7M at V = 500k. Ours without the detection head differs by
-    0.09M and 0.15M, all of it the gates' vectors and the bias table.
+    0.04M and 0.01M.
     """
     objective, shapes = boxed(run, 500_000)
     encoder = objective.encoder_params(shapes)
     count = count_parameters(encoder, 500_000)
     count -= count_parameters(encoder["discriminator"]["head"], 500_000)
     assert count == ours
-    relative = layers * (2 * hidden + heads) + 32 * heads
-    assert abs(count - relative - millions * 1e6) < 0.05e6
-    assert abs(count - millions * 1e6) < 0.2e6
+    assert abs(count - millions * 1e6) < 0.05e6
 
 
 def test_xlm_base():

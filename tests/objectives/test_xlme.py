@@ -322,20 +322,7 @@ def test_parameter_trees(sharing):
     assert set(handed_on["generator"]) == shared.get(sharing, {"tokens"})
 
 
-@pytest.mark.parametrize(
-    "sharing",
-    [
-        pytest.param(
-            sharing,
-            marks=pytest.mark.xfail(
-                sharing != "tokens+positions",
-                strict=True,
-                reason="encode reads the generator's tables even where they are not shared",
-            ),
-        )
-        for sharing in SHARINGS
-    ],
-)
+@pytest.mark.parametrize("sharing", SHARINGS)
 def test_what_is_handed_on_is_all_that_encode_needs(sharing):
     objective = dataclasses.replace(CONFIG, embedding_sharing=sharing).build(VOCAB)
     params = weights(objective.config)
@@ -440,7 +427,6 @@ def test_dropout_of_the_discriminator_is_random():
     assert metrics["bitext/rtd_loss"] != plain["bitext/rtd_loss"]
 
 
-@pytest.mark.xfail(strict=True, reason="every micro-batch gets the same dropout key")
 @pytest.mark.parametrize("name", ["xlme", "xlm"])
 def test_micro_batches_drop_differently(name):
     """Rows alike in all but their index in the batch, each a micro-batch of its own."""

@@ -61,8 +61,8 @@ def our_params(module):
             "bias": numpy_of(module.out_proj.bias),
         },
         "gate": {
-            "u": np.tile(-gates[0], (HEADS, 1)),
-            "v": np.tile(gates[1], (HEADS, 1)),
+            "u": -gates[0],
+            "v": gates[1],
             "w": numpy_of(module.gru_rel_pos_const).reshape(HEADS),
         },
     }
@@ -143,7 +143,7 @@ def paper_attention(x, params, table, num_buckets, max_distance):
             x @ params["qkv"]["kernel"][:, i, head] + params["qkv"]["bias"][i, head]
             for i in range(3)
         )
-        u, reset_vector = params["gate"]["u"][head], params["gate"]["v"][head]
+        u, reset_vector = params["gate"]["u"], params["gate"]["v"]
         w = params["gate"]["w"][head]
         for i in range(length):
             update, reset = sigmoid(q[i] @ u), sigmoid(q[i] @ reset_vector)
@@ -163,9 +163,8 @@ def test_query_gate_equals_the_papers_equations():
     rng = np.random.default_rng(3)
     length, num_buckets, max_distance = 11, 8, 16
     params = our_params(hf_module(32, 128))
-    # The paper's gates are a head's own.
     for name in ("u", "v"):
-        params["gate"][name] = rng.normal(size=(HEADS, WIDTH))
+        params["gate"][name] = rng.normal(size=WIDTH)
     table = rng.normal(size=(num_buckets, HEADS))
     x = rng.normal(size=(2, length, HIDDEN))
     expected = [paper_attention(row, params, table, num_buckets, max_distance) for row in x]

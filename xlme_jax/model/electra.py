@@ -13,7 +13,8 @@ from xlme_jax.model.parameters import ZEROS
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, vocabulary_head
 
 Rows = Mapping[str, jax.Array]
-Tables = tuple[jax.Array, jax.Array | None]
+# Token and position table; None where there is none, or none to share.
+Tables = tuple[jax.Array | None, jax.Array | None]
 Sharing = Literal["none", "tokens", "tokens+positions", "gdes"]
 
 
@@ -100,13 +101,13 @@ class Discriminator(nn.Module):
     def tables(self, generator_tables: Tables) -> Tables:
         """The tables that this encoder reads."""
         tokens, positions = generator_tables
-        if self.sharing == "none":
+        if tokens is None:
             tokens = self.tokens()
         elif self.sharing == "gdes":
             tokens = jax.lax.stop_gradient(tokens) + self.tokens()
-        if not self.config.absolute_positions:
-            return tokens, None
-        return tokens, positions if self.sharing == "tokens+positions" else self.positions()
+        if positions is None and self.config.absolute_positions:
+            positions = self.positions()
+        return tokens, positions
 
     def encode(self, rows: Rows, generator_tables: Tables, **options: bool) -> Any:
         """Encodes rows of token ids; options and result as for `Encoder`."""
@@ -154,11 +155,17 @@ class Electra(nn.Module):
 
     def discriminate(self, rows: Rows, deterministic: bool = True) -> jax.Array:
         """The discriminator's logits float32[B, L]."""
-        return self.discriminator(rows, self.generator.tables(), deterministic)
+        return self.discriminator(rows, self._shared(), deterministic)
 
     def encode(self, rows: Rows) -> list[jax.Array]:
         """Hidden states of every layer of the discriminator."""
-        return self.discriminator.encode(rows, self.generator.tables(), all_layers=True)
+        return self.discriminator.encode(rows, self._shared(), all_layers=True)
+
+    def _shared(self) -> Tables:
+        """The generator's tables that the discriminator reads."""
+        tokens = None if self.sharing == "none" else self.generator.tokens()
+        positions = self.generator.positions() if self.sharing == "tokens+positions" else None
+        return tokens, positions
 
     def __call__(self, rows: Rows, positions: jax.Array, targets: jax.Array, uniforms: jax.Array):
         """Runs both on the same rows; used to make the parameters."""

@@ -1,5 +1,7 @@
 """XLM-E's gated relative position bias (Sec. 3.3): a learned bias per distance, and its gate."""
 
+import math
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -28,7 +30,7 @@ def distance_buckets(length: int, num_buckets: int, max_distance: int) -> np.nda
     exact = half // 2
     size = np.abs(distance)
     # float32 and this order of operations: the buckets of the public implementations to the token.
-    ratio = np.log(np.maximum(size, 1).astype(np.float32) / exact) / np.log(max_distance / exact)
+    ratio = np.log(np.maximum(size, 1).astype(np.float32) / exact) / math.log(max_distance / exact)
     far = exact + (ratio.astype(np.float32) * (half - exact)).astype(np.int32)
     bucket = np.where(size < exact, size, np.minimum(far, half - 1))
     return (bucket + np.where(distance > 0, half, 0)).astype(np.int32)
@@ -78,7 +80,11 @@ def gate_value(q: jax.Array, u: jax.Array, v: jax.Array, w: jax.Array) -> jax.Ar
 
 
 class Gate(nn.Module):
-    """The parameters u, v, w of one layer's gate, per head; w starts at 1."""
+    """The parameters of one layer's gate: u and v for all heads alike, w per head, 1 at first.
+
+    The paper gives u, v the size of a head and w that of a scalar. This is how WavLM, by the same
+    group, reads it, and what the papers' parameter counts leave room for.
+    """
 
     initializer: Initializer
 
@@ -86,7 +92,7 @@ class Gate(nn.Module):
     def __call__(self, q: jax.Array) -> jax.Array:
         """Gate [B, L, H] of queries [B, L, H, K]."""
         shape = q.shape[-2:]
-        u = parameter(self, "u", self.initializer, shape, ("heads", "kv"))
-        v = parameter(self, "v", self.initializer, shape, ("heads", "kv"))
+        u = parameter(self, "u", self.initializer, shape[1:], ("kv",))
+        v = parameter(self, "v", self.initializer, shape[1:], ("kv",))
         w = parameter(self, "w", ONES, shape[:1], ("heads",))
-        return gate_value(q, u, v, w)
+        return gate_value(q, jnp.broadcast_to(u, shape), jnp.broadcast_to(v, shape), w)

@@ -169,7 +169,7 @@ class XLME:
                 masked.targets,
                 masked.uniforms,
                 deterministic=False,
-                rngs={"dropout": generator_rng},
+                rngs={"dropout": _dropout_rng(generator_rng, rows)},
                 method=Electra.generate,
             )
             mlm_loss, mlm_metrics = masked.loss(prediction, totals[name]["masked"])
@@ -180,7 +180,7 @@ class XLME:
                 {"params": params},
                 {**rows, "tokens": jax.lax.stop_gradient(replaced)},
                 deterministic=False,
-                rngs={"dropout": discriminator_rng},
+                rngs={"dropout": _dropout_rng(discriminator_rng, rows)},
                 method=Electra.discriminate,
             )
             is_real = rows["segment_ids"] > 0
@@ -216,7 +216,7 @@ class XLME:
         return parts
 
     def encoder_params(self, params: Params) -> Params:
-        """Discriminator and the tables that it reads."""
+        """Discriminator and the tables that it reads: with "gdes" two, whose sum is handed on."""
         sharing = self.config.embedding_sharing
         shared = {"tokens": ("tokens",), "gdes": ("tokens",), "none": ()}.get(
             sharing, ("tokens", "positions")
@@ -258,7 +258,7 @@ class XLM:
                 masked.targets,
                 masked.uniforms,
                 deterministic=False,
-                rngs={"dropout": dropout_rng},
+                rngs={"dropout": _dropout_rng(dropout_rng, batch[name])},
             )
             mlm_loss, mlm_metrics = masked.loss(prediction, totals[name]["masked"])
             loss = loss + mlm_loss
@@ -399,6 +399,11 @@ def _totals(config: MaskingConfig, rows: Mapping[str, jax.Array]) -> dict[str, j
         "masked": jnp.maximum(masked, 1).astype(jnp.float32),
         "real": jnp.maximum(real, 1).astype(jnp.float32),
     }
+
+
+def _dropout_rng(rng: jax.Array, rows: Mapping[str, jax.Array]) -> jax.Array:
+    """A key for the dropout of these rows, another in each micro-batch."""
+    return jax.random.fold_in(rng, rows["rows"][0])
 
 
 def _check_lengths(name: str, config: EncoderConfig, lengths: Mapping[str, int]) -> None:

@@ -19,9 +19,9 @@ def count_parameters(boxed: Params, vocab_size: int) -> int:
         if not isinstance(leaf, nn.LogicallyPartitioned):
             return math.prod(leaf.shape)
         shape = leaf.value.shape
-        # A scanned stack of layers has one axis more in front than its names say, or equally many.
         return math.prod(
-            vocab_size if name == "vocab" else size for name, size in zip(leaf.names, shape)
+            vocab_size if name == "vocab" else size
+            for name, size in zip(leaf.names, shape, strict=True)
         )
 
     leaves = jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
