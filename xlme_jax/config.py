@@ -145,7 +145,7 @@ def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
         with _explained(f"--gin.{binding.replace(' = ', '=', 1)}"):
             gin.parse_config(binding)
     for name in sorted(_macros() - defined):
-        raise ConfigError(f"--gin.{name}: no file defines {name}.{_suggestion(name, defined)}")
+        raise ConfigError(f"--gin.{name}: no file defines it.{_suggestion(name, defined)}")
     scopes |= _check_references()
     for name in sorted(_scopes() - scopes):  # Gin would take them and use them nowhere.
         raise ConfigError(f"--gin.{name}/: no file has this scope.{_suggestion(name, scopes)}")

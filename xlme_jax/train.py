@@ -61,12 +61,8 @@ def train(config: TrainConfig, config_text: str = "", prepare_command: Sequence[
         dataset, streams, config.loop.seed, jax.process_index(), jax.process_count()
     )
     model_dir = Path(config.model_dir)
-    if jax.process_index() == 0:
-        model_dir.mkdir(parents=True, exist_ok=True)
-        (model_dir / "config.gin").write_text(config_text, encoding="utf-8")
-        abstract = loop.abstract_state(objective, optimizer, mesh)
-        info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size)
-        (model_dir / "model-info.txt").write_text(info, encoding="utf-8")
+    abstract = loop.abstract_state(objective, optimizer, mesh)
+    info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size)
     state = loop.train(
         objective,
         optimizer,
@@ -78,6 +74,7 @@ def train(config: TrainConfig, config_text: str = "", prepare_command: Sequence[
         model_dir,
         dataset_digest=dataset.digest,
         config_text=config_text,
+        files={"config.gin": config_text, "model-info.txt": info},
         flops_per_step=sum(objective.flops(shapes).values()),
     )
     if jax.process_index() == 0:

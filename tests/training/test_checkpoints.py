@@ -35,7 +35,7 @@ def run_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     checkpoints = Checkpoints(folder, keep=2)
     assert checkpoints.latest_step() is None
-    checkpoints.check(abstract(state_of(0)))  # nothing there, nothing wrong
+    checkpoints.check(abstract(state_of(0)), "digest")  # nothing there, nothing wrong
     for step in (8, 90, 100):
         checkpoints.save(step, state_of(step), record(step))
     checkpoints.close()
@@ -94,7 +94,11 @@ def test_a_weight_of_another_shape_is_named(run_folder):
         check_warm_start(run_folder, wide.params)
     checkpoints = Checkpoints(run_folder, keep=2)
     with pytest.raises(ValueError, match=f"step 100 .* is of another model: {expected}.*MODEL_DIR"):
-        checkpoints.check(wide)
+        checkpoints.check(wide, "digest")
+    narrow = abstract(state_of(0))
+    checkpoints.check(narrow, "digest")
+    with pytest.raises(ValueError, match=r"step 100 .* other data .*INIT_FROM"):
+        checkpoints.check(narrow, "another digest")
     checkpoints.close()
 
 

@@ -44,14 +44,24 @@ class Checkpoints:
         """Newest step saved, None if there is none."""
         return self._manager.latest_step()
 
-    def check(self, abstract: TrainState) -> None:
-        """ValueError if the newest checkpoint is of another model; reads shapes alone."""
-        if (step := self.latest_step()) is not None:
-            _check_weights(
-                Path(self._manager.directory) / str(step),
-                abstract.params,
-                f"The checkpoint of step {step} in {self._manager.directory} is of another model",
-                "Resume with the configuration that the run began with, or choose a new MODEL_DIR.",
+    def check(self, abstract: TrainState, dataset_digest: str) -> None:
+        """ValueError if the newest checkpoint is of another model or data; reads no weights."""
+        if (step := self.latest_step()) is None:
+            return
+        folder = Path(self._manager.directory)
+        _check_weights(
+            folder / str(step),
+            abstract.params,
+            f"The checkpoint of step {step} in {folder} is of another model",
+            "Resume with the configuration that the run began with, or choose a new MODEL_DIR.",
+        )
+        args = ocp.args.Composite(run=ocp.args.JsonRestore())
+        found = self._manager.restore(step, args=args)["run"]["dataset"]
+        if found != dataset_digest:
+            raise ValueError(
+                f"The checkpoint of step {step} in {folder} belongs to other data (digest "
+                f"{found[:12]}, DATA_DIR has {dataset_digest[:12]}). Point DATA_DIR to the data the "
+                "run began with, or begin a new MODEL_DIR with INIT_FROM."
             )
 
     def save(self, step: int, state: TrainState, record: RunRecord) -> None:

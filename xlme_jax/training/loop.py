@@ -151,6 +151,7 @@ def train(
     *,
     dataset_digest: str,
     config_text: str,
+    files: Mapping[str, str] | None = None,
     flops_per_step: float | None = None,
 ) -> TrainState:
     """Trains to `config.train_steps`, from where the run stands.
@@ -169,6 +170,7 @@ def train(
       model_dir: where checkpoints and metrics go.
       dataset_digest: of the prepared data, which a resumed run must match.
       config_text: operative configuration, kept in each checkpoint.
+      files: texts to write into `model_dir` once nothing speaks against the run, by name.
       flops_per_step: for the MFU shown.
 
     Returns:
@@ -179,12 +181,15 @@ def train(
     checkpoints = Checkpoints(model_dir, config.keep_checkpoints)
     with sharding_rules(mesh), contextlib.closing(checkpoints):
         abstract = abstract_state(objective, optimizer, mesh, config.seed)
-        checkpoints.check(abstract)
+        checkpoints.check(abstract, dataset_digest)
         if checkpoints.latest_step() is None and config.init_from is not None:
             check_warm_start(Path(config.init_from), abstract.params)
+        if is_primary:  # Not before: a run that is refused leaves the folder as it was.
+            for name, text in (files or {}).items():
+                (model_dir / name).write_text(text, encoding="utf-8")
         state = fresh_state(objective, optimizer, abstract, config.seed)
         evaluate = _Evaluation(evaluators, state.params)
-        state = _starting_point(state, abstract, batches, checkpoints, dataset_digest, config)
+        state = _starting_point(state, abstract, batches, checkpoints, config)
         step = first_step = int(state.step)
         writer = MetricsWriter(model_dir, resume_step=step, active=is_primary)
         meter = Throughput(flops_per_step=flops_per_step, peak_flops_per_second=_peak_flops(mesh))
@@ -240,19 +245,12 @@ def _starting_point(
     abstract: TrainState,
     batches: BatchIterator,
     checkpoints: Checkpoints,
-    dataset_digest: str,
     config: LoopConfig,
 ) -> TrainState:
     """Resume, else warm start, else the fresh `state`; says which."""
     if (latest := checkpoints.latest_step()) is not None:
         jax.tree.map(lambda leaf: leaf.delete(), state)  # Two states may not fit.
         state, record = checkpoints.restore(latest, abstract)
-        if record.dataset != dataset_digest:
-            raise ValueError(
-                f"The checkpoint of step {latest} belongs to other prepared data (digest "
-                f"{record.dataset[:12]}, DATA_DIR has {dataset_digest[:12]}). Point DATA_DIR to "
-                "the data the run began with, or begin a new MODEL_DIR with INIT_FROM."
-            )
         batches.set_state(record.data)
         _log.info("Resuming from the checkpoint of step %d.", latest)
     elif config.init_from is not None:
