@@ -60,8 +60,8 @@ class Checkpoints:
         if found != dataset_digest:
             raise ValueError(
                 f"The checkpoint of step {step} in {folder} belongs to other data (digest "
-                f"{found[:12]}, DATA_DIR has {dataset_digest[:12]}). Point DATA_DIR to the data the "
-                "run began with, or begin a new MODEL_DIR with INIT_FROM."
+                f"{found[:12]}, DATA_DIR has {dataset_digest[:12]}). Point DATA_DIR to the data "
+                "that it began with, or begin a new MODEL_DIR with INIT_FROM."
             )
 
     def save(self, step: int, state: TrainState, record: RunRecord) -> None:
@@ -149,7 +149,10 @@ def _check_weights(checkpoint: Path, abstract_params: Params, where: str, remedy
     path = checkpoint.absolute() / "state"
     # The handler rather than a checkpointer, which warns that an item has no metadata of its own.
     found = _shapes(ocp.PyTreeCheckpointHandler().metadata(path).tree["params"])
-    for name, shape in _shapes(abstract_params).items():
+    wanted = _shapes(abstract_params)
+    if extra := sorted(found.keys() - wanted.keys()):
+        raise ValueError(f"{where}: weight {extra[0]} is not in this model. {remedy}")
+    for name, shape in wanted.items():
         if found.get(name) != shape:
             there = f"has shape {found[name]}" if name in found else "is not there"
             raise ValueError(f"{where}: weight {name} {there}, this model needs {shape}. {remedy}")
