@@ -45,8 +45,12 @@ def two_processes(flags):
         )
         for index in range(2)
     ]
-    for process in processes:
-        tiny.finish(process)
+    try:
+        for process in processes:
+            tiny.finish(process)
+    finally:  # If one fails, the other waits for it.
+        for process in processes:
+            process.kill()
 
 
 @pytest.mark.slow
