@@ -43,7 +43,12 @@ def load(model_dir, data_dir, *bindings, objective="xlme"):
         ("Mesh.fsdp = -1", r"at most one may be -1"),
         ("Train.streams = (@monolingual/Stream(),)", r"Train.streams lacks \['bitext'\]"),
         ("bitext/Stream.tasks = ('en-xx',)", r"'en-xx' matches none of the 3 bitext tasks"),
-        ("Train.evaluators = (@RetrievalProbe(),)\nRetrievalProbe.layer = 9", r"has 1 layers"),
+        (
+            "Train.evaluators = (@RetrievalProbe(),)\nRetrievalProbe.length = 32\n"
+            "RetrievalProbe.layer = 9",
+            r"has 1 layers",
+        ),
+        ("Train.evaluators = (@RetrievalProbe(),)", r"RetrievalProbe.* 128 tokens"),
         ("INIT_FROM = '/no/such/run'", r"INIT_FROM = '/no/such/run' holds no checkpoint"),
     ],
 )

@@ -10,11 +10,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl import app, flags
+from jax.experimental import multihost_utils
 
 from xlme_jax import config as configs
 from xlme_jax.config import TrainConfig
 from xlme_jax.data.pipeline import make_iterator
+from xlme_jax.data.preparation import PrepareConfig, is_prepared
 from xlme_jax.data.prepared import PreparedDataMissing, PreparedDataset
 from xlme_jax.evaluation.retrieval import with_untrained
 from xlme_jax.training import loop, model_info
@@ -57,9 +60,7 @@ def train(config: TrainConfig, config_text: str = "", prepare_command: Sequence[
     objective.check({stream.name: stream.length for stream in streams})
     schedule = config.optimizer.schedule(config.loop.train_steps)
     optimizer = config.optimizer.build(config.loop.train_steps)
-    batches = make_iterator(
-        dataset, streams, config.loop.seed, jax.process_index(), jax.process_count()
-    )
+    batches = make_iterator(dataset, streams, config.loop.seed, *meshes.batch_share(mesh))
     model_dir = Path(config.model_dir)
     abstract = loop.abstract_state(objective, optimizer, mesh)
     info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size)
@@ -91,27 +92,15 @@ def compute_dtype(config: TrainConfig) -> Any:
 
 
 def _open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> PreparedDataset:
+    if config.prepare_if_missing and config.prepare:
+        _prepare(config.prepare, prepare_command)
     try:
         dataset = PreparedDataset.load(config.data_dir)
     except PreparedDataMissing:
-        command = shlex.join(prepare_command)
-        if not config.prepare_if_missing:
-            raise ValueError(
-                f"DATA_DIR = {config.data_dir!r} holds no prepared data set. Make it with\n"
-                f"  {command}"
-            ) from None
-        if jax.process_index() == 0:
-            # In a process of its own: training never imports TensorFlow.
-            _log.info("Preparing %s:\n  %s", config.data_dir, command)
-            if subprocess.run(list(prepare_command)).returncode:
-                raise ValueError(
-                    f"DATA_DIR = {config.data_dir!r} could not be prepared, see above."
-                ) from None
-        if jax.process_count() > 1:
-            from jax.experimental import multihost_utils
-
-            multihost_utils.sync_global_devices("prepared")
-        dataset = PreparedDataset.load(config.data_dir)
+        raise ValueError(
+            f"DATA_DIR = {config.data_dir!r} holds no prepared data set. Make it with\n"
+            f"  {shlex.join(prepare_command)}"
+        ) from None
     if config.vocab_size not in (None, dataset.vocabulary_size):
         raise ValueError(
             f"Train.vocab_size = {config.vocab_size}, but the data in {config.data_dir} was "
@@ -121,10 +110,24 @@ def _open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> Prepar
     return dataset
 
 
+def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:
+    """Makes the data set in process 0, unless it is there with the same settings; all wait."""
+    failed = 0
+    if jax.process_index() == 0 and not is_prepared(config):
+        # In a process of its own: training never imports TensorFlow.
+        _log.info("Preparing %s:\n  %s", config.output, shlex.join(command))
+        failed = subprocess.run(list(command)).returncode
+    if jax.process_count() > 1:
+        failed = int(multihost_utils.broadcast_one_to_all(np.int32(failed)))
+    if failed:
+        raise ValueError(f"DATA_DIR = {config.output!r} could not be prepared, see above.")
+
+
 def _evaluator(
     probe: Any, dataset: PreparedDataset, objective: Any, mesh: jax.sharding.Mesh
 ) -> Any:
     """A probe as the loop wants it: given the parameters of step 0, an evaluator."""
+    objective.check({"RetrievalProbe": probe.length})
     abstract_params, _ = jax.eval_shape(objective.init, jax.random.key(0))
     row = jax.ShapeDtypeStruct((1, 8), jnp.int32)
     rows = dict.fromkeys(("tokens", "segment_ids", "positions"), row)

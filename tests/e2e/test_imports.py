@@ -41,7 +41,8 @@ def test_training_imports_no_tensorflow(tmp_path, tiny_data):
 import sys
 from absl import app
 from xlme_jax import config, train
-sys.argv = ["train", *{flags!r}, "--gin.Train.evaluators=(@RetrievalProbe(),)"]
+sys.argv = ["train", *{flags!r}, "--gin.Train.evaluators=(@RetrievalProbe(),)",
+            "--gin.RetrievalProbe.length=32"]
 try:
     train.run()
 except SystemExit as status:

@@ -137,13 +137,15 @@ def read_events(path):
     return events
 
 
-def test_ratios_divide_on_the_host_and_omit_what_was_not_measured():
+def test_ratios_divide_on_the_host_and_are_nan_where_nothing_was_measured():
     metrics = {
         "bitext/mlm_loss": (np.float32(6.0), np.int32(4)),
         "bitext/rtd_precision": (0, 0),
         "bitext/rtd_recall": (0, 5),
     }
-    assert ratios(metrics) == {"bitext/mlm_loss": 1.5, "bitext/rtd_recall": 0.0}
+    found = ratios(metrics)
+    assert np.isnan(found.pop("bitext/rtd_precision"))
+    assert found == {"bitext/mlm_loss": 1.5, "bitext/rtd_recall": 0.0}
 
 
 def test_reading_metrics_imports_no_accelerator_library_and_no_tensorflow():

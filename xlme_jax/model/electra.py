@@ -13,8 +13,10 @@ from xlme_jax.model.parameters import ZEROS
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, vocabulary_head
 
 Rows = Mapping[str, jax.Array]
-# Token and position table; None where there is none, or none to share.
-Tables = tuple[jax.Array | None, jax.Array | None]
+# Token table [Vp, E], and position table [max_length, E] if there is one.
+Tables = tuple[jax.Array, jax.Array | None]
+# Those of the generator that the discriminator reads; None for its own.
+Shared = tuple[jax.Array | None, jax.Array | None]
 Sharing = Literal["none", "tokens", "tokens+positions", "gdes"]
 
 
@@ -98,9 +100,9 @@ class Discriminator(nn.Module):
         self.encoder = Encoder(config, self.dtype)
         self.head = RTDHead(config, self.head_kind, self.dtype)
 
-    def tables(self, generator_tables: Tables) -> Tables:
+    def tables(self, shared: Shared) -> Tables:
         """The tables that this encoder reads."""
-        tokens, positions = generator_tables
+        tokens, positions = shared
         if tokens is None:
             tokens = self.tokens()
         elif self.sharing == "gdes":
@@ -109,17 +111,15 @@ class Discriminator(nn.Module):
             positions = self.positions()
         return tokens, positions
 
-    def encode(self, rows: Rows, generator_tables: Tables, **options: bool) -> Any:
+    def encode(self, rows: Rows, shared: Shared, **options: bool) -> Any:
         """Encodes rows of token ids; options and result as for `Encoder`."""
-        tables = self.tables(generator_tables)
+        tables = self.tables(shared)
         embedded = embed(rows["tokens"], rows["positions"], *tables)
         return self.encoder(embedded, rows["segment_ids"], **options)
 
-    def __call__(
-        self, rows: Rows, generator_tables: Tables, deterministic: bool = True
-    ) -> jax.Array:
+    def __call__(self, rows: Rows, shared: Shared, deterministic: bool = True) -> jax.Array:
         """Logits float32[B, L], positive for "replaced"."""
-        return self.head(self.encode(rows, generator_tables, deterministic=deterministic))
+        return self.head(self.encode(rows, shared, deterministic=deterministic))
 
 
 class Electra(nn.Module):
@@ -161,7 +161,7 @@ class Electra(nn.Module):
         """Hidden states of every layer of the discriminator."""
         return self.discriminator.encode(rows, self._shared(), all_layers=True)
 
-    def _shared(self) -> Tables:
+    def _shared(self) -> Shared:
         """The generator's tables that the discriminator reads."""
         tokens = None if self.sharing == "none" else self.generator.tokens()
         positions = self.generator.positions() if self.sharing == "tokens+positions" else None

@@ -372,15 +372,19 @@ def detection_loss(
         "rtd_precision": (true_positive, called.sum()),
         "rtd_recall": (true_positive, label.sum()),
         "rtd_f1": (2 * true_positive, called.sum() + label.sum()),
-        "rtd_auc": _auc(jax.nn.sigmoid(logits), label, real),
+        "rtd_auc": _auc(logits, label, real),
         "replace_rate": (label.sum(), count),
     }
     return summed / total, metrics
 
 
-def _auc(probability: jax.Array, label: jax.Array, real: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Area under the ROC curve from a histogram, as (pairs ranked right, pairs)."""
-    bins = jnp.minimum((probability * _AUC_BINS).astype(jnp.int32), _AUC_BINS - 1).ravel()
+def _auc(logits: jax.Array, label: jax.Array, real: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Area under the ROC curve of a (micro-)batch, as (pairs ranked right, pairs).
+
+    From a histogram of the logits in [-16, 16].
+    """
+    bins = ((logits.ravel() + 16.0) * (_AUC_BINS / 32)).astype(jnp.int32)
+    bins = jnp.clip(bins, 0, _AUC_BINS - 1)
 
     def histogram(weight: jax.Array) -> jax.Array:
         return jnp.zeros(_AUC_BINS).at[bins].add(weight.ravel())

@@ -150,12 +150,12 @@ def _check_weights(checkpoint: Path, abstract_params: Params, where: str, remedy
     # The handler rather than a checkpointer, which warns that an item has no metadata of its own.
     found = _shapes(ocp.PyTreeCheckpointHandler().metadata(path).tree["params"])
     wanted = _shapes(abstract_params)
-    if extra := sorted(found.keys() - wanted.keys()):
-        raise ValueError(f"{where}: weight {extra[0]} is not in this model. {remedy}")
     for name, shape in wanted.items():
         if found.get(name) != shape:
             there = f"has shape {found[name]}" if name in found else "is not there"
             raise ValueError(f"{where}: weight {name} {there}, this model needs {shape}. {remedy}")
+    if extra := sorted(found.keys() - wanted.keys()):
+        raise ValueError(f"{where}: this model has no place for weight {extra[0]}. {remedy}")
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:

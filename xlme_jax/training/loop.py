@@ -194,10 +194,10 @@ def train(
         writer = MetricsWriter(model_dir, resume_step=step, active=is_primary)
         meter = Throughput(flops_per_step=flops_per_step, peak_flops_per_second=_peak_flops(mesh))
         progress = ProgressLine(config.train_steps, meter, active=is_primary)
-        if step == 0:
+        if step == 0 and evaluators:
             writer.write(0, evaluate(state.params, 0))
         train_step = compile_step(objective, optimizer, abstract, config)
-        sharding = meshes.batch_sharding(mesh)
+        sharding, (_, shares) = meshes.batch_sharding(mesh), meshes.batch_share(mesh)
         window = _Window()
         pending: Metrics | None = None
 
@@ -208,7 +208,7 @@ def train(
             progress.show(finished, {"loss": window.last("loss")})
 
         while step < config.train_steps:
-            batch = meshes.put_batch(next(batches), sharding)
+            batch = meshes.put_batch(next(batches), sharding, shares)
             state, metrics = train_step(state, batch)
             step += 1
             if pending is not None:
@@ -221,8 +221,8 @@ def train(
                 settle(pending, step)
                 pending = None
                 values = window.close() | {"learning_rate": float(schedule(step - 1))}
-                if meter.tokens_per_second is not None:
-                    values["tokens_per_second"] = meter.tokens_per_second
+                # Null in the first line of a run that logs every step: a rate takes two.
+                values["tokens_per_second"] = meter.tokens_per_second or math.nan
                 if meter.mfu is not None:
                     values["mfu"] = meter.mfu
                 if evaluation:

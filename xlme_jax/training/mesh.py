@@ -1,5 +1,6 @@
 """Device mesh, logical axis rules, and the shardings that follow from them."""
 
+import collections
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -141,10 +142,36 @@ def _axis_size(mesh: Mesh, axis: str | tuple[str, ...]) -> int:
     return math.prod(mesh.shape[name] for name in names)
 
 
-def put_batch(batch: Any, sharding: NamedSharding) -> Any:
-    """Global arrays from each process's own rows of every stream."""
+def batch_share(mesh: Mesh) -> tuple[int, int]:
+    """Which share of a batch this process feeds, and how many shares there are.
+
+    Processes whose devices hold the same rows, as when the tensor axis spans them, feed the same
+    share.
+
+    Raises:
+      ValueError: if the processes' rows overlap in part, so that they cannot be dealt out.
+    """
+    rows: dict[int, set[int]] = collections.defaultdict(set)
+    shards = batch_shards(mesh)
+    placed: dict[Any, Any] = dict(batch_sharding(mesh).devices_indices_map((shards,)))
+    for device, (part, *_) in placed.items():
+        rows[device.process_index].update(range(*part.indices(shards)))
+    shares = sorted({tuple(sorted(part)) for part in rows.values()})
+    if [row for share in shares for row in share] != list(range(shards)) or len(
+        {len(share) for share in shares}
+    ) > 1:
+        raise ValueError(
+            f"Mesh {dict(mesh.shape)} gives the {jax.process_count()} processes overlapping rows "
+            f"{shares}. Let tensor divide the devices of a process, or be a multiple of them."
+        )
+    return shares.index(tuple(sorted(rows[jax.process_index()]))), len(shares)
+
+
+def put_batch(batch: Any, sharding: NamedSharding, shares: int = 1) -> Any:
+    """Global arrays from this process's rows of every stream, one of `shares` equal parts."""
 
     def put(rows: np.ndarray) -> jax.Array:
-        return jax.make_array_from_process_local_data(sharding, rows)
+        shape = (rows.shape[0] * shares, *rows.shape[1:])
+        return jax.make_array_from_process_local_data(sharding, rows, shape)
 
     return jax.tree.map(put, batch)

@@ -26,11 +26,11 @@ def ratios(metrics: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
       metrics: name -> (numerator, denominator), scalars of any kind that `float` takes.
 
     Returns:
-      name -> numerator / denominator. A name whose denominator is 0 is left out: there was
-      nothing to measure (say, the precision of a step in which nothing was called replaced).
+      name -> numerator / denominator; NaN where the denominator is 0: there was nothing to
+      measure (say, the precision of a step in which nothing was called replaced).
     """
     pairs = {name: (float(top), float(bottom)) for name, (top, bottom) in metrics.items()}
-    return {name: top / bottom for name, (top, bottom) in pairs.items() if bottom != 0}
+    return {name: top / bottom if bottom else math.nan for name, (top, bottom) in pairs.items()}
 
 
 class MetricsWriter:
