@@ -62,6 +62,8 @@ def test_the_losses_do_not_depend_on_devices_and_processes(tmp_path, tiny_data, 
     tiny.train(*flags("one"))
     tiny.train(*flags("eight", **MESH), devices=8)
     two_processes(flags("two processes", **MESH))
+    # Both processes hold the same rows, parts of the same weights.
+    two_processes(flags("tensor over both", Mesh__data=1, Mesh__fsdp=1, Mesh__tensor=8))
     # Half of the run in two processes on eight devices, the other half on one.
     shutil.copytree(tmp_path / "two processes", tmp_path / "moved")
     shutil.rmtree(tmp_path / "moved" / "checkpoints" / str(STEPS))
@@ -70,7 +72,7 @@ def test_the_losses_do_not_depend_on_devices_and_processes(tmp_path, tiny_data, 
     expected, names = losses(tmp_path / "one")
     assert len(names) == (5 if objective == "xlme" else 3), names
     assert expected[-1, names.index("loss")] < expected[0, names.index("loss")]
-    for name in ("eight", "two processes", "moved"):
+    for name in ("eight", "two processes", "tensor over both", "moved"):
         found, found_names = losses(tmp_path / name)
         assert found_names == names
         difference = np.abs(found / expected - 1).max()
