@@ -16,8 +16,8 @@ class OptimizerConfig:
 
     Attributes:
       learning_rate: peak.
-      warmup_steps: steps of linear warm-up from 0, after which the rate falls linearly to 0 at the
-        last step.
+      warmup_steps: steps of linear warm-up. The first update has rate 0, update `warmup_steps` + 1
+        the peak; then the rate falls linearly and would be 0 one update after the last.
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: epsilon of Adam.
