@@ -100,6 +100,58 @@ def segments(batch):
     return found
 
 
+def counted(dataset, batch):
+    """The tasks of a batch, told by its tokens: per stream, rows or pairs of each task."""
+    pages = {}
+    for task in dataset.tasks:
+        if task.kind == "monolingual":
+            text = np.concatenate(list(dataset.records(task))).tolist()
+            for start in range(0, len(text), LENGTH - 1):
+                pages[tuple(text[start : start + LENGTH - 1])] = task.name
+    pairs = {
+        tuple(record.tolist()): task.name
+        for task in dataset.tasks
+        if task.kind == "bitext"
+        for record in dataset.records(task)
+    }
+    rows = collections.Counter()
+    text = batch["monolingual"]
+    for tokens, ids in zip(text["tokens"], text["segment_ids"]):
+        row = tuple(tokens[ids > 0].tolist())
+        rows[pages[row] if row in pages else pages[row[1:]]] += 1
+    drawn = collections.Counter(pairs[tuple(ids)] for ids in segments(batch["bitext"]))
+    return {"monolingual": dict(rows), "bitext": dict(drawn)}
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_the_tasks_of_the_last_batch_are_told(data, prefetch):
+    iterator = iterate(data, prefetch=prefetch)
+    assert iterator.tasks() == {}
+    states, told = [], []
+    for _ in range(12):
+        states.append(iterator.get_state())
+        batch = next(iterator)
+        told.append(iterator.tasks())
+        assert told[-1] == counted(data, batch)
+    assert len({json.dumps(tasks, sort_keys=True) for tasks in told}) > 6
+    iterator.set_state(states[4])
+    assert iterator.tasks() == told[-1]  # that is still the batch handed out last
+    next(iterator)
+    assert iterator.tasks() == told[4]
+    halves = [iterate(data, process_index=i, process_count=2, prefetch=prefetch) for i in (0, 1)]
+    for half in halves:
+        half.set_state(states[7])
+        next(half)
+    sums = {
+        stream: collections.Counter(halves[0].tasks()[stream])
+        + collections.Counter(halves[1].tasks()[stream])
+        for stream in ("monolingual", "bitext")
+    }
+    assert sums == told[7]
+    for each in (iterator, *halves):
+        each.close()
+
+
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_restoring_at_every_position_gives_the_same_next_batches(data, prefetch):
     iterator = iterate(data, prefetch=prefetch)

@@ -32,6 +32,8 @@ KINDS = ("monolingual", "bitext")
 # neither on the batch size nor on the hosts; large enough that few tokens are wasted.
 WINDOW_DRAWS = 4096
 _STATE_VERSION = 1
+# Task numbers travel with their batch, through the prefetching thread, under a key of their own.
+_TASKS = "_tasks"
 _log = logging.getLogger(__name__)
 
 
@@ -164,7 +166,7 @@ class _ReadText(grain.transforms.Map):
         self._shard = shard
 
     def map(self, rows: Sequence[int]) -> packing.Batch:
-        """Draws and reads the rows."""
+        """Draws and reads the rows; int[rows] task numbers ride along."""
         tasks, numbers = self._sampler(np.array(self._shard.of(rows), np.int64))
         # One token less than a row holds, for the <s> before a window that begins in mid-text.
         width = self._stream.length - 1
@@ -175,7 +177,7 @@ class _ReadText(grain.transforms.Map):
             texts = self._dataset.read_text(info, numbers[places] * width, width)
             for place, text in zip(places, texts):
                 windows[place] = text
-        return packing.lay_out_text(windows, self._stream.length)
+        return {**packing.lay_out_text(windows, self._stream.length), _TASKS: tasks}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,7 +239,7 @@ class _ReadPairs(grain.transforms.Map):
         self._shard = shard
 
     def map(self, plans: Sequence[_RowPlan]) -> packing.Batch:
-        """Reads and lays out the rows."""
+        """Reads and lays out the rows; int[pairs] task numbers ride along."""
         plans = self._shard.of(plans)
         tasks = np.concatenate([plan.tasks for plan in plans])
         pairs = np.concatenate([plan.pairs for plan in plans])
@@ -248,7 +250,8 @@ class _ReadPairs(grain.transforms.Map):
             records = self._dataset.read_records(self._sampler.tasks[task], pairs[places])
             for place, record in zip(places, records):
                 pieces[place] = record
-        return packing.lay_out_pieces(pieces, rows, len(plans), self._stream.length)
+        batch = packing.lay_out_pieces(pieces, rows, len(plans), self._stream.length)
+        return {**batch, _TASKS: tasks}
 
 
 def _count_up(stop: int) -> grain.IterDataset:
@@ -289,15 +292,39 @@ def _stream_batches(
 class BatchIterator(Iterator[dict[str, packing.Batch]]):
     """The batches of all streams, endlessly; made by `make_iterator`."""
 
-    def __init__(self, streams: dict[str, grain.DatasetIterator], fingerprints: dict[str, str]):
+    def __init__(
+        self,
+        streams: dict[str, grain.DatasetIterator],
+        fingerprints: dict[str, str],
+        task_names: dict[str, tuple[str, ...]],
+    ):
         self._streams, self._fingerprints = streams, fingerprints
+        self._task_names = task_names
+        self._drawn: dict[str, np.ndarray] = {}
         # Grain's threads must end before the interpreter takes its modules apart.
         self._finalizer = weakref.finalize(self, _close_all, streams)
 
     def __next__(self) -> dict[str, packing.Batch]:
         if not self._finalizer.alive:
             raise ValueError("this iterator was closed: make another one")
-        return {name: next(iterator) for name, iterator in self._streams.items()}
+        batches = {name: next(iterator) for name, iterator in self._streams.items()}
+        self._drawn = {name: batch.pop(_TASKS) for name, batch in batches.items()}
+        return batches
+
+    def tasks(self) -> dict[str, dict[str, int]]:
+        """Where the batch last handed out comes from; {} before the first.
+
+        Returns:
+          For each stream task name -> rows (monolingual) or pairs (bitext) of this process, without
+          the tasks that gave none.
+        """
+        return {
+            stream: {
+                self._task_names[stream][task]: int(count)
+                for task, count in zip(*np.unique(drawn, return_counts=True))
+            }
+            for stream, drawn in self._drawn.items()
+        }
 
     def get_state(self) -> dict[str, Any]:
         """The position of the next batch: JSON-able, the same in every process."""
@@ -379,7 +406,7 @@ def make_iterator(
     names = [stream.name for stream in streams]
     if len(set(names)) != len(names):
         raise ValueError(f"streams: names must differ, got {names}")
-    iterators, fingerprints = {}, {}
+    iterators, fingerprints, task_names = {}, {}, {}
     for stream in streams:
         if stream.rows % process_count:
             raise ValueError(
@@ -392,7 +419,8 @@ def make_iterator(
             batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
         iterators[stream.name] = iter(batches)
         fingerprints[stream.name] = _fingerprint(dataset, stream, seed, split, window_draws)
-    return BatchIterator(iterators, fingerprints)
+        task_names[stream.name] = tuple(t.name for t in stream_tasks(dataset, stream, split))
+    return BatchIterator(iterators, fingerprints, task_names)
 
 
 def _fingerprint(
