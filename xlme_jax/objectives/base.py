@@ -55,6 +55,21 @@ class Objective(Protocol):
     def encoder_params(self, params: Params) -> Params:
         """The part of `params` that `encode` uses: what is fine-tuned and counted in the papers."""
 
+    def alarms(self, values: Mapping[str, float]) -> list[str]:
+        """What is wrong with the run, judged by one line of its log; on the host.
+
+        An untrained model trips every alarm: the loop decides from which step on to listen.
+
+        Args:
+          values: ratios of the metrics that `loss` returns. What is missing or NaN was not
+            measured and alarms nobody.
+
+        Returns:
+          A text for each alarm. The words before its first colon name the alarm and the stream, and
+          are the same on every line that it rings on; after it come the figures, which change, what
+          they mean and what to try.
+        """
+
 
 def stream_rng(rng: jax.Array, stream: str) -> jax.Array:
     """Key of a stream: independent of which other streams there are and in which order."""

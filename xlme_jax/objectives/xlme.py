@@ -5,6 +5,7 @@ The streams decide between the papers' names: on "monolingual" rows the tasks ar
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -224,6 +225,15 @@ class XLME:
         tables = {name: params["generator"][name] for name in shared}
         return {"generator": tables, "discriminator": params["discriminator"]}
 
+    def alarms(self, values: Mapping[str, float]) -> list[str]:
+        """Of a generator that teaches nothing, or a discriminator that has learned nothing."""
+        found = [
+            alarm
+            for name in self.streams
+            for alarm in (_replacement_alarm(name, values), _detection_alarm(name, values))
+        ]
+        return [alarm for alarm in found if alarm is not None]
+
 
 class XLM:
     """The objective of `XLMConfig`; see `objectives.base.Objective`."""
@@ -287,6 +297,10 @@ class XLM:
     def encoder_params(self, params: Params) -> Params:
         """Everything but the MLM head."""
         return {name: value for name, value in params.items() if name != "head"}
+
+    def alarms(self, values: Mapping[str, float]) -> list[str]:
+        """None: the loss says all there is to say."""
+        return []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -393,6 +407,42 @@ def _auc(logits: jax.Array, label: jax.Array, real: jax.Array) -> tuple[jax.Arra
     below = jnp.cumsum(negative) - negative
     ranked = (positive * (below + 0.5 * negative)).sum()
     return ranked, positive.sum() * negative.sum()
+
+
+def _replacement_alarm(name: str, values: Mapping[str, float]) -> str | None:
+    """If the samples are almost always or almost never the original token."""
+    replaced = 1.0 - values.get(f"{name}/sampled_accuracy", math.nan)
+    if replaced < 0.02:
+        return (
+            f"Hardly a masked token of {name} is replaced: {replaced:.2%} of them. The generator "
+            "sees or remembers the answers, and the discriminator has nothing to find. Choose a "
+            "smaller generator/Encoder or a larger Masking.rate, and check that Masking.split "
+            "does not keep the original and that the text does not repeat itself."
+        )
+    if replaced > 0.98:
+        return (
+            f"Nearly every masked token of {name} is replaced: {replaced:.2%} of them. The "
+            "generator's samples are noise, and to find them takes no understanding. If this lasts "
+            "beyond the warm-up, change Optimizer.learning_rate."
+        )
+    return None
+
+
+def _detection_alarm(name: str, values: Mapping[str, float]) -> str | None:
+    """If the discriminator does no better than a constant."""
+    loss = values.get(f"{name}/rtd_loss", math.nan)
+    rate = values.get(f"{name}/replace_rate", math.nan)
+    if not 0.0 < rate < 1.0:
+        return None
+    baseline = -rate * math.log(rate) - (1.0 - rate) * math.log1p(-rate)
+    if loss < 0.98 * baseline or math.isnan(loss):
+        return None
+    return (
+        f"The discriminator has learned nothing on {name}: its loss is {loss:.4f}, and calling "
+        f"every token replaced with the same probability, {rate:.4f}, costs {baseline:.4f}. If "
+        "this lasts beyond the warm-up, lower Optimizer.learning_rate or lengthen "
+        "Optimizer.warmup_steps, and see that XLME.rtd_weight is not 0."
+    )
 
 
 def _totals(config: MaskingConfig, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
