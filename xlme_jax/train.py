@@ -23,6 +23,7 @@ from xlme_jax.evaluation.retrieval import with_untrained
 from xlme_jax.training import loop, model_info
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.report import write_report
+from xlme_jax.training.stopping import EXIT_STOPPED, NeverStop, Stopped, StopOnSignal
 
 # By name, because this module is called __main__ when it is run.
 _log = logging.getLogger("xlme_jax.train")
@@ -37,16 +38,23 @@ _PROCESS = flags.DEFINE_integer("process_id", None, "Index of this process.")
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the processes of a detected cluster.")
 
 
-def train(config: TrainConfig, config_text: str = "", prepare_command: Sequence[str] = ()) -> Any:
+def train(
+    config: TrainConfig,
+    config_text: str = "",
+    prepare_command: Sequence[str] = (),
+    stop: NeverStop = NeverStop(),
+) -> Any:
     """Runs a configuration; returns the final TrainState.
 
     Args:
       config: what to run.
       config_text: the operative configuration, written to MODEL_DIR/config.gin.
       prepare_command: command that makes the prepared data set.
+      stop: what may end the run early.
 
     Raises:
       ValueError: naming the field and the remedy, before anything is compiled.
+      Stopped: `stop` asked for the end; the state is saved.
     """
     mesh = meshes.make_mesh(config.mesh)
     dataset = _open_dataset(config, prepare_command)
@@ -64,20 +72,20 @@ def train(config: TrainConfig, config_text: str = "", prepare_command: Sequence[
     model_dir = Path(config.model_dir)
     abstract = loop.abstract_state(objective, optimizer, mesh)
     info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size)
-    state = loop.train(
+    run = loop.Run(
         objective,
         optimizer,
         schedule,
         batches,
-        [_evaluator(probe, dataset, objective, mesh) for probe in config.evaluators],
         mesh,
         config.loop,
         model_dir,
-        dataset_digest=dataset.digest,
-        config_text=config_text,
+        dataset.digest,
+        [_evaluator(probe, dataset, objective, mesh) for probe in config.evaluators],
         files={"config.gin": config_text, "model-info.txt": info},
         flops_per_step=sum(objective.flops(shapes).values()),
     )
+    state = loop.train(run, stop)
     if jax.process_index() == 0:
         report = write_report(model_dir, shlex.join(sys.argv))
         _log.info("Report: %s", report)
@@ -140,15 +148,26 @@ def _evaluator(
     return lambda initial_params: with_untrained(evaluator, initial_params)
 
 
-def main(argv: Sequence[str]) -> None:
-    """Parses the flags, joins the other processes, builds the configuration, trains."""
+def main(argv: Sequence[str]) -> int:
+    """Parses the flags, joins the other processes, builds the configuration, trains.
+
+    Returns:
+      The exit code: 0, or EXIT_STOPPED if a signal ended the run early.
+    """
     if len(argv) > 1:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     if _DISTRIBUTED.value or _COORDINATOR.value:
         jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
     files, bindings = flags.FLAGS.gin_file, flags.FLAGS.gin_bindings
-    config = configs.load(files, bindings, "Train")
-    train(config, configs.operative_config(), _prepare_command(config, files, bindings))
+    with StopOnSignal() as stop:
+        config = configs.load(files, bindings, "Train")
+        command = _prepare_command(config, files, bindings)
+        try:
+            train(config, configs.operative_config(), command, stop)
+        except Stopped:
+            _log.info("Stopped. The same command goes on from here.")
+            return EXIT_STOPPED
+    return 0
 
 
 def _prepare_command(

@@ -9,6 +9,7 @@ from toy import Batches, Toy
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop import LoopConfig
+from xlme_jax.training.stopping import NeverStop
 
 
 @pytest.fixture(scope="module")
@@ -16,22 +17,32 @@ def mesh():
     return meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
 
 
-def run(model_dir, mesh, evaluators=(), batches=None, digest="d", **settings):
+def run(
+    model_dir,
+    mesh,
+    evaluators=(),
+    batches=None,
+    digest="d",
+    objective=Toy(),
+    stop=NeverStop(),
+    **settings,
+):
     settings = {"log_every": 3, "evaluate_every": 5, "checkpoint_every": 4, **settings}
     config = LoopConfig(**{"train_steps": 11, **settings})
     schedule = optax.linear_schedule(0.1, 0.0, config.train_steps)
-    return loop.train(
-        Toy(),
+    run = loop.Run(
+        objective,
         optax.sgd(schedule),
         schedule,
         batches or Batches(),
-        evaluators,
         mesh,
         config,
         model_dir,
-        dataset_digest=digest,
-        config_text="Train.x = 1\n",
+        digest,
+        evaluators,
+        files={"config.gin": "Train.x = 1\n"},
     )
+    return loop.train(run, stop)
 
 
 def lines(model_dir):
@@ -72,7 +83,7 @@ def test_what_is_logged_evaluated_and_saved_when(tmp_path, mesh):
     np.testing.assert_array_equal(evaluators.initial[0], loop_start(mesh).params["w"])
     for line in found[1:]:
         assert {"loss", "learning_rate", "grad_norm", "monolingual/error"} <= line.keys()
-    assert {int(path.name) for path in (tmp_path / "checkpoints").iterdir()} == {4, 8, 11}
+    assert {int(path.name) for path in (tmp_path / "checkpoints").iterdir()} == {8, 10, 11}
 
 
 def loop_start(mesh, seed=0):

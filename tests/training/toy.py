@@ -56,6 +56,9 @@ class Batches:
         positions = np.zeros_like(tokens)
         return {"monolingual": {"tokens": tokens, "segment_ids": real, "positions": positions}}
 
+    def tasks(self):
+        return {"monolingual": {"en": self.rows}}
+
     def get_state(self):
         return {"number": self.number}
 

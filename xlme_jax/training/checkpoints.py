@@ -1,18 +1,38 @@
-"""Orbax behind one thin door: what a checkpoint holds, resuming, and warm starts."""
+"""Orbax behind one thin door: what a checkpoint holds, resuming, and warm starts.
 
+Orbax makes each save atomic, but restores damaged bytes without a word. So every checkpoint carries
+digests of its arrays, and of its files once they lie on disk; the newest is believed only if they
+hold, a damaged one is set aside, and a run whose checkpoints are all damaged is not begun anew.
+"""
+
+import contextlib
 import dataclasses
+import datetime
 import logging
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
 from xlme_jax.objectives.base import Params
+from xlme_jax.training import digests
+from xlme_jax.training.digests import Damaged
 from xlme_jax.training.step import TrainState
 
 _log = logging.getLogger(__name__)
 FOLDER = "checkpoints"
+DAMAGED_FOLDER = "damaged_checkpoints"
+_UNFINISHED = "*.orbax-checkpoint-tmp*"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint could not be written, or none can be read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,22 +43,49 @@ class RunRecord:
       data: state of the data iterator: the batch after the last one used is the next one.
       dataset: digest of the prepared data set that the iterator belongs to.
       config: the operative configuration.
+      window: sums of the metrics since the last line of the log, {name: (numerator, denominator)}.
+      skipped: updates skipped in a row up to this step.
     """
 
     data: dict[str, Any]
     dataset: str
     config: str
+    window: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    skipped: int = 0
 
 
 class Checkpoints:
-    """The checkpoints of one run, MODEL_DIR/checkpoints/STEP, each written atomically."""
+    """The checkpoints of one run, MODEL_DIR/checkpoints/STEP, each written atomically.
+
+    Opening them clears what a killed save left, and sets aside newest checkpoints whose files are
+    damaged, into MODEL_DIR/damaged_checkpoints with a `reason.txt`.
+
+    Args:
+      model_dir: the run's folder.
+      keep: newest checkpoints that stay.
+
+    Raises:
+      CheckpointError: there are checkpoints, and all are damaged.
+    """
 
     def __init__(self, model_dir: Path, keep: int):
+        self._folder = (model_dir / FOLDER).absolute()  # Orbax insists on absolute paths.
+        self._damaged = self._folder.with_name(DAMAGED_FOLDER)
+        if self._is_primary():
+            self._clear_unfinished()
+            for step in sorted(_steps(self._folder), reverse=True):
+                try:
+                    _check_files(self._folder / str(step))
+                    break
+                except Damaged as error:
+                    self._move(step, error)
+        _wait_for_all("checkpoints verified")
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
-        # Orbax insists on absolute paths.
         self._manager = ocp.CheckpointManager(
-            (model_dir / FOLDER).absolute(), options=options, item_names=("state", "run")
+            self._folder, options=options, item_names=("state", "run")
         )
+        self._sealer: threading.Thread | None = None
+        self._refuse_to_start_over()
 
     def latest_step(self) -> int | None:
         """Newest step saved, None if there is none."""
@@ -46,48 +93,205 @@ class Checkpoints:
 
     def check(self, abstract: TrainState, dataset_digest: str) -> None:
         """ValueError if the newest checkpoint is of another model or data; reads no weights."""
-        if (step := self.latest_step()) is None:
-            return
-        folder = Path(self._manager.directory)
-        _check_weights(
-            folder / str(step),
-            abstract.params,
-            f"The checkpoint of step {step} in {folder} is of another model",
-            "Resume with the configuration that the run began with, or choose a new MODEL_DIR.",
-        )
-        args = ocp.args.Composite(run=ocp.args.JsonRestore())
-        found = self._manager.restore(step, args=args)["run"]["dataset"]
-        if found != dataset_digest:
-            raise ValueError(
-                f"The checkpoint of step {step} in {folder} belongs to other data (digest "
-                f"{found[:12]}, DATA_DIR has {dataset_digest[:12]}). Point DATA_DIR to the data "
-                "that it began with, or begin a new MODEL_DIR with INIT_FROM."
+        while (step := self.latest_step()) is not None:
+            folder = self._folder / str(step)
+            try:
+                with _damage_if_unsealed(folder):
+                    found, record = _shapes(folder), _read_record(folder)
+            except Damaged as error:
+                self._set_aside(step, error)
+                continue
+            _compare_shapes(
+                found,
+                abstract.params,
+                f"The checkpoint of step {step} in {self._folder} is of another model",
+                "Resume with the configuration that the run began with, or choose a new MODEL_DIR.",
             )
+            if record["dataset"] != dataset_digest:
+                raise ValueError(
+                    f"The checkpoint of step {step} in {self._folder} belongs to other data "
+                    f"(digest {record['dataset'][:12]}, DATA_DIR has {dataset_digest[:12]}). Point "
+                    "DATA_DIR to the data that it began with, or begin a new MODEL_DIR with "
+                    "INIT_FROM."
+                )
+            return
 
     def save(self, step: int, state: TrainState, record: RunRecord) -> None:
-        """Starts writing a checkpoint; returns as soon as the state has left the devices."""
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state),
-                run=ocp.args.JsonSave(dataclasses.asdict(record)),
-            ),
-        )
+        """Starts writing a checkpoint; returns as soon as the state has left the devices.
+
+        Raises:
+          CheckpointError: this checkpoint, or the one before, could not be written.
+        """
+        run = dataclasses.asdict(record) | {"digests": digests.tree_digests(state)}
+        self._join_sealer()  # Orbax may now delete the checkpoint before.
+        with self._write_errors(step):
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(digests.sealed(run))
+                ),
+            )
+        if self._is_primary():
+            self._sealer = threading.Thread(target=self._seal, args=(step,), daemon=True)
+            self._sealer.start()
+
+    def restore_newest(self, abstract: TrainState) -> tuple[TrainState, RunRecord] | None:
+        """Reads the newest good checkpoint straight into the shardings of `abstract`.
+
+        Returns:
+          State and record, None if there is no checkpoint.
+
+        Raises:
+          CheckpointError: there are checkpoints, and all are damaged.
+        """
+        while (step := self.latest_step()) is not None:
+            try:
+                return self.restore(step, abstract)
+            except Damaged as error:
+                self._set_aside(step, error)
+        return None
 
     def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, RunRecord]:
-        """Reads a checkpoint straight into the shardings of `abstract`."""
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardRestore(abstract), run=ocp.args.JsonRestore()
-            ),
-        )
-        return restored["state"], RunRecord(**restored["run"])
+        """Reads one checkpoint; Damaged if it is not what was saved."""
+        folder = self._folder / str(step)
+        with _damage_if_unsealed(folder):
+            record = _read_record(folder)
+            args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+            state = self._manager.restore(step, args=args)["state"]
+        _compare_digests(state, record.pop("digests"))
+        return state, RunRecord(**record)
+
+    def check_writes(self) -> None:
+        """CheckpointError if a write in the background has failed; costs nothing."""
+        with self._write_errors(None):
+            self._manager.check_for_errors()
+
+    def wait(self) -> None:
+        """Waits for the writes under way; CheckpointError if they fail."""
+        with self._write_errors(None):
+            self._manager.wait_until_finished()
+        self._join_sealer()
 
     def close(self) -> None:
-        """Waits for the writes under way."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+        """Waits for the writes under way, and ends Orbax's threads."""
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+
+    def _seal(self, step: int) -> None:
+        while self._manager.is_saving_in_progress():
+            time.sleep(0.02)
+        folder = self._folder / str(step)
+        if folder.is_dir():  # Else writing failed, which the main thread will hear of.
+            try:
+                digests.seal_files(folder)
+            except OSError as error:
+                # It is still good: the digests of its arrays are in it.
+                _log.warning("%s could not be sealed: %s", folder, error)
+
+    def _join_sealer(self) -> None:
+        if self._sealer is not None:
+            self._manager.wait_until_finished()
+            self._sealer.join()
+            self._sealer = None
+
+    @contextlib.contextmanager
+    def _write_errors(self, step: int | None) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            which = "A checkpoint" if step is None else f"The checkpoint of step {step} or before"
+            good = _steps(self._folder)
+            kept = f"that of step {max(good)} is kept" if good else "there is none before it"
+            reason = str(error).strip().splitlines() or [repr(error)]
+            raise CheckpointError(
+                f"{which} could not be written to {self._folder}; {kept}. {reason[0]} (free some "
+                "space or mend the folder, and run the same command again)"
+            ) from error
+
+    def _set_aside(self, step: int, reason: Damaged) -> None:
+        if self._is_primary():
+            self._move(step, reason)
+        _wait_for_all(f"set aside {step}")
+        self._manager.reload()
+        self._refuse_to_start_over()
+
+    def _move(self, step: int, reason: Damaged) -> None:
+        self._damaged.mkdir(exist_ok=True)
+        places = (self._damaged / name for name in _numbered(str(step)))
+        place = next(place for place in places if not place.exists())
+        (self._folder / str(step)).rename(place)
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        (place / "reason.txt").write_text(f"{now} {reason}\n", encoding="utf-8")
+        _log.warning("The checkpoint of step %d is damaged: %s. Moved to %s", step, reason, place)
+
+    def _refuse_to_start_over(self) -> None:
+        if self.latest_step() is not None or not self._damaged.is_dir():
+            return
+        reasons = {path.parent.name: path for path in sorted(self._damaged.glob("*/reason.txt"))}
+        said = "; ".join(f"step {step}: {file.read_text()}" for step, file in reasons.items())
+        raise CheckpointError(
+            f"All checkpoints of {self._folder.parent} are damaged ({said.strip()}). They are in "
+            f"{self._damaged}. Put a good copy of one into {self._folder}, or delete "
+            f"{self._damaged} to start over, or choose a new MODEL_DIR."
+        )
+
+    def _clear_unfinished(self) -> None:
+        for path in self._folder.glob(_UNFINISHED):
+            _log.info("Removing %s: a save that was interrupted.", path)
+            shutil.rmtree(path)
+
+    @staticmethod
+    def _is_primary() -> bool:
+        return jax.process_index() == 0
+
+
+def _numbered(name: str) -> Iterator[str]:
+    """name, name-1, name-2, ..."""
+    yield name
+    number = 0
+    while True:
+        number += 1
+        yield f"{name}-{number}"
+
+
+def _wait_for_all(what: str) -> None:
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(what)
+
+
+def _steps(folder: Path) -> list[int]:
+    return [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
+
+
+def _check_files(checkpoint: Path) -> None:
+    """Damaged if the files of a checkpoint say so; unsealed ones are judged by their arrays."""
+    if digests.is_sealed(checkpoint):
+        digests.verify_files(checkpoint)
+    elif not (checkpoint / "state").is_dir():
+        raise Damaged("state is missing")
+
+
+@contextlib.contextmanager
+def _damage_if_unsealed(checkpoint: Path) -> Iterator[None]:
+    """Calls it damage if a checkpoint whose files nobody vouches for cannot be read."""
+    try:
+        yield
+    except Damaged:
+        raise
+    except Exception as error:
+        if digests.is_sealed(checkpoint):
+            raise
+        reason = str(error).strip().splitlines() or [repr(error)]
+        raise Damaged(f"it cannot be read ({reason[0]})") from error
+
+
+def _compare_digests(tree: Any, expected: Mapping[str, str]) -> None:
+    """Damaged if an array of a tree is not what was saved."""
+    for name, digest in digests.tree_digests(tree).items():
+        if expected.get(name) != digest:
+            raise Damaged(f"{name} is not what was saved (digests differ)")
 
 
 def latest_checkpoint(run: Path) -> Path:
@@ -97,10 +301,9 @@ def latest_checkpoint(run: Path) -> Path:
       ValueError: if there is none.
     """
     if (run / "state").is_dir():
-        return run
-    folder = run / FOLDER
-    steps = [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
-    if not steps:
+        return run.absolute()
+    folder = run.absolute() / FOLDER
+    if not (steps := _steps(folder)):
         raise ValueError(
             f"INIT_FROM = {str(run)!r} holds no checkpoint; give the MODEL_DIR of a run, or one "
             f"of its {FOLDER}/STEP folders."
@@ -109,13 +312,14 @@ def latest_checkpoint(run: Path) -> Path:
 
 
 def check_warm_start(run: Path, abstract_params: Params) -> None:
-    """ValueError if `warm_start` cannot read these weights; reads shapes alone."""
-    _check_weights(
-        latest_checkpoint(run),
-        abstract_params,
-        f"INIT_FROM = {str(run)!r}",
-        "Warm starts need the same objective, model sizes and vocabulary.",
-    )
+    """ValueError if `warm_start` cannot read these weights; reads files, but makes no arrays."""
+    checkpoint = latest_checkpoint(run)
+    with _named_source(checkpoint):
+        _check_files(checkpoint)
+        with _damage_if_unsealed(checkpoint):
+            found = _shapes(checkpoint)
+    remedy = "Warm starts need the same objective, model sizes and vocabulary."
+    _compare_shapes(found, abstract_params, f"INIT_FROM = {str(run)!r}", remedy)
 
 
 def warm_start(run: Path, abstract_params: Params) -> Params:
@@ -126,42 +330,65 @@ def warm_start(run: Path, abstract_params: Params) -> Params:
       abstract_params: ShapeDtypeStructs with shardings.
 
     Raises:
-      ValueError: if there is no checkpoint, or a weight is missing or of another shape.
+      ValueError: if there is no checkpoint, it is damaged, or a weight is missing or of another
+        shape.
     """
     check_warm_start(run, abstract_params)
-    path = latest_checkpoint(run).absolute() / "state"
-    reader = ocp.PyTreeCheckpointer()
+    checkpoint = latest_checkpoint(run)
     item = {"params": abstract_params}
-    restored = reader.restore(
-        path,
-        args=ocp.args.PyTreeRestore(
-            item=item,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(item),
-            partial_restore=True,
-        ),
-    )
-    _log.info("Warm start: weights of %s", path.parent)
-    return restored["params"]
+    with _named_source(checkpoint), _damage_if_unsealed(checkpoint):
+        expected = _read_record(checkpoint)["digests"]
+        params = ocp.PyTreeCheckpointer().restore(
+            checkpoint / "state",
+            args=ocp.args.PyTreeRestore(
+                item=item,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(item),
+                partial_restore=True,
+            ),
+        )
+        _compare_digests(params, expected)
+    _log.info("Warm start: weights of %s", checkpoint)
+    return params["params"]
 
 
-def _check_weights(checkpoint: Path, abstract_params: Params, where: str, remedy: str) -> None:
-    """ValueError naming the first weight that a checkpoint lacks, or has in another shape."""
-    path = checkpoint.absolute() / "state"
+@contextlib.contextmanager
+def _named_source(checkpoint: Path) -> Iterator[None]:
+    """Says which checkpoint of another run is damaged; it is not ours to set aside."""
+    try:
+        yield
+    except Damaged as error:
+        raise CheckpointError(
+            f"INIT_FROM: the checkpoint {checkpoint} is damaged: {error}. Choose another one of "
+            f"{checkpoint.parent}, or none."
+        ) from error
+
+
+def _read_record(checkpoint: Path) -> dict[str, Any]:
+    """The fields of a `RunRecord`, and the digests of the arrays; Damaged if they changed."""
+    content = ocp.JsonCheckpointHandler().restore(checkpoint / "run", ocp.args.JsonRestore())
+    return digests.unsealed(content, "run/metadata")
+
+
+def _shapes(checkpoint: Path) -> dict[str, tuple[int, ...]]:
+    """{dotted name: shape} of the weights in a checkpoint."""
     # The handler rather than a checkpointer, which warns that an item has no metadata of its own.
-    found = _shapes(ocp.PyTreeCheckpointHandler().metadata(path).tree["params"])
-    wanted = _shapes(abstract_params)
+    tree = ocp.PyTreeCheckpointHandler().metadata(checkpoint / "state").tree
+    return _tree_shapes(tree["params"])
+
+
+def _tree_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {digests.leaf_name(path): tuple(leaf.shape) for path, leaf in leaves}
+
+
+def _compare_shapes(
+    found: Mapping[str, tuple[int, ...]], abstract_params: Params, where: str, remedy: str
+) -> None:
+    """ValueError naming the first weight that is lacking, of another shape, or too much."""
+    wanted = _tree_shapes(abstract_params)
     for name, shape in wanted.items():
         if found.get(name) != shape:
             there = f"has shape {found[name]}" if name in found else "is not there"
             raise ValueError(f"{where}: weight {name} {there}, this model needs {shape}. {remedy}")
     if extra := sorted(found.keys() - wanted.keys()):
         raise ValueError(f"{where}: this model has no place for weight {extra[0]}. {remedy}")
-
-
-def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-    """{dotted name: shape} of a tree of arrays or their metadata."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {
-        ".".join(str(getattr(key, "key", key)) for key in path): tuple(leaf.shape)
-        for path, leaf in leaves
-    }

@@ -1,6 +1,5 @@
 """The train loop. It knows objectives only through `objectives.base.Objective`."""
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -9,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import flax.linen as nn
 import jax
@@ -20,13 +19,13 @@ import optax
 from xlme_jax.objectives.base import Metrics, Objective, Params
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.checkpoints import Checkpoints, RunRecord, check_warm_start, warm_start
-from xlme_jax.training.metrics import MetricsWriter, ratios
-from xlme_jax.training.progress import ProgressLine, Throughput, peak_flops
+from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks
+from xlme_jax.training.progress import Throughput, peak_flops
 from xlme_jax.training.step import TrainState, init_state, make_train_step
+from xlme_jax.training.stopping import NeverStop
 
 _log = logging.getLogger(__name__)
-
-Evaluator = Callable[[Params, int], Mapping[str, float]]
+_MAX_ROLL_BACKS = 3  # To one and the same checkpoint.
 
 
 class BatchIterator(Protocol):
@@ -41,6 +40,9 @@ class BatchIterator(Protocol):
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes to a position."""
 
+    def tasks(self) -> Tasks:
+        """Where this process's rows of the last batch came from."""
+
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
@@ -51,10 +53,15 @@ class LoopConfig:
       checkpoint_every: steps between checkpoints; the last step is always saved.
       keep_checkpoints: newest checkpoints that stay.
       log_every: steps that a line of metrics averages over.
-      evaluate_every: steps between evaluations; also at step 0 and at the end.
+      evaluate_every: steps between evaluations, also at step 0 and at the end. What is evaluated is
+        saved before, so that nothing is lost in an evaluation.
       micro_batches: parts in which a batch is processed; the gradient stays the same.
       seed: of initialisation, masking, sampling and dropout.
       init_from: MODEL_DIR or checkpoint to take the weights from, if the run is new.
+      max_skipped: updates skipped in a row, their gradients not being finite, that end the run.
+      on_divergence: what happens then: "stop", or "roll_back" to the newest checkpoint and go on
+        with the data that comes after the bad batches.
+      alarms_after: step from which the objective's alarms are said; a young model trips them all.
     """
 
     train_steps: int
@@ -65,8 +72,15 @@ class LoopConfig:
     micro_batches: int = 1
     seed: int = 0
     init_from: str | None = None
+    max_skipped: int = 10
+    on_divergence: Literal["stop", "roll_back"] = "stop"
+    alarms_after: int = 1000
 
     def __post_init__(self):
+        if self.on_divergence not in ("stop", "roll_back"):
+            raise ValueError(
+                f"Loop.on_divergence = {self.on_divergence!r}; allowed: 'stop', 'roll_back'."
+            )
         for field in dataclasses.fields(self):
             if (
                 field.type in (int, "int")
@@ -76,6 +90,38 @@ class LoopConfig:
                 raise ValueError(
                     f"Loop.{field.name} = {getattr(self, field.name)} must be at least 1."
                 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What the loop is given.
+
+    Attributes:
+      objective: what is learned.
+      optimizer: gradient transformation, and its
+      schedule: learning rate by step, for the log.
+      batches: data; its position is saved and restored with the state.
+      mesh: devices.
+      config: the loop's own settings.
+      model_dir: where checkpoints and metrics go.
+      dataset_digest: of the prepared data, which a resumed run must match.
+      evaluators: each is given the parameters of step 0 and returns an evaluator.
+      files: texts to write into `model_dir` once nothing speaks against the run, by name;
+        "config.gin" is kept in each checkpoint too.
+      flops_per_step: for the MFU shown.
+    """
+
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    schedule: optax.Schedule
+    batches: BatchIterator
+    mesh: jax.sharding.Mesh
+    config: LoopConfig
+    model_dir: Path
+    dataset_digest: str
+    evaluators: Sequence[Callable[[Params], Evaluator]] = ()
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    flops_per_step: float | None = None
 
 
 def check_divisible(rows: Mapping[str, int], mesh: jax.sharding.Mesh, micro_batches: int) -> None:
@@ -139,126 +185,161 @@ def compile_step(
     return jax.jit(step, donate_argnums=0, out_shardings=(out, None))
 
 
-def train(
-    objective: Objective,
-    optimizer: optax.GradientTransformation,
-    schedule: optax.Schedule,
-    batches: BatchIterator,
-    evaluators: Sequence[Callable[[Params], Evaluator]],
-    mesh: jax.sharding.Mesh,
-    config: LoopConfig,
-    model_dir: Path,
-    *,
-    dataset_digest: str,
-    config_text: str,
-    files: Mapping[str, str] | None = None,
-    flops_per_step: float | None = None,
-) -> TrainState:
-    """Trains to `config.train_steps`, from where the run stands.
+def train(run: Run, stop: NeverStop = NeverStop()) -> TrainState:
+    """Trains to `run.config.train_steps`, from where the run stands.
 
     Precedence: a checkpoint in `model_dir` (resume), else `config.init_from` (warm start), else
     fresh weights.
 
     Args:
-      objective: what is learned.
-      optimizer: gradient transformation, and its
-      schedule: learning rate by step, for the log.
-      batches: data; its position is saved and restored with the state.
-      evaluators: each is given the parameters of step 0 and returns an evaluator.
-      mesh: devices.
-      config: the loop's own settings.
-      model_dir: where checkpoints and metrics go.
-      dataset_digest: of the prepared data, which a resumed run must match.
-      config_text: operative configuration, kept in each checkpoint.
-      files: texts to write into `model_dir` once nothing speaks against the run, by name.
-      flops_per_step: for the MFU shown.
+      run: what to train, how and where.
+      stop: asked after each step whether to end early.
 
     Returns:
       The final state.
+
+    Raises:
+      Stopped: `stop` asked for the end; the state is saved.
+      Diverged: updates were skipped too often.
+      CheckpointError: a checkpoint could not be written, or all there are are damaged.
     """
-    is_primary = jax.process_index() == 0
-    # Closed on errors too, so that a checkpoint under way is finished.
-    checkpoints = Checkpoints(model_dir, config.keep_checkpoints)
-    with sharding_rules(mesh), contextlib.closing(checkpoints):
-        abstract = abstract_state(objective, optimizer, mesh, config.seed)
-        checkpoints.check(abstract, dataset_digest)
+    config = run.config
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(sharding_rules(run.mesh))
+        checkpoints = Checkpoints(run.model_dir, config.keep_checkpoints)
+        # Closed on errors too, so that a checkpoint under way is finished.
+        stack.callback(checkpoints.close)
+        abstract = abstract_state(run.objective, run.optimizer, run.mesh, config.seed)
+        checkpoints.check(abstract, run.dataset_digest)
         if checkpoints.latest_step() is None and config.init_from is not None:
             check_warm_start(Path(config.init_from), abstract.params)
-        if is_primary:  # Not before: a run that is refused leaves the folder as it was.
-            for name, text in (files or {}).items():
-                (model_dir / name).write_text(text, encoding="utf-8")
-        state = fresh_state(objective, optimizer, abstract, config.seed)
-        evaluate = _Evaluation(evaluators, state.params)
-        state = _starting_point(state, abstract, batches, checkpoints, config)
-        step = first_step = int(state.step)
-        writer = MetricsWriter(model_dir, resume_step=step, active=is_primary)
-        meter = Throughput(flops_per_step=flops_per_step, peak_flops_per_second=_peak_flops(mesh))
-        progress = ProgressLine(config.train_steps, meter, active=is_primary)
-        if step == 0 and evaluators:
-            writer.write(0, evaluate(state.params, 0))
-        train_step = compile_step(objective, optimizer, abstract, config)
-        sharding, (_, shares) = meshes.batch_sharding(mesh), meshes.batch_share(mesh)
-        window = _Window()
-        pending: Metrics | None = None
+        if jax.process_index() == 0:  # Not before: a run that is refused leaves the folder as is.
+            for name, text in run.files.items():
+                (run.model_dir / name).write_text(text, encoding="utf-8")
+        state, record, evaluators = _starting_point(run, abstract, checkpoints)
+        stop.saved(int(state.step), checkpoints.wait)
+        meter = Throughput(
+            flops_per_step=run.flops_per_step, peak_flops_per_second=_peak_flops(run.mesh)
+        )
+        journal = Journal(
+            run.model_dir, config, run.schedule, run.objective.alarms, evaluators, meter
+        )
+        stack.callback(journal.close)
+        train_step = compile_step(run.objective, run.optimizer, abstract, config)
+        roll_backs: dict[int, int] = {}
+        while True:
+            try:
+                return _steps(run, state, record, train_step, journal, checkpoints, stop)
+            except Diverged as error:
+                state, record = _roll_back(error, run, abstract, checkpoints, roll_backs)
 
-        def settle(metrics: Metrics, finished: int) -> None:
-            """Takes in a step's metrics, one step late so that the device never waits for us."""
-            tokens = window.add(jax.device_get(metrics))
-            meter.update(finished, tokens)
-            progress.show(finished, {"loss": window.last("loss")})
 
-        while step < config.train_steps:
-            batch = meshes.put_batch(next(batches), sharding, shares)
-            state, metrics = train_step(state, batch)
-            step += 1
-            if pending is not None:
-                settle(pending, step - 1)
-            pending = metrics
-            is_last = step == config.train_steps
-            log = is_last or step % config.log_every == 0
-            evaluation = is_last or step % config.evaluate_every == 0
-            if log or evaluation:
-                settle(pending, step)
-                pending = None
-                values = window.close() | {"learning_rate": float(schedule(step - 1))}
-                # Null in the first line of a run that logs every step: a rate takes two.
-                values["tokens_per_second"] = meter.tokens_per_second or math.nan
-                if meter.mfu is not None:
-                    values["mfu"] = meter.mfu
-                if evaluation:
-                    with meter.pause():
-                        values |= evaluate(state.params, step)
-                writer.write(step, values)
-                progress.show(step, values, log=True)
-            if is_last or step % config.checkpoint_every == 0:
-                record = RunRecord(batches.get_state(), dataset_digest, config_text)
-                checkpoints.save(step, state, record)
-        progress.close()
-        writer.close()
-        if step == first_step:
-            _log.info("Nothing to do: the run in %s already has %d steps.", model_dir, step)
+def _steps(
+    run: Run,
+    state: TrainState,
+    record: RunRecord,
+    train_step: Callable[[TrainState, Any], tuple[TrainState, Metrics]],
+    journal: Journal,
+    checkpoints: Checkpoints,
+    stop: NeverStop,
+) -> TrainState:
+    """The loop itself: from `state`, whose checkpoint says `record`, to the last step."""
+    config, batches = run.config, run.batches
+    sharding, (_, shares) = meshes.batch_sharding(run.mesh), meshes.batch_share(run.mesh)
+    step = int(state.step)
+    journal.begin(step, record.window, record.skipped, state.params)
+    if step >= config.train_steps:
+        _log.info("Nothing to do: the run in %s already has %d steps.", run.model_dir, step)
+    pending: tuple[int, Metrics, Tasks] | None = None
+    while step < config.train_steps:
+        batch = meshes.put_batch(next(batches), sharding, shares)
+        state, metrics = train_step(state, batch)
+        step += 1
+        if pending is not None:  # One step late, so that the device never waits for us.
+            journal.add(*pending)
+        pending = step, metrics, batches.tasks()
+        save = (
+            stop.requested(step)
+            or step == config.train_steps
+            or step % config.checkpoint_every == 0
+            or journal.evaluates(step)
+        )
+        if save or journal.is_due(step):
+            journal.add(*pending)
+            pending = None
+        if save:
+            journal.sync()  # No checkpoint without the lines before it.
+            record = dataclasses.replace(
+                record, data=batches.get_state(), window=journal.window(), skipped=journal.skipped
+            )
+            checkpoints.save(step, state, record)
+            stop.saved(step, checkpoints.wait)
+        if journal.is_due(step):
+            checkpoints.check_writes()
+            journal.write(step, state.params)
     return state
 
 
 def _starting_point(
-    state: TrainState,
-    abstract: TrainState,
-    batches: BatchIterator,
-    checkpoints: Checkpoints,
-    config: LoopConfig,
-) -> TrainState:
-    """Resume, else warm start, else the fresh `state`; says which."""
-    if (latest := checkpoints.latest_step()) is not None:
-        jax.tree.map(lambda leaf: leaf.delete(), state)  # Two states may not fit.
-        state, record = checkpoints.restore(latest, abstract)
-        batches.set_state(record.data)
-        _log.info("Resuming from the checkpoint of step %d.", latest)
-    elif config.init_from is not None:
+    run: Run, abstract: TrainState, checkpoints: Checkpoints
+) -> tuple[TrainState, RunRecord, list[Evaluator]]:
+    """Resume, else warm start, else fresh weights; says which.
+
+    Returns:
+      The state, what its checkpoint says (or would say), and the evaluators.
+    """
+    config = run.config
+    evaluators: list[Evaluator] = []
+    state = None
+    if run.evaluators or checkpoints.latest_step() is None:
+        state = fresh_state(run.objective, run.optimizer, abstract, config.seed)
+        evaluators = [make(state.params) for make in run.evaluators]
+        if checkpoints.latest_step() is not None:
+            jax.tree.map(lambda leaf: leaf.delete(), state)  # Two states may not fit.
+    if (restored := checkpoints.restore_newest(abstract)) is not None:
+        state, record = restored
+        run.batches.set_state(record.data)
+        _log.info("Resuming from the checkpoint of step %d.", int(state.step))
+        return state, _record(run, window=record.window, skipped=record.skipped), evaluators
+    assert state is not None  # Damaged checkpoints raise.
+    if config.init_from is not None:
         params = warm_start(Path(config.init_from), abstract.params)
         state = dataclasses.replace(state, params=params)
     else:
         _log.info("Starting from scratch.")
-    return state
+    return state, _record(run), evaluators
+
+
+def _record(run: Run, **fields: Any) -> RunRecord:
+    """What a checkpoint says that is saved now, with this run's configuration."""
+    text = run.files.get("config.gin", "")
+    return RunRecord(run.batches.get_state(), run.dataset_digest, text, **fields)
+
+
+def _roll_back(
+    error: Diverged,
+    run: Run,
+    abstract: TrainState,
+    checkpoints: Checkpoints,
+    roll_backs: dict[int, int],
+) -> tuple[TrainState, RunRecord]:
+    """The newest checkpoint, to go on from with the data that comes next; else the error."""
+    if run.config.on_divergence != "roll_back":
+        raise error
+    error.__traceback__ = None  # It holds the state, and two states may not fit.
+    checkpoints.wait()
+    restored = checkpoints.restore_newest(abstract)
+    if restored is None:
+        raise Diverged(f"{error} There is no checkpoint to roll back to yet.") from error
+    state, record = restored
+    step = int(state.step)
+    roll_backs[step] = roll_backs.get(step, 0) + 1
+    if roll_backs[step] > _MAX_ROLL_BACKS:
+        raise Diverged(
+            f"{error} Rolled back to step {step} {_MAX_ROLL_BACKS} times, to no avail."
+        ) from error
+    _log.warning("%s Rolling back to step %d, and on with other data.", error, step)
+    return state, _record(run, window=record.window)
 
 
 def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:
@@ -282,41 +363,3 @@ def _measured_flops(size: int = 1024, repeats: int = 5) -> float:
         product(x, x).block_until_ready()
         seconds.append(time.perf_counter() - start)
     return 2.0 * size**3 / min(seconds)
-
-
-class _Evaluation:
-    """All evaluators as one."""
-
-    def __init__(self, evaluators: Sequence[Callable[[Params], Evaluator]], initial: Params):
-        self._evaluators = [make(initial) for make in evaluators]
-
-    def __call__(self, params: Params, step: int) -> dict[str, float]:
-        merged: dict[str, float] = {}
-        for evaluator in self._evaluators:
-            merged |= evaluator(params, step)
-        return merged
-
-
-class _Window:
-    """Sums of the metrics since the last line of the log."""
-
-    def __init__(self):
-        self._sums: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(2))
-        self._latest: dict[str, tuple[Any, Any]] = {}
-
-    def add(self, metrics: dict[str, tuple[Any, Any]]) -> float:
-        """Adds a step's metrics; returns its number of tokens."""
-        self._latest = metrics
-        for name, pair in metrics.items():
-            self._sums[name] += np.asarray(pair, np.float64)
-        return float(metrics["tokens_per_step"][0])
-
-    def last(self, name: str) -> float:
-        """Value of one metric in the step added last."""
-        return ratios({name: self._latest[name]}).get(name, math.nan)
-
-    def close(self) -> dict[str, float]:
-        """The window's ratios; the next window begins."""
-        sums = {name: (pair[0], pair[1]) for name, pair in self._sums.items()}
-        self._sums.clear()
-        return ratios(sums)

@@ -44,16 +44,20 @@ class MetricsWriter:
         torn last line, are dropped: those steps will be logged again. 0 is a fresh start, which
         keeps nothing.
       active: False makes every method a no-op.
+
+    Attributes:
+      last_step: step of the last line, -1 if there is none.
     """
 
     def __init__(self, model_dir: Path, resume_step: int = 0, active: bool = True) -> None:
         self._file: int | None = None
+        self.last_step = -1
         if not active:
             return
         model_dir = Path(model_dir)
         model_dir.mkdir(parents=True, exist_ok=True)
         self.path = model_dir / METRICS_FILE
-        self._last_step = _drop_after(self.path, resume_step)
+        self.last_step = _drop_after(self.path, resume_step)
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         # Imported here: reading metrics and making reports need no protobuf.
         from tensorboardX import SummaryWriter
@@ -79,9 +83,9 @@ class MetricsWriter:
         """
         if self._file is None:
             return
-        if step <= self._last_step:
+        if step <= self.last_step:
             raise ValueError(
-                f"{self.path}: step {step} comes after step {self._last_step}; steps are logged "
+                f"{self.path}: step {step} comes after step {self.last_step}; steps are logged "
                 "once, in order: merge the values of one step into one call of write()"
             )
         if "step" in values:
@@ -91,9 +95,14 @@ class MetricsWriter:
         numbers = {name: float(value) for name, value in values.items()}
         finite = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
         _append(self._file, json.dumps({"step": int(step), **finite}, allow_nan=False) + "\n")
-        self._last_step = step
+        self.last_step = step
         for name, value in numbers.items():
             self._tensorboard.add_scalar(name, value, step)
+
+    def sync(self) -> None:
+        """Waits until the lines are on the disk, so that they outlive the machine."""
+        if self._file is not None:
+            os.fsync(self._file)
 
     def close(self) -> None:
         """Flushes to disk and closes; a second call does nothing."""

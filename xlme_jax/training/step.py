@@ -49,6 +49,9 @@ def make_train_step(
     batch, and a row's randomness comes from its index in it. (Dropout masks are the exception: they
     are drawn anew for each micro-batch.)
 
+    An update whose loss or gradient is not finite is skipped: weights, `aux` and optimizer stay as
+    they are, the step counts, and the metric "skipped" is 1.
+
     Args:
       objective: what is learned.
       optimizer: what is done with the gradient.
@@ -68,10 +71,15 @@ def make_train_step(
             loss_and_gradient, state.params, state.aux, batch, totals, rng, micro_batches
         )
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        metrics["grad_norm"] = (optax.global_norm(gradient), jnp.ones(()))
+        updated = optax.apply_updates(state.params, updates), aux, opt_state
+        norm = optax.global_norm(gradient)
+        finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"][0])
+        before = state.params, state.aux, state.opt_state
+        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, before)
+        metrics["grad_norm"] = (norm, jnp.ones(()))
         metrics["tokens_per_step"] = (_real_tokens(batch), jnp.ones(()))
-        return TrainState(state.step + 1, params, aux, opt_state), metrics
+        metrics["skipped"] = (1.0 - finite, jnp.ones(()))
+        return TrainState(state.step + 1, *kept), metrics
 
     return train_step
 

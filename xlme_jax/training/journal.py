@@ -1,0 +1,192 @@
+"""What a run says while it goes on: metrics, evaluations, alarms, and when to give up.
+
+A line of the log averages over the steps since the last one. Those sums are saved with each
+checkpoint, so that a resumed run writes the lines that the uninterrupted one would have written.
+"""
+
+import collections
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.experimental import multihost_utils
+
+from xlme_jax.objectives.base import Metrics, Params
+from xlme_jax.training.metrics import MetricsWriter, ratios
+from xlme_jax.training.progress import ProgressLine, Throughput
+
+_log = logging.getLogger(__name__)
+
+Evaluator = Callable[[Params, int], Mapping[str, float]]
+# {stream: {task: rows or pairs}} of this process's part of a batch.
+Tasks = Mapping[str, Mapping[str, int]]
+
+
+class Diverged(ValueError):
+    """Too many updates in a row were skipped because loss or gradient were not finite."""
+
+
+class Journal:
+    """The log of one run; call `begin` before anything else.
+
+    Args:
+      model_dir: where `metrics.jsonl` and TensorBoard's events go.
+      settings: the loop's `LoopConfig`.
+      schedule: learning rate by step.
+      alarms: what is wrong, judged by a line's values (`Objective.alarms`).
+      evaluators: what is measured every `evaluate_every` steps.
+      meter: rates.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        settings: Any,
+        schedule: optax.Schedule,
+        alarms: Callable[[Mapping[str, float]], list[str]],
+        evaluators: Sequence[Evaluator],
+        meter: Throughput,
+    ):
+        self._model_dir, self._settings, self._schedule = model_dir, settings, schedule
+        self._find_alarms, self._evaluators, self._meter = alarms, evaluators, meter
+        self._active = jax.process_index() == 0
+        self._progress = ProgressLine(settings.train_steps, meter, active=self._active)
+        self._writer: MetricsWriter | None = None
+        self._alarms: set[str] = set()
+
+    def begin(
+        self, step: int, window: Mapping[str, Sequence[float]], skipped: int, params: Params
+    ) -> None:
+        """Goes on from a step: takes back later lines, and makes up for the one that is due.
+
+        Args:
+          step: finished steps.
+          window: sums of the steps since the last line, as `window` gave them.
+          skipped: updates skipped in a row up to `step`.
+          params: weights after `step`.
+        """
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = MetricsWriter(self._model_dir, resume_step=step, active=self._active)
+        self._sums: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(2))
+        self.skipped = skipped
+        # Process 0 has the file; all take part in an evaluation.
+        logged = int(multihost_utils.broadcast_one_to_all(np.int32(self._writer.last_step)))
+        if self.is_due(step) and logged == step:
+            return
+        self._sums |= {name: np.array(pair, np.float64) for name, pair in window.items()}
+        if self.is_due(step):
+            self.write(step, params)
+
+    def is_due(self, step: int) -> bool:
+        """Whether a line is to be written after `step`."""
+        return self.evaluates(step) or (
+            step > 0 and (step % self._settings.log_every == 0 or self._is_last(step))
+        )
+
+    def evaluates(self, step: int) -> bool:
+        """Whether the weights are to be evaluated after `step`."""
+        due = step % self._settings.evaluate_every == 0 or self._is_last(step)
+        return bool(self._evaluators) and due
+
+    def _is_last(self, step: int) -> bool:
+        return step == self._settings.train_steps
+
+    def add(self, step: int, metrics: Metrics, tasks: Tasks) -> None:
+        """Takes in the metrics of a step that is finished.
+
+        Args:
+          step: its number, from 1.
+          metrics: (numerator, denominator) pairs.
+          tasks: where its batch came from.
+
+        Raises:
+          Diverged: this was one skipped update too many.
+        """
+        pairs = jax.device_get(metrics)
+        tokens = float(pairs["tokens_per_step"][0])
+        if pairs["skipped"][0]:
+            self.skipped += 1
+            self._report_skipped(step, ratios(pairs), tasks)
+            # Else one NaN would hide all that the other steps of the line measured.
+            pairs = {name: pairs[name] for name in ("tokens_per_step", "skipped")}
+        else:
+            self.skipped = 0
+        for name, pair in pairs.items():
+            self._sums[name] += np.asarray(pair, np.float64)
+        self._meter.update(step, tokens)
+        if "loss" in pairs:
+            self._progress.show(step, {"loss": ratios(pairs)["loss"]})
+
+    def _report_skipped(self, step: int, values: Mapping[str, float], tasks: Tasks) -> None:
+        wrong = sorted(name for name, x in values.items() if not math.isfinite(x))
+        where = "; ".join(f"{stream}: {_most(counts)}" for stream, counts in tasks.items())
+        what = f"not finite: {', '.join(wrong)}. Tasks in this process's part of the batch: {where}"
+        limit = self._settings.max_skipped
+        if self.skipped < limit:
+            _log.warning("Step %d: update skipped, %s", step, what)
+            return
+        raise Diverged(
+            f"Step {step}: loss or gradient were NaN or infinite in {limit} steps in a row "
+            f"({step - limit + 1} to {step}); {what}. No such update was applied. Lower "
+            "Optimizer.learning_rate or Optimizer.clip_norm, look at these tasks, or set "
+            "Loop.on_divergence = 'roll_back' to go on from the newest checkpoint with other data."
+        )
+
+    def write(self, step: int, params: Params) -> None:
+        """Writes the line of a step, and begins the next window."""
+        assert self._writer is not None
+        values = ratios(self.window())
+        self._sums.clear()
+        if step > 0:
+            values["learning_rate"] = float(self._schedule(step - 1))
+            # Null in the first line of a run that logs every step: a rate takes two.
+            values["tokens_per_second"] = self._meter.tokens_per_second or math.nan
+            if self._meter.mfu is not None:
+                values["mfu"] = self._meter.mfu
+        if self.evaluates(step):
+            with self._meter.pause():
+                for evaluate in self._evaluators:
+                    values |= evaluate(params, step)
+        self._writer.write(step, values)
+        if step > 0:
+            self._progress.show(step, values, log=True)
+            self._sound_alarms(step, values)
+
+    def _sound_alarms(self, step: int, values: Mapping[str, float]) -> None:
+        """Says each alarm when it begins, not on every line that it lasts."""
+        if step < self._settings.alarms_after or not self._active:
+            return
+        found = {text.split(":")[0]: text for text in self._find_alarms(values)}
+        for name in found.keys() - self._alarms:
+            self._progress.message(f"Step {step}: {found[name]}")
+        for name in sorted(self._alarms - found.keys()):
+            self._progress.message(f"Step {step}: no longer so: {name}")
+        self._alarms = set(found)
+
+    def window(self) -> dict[str, tuple[float, float]]:
+        """Sums of the metrics since the last line, for a checkpoint."""
+        return {name: (float(pair[0]), float(pair[1])) for name, pair in self._sums.items()}
+
+    def sync(self) -> None:
+        """Waits until the lines are on the disk."""
+        if self._writer is not None:
+            self._writer.sync()
+
+    def close(self) -> None:
+        """Ends the live line and closes the files."""
+        self._progress.close()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _most(counts: Mapping[str, int], shown: int = 10) -> str:
+    """The largest counts, as in "en 12, sw 3, and 7 more"."""
+    largest = sorted(counts.items(), key=lambda item: -item[1])
+    rest = [f"and {len(largest) - shown} more"] if len(largest) > shown else []
+    return ", ".join([f"{name} {count}" for name, count in largest[:shown]] + rest)

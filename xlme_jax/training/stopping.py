@@ -1,0 +1,175 @@
+"""SIGTERM and SIGINT turned into an orderly end: the step in flight, a checkpoint, an exit code.
+
+The first signal asks the run to end, a second one ends it at once. Signals are read by a thread of
+their own, since Python's handlers wait while the main thread is in C++, as it is for minutes when a
+program compiles. While nothing would be lost (before the first step, while a state is evaluated that
+is saved), that thread ends the process itself.
+
+Several processes must all save the same step, so they agree on one through the key-value store of
+`jax.distributed`: whoever gets a signal says so; each process says how far it is, and waits to go
+further; the run ends with the first step that none of them has passed.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+_log = logging.getLogger(__name__)
+
+# EX_TEMPFAIL of sysexits.h: all is saved, the same command goes on from there.
+EXIT_STOPPED = 75
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_POLL_SECONDS = 0.5
+_PREFIX = "xlme_jax/stop"
+
+
+class Stopped(Exception):
+    """The run ended early because it was asked to; its state is saved."""
+
+
+class NeverStop:
+    """For runs that take no signals: in notebooks, in threads, in tests."""
+
+    def requested(self, step: int) -> bool:
+        """Whether the run is to end after `step`."""
+        return False
+
+    def saved(self, step: int, wait: Callable[[], None]) -> None:
+        """Notes that the state after `step` is saved."""
+
+
+class StopOnSignal(NeverStop):
+    """Ends a run on SIGTERM or SIGINT; install it once, in the main thread, by `with`.
+
+    Args:
+      timeout: seconds that processes wait for each other to agree on the last step.
+    """
+
+    def __init__(self, timeout: float = 300.0):
+        self._timeout = timeout
+        self._client = _coordination_client()
+        self._lock = threading.Lock()  # Held while processes agree.
+        self._step = 0  # Steps that this process has passed.
+        # Waits for the checkpoint of that step; None while there is none, so that ending loses it.
+        self._wait: Callable[[], None] | None = lambda: None
+        self._last: int | None = None  # The step to end with, once that is known.
+        self._closing = threading.Event()
+
+    def __enter__(self) -> "StopOnSignal":
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._old_handlers = {number: signal.signal(number, _ignore) for number in SIGNALS}
+        self._old_wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for target in [self._listen] + ([self._poll] if self._client else []):
+            threading.Thread(target=target, name="stopping", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._closing.set()
+        signal.set_wakeup_fd(self._old_wakeup)
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+        os.close(self._write)
+
+    def requested(self, step: int) -> bool:
+        """Whether the run is to end after `step`, which is in flight; the same in all processes."""
+        with self._lock:
+            self._step, self._wait = step, None
+            return self._last is not None and step >= self._last
+
+    def saved(self, step: int, wait: Callable[[], None]) -> None:
+        """Notes that a signal may end the process at any moment before the next step is passed.
+
+        Args:
+          step: the last step, whose state is saved or being saved.
+          wait: waits for the writes under way.
+
+        Raises:
+          Stopped: the end was asked for.
+        """
+        with self._lock:
+            self._step, self._wait = step, wait
+            if self._last is not None and self._last <= step:
+                raise Stopped
+
+    def _listen(self) -> None:
+        """Reads the numbers of signals as they come."""
+        count = 0
+        while data := os.read(self._read, 1):
+            number = data[0]
+            if number not in SIGNALS:
+                continue
+            count += 1
+            name = signal.Signals(number).name
+            if count > 1:
+                _say(f"{name} again: ending at once. What the last checkpoint holds is kept.")
+                os._exit(128 + number)
+            _say(f"{name}: the run ends after this step and saves. Again: it ends at once.")
+            if self._client:
+                with contextlib.suppress(jax.errors.JaxRuntimeError):  # Somebody else was first.
+                    self._client.key_value_set(f"{_PREFIX}/requested", name)
+            else:
+                # Not in this thread: it must hear the second signal while `finish` goes on.
+                threading.Thread(target=self._agree, daemon=True).start()
+        os.close(self._read)
+
+    def _poll(self) -> None:
+        """Waits until some process asks for the end."""
+        while not self._closing.wait(_POLL_SECONDS):
+            try:
+                self._client.key_value_try_get(f"{_PREFIX}/requested")
+            except jax.errors.JaxRuntimeError:  # Nobody has.
+                continue
+            self._agree()
+            return
+
+    def _agree(self) -> None:
+        """Finds the step to end with; ends the process if it is saved."""
+        with self._lock:  # The main thread passes no further step meanwhile.
+            reachable = self._step + (self._wait is None)
+            self._last = self._largest(reachable) if self._client else reachable
+            if self._wait is not None and self._last <= self._step:
+                self._exit(self._wait)
+
+    def _largest(self, value: int) -> int:
+        """The largest value that a process has given; waits for all."""
+        timeout = int(self._timeout * 1000)
+        self._client.key_value_set(f"{_PREFIX}/steps/{jax.process_index()}", str(value))
+        self._client.wait_at_barrier(f"{_PREFIX}/agreed", timeout)
+        return max(int(v) for _, v in self._client.key_value_dir_get(f"{_PREFIX}/steps/"))
+
+    def _exit(self, wait: Callable[[], None]) -> None:
+        status = EXIT_STOPPED
+        try:
+            wait()
+            _say(f"Stopped after step {self._step}. The same command goes on from there.")
+        except Exception as error:
+            _say(f"{type(error).__name__}: {error}")
+            status = 1
+        os._exit(status)
+
+
+def _ignore(number: int, frame: Any) -> None:
+    """Python's own handler has nothing to do: the thread reads the signal."""
+
+
+def _say(text: str) -> None:
+    _log.warning("%s", text)
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
+
+def _coordination_client() -> Any:
+    """The client of jax.distributed's coordination service; None for a single process."""
+    if jax.process_count() == 1:
+        return None
+    # Not public, but what Orbax too synchronises through.
+    from jax._src import distributed
+
+    return distributed.global_state.client
