@@ -12,17 +12,23 @@ Without gin, the embedded corpus (it trains its own vocabulary) or files, after
         --vocabulary=vocabulary.model --output=data/mine --workers=8
 
 Flags on the command line come before those of the gin file. Interrupted, the same command goes on
-where it was. `--runner=DirectRunner` (or DataflowRunner, FlinkRunner, SparkRunner with their
-`--runner_options`) does the same work on Apache Beam.
+where it was; where files are damaged or gone, it makes those tasks anew. `--runner=DirectRunner`
+(or DataflowRunner, FlinkRunner, SparkRunner with their `--runner_options`) does the same work on
+Apache Beam. What is on the disk is checked, and nothing made, by::
+
+    python -m xlme_jax.prepare --verify --output=data/mine
 """
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
 
 from absl import flags
 
 from xlme_jax import source_flags
+from xlme_jax.data import preparation, prepared
 
 flags.adopt_module_key_flags(source_flags)
 flags.DEFINE_string("output", "", "Folder of the prepared data set.")
@@ -35,16 +41,31 @@ flags.DEFINE_integer("max_document_chars", 100_000, "Longer documents are cut.",
 flags.DEFINE_integer("workers", 0, "Worker processes; 0 decides by the amount of text.", 0)
 flags.DEFINE_string("runner", "", "Apache Beam runner, such as DirectRunner; empty: no Beam.")
 flags.DEFINE_list("runner_options", [], "Further Beam options, such as --project=mine.")
+_VERIFY = flags.DEFINE_bool("verify", False, "Only check that the files are as they were written.")
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prepares."""
-    from xlme_jax.data import preparation
-
+    """Prepares, or verifies."""
     if len(argv) > 1:
         raise ValueError(f"Unknown argument {argv[1]!r}; flags are written --name=value.")
     config = source_flags.configuration()
-    preparation.prepare(config)
+    if _VERIFY.value:
+        dataset = prepared.PreparedDataset.load(config.output)
+        size = dataset.verify()
+        print(f"{len(dataset.files())} files, {size / 1e9:.3f} GB, all as written")
+    else:
+        preparation.prepare(config, _command(config))
+
+
+def _command(config: preparation.PrepareConfig) -> str:
+    """The command that is running, as it can be typed again from the same folder."""
+    words = ["python", "-m", "xlme_jax.prepare", *sys.argv[1:]]
+    # Folders that came from the environment, which another day may lack.
+    if not flags.FLAGS.gin_file:
+        for name, folder in (("cc100", config.cc100_dir), ("bitext", config.bitext_dir)):
+            if name in config.tasks and folder and not flags.FLAGS[f"{name}_dir"].value:
+                words.append(f"--{name}_dir={folder}")
+    return shlex.join(words)
 
 
 def run() -> None:

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from xlme_jax.data import prepared
+from xlme_jax.data import prepared, prepared_format
 
 VOCABULARY = 300
 
@@ -119,8 +119,20 @@ def test_a_finished_task_is_recognised_until_it_changes(tmp_path):
     row = write("a")
     assert prepared.finished_task(tmp_path, "en-fr", fingerprint="a") == row
     assert prepared.finished_task(tmp_path, "en-fr", fingerprint="b") is None
-    (tmp_path / row.shards[0].file).write_bytes(b"short")
+    write("b")
     assert prepared.finished_task(tmp_path, "en-fr", fingerprint="a") is None
+    row = write("a")
+    for file in (row.shards[0], row.lengths):
+        path = tmp_path / file.file
+        content = path.read_bytes()
+        path.write_bytes(bytes([content[0] ^ 1]) + content[1:])  # of the same size
+        with pytest.raises(prepared.PreparedDataError, match=f"{path.name} is not what was"):
+            prepared.finished_task(tmp_path, "en-fr", fingerprint="a")
+        path.write_bytes(content)
+    path = tmp_path / "en-fr" / "train.json"
+    path.write_text(path.read_text().replace('"examples": 1', '"examples": 2'))
+    with pytest.raises(prepared.PreparedDataError, match=r"train\.json was changed"):
+        prepared.finished_task(tmp_path, "en-fr", fingerprint="a")
 
 
 def test_an_interrupted_writer_leaves_nothing_that_looks_complete(tmp_path):
@@ -186,10 +198,21 @@ def test_damage_is_found_when_loading_or_verifying(tmp_path):
         prepared.PreparedDataset.load(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 9}'])
-def test_an_unreadable_description_is_refused(tmp_path, content):
-    (tmp_path / "dataset.json").write_text(content)
-    with pytest.raises(prepared.PreparedDataError, match=r"dataset\.json"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "is not JSON"),
+        (b"[" * 200_000, "is not JSON"),
+        (b"[]", "holds no description"),
+        (b'{"format": 1, "tasks": []}', "is older than format 2"),
+        (prepared_format.seal({"format": 9}), "has format 9, this version reads 2"),
+        (prepared_format.seal({"format": 2}), "'vocabulary'"),
+        (prepared_format.seal({"format": 2})[:-1], "was changed"),
+    ],
+)
+def test_an_unreadable_description_is_refused(tmp_path, content, message):
+    (tmp_path / "dataset.json").write_bytes(content)
+    with pytest.raises(prepared.PreparedDataError, match=rf"dataset\.json .*{message}"):
         prepared.PreparedDataset.load(tmp_path)
 
 
@@ -215,7 +238,7 @@ def test_unknown_tasks_and_wrong_kinds_are_refused(tmp_path):
 def test_the_description_is_plain_json(tmp_path):
     build(tmp_path, monolingual={"en": [[0, 5, 2]]})
     content = json.loads((tmp_path / "dataset.json").read_text())
-    assert content["format"] == 1
+    assert content["format"] == 2
     assert content["vocabulary"]["size"] == VOCABULARY
     [row] = content["tasks"]
     assert (row["name"], row["kind"], row["examples"], row["tokens"]) == ("en", "monolingual", 1, 3)

@@ -208,7 +208,7 @@ class _PlanRows(grain.experimental.FlatMapTransform):
         lengths = np.empty(len(tasks), np.int64)
         for task in np.unique(tasks):
             here = tasks == task
-            lengths[here] = self._dataset.lengths(self._sampler.tasks[task])[pairs[here]]
+            lengths[here] = self._dataset.lengths(self._sampler.tasks[task], pairs[here])
         fits = lengths <= self._stream.length
         if not fits.all():
             self._warn(int((~fits).sum()))

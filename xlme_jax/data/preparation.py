@@ -2,7 +2,9 @@
 
 `prepare` turns every SeqIO task into shards of token ids, once. It is written to be interrupted: a
 finished task is recognised by a fingerprint of all that its shards depend on (source files,
-vocabulary, settings) and kept; `dataset.json`, which makes a folder a data set, comes last. This
+vocabulary, settings) and kept if its files are as they were written; `dataset.json`, which makes a
+folder a data set, comes last. So the same command continues what was interrupted, and mends what
+was damaged. This
 module holds the settings, the bookkeeping and the pool of worker processes; it imports no
 TensorFlow. What touches SeqIO is in `tasks.execution` (one shard of one task) and `tasks.beam` (the
 same work on any Apache Beam runner).
@@ -10,8 +12,10 @@ same work on any Apache Beam runner).
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import itertools
@@ -28,6 +32,8 @@ from typing import Any
 
 from xlme_jax.data import cldr, prepared, prepared_format
 from xlme_jax.data import workers as worker_pool
+from xlme_jax.data.prepared_format import seal, unseal
+from xlme_jax.data.prepared_writer import replace_file
 from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, DataError
 from xlme_jax.data.vocabulary import (
     Vocabulary,
@@ -38,7 +44,7 @@ from xlme_jax.data.vocabulary import (
 
 # Below this much text a second process costs more (importing TensorFlow) than it saves.
 _BYTES_WORTH_A_WORKER = 8 << 20
-_SETTINGS_FILE = "prepare.json"
+_LOCK_FILE = ".prepare.lock"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,11 +180,12 @@ class Unit:
 Rows = list[prepared.TaskInfo]
 
 
-def prepare(config: PrepareConfig) -> list[prepared.TaskInfo]:
-    """Makes or completes the prepared data set of `config.output`.
+def prepare(config: PrepareConfig, command: str = "") -> list[prepared.TaskInfo]:
+    """Makes, completes or mends the prepared data set of `config.output`.
 
     Args:
       config: What to prepare.
+      command: The command line that does this, written into the data set.
 
     Returns:
       The row of every task and split, as written to `dataset.json`.
@@ -191,24 +198,47 @@ def prepare(config: PrepareConfig) -> list[prepared.TaskInfo]:
 
     output = Path(config.output)
     vocabulary = resolve_vocabulary(config)
-    _check_same_vocabulary(output, vocabulary)
     model = output / prepared_format.VOCABULARY_FILE
     jobs = execution.list_jobs(config, str(model), vocabulary.digest)
-    write_vocabulary(vocabulary, model)
-    rows = {job: row for job in jobs if (row := _finished(output, job))}
-    pending = [job for job in jobs if job not in rows]
-    _say(f"{output}: {len(jobs)} tasks, {len(rows)} of them done already, {vocabulary.size:,} ids")
-    _retire(output, jobs, pending)
-    rows |= _run(config, str(model), pending)
-    table = [rows[job] for job in jobs if rows[job].examples]
-    if len(table) < len(jobs):
-        empty = sorted({job.name for job in jobs if not rows[job].examples})
-        _say(f"Left out, since their files have no unit in common: {', '.join(empty)}")
-    prepared.write_dataset(output, table, model, vocabulary.size)
-    _write_json(output / _SETTINGS_FILE, settings(config))
-    shutil.rmtree(output / ".parts", ignore_errors=True)
+    with _alone(output):
+        _check_same_vocabulary(output, vocabulary)
+        write_vocabulary(vocabulary, model)
+        shutil.rmtree(output / ".parts", ignore_errors=True)  # of a run that was killed
+        rows = _finished(output, jobs)
+        pending = [job for job in jobs if job not in rows]
+        _say(
+            f"{output}: {len(jobs)} tasks, {len(rows)} of them done already, {vocabulary.size:,} "
+            "ids"
+        )
+        _retire(output, jobs, pending)
+        rows |= _run(config, str(model), pending)
+        table = [rows[job] for job in jobs if rows[job].examples]
+        if len(table) < len(jobs):
+            empty = sorted({job.name for job in jobs if not rows[job].examples})
+            _say(f"Left out, since their files have no unit in common: {', '.join(empty)}")
+        prepared.write_dataset(output, table, model, vocabulary.size, command)
+        _write_settings(config, command)
+        shutil.rmtree(output / ".parts", ignore_errors=True)
     _summarize(table)
     return table
+
+
+@contextlib.contextmanager
+def _alone(output: Path) -> Iterator[None]:
+    """Keeps other preparations away from a folder; waits until the one there has ended.
+
+    The system lets go of the lock when its process ends, however that happens.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / _LOCK_FILE).open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say(f"{output}: another process is preparing it. Waiting for that to end.")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            _say(f"{output}: no locks here ({error.strerror}). Never prepare it twice at a time.")
+        yield
 
 
 def settings(config: PrepareConfig) -> dict[str, Any]:
@@ -220,13 +250,26 @@ def settings(config: PrepareConfig) -> dict[str, Any]:
 
 
 def is_prepared(config: PrepareConfig) -> bool:
-    """Whether `config.output` is complete and of the same settings; reads two small files."""
+    """Whether `config.output` is complete and of the same settings; reads two small files.
+
+    False too where these are damaged or another file is gone: `prepare` then mends it.
+    """
     output = Path(config.output)
     try:
-        written = json.loads((output / _SETTINGS_FILE).read_text("utf-8"))
+        written = unseal((output / prepared_format.SETTINGS_FILE).read_bytes())
+        prepared.PreparedDataset.load(output)
     except (OSError, ValueError):
         return False
-    return (output / prepared_format.DATASET_FILE).is_file() and written == settings(config)
+    return written.get("settings") == settings(config)
+
+
+def _write_settings(config: PrepareConfig, command: str) -> None:
+    content = {
+        "format": prepared_format.FORMAT,
+        "settings": settings(config),
+        "command": command,
+    }
+    replace_file(Path(config.output) / prepared_format.SETTINGS_FILE, seal(content))
 
 
 def resolve_vocabulary(config: PrepareConfig) -> Vocabulary:
@@ -290,9 +333,20 @@ def fingerprint(parts: Iterable[object], files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def _finished(output: Path, job: Job) -> prepared.TaskInfo | None:
-    row = prepared.finished_task(output, job.name, job.split, job.fingerprint)
-    return row if row and (row.examples or job.may_be_empty) else None
+def _finished(output: Path, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]:
+    """The rows of the jobs that need not be done, in the order of the jobs."""
+
+    def row_of(job: Job) -> prepared.TaskInfo | None:
+        try:
+            row = prepared.finished_task(output, job.name, job.split, job.fingerprint)
+        except prepared.PreparedDataError as error:
+            _say(f"Task {job.name} ({job.split}) is made anew: {error}")
+            return None
+        return row if row and (row.examples or job.may_be_empty) else None
+
+    # Threads, because all shards are read.
+    with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 16)) as pool:
+        return {job: row for job, row in zip(jobs, pool.map(row_of, jobs)) if row}
 
 
 def _complete(output: Path, job: Job, parts: Rows) -> prepared.TaskInfo:
@@ -312,11 +366,27 @@ def _complete(output: Path, job: Job, parts: Rows) -> prepared.TaskInfo:
 
 
 def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
+    """VocabularyError if a folder holds data of another vocabulary."""
     file = output / prepared_format.VOCABULARY_FILE
-    if file.is_file() and (old := Vocabulary.load(file)).digest != vocabulary.digest:
+    try:
+        # Not from the model's file: that may be what is damaged, and is written anew.
+        old = unseal((output / prepared_format.DATASET_FILE).read_bytes())["vocabulary"]
+        size, digest = old["size"], str(old["sha256"])
+    except (OSError, ValueError, KeyError):
+        try:
+            model = Vocabulary.load(file)
+        except VocabularyError:
+            return
+        size, digest = model.size, model.digest
+    if digest != vocabulary.digest:
+        if vocabulary.path == os.fspath(file):
+            raise VocabularyError(
+                f"prepare: {file} is not what was written (SHA-256 differs). Give the model that "
+                "it was copied from with --vocabulary."
+            )
         raise VocabularyError(
-            f"prepare: {output} holds data of another vocabulary ({old.size} ids, sha256 "
-            f"{old.digest[:12]}) than the one now asked for ({vocabulary.size} ids, sha256 "
+            f"prepare: {output} holds data of another vocabulary ({size} ids, sha256 "
+            f"{digest[:12]}) than the one now asked for ({vocabulary.size} ids, sha256 "
             f"{vocabulary.digest[:12]}). Choose another output folder, or delete this one."
         )
 
@@ -325,7 +395,7 @@ def _retire(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
     """Says which tasks leave an earlier data set; ends its validity if shards will change."""
     file = output / prepared_format.DATASET_FILE
     try:
-        before = {(r["name"], r["split"]) for r in json.loads(file.read_bytes())["tasks"]}
+        before = {(r["name"], r["split"]) for r in unseal(file.read_bytes())["tasks"]}
     except (OSError, ValueError, KeyError):
         return
     dropped = sorted({name for name, _ in before - {(job.name, job.split) for job in jobs}})
@@ -422,11 +492,3 @@ def _summarize(table: Sequence[prepared.TaskInfo]) -> None:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _write_json(path: Path, content: Any) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(
-        json.dumps(content, ensure_ascii=False, indent=1, sort_keys=True) + "\n", "utf-8"
-    )
-    os.replace(partial, path)

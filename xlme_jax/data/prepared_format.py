@@ -3,6 +3,7 @@
 Layout of a data set (all paths relative to its folder):
 
     dataset.json                                   vocabulary and one row per task; written last
+    prepare.json                                   settings and command of the preparation, if any
     vocabulary.model                               a copy, so that the ids can always be read
     <task>/<split>-00000-of-00002.arrayrecord      token ids, little-endian, 2 or 4 bytes each
     <task>/<split>-lengths.npy                     bitext: tokens of every pair, in record order
@@ -11,21 +12,35 @@ Layout of a data set (all paths relative to its folder):
 - Monolingual: the running text `<s> document </s> <s> document </s> ...`, cut into pages of
   `PAGE_TOKENS`, one page per record; the last page of a shard may be shorter.
 - Bitext: one record `<s> e </s> f </s>` per pair.
+
+Nothing in it changes unnoticed: a JSON file carries a checksum of itself (`seal`), and through
+`dataset.json` it covers all other files, whose SHA-256 it lists.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
+import hashlib
+import json
 import os
 import pathlib
+import re
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-FORMAT = 1
+FORMAT = 2
 PAGE_TOKENS = 4096
 DATASET_FILE = "dataset.json"
+SETTINGS_FILE = "prepare.json"
 VOCABULARY_FILE = "vocabulary.model"
+KINDS = ("monolingual", "bitext")
+TASK_NAME = re.compile(r"[\w:+][\w.:+-]*")
+# More than there is text of, and few enough that sums and products of counts fit 64 bits.
+_MAX_COUNT = 1 << 48
+_SHOWN_PROBLEMS = 5
 
 
 class PreparedDataError(ValueError):
@@ -52,6 +67,15 @@ class FileInfo:
     tokens: int
     bytes: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        parts = pathlib.PurePosixPath(_string("file", self.file)).parts
+        if not re.fullmatch(r"[\w.:+/-]+", self.file) or {"/", ".."} & set(parts):
+            raise ValueError(f"file = {self.file!r} is no path inside the data set")
+        for field in ("records", "tokens", "bytes"):
+            _count(field, getattr(self, field))
+        if not re.fullmatch("[0-9a-f]{64}", _string("sha256", self.sha256)):
+            raise ValueError(f"sha256 = {self.sha256!r} is no SHA-256")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,23 +110,73 @@ class TaskInfo:
     skipped: dict[str, int] = dataclasses.field(default_factory=dict)
     fingerprint: str = ""
 
+    def __post_init__(self) -> None:
+        if not TASK_NAME.fullmatch(_string("name", self.name)):
+            raise ValueError(f"name = {self.name!r} cannot name a folder")
+        if self.kind not in KINDS or len(self.languages) != 1 + KINDS.index(self.kind):
+            raise ValueError(f"kind = {self.kind!r} does not go with languages = {self.languages}")
+        for text in (self.split, self.fingerprint, *self.languages):
+            _string("split, fingerprint or language", text)
+        for field in ("examples", "tokens", "shortest", "longest"):
+            _count(field, getattr(self, field))
+        if sum(shard.tokens for shard in self.shards) != self.tokens:
+            raise ValueError(f"the shards do not hold the {self.tokens} tokens of the task")
+        if self.kind == "monolingual":
+            if any(-(-shard.tokens // PAGE_TOKENS) != shard.records for shard in self.shards):
+                raise ValueError("a shard has another number of pages than its tokens fill")
+        elif self.lengths is None or not (
+            sum(shard.records for shard in self.shards) == self.lengths.records == self.examples
+        ):
+            raise ValueError(f"shards and lengths do not hold the {self.examples} pairs")
+
+    @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """Shards and lengths."""
+        return (*self.shards, *([self.lengths] if self.lengths else []))
+
+    @property
+    def row_file(self) -> FileInfo:
+        """The file that says that the task is complete."""
+        text = self.sealed()
+        name = f"{self.name}/{self.split}.json"
+        return FileInfo(name, 0, 0, len(text), hashlib.sha256(text).hexdigest())
+
+    def sealed(self) -> bytes:
+        """Content of the row's file."""
+        return seal({"format": FORMAT, "task": self.to_json()})
+
     def to_json(self) -> dict[str, Any]:
         """The row as it stands in `dataset.json`."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, row: dict[str, Any]) -> TaskInfo:
-        """Inverse of `to_json`. Raises KeyError or TypeError on a row of another shape."""
-        lengths = row.get("lengths")
-        return cls(
-            **{
-                **row,
-                "languages": tuple(row["languages"]),
-                "shards": tuple(FileInfo(**shard) for shard in row["shards"]),
-                "lengths": FileInfo(**lengths) if lengths else None,
-                "skipped": dict(row.get("skipped", {})),
-            }
-        )
+    def from_json(cls, row: Any) -> TaskInfo:
+        """Inverse of `to_json`. Raises ValueError on a row of another shape."""
+        try:
+            lengths = row["lengths"]
+            return cls(
+                **{
+                    **row,
+                    "languages": tuple(row["languages"]),
+                    "shards": tuple(FileInfo(**shard) for shard in row["shards"]),
+                    "lengths": None if lengths is None else FileInfo(**lengths),
+                    "skipped": {_string("skipped", why): n for why, n in row["skipped"].items()},
+                }
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"a task's row has another shape ({error!r})") from error
+
+
+def _string(field: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{field} = {value!r} is no text")
+    return value
+
+
+def _count(field: str, value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MAX_COUNT:
+        raise ValueError(f"{field} = {value!r} is no count")
+    return value
 
 
 def token_dtype(vocabulary_size: int) -> np.dtype:
@@ -110,18 +184,112 @@ def token_dtype(vocabulary_size: int) -> np.dtype:
     return np.dtype("<u2" if vocabulary_size <= 1 << 16 else "<u4")
 
 
-def check_files(directory: pathlib.Path, info: TaskInfo) -> None:
-    """Raises PreparedDataError unless every file of the task is there with its size."""
-    for file in (*info.shards, *([info.lengths] if info.lengths else [])):
-        try:
-            size = (directory / file.file).stat().st_size
-        except OSError as error:
-            raise PreparedDataError(
-                f"{directory / file.file}: {error.strerror}, but {DATASET_FILE} lists it for task "
-                f"{info.name}; prepare the data set again"
-            ) from error
-        if size != file.bytes:
-            raise PreparedDataError(
-                f"{directory / file.file} has {size} bytes where {file.bytes} were written: it is "
-                f"truncated or was changed; prepare task {info.name} again"
-            )
+# --- Files that notice every change. ---
+
+
+def seal(content: dict[str, Any]) -> bytes:
+    """The text of a JSON file that carries a checksum of its own content as `sha256`.
+
+    Args:
+      content: what JSON can hold; with the entry `format`.
+    """
+    canonical = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    sealed = {**content, "sha256": hashlib.sha256(canonical.encode()).hexdigest()}
+    return (json.dumps(sealed, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode()
+
+
+def unseal(text: bytes) -> dict[str, Any]:
+    """The content of a sealed file. Raises ValueError if it is not, byte for byte, as written."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON any more ({error})") from error
+    if not isinstance(content, dict):
+        raise ValueError("holds no description of data")
+    if content.pop("sha256", None) is None:
+        raise ValueError(
+            f"has no checksum: it is older than format {FORMAT}, which this version reads"
+        )
+    # Sealed again, because other white space or a repeated entry would leave the checksum alone.
+    if seal(content) != text:
+        raise ValueError("was changed after it was written (its checksum differs)")
+    if content.get("format") != FORMAT:
+        raise ValueError(f"has format {content.get('format')}, this version reads {FORMAT}")
+    return content
+
+
+def recorded_command(directory: pathlib.Path) -> str:
+    """The command that made a data set whose `dataset.json` is damaged; empty if it is unknown."""
+    try:
+        return str(unseal((directory / SETTINGS_FILE).read_bytes())["command"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def size_problem(directory: pathlib.Path, file: FileInfo) -> str | None:
+    """What is wrong with a file without looking inside; None if nothing is."""
+    path = directory / file.file
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if size != file.bytes:
+        return (
+            f"{path} has {size} bytes where {file.bytes} were written: it is truncated or was "
+            f"changed"
+        )
+    return None
+
+
+def content_problem(directory: pathlib.Path, file: FileInfo) -> str | None:
+    """What is wrong with a file, after reading it whole; None if nothing is."""
+    if problem := size_problem(directory, file):
+        return problem
+    path = directory / file.file
+    try:
+        with path.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    return None if digest == file.sha256 else f"{path} is not what was written (SHA-256 differs)"
+
+
+def problems(
+    directory: pathlib.Path,
+    files: Iterable[FileInfo],
+    check: Callable[[pathlib.Path, FileInfo], str | None],
+    threads: int = 1,
+) -> list[str]:
+    """Checks files in a pool of threads (hashing lets go of the interpreter's lock).
+
+    Args:
+      directory: folder of the data set.
+      files: what to check.
+      check: `size_problem` or `content_problem`.
+      threads: files checked at a time.
+
+    Returns:
+      One line for each bad file.
+    """
+    with concurrent.futures.ThreadPoolExecutor(max(threads, 1)) as pool:
+        found = pool.map(lambda file: check(directory, file), files)
+        return [problem for problem in found if problem]
+
+
+def damaged(found: Sequence[str], command: str) -> PreparedDataError:
+    """The error that names bad files and what mends them.
+
+    Args:
+      found: what is wrong, naming the file; one line each.
+      command: the command that made the data set, empty if unknown.
+    """
+    lines = list(found[:_SHOWN_PROBLEMS])
+    if more := len(found) - len(lines):
+        lines.append(f"and {more} more")
+    remedy = "Prepare the data set again."
+    if command:
+        remedy = (
+            "The command that made the data set, run again, makes anew what is damaged and nothing "
+            f"else:\n  {command}"
+        )
+    return PreparedDataError("\n".join(lines) + f"\n{remedy}")

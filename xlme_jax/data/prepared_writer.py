@@ -9,11 +9,10 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
-import json
 import os
 import pathlib
-import re
 import shutil
+import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,11 +23,16 @@ from xlme_jax.data.prepared_format import (
     DATASET_FILE,
     FORMAT,
     PAGE_TOKENS,
+    TASK_NAME,
     VOCABULARY_FILE,
     FileInfo,
+    PreparedDataError,
     TaskInfo,
-    check_files,
+    content_problem,
+    problems,
+    seal,
     token_dtype,
+    unseal,
 )
 from xlme_jax.token_ids import BOS_ID, EOS_ID
 
@@ -72,7 +76,7 @@ class TaskWriter:
         max_length: int = 510,
         fingerprint: str = "",
     ):
-        if not re.fullmatch(r"[\w:+][\w.:+-]*", name):
+        if not TASK_NAME.fullmatch(name):
             raise ValueError(f"task name {name!r} cannot name a folder: use letters, digits, _.:+-")
         expected = 1 if self.kind == "monolingual" else 2
         if len(languages) != expected:
@@ -87,8 +91,10 @@ class TaskWriter:
         self._lengths: list[int] = []
         self._shards: list[FileInfo] = []
         self._writer: array_record_module.ArrayRecordWriter | None = None
-        self._stage = self.directory / ".parts" / f"{name}-{split}-{part or 0:05d}"
-        shutil.rmtree(self._stage, ignore_errors=True)
+        # A name of its own, so that nobody writes into it too: not a worker that outlives a killed
+        # run for a moment, nor a second attempt of the same part on another machine.
+        place = f"{name}-{split}-{part or 0:05d}-{uuid.uuid4().hex}"
+        self._stage = self.directory / ".parts" / place
         self._stage.mkdir(parents=True)
 
     def __enter__(self) -> TaskWriter:
@@ -162,6 +168,8 @@ class TaskWriter:
             skipped=dict(self.skipped),
             fingerprint=self.fingerprint,
         )
+        if not info.files:
+            self._stage.rmdir()
         info = _relocate(info, self._stage.relative_to(self.directory).as_posix())
         return info if self.part is not None else merge_parts(self.directory, [info])
 
@@ -259,9 +267,8 @@ def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) ->
         skipped=dict(skipped),
     )
     _sync_folder(folder)
-    _write_json(folder / f"{first.split}.json", info.to_json())
-    for number in range(len(parts)):
-        stage = directory / ".parts" / f"{first.name}-{first.split}-{number:05d}"
+    replace_file(directory / info.row_file.file, info.sealed())
+    for stage in {(directory / file.file).parent for part in parts for file in part.files}:
         shutil.rmtree(stage, ignore_errors=True)
     return info
 
@@ -272,14 +279,23 @@ def finished_task(
     """The row of a task that an earlier run completed from the same source, or None.
 
     This is what makes preparation resumable.
+
+    Raises:
+      PreparedDataError: it was completed, but a file of it is not what was written.
     """
     directory = pathlib.Path(directory)
+    path = directory / name / f"{split}.json"
     try:
-        info = TaskInfo.from_json(json.loads((directory / name / f"{split}.json").read_bytes()))
-        check_files(directory, info)
-    except (OSError, ValueError, KeyError, TypeError):
+        info = TaskInfo.from_json(unseal(path.read_bytes()).get("task"))
+    except FileNotFoundError:
         return None
-    return info if info.fingerprint == fingerprint else None
+    except (OSError, ValueError) as error:
+        raise PreparedDataError(f"{path} {error}") from error
+    if info.fingerprint != fingerprint:
+        return None
+    if found := problems(directory, info.files, content_problem):
+        raise PreparedDataError("; ".join(found))
+    return info
 
 
 def write_dataset(
@@ -287,6 +303,7 @@ def write_dataset(
     tasks: Iterable[TaskInfo],
     vocabulary: str | os.PathLike[str],
     vocabulary_size: int,
+    command: str = "",
 ) -> None:
     """Completes a data set: copies the vocabulary, then writes `dataset.json` in one step.
 
@@ -295,17 +312,23 @@ def write_dataset(
       tasks: rows of every task and split.
       vocabulary: the SentencePiece model whose ids the shards hold.
       vocabulary_size: number of ids, `<mask>` included.
+      command: the command line that makes this data set; empty if there is none.
     """
     directory = pathlib.Path(directory)
     model = pathlib.Path(vocabulary).read_bytes()
-    _replace_file(directory / VOCABULARY_FILE, model)
-    header = {"file": VOCABULARY_FILE, "size": vocabulary_size, "sha256": _sha256(model)}
-    rows = [task.to_json() for task in sorted(tasks, key=lambda task: (task.name, task.split))]
-    _write_json(directory / DATASET_FILE, {"format": FORMAT, "vocabulary": header, "tasks": rows})
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    replace_file(directory / VOCABULARY_FILE, model)
+    content = {
+        "format": FORMAT,
+        "command": command,
+        "vocabulary": {
+            "file": VOCABULARY_FILE,
+            "size": vocabulary_size,
+            "bytes": len(model),
+            "sha256": hashlib.sha256(model).hexdigest(),
+        },
+        "tasks": [row.to_json() for row in sorted(tasks, key=lambda row: (row.name, row.split))],
+    }
+    replace_file(directory / DATASET_FILE, seal(content))
 
 
 def _describe(path: pathlib.Path, records: int, tokens: int) -> FileInfo:
@@ -323,7 +346,7 @@ def _save_lengths(path: pathlib.Path, lengths: np.ndarray) -> FileInfo:
 
 def _load_lengths(directory: pathlib.Path, info: TaskInfo) -> np.ndarray:
     assert info.lengths is not None, f"{info.name}: `close` saves the lengths of all pairs"
-    return np.load(directory / info.lengths.file)
+    return np.load(directory / info.lengths.file, allow_pickle=False)
 
 
 def _relocate(info: TaskInfo, folder: str) -> TaskInfo:
@@ -334,7 +357,7 @@ def _relocate(info: TaskInfo, folder: str) -> TaskInfo:
     return dataclasses.replace(info, shards=tuple(map(move, info.shards)), lengths=lengths)
 
 
-def _replace_file(path: pathlib.Path, content: bytes) -> None:
+def replace_file(path: pathlib.Path, content: bytes) -> None:
     """Writes a file so that a reader sees the old one or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
@@ -344,11 +367,6 @@ def _replace_file(path: pathlib.Path, content: bytes) -> None:
         os.fsync(file.fileno())
     os.replace(partial, path)
     _sync_folder(path.parent)
-
-
-def _write_json(path: pathlib.Path, content: Any) -> None:
-    text = json.dumps(content, ensure_ascii=False, indent=1, sort_keys=True)
-    _replace_file(path, (text + "\n").encode())
 
 
 def _sync_folder(folder: pathlib.Path) -> None:

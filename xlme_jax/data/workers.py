@@ -5,8 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import multiprocessing
+import os
 import queue
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -92,7 +94,17 @@ _counts: Any = None
 def _start(counts: Any, start: Callable[[], None]) -> None:
     global _counts
     _counts = counts
+    # Before anything that takes time. The pool itself leaves workers waiting for ever if it is
+    # killed, since each of them holds both ends of the queue that they wait at.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker is a child"
+    parent.join()
+    os._exit(1)
 
 
 def _call(work: Callable[[Item, Report], Result], item: Item) -> Result:
