@@ -11,14 +11,8 @@ from flax.core import meta
 from xlme_jax.model.electra import Electra, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import stream_rng
-from xlme_jax.objectives.xlme import (
-    XLME,
-    MaskedBatch,
-    MaskingConfig,
-    XLMConfig,
-    XLMEConfig,
-    detection_loss,
-)
+from xlme_jax.objectives.masked_lm import MaskedBatch, MaskingConfig
+from xlme_jax.objectives.xlme import XLME, XLMConfig, XLMEConfig, detection_loss
 from xlme_jax.ops import masking
 from xlme_jax.ops.vocabulary_head import padded_size
 

@@ -6,7 +6,7 @@ The streams decide between the papers' names: on "monolingual" rows the tasks ar
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
@@ -16,43 +16,17 @@ from xlme_jax.model import flops
 from xlme_jax.model.electra import Electra, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import Aux, Batch, Metrics, Params, Totals, stream_rng
+from xlme_jax.objectives.masked_lm import (
+    MaskedLMObjective,
+    MaskingConfig,
+    check_lengths,
+    dropout_rngs,
+    masked_lm_flops,
+    training_flops,
+)
 from xlme_jax.ops import masking
-from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
-from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
 
-STREAMS = ("monolingual", "bitext")
 _AUC_BINS = 256
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskingConfig:
-    """How tokens are chosen for prediction and what is shown in their place.
-
-    Attributes:
-      rate: share of the maskable tokens of a row to predict.
-      split: shares of these that become `<mask>`, a random token, or stay (sum 1).
-      mask_bos: let `<s>` be masked too. XLM-E's base recipe may do so, XY-LENT does not.
-    """
-
-    rate: float = 0.15
-    split: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    mask_bos: bool = False
-
-    def __post_init__(self):
-        if not 0.0 < self.rate < 1.0:
-            raise ValueError(f"Masking.rate = {self.rate} must lie strictly between 0 and 1.")
-        if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-6:
-            raise ValueError(
-                f"Masking.split = {self.split} must be three shares (mask, random, keep), sum 1."
-            )
-
-    def maskable(self, rows: Mapping[str, jax.Array]) -> jax.Array:
-        """bool[B, L]: everything but padding and special tokens."""
-        tokens = rows["tokens"]
-        special = (tokens == PAD_ID) | (tokens == EOS_ID)
-        if not self.mask_bos:
-            special = special | (tokens == BOS_ID)
-        return (rows["segment_ids"] > 0) & ~special
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,14 +103,12 @@ class XLMConfig:
         return XLM(self, vocab_size, dtype)
 
 
-class XLME:
+class XLME(MaskedLMObjective):
     """The objective of `XLMEConfig`; see `objectives.base.Objective`."""
 
     def __init__(self, config: XLMEConfig, vocab_size: int, dtype: Any = jnp.float32):
         self.config = config
-        self.vocab_size = vocab_size
-        self.streams = STREAMS if config.translation_pairs else STREAMS[:1]
-        self.model = Electra(
+        model = Electra(
             config.generator,
             config.discriminator,
             vocab_size,
@@ -144,14 +116,7 @@ class XLME:
             config.rtd_head,
             dtype,
         )
-
-    def init(self, rng: jax.Array) -> tuple[Params, Aux]:
-        """Fresh weights; nothing else is carried."""
-        return self.model.init(rng, *_example(self.vocab_size))["params"], {}
-
-    def totals(self, batch: Batch) -> Totals:
-        """Masked and real tokens of each stream."""
-        return {name: _totals(self.config.masking, batch[name]) for name in self.streams}
+        super().__init__(model, "generate", config.masking, vocab_size, config.translation_pairs)
 
     def loss(
         self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
@@ -162,17 +127,7 @@ class XLME:
         for name in self.streams:
             rows = batch[name]
             mask_rng, generator_rng, discriminator_rng = jax.random.split(stream_rng(rng, name), 3)
-            masked = MaskedBatch.draw(self.config.masking, rows, mask_rng, self.vocab_size)
-            prediction: Any = self.model.apply(
-                {"params": params},
-                masked.rows,
-                masked.positions,
-                masked.targets,
-                masked.uniforms,
-                deterministic=False,
-                rngs={"dropout": _dropout_rng(generator_rng, rows)},
-                method=Electra.generate,
-            )
+            masked, prediction = self.predict(params, rows, mask_rng, generator_rng)
             mlm_loss, mlm_metrics = masked.loss(prediction, totals[name]["masked"])
             replaced = masking.replace(
                 rows["tokens"], masked.positions, masked.is_masked, prediction.sample
@@ -181,7 +136,7 @@ class XLME:
                 {"params": params},
                 {**rows, "tokens": jax.lax.stop_gradient(replaced)},
                 deterministic=False,
-                rngs={"dropout": _dropout_rng(discriminator_rng, rows)},
+                rngs=dropout_rngs(discriminator_rng, rows),
                 method=Electra.discriminate,
             )
             is_real = rows["segment_ids"] > 0
@@ -200,20 +155,20 @@ class XLME:
 
     def check(self, lengths: Mapping[str, int]) -> None:
         """ValueError if a row is longer than a position table."""
-        _check_lengths("generator", self.config.generator, lengths)
-        _check_lengths("discriminator", self.config.discriminator, lengths)
+        check_lengths("generator", self.config.generator, lengths)
+        check_lengths("discriminator", self.config.discriminator, lengths)
 
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """FLOPs of a train step by part."""
         generator, discriminator = self.config.generator, self.config.discriminator
         own = self.config.embedding_sharing == "none"
         width = (generator if own else discriminator).hidden_size
-        parts = _masked_lm_flops(
+        parts = masked_lm_flops(
             "generator", generator, width, self.vocab_size, self.config.masking.rate, shapes
         )
         head = flops.rtd_head(discriminator.hidden_size, self.config.rtd_head)
-        parts["discriminator"] = _training(shapes, lambda n: flops.encoder(discriminator, n))
-        parts["RTD head"] = _training(shapes, lambda n: head)
+        parts["discriminator"] = training_flops(shapes, lambda n: flops.encoder(discriminator, n))
+        parts["RTD head"] = training_flops(shapes, lambda n: head)
         return parts
 
     def encoder_params(self, params: Params) -> Params:
@@ -235,22 +190,13 @@ class XLME:
         return [alarm for alarm in found if alarm is not None]
 
 
-class XLM:
+class XLM(MaskedLMObjective):
     """The objective of `XLMConfig`; see `objectives.base.Objective`."""
 
     def __init__(self, config: XLMConfig, vocab_size: int, dtype: Any = jnp.float32):
         self.config = config
-        self.vocab_size = vocab_size
-        self.streams = STREAMS if config.translation_pairs else STREAMS[:1]
-        self.model = MaskedLM(config.encoder, vocab_size, config.encoder.hidden_size, dtype)
-
-    def init(self, rng: jax.Array) -> tuple[Params, Aux]:
-        """Fresh weights; nothing else is carried."""
-        return self.model.init(rng, *_example(self.vocab_size))["params"], {}
-
-    def totals(self, batch: Batch) -> Totals:
-        """Masked and real tokens of each stream."""
-        return {name: _totals(self.config.masking, batch[name]) for name in self.streams}
+        model = MaskedLM(config.encoder, vocab_size, config.encoder.hidden_size, dtype)
+        super().__init__(model, "__call__", config.masking, vocab_size, config.translation_pairs)
 
     def loss(
         self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
@@ -260,16 +206,7 @@ class XLM:
         metrics: Metrics = {}
         for name in self.streams:
             mask_rng, dropout_rng = jax.random.split(stream_rng(rng, name))
-            masked = MaskedBatch.draw(self.config.masking, batch[name], mask_rng, self.vocab_size)
-            prediction: Any = self.model.apply(
-                {"params": params},
-                masked.rows,
-                masked.positions,
-                masked.targets,
-                masked.uniforms,
-                deterministic=False,
-                rngs={"dropout": _dropout_rng(dropout_rng, batch[name])},
-            )
+            masked, prediction = self.predict(params, batch[name], mask_rng, dropout_rng)
             mlm_loss, mlm_metrics = masked.loss(prediction, totals[name]["masked"])
             loss = loss + mlm_loss
             metrics |= {f"{name}/{k}": v for k, v in mlm_metrics.items()}
@@ -284,13 +221,13 @@ class XLM:
 
     def check(self, lengths: Mapping[str, int]) -> None:
         """ValueError if a row is longer than the position table."""
-        _check_lengths("encoder", self.config.encoder, lengths)
+        check_lengths("encoder", self.config.encoder, lengths)
 
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """FLOPs of a train step by part."""
         encoder = self.config.encoder
         rate = self.config.masking.rate
-        return _masked_lm_flops(
+        return masked_lm_flops(
             "encoder", encoder, encoder.hidden_size, self.vocab_size, rate, shapes
         )
 
@@ -301,63 +238,6 @@ class XLM:
     def alarms(self, values: Mapping[str, float]) -> list[str]:
         """None: the loss says all there is to say."""
         return []
-
-
-@dataclasses.dataclass(frozen=True)
-class MaskedBatch:
-    """Rows ready for masked language modelling; arrays [B, M] unless stated.
-
-    Attributes:
-      rows: the batch with corrupted tokens, int32[B, L] each.
-      positions: masked positions.
-      is_masked: False in unused slots.
-      targets: original tokens.
-      uniforms: float32[B, M, chunks, 2], randomness for sampling replacements.
-    """
-
-    rows: Mapping[str, jax.Array]
-    positions: jax.Array
-    is_masked: jax.Array
-    targets: jax.Array
-    uniforms: jax.Array
-
-    @classmethod
-    def draw(
-        cls,
-        config: MaskingConfig,
-        rows: Mapping[str, jax.Array],
-        rng: jax.Array,
-        vocab_size: int,
-    ) -> "MaskedBatch":
-        """Chooses and corrupts tokens."""
-        keys = jax.vmap(lambda key: jax.random.split(key, 3))(masking.row_keys(rng, rows["rows"]))
-        maskable = config.maskable(rows)
-        positions, is_masked = masking.choose_masked(keys[:, 0], maskable, config.rate)
-        targets = jnp.take_along_axis(rows["tokens"], positions, axis=1)
-        shown = masking.corrupt(
-            keys[:, 1],
-            targets,
-            mask_id(vocab_size),
-            (UNK_ID + 1, mask_id(vocab_size)),
-            config.split,
-        )
-        shape = (positions.shape[1], num_chunks(vocab_size), 2)
-        uniforms = jax.vmap(lambda key: jax.random.uniform(key, shape))(keys[:, 2])
-        corrupted = masking.replace(rows["tokens"], positions, is_masked, shown)
-        return cls({**rows, "tokens": corrupted}, positions, is_masked, targets, uniforms)
-
-    def loss(self, prediction: VocabularyPrediction, total: jax.Array) -> tuple[jax.Array, Metrics]:
-        """Sum of the masked tokens' losses over `total`, the masked tokens of the whole batch."""
-        weight = self.is_masked.astype(jnp.float32)
-        count = weight.sum()
-        summed = (prediction.loss * weight).sum()
-        hits = ((prediction.argmax == self.targets) * weight).sum()
-        sampled_hits = ((prediction.sample == self.targets) * weight).sum()
-        return summed / total, {
-            "mlm_loss": (summed, count),
-            "mlm_accuracy": (hits, count),
-            "sampled_accuracy": (sampled_hits, count),
-        }
 
 
 def detection_loss(
@@ -443,55 +323,3 @@ def _detection_alarm(name: str, values: Mapping[str, float]) -> str | None:
         "this lasts beyond the warm-up, lower Optimizer.learning_rate or lengthen "
         "Optimizer.warmup_steps, and see that XLME.rtd_weight is not 0."
     )
-
-
-def _totals(config: MaskingConfig, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-    """Denominators of a stream, at least 1 so that an empty batch has loss 0."""
-    masked = masking.num_masked(config.maskable(rows), config.rate).sum()
-    real = (rows["segment_ids"] > 0).sum()
-    return {
-        "masked": jnp.maximum(masked, 1).astype(jnp.float32),
-        "real": jnp.maximum(real, 1).astype(jnp.float32),
-    }
-
-
-def _dropout_rng(rng: jax.Array, rows: Mapping[str, jax.Array]) -> jax.Array:
-    """A key for the dropout of these rows, another in each micro-batch."""
-    return jax.random.fold_in(rng, rows["rows"][0])
-
-
-def _check_lengths(name: str, config: EncoderConfig, lengths: Mapping[str, int]) -> None:
-    for stream, length in lengths.items():
-        if config.absolute_positions and length > config.max_length:
-            raise ValueError(
-                f"Stream {stream!r} has rows of {length} tokens, but {name}/Encoder.max_length = "
-                f"{config.max_length}. Raise max_length or shorten the rows."
-            )
-
-
-def _training(shapes: Mapping[str, tuple[int, int]], per_token: Callable[[int], float]) -> float:
-    """FLOPs of forward and backward pass, given the forward FLOPs per token in rows of n tokens."""
-    return 3.0 * sum(rows * length * per_token(length) for rows, length in shapes.values())
-
-
-def _masked_lm_flops(
-    name: str,
-    config: EncoderConfig,
-    embedding_size: int,
-    vocab_size: int,
-    rate: float,
-    shapes: Mapping[str, tuple[int, int]],
-) -> dict[str, float]:
-    head = flops.mlm_head(config.hidden_size, embedding_size, vocab_size)
-    return {
-        name: _training(shapes, lambda n: flops.encoder(config, n, embedding_size)),
-        "MLM head": _training(shapes, lambda n: head * masking.max_masked(n, rate) / n),
-    }
-
-
-def _example(vocab_size: int) -> tuple[Any, ...]:
-    """Arguments of the smallest shape, to make parameters with."""
-    row = jnp.zeros((1, 2), jnp.int32)
-    rows = {"tokens": row, "segment_ids": row + 1, "positions": row}
-    slot = jnp.zeros((1, 1), jnp.int32)
-    return rows, slot, slot, jnp.zeros((1, 1, num_chunks(vocab_size), 2))

@@ -1,0 +1,221 @@
+"""Masked language modelling, which more than one objective builds on.
+
+On "monolingual" rows it is MLM; on "bitext" rows, where a translation pair shares a segment, TLM.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from xlme_jax.model import flops
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.base import Aux, Batch, Metrics, Params, Totals
+from xlme_jax.ops import masking
+from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
+from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
+
+STREAMS = ("monolingual", "bitext")
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingConfig:
+    """How tokens are chosen for prediction and what is shown in their place.
+
+    Attributes:
+      rate: share of the maskable tokens of a row to predict.
+      split: shares of these that become `<mask>`, a random token, or stay (sum 1).
+      mask_bos: let `<s>` be masked too. XLM-E's base recipe may do so, XY-LENT does not.
+    """
+
+    rate: float = 0.15
+    split: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    mask_bos: bool = False
+
+    def __post_init__(self):
+        if not 0.0 < self.rate < 1.0:
+            raise ValueError(f"Masking.rate = {self.rate} must lie strictly between 0 and 1.")
+        if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-6:
+            raise ValueError(
+                f"Masking.split = {self.split} must be three shares (mask, random, keep), sum 1."
+            )
+
+    def maskable(self, rows: Mapping[str, jax.Array]) -> jax.Array:
+        """bool[B, L]: everything but padding and special tokens."""
+        tokens = rows["tokens"]
+        special = (tokens == PAD_ID) | (tokens == EOS_ID)
+        if not self.mask_bos:
+            special = special | (tokens == BOS_ID)
+        return (rows["segment_ids"] > 0) & ~special
+
+
+class MaskedLMObjective:
+    """What objectives with a masked language model have in common.
+
+    Args:
+      model: the network.
+      predict: name of its method from corrupted rows to a `VocabularyPrediction`; its arguments are
+        those of `model.electra.MaskedLM.__call__`.
+      masking: how tokens are chosen and corrupted.
+      vocab_size: V.
+      translation_pairs: whether there is a bitext stream.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        predict: str,
+        masking: MaskingConfig,
+        vocab_size: int,
+        translation_pairs: bool,
+    ):
+        self.model = model
+        self.vocab_size = vocab_size
+        self.streams = STREAMS if translation_pairs else STREAMS[:1]
+        self._predict = predict
+        self._masking = masking
+
+    def init(self, rng: jax.Array) -> tuple[Params, Aux]:
+        """Fresh weights; nothing else is carried."""
+        return self.model.init(rng, *_example(self.vocab_size))["params"], {}
+
+    def totals(self, batch: Batch) -> Totals:
+        """Masked and real tokens of each stream."""
+        return {name: _totals(self._masking, batch[name]) for name in self.streams}
+
+    def predict(
+        self,
+        params: Params,
+        rows: Mapping[str, jax.Array],
+        mask_rng: jax.Array,
+        dropout_rng: jax.Array,
+    ) -> tuple["MaskedBatch", VocabularyPrediction]:
+        """Masks rows of one stream and has the model predict what was there."""
+        masked = MaskedBatch.draw(self._masking, rows, mask_rng, self.vocab_size)
+        prediction: Any = self.model.apply(
+            {"params": params},
+            masked.rows,
+            masked.positions,
+            masked.targets,
+            masked.uniforms,
+            deterministic=False,
+            rngs=dropout_rngs(dropout_rng, rows),
+            method=self._predict,
+        )
+        return masked, prediction
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedBatch:
+    """Rows ready for masked language modelling; arrays [B, M] unless stated.
+
+    Attributes:
+      rows: the batch with corrupted tokens, int32[B, L] each.
+      positions: masked positions.
+      is_masked: False in unused slots.
+      targets: original tokens.
+      uniforms: float32[B, M, chunks, 2], randomness for sampling replacements.
+    """
+
+    rows: Mapping[str, jax.Array]
+    positions: jax.Array
+    is_masked: jax.Array
+    targets: jax.Array
+    uniforms: jax.Array
+
+    @classmethod
+    def draw(
+        cls,
+        config: MaskingConfig,
+        rows: Mapping[str, jax.Array],
+        rng: jax.Array,
+        vocab_size: int,
+    ) -> "MaskedBatch":
+        """Chooses and corrupts tokens."""
+        keys = jax.vmap(lambda key: jax.random.split(key, 3))(masking.row_keys(rng, rows["rows"]))
+        maskable = config.maskable(rows)
+        positions, is_masked = masking.choose_masked(keys[:, 0], maskable, config.rate)
+        targets = jnp.take_along_axis(rows["tokens"], positions, axis=1)
+        shown = masking.corrupt(
+            keys[:, 1],
+            targets,
+            mask_id(vocab_size),
+            (UNK_ID + 1, mask_id(vocab_size)),
+            config.split,
+        )
+        shape = (positions.shape[1], num_chunks(vocab_size), 2)
+        uniforms = jax.vmap(lambda key: jax.random.uniform(key, shape))(keys[:, 2])
+        corrupted = masking.replace(rows["tokens"], positions, is_masked, shown)
+        return cls({**rows, "tokens": corrupted}, positions, is_masked, targets, uniforms)
+
+    def loss(self, prediction: VocabularyPrediction, total: jax.Array) -> tuple[jax.Array, Metrics]:
+        """Sum of the masked tokens' losses over `total`, the masked tokens of the whole batch."""
+        weight = self.is_masked.astype(jnp.float32)
+        count = weight.sum()
+        summed = (prediction.loss * weight).sum()
+        hits = ((prediction.argmax == self.targets) * weight).sum()
+        sampled_hits = ((prediction.sample == self.targets) * weight).sum()
+        return summed / total, {
+            "mlm_loss": (summed, count),
+            "mlm_accuracy": (hits, count),
+            "sampled_accuracy": (sampled_hits, count),
+        }
+
+
+def _totals(config: MaskingConfig, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """Denominators of a stream, at least 1 so that an empty batch has loss 0."""
+    masked = masking.num_masked(config.maskable(rows), config.rate).sum()
+    real = (rows["segment_ids"] > 0).sum()
+    return {
+        "masked": jnp.maximum(masked, 1).astype(jnp.float32),
+        "real": jnp.maximum(real, 1).astype(jnp.float32),
+    }
+
+
+def dropout_rngs(rng: jax.Array, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    """The key for the dropout of these rows, another in each micro-batch, as `apply` takes it."""
+    return {"dropout": jax.random.fold_in(rng, rows["rows"][0])}
+
+
+def check_lengths(name: str, config: EncoderConfig, lengths: Mapping[str, int]) -> None:
+    """ValueError if rows of these lengths, by stream, do not fit encoder `name`."""
+    for stream, length in lengths.items():
+        if config.absolute_positions and length > config.max_length:
+            raise ValueError(
+                f"Stream {stream!r} has rows of {length} tokens, but {name}/Encoder.max_length = "
+                f"{config.max_length}. Raise max_length or shorten the rows."
+            )
+
+
+def training_flops(
+    shapes: Mapping[str, tuple[int, int]], per_token: Callable[[int], float]
+) -> float:
+    """FLOPs of forward and backward pass, given the forward FLOPs per token in rows of n tokens."""
+    return 3.0 * sum(rows * length * per_token(length) for rows, length in shapes.values())
+
+
+def masked_lm_flops(
+    name: str,
+    config: EncoderConfig,
+    embedding_size: int,
+    vocab_size: int,
+    rate: float,
+    shapes: Mapping[str, tuple[int, int]],
+) -> dict[str, float]:
+    """FLOPs of encoder `name` and its MLM head in a train step on (rows, length) of each stream."""
+    head = flops.mlm_head(config.hidden_size, embedding_size, vocab_size)
+    return {
+        name: training_flops(shapes, lambda n: flops.encoder(config, n, embedding_size)),
+        "MLM head": training_flops(shapes, lambda n: head * masking.max_masked(n, rate) / n),
+    }
+
+
+def _example(vocab_size: int) -> tuple[Any, ...]:
+    """Arguments of the smallest shape, to make parameters with."""
+    row = jnp.zeros((1, 2), jnp.int32)
+    rows = {"tokens": row, "segment_ids": row + 1, "positions": row}
+    slot = jnp.zeros((1, 1), jnp.int32)
+    return rows, slot, slot, jnp.zeros((1, 1, num_chunks(vocab_size), 2))
