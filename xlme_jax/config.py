@@ -6,9 +6,13 @@ Everything else takes plain typed values and can be built from Python without gi
 import contextlib
 import dataclasses
 import difflib
+import errno
 import functools
 import inspect
+import io
+import itertools
 import logging
+import math
 import os
 import re
 import sys
@@ -18,7 +22,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import gin
 from absl import app, flags
@@ -27,6 +31,7 @@ from absl import logging as absl_logging
 from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.pipeline import Stream
 from xlme_jax.data.preparation import CldrCorpus, PrepareConfig
+from xlme_jax.data.text import is_utf8
 from xlme_jax.evaluation.retrieval import RetrievalProbe
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import MaskingConfig, XLMConfig, XLMEConfig
@@ -38,6 +43,11 @@ from xlme_jax.training.optimizer import OptimizerConfig
 MACROS = ("MODEL_DIR", "DATA_DIR", "TRAIN_STEPS", "CHECKPOINT_EVERY", "SEED")
 _MACRO = "gin.macro"
 _OUR_PACKAGES = ("xlme_jax", "tasks")
+# No configuration comes near these bounds; a damaged or malicious one is to end with an error.
+_MAX_BYTES = 256 << 10  # of all files together, each as often as it is included
+_MAX_STRINGS = 1000  # side by side: gin's time is quadratic in them
+_MAX_VALUES = 100_000  # that macros and references expand to
+_MAX_SHOWN = 300  # characters of a value in an error
 # Holds gin_configs/ beside this package.
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -81,7 +91,8 @@ class TrainConfig:
     def __post_init__(self):
         if not hasattr(self.objective, "build"):
             raise ValueError(
-                f"Train.objective = {self.objective!r} is no objective; bind @XLME() or @XLM()."
+                f"Train.objective = {_shown(self.objective)} is no objective; bind @XLME() or "
+                "@XLM()."
             )
         names = [stream.name for stream in self.streams]
         if len(set(names)) < len(names):
@@ -132,6 +143,7 @@ def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
     """
     register()
     gin.clear_config()
+    _reading.clear()
     if not files:
         raise ConfigError(
             "No configuration: pass --gin_file=gin_configs/runs/quickstart.gin (or another file "
@@ -142,14 +154,21 @@ def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
             gin.parse_config_file(file)
     defined, scopes = _macros(), _scopes()
     for binding in bindings:
-        with _explained(f"--gin.{binding.replace(' = ', '=', 1)}"):
+        with _explained(f"--gin.{binding.replace(' = ', '=', 1)}"[:_MAX_SHOWN]):
+            _check_source(binding)
             gin.parse_config(binding)
     for name in sorted(_macros() - defined):
         raise ConfigError(f"--gin.{name}: no file defines it.{_suggestion(name, defined)}")
-    scopes |= _check_references()
-    for name in sorted(_scopes() - scopes):  # Gin would take them and use them nowhere.
-        raise ConfigError(f"--gin.{name}/: no file has this scope.{_suggestion(name, scopes)}")
-    return build(root)
+    try:
+        scopes |= _check_references()
+        for name in sorted(_scopes() - scopes):  # Gin would take them and use them nowhere.
+            raise ConfigError(f"--gin.{name}/: no file has this scope.{_suggestion(name, scopes)}")
+        return build(root)
+    except RecursionError as error:
+        raise ConfigError(
+            f"{root} refers to itself, directly or through what it is built from, or is nested too "
+            "deep; break the circle."
+        ) from error
 
 
 def build(root: str) -> Any:
@@ -173,6 +192,60 @@ def register() -> None:
         gin.external_configurable(_checked(name, cls), name=name, module="xlme_jax")
     # Finds gin_configs/ in a checkout and in an installed wheel, from any working folder.
     gin.add_config_file_search_path(str(_ROOT))
+    # Not gin's own readers: one of them imports the packages that a file's path may stand for.
+    gin.config._FILE_READERS[:] = [(_opened, os.path.isfile)]
+
+
+@dataclasses.dataclass
+class _Reading:
+    """What `load` has read: the files that are open (each includes the next), bytes of all."""
+
+    files: list[str] = dataclasses.field(default_factory=list)
+    size: int = 0
+
+    def clear(self) -> None:
+        self.files, self.size = [], 0
+
+
+_reading = _Reading()
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[TextIO]:
+    """Opens a file for gin, for as long as it is parsed, once it is known that it can be."""
+    file = os.path.realpath(path)
+    if file in _reading.files:
+        raise ConfigError(f"{path}: includes itself; take one `include` out.")
+    with open(path, "rb") as binary:
+        data = binary.read(_MAX_BYTES + 1)
+    _reading.size += len(data)
+    if _reading.size > _MAX_BYTES:
+        raise ConfigError(
+            f"{path}: brings the configuration to more than {_MAX_BYTES:,} bytes, each file "
+            "counted as often as it is included; is it a gin file?"
+        )
+    with _explained(path):
+        text = data.decode("utf-8-sig")
+        _check_source(text)
+    _reading.files.append(file)
+    stream = io.StringIO(text)
+    stream.name = path  # type: ignore[attr-defined]  # for gin to name it in errors
+    try:
+        yield stream
+    finally:
+        _reading.files.remove(file)
+
+
+def _check_source(text: str) -> None:
+    """Refuses what gin chokes on, and what would let a file call any function of any package."""
+    strings = 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in (tokenize.NL, tokenize.COMMENT):
+            strings = strings + 1 if token.type == tokenize.STRING else 0
+        if strings > _MAX_STRINGS:
+            raise ValueError(f"line {token.start[0]} has too many strings side by side; join them.")
+        if token.string == "__gin__":
+            raise ValueError("dynamic registration is not supported; leave this import out.")
 
 
 def describe() -> str:
@@ -243,13 +316,36 @@ def _convert(where: str, value: Any, hint: Any) -> Any:
             return tuple(
                 _convert(f"{where}[{i}]", v, a) for i, (v, a) in enumerate(zip(value, args))
             )
-    elif hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
     elif isinstance(value, bool) and hint is not bool:
         pass  # bool is an int to Python, but not to a person.
+    elif hint is float and isinstance(value, int) and _is_usable(value):
+        return float(value)
     elif isinstance(hint, type) and isinstance(value, hint):
-        return value
-    raise ConfigError(f"{where} = {value!r}: expected {_type_name(hint)}.")
+        if _is_usable(value):
+            return value
+        raise ConfigError(
+            f"{where} = {_shown(value)}: numbers must be finite and integers fit 64 bits, strings "
+            "be Unicode without NUL."
+        )
+    raise ConfigError(f"{where} = {_shown(value)}: expected {_type_name(hint)}.")
+
+
+def _is_usable(value: Any) -> bool:
+    """False for what cannot be computed with, named or written down again."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return not isinstance(value, str) or ("\0" not in value and is_utf8(value))
+
+
+def _shown(value: Any) -> str:
+    """What an error shows of a value."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits
+        return "(too large to show)"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def _type_name(hint: Any) -> str:
@@ -268,36 +364,40 @@ def _type_name(hint: Any) -> str:
 @contextlib.contextmanager
 def _explained(source: str) -> Iterator[None]:
     """Turns errors of gin's parser into ones that say where, and what was meant."""
-    # Gin logs every file that it does not find, beside the error that says so.
-    logging.disable(logging.ERROR)
     try:
         yield
+    except ConfigError as error:
+        raise ConfigError(str(error).split("\n  In file ")[0]) from error
     except tokenize.TokenError as error:
         raise ConfigError(f"{source}: a bracket or quote is not closed.") from error
     except SyntaxError as error:
-        where = f"{error.filename}, line {error.lineno}" if error.filename else source
+        # Of Python's tokenizer: "<tokenize>" or "<string>".
+        named = error.filename and not error.filename.startswith("<")
+        where = f"{error.filename}, line {error.lineno}" if named else source
         what = str(error.msg).strip().splitlines()[-1].strip().rstrip(".")
         raise ConfigError(
-            f"{where}: {what}. Lines are NAME = VALUE, and values Python literals: quote strings, "
-            "as in --gin.MODEL_DIR=\"'runs/a'\"."
+            f"{where}: {what[:_MAX_SHOWN]}. Lines are NAME = VALUE, and values Python literals: "
+            "quote strings, as in --gin.MODEL_DIR=\"'runs/a'\"."
         ) from error
-    except (ValueError, OSError, ImportError) as error:
-        what, *location = str(error).splitlines()
+    except RecursionError as error:
+        raise ConfigError(f"{source}: brackets or includes are nested too deep.") from error
+    except UnicodeError as error:
+        raise ConfigError(f"{source}: no text in UTF-8, so no gin file; convert it.") from error
+    except Exception as error:  # of any kind, and also of modules that a file imports
+        what, *location = str(error).splitlines() or [type(error).__name__]
         # Gin appends '  In file "x.gin", line 3', innermost first.
         if location and "In file" in location[0]:
             source = location[0].replace("In file", "").replace('"', "").strip()
-        raise ConfigError(f"{source}: {what}{_hint(what)}") from error
-    finally:
-        logging.disable(logging.NOTSET)
+        raise ConfigError(f"{source}: {what[:_MAX_SHOWN]}{_hint(what)}") from error
 
 
 def _hint(message: str) -> str:
     """What the wrong name in a message of gin's was meant to be."""
     # The last part of each quoted name: 'XLME' of '@some/scope/xlme_jax.XLME()'.
-    names = re.findall(r"'(?:[^']*[@/.])?(\w+)(?:\(\))?'", message)
+    names = re.findall(r"'(?:[^']*[@/.])?(\w+)(?:\(\))?'", message[:_MAX_SHOWN])
     if message.startswith("No configurable matching") and names:
         return _suggestion(names[0], CONFIGURABLES)
-    if "doesn't have a parameter named" in message:
+    if "doesn't have a parameter named" in message and names and names[0] in CONFIGURABLES:
         fields = dataclasses.fields(CONFIGURABLES[names[0]])
         return _suggestion(names[-1], [field.name for field in fields])
     if message.startswith("Unable to open file: "):
@@ -308,21 +408,84 @@ def _hint(message: str) -> str:
 
 
 def _check_references() -> set[str]:
-    """ConfigError for a macro that nothing defines; returns the scopes that things are built in."""
+    """ConfigError for what cannot be built; returns the scopes that things are built in."""
     macros, scopes = _macros(), set()
+    sizes: dict[tuple[str, str], int] = {}
     for (scope, selector), values in gin.config._CONFIG.items():
         for name, value in values.items():
-            for reference in gin.config.iterate_references([value]):
+            field = scope if selector == _MACRO else f"{selector.split('.')[-1]}.{name}"
+            if selector.startswith("gin.") and selector != _MACRO:
+                raise ConfigError(f"{field}: functions of gin cannot be configured.")
+            for reference in filter(_is_reference, _leaves(value)):
                 wanted, target = reference.config_key
+                if target.startswith("gin.") and (target != _MACRO or not wanted):
+                    raise ConfigError(f"{field} = {reference!r}: a function of gin; give a value.")
                 if target != _MACRO:
                     scopes |= _parts(wanted)
                 elif wanted not in macros:
-                    field = scope if selector == _MACRO else f"{selector.split('.')[-1]}.{name}"
                     raise ConfigError(
                         f"{field} = %{wanted}: nothing defines {wanted}."
                         f"{_suggestion(wanted, macros)}"
                     )
+            if _expanded_size(value, sizes, ()) > _MAX_VALUES:
+                raise ConfigError(
+                    f"{field}: expands to more than {_MAX_VALUES:,} values; shorten it, or what "
+                    "it refers to."
+                )
     return scopes
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, gin.config.ConfigurableReference)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """All that a bound value consists of, without its lists, tuples and dictionaries."""
+    if isinstance(value, dict):
+        if any(map(_is_reference, itertools.chain.from_iterable(map(_leaves, value)))):
+            raise ConfigError(f"{_shown(value)}: a key cannot be a reference; give a value.")
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        yield value
+        return
+    for item in value:
+        yield from _leaves(item)
+
+
+def _expanded_size(
+    value: Any, sizes: dict[tuple[str, str], int], path: tuple[tuple[str, str], ...]
+) -> int:
+    """How many values there are once every macro and reference is replaced by what it stands for.
+
+    A few lines of `A = (%B, %B)`, `B = (%C, %C)` and so on would fill any memory.
+
+    Args:
+      value: as bound, or the bindings of a configurable.
+      sizes: those known; filled.
+      path: macros and configurables that `value` is within.
+    """
+    total = 1
+    for leaf in _leaves(value):
+        total += 1
+        if not _is_reference(leaf) or not leaf.evaluate:
+            continue
+        key = scope, target = leaf.config_key
+        if key in path and target == _MACRO:
+            circle = [name for name, selector in path[path.index(key) :] if selector == _MACRO]
+            names = " -> ".join(f"%{name}" for name in [*circle, scope])
+            raise ConfigError(f"{names}: goes round in a circle; give one of them a value.")
+        if key in path:  # In another scope, perhaps, where it ends; else building it will tell.
+            continue
+        if key not in sizes:
+            # In whichever scope: an upper bound.
+            bound = [
+                list(values.values())
+                for (where, selector), values in gin.config._CONFIG.items()
+                if selector == target and (target != _MACRO or where == scope)
+            ]
+            sizes[key] = _expanded_size(bound, sizes, (*path, key))
+        total += sizes[key]
+    return total
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
@@ -357,19 +520,40 @@ def run_app(main: Callable[[Sequence[str]], int | None]) -> None:
             logging.getLogger(package).setLevel(logging.INFO)
         try:
             return main(argv)
-        except ValueError as error:
-            if os.environ.get("XLME_TRACEBACK") or not _is_ours(error):
+        except (ValueError, OSError) as error:
+            message = _explanation(error)
+            if os.environ.get("XLME_TRACEBACK") or not message:
                 raise
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            print(f"{type(error).__name__}: {_printable(message)}", file=sys.stderr)
             return 1
 
     app.run(guarded, argv=gin_flags(sys.argv), flags_parser=_parse_flags)
 
 
+def _explanation(error: ValueError | OSError) -> str:
+    """What to tell a person who can mend it; empty for a bug, which is to show its traceback."""
+    if isinstance(error, OSError):
+        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return ""
+        where = "" if error.filename is None else f"{os.fspath(error.filename)}: "
+        return (
+            f"{where}{error.strerror}; check the path, its permissions and the space on its disk "
+            "(XLME_TRACEBACK=1 shows what wanted it)"
+        )
+    return str(error) if _is_ours(error) else ""
+
+
 def _is_ours(error: BaseException) -> bool:
     """Whether this project raised it, as it does for what people can mend; else it is a bug."""
+    # By its class if it comes from a worker process, where the stack stays behind.
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_globals.get("__name__", "").split(".")[0] in (*_OUR_PACKAGES, "__main__")
+    modules = (type(error).__module__, frame.f_globals.get("__name__", ""))
+    return any(module.split(".")[0] in (*_OUR_PACKAGES, "__main__") for module in modules)
+
+
+def _printable(message: str) -> str:
+    """Without what would steer a terminal; file names may hold anything."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
@@ -379,4 +563,9 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         print(flags.FLAGS.module_help(define_flags.__module__))
         print(describe())
         sys.exit(0)
-    return flags.FLAGS(argv)
+    try:
+        return flags.FLAGS(argv)
+    except (flags.Error, UnicodeError) as error:  # UnicodeError: of a --flagfile
+        print(f"{type(error).__name__}: {_printable(str(error))}", file=sys.stderr)
+        print("--help lists the flags.", file=sys.stderr)
+        sys.exit(1)

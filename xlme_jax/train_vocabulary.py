@@ -13,9 +13,11 @@ hardly matters, since small languages are taken whole either way.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from absl import flags
 
@@ -34,11 +36,22 @@ _BYTE_FALLBACK = flags.DEFINE_bool(
     "byte_fallback", True, "Spell rare characters in UTF-8 bytes (256 ids); else they are unknown."
 )
 _COVERAGE = flags.DEFINE_float(
-    "character_coverage", 0.9995, "Share of the text's characters with an id of their own.", 0.9, 1
+    "character_coverage", 0.9995, "Share of the text's characters with an id of their own.", 0.98, 1
 )
 _ALLOW_SMALLER = flags.DEFINE_bool(
     "allow_smaller", False, "Accept fewer ids where the text does not support --size."
 )
+
+
+def _check_output(file: Path) -> None:
+    """Raises an error before the training that would be for nothing."""
+    if file.is_dir():
+        raise ValueError(
+            f"--output={file} is a folder; name a file in it, such as {file / 'v.model'}"
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(file.parent, os.W_OK):
+        raise ValueError(f"--output={file}: its folder cannot be written to; choose another.")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -47,6 +60,7 @@ def main(argv: Sequence[str]) -> None:
 
     if len(argv) > 1:
         raise ValueError(f"Unknown argument {argv[1]!r}; flags are written --name=value.")
+    _check_output(Path(_OUTPUT.value))
     start = time.monotonic()
     texts = vocabulary_text.find_text(source_flags.configuration(output="."))
     languages = vocabulary_text.languages_of(texts)

@@ -8,6 +8,9 @@ are an error, and the two languages come out in one canonical order whatever a f
 from __future__ import annotations
 
 import itertools
+import os
+import stat
+import struct
 import zipfile
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
@@ -23,9 +26,12 @@ from xlme_jax.data.bitext_sources import (
     unit_ids_file,
 )
 from xlme_jax.data.decompression import (
+    Allowance,
     DataError,
     decompressed_blocks,
+    open_file,
     read_blocks,
+    shown,
     strip_compression,
 )
 from xlme_jax.data.text import ReadReport, Rejected
@@ -42,6 +48,12 @@ __all__ = [
     "read_tmx",
     "read_tsv",
 ]
+
+# What zipfile raises on files that are no sound archives, encrypted ones included.
+_ZIP_DAMAGE = (
+    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError),
+    struct.error,
+)
 
 Pairs = Iterator[tuple[str, str]]
 Lines = Iterator[str | Rejected]
@@ -117,16 +129,20 @@ def read_opus_zip(
     """
     report = ReadReport() if report is None else report
     try:
-        with zipfile.ZipFile(zip_path) as archive:
+        with open_file(zip_path) as file, zipfile.ZipFile(file) as archive:
+            # One for all: members may share their compressed bytes.
+            allowance = Allowance(os.fstat(file.fileno()).st_size)
             for members in _moses_members(archive, str(zip_path), lang1, lang2):
-                names = [f"{zip_path}:{member}" for member in members]
+                names = [f"{zip_path}:{shown(member.filename)}" for member in members]
                 with archive.open(members[0]) as first, archive.open(members[1]) as second:
                     lines = [
-                        text.aligned_lines(decompressed_blocks(raw, name), name, report)
+                        text.aligned_lines(decompressed_blocks(raw, name, allowance), name, report)
                         for raw, name in zip((first, second), names)
                     ]
                     yield from _aligned_pairs(names, lines, report, "empty side")
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
+    except DataError:
+        raise
+    except _ZIP_DAMAGE as error:
         raise DataError(
             f"{zip_path}: cannot be read as a zip archive ({error}); download it again and check "
             "it with `unzip -t`"
@@ -135,20 +151,41 @@ def read_opus_zip(
 
 def _moses_members(
     archive: zipfile.ZipFile, name: str, lang1: str, lang2: str
-) -> list[tuple[str, str]]:
+) -> list[tuple[zipfile.ZipInfo, zipfile.ZipInfo]]:
     """The members that belong together: same name, last part one of the two languages."""
-    stems: dict[str, dict[str, str]] = defaultdict(dict)
-    for member in archive.namelist():
-        stem, _, language = strip_compression(member).rpartition(".")
-        stems[stem][text.normalized_language(language)] = member
     keys = text.normalized_language(lang1), text.normalized_language(lang2)
+    stems: dict[str, dict[str, zipfile.ZipInfo]] = defaultdict(dict)
+    for member in archive.infolist():
+        stem, _, language = strip_compression(member.filename).rpartition(".")
+        language = text.normalized_language(language)
+        if language not in keys:
+            continue
+        _check_member(member, f"{name}:{shown(member.filename)}")
+        if other := stems[stem].get(language):
+            raise DataError(
+                f"{name}: holds {shown(other.filename)} and {shown(member.filename)}, both the "
+                "text of one language; repack it with one of them"
+            )
+        stems[stem][language] = member
     found = [(by[keys[0]], by[keys[1]]) for by in stems.values() if keys[0] in by and keys[1] in by]
     if not found:
         raise DataError(
             f"{name}: no files *.{lang1} and *.{lang2} of one name in this zip; it holds "
-            f"{', '.join(archive.namelist()[:10])}. Use OPUS's Moses format, or unpack it"
+            f"{', '.join(map(shown, archive.namelist()[:10])) or 'nothing'}. Use OPUS's Moses "
+            "format, or unpack it"
         )
     return found
+
+
+def _check_member(member: zipfile.ZipInfo, name: str) -> None:
+    if stat.S_ISLNK(member.external_attr >> 16):
+        raise DataError(f"{name}: is a link to another file, not text; repack the zip without it")
+    # Python's zipfile would decompress bzip2 and LZMA whole, however far they expand.
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise DataError(
+            f"{name}: compressed by method {member.compress_type}; OPUS uses deflate, so unpack "
+            "the zip and pack it again with `zip`"
+        )
 
 
 def read_tsv(

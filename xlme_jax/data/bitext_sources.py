@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,9 +85,7 @@ def discover_bitext(
     folder = text.check_folder(folder)
     wanted = None if pairs is None else {_canonical_name(pair) for pair in pairs}
     sources = []
-    for directory in [folder, *sorted(d for d in folder.rglob("*") if d.is_dir())]:
-        if any(part.startswith(".") for part in directory.relative_to(folder).parts):
-            continue
+    for directory in _folders(folder):
         found = (
             _multiway_sources(directory) if unit_ids_file(directory) else _folder_sources(directory)
         )
@@ -108,6 +106,16 @@ def discover_bitext(
     if missing:
         raise DataError(f"{folder}: no file for the pairs {', '.join(sorted(missing))}")
     return sorted(sources)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    """The folder and those below it, as deep as they go; links to folders lead no further."""
+    waiting = [folder]
+    while waiting:
+        directory = waiting.pop()
+        yield directory
+        if directory == folder or not directory.is_symlink():
+            waiting += [path for path in text.listed(directory) if path.is_dir()]
 
 
 def group_by_pair(sources: Iterable[BitextSource]) -> dict[str, list[BitextSource]]:

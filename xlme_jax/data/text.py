@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import enum
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -121,23 +122,6 @@ def _line_blocks(
             carried, size, split = [data[cut:]], len(data) - cut, True
     if size or split:
         yield b"".join(carried), True
-
-
-def open_text(path: str | Path) -> Iterator[bytes]:
-    """Streams the lines of a .txt, .gz, .xz, .zst (or .bz2) file as they are, without line ends.
-
-    The first bytes tell the compression, the suffix where they do not. Lines of more than
-    `MAX_LINE_BYTES` come in pieces.
-
-    Raises:
-        DataError: The file cannot be opened, is UTF-16, or its compressed data are damaged.
-    """
-    for data, complete in _line_blocks(read_blocks(path), str(path), MAX_LINE_BYTES):
-        lines = data.split(b"\n")
-        if complete and data.endswith(b"\n"):
-            lines.pop()
-        for line in lines:
-            yield line.removesuffix(b"\r")
 
 
 # Control characters are deleted; those that part words (VT, FF, CR within a line) become spaces.
@@ -338,14 +322,47 @@ def strip_shard(stem: str) -> str:
     return _SHARD.sub("", stem)
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a string can be written: those from outside may hold halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def listed(folder: Path) -> list[Path]:
+    """What is directly in `folder`, hidden things left out, in order of name.
+
+    Raises:
+        DataError: The folder cannot be listed.
+    """
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot be listed ({error.strerror}); check its permissions"
+        ) from error
+
+
 def data_files(folder: Path) -> list[Path]:
     """The files directly in `folder`, hidden ones left out, in order of name.
 
     Raises:
         DataError: A file is there twice (`en.txt` and `en.txt.xz`), so that it would be read twice.
+            The folder cannot be listed, or holds what would silently be missing otherwise: a broken
+            link, a pipe, a name that is not UTF-8.
     """
     files: dict[str, Path] = {}
-    for path in sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith(".")):
+    for path in listed(folder):
+        if path.is_dir():
+            continue
+        if not path.is_file():
+            raise DataError(
+                f"{path}: no file but a broken link, a pipe or a device; mend or remove it"
+            )
+        if not is_utf8(path.name):
+            raise DataError(f"{str(path)!r}: the file's name is not UTF-8; rename it")
         other = files.setdefault(strip_compression(path.name), path)
         if other != path:
             raise DataError(f"{path}: {other.name} seems to hold the same text; remove one of them")
@@ -355,7 +372,7 @@ def data_files(folder: Path) -> list[Path]:
 def check_folder(folder: str | Path) -> Path:
     """Returns `folder` as a path, or raises a DataError if it is none."""
     path = Path(folder)
-    if not path.is_dir():
+    if not os.path.isdir(path):  # unlike Path.is_dir, this is also false for impossible names
         raise DataError(
             f"{folder}: no such folder; check the path (it must hold the raw text files)"
         )
@@ -398,7 +415,13 @@ def discover_documents(
             found.setdefault(language, []).append(path)
         else:
             unknown.append(path.name)
-    for sub in sorted(p for p in folder.iterdir() if p.is_dir() and is_language(p.name)):
+    for sub in listed(folder):
+        if not sub.is_dir():
+            continue
+        if not is_language(sub.name):
+            if language := _language_of(sub.name):
+                raise DataError(f"{sub}: a folder with a file's name; call it `{language}`")
+            continue
         files = [
             p for p in data_files(sub) if p.suffix == ".txt" or strip_compression(p.name) != p.name
         ]

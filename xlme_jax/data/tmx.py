@@ -16,7 +16,7 @@ from html import unescape
 from pathlib import Path
 from xml.parsers import expat
 
-from xlme_jax.data.decompression import DataError, read_blocks
+from xlme_jax.data.decompression import DataError, read_blocks, shown
 from xlme_jax.data.text import MAX_LINE_BYTES, ReadReport, Rejected, normalized_language
 
 # Elements of a segment that hold formatting codes of the original document, not text.
@@ -24,8 +24,15 @@ _CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
 _DECLARATION_BYTES = 256  # an XML declaration is shorter
 _MAX_SEGMENT_CHARS = MAX_LINE_BYTES
 _DECLARED_ENCODING = re.compile(rb"<\?xml[^>]*encoding\s*=\s*[\"']([\w.:-]+)")
+_ASCII = rb"""<seg>+abc-~{x~ &amp; "\u0041\x41"="""
+# Bounds for what expat keeps: a tag or comment that does not end, open elements, and names.
+_MAX_TOKEN_BYTES = 4 << 20
+_MAX_DEPTH = 1000
+_MAX_NAMES = 10_000
 # XML 1.0 allows no control characters, so one would end parsing; files in use have them anyway.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
+# What character references can still stand for; white space apart.
+_REFERENCED = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 
 
 def tmx_pairs(
@@ -33,7 +40,7 @@ def tmx_pairs(
 ) -> Iterator[tuple[str, str]]:
     """Streams the (lang1, lang2) pairs of a TMX file; see `xlme_jax.data.bitext.read_tmx`."""
     units = _Units(str(path), lang1, lang2, report)
-    parser = expat.ParserCreate()
+    parser = expat.ParserCreate("utf-8")
     parser.buffer_text = True
     parser.StartElementHandler = units.start
     parser.EndElementHandler = units.end
@@ -42,10 +49,13 @@ def tmx_pairs(
     parser.StartDoctypeDeclHandler = units.doctype
     parser.EntityDeclHandler = units.entity_declaration
     try:
+        fed = 0
         for block in _decoded(read_blocks(path), str(path), report):
+            fed += len(block)
             parser.Parse(block)
             yield from units.take()
-        parser.Parse("", True)
+            units.check(fed - parser.CurrentByteIndex, len(parser.intern))
+        parser.Parse(b"", True)
     except expat.ExpatError as error:
         raise DataError(
             f"{path}:{error.lineno}: not well-formed XML ({expat.ErrorString(error.code)}), after "
@@ -58,8 +68,8 @@ def tmx_pairs(
         )
 
 
-def _decoded(blocks: Iterable[bytes], name: str, report: ReadReport) -> Iterator[str]:
-    """Decodes by byte order mark or declaration; invalid bytes become U+FFFD, rejected later."""
+def _decoded(blocks: Iterable[bytes], name: str, report: ReadReport) -> Iterator[bytes]:
+    """Recodes to UTF-8 by byte order mark or declaration; what is invalid becomes U+FFFD."""
     blocks = iter(blocks)
     start = b""
     while len(start) < _DECLARATION_BYTES and (block := next(blocks, b"")):
@@ -70,8 +80,8 @@ def _decoded(blocks: Iterable[bytes], name: str, report: ReadReport) -> Iterator
     for block in itertools.chain([start], blocks):
         cleaned, count = _CONTROLS.subn("", decoder.decode(block))
         report.repair("control characters removed", count)
-        yield cleaned
-    yield decoder.decode(b"", True)
+        yield cleaned.encode()
+    yield decoder.decode(b"", True).encode()
 
 
 def _encoding(start: bytes, name: str) -> str:
@@ -81,10 +91,14 @@ def _encoding(start: bytes, name: str) -> str:
     encoding = declared[1].decode() if declared else "utf-8"
     try:
         known = codecs.lookup(encoding).name
-    except LookupError as error:
+        # Python's codecs also decode zlib, escapes of Python strings and domain names.
+        unfit = _ASCII.decode(encoding).encode() != _ASCII
+    except (LookupError, ValueError):
+        unfit = True
+    if unfit:
         raise DataError(
-            f"{name}: its encoding {encoding!r} is unknown; convert it to UTF-8 with iconv"
-        ) from error
+            f"{name}: its encoding {shown(encoding)!r} is unknown; convert it to UTF-8 with iconv"
+        )
     return "utf-8-sig" if known == "utf-8" else known
 
 
@@ -120,6 +134,7 @@ class _Units:
         self._exact: set[int] = set()  # sides whose text is marked with just the wanted code
         self._side: int | None = None
         self._segment: _Segment | None = None
+        self._depth = 0
 
     def take(self) -> Iterator[tuple[str, str]]:
         """Gives out the pairs that are complete and counts them."""
@@ -128,7 +143,31 @@ class _Units:
             self._report.read += 1
             yield pair
 
+    def check(self, unfinished: int, names: int) -> None:
+        """Refuses what is no TMX and would fill memory.
+
+        Args:
+            unfinished: Bytes of a tag, comment or the like that has not ended.
+            names: Different names of elements and attributes so far.
+        """
+        if unfinished > _MAX_TOKEN_BYTES:
+            what = f"a tag or comment of more than {_MAX_TOKEN_BYTES:,} bytes"
+        elif names > _MAX_NAMES:
+            what = f"more than {_MAX_NAMES:,} names of elements and attributes"
+        else:
+            return
+        raise DataError(
+            f"{self._name}: has {what}, after {self.complete:,} pairs; this is no TMX, so fetch "
+            "the file again or leave it out"
+        )
+
     def start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise DataError(
+                f"{self._name}: elements lie more than {_MAX_DEPTH:,} deep in each other; this is "
+                "no TMX, so fetch the file again or leave it out"
+            )
         if tag == "tu":
             self._texts, self._exact = {}, set()
         elif tag == "tuv":
@@ -139,14 +178,13 @@ class _Units:
             self._segment.codes += 1
 
     def end(self, tag: str) -> None:
+        self._depth -= 1
         segment = self._segment
         if tag in _CODES and segment is not None:
             segment.codes -= 1
         elif tag == "seg" and segment is not None:
             too_long = segment.size > _MAX_SEGMENT_CHARS
-            self._texts[segment.side] = (
-                None if too_long else " ".join("".join(segment.parts).split())
-            )
+            self._texts[segment.side] = None if too_long else self._clean("".join(segment.parts))
             self._segment = None
         elif tag == "tuv":
             self._side = None
@@ -160,6 +198,11 @@ class _Units:
         segment.size += len(data)
         if segment.size <= _MAX_SEGMENT_CHARS:
             segment.parts.append(data)
+
+    def _clean(self, text: str) -> str:
+        text, count = _REFERENCED.subn("", text)
+        self._report.repair("control characters removed", count)
+        return " ".join(text.split())
 
     def skipped_entity(self, entity: str, is_parameter_entity: bool) -> None:
         """Entities of a DTD that is not loaded: HTML's names are the ones that occur."""
@@ -177,13 +220,13 @@ class _Units:
 
     def entity_declaration(self, entity: str, *_: object) -> None:
         raise DataError(
-            f"{self._name}: declares the entity {entity!r}, which is refused; remove it"
+            f"{self._name}: declares the entity {shown(entity)!r}, which is refused; remove it"
         )
 
     def _side_of(self, code: str) -> int | None:
         """Which side of the pair a segment of this language is for, if any; the first one wins."""
         if len(self.languages) < 100:
-            self.languages.add(code)
+            self.languages.add(shown(code))
         code = normalized_language(code)
         if code in self._wanted:
             side = self._wanted.index(code)
@@ -195,11 +238,12 @@ class _Units:
         return next((side for side in sides if side not in self._texts), None)
 
     def _end_unit(self) -> None:
-        if len(self._texts) < 2:
+        texts, self._texts = self._texts, {}
+        if len(texts) < 2:
             self._report.skip("missing language")
             return
         self.matched = True
-        first, second = self._texts[0], self._texts[1]
+        first, second = texts[0], texts[1]
         if first is None or second is None:
             self._report.skip(Rejected.TOO_LONG.value)
         elif not (first and second):

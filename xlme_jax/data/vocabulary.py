@@ -35,6 +35,9 @@ MASK_PIECE = "<mask>"
 _TRAINER_THREADS = 16
 # SentencePiece drops longer lines (its unit: bytes); texts are cut at white space below this.
 _MAX_SENTENCE_BYTES = 4192
+# Larger files are something else, and are not to fill memory first.
+_MAX_MODEL_BYTES = 1 << 29
+_MAX_SIZE = 10_000_000
 
 
 class VocabularyError(ValueError):
@@ -74,7 +77,8 @@ class Vocabulary:
         where = self.path or "the given bytes"
         try:
             self._processor.LoadFromSerializedProto(model)
-        except (RuntimeError, OSError) as error:
+        # ValueError: SentencePiece quotes a piece that is not UTF-8.
+        except (RuntimeError, OSError, ValueError) as error:
             raise VocabularyError(
                 f"{where} is not a SentencePiece model ({error}). Give the .model file that "
                 "`python -m xlme_jax.train_vocabulary` wrote, or XLM-R's sentencepiece.bpe.model."
@@ -108,12 +112,22 @@ class Vocabulary:
           VocabularyError: If the file is missing or is not such a model.
         """
         file = Path(path)
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise VocabularyError(
                 f"No vocabulary at {file}. Train one with `python -m xlme_jax.train_vocabulary "
                 f"--output={file} ...` or download XLM-R's sentencepiece.bpe.model."
             )
-        return cls(file.read_bytes(), file)
+        try:
+            if file.stat().st_size > _MAX_MODEL_BYTES:
+                raise VocabularyError(
+                    f"{file} is too large for a SentencePiece model (those have a few megabytes). "
+                    "Give the .model file."
+                )
+            return cls(file.read_bytes(), file)
+        except OSError as error:
+            raise VocabularyError(
+                f"{file} cannot be read ({error.strerror}); check the path and its permissions."
+            ) from error
 
     def __len__(self) -> int:
         return self.size
@@ -237,6 +251,10 @@ def train_vocabulary(
         raise VocabularyError(
             f"A vocabulary of {size} ids has no room for pieces; ask for at least a few hundred."
         )
+    if size > _MAX_SIZE:
+        raise VocabularyError(
+            f"A vocabulary of {size} ids is too large; ask for a million at most."
+        )
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_sentences(texts),
@@ -277,8 +295,12 @@ def write_vocabulary(vocabulary: Vocabulary, path: str | os.PathLike[str]) -> No
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    partial.write_bytes(vocabulary.model)
-    os.replace(partial, file)
+    try:
+        partial.write_bytes(vocabulary.model)
+        os.replace(partial, file)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _sentences(texts: Iterable[str]) -> Iterable[str]:

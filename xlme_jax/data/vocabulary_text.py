@@ -17,8 +17,9 @@ from pathlib import Path
 from xlme_jax.data import cldr, workers
 from xlme_jax.data.bitext import discover_bitext, read_bitext
 from xlme_jax.data.bitext_sources import BitextSource
+from xlme_jax.data.decompression import DataError, read_blocks
 from xlme_jax.data.preparation import PrepareConfig
-from xlme_jax.data.text import DataError, discover_documents, open_text, read_documents
+from xlme_jax.data.text import ReadReport, aligned_lines, discover_documents, read_documents
 from xlme_jax.data.vocabulary import VocabularyError
 
 # A sample should span a file, but reading all of a huge file for a little of it would take hours:
@@ -207,11 +208,9 @@ def _bitext(config: PrepareConfig) -> list[LanguageText]:
 
 
 def _lines(file: Path) -> Iterator[str]:
-    for line in open_text(file):
-        try:
-            yield line.decode("utf-8")
-        except UnicodeDecodeError:
-            continue  # prepare counts and reports these
+    # prepare counts and reports the lines that cannot be used
+    lines = aligned_lines(read_blocks(file), str(file), ReadReport())
+    return (line for line in lines if isinstance(line, str))
 
 
 def _side(source: BitextSource, side: int) -> Iterator[str]:
