@@ -399,6 +399,47 @@ def test_a_position_of_other_streams_is_refused(data):
         iterate(data).set_state({**state, "version": 7})
 
 
+def malformed(state):
+    """(state, what is wrong with it) for every entry of a state, of wrong types and sizes."""
+    for path in paths(state):
+        for value in (None, "x", [], {}, True, 1.5, -1, 10**30, "missing"):
+            changed = json.loads(json.dumps(state))
+            parent = changed
+            for name in path[:-1]:
+                parent = parent[name]
+            if value == "missing":
+                del parent[path[-1]]
+            elif path[-1] == "order":  # of another order is only warned, see above
+                continue
+            else:
+                parent[path[-1]] = value
+            yield changed, (path, value)
+    yield from ((value, value) for value in (None, [], 3, {}, {"version": 1}))
+
+
+def paths(state, prefix=()):
+    for name, value in state.items():
+        yield (*prefix, name)
+        if isinstance(value, dict):
+            yield from paths(value, (*prefix, name))
+
+
+def test_a_malformed_position_is_refused_and_moves_nothing(data):
+    iterator = iterate(data)
+    take(iterator, 3)
+    state = iterator.get_state()
+    expected = next(iterator)
+    iterator.set_state(state)
+    refused = 0
+    for changed, why in malformed(state):
+        with pytest.raises(ValueError, match="data position"):
+            iterator.set_state(changed)
+        assert iterator.get_state() == state, why
+        refused += 1
+    assert refused > 60
+    assert_same(next(iterator), expected)
+
+
 def test_a_closed_iterator_says_so(data):
     iterator = iterate(data, prefetch=2)
     next(iterator)
@@ -406,3 +447,5 @@ def test_a_closed_iterator_says_so(data):
     iterator.close()
     with pytest.raises(ValueError, match="was closed"):
         next(iterator)
+    with pytest.raises(ValueError, match="was closed"):
+        iterator.set_state({})

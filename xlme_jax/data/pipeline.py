@@ -16,8 +16,9 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import logging
+import reprlib
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
@@ -34,6 +35,9 @@ WINDOW_DRAWS = 4096
 _STATE_VERSION = 1
 # Task numbers travel with their batch, through the prefetching thread, under a key of their own.
 _TASKS = "_tasks"
+# Numbers of rows and windows end there: more than any run will see, and few enough that what is
+# computed from them fits 64 bits.
+_LAST = 1 << 48
 _log = logging.getLogger(__name__)
 
 
@@ -269,11 +273,10 @@ def _stream_batches(
     window_draws: int,
 ) -> grain.IterDataset:
     tasks = stream_tasks(dataset, stream, split)
-    last = 1 << 62  # more than any run will see, and Grain's lengths are 64-bit
     if stream.kind == "monolingual":
         rows = [-(-task.tokens // (stream.length - 1)) for task in tasks]
         sampler = _Sampler(tasks, stream, seed, rows, [task.tokens for task in tasks])
-        numbers = _count_up(last).batch(stream.rows, batch_fn=list)
+        numbers = _count_up(_LAST).batch(stream.rows, batch_fn=list)
         return numbers.map(_ReadText(dataset, stream, sampler, shard))
     if all(task.shortest > stream.length for task in tasks):
         shortest = min(task.shortest for task in tasks)
@@ -284,7 +287,7 @@ def _stream_batches(
     pairs = [task.examples for task in tasks]
     sampler = _Sampler(tasks, stream, seed, pairs, pairs)
     plan = _PlanRows(dataset, stream, sampler, seed, window_draws)
-    plans = FlatMapIterDataset(_count_up(last // window_draws), plan)
+    plans = FlatMapIterDataset(_count_up(_LAST), plan)
     batches = plans.batch(stream.rows, batch_fn=list)
     return batches.map(_ReadPairs(dataset, stream, sampler, shard))
 
@@ -297,16 +300,16 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
         streams: dict[str, grain.DatasetIterator],
         fingerprints: dict[str, str],
         task_names: dict[str, tuple[str, ...]],
+        window_draws: int,
     ):
         self._streams, self._fingerprints = streams, fingerprints
-        self._task_names = task_names
+        self._task_names, self._window_draws = task_names, window_draws
         self._drawn: dict[str, np.ndarray] = {}
         # Grain's threads must end before the interpreter takes its modules apart.
         self._finalizer = weakref.finalize(self, _close_all, streams)
 
     def __next__(self) -> dict[str, packing.Batch]:
-        if not self._finalizer.alive:
-            raise ValueError("this iterator was closed: make another one")
+        self._check_open()
         batches = {name: next(iterator) for name, iterator in self._streams.items()}
         self._drawn = {name: batch.pop(_TASKS) for name, batch in batches.items()}
         return batches
@@ -337,17 +340,31 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continues where `get_state` was taken, in any process and with any number of them."""
-        if state.get("version") != _STATE_VERSION:
+        """Continues where `get_state` was taken, in any process and with any number of them.
+
+        Raises:
+          ValueError: names what in `state` is not what `get_state` returns; nothing has moved.
+        """
+        self._check_open()
+        _check_entries(state, ("version", "streams"), "the data position")
+        version = state["version"]
+        if type(version) is not int or version != _STATE_VERSION:
             raise ValueError(
-                f"data position of version {state.get('version')}, this code reads {_STATE_VERSION}"
+                f"data position of version {reprlib.repr(version)}, this code reads "
+                f"{_STATE_VERSION}"
             )
         saved = state["streams"]
-        if set(saved) != set(self._streams):
+        if not isinstance(saved, dict) or set(saved) != set(self._streams):
+            names = sorted(map(str, saved)) if isinstance(saved, dict) else saved
             raise ValueError(
-                f"the data position is for streams {sorted(saved)}, the configuration has "
+                f"the data position is for streams {names}, the configuration has "
                 f"{sorted(self._streams)}: resume with the streams that the run began with"
             )
+        for name, iterator in self._streams.items():
+            where = f"data position of stream {name!r}"
+            _check_entries(saved[name], ("order", "position"), where)
+            limits = {"next_index": _LAST // 2, "next_index_in_buffer": self._window_draws + 1}
+            _check_position(saved[name]["position"], iterator.get_state(), limits, where)
         for name, iterator in self._streams.items():
             if saved[name]["order"] != self._fingerprints[name]:
                 _log.warning(
@@ -360,6 +377,31 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
     def close(self) -> None:
         """Ends the prefetching threads; the iterator cannot be used after."""
         self._finalizer()
+
+    def _check_open(self) -> None:
+        if not self._finalizer.alive:
+            raise ValueError("this iterator was closed: make another one")
+
+
+def _check_entries(saved: Any, names: Iterable[str], where: str) -> None:
+    """ValueError unless `saved` is a dict with these entries and no others."""
+    if not isinstance(saved, dict) or set(saved) != set(names):
+        raise ValueError(
+            f"{where} must have the entries {sorted(names)}, not {reprlib.repr(saved)}"
+        )
+
+
+def _check_position(saved: Any, known: Any, limits: Mapping[str, int], where: str) -> None:
+    """ValueError unless `saved` has the entries of `known`, a state of Grain's, and fit numbers."""
+    _check_entries(saved, known, where)
+    for name, value in saved.items():
+        if isinstance(known[name], dict):
+            _check_position(value, known[name], limits, f"{where}, {name}")
+        elif type(value) is not int or not 0 <= value < limits[name]:
+            raise ValueError(
+                f"{where}: {name} must be a number from 0 to {limits[name] - 1}, not "
+                f"{reprlib.repr(value)}"
+            )
 
 
 def _close_all(streams: dict[str, grain.DatasetIterator]) -> None:
@@ -420,7 +462,7 @@ def make_iterator(
         iterators[stream.name] = iter(batches)
         fingerprints[stream.name] = _fingerprint(dataset, stream, seed, split, window_draws)
         task_names[stream.name] = tuple(t.name for t in stream_tasks(dataset, stream, split))
-    return BatchIterator(iterators, fingerprints, task_names)
+    return BatchIterator(iterators, fingerprints, task_names, window_draws)
 
 
 def _fingerprint(
