@@ -1,10 +1,12 @@
 """Pre-trains an encoder: `python -m xlme_jax.train --gin_file=gin_configs/runs/quickstart.gin`."""
 
+import contextlib
 import logging
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,10 @@ from xlme_jax.data.pipeline import make_iterator
 from xlme_jax.data.preparation import PrepareConfig, is_prepared
 from xlme_jax.data.prepared import PreparedDataMissing, PreparedDataset
 from xlme_jax.evaluation.retrieval import with_untrained
-from xlme_jax.training import loop, model_info
+from xlme_jax.training import loop, model_info, peers
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.report import write_report
-from xlme_jax.training.stopping import EXIT_STOPPED, NeverStop, Stopped, StopOnSignal
+from xlme_jax.training.stopping import EXIT_STOPPED, NEVER, NeverStop, StopOnSignal, Stopped, say
 
 # By name, because this module is called __main__ when it is run.
 _log = logging.getLogger("xlme_jax.train")
@@ -36,13 +38,16 @@ _COORDINATOR = flags.DEFINE_string(
 _PROCESSES = flags.DEFINE_integer("num_processes", None, "Number of processes.")
 _PROCESS = flags.DEFINE_integer("process_id", None, "Index of this process.")
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the processes of a detected cluster.")
+_PEER_TIMEOUT = flags.DEFINE_integer(
+    "peer_timeout", 60, "Seconds without a sign of life from another process that end this one.", 1
+)
 
 
 def train(
     config: TrainConfig,
     config_text: str = "",
     prepare_command: Sequence[str] = (),
-    stop: NeverStop = NeverStop(),
+    stop: NeverStop = NEVER,
 ) -> Any:
     """Runs a configuration; returns the final TrainState.
 
@@ -157,9 +162,9 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     if _DISTRIBUTED.value or _COORDINATOR.value:
-        jax.distributed.initialize(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value)
+        peers.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _PEER_TIMEOUT.value)
     files, bindings = flags.FLAGS.gin_file, flags.FLAGS.gin_bindings
-    with StopOnSignal() as stop:
+    with StopOnSignal() as stop, peers.Watch(_PEER_TIMEOUT.value, say), _not_waiting_for_others():
         config = configs.load(files, bindings, "Train")
         command = _prepare_command(config, files, bindings)
         try:
@@ -168,6 +173,23 @@ def main(argv: Sequence[str]) -> int:
             _log.info("Stopped. The same command goes on from here.")
             return EXIT_STOPPED
     return 0
+
+
+@contextlib.contextmanager
+def _not_waiting_for_others() -> Iterator[None]:
+    """Ends this process on an error if it is one of several: the others may wait for it forever."""
+    try:
+        yield
+    except Exception as error:
+        if jax.process_count() == 1:
+            raise
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            say(peers.lost_peers(f"a computation failed ({str(error).splitlines()[0]})"))
+            peers.leave(peers.EXIT_LOST_PEERS)
+        if not isinstance(error, ValueError):
+            traceback.print_exc()
+        say(f"Process {jax.process_index()}: {type(error).__name__}: {error}")
+        peers.leave(1)
 
 
 def _prepare_command(

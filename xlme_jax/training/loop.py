@@ -22,7 +22,7 @@ from xlme_jax.training.checkpoints import Checkpoints, RunRecord, check_warm_sta
 from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks
 from xlme_jax.training.progress import Throughput, peak_flops
 from xlme_jax.training.step import TrainState, init_state, make_train_step
-from xlme_jax.training.stopping import NeverStop
+from xlme_jax.training.stopping import NEVER, NeverStop
 
 _log = logging.getLogger(__name__)
 _MAX_ROLL_BACKS = 3  # To one and the same checkpoint.
@@ -185,7 +185,7 @@ def compile_step(
     return jax.jit(step, donate_argnums=0, out_shardings=(out, None))
 
 
-def train(run: Run, stop: NeverStop = NeverStop()) -> TrainState:
+def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
     """Trains to `run.config.train_steps`, from where the run stands.
 
     Precedence: a checkpoint in `model_dir` (resume), else `config.init_from` (warm start), else

@@ -2,8 +2,8 @@
 
 The first signal asks the run to end, a second one ends it at once. Signals are read by a thread of
 their own, since Python's handlers wait while the main thread is in C++, as it is for minutes when a
-program compiles. While nothing would be lost (before the first step, while a state is evaluated that
-is saved), that thread ends the process itself.
+program compiles. While nothing would be lost (before the first step, while a state is evaluated
+that is saved), that thread ends the process itself.
 
 Several processes must all save the same step, so they agree on one through the key-value store of
 `jax.distributed`: whoever gets a signal says so; each process says how far it is, and waits to go
@@ -19,6 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+
+from xlme_jax.training.peers import coordination_client
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +46,9 @@ class NeverStop:
         """Notes that the state after `step` is saved."""
 
 
+NEVER = NeverStop()
+
+
 class StopOnSignal(NeverStop):
     """Ends a run on SIGTERM or SIGINT; install it once, in the main thread, by `with`.
 
@@ -53,7 +58,7 @@ class StopOnSignal(NeverStop):
 
     def __init__(self, timeout: float = 300.0):
         self._timeout = timeout
-        self._client = _coordination_client()
+        self._client = coordination_client()
         self._lock = threading.Lock()  # Held while processes agree.
         self._step = 0  # Steps that this process has passed.
         # Waits for the checkpoint of that step; None while there is none, so that ending loses it.
@@ -108,9 +113,9 @@ class StopOnSignal(NeverStop):
             count += 1
             name = signal.Signals(number).name
             if count > 1:
-                _say(f"{name} again: ending at once. What the last checkpoint holds is kept.")
+                say(f"{name} again: ending at once. What the last checkpoint holds is kept.")
                 os._exit(128 + number)
-            _say(f"{name}: the run ends after this step and saves. Again: it ends at once.")
+            say(f"{name}: the run ends after this step and saves. Again: it ends at once.")
             if self._client:
                 with contextlib.suppress(jax.errors.JaxRuntimeError):  # Somebody else was first.
                     self._client.key_value_set(f"{_PREFIX}/requested", name)
@@ -148,9 +153,9 @@ class StopOnSignal(NeverStop):
         status = EXIT_STOPPED
         try:
             wait()
-            _say(f"Stopped after step {self._step}. The same command goes on from there.")
+            say(f"Stopped after step {self._step}. The same command goes on from there.")
         except Exception as error:
-            _say(f"{type(error).__name__}: {error}")
+            say(f"{type(error).__name__}: {error}")
             status = 1
         os._exit(status)
 
@@ -159,17 +164,8 @@ def _ignore(number: int, frame: Any) -> None:
     """Python's own handler has nothing to do: the thread reads the signal."""
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Logs from any thread, and sees to it that it is out before the process ends."""
     _log.warning("%s", text)
     for handler in logging.getLogger().handlers:
         handler.flush()
-
-
-def _coordination_client() -> Any:
-    """The client of jax.distributed's coordination service; None for a single process."""
-    if jax.process_count() == 1:
-        return None
-    # Not public, but what Orbax too synchronises through.
-    from jax._src import distributed
-
-    return distributed.global_state.client
