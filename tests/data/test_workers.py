@@ -1,5 +1,9 @@
 import functools
 import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +21,12 @@ def end(item, report):
 
 def fail(item, report):
     raise ValueError(f"cannot do {item}")
+
+
+def wait_for_ever(item, report):
+    if item:
+        os.write(1, b"working\n")
+        signal.pause()
 
 
 def nothing():
@@ -38,3 +48,23 @@ def test_errors_arrive_as_they_were_raised(count):
 def test_a_killed_worker_is_said():
     with pytest.raises(workers.WorkerDied, match="--workers"):
         list(workers.run(functools.partial(end), [1, 2], 2, nothing))
+
+
+def test_workers_end_with_a_killed_parent():
+    """Those at work, and the one that waits for work: all let go of the pipe that they hold."""
+    here = Path(__file__).resolve()
+    call = "workers.run(test_workers.wait_for_ever, [1, 1, 0], 3, test_workers.nothing)"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", f"import test_workers; from test_workers import *; list({call})"],
+        env={**os.environ, "PYTHONPATH": f"{here.parent}{os.pathsep}{here.parents[2]}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert [parent.stdout.readline() for _ in range(2)] == [b"working\n"] * 2
+    parent.kill()
+    try:
+        parent.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        os.killpg(parent.pid, signal.SIGKILL)
+        pytest.fail("the workers live on")
