@@ -169,8 +169,8 @@ def main(argv: Sequence[str]) -> int:
         command = _prepare_command(config, files, bindings)
         try:
             train(config, configs.operative_config(), command, stop)
-        except Stopped:
-            _log.info("Stopped. The same command goes on from here.")
+        except Stopped as stopped:
+            say(str(stopped))
             return EXIT_STOPPED
     return 0
 

@@ -1,9 +1,14 @@
+import dataclasses
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 from xlme_jax.training.checkpoints import (
+    CheckpointError,
     Checkpoints,
     RunRecord,
     check_warm_start,
@@ -27,7 +32,8 @@ def abstract(state):
 
 
 def record(step):
-    return RunRecord({"streams": {"bitext": step}}, "digest", "SEED = 1\n# ünïcode\n")
+    window = {"loss": [1 / 3, 2.0]}
+    return RunRecord({"streams": {"bitext": step}}, "digest", "SEED = 1\n# ünïcode\n", window, 3)
 
 
 @pytest.fixture(scope="module")
@@ -107,3 +113,154 @@ def test_a_weight_that_is_missing_is_named(run_folder):
     params = {**abstract(state_of(0)).params, "head": jax.ShapeDtypeStruct((7,), jnp.float32)}
     with pytest.raises(ValueError, match=r"weight head is not there, this model needs \(7,\)"):
         warm_start(run_folder, params)
+
+
+@pytest.fixture
+def damaged(run_folder, tmp_path):
+    """A copy of the run to damage, and a function that does: checkpoint, file, what to it."""
+    folder = tmp_path / "run"
+    shutil.copytree(run_folder, folder)
+
+    def change(step, pattern, how):
+        (path,) = (folder / "checkpoints" / str(step)).glob(pattern)
+        raw = path.read_bytes()
+        path.write_bytes({"flip": raw[:-9] + bytes([raw[-9] ^ 4]) + raw[-8:], "cut": raw[:-1]}[how])
+
+    return folder, change
+
+
+def restored(folder):
+    checkpoints = Checkpoints(folder, keep=2)
+    try:
+        checkpoints.check(abstract(state_of(0)), "digest")
+        return checkpoints.restore_newest(abstract(state_of(0)))
+    finally:
+        checkpoints.close()
+
+
+@pytest.mark.parametrize("how", ["flip", "cut"])
+@pytest.mark.parametrize(
+    "file",
+    ["state/manifest.ocdbt", "state/_METADATA", "state/_sharding", "run/metadata", "files.json"]
+    + ["_CHECKPOINT_METADATA", "commit_success.txt"],
+)
+def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(damaged, file, how, caplog):
+    folder, change = damaged
+    change(100, file, how)
+    with caplog.at_level("WARNING"):
+        state, found = restored(folder)
+    assert int(state.step) == 90
+    assert found == record(90)
+    assert f"The checkpoint of step 100 is damaged: {file}" in caplog.text
+    aside = folder / "damaged_checkpoints" / "100"
+    assert file in (aside / "reason.txt").read_text()
+    assert (aside / file).exists()
+    assert not (folder / "checkpoints" / "100").exists()
+
+
+def flip_in_arrays(folder, step):
+    """Flips bytes of the largest file, which holds the arrays."""
+    files = (folder / "checkpoints" / str(step) / "state").rglob("*")
+    path = max((file for file in files if file.is_file()), key=lambda file: file.stat().st_size)
+    raw = bytearray(path.read_bytes())
+    for place in range(0, len(raw), 50):
+        raw[place] ^= 1
+    path.write_bytes(bytes(raw))
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_damaged_arrays_are_noticed_with_and_without_the_digests_of_files(damaged, sealed, caplog):
+    folder, _ = damaged
+    flip_in_arrays(folder, 100)
+    if not sealed:
+        (folder / "checkpoints" / "100" / "files.json").unlink()
+    state, _ = restored(folder)
+    assert int(state.step) == 90
+    assert "step 100 is damaged" in caplog.text
+
+
+def test_arrays_that_come_back_otherwise_than_they_went_are_noticed(damaged, monkeypatch, caplog):
+    """As when all files are good, and memory, network or a library is not."""
+    folder, _ = damaged
+    manager = ocp.CheckpointManager
+    restore = manager.restore
+
+    def wrong(self, step, args):
+        found = restore(self, step, args=args)
+        if step == 100:
+            params = found["state"].params
+            bias = params["layer"]["bias"].at[1].add(1e-6)
+            params = {"layer": {**params["layer"], "bias": bias}}
+            return {"state": dataclasses.replace(found["state"], params=params)}
+        return found
+
+    monkeypatch.setattr(manager, "restore", wrong)
+    state, _ = restored(folder)
+    assert int(state.step) == 90
+    assert "params.layer.bias is not what was saved (digests differ)" in caplog.text
+
+
+def test_a_checkpoint_that_was_not_sealed_is_good(damaged):
+    folder, _ = damaged
+    (folder / "checkpoints" / "100" / "files.json").unlink()
+    state, found = restored(folder)
+    assert int(state.step) == 100
+    assert found == record(100)
+
+
+def test_an_empty_folder_is_no_checkpoint(damaged, caplog):
+    folder, _ = damaged
+    (folder / "checkpoints" / "120").mkdir()
+    state, _ = restored(folder)
+    assert int(state.step) == 100
+    assert "step 120 is damaged: state is missing" in caplog.text
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_anew(damaged):
+    folder, change = damaged
+    change(100, "state/_METADATA", "cut")
+    change(90, "run/metadata", "flip")
+    expected = r"All checkpoints of .* are damaged \(step 100: .*_METADATA.*step 90: .*run/metadata"
+    for _ in range(2):  # The second time there is no checkpoint at all.
+        with pytest.raises(CheckpointError, match="(?s)" + expected):
+            Checkpoints(folder, keep=2)
+    assert {path.name for path in (folder / "damaged_checkpoints").iterdir()} == {"90", "100"}
+
+
+def test_a_second_damaged_checkpoint_of_a_step_does_not_displace_the_first(damaged):
+    folder, change = damaged
+    shutil.copytree(folder / "checkpoints" / "100", folder / "copy")
+    for _ in range(2):
+        change(100, "run/metadata", "flip")
+        restored(folder)
+        shutil.copytree(folder / "copy", folder / "checkpoints" / "100")
+    names = {path.name for path in (folder / "damaged_checkpoints").iterdir()}
+    assert names == {"100", "100-1"}
+
+
+def test_a_warm_start_from_a_damaged_checkpoint_is_refused(damaged):
+    folder, change = damaged
+    flip_in_arrays(folder, 100)
+    params = abstract(state_of(0)).params
+    with pytest.raises(CheckpointError, match=r"INIT_FROM: .*100 is damaged.* Choose another"):
+        check_warm_start(folder, params)
+    (folder / "checkpoints" / "100" / "files.json").unlink()
+    with pytest.raises(CheckpointError, match=r"INIT_FROM: .*100 is damaged"):
+        warm_start(folder, params)
+    assert (folder / "checkpoints" / "100").is_dir()  # not ours to move
+    warm_start(folder / "checkpoints" / "90", params)
+
+
+def test_a_failed_write_names_the_checkpoint_that_is_kept(damaged, monkeypatch):
+    folder, _ = damaged
+    checkpoints = Checkpoints(folder, keep=2)
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints._manager, "save", full)
+    expected = r"step 110 or before could not be written .* step 100 is kept.*No space left"
+    with pytest.raises(CheckpointError, match=expected):
+        checkpoints.save(110, state_of(110), record(110))
+    checkpoints.close()
+    assert int(restored(folder)[0].step) == 100

@@ -4,12 +4,13 @@ import jax
 import numpy as np
 import optax
 import pytest
-from toy import Batches, Toy
+from toy import Batches, Poisonable, PoisonedBatches, Toy
 
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training.journal import Diverged
 from xlme_jax.training.loop import LoopConfig
-from xlme_jax.training.stopping import NeverStop
+from xlme_jax.training.stopping import NeverStop, Stopped
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +140,163 @@ def test_an_interrupted_run_goes_on_where_its_checkpoint_was(tmp_path, mesh):
     assert steps == sorted(set(steps))
 
 
+class StopAt(NeverStop):
+    """Asks for the end after one step, as a signal would; notes what was saved when."""
+
+    def __init__(self, step):
+        self.step, self.saves = step, []
+
+    def requested(self, step):
+        return step == self.step
+
+    def saved(self, step, wait):
+        self.saves.append(step)
+        if step == self.step:
+            raise Stopped(step)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 6, 8])
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path, mesh, step):
+    """Also in mid-window (log_every is 3), and when a line and an evaluation were due (5, 6)."""
+    evaluators = Evaluators()
+    expected = run(tmp_path / "whole", mesh, (evaluators.first,))
+    stop = StopAt(step)
+    with pytest.raises(Stopped, match=f"Stopped after step {step}"):
+        run(tmp_path / "parts", mesh, (evaluators.first,), stop=stop)
+    assert stop.saves[0] == 0  # before anything is compiled, nothing is lost by ending
+    assert stop.saves[-1] == step
+    assert (tmp_path / "parts" / "checkpoints" / str(step)).is_dir()
+    found = run(tmp_path / "parts", mesh, (evaluators.first,))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
+
+
+def timeless(model_dir):
+    return [
+        {name: value for name, value in line.items() if name not in ("tokens_per_second", "mfu")}
+        for line in lines(model_dir)
+    ]
+
+
+def test_the_line_that_a_crash_came_before_is_written_on_resume(tmp_path, mesh):
+    """The state of step 5 is saved before it is evaluated, and the evaluation fails."""
+
+    def failing(initial):
+        def evaluate(params, step):
+            if step == 5:
+                raise KeyboardInterrupt
+            return {"probe/w": float(np.asarray(params["w"])[0])}
+
+        return evaluate
+
+    run(tmp_path / "whole", mesh, (Evaluators().first,))
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "parts", mesh, (failing,))
+    assert [line["step"] for line in lines(tmp_path / "parts")] == [0, 3]
+    run(tmp_path / "parts", mesh, (Evaluators().first,))
+    assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
+
+
+def test_a_poisoned_batch_is_skipped_and_said(tmp_path, mesh, caplog):
+    batches = PoisonedBatches({3, 6})
+    state = run(tmp_path, mesh, objective=Poisonable(), batches=batches, max_skipped=2)
+    assert int(state.step) == 11
+    assert int(state.aux["calls"]) == 9
+    warnings = [record.getMessage() for record in caplog.records if "skipped" in record.msg]
+    assert len(warnings) == 2
+    assert "Step 4: update skipped, not finite: grad_norm, loss, monolingual/error" in warnings[0]
+    assert "monolingual: en 7, batch-3 1" in warnings[0]
+    found = {line["step"]: line for line in lines(tmp_path)}
+    # 4, 5 and 6 make a line; what the other two measured is not hidden.
+    assert found[6]["skipped"] == pytest.approx(1 / 3)
+    assert np.isfinite(found[6]["loss"])
+    assert found[3]["skipped"] == 0
+
+
+def test_a_run_that_stays_poisoned_stops_and_says_where(tmp_path, mesh):
+    batches = PoisonedBatches(range(6, 100))
+    expected = (
+        r"Step 9: loss or gradient were NaN or infinite in 3 steps in a row \(7 to 9\); not finite: "
+        r"grad_norm, loss, monolingual/error\. Tasks .* monolingual: en 7, batch-8 1\. .*"
+        r"Lower Optimizer\.learning_rate .*roll_back"
+    )
+    with pytest.raises(Diverged, match=expected):
+        run(tmp_path, mesh, objective=Poisonable(), batches=batches, max_skipped=3)
+    # A resumed run remembers how many were skipped before: the checkpoint of step 8 says two.
+    with pytest.raises(Diverged, match=r"Step 9: .*\(7 to 9\)"):
+        run(tmp_path, mesh, objective=Poisonable(), batches=batches, max_skipped=3)
+
+
+def test_a_run_rolls_back_and_goes_on_with_other_data(tmp_path, mesh, caplog):
+    def roll_back(name, **settings):
+        return run(
+            tmp_path / name,
+            mesh,
+            (Evaluators().first,),
+            objective=Poisonable(),
+            batches=PoisonedBatches({5, 6, 7}),
+            max_skipped=3,
+            checkpoint_every=2,
+            evaluate_every=100,
+            on_divergence="roll_back",
+            keep_checkpoints=20,
+            **settings,
+        )
+
+    state = roll_back("whole")
+    assert "Rolling back to step 6, and on with other data" in caplog.text
+    assert int(state.step) == 11
+    assert np.isfinite(state.params["w"]).all()
+    found = lines(tmp_path / "whole")
+    assert [line["step"] for line in found] == [0, 3, 6, 9, 11]
+    assert found[-1]["skipped"] == 0
+    # Step 6 was skipped before the checkpoint; 7 to 11 used batches 8 to 12, after the bad ones.
+    batches = SkippingBatches({5})
+    expected = run(tmp_path / "reference", mesh, objective=Poisonable(), batches=batches)
+    np.testing.assert_array_equal(state.params["w"], expected.params["w"])
+    # Stopped after the roll-back and resumed, it ends the same.
+    with pytest.raises(Stopped):
+        roll_back("parts", stop=StopAt(9))
+    np.testing.assert_array_equal(roll_back("parts").params["w"], state.params["w"])
+    assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
+
+
+class SkippingBatches(PoisonedBatches):
+    """The order of data that the roll-back leads to."""
+
+    def batch(self, number):
+        return super().batch(number if number < 6 else number + 2)
+
+
+def test_rolling_back_in_vain_ends(tmp_path, mesh):
+    settings = {"max_skipped": 2, "on_divergence": "roll_back", "objective": Poisonable()}
+    with pytest.raises(Diverged, match=r"Rolled back to step 4 3 times, to no avail"):
+        run(tmp_path / "a", mesh, batches=PoisonedBatches(range(5, 100)), **settings)
+    with pytest.raises(Diverged, match="There is no checkpoint to roll back to yet"):
+        run(tmp_path / "b", mesh, batches=PoisonedBatches(range(100)), **settings)
+
+
+def test_an_alarm_is_said_when_it_begins_and_when_it_ends(tmp_path, mesh, capsys):
+    class Alarming(Toy):
+        calls = 0
+
+        def alarms(self, values):
+            self.calls += 1
+            return [f"Too large: {values['monolingual/error']}"] if self.calls in (2, 3, 5) else []
+
+    objective = Alarming()
+    run(tmp_path, mesh, objective=objective, log_every=1, alarms_after=3)
+    assert objective.calls == 9  # steps 3 to 11
+    said = [line.split(":")[:2] for line in capsys.readouterr().err.splitlines() if "Too" in line]
+    assert said == [
+        ["Step 4", " Too large"],
+        ["Step 6", " no longer so"],
+        ["Step 7", " Too large"],
+        ["Step 8", " no longer so"],
+    ]
+
+
 def test_a_run_on_other_data_is_not_resumed(tmp_path, mesh):
     run(tmp_path, mesh)
     with pytest.raises(ValueError, match=r"step 11 .* belongs to other data .*INIT_FROM"):
@@ -160,7 +318,7 @@ def test_rows_are_divisible_by_devices_and_micro_batches(mesh):
     "field",
     [
         *("train_steps", "checkpoint_every", "keep_checkpoints", "log_every"),
-        *("evaluate_every", "micro_batches"),
+        *("evaluate_every", "micro_batches", "max_skipped", "alarms_after"),
     ],
 )
 def test_counts_below_one_are_refused(field):

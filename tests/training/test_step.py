@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 import tiny
-from toy import Batches, Toy
+from toy import Batches, Poisonable, PoisonedBatches, Toy
 
 from xlme_jax import config as configs
 from xlme_jax.training import mesh as meshes
@@ -32,6 +32,28 @@ def test_a_step_by_hand():
     assert metrics["tokens_per_step"][0] == real.sum()
     assert int(new.step) == 1
     assert metrics["rows"][0] == sum(range(8))  # rows are numbered by their place in the batch
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_an_update_that_is_not_finite_changes_nothing_but_the_step(value, micro_batches):
+    objective, optimizer = Poisonable(), optax.adam(0.5)
+    objective.value = value
+    state = meshes.unbox(steps.init_state(objective, optimizer, 3))
+    step = steps.make_train_step(objective, optimizer, seed=3, micro_batches=micro_batches)
+    batches = PoisonedBatches({1})
+    state, metrics = jax.jit(step)(state, batches.batch(0))
+    assert metrics["skipped"][0] == 0
+    assert int(state.aux["calls"]) == micro_batches
+    new, metrics = jax.jit(step)(state, batches.batch(1))
+    assert metrics["skipped"][0] == 1
+    assert not np.isfinite(metrics["loss"][0])
+    assert int(new.step) == 2
+    for a, b in zip(jax.tree.leaves(new)[1:], jax.tree.leaves(state)[1:], strict=True):
+        np.testing.assert_array_equal(a, b)
+    again, metrics = jax.jit(step)(new, batches.batch(2))
+    assert metrics["skipped"][0] == 0
+    assert not np.array_equal(again.params["w"], new.params["w"])
 
 
 def test_randomness_comes_from_the_seed_and_the_step():

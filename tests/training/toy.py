@@ -64,3 +64,36 @@ class Batches:
 
     def set_state(self, state):
         self.number = state["number"]
+
+
+POISON = -1
+
+
+class Poisonable(Toy):
+    """Its error is not finite where a token is POISON."""
+
+    value = np.nan
+
+    def loss(self, params, aux, batch, totals, rng):
+        loss, (aux, metrics) = super().loss(params, aux, batch, totals, rng)
+        poisoned = (batch["monolingual"]["tokens"] == POISON).any()
+        error, count = metrics["monolingual/error"]
+        metrics["monolingual/error"] = jnp.where(poisoned, self.value, error), count
+        return jnp.where(poisoned, self.value, 1.0) * loss, (aux, metrics)
+
+
+class PoisonedBatches(Batches):
+    """Batches of which some, by number, hold a POISON; it says which tasks each is from."""
+
+    def __init__(self, poisoned, rows=8):
+        super().__init__(rows)
+        self.poisoned = set(poisoned)
+
+    def batch(self, number):
+        batch = super().batch(number)
+        if number in self.poisoned:
+            batch["monolingual"]["tokens"][0, 0] = POISON
+        return batch
+
+    def tasks(self):
+        return {"monolingual": {"en": self.rows - 1, f"batch-{self.number - 1}": 1}}

@@ -58,7 +58,15 @@ def _array_digest(x: jax.Array) -> jax.Array:
         stride *= words.shape[axis]
     # A bijection of each word that depends on its place: equal words elsewhere count differently.
     mixed = _mix(words + _mix(place))
-    return jnp.stack([mixed.sum(dtype=jnp.uint32), (mixed * (place | 1)).sum(dtype=jnp.uint32)])
+    # One reduction for both sums: two would have XLA keep `mixed`, an array as large as `x`.
+    zero = np.uint32(0)
+    sums = jax.lax.reduce(
+        (mixed, mixed * (place | 1)),
+        (zero, zero),
+        lambda a, b: (a[0] + b[0], a[1] + b[1]),
+        tuple(range(words.ndim)),
+    )
+    return jnp.stack(sums)
 
 
 def _words(x: jax.Array) -> jax.Array:

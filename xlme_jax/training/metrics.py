@@ -96,8 +96,9 @@ class MetricsWriter:
         finite = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
         _append(self._file, json.dumps({"step": int(step), **finite}, allow_nan=False) + "\n")
         self.last_step = step
-        for name, value in numbers.items():
-            self._tensorboard.add_scalar(name, value, step)
+        for name, value in finite.items():
+            if value is not None:
+                self._tensorboard.add_scalar(name, value, step)
 
     def sync(self) -> None:
         """Waits until the lines are on the disk, so that they outlive the machine."""

@@ -34,6 +34,9 @@ _PREFIX = "xlme_jax/stop"
 class Stopped(Exception):
     """The run ended early because it was asked to; its state is saved."""
 
+    def __init__(self, step: int):
+        super().__init__(f"Stopped after step {step}. The same command goes on from there.")
+
 
 class NeverStop:
     """For runs that take no signals: in notebooks, in threads, in tests."""
@@ -101,7 +104,7 @@ class StopOnSignal(NeverStop):
         with self._lock:
             self._step, self._wait = step, wait
             if self._last is not None and self._last <= step:
-                raise Stopped
+                raise Stopped(step)
 
     def _listen(self) -> None:
         """Reads the numbers of signals as they come."""
@@ -153,7 +156,7 @@ class StopOnSignal(NeverStop):
         status = EXIT_STOPPED
         try:
             wait()
-            say(f"Stopped after step {self._step}. The same command goes on from there.")
+            say(str(Stopped(self._step)))
         except Exception as error:
             say(f"{type(error).__name__}: {error}")
             status = 1

@@ -1,0 +1,188 @@
+"""Signals in a process of their own, since they end it."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import tiny
+
+from xlme_jax.training.stopping import EXIT_STOPPED, NEVER, StopOnSignal
+
+SCRIPT = """
+import sys, time
+from xlme_jax.training.stopping import Stopped, StopOnSignal
+
+def wait():
+    print("waiting", flush=True)
+    time.sleep({wait})
+    print("written", flush=True)
+
+with StopOnSignal() as stop:
+{body}
+print("end", flush=True)
+"""
+
+
+@pytest.fixture
+def start():
+    """Starts a script whose body is inside `with StopOnSignal()`, and waits until it is ready."""
+    processes = []
+
+    def started(body, wait=0):
+        text = SCRIPT.format(body="\n".join("    " + line for line in body), wait=wait)
+        processes.append(tiny.start(["-c", text]))
+        assert processes[-1].stdout.readline() == "ready\n"
+        return processes[-1]
+
+    yield started
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+# The main thread in C for minutes, as in compiling: no handler of Python's would ever run.
+BUSY = [
+    "print('ready', flush=True)",
+    "import hashlib",
+    "hashlib.pbkdf2_hmac('sha256', b'a', b'b', 10**9)",
+]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_while_nothing_is_unsaved_a_signal_ends_the_process(start, number):
+    process = start(["stop.saved(7, wait)", *BUSY])
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == EXIT_STOPPED, output
+    assert output.index("waiting") < output.index("written")
+    assert "Stopped after step 7. The same command goes on from there." in output
+    assert signal.Signals(number).name in output
+
+
+def test_before_anything_began_too(start):
+    process = start(BUSY)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == EXIT_STOPPED
+
+
+def test_a_second_signal_ends_it_even_while_the_first_waits(start):
+    process = start(["stop.saved(7, wait)", *BUSY], wait=600)
+    process.send_signal(signal.SIGTERM)
+    for line in process.stdout:
+        if line == "waiting\n":
+            break
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "SIGINT again: ending at once" in output
+    assert "written" not in output
+
+
+def test_a_step_in_flight_is_finished_and_saved_first(start):
+    body = [
+        "step = 1",
+        "assert not stop.requested(step)",
+        "print('ready', flush=True)",
+        "while step == 1 or not stop.requested(step): time.sleep(0.05); step += 1",
+        "print('saving', flush=True)",
+        "try: stop.saved(step, wait)",
+        "except Stopped as stopped: assert stopped.args == Stopped(step).args",
+    ]
+    process = start(body)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert output.splitlines()[-2:] == ["saving", "end"]
+
+
+def test_a_failed_write_is_said_and_is_an_error(start):
+    body = [
+        "def wait(): raise ValueError('The disk is full.')",
+        "stop.saved(7, wait)",
+        *BUSY,
+    ]
+    process = start(body)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "ValueError: The disk is full." in output
+
+
+def test_handlers_are_put_back():
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with StopOnSignal():
+        during = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    assert during != before
+    assert before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+
+
+def test_nothing_stops_a_run_that_takes_no_signals():
+    assert not NEVER.requested(5)
+    NEVER.saved(5, lambda: None)
+
+
+class Service:
+    """A key-value store with barriers, as jax.distributed has one."""
+
+    def __init__(self, processes):
+        self.values, self.barrier = {}, threading.Barrier(processes)
+
+    def key_value_set(self, key, value):
+        self.values[key] = value
+
+    def wait_at_barrier(self, key, timeout):
+        self.barrier.wait(timeout / 1000)
+
+    def key_value_dir_get(self, prefix):
+        return [(k, v) for k, v in self.values.items() if k.startswith(prefix)]
+
+
+def agreed(monkeypatch, *positions):
+    """The step that processes agree on, each at (step, whether it is saved)."""
+    service, stops, exits = Service(len(positions)), [], []
+    index = threading.local()
+    monkeypatch.setattr("jax.process_index", lambda: index.value)
+    monkeypatch.setattr("os._exit", lambda status: exits.append((index.value, status)))
+
+    def agree(number, stop):
+        index.value = number
+        stop._agree()
+
+    for step, is_saved in positions:
+        stop = StopOnSignal()
+        stop._client = service
+        (stop.saved(step, lambda: None) if is_saved else stop.requested(step))
+        stops.append(stop)
+    threads = [threading.Thread(target=agree, args=pair) for pair in enumerate(stops)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    (last,) = {stop._last for stop in stops}
+    return last, sorted(exits)
+
+
+def test_processes_agree_on_the_first_step_that_none_has_passed(monkeypatch):
+    assert agreed(monkeypatch, (4, False), (4, False)) == (5, [])
+    assert agreed(monkeypatch, (4, False), (5, False), (3, False)) == (6, [])
+    # One is still at the step before the one that the other has saved, and evaluates.
+    assert agreed(monkeypatch, (4, False), (5, True)) == (5, [(1, EXIT_STOPPED)])
+    # One has passed the saved step: the other goes on to the next.
+    assert agreed(monkeypatch, (5, False), (5, True)) == (6, [])
+    both = [(0, EXIT_STOPPED), (1, EXIT_STOPPED)]
+    assert agreed(monkeypatch, (5, True), (5, True)) == (5, both)
+    # One has not yet read the checkpoint that the other goes on from.
+    assert agreed(monkeypatch, (0, True), (40, True)) == (40, [(1, EXIT_STOPPED)])
+
+
+def test_it_can_be_installed_in_the_main_thread_alone():
+    code = (
+        "import threading\nfrom xlme_jax.training.stopping import StopOnSignal\n"
+        "def go():\n try: StopOnSignal().__enter__()\n except ValueError as e: print(e)\n"
+        "t = threading.Thread(target=go); t.start(); t.join()"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "main thread" in output.stdout
