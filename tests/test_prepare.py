@@ -2,17 +2,24 @@ import dataclasses
 import json
 import lzma
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from absl import flags
+from absl.testing import flagsaver
 
+from xlme_jax import config as configs
+from xlme_jax import prepare as prepare_command
+from xlme_jax import source_flags
 from xlme_jax.data import cldr, preparation
 from xlme_jax.data.preparation import CldrCorpus, PrepareConfig, prepare
-from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.data.text import DataError
 from xlme_jax.data.vocabulary import (
     Vocabulary,
@@ -162,6 +169,182 @@ def test_only_what_changed_is_done_again(config, raw, tmp_path, monkeypatch):
     prepare(config)
     assert done == ["cc100_sw"]
     assert PreparedDataset.load(config.output).task("cc100_sw").examples == 1
+
+
+@pytest.fixture
+def done(monkeypatch):
+    """Names of the tasks that were made, as they are made."""
+    names = []
+    original = execution.run_unit
+
+    def run_unit(config, model, unit, report):
+        names.append(unit.job.name)
+        return original(config, model, unit, report)
+
+    monkeypatch.setattr(execution, "run_unit", run_unit)
+    return names
+
+
+# File -> the task that has to be made anew.
+DAMAGED = {
+    "cc100_sw/train-00000-of-00001.arrayrecord": {"cc100_sw"},
+    "bitext_en_sw/train-lengths.npy": {"bitext_en_sw"},
+    "cc100_en/train.json": {"cc100_en"},
+    "dataset.json": set(),
+    "prepare.json": set(),
+    "vocabulary.model": set(),
+}
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
+def test_the_same_command_mends_what_is_damaged_and_nothing_else(config, done, capfd, damage):
+    prepare(config, "the command")
+    before = contents(config.output)
+    for name, tasks in DAMAGED.items():
+        path = Path(config.output) / name
+        if damage == "changed":
+            path.write_bytes(before[name][:-50] + b"#" + before[name][-49:])
+        elif damage == "cut":
+            path.write_bytes(before[name][:-1])
+        else:
+            path.unlink()
+        if (name, damage) != ("prepare.json", "gone"):  # a data set without a command has none
+            with pytest.raises(PreparedDataError, match=path.name):
+                PreparedDataset.load(config.output).verify()
+        done.clear()
+        capfd.readouterr()
+        prepare(config, "the command")
+        assert set(done) == tasks
+        said = capfd.readouterr().err
+        for task in tasks if (name, damage) != ("cc100_en/train.json", "gone") else ():
+            assert f"Task {task} (train) is made anew: {path}" in said
+        assert contents(config.output) == before
+
+
+def test_a_description_that_is_damaged_or_lacks_files_is_not_prepared(config):
+    prepare(config)
+    before = contents(config.output)
+    for name in ("dataset.json", "prepare.json", "cc100_sw/train-00000-of-00001.arrayrecord"):
+        path = Path(config.output) / name
+        assert preparation.is_prepared(config)
+        path.write_bytes(before[name][:-1])
+        assert not preparation.is_prepared(config)
+        path.write_bytes(before[name])
+
+
+def test_a_damaged_vocabulary_that_nobody_gives_is_said(config):
+    prepare(config)
+    model = Path(config.output) / "vocabulary.model"
+    other = train_vocabulary(DOCUMENTS["en"], 60, byte_fallback=False, allow_smaller=True)
+    write_vocabulary(other, model)
+    with pytest.raises(VocabularyError, match=r"is not what was written .*--vocabulary"):
+        prepare(dataclasses.replace(config, vocabulary=None))
+    prepare(config)
+    PreparedDataset.load(config.output).verify()
+
+
+def test_data_of_an_older_format_is_prepared_again(config, done):
+    prepare(config)
+    before = contents(config.output)
+    for path in Path(config.output).rglob("*.json"):
+        content = json.loads(path.read_text())
+        del content["sha256"]
+        path.write_text(json.dumps({**content, "format": 1}))
+    with pytest.raises(PreparedDataError, match=r"dataset\.json .*older than format 2"):
+        PreparedDataset.load(config.output)
+    done.clear()
+    prepare(config)
+    assert set(done) == {"bitext_en_sw", "cc100_en", "cc100_sw"}
+    assert contents(config.output) == before
+
+
+def test_a_second_preparation_waits_for_the_first(config, done, monkeypatch):
+    said, waiting = [], threading.Event()
+
+    def say(line):
+        said.append(line)
+        if "Waiting" in line:
+            waiting.set()
+
+    monkeypatch.setattr(preparation, "_say", say)
+    with preparation._alone(Path(config.output)):  # as a first one does
+        second = threading.Thread(target=prepare, args=(config,))
+        second.start()
+        assert waiting.wait(60)
+        assert not done and not (Path(config.output) / "dataset.json").exists()
+    second.join()
+    assert [line for line in said if "Waiting" in line] == [
+        f"{config.output}: another process is preparing it. Waiting for that to end."
+    ]
+    assert set(done) == {"bitext_en_sw", "cc100_en", "cc100_sw"}
+    done.clear()
+    prepare(config)  # nobody there any more
+    assert len([line for line in said if "Waiting" in line]) == 1 and not done
+
+
+# Runs preparations in children that it has killed at their n-th use of a file of the data set:
+# three of them one after the other, then one that may end. Forked, since to import TensorFlow takes
+# longer than all the rest; the parent uses nothing of it.
+KILLS = """
+import itertools, os, random, signal, sys
+from xlme_jax.data import preparation
+
+EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "fcntl.flock"}
+
+
+def run(config, last):
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    count = itertools.count(1)
+
+    def hook(event, args):
+        if event in EVENTS and (event == "fcntl.flock" or str(args[0]).startswith(config.output)):
+            if next(count) == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    preparation.prepare(config)
+    os._exit(0)
+
+
+def attempts(make_config, folders, seed):
+    preparation.import_tasks()
+    draw, killed = random.Random(seed), 0
+    for folder in folders:
+        config = make_config(folder)
+        for _ in range(3):
+            status = run(config, draw.randint(1, 70))
+            assert status in (0, -signal.SIGKILL), status
+            killed += status != 0
+        assert run(config, None) == 0
+    print("killed", killed)
+"""
+
+
+@pytest.mark.parametrize(("folders", "seed"), [(1, 0), pytest.param(15, 1, marks=pytest.mark.slow)])
+def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(
+    config, tmp_path, folders, seed
+):
+    prepare(config)
+    script = f"""
+{KILLS}
+from xlme_jax.data.preparation import PrepareConfig
+import dataclasses
+config = {config!r}
+attempts(lambda folder: dataclasses.replace(config, output=folder), sys.argv[2:], int(sys.argv[1]))
+"""
+    outputs = [str(tmp_path / f"killed{number}") for number in range(folders)]
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(seed), *outputs],
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
+    assert int(done.stdout.split()[-1]) >= 2 * folders
+    for output in outputs:
+        assert contents(output) == contents(config.output)
 
 
 def test_beam_writes_the_same_bytes(config, tmp_path, monkeypatch):
@@ -320,12 +503,50 @@ def test_the_commands(raw, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert Vocabulary.load(model).size == 110
-    done = run_command("xlme_jax.prepare", *files, f"--vocabulary={model}", f"--output={output}")
+    arguments = [*files, f"--vocabulary={model}", f"--output={output}"]
+    done = run_command("xlme_jax.prepare", *arguments)
     assert done.returncode == 0, done.stderr
-    assert PreparedDataset.load(output).vocabulary_size == 110
+    dataset = PreparedDataset.load(output)
+    assert dataset.vocabulary_size == 110
+    assert shlex.split(dataset.command) == ["python", "-m", "xlme_jax.prepare", *arguments]
     failed = run_command("xlme_jax.prepare", "--tasks=cc100", f"--output={output}2")
     assert failed.returncode == 1
     assert "Traceback" not in failed.stderr and "train_vocabulary" in failed.stderr
+    verify = ["xlme_jax.prepare", "--verify", f"--output={output}"]
+    said = run_command(*verify).stdout
+    assert said == f"{len(dataset.files())} files, 0.001 GB, all as written\n"
+    shard = output / dataset.task("cc100_sw").shards[0].file
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1] + b"#")
+    failed = run_command(*verify)
+    assert failed.returncode == 1 and "Traceback" not in failed.stderr
+    assert f"{shard} is not what was written" in failed.stderr
+    # What the error says mends it.
+    command = shlex.split(failed.stderr.splitlines()[-1])
+    assert run_command(*command[2:]).returncode == 0
+    assert shard.read_bytes() == content and run_command(*verify).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "added"),
+    [
+        (["--tasks=cc100"], "--cc100_dir=/my texts"),
+        (["--tasks=cc100", "--cc100_dir=given"], None),
+        (["--tasks=bitext"], "--bitext_dir=pairs"),
+        (["--tasks=cldr"], None),
+    ],
+)
+def test_the_command_names_folders_of_the_environment(arguments, added, monkeypatch):
+    monkeypatch.setenv("CC100_DIR", "/my texts")
+    monkeypatch.setenv("BITEXT_DIR", "pairs")
+    monkeypatch.setattr(sys, "argv", ["prepare.py", *arguments, "--output=x"])
+    if "gin_file" not in flags.FLAGS:
+        configs.define_flags()
+    with flagsaver.flagsaver():
+        flags.FLAGS(sys.argv)
+        words = shlex.split(prepare_command._command(source_flags.configuration()))
+    assert words[:3] == ["python", "-m", "xlme_jax.prepare"]
+    assert words[3:] == [*arguments, "--output=x", *([added] if added else [])]
 
 
 def test_a_data_set_whose_shards_change_is_none_until_it_is_whole(config, monkeypatch, capfd):

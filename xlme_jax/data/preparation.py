@@ -39,7 +39,6 @@ from xlme_jax.data.vocabulary import (
     Vocabulary,
     VocabularyError,
     train_vocabulary,
-    write_vocabulary,
 )
 
 # Below this much text a second process costs more (importing TensorFlow) than it saves.
@@ -202,7 +201,7 @@ def prepare(config: PrepareConfig, command: str = "") -> list[prepared.TaskInfo]
     jobs = execution.list_jobs(config, str(model), vocabulary.digest)
     with _alone(output):
         _check_same_vocabulary(output, vocabulary)
-        write_vocabulary(vocabulary, model)
+        replace_file(model, vocabulary.model)
         shutil.rmtree(output / ".parts", ignore_errors=True)  # of a run that was killed
         rows = _finished(output, jobs)
         pending = [job for job in jobs if job not in rows]
