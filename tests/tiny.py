@@ -57,25 +57,22 @@ def flags(model_dir, data_dir, objective="xlme", **bindings):
     ]
 
 
-def environment(devices=1):
-    """Variables of a process that sees so many CPU devices."""
+def environment(devices=1, variables=None):
+    """Variables of a process that sees so many CPU devices, and further ones."""
     return {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(REPOSITORY),
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        **(variables or {}),
     }
 
 
-def start(arguments, devices=1, **options):
-    """Starts Python with these arguments in a process of its own."""
+def start(arguments, devices=1, variables=None, **options):
+    """Starts Python with these arguments in a process of its own; its output is piped to us."""
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(
-        [sys.executable, *arguments],
-        env=environment(devices),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        **options,
+        [sys.executable, *arguments], env=environment(devices, variables), **(piped | options)
     )
 
 

@@ -1,51 +1,19 @@
-"""Interrupted and resumed runs end where the uninterrupted run ends, bit for bit."""
+"""Interrupted and resumed runs end where the uninterrupted run ends, bit for bit.
 
-import signal
-import time
-from pathlib import Path
+Here an exception ends them; what kills do to the command is in test_faults.py.
+"""
 
 import jax
 import numpy as np
 import pytest
 import tiny
+from runs import assert_same_bits, load, run, same_metrics, saved
 
 from xlme_jax import config as configs
 from xlme_jax import train
 from xlme_jax.data.pipeline import make_iterator
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.training import loop
-from xlme_jax.training.checkpoints import Checkpoints
-
-
-def load(model_dir, data_dir, **bindings):
-    files, rest = [], []
-    for flag in configs.gin_flags(tiny.flags(model_dir, data_dir, **bindings)):
-        name, value = flag.split("=", 1)
-        (files if name == "--gin_file" else rest).append(value)
-    return configs.load(files, rest, "Train")
-
-
-def run(model_dir, data_dir, **bindings):
-    """Trains in this process; the final state on the host."""
-    config = load(model_dir, data_dir, **bindings)
-    return jax.device_get(train.train(config, configs.operative_config()))
-
-
-def saved(model_dir, step, state):
-    """State and position of a checkpoint, in the shape of a given state."""
-    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
-    checkpoints = Checkpoints(Path(model_dir), keep=100)
-    restored = checkpoints.restore(step, abstract)
-    checkpoints.close()
-    return restored
-
-
-def assert_same_bits(left, right):
-    names, left_leaves = zip(*jax.tree_util.tree_flatten_with_path(left)[0])
-    right_leaves = jax.tree.leaves(right)
-    assert len(left_leaves) == len(right_leaves) > 1
-    for name, a, b in zip(names, left_leaves, right_leaves):
-        assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), jax.tree_util.keystr(name)
 
 
 def next_batch(data_dir, record, config):
@@ -146,42 +114,6 @@ def test_an_interrupted_run_resumes_bitwise(tmp_path, tiny_data, uninterrupted, 
         assert_same_bits(
             next_batch(tiny_data, record, config), next_batch(tiny_data, expected_record, config)
         )
-    same_metrics(tmp_path, expected_dir)
-
-
-def same_metrics(found_dir, expected_dir):
-    """Each step once, and the same values but for the clock's."""
-
-    def lines(folder):
-        return [
-            {k: v for k, v in line.items() if k not in ("tokens_per_second", "mfu")}
-            for line in tiny.metrics(folder)
-        ]
-
-    assert [line["step"] for line in lines(found_dir)] == list(range(1, 13))
-    assert lines(found_dir) == lines(expected_dir)
-
-
-@pytest.mark.slow
-def test_a_killed_command_resumes_bitwise(tmp_path, tiny_data, uninterrupted):
-    expected_dir, expected = uninterrupted
-    flags = tiny.flags(tmp_path, tiny_data, **BINDINGS)
-    process = tiny.start(["-m", "xlme_jax.train", *flags])
-    deadline = time.monotonic() + 300
-    while not (tmp_path / "checkpoints" / "4").is_dir():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL  # it was still running
-    assert not (tmp_path / "checkpoints" / "12").exists()
-    output = tiny.train(*flags)
-    assert "Resuming from the checkpoint of step" in output
-    state, record = saved(tmp_path, 12, expected)
-    expected_state, expected_record = saved(expected_dir, 12, expected)
-    assert_same_bits(state, expected_state)
-    assert record.data == expected_record.data
     same_metrics(tmp_path, expected_dir)
 
 

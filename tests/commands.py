@@ -1,0 +1,235 @@
+"""Training commands in processes of their own: watched through their files, disturbed, compared.
+
+What a process is doing is read off its log and its folder, which a killed one leaves as they were.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import tiny
+
+HANG = 900.0  # Seconds after which something hangs, however busy the machine.
+_POLL_SECONDS = 0.0005
+_CLOCK = ("tokens_per_second", "mfu")  # Metrics that no two runs share.
+
+
+class Command:
+    """One process of `python -m xlme_jax.train`.
+
+    Args:
+      flags: of the command.
+      model_dir: the MODEL_DIR that they name.
+      log: where its output goes, after what is there.
+      devices: CPU devices that it sees.
+      variables: of its environment, besides the usual.
+      options: of `subprocess.Popen`.
+    """
+
+    def __init__(self, flags, model_dir, log, devices=1, variables=None, **options):
+        self.model_dir, self.log = Path(model_dir), Path(log)
+        with self.log.open("ab") as file:
+            self._before = file.tell()
+            self.begin = time.monotonic()
+            self.process = tiny.start(
+                ["-m", "xlme_jax.train", *flags],
+                devices,
+                variables,
+                **{"stdout": file, "stderr": subprocess.STDOUT, **options},
+            )
+
+    def said(self):
+        """What it has printed so far."""
+        with self.log.open("rb") as file:
+            file.seek(self._before)
+            return file.read().decode(errors="replace")
+
+    def until(self, condition):
+        """Waits until `condition()` is true; False if the process ends before."""
+        deadline = time.monotonic() + HANG
+        while not condition():
+            if self.process.poll() is not None:
+                return False
+            assert time.monotonic() < deadline, f"it hangs:\n{self.said()}"
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def until_said(self, pattern):
+        """Waits until its output matches; False if it ends without."""
+        return self.until(lambda: re.search(pattern, self.said()))
+
+    def until_step(self, step):
+        """Waits until a step is shown; False if the process ends before."""
+        return self.until(lambda: self.step() >= step)
+
+    def begun(self):
+        """Whether it has its weights."""
+        said = self.said()
+        return "Starting from scratch" in said or "Resuming from" in said
+
+    def step(self):
+        """The last step that it has shown; -1 if none."""
+        shown = re.findall(r"^step (\d+)/", self.said(), re.MULTILINE)
+        return int(shown[-1]) if shown else -1
+
+    def signal(self, number):
+        """Sends a signal, unless the process has ended."""
+        self.process.send_signal(number)
+
+    def end(self, timeout=HANG):
+        """Waits for its end; the exit code."""
+        return self.process.wait(timeout)
+
+    def finish(self):
+        """Waits for it to end well; its output."""
+        assert self.end() == 0, self.said()
+        return self.said()
+
+    def kill(self):
+        """Ends it at once, if it still runs; the exit code."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGKILL)
+        return self.end()
+
+
+@dataclasses.dataclass(frozen=True)
+class Moment:
+    """What a process is doing, as far as its files tell.
+
+    Attributes:
+      begun: it has its weights, from a checkpoint or fresh ones.
+      shown: last step shown by it, -1 if none.
+      logged: last step of metrics.jsonl, -1 if there is none.
+      saving: steps of checkpoints that are half written.
+      saved: newest checkpoint, None if there is none.
+      sealed: whether that has its files.json.
+    """
+
+    begun: bool
+    shown: int
+    logged: int
+    saving: tuple[int, ...]
+    saved: int | None
+    sealed: bool
+
+
+def look(command):
+    """The `Moment` of a command that runs, or where it was killed."""
+    step = newest(command.model_dir)
+    return Moment(
+        begun=command.begun(),
+        shown=command.step(),
+        logged=last_line(command.model_dir),
+        saving=saving(command.model_dir),
+        saved=step,
+        sealed=step is not None and sealed(command.model_dir, step),
+    )
+
+
+def newest(model_dir):
+    """The newest checkpoint's step; None if there is none."""
+    return max((int(name) for name in _checkpoints(model_dir) if name.isdigit()), default=None)
+
+
+def saving(model_dir):
+    """Steps of the checkpoints that are half written, in order."""
+    unfinished = (name for name in _checkpoints(model_dir) if "orbax-checkpoint-tmp" in name)
+    return tuple(sorted(int(name.split(".")[0]) for name in unfinished))
+
+
+def sealed(model_dir, step):
+    """Whether a checkpoint has its files.json."""
+    return (Path(model_dir) / "checkpoints" / str(step) / "files.json").exists()
+
+
+def _checkpoints(model_dir):
+    folder = Path(model_dir) / "checkpoints"
+    return os.listdir(folder) if folder.is_dir() else []
+
+
+def last_line(model_dir):
+    """The step of the last whole line of metrics.jsonl; -1 if there is none."""
+    path = Path(model_dir) / "metrics.jsonl"
+    if not path.exists():
+        return -1
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 16384))
+        lines = [line for line in file.read().splitlines(True) if line.endswith(b"}\n")]
+    return int(re.match(rb'.*?"step": (\d+)', lines[-1]).group(1)) if lines else -1
+
+
+def bits(checkpoint):
+    """{name: (type, bytes)} of the arrays of a checkpoint, read by Orbax alone."""
+    handler = ocp.PyTreeCheckpointHandler()
+    folder = Path(checkpoint).absolute() / "state"
+    types = jax.tree.map(
+        lambda _: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(folder).tree
+    )
+    state = handler.restore(folder, args=ocp.args.PyTreeRestore(restore_args=types))
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): (
+            str(np.asarray(leaf).dtype),
+            np.asarray(leaf).tobytes(),
+        )
+        for path, leaf in leaves
+    }
+
+
+def record(checkpoint):
+    """What a checkpoint says beside the arrays, without the configuration (it names folders)."""
+    content = json.loads((Path(checkpoint) / "run" / "metadata").read_text())
+    return {key: value for key, value in content.items() if key not in ("config", "sha256")}
+
+
+def lines(model_dir):
+    """The lines of metrics.jsonl without what the clock says."""
+    return [
+        {key: value for key, value in line.items() if key not in _CLOCK}
+        for line in tiny.metrics(model_dir)
+    ]
+
+
+def differences(found, expected):
+    """What of a disturbed run is not as in the run that nobody disturbed.
+
+    Args:
+      found: MODEL_DIR of the one.
+      expected: MODEL_DIR of the other.
+
+    Returns:
+      One text for each difference; empty if last checkpoint and metrics are the same, bit for bit,
+      and nothing lies about that a finished run does not leave.
+    """
+    wrong = []
+    found, expected = Path(found), Path(expected)
+    step = newest(expected)
+    if newest(found) != step:
+        return [f"newest checkpoint {newest(found)}, expected {step}"]
+    one, other = (folder / "checkpoints" / str(step) for folder in (found, expected))
+    found_bits, expected_bits = bits(one), bits(other)
+    assert len(expected_bits) > 1
+    names = sorted(found_bits.keys() | expected_bits.keys())
+    wrong += [f"{n} differs" for n in names if found_bits.get(n) != expected_bits.get(n)]
+    if record(one) != record(other):
+        wrong.append(f"record {record(one)}, expected {record(other)}")
+    found_lines, expected_lines = lines(found), lines(expected)
+    if [line["step"] for line in found_lines] != [line["step"] for line in expected_lines]:
+        wrong.append(f"steps of metrics.jsonl: {[line['step'] for line in found_lines]}")
+    elif found_lines != expected_lines:
+        pairs = zip(found_lines, expected_lines)
+        wrong.append(f"metrics.jsonl: {next(pair for pair in pairs if pair[0] != pair[1])}")
+    left = [path.name for path in (found / "checkpoints").iterdir() if not path.name.isdigit()]
+    if left or (found / "damaged_checkpoints").exists():
+        wrong.append(f"left over: {left or 'damaged_checkpoints'}")
+    return wrong

@@ -1,0 +1,52 @@
+"""Runs in this process, and their checkpoints compared bit by bit."""
+
+from pathlib import Path
+
+import commands
+import jax
+import numpy as np
+import tiny
+
+from xlme_jax import config as configs
+from xlme_jax import train
+from xlme_jax.training.checkpoints import Checkpoints
+
+
+def load(model_dir, data_dir, **bindings):
+    """The configuration of a tiny run."""
+    files, rest = [], []
+    for flag in configs.gin_flags(tiny.flags(model_dir, data_dir, **bindings)):
+        name, value = flag.split("=", 1)
+        (files if name == "--gin_file" else rest).append(value)
+    return configs.load(files, rest, "Train")
+
+
+def run(model_dir, data_dir, **bindings):
+    """Trains in this process; the final state on the host."""
+    config = load(model_dir, data_dir, **bindings)
+    return jax.device_get(train.train(config, configs.operative_config()))
+
+
+def saved(model_dir, step, state):
+    """State and position of a checkpoint, in the shape of a given state."""
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+    checkpoints = Checkpoints(Path(model_dir), keep=100)
+    restored = checkpoints.restore(step, abstract)
+    checkpoints.close()
+    return restored
+
+
+def assert_same_bits(left, right):
+    """Two trees of arrays are the same, bit by bit."""
+    names, left_leaves = zip(*jax.tree_util.tree_flatten_with_path(left)[0])
+    right_leaves = jax.tree.leaves(right)
+    assert len(left_leaves) == len(right_leaves) > 1
+    for name, a, b in zip(names, left_leaves, right_leaves):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), jax.tree_util.keystr(name)
+
+
+def same_metrics(found_dir, expected_dir):
+    """Each step once, and the same values but for the clock's."""
+    expected = commands.lines(expected_dir)
+    assert [line["step"] for line in expected] == list(range(1, len(expected) + 1))
+    assert commands.lines(found_dir) == expected
