@@ -48,12 +48,17 @@ _MAX_BYTES = 256 << 10  # of all files together, each as often as it is included
 _MAX_STRINGS = 1000  # side by side: gin's time is quadratic in them
 _MAX_VALUES = 100_000  # that macros and references expand to
 _MAX_SHOWN = 300  # characters of a value in an error
+_MAX_MESSAGE = 1500  # characters of the whole
 # Holds gin_configs/ beside this package.
 _ROOT = Path(__file__).resolve().parent.parent
 
 
 class ConfigError(ValueError):
     """A configuration that cannot be run, and how to mend it."""
+
+    def __init__(self, message: str):
+        """Keeps the message readable where it quotes names of thousands of characters."""
+        super().__init__(message[:_MAX_MESSAGE])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +78,8 @@ class TrainConfig:
       compute_dtype: "bfloat16", "float32", or "auto": bfloat16 on accelerators, float32 on CPUs.
       prepare: how the data is made; with `prepare_if_missing` training does so itself.
       prepare_if_missing: for data that can be made anywhere, as the embedded corpus can.
+      verify_data: compare the checksums of all prepared files before training, each process its
+        share; what is read in training is checked again by ArrayRecord.
     """
 
     model_dir: str
@@ -87,6 +94,7 @@ class TrainConfig:
     compute_dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     prepare: PrepareConfig | None = None
     prepare_if_missing: bool = False
+    verify_data: bool = True
 
     def __post_init__(self):
         if not hasattr(self.objective, "build"):
@@ -154,7 +162,7 @@ def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
             gin.parse_config_file(file)
     defined, scopes = _macros(), _scopes()
     for binding in bindings:
-        with _explained(f"--gin.{binding.replace(' = ', '=', 1)}"[:_MAX_SHOWN]):
+        with _explained(f"--gin.{binding.replace(' = ', '=', 1)}"):
             _check_source(binding)
             gin.parse_config(binding)
     for name in sorted(_macros() - defined):
@@ -364,6 +372,7 @@ def _type_name(hint: Any) -> str:
 @contextlib.contextmanager
 def _explained(source: str) -> Iterator[None]:
     """Turns errors of gin's parser into ones that say where, and what was meant."""
+    source = source[:_MAX_SHOWN].replace("\n", " ")
     try:
         yield
     except ConfigError as error:
@@ -513,9 +522,11 @@ def run_app(main: Callable[[Sequence[str]], int | None]) -> None:
     define_flags()
 
     def guarded(argv: Sequence[str]) -> int | None:
-        # Ours alone: Orbax logs dozens of lines a checkpoint. --verbosity=0 shows everybody's.
+        # Ours alone: Orbax logs dozens of lines a checkpoint, and when one cannot be written the
+        # stacks of all its threads, though it raises too. --verbosity=0 shows everybody's.
         if not flags.FLAGS["verbosity"].present:
             absl_logging.set_verbosity(absl_logging.WARNING)
+            absl_logging.get_absl_handler().addFilter(lambda r: "orbax" not in r.pathname)
         for package in _OUR_PACKAGES:
             logging.getLogger(package).setLevel(logging.INFO)
         try:

@@ -1,10 +1,12 @@
 """Pre-trains an encoder: `python -m xlme_jax.train --gin_file=gin_configs/runs/quickstart.gin`."""
 
 import contextlib
+import fcntl
 import logging
 import shlex
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +22,7 @@ from xlme_jax import config as configs
 from xlme_jax.config import TrainConfig
 from xlme_jax.data.pipeline import make_iterator
 from xlme_jax.data.preparation import PrepareConfig, is_prepared
-from xlme_jax.data.prepared import PreparedDataMissing, PreparedDataset
+from xlme_jax.data.prepared import PreparedDataError, PreparedDataMissing, PreparedDataset
 from xlme_jax.evaluation.retrieval import with_untrained
 from xlme_jax.training import loop, model_info, peers
 from xlme_jax.training import mesh as meshes
@@ -74,9 +76,9 @@ def train(
     schedule = config.optimizer.schedule(config.loop.train_steps)
     optimizer = config.optimizer.build(config.loop.train_steps)
     batches = make_iterator(dataset, streams, config.loop.seed, *meshes.batch_share(mesh))
-    model_dir = Path(config.model_dir)
     abstract = loop.abstract_state(objective, optimizer, mesh)
     info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size)
+    model_dir = Path(config.model_dir)
     run = loop.Run(
         objective,
         optimizer,
@@ -90,10 +92,11 @@ def train(
         files={"config.gin": config_text, "model-info.txt": info},
         flops_per_step=sum(objective.flops(shapes).values()),
     )
-    state = loop.train(run, stop)
-    if jax.process_index() == 0:
-        report = write_report(model_dir, shlex.join(sys.argv))
-        _log.info("Report: %s", report)
+    with _reserved(model_dir):
+        state = loop.train(run, stop)
+        if jax.process_index() == 0:
+            report = write_report(model_dir, shlex.join(sys.argv))
+            _log.info("Report: %s", report)
     return state
 
 
@@ -120,7 +123,45 @@ def _open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> Prepar
             f"prepared with a vocabulary of {dataset.vocabulary_size}. Prepare it again with the "
             "right vocabulary, or set Train.vocab_size to None."
         )
+    if config.verify_data:
+        _verify(dataset)
     return dataset
+
+
+def _verify(dataset: PreparedDataset) -> None:
+    """PreparedDataError, in all processes, if one of them finds its share of the files damaged."""
+    start, error = time.monotonic(), None
+    try:
+        checked = dataset.verify(jax.process_index(), jax.process_count())
+        seconds = time.monotonic() - start
+        _log.info("Data: %.1f MB verified in %.1f s.", checked / 1e6, seconds)
+    except PreparedDataError as found:
+        error = found
+    if jax.process_count() > 1:
+        damaged = multihost_utils.process_allgather(np.bool_(error is not None))
+        if error is None and damaged.any():
+            where = f"process {np.flatnonzero(damaged)[0]}"
+            error = PreparedDataError(f"{dataset.directory} is damaged, see the log of {where}")
+    if error is not None:
+        raise error
+
+
+@contextlib.contextmanager
+def _reserved(model_dir: Path) -> Iterator[None]:
+    """Keeps a second run out of a folder: both would write the same files."""
+    if jax.process_index() != 0:
+        yield
+        return
+    model_dir.mkdir(parents=True, exist_ok=True)
+    with open(model_dir / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"MODEL_DIR = {str(model_dir)!r} is in use by another run; end that one, or choose "
+                "another MODEL_DIR."
+            ) from None
+        yield
 
 
 def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:

@@ -141,8 +141,10 @@ def restored(folder):
 @pytest.mark.parametrize("how", ["flip", "cut"])
 @pytest.mark.parametrize(
     "file",
-    ["state/manifest.ocdbt", "state/_METADATA", "state/_sharding", "run/metadata", "files.json"]
-    + ["_CHECKPOINT_METADATA", "commit_success.txt"],
+    [
+        *("state/manifest.ocdbt", "state/_METADATA", "state/_sharding", "run/metadata"),
+        *("files.json", "_CHECKPOINT_METADATA", "commit_success.txt"),
+    ],
 )
 def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(damaged, file, how, caplog):
     folder, change = damaged
@@ -239,7 +241,7 @@ def test_a_second_damaged_checkpoint_of_a_step_does_not_displace_the_first(damag
 
 
 def test_a_warm_start_from_a_damaged_checkpoint_is_refused(damaged):
-    folder, change = damaged
+    folder, _ = damaged
     flip_in_arrays(folder, 100)
     params = abstract(state_of(0)).params
     with pytest.raises(CheckpointError, match=r"INIT_FROM: .*100 is damaged.* Choose another"):

@@ -10,12 +10,15 @@ from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.journal import Diverged
 from xlme_jax.training.loop import LoopConfig
-from xlme_jax.training.stopping import NeverStop, Stopped
+from xlme_jax.training.stopping import NEVER, NeverStop, Stopped
 
 
 @pytest.fixture(scope="module")
 def mesh():
     return meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
+
+
+TOY = Toy()
 
 
 def run(
@@ -24,8 +27,8 @@ def run(
     evaluators=(),
     batches=None,
     digest="d",
-    objective=Toy(),
-    stop=NeverStop(),
+    objective=TOY,
+    stop=NEVER,
     **settings,
 ):
     settings = {"log_every": 3, "evaluate_every": 5, "checkpoint_every": 4, **settings}
@@ -217,8 +220,8 @@ def test_a_poisoned_batch_is_skipped_and_said(tmp_path, mesh, caplog):
 def test_a_run_that_stays_poisoned_stops_and_says_where(tmp_path, mesh):
     batches = PoisonedBatches(range(6, 100))
     expected = (
-        r"Step 9: loss or gradient were NaN or infinite in 3 steps in a row \(7 to 9\); not finite: "
-        r"grad_norm, loss, monolingual/error\. Tasks .* monolingual: en 7, batch-8 1\. .*"
+        r"Step 9: loss or gradient were NaN or infinite in 3 steps in a row \(7 to 9\); not "
+        r"finite: grad_norm, loss, monolingual/error\. Tasks .* monolingual: en 7, batch-8 1\. .*"
         r"Lower Optimizer\.learning_rate .*roll_back"
     )
     with pytest.raises(Diverged, match=expected):

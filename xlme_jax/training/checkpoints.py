@@ -123,8 +123,8 @@ class Checkpoints:
           CheckpointError: this checkpoint, or the one before, could not be written.
         """
         run = dataclasses.asdict(record) | {"digests": digests.tree_digests(state)}
-        self._join_sealer()  # Orbax may now delete the checkpoint before.
         with self._write_errors(step):
+            self._wait()  # Orbax may now delete the checkpoint before: nobody must write into it.
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -169,15 +169,29 @@ class Checkpoints:
     def wait(self) -> None:
         """Waits for the writes under way; CheckpointError if they fail."""
         with self._write_errors(None):
-            self._manager.wait_until_finished()
-        self._join_sealer()
+            self._wait()
+
+    def _wait(self) -> None:
+        self._manager.wait_until_finished()
+        if self._sealer is not None:
+            self._sealer.join()
+            self._sealer = None
 
     def close(self) -> None:
         """Waits for the writes under way, and ends Orbax's threads."""
-        try:
-            self.wait()
-        finally:
-            self._manager.close()
+        with self._write_errors(None):
+            try:
+                self._wait()
+            finally:
+                self._manager.close()
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: type | None, *_: Any) -> None:
+        # A checkpoint under way is finished on errors too; what fails then is not the cause.
+        with contextlib.suppress(*([CheckpointError] if kind else [])):
+            self.close()
 
     def _seal(self, step: int) -> None:
         while self._manager.is_saving_in_progress():
@@ -189,12 +203,6 @@ class Checkpoints:
             except OSError as error:
                 # It is still good: the digests of its arrays are in it.
                 _log.warning("%s could not be sealed: %s", folder, error)
-
-    def _join_sealer(self) -> None:
-        if self._sealer is not None:
-            self._manager.wait_until_finished()
-            self._sealer.join()
-            self._sealer = None
 
     @contextlib.contextmanager
     def _write_errors(self, step: int | None) -> Iterator[None]:

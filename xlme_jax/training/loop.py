@@ -206,9 +206,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
     config = run.config
     with contextlib.ExitStack() as stack:
         stack.enter_context(sharding_rules(run.mesh))
-        checkpoints = Checkpoints(run.model_dir, config.keep_checkpoints)
-        # Closed on errors too, so that a checkpoint under way is finished.
-        stack.callback(checkpoints.close)
+        checkpoints = stack.enter_context(Checkpoints(run.model_dir, config.keep_checkpoints))
         abstract = abstract_state(run.objective, run.optimizer, run.mesh, config.seed)
         checkpoints.check(abstract, run.dataset_digest)
         if checkpoints.latest_step() is None and config.init_from is not None:

@@ -5,10 +5,13 @@ line is written whole or not at all, and a resumed run first takes back the line
 again.
 """
 
+import contextlib
+import errno
 import json
 import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +62,7 @@ class MetricsWriter:
         self.path = model_dir / METRICS_FILE
         self.last_step = _drop_after(self.path, resume_step)
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        # Imported here: reading metrics and making reports need no protobuf.
-        from tensorboardX import SummaryWriter
-
-        # purge_step has TensorBoard hide what the interrupted run wrote from that step on.
-        self._tensorboard = SummaryWriter(
-            str(model_dir / TENSORBOARD_DIRECTORY),
-            purge_step=resume_step + 1 if resume_step else 0,
-            flush_secs=10,
-        )
+        self._events = _Events(model_dir / TENSORBOARD_DIRECTORY, resume_step)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Logs everything that is known of one step.
@@ -94,11 +89,11 @@ class MetricsWriter:
             )
         numbers = {name: float(value) for name, value in values.items()}
         finite = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
-        _append(self._file, json.dumps({"step": int(step), **finite}, allow_nan=False) + "\n")
+        with _naming(self.path):
+            _append(self._file, json.dumps({"step": int(step), **finite}, allow_nan=False) + "\n")
         self.last_step = step
-        for name, value in finite.items():
-            if value is not None:
-                self._tensorboard.add_scalar(name, value, step)
+        with _naming(self.path.parent / TENSORBOARD_DIRECTORY):
+            self._events.write(step, {name: x for name, x in finite.items() if x is not None})
 
     def sync(self) -> None:
         """Waits until the lines are on the disk, so that they outlive the machine."""
@@ -112,13 +107,45 @@ class MetricsWriter:
         os.fsync(self._file)
         os.close(self._file)
         self._file = None
-        self._tensorboard.close()
+        self._events.close()
 
     def __enter__(self) -> "MetricsWriter":
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class _Events:
+    """TensorBoard's events, written at once.
+
+    tensorboardX's usual writer has a thread, which ends on a full disk and leaves whoever logs
+    waiting for it.
+    """
+
+    def __init__(self, directory: Path, resume_step: int) -> None:
+        # Imported here: reading metrics and making reports need no protobuf.
+        from tensorboardX import summary
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+
+        directory.mkdir(exist_ok=True)
+        self._scalar, self._event = summary.scalar, event_pb2.Event
+        self._writer = EventsWriter(str(directory / "events"))
+        # TensorBoard hides what an interrupted run wrote from this step on.
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._write(step=resume_step + 1 if resume_step else 0, session_log=start)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._write(step=step, summary=self._scalar(name, value))
+        self._writer.flush()
+
+    def _write(self, **fields: Any) -> None:
+        self._writer.write_event(self._event(wall_time=time.time(), **fields))
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
@@ -182,6 +209,15 @@ def _drop_after(path: Path, last_step: int) -> int:
     return max((record["step"] for record in kept), default=-1)
 
 
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Adds to an error the name of what could not be written; a descriptor has none."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
+
+
 def _append(file: int, line: str) -> None:
     """Appends one line by one system call, so that a killed process leaves no half of it."""
     data = line.encode()
@@ -189,4 +225,4 @@ def _append(file: int, line: str) -> None:
     written = os.write(file, data)
     if written != len(data):
         os.ftruncate(file, size)
-        raise OSError(f"metrics: {written} of {len(data)} bytes written (disk full?)")
+        raise OSError(errno.ENOSPC, f"{written} of {len(data)} bytes written")
