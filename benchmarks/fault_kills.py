@@ -9,21 +9,7 @@ import signal
 import time
 from typing import Any
 
-from fault_runs import (
-    EVALUATE_EVERY,
-    Command,
-    Moment,
-    Runs,
-    differences,
-    last_line,
-    look,
-    newest,
-    saving,
-    sealed,
-)
-
-# What kills aim at. A finished run still writes its report, so that must come last in a run.
-PHASES = ("start", "compile", "steps", "save", "seal", "evaluation", "report")
+from fault_runs import EVALUATE_EVERY, PHASES, Command, Moment, Runs, differences, look
 
 
 def run_kills(runs: Runs, count: int, kills: int, seeds: int, seed: int) -> dict[str, Any]:
@@ -73,8 +59,7 @@ def _one_run(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Kills one run in these phases and lets it finish; what was hit, and what is wrong."""
     name = f"kills/run-{number}"
-    shutil.rmtree(runs.work / name, ignore_errors=True)
-    (runs.work / f"{name}.log").unlink(missing_ok=True)
+    runs.forget(name)
     bindings: dict[str, Any] = {"SEED": seed}
     if any(phase.startswith("prepare") for phase in phases):
         bindings["DATA_DIR"] = str(runs.work / "kills" / f"data-{number}")
@@ -83,27 +68,29 @@ def _one_run(
     hits: list[dict[str, Any]] = []
     wrong: list[str] = []
     saved = None
+
+    def start() -> list[Command]:
+        return [runs.start(name, cached, {"start_new_session": True}, **bindings)]
+
     while phases:
         phase, begin = phases[0], saved or 0
         # With room for the kills that are left: steps are fast, and one may be hit late.
         target = begin + int(rng.random() * (runs.steps - begin) / (len(phases) + 1))
-        command = runs.start(name, cached, options={"start_new_session": True}, **bindings)
-        if not _aim(runs, command, phase, target, rng):
-            if status := command.end():
-                wrong.append(f"ended with {status} before the kill: {command.said()[-2000:]}")
-                break
-            # It was faster. Finished runs can still be killed while they start and report.
-            wrong += _resumed_wrong(command, saved, begun=True)
-            phases[0], saved = "start" if phase == "report" else "report", runs.steps
-            continue
+        try:
+            (command,), aimed = runs.aim(start, phase, target, rng)
+        except RuntimeError as error:
+            wrong.append(str(error))
+            break
         del phases[0]
+        if aimed != phase:  # It had ended, was started again, and is killed in that.
+            saved = runs.steps
         seconds = time.monotonic() - command.begin
         if phase == "prepare group":
             os.killpg(command.process.pid, signal.SIGKILL)
         command.kill()
         moment = look(command)
         wrong += _resumed_wrong(command, saved, begun=moment.begun)
-        hit = {"run": number, "seed": seed, "cached": cached, "aim": phase}
+        hit = {"run": number, "seed": seed, "cached": cached, "aim": aimed}
         hit |= {"seconds": round(seconds, 2), **dataclasses.asdict(moment)}
         hits.append({**hit, "moments": _name(moment, command, saved, runs.steps)})
         print(f"  {hits[-1]}", flush=True)
@@ -122,37 +109,6 @@ def _resumed_wrong(command: Command, saved: int | None, begun: bool) -> list[str
     found = re.search(r"Resuming from the checkpoint of step (\d+)", command.said())
     resumed = int(found.group(1)) if found else None
     return [] if resumed == saved else [f"resumed from {resumed}, newest was {saved}"]
-
-
-def _aim(runs: Runs, command: Command, phase: str, target: int, rng: random.Random) -> bool:
-    """Waits for a random moment of a phase after step `target`; False if it ends before."""
-    evaluated = -(-max(target, 1) // EVALUATE_EVERY) * EVALUATE_EVERY
-
-    folder = command.model_dir
-
-    def unsealed() -> bool:
-        step = newest(folder) or 0
-        return step >= max(target, 1) and not sealed(folder, step)
-
-    def evaluating() -> bool:
-        return max([*saving(folder), newest(folder) or 0]) >= evaluated > last_line(folder)
-
-    conditions = {
-        "start": lambda: True,
-        "compile": command.begun,
-        "steps": lambda: command.step() >= target,
-        "save": lambda: any(step >= target for step in saving(folder)),
-        "seal": unsealed,
-        "evaluation": evaluating,
-        "report": lambda: command.begun() and last_line(folder) == runs.steps,
-    }
-    spans = {**runs.seconds, "steps": 0.1, "save": 0.05, "seal": 0.0}
-    if phase.startswith("prepare"):
-        span, reached = 15.0, command.until_said("Preparing ")
-    else:
-        span, reached = spans[phase], command.until(conditions[phase])
-    moment = time.monotonic() + rng.random() * span
-    return reached and command.until(lambda: time.monotonic() >= moment)
 
 
 def _name(moment: Moment, command: Command, saved_before: int | None, steps: int) -> list[str]:

@@ -4,9 +4,11 @@ One work folder holds its gin file, the data prepared once, a compilation cache 
 nobody disturbed, one for each seed.
 """
 
+import random
+import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +17,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
 from commands import (  # noqa: E402
+    HANG,
     Command,
     Moment,
     differences,
@@ -24,14 +27,18 @@ from commands import (  # noqa: E402
     saving,
     sealed,
 )
+from tiny import free_port  # noqa: E402
 
 __all__ = [
     "EVALUATE_EVERY",
+    "HANG",
+    "PHASES",
     "REPOSITORY",
     "Command",
     "Moment",
     "Runs",
     "differences",
+    "kill_all",
     "last_line",
     "look",
     "newest",
@@ -39,6 +46,8 @@ __all__ = [
     "sealed",
 ]
 
+# What a disturbance can aim at.
+PHASES = ("start", "compile", "steps", "save", "seal", "evaluation", "report")
 EVALUATE_EVERY = 40
 
 # Lines of the log end in the middle between checkpoints, so that resumed runs have windows to
@@ -69,6 +78,14 @@ Cldr.languages = ('en', 'el')
 CldrCorpus.documents = 200
 CldrCorpus.pairs = 1_500
 """
+
+_started: list[Command] = []
+
+
+def kill_all() -> None:
+    """Ends what still runs of what any `Runs` started."""
+    for command in _started:
+        command.kill()
 
 
 class Runs:
@@ -112,28 +129,122 @@ class Runs:
         self,
         name: str,
         cached: bool = True,
-        devices: int = 1,
-        extra: Sequence[str] = (),
         options: Mapping[str, Any] = MappingProxyType({}),
         **bindings: Any,
     ) -> Command:
-        """Starts (or goes on with) the run called `name`."""
+        """Starts (or goes on with) the run called `name`, in one process on one device."""
+        return self._start(name, f"{name}.log", 1, (), cached, options, bindings)
+
+    def start_processes(
+        self, name: str, count: int, flags: Sequence[str] = (), **bindings: Any
+    ) -> list[Command]:
+        """Starts a run in so many processes, of two devices each if there are several."""
+        if count == 1:
+            return [self.start(name, **bindings)]
+        where = f"--coordinator_address=localhost:{free_port()}"
+        return [
+            self._start(
+                name,
+                f"{name}.process-{index}.log",
+                2,
+                (where, f"--num_processes={count}", f"--process_id={index}", *flags),
+                True,
+                {},
+                bindings,
+            )
+            for index in range(count)
+        ]
+
+    def _start(
+        self,
+        name: str,
+        log: str,
+        devices: int,
+        extra: Sequence[str],
+        cached: bool,
+        options: Mapping[str, Any],
+        bindings: Mapping[str, Any],
+    ) -> Command:
         model_dir = self.work / name
         model_dir.parent.mkdir(parents=True, exist_ok=True)
         flags = [*self.flags(model_dir, **bindings), *extra]
-        log = model_dir.with_name(f"{model_dir.name}.log")
-        return Command(flags, model_dir, log, devices, self.variables(cached), **options)
+        variables = self.variables(cached)
+        command = Command(flags, model_dir, self.work / log, devices, variables, **options)
+        _started.append(command)
+        return command
 
-    def reference(self, seed: int = 0, **bindings: Any) -> Path:
+    def reference(self, seed: int = 0, processes: int = 1, **bindings: Any) -> Path:
         """MODEL_DIR of the undisturbed run; makes it if it is not there, and times its parts."""
         names = "".join(f"-{name}-{value}" for name, value in sorted(bindings.items()))
-        name = f"reference-{self.steps}-{seed}{names}"
-        if last_line(self.work / name) != self.steps:
+        name = f"reference-{self.steps}-{seed}-{processes}{names}"
+        if not (self.work / name / "report.html").exists():
             print(f"Undisturbed run: {name}", flush=True)
-            command = self.start(name, SEED=seed, **bindings)
-            self.time(command)
-            command.finish()
+            commands = self.start_processes(name, processes, SEED=seed, **bindings)
+            self.time(commands[0])
+            for command in commands:
+                command.finish()
         return self.work / name
+
+    def forget(self, name: str) -> None:
+        """Removes a run and its logs."""
+        shutil.rmtree(self.work / name, ignore_errors=True)
+        for log in (self.work / name).parent.glob(f"{Path(name).name}.*log"):
+            log.unlink()
+
+    def aim(
+        self, start: Callable[[], list[Command]], phase: str, target: int, rng: random.Random
+    ) -> tuple[list[Command], str]:
+        """Starts a run and waits for a random moment of a phase.
+
+        Args:
+          start: starts its processes.
+          phase: one of `PHASES`, "prepare" or "prepare group".
+          target: step after which the phase is to be met.
+          rng: of the moment.
+
+        Returns:
+          The processes, and the phase. A run that was faster, and has ended well, is started again:
+          finished runs too can be disturbed while they report or start.
+
+        Raises:
+          RuntimeError: a process ended badly before the moment came.
+        """
+        for attempt in (phase, "report", "start"):
+            commands = start()
+            if self._reach(commands[0], attempt, target, rng):
+                return commands, attempt
+            if any(command.end() for command in commands):
+                raise RuntimeError(f"ended by itself: {[c.said()[-2000:] for c in commands]}")
+        raise RuntimeError("it always ends before it can be disturbed")
+
+    def _reach(self, command: Command, phase: str, target: int, rng: random.Random) -> bool:
+        """Waits for a random moment of a phase; False if the process ends before."""
+        folder = command.model_dir
+        evaluated = -(-max(target, 1) // EVALUATE_EVERY) * EVALUATE_EVERY
+
+        def unsealed() -> bool:
+            step = newest(folder) or 0
+            return step >= max(target, 1) and not sealed(folder, step)
+
+        def evaluating() -> bool:
+            return max([*saving(folder), newest(folder) or 0]) >= evaluated > last_line(folder)
+
+        conditions = {
+            "start": lambda: True,
+            "compile": command.begun,
+            "steps": lambda: command.step() >= target,
+            "save": lambda: any(step >= target for step in saving(folder)),
+            "seal": unsealed,
+            "evaluation": evaluating,
+            "report": lambda: command.begun() and last_line(folder) == self.steps,
+        }
+        if phase.startswith("prepare"):
+            span, reached = 15.0, command.until_said("Preparing ")
+        else:
+            spans = {**self.seconds, "steps": 0.1, "save": 0.05, "seal": 0.0}
+            span, reached = spans[phase], command.until(conditions[phase])
+        moment = time.monotonic() + rng.random() * span
+        return reached and command.until(lambda: time.monotonic() >= moment)
 
     def time(self, command: Command) -> None:
         """Follows a command and notes how long its parts take."""

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from fault_kills import run_kills
-from fault_runs import REPOSITORY, Runs
+from fault_runs import REPOSITORY, Runs, kill_all
+from fault_signals import run_signals
 
 
 def main() -> int:
@@ -28,15 +29,28 @@ def main() -> int:
     kills = _add(
         commands,
         "kills",
-        lambda a: run_kills(_runs(a), a.runs, a.kills, a.seeds, a.seed),
+        lambda runs, a: run_kills(runs, a.runs, a.kills, a.seeds, a.seed),
         "SIGKILL at random moments of every phase; the runs end bit-identical.",
     )
     kills.add_argument("--runs", type=int, default=10)
     kills.add_argument("--kills", type=int, default=50)
     kills.add_argument("--seeds", type=int, default=2, help="Undisturbed runs to compare with.")
+    signals = _add(
+        commands,
+        "signals",
+        lambda runs, a: run_signals(runs, a.single, a.double, a.peers, a.seed),
+        "SIGTERM and SIGINT at random moments, in one process and in two; and peers that die.",
+    )
+    signals.add_argument("--single", type=int, default=20, help="Signals to one process.")
+    signals.add_argument("--double", type=int, default=10, help="Signals to runs of two.")
+    signals.add_argument("--peers", type=int, default=6, help="Processes of two to kill.")
     arguments = parser.parse_args()
     begin = time.monotonic()
-    found = arguments.action(arguments)
+    runs = Runs(arguments.work, arguments.steps)
+    try:
+        found = arguments.action(runs, arguments)
+    finally:
+        kill_all()
     found = {
         "command": " ".join(sys.argv),
         "commit": _commit(),
@@ -56,7 +70,10 @@ class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpF
 
 
 def _add(
-    commands: Any, name: str, action: Callable[[argparse.Namespace], dict[str, Any]], text: str
+    commands: Any,
+    name: str,
+    action: Callable[[Runs, argparse.Namespace], dict[str, Any]],
+    text: str,
 ) -> argparse.ArgumentParser:
     """A subcommand with the options that all have."""
     parser = commands.add_parser(name, help=text, description=text, formatter_class=_Help)
@@ -66,10 +83,6 @@ def _add(
     parser.add_argument("--steps", type=int, default=240, help="Steps of a run.")
     parser.add_argument("--seed", type=int, default=0, help="Of the random moments.")
     return parser
-
-
-def _runs(arguments: argparse.Namespace) -> Runs:
-    return Runs(arguments.work, arguments.steps)
 
 
 def _commit() -> str:
