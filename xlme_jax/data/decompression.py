@@ -23,7 +23,6 @@ from typing import IO, Any, BinaryIO
 import zstandard
 
 _BLOCK_BYTES = 1 << 18
-_INPUT_BYTES = 1 << 13
 # The largest window is that of `zstd --long=31`; xz is allowed as much.
 _WINDOW_BYTES = 1 << 31
 # Text shrinks tenfold, the same line over and over ten-thousandfold. Nobody has a gigabyte of that.
@@ -82,7 +81,7 @@ def _inflated_blocks(start: bytes, raw: IO[bytes], compression: _Compression) ->
     """
     stream, data = None, start
     while True:
-        # xz and bz2 keep back what would make a block too long.
+        # What would make a block too long, xz and bz2 keep back and zlib leaves over.
         if not data and getattr(stream, "needs_input", True):
             data = raw.read(compression.input_bytes)
             if not data:
@@ -94,10 +93,10 @@ def _inflated_blocks(start: bytes, raw: IO[bytes], compression: _Compression) ->
             stream = compression.decompressor()
         block = (
             stream.decompress(data, _BLOCK_BYTES)
-            if hasattr(stream, "needs_input")
+            if compression.can_limit
             else stream.decompress(data)
         )
-        data = b""
+        data = getattr(stream, "unconsumed_tail", b"")
         if stream.eof:
             data, stream = stream.unused_data, None
         for i in range(0, len(block), _BLOCK_BYTES):
@@ -115,15 +114,16 @@ class _Compression:
         magic: What files begin with.
         decompressor: Makes an object for one stream.
         check: The command that checks a file.
-        input_bytes: What to decompress at a time. This bounds memory for zlib (1,000-fold) and zstd
-            (30,000-fold), which give out all at once; bz2 expands a million-fold.
+        can_limit: The decompressor takes a limit of what to give out; bz2 expands a million-fold.
+        input_bytes: What to decompress at a time. For zstd this bounds memory (30,000-fold).
     """
 
     suffixes: tuple[str, ...]
     magic: re.Pattern[bytes]
     decompressor: Callable[[], Any]
     check: str
-    input_bytes: int = _INPUT_BYTES
+    can_limit: bool = True
+    input_bytes: int = 1 << 13
 
 
 _COMPRESSIONS = (
@@ -141,26 +141,28 @@ _COMPRESSIONS = (
         re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
         lambda: zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompressobj(),
         "zstd -t",
+        can_limit=False,
         input_bytes=1 << 9,
     ),
-    _Compression((".bz2",), re.compile(rb"BZh[1-9]"), bz2.BZ2Decompressor, "bzip2 -t"),
+    _Compression(
+        (".bz2",), re.compile(rb"BZh[1-9](?:1AY&|\x17rE8)"), bz2.BZ2Decompressor, "bzip2 -t"
+    ),
 )
 # bz2 reports damage as a bare OSError, and a disk that fails is best met by a new copy, too.
 _DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError, zipfile.BadZipFile)
 
 
 def _compression_of(start: bytes, name: str) -> _Compression | None:
-    """Tells the compression by the file's first bytes, or by its name where they say nothing."""
-    if not start:
-        return None
+    """Tells the compression by the file's first bytes."""
     if start.startswith(b"PK\x03\x04"):
         raise DataError(
             f"{name}: this is a zip archive, not a text file; name OPUS archives like "
             "`en-sw.txt.zip` and list them as bitext, and unpack any other"
         )
-    for compression in _COMPRESSIONS:
-        if compression.magic.match(start):
-            return compression
+    return next((c for c in _COMPRESSIONS if c.magic.match(start)), None)
+
+
+def _compression_by_name(name: str) -> _Compression | None:
     suffix = Path(name).suffix.lower()
     return next((c for c in _COMPRESSIONS if suffix in c.suffixes), None)
 
@@ -184,11 +186,14 @@ def decompressed_blocks(raw: IO[bytes], name: str, allowance: Allowance) -> Iter
     compression = None
     try:
         start = raw.read(8)
-        compression = _compression_of(start, name)
+        if start:
+            compression = _compression_of(start, name) or _compression_by_name(name)
         blocks = (
             _inflated_blocks(start, raw, compression) if compression else _plain_blocks(start, raw)
         )
         for block in blocks:
+            if compression and not size and _compression_of(block, name):
+                raise DataError(f"{name}: compressed twice; decompress it once")
             lines += block.count(b"\n")
             size += len(block)
             allowance.use(len(block), name)

@@ -26,7 +26,7 @@ _MAX_SEGMENT_CHARS = MAX_LINE_BYTES
 _DECLARED_ENCODING = re.compile(rb"<\?xml[^>]*encoding\s*=\s*[\"']([\w.:-]+)")
 _ASCII = rb"""<seg>+abc-~{x~ &amp; "\u0041\x41"="""
 # Bounds for what expat keeps: a tag or comment that does not end, open elements, and names.
-_MAX_TOKEN_BYTES = 4 << 20
+_MAX_TOKEN_BYTES = 1 << 20
 _MAX_DEPTH = 1000
 _MAX_NAMES = 10_000
 # XML 1.0 allows no control characters, so one would end parsing; files in use have them anyway.
@@ -92,7 +92,11 @@ def _encoding(start: bytes, name: str) -> str:
     try:
         known = codecs.lookup(encoding).name
         # Python's codecs also decode zlib, escapes of Python strings and domain names.
-        unfit = _ASCII.decode(encoding).encode() != _ASCII
+        decoded = {
+            _ASCII.decode(encoding),
+            codecs.getincrementaldecoder(encoding)("replace").decode(_ASCII, True),
+        }
+        unfit = decoded != {_ASCII.decode("ascii")}
     except (LookupError, ValueError):
         unfit = True
     if unfit:

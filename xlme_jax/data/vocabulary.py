@@ -245,8 +245,10 @@ def train_vocabulary(
 
     Raises:
       VocabularyError: If there is no text, or too little for ``size`` (says what is possible).
+      Exception: What reading ``texts`` raises.
     """
     output = io.BytesIO()
+    ended: list[BaseException] = []
     if size < 8:
         raise VocabularyError(
             f"A vocabulary of {size} ids has no room for pieces; ask for at least a few hundred."
@@ -257,7 +259,7 @@ def train_vocabulary(
         )
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_sentences(texts),
+            sentence_iterator=_keeping_error(_sentences(texts), ended),
             model_writer=output,
             model_type="unigram",
             vocab_size=size - 2,
@@ -275,6 +277,8 @@ def train_vocabulary(
             minloglevel=2,
         )
     except RuntimeError as error:
+        if ended:
+            raise ended[0] from None
         raise _friendlier(error, size) from error
     vocabulary = Vocabulary(output.getvalue())
     if vocabulary.size < size and not allow_smaller:
@@ -300,6 +304,15 @@ def write_vocabulary(vocabulary: Vocabulary, path: str | os.PathLike[str]) -> No
         os.replace(partial, file)
     except OSError:
         partial.unlink(missing_ok=True)
+        raise
+
+
+def _keeping_error(texts: Iterable[str], ended: list[BaseException]) -> Iterable[str]:
+    """Passes texts on; SentencePiece turns what ends them early into a RuntimeError of its own."""
+    try:
+        yield from texts
+    except BaseException as error:
+        ended.append(error)
         raise
 
 

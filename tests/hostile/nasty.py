@@ -1,0 +1,498 @@
+"""A corpus of files that upset readers, made when it is asked for, and what is to come of each.
+
+The tables map a name to the content and to what the error must say; None: there is none.
+"""
+
+import bz2
+import functools
+import gzip
+import io
+import lzma
+import os
+import stat
+import struct
+import warnings
+import zipfile
+
+import zstandard
+
+COMPRESS = {
+    "txt": lambda data: data,
+    "gz": lambda data: gzip.compress(data, mtime=0),
+    "xz": lzma.compress,
+    "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+    "bz2": bz2.compress,
+}
+COMPRESSED = sorted(set(COMPRESS) - {"txt"})
+
+PLAIN = "One line.\nTwo söz.\n\nThree 語 lines.\n\nFour.\n".encode()
+BITEXT = {
+    "en": "One line.\nTwo wörds.\n\nFour, 語.\nFive\r\n".encode(),
+    "sw": "Mstari mmoja.\nManeno mawili.\nTatu\nNne, 語.\nTano\r\n".encode(),
+}
+TSV = "One line.\tMstari mmoja.\t0.9\nTwo\tMbili\n\nThree 語\tTatu\r\nfour\n".encode()
+TMX_HEAD = b'<?xml version="1.0" encoding="UTF-8"?>\n'
+
+
+def tmx(*units, head=TMX_HEAD):
+    return head + b'<tmx version="1.4"><body>' + b"".join(units) + b"</body></tmx>\n"
+
+
+def unit(first=b"One.", second=b"Moja."):
+    return (
+        b'<tu tuid="1"><tuv xml:lang="en"><seg>%b</seg></tuv>'
+        b'<tuv xml:lang="sw"><prop>x</prop><seg>%b</seg></tuv></tu>' % (first, second)
+    )
+
+
+TMX = tmx(unit(), unit("Caf\u00e9 &amp; <ph x='1'/>語.".encode(), b"<bpt>{</bpt>Mkahawa."), unit())
+
+# --- Text, as a whole file in CC-100's layout, or one side of a pair of files ---
+
+TEXTS = {
+    "empty": (b"", "no text in this file"),
+    "only line ends": (b"\n\r\n\n", "no text in this file"),
+    "only blank lines": (b" \n\t\n \r\n\x0c\n", "no text in this file"),
+    "only NUL": (b"\0" * 1000, "no text in this file"),
+    "only a byte order mark": (b"\xef\xbb\xbf", "no text in this file"),
+    "only unseen characters": ("\u2028\u0085\ufeff\n".encode(), "no text in this file"),
+    "UTF-8 byte order mark": (b"\xef\xbb\xbftext\n", None),
+    "two byte order marks": (b"\xef\xbb\xbf\xef\xbb\xbftext\n", None),
+    "byte order mark inside": (b"text\n\xef\xbb\xbftext\n", None),
+    "UTF-16 little": ("text\n".encode("utf-16"), "UTF-16 text.*iconv"),
+    "UTF-16 big": (b"\xfe\xff\0t\0\n", "UTF-16 text.*iconv"),
+    "UTF-16 without mark": ("text\n".encode("utf-16-le"), None),
+    "UTF-32": ("text\n".encode("utf-32"), "UTF-16 text.*iconv"),
+    "CRLF": (b"one\r\ntwo\r\n\r\nthree\r\n", None),
+    "lone CR": (b"one\rtwo\r\rthree\r", None),
+    "CR before CRLF": (b"one\r\r\ntwo\r\n", None),
+    "no final line end": (b"one\ntwo", None),
+    "final CR": (b"one\ntwo\r", None),
+    "NUL inside": (b"on\0e\n\0\ntw\0o\n", None),
+    "all control characters": (bytes(range(32)) + b"text\x7f\n", None),
+    "C1 control characters": ("".join(map(chr, range(0x7F, 0xA0))).encode() + b"text\n", None),
+    "Latin-1": ("caf\xe9\n".encode("latin-1") + b"text\n", None),
+    "CESU surrogates": (b"\xed\xa0\xbd\xed\xb8\x80\ntext\n", None),
+    "lone surrogate": (b"a\xed\xa0\x80b\ntext\n", None),
+    "overlong": (b"\xc0\xaf\xe0\x80\xaf\ntext\n", None),
+    "beyond Unicode": (b"\xf4\x90\x80\x80 \xf8\x88\x80\x80\x80\ntext\n", None),
+    "cut character": ("text\nsö".encode()[:-1], None),
+    "continuation bytes": (b"\x80" * 5000 + b"\ntext\n", None),
+    "right to left": ("\u202eשלום\u202c \u2067مرحبا\u2069\n".encode(), None),
+    "zero width": ("a\u200bb\u200c\u200d\u2060c\n".encode(), None),
+    "line separators": ("a\u2028b\u2029c\u0085d\u000be\u000cf\x1cg\n".encode(), None),
+    "combining": ("e" + "\u0301" * 5000 + "\n", None),
+    "noncharacters": ("a\ufffe\uffff\U0010ffff\n".encode(), None),
+    "binary": (bytes(range(256)) * 40 + b"\ntext\n", None),
+    "a zip": (b"PK\x03\x04 and so on\n", "this is a zip archive"),
+    "line of 3 MB": (b"x" * (3 << 20) + b"\ntext\n", None),
+    "line of spaces": (b"a\n" + b" " * (3 << 20) + b"b\ntext\n", None),
+    "many line ends": (b"\n" * 100_000 + b"text\n", None),
+}
+TEXTS = {
+    name: (text.encode() if isinstance(text, str) else text, error)
+    for name, (text, error) in TEXTS.items()
+}
+
+TSVS = {
+    "no columns": (b"one\ntwo\n", "none of its 2 lines has 2 tab-separated"),
+    "too few columns": (b"one\ttwo\nthree\n", None),
+    "too many columns": (b"one\ttwo" + b"\tx" * 50_000 + b"\n", None),
+    "only tabs": (b"\t\t\t\n", None),
+    "quotes": (b'"one\ttwo\n"\n', None),
+    "empty sides": (b"\tone\ntwo\t\n\t\n", None),
+    "column of NUL": (b"\0\tone\n", None),
+    "column with CR": (b"a\rb\tc\rd\r\n", None),
+}
+
+# --- Compressed files ---
+
+
+def damaged_archives(suffix):
+    """Name and content: valid text, cut and changed at every kind of place."""
+    data = "".join(f"line {i * i}\n" for i in range(3000)).encode()
+    whole = COMPRESS[suffix](data)
+    length = len(whole)
+    for kept in (1, 3, 7, 8, 9, 20, length // 2, length - 12, length - 8, length - 4, length - 1):
+        yield f"{kept} bytes kept", whole[:kept]
+    for place in (0, 2, 4, 6, 10, length // 2, length - 9, length - 5, length - 1):
+        changed = bytearray(whole)
+        changed[place] ^= 0xFF
+        yield f"byte {place} changed", bytes(changed)
+    yield "without its first half", whole[length // 2 :]
+    yield "garbage behind", whole + b"\xa5garbage" * 9
+    yield "short garbage behind", whole + b"x"
+    yield "text behind", whole + data
+    yield "second stream cut", whole + whole[: length // 2]
+    yield "another kind behind", whole + COMPRESS["xz" if suffix == "gz" else "gz"](data)
+    yield "compressed twice", COMPRESS[suffix](whole)
+    yield "empty streams", COMPRESS[suffix](b"") * 2000
+    yield "NUL behind", whole + bytes(5000)
+    yield "only NUL", bytes(1000)
+
+
+def multi_stream(suffix):
+    """Text in streams that end anywhere, one in the middle of a character."""
+    parts = [b"one\n", b"", "s\u00f6".encode()[:2], "s\u00f6z\n".encode()[2:]]
+    return b"".join(map(COMPRESS[suffix], parts)), "one\nsöz\n"
+
+
+def bomb(suffix, megabytes, unit=b"\0"):
+    """So many megabytes of one byte, compressed."""
+    compressor = {
+        "gz": lambda: _gzip_object(),
+        "xz": lambda: lzma.LZMACompressor(preset=0),
+        "zst": lambda: zstandard.ZstdCompressor(level=1).compressobj(),
+        "bz2": lambda: bz2.BZ2Compressor(9),
+    }[suffix]()
+    block = unit * (1 << 20)
+    blocks = [compressor.compress(block) for _ in range(megabytes)]
+    return b"".join([*blocks, compressor.flush()])
+
+
+def _gzip_object():
+    import zlib
+
+    return zlib.compressobj(9, wbits=31)
+
+
+# --- What is no regular file ---
+
+
+def odd_files(folder, name):
+    """Makes things called `name` that cannot be read, each in a folder of its own.
+
+    Returns:
+        {what it is: path}
+    """
+    paths = {}
+    for what in ("folder", "broken link", "circle of links", "named pipe", "link to a device"):
+        place = folder / what
+        place.mkdir(parents=True)
+        path = paths[what] = place / name
+        if what == "folder":
+            path.mkdir()
+        elif what == "named pipe":
+            os.mkfifo(path)
+        else:
+            path.symlink_to(
+                {"broken link": "absent", "circle of links": name, "link to a device": "/dev/zero"}[
+                    what
+                ]
+            )
+    return paths
+
+
+# --- Zips ---
+
+
+def make_zip(*members, method=zipfile.ZIP_DEFLATED):
+    """Members are (name, content) or (ZipInfo, content); names may repeat."""
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names that repeat
+        with zipfile.ZipFile(file, "w", method) as archive:
+            for name, data in members:
+                archive.writestr(name, data)
+    return file.getvalue()
+
+
+PAIR = [(f"A.en-sw.{language}", data) for language, data in BITEXT.items()]
+
+
+def _link(name, target):
+    info = zipfile.ZipInfo(name)
+    info.create_system = 3
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    return info, target
+
+
+def _encrypted():
+    """Sets the flag that says so; the content would be garbage."""
+    data = bytearray(make_zip(*PAIR))
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        place = data.find(signature)
+        while place >= 0:
+            data[place + offset] |= 1
+            place = data.find(signature, place + 1)
+    return bytes(data)
+
+
+def _wrong_size(size):
+    """Says of every member that it has `size` bytes."""
+    data = bytearray(make_zip(*PAIR))
+    place = data.find(b"PK\x01\x02")
+    while place >= 0:
+        data[place + 24 : place + 28] = struct.pack("<I", size)
+        place = data.find(b"PK\x01\x02", place + 1)
+    return bytes(data)
+
+
+def overlapping(count, megabytes):
+    """`count` pairs of members that all are the same compressed bytes.
+
+    Made from a zip with one member, by listing it again and again under other names.
+    """
+    with io.BytesIO(make_zip(("00000.en", b"a\n" * (megabytes << 19)))) as file:
+        with zipfile.ZipFile(file) as archive:
+            archive.getinfo("00000.en")
+        data = file.getvalue()
+    start = data.find(b"PK\x01\x02")
+    end = data.find(b"PK\x05\x06")
+    entry = data[start:end]
+    entries = [
+        entry.replace(b"00000.en", b"%05d.%b" % (i, language))
+        for i in range(count)
+        for language in (b"en", b"sw")
+    ]
+    directory = b"".join(entries)
+    tail = struct.pack(
+        "<4s4H2LH", b"PK\x05\x06", 0, 0, len(entries), len(entries), len(directory), start, 0
+    )
+    return data[:start] + directory + tail
+
+
+@functools.cache
+def zips():
+    """{name: (content, what the error says)}"""
+    whole = make_zip(*PAIR)
+    en, sw = PAIR
+    nested = make_zip(("inner.zip", whole))
+    return {
+        "valid": (whole, None),
+        "stored": (make_zip(*PAIR, method=zipfile.ZIP_STORED), None),
+        "empty file": (b"", "cannot be read as a zip archive"),
+        "no members": (make_zip(), r"no files \*\.en and \*\.sw.*it holds nothing"),
+        "text": (PLAIN, "cannot be read as a zip archive"),
+        "encrypted": (_encrypted(), "encrypted"),
+        "bzip2 inside": (make_zip(*PAIR, method=zipfile.ZIP_BZIP2), "compressed by method 12"),
+        "LZMA inside": (make_zip(*PAIR, method=zipfile.ZIP_LZMA), "compressed by method 14"),
+        "size too small": (_wrong_size(5), "truncated or damaged"),
+        "size too large": (_wrong_size(1 << 31), None),
+        "path upwards": (make_zip(("../../../x.en", en[1]), ("../../../x.sw", sw[1])), None),
+        "absolute path": (make_zip(("/etc/x.en", en[1]), ("/etc/x.sw", sw[1])), None),
+        "backslashes": (make_zip(("..\\x.en", en[1]), ("..\\x.sw", sw[1])), None),
+        "link": (make_zip(_link("A.en-sw.en", "/etc/passwd"), sw), "is a link to another file"),
+        "link elsewhere": (make_zip(_link("README", "/etc/passwd"), en, sw), None),
+        "member twice": (make_zip(en, sw, en), "both the text of one language"),
+        "language twice": (
+            make_zip(en, sw, (f"{en[0]}.gz", gzip.compress(en[1]))),
+            "both the text of one language",
+        ),
+        "case differs": (make_zip(en, sw, ("A.en-sw.EN", en[1])), "both the text of one language"),
+        "nested": (nested, r"no files \*\.en.*inner\.zip"),
+        "zip as a member": (make_zip((en[0], whole), sw), "this is a zip archive"),
+        "one half": (make_zip(en), r"no files \*\.en and \*\.sw"),
+        "folders": (make_zip(("x.en/", b""), ("x.sw/", b"")), r"no files \*\.en"),
+        "control characters in names": (
+            make_zip(("\x1b[31m\n", b"")),
+            r"it holds \ufffd\[31m\ufffd\. Use",
+        ),
+        "long name": (make_zip(("x" * 60_000, b"")), "it holds x{100}\\.{4} Use"),
+        "many members": (make_zip(*((f"{i}.xx", b"") for i in range(5000))), r"no files \*\.en"),
+        "nothing behind the start": (whole[:30], "cannot be read as a zip archive"),
+        "directory cut": (whole[:-30], "cannot be read as a zip archive"),
+        "garbage in front": (b"garbage" * 9 + whole, None),
+        "garbage behind": (whole + b"garbage", None),
+        "compressed member": (make_zip((f"{en[0]}.gz", gzip.compress(en[1])), sw), None),
+    }
+
+
+# --- TMX ---
+
+_SUBSET = b"%b<!DOCTYPE tmx [%b]>\n"
+_LAUGHS = b'<!ENTITY a "ha">' + b"".join(
+    b'<!ENTITY %c "%b">' % (c, b"&%c;" % (c - 1) * 10) for c in range(ord("b"), ord("k"))
+)
+_NO_ENCODINGS = ["zlib", "bz2", "hex", "rot13", "base64", "undefined", "idna", "punycode", "utf-7"]
+_NO_ENCODINGS += ["unicode_escape", "raw_unicode_escape", "utf-32", "cp037", "x" * 80]
+TMXS = {
+    "valid": (TMX, None),
+    "empty": (b"", "this file is empty"),
+    "text": (PLAIN, r"x\.tmx:1: not well-formed"),
+    "billion laughs": (
+        tmx(unit(b"&j;"), head=_SUBSET % (TMX_HEAD, _LAUGHS)),
+        "internal DTD, refused",
+    ),
+    "external entity": (
+        tmx(unit(b"&e;"), head=_SUBSET % (TMX_HEAD, b'<!ENTITY e SYSTEM "file:///etc/passwd">')),
+        "internal DTD, refused",
+    ),
+    "parameter entity": (
+        tmx(unit(), head=_SUBSET % (TMX_HEAD, b'<!ENTITY % e SYSTEM "http://localhost:9/"> %e;')),
+        "internal DTD, refused",
+    ),
+    "empty internal DTD": (tmx(unit(), head=_SUBSET % (TMX_HEAD, b"")), "internal DTD, refused"),
+    "external DTD": (
+        tmx(unit(b"&unknown;"), head=TMX_HEAD + b'<!DOCTYPE tmx SYSTEM "http://localhost:9/">'),
+        None,
+    ),
+    "unknown entity": (tmx(unit(b"&unknown;")), "undefined entity"),
+    "surrogate by number": (tmx(unit(b"&#xD800;")), "invalid character number"),
+    "NUL by number": (tmx(unit(b"&#0;")), "invalid character number"),
+    "unseen characters by number": (
+        tmx(unit(b"&#x85;&#xfeff;a&#x2028;&#x7f;&#x9b;b"), unit(b"&#xfeff;")),
+        None,
+    ),
+    "UTF-16": (TMX.decode().replace("UTF-8", "UTF-16").encode("utf-16"), None),
+    "UTF-16 cut": (TMX.decode().encode("utf-16")[:-31], "not well-formed"),
+    "says UTF-16": (TMX.replace(b"UTF-8", b"UTF-16"), "encoding 'UTF-16' is unknown"),
+    **{
+        f"says {encoding}": (
+            TMX.replace(b"UTF-8", encoding.encode()),
+            f"encoding '{encoding}' is unknown",
+        )
+        for encoding in _NO_ENCODINGS
+    },
+    "escapes as text": (tmx(unit(rb"\ud800 \x00")), None),
+    "wrong encoding": (TMX.replace(b"UTF-8", b"ASCII"), None),
+    "namespace": (
+        TMX.replace(b"<tmx ", b'<tmx xmlns="http://www.lisa.org/tmx14" '),
+        None,
+    ),
+    "prefix": (
+        tmx(unit()).replace(b"</", b"</t:").replace(b"<t", b"<t:t").replace(b"t:t:", b"t:"),
+        "not well-formed|no translation unit",
+    ),
+    "no tuv": (tmx(b"<tu></tu>", b"<tu/>"), "no translation unit in both en and sw"),
+    "one tuv": (tmx(b'<tu><tuv lang="en"><seg>a</seg></tuv></tu>'), "its languages are en$"),
+    "no seg": (tmx(b'<tu><tuv lang="en"/><tuv lang="sw"/></tu>'), "no translation unit in both"),
+    "no language": (tmx(b"<tu><tuv><seg>a</seg></tuv></tu>"), "no translation unit in both"),
+    "long language": (
+        tmx(b'<tu><tuv lang="%b"><seg>a</seg></tuv></tu>' % (b"x" * 500_000)),
+        r"its languages are x{100}\.\.\.$",
+    ),
+    "seg outside": (tmx(b"<seg>a</seg>", unit()), None),
+    "seg in seg": (tmx(unit(b"a<seg>b</seg>c")), None),
+    "tu in tu": (tmx(b"<tu>%b</tu>" % unit(), unit()), None),
+    "tuv in tuv": (tmx(unit(b'a</seg><tuv lang="sw"><seg>b</seg></tuv><seg>c')), None),
+    "control characters": (tmx(unit(b"a\x01\x02\0b", b"c\x7f")), None),
+    "invalid bytes": (tmx(unit(b"a\xff\xed\xa0\x80"), unit()), None),
+    "long segment": (tmx(unit(b"x" * (3 << 20)), unit()), None),
+    "CDATA": (tmx(unit(b"<![CDATA[a <b> & c]]>")), None),
+    "deep": (tmx(b"<a>" * 200_000), "more than 1,000 deep"),
+    "deep enough": (tmx(b"<a>" * 900 + b"</a>" * 900, unit()), None),
+    "long comment": (tmx(b"<!--%b-->" % (b"x" * (5 << 20)), unit()), "a tag or comment of more"),
+    "long attribute": (tmx(b'<a b="%b"/>' % (b"x" * (5 << 20)), unit()), "a tag or comment"),
+    "many names": (
+        tmx(b"".join(b"<a%d/>" % i for i in range(60_000)), unit()),
+        "more than 10,000 names",
+    ),
+    "many attributes": (
+        tmx(b"".join(b'<a b%d=""/>' % i for i in range(60_000)), unit()),
+        "more than 10,000 names",
+    ),
+    "attribute twice": (tmx(b'<a b="" b=""/>', unit()), "duplicate attribute"),
+    "two roots": (TMX + TMX.removeprefix(TMX_HEAD), "junk after document element"),
+    "cut": (TMX[:-20], "not well-formed"),
+    "declaration late": (b" " + TMX, "not well-formed"),
+    "long declaration": (
+        b"<?xml " + b" " * (2 << 20) + b'version="1.0"?><tmx/>',
+        "a tag or comment of more",
+    ),
+}
+
+# --- Gin files, to be read after those of a model and of tests/tiny.gin ---
+
+GINS = {
+    "empty": (b"", None),
+    "valid": (b"SEED = 7\nEncoder.dropout = 0.1\n", None),
+    "UTF-8 byte order mark": (b"\xef\xbb\xbfSEED = 7\n", None),
+    "CRLF": (b"SEED = 7\r\nTRAIN_STEPS = 30\r\n", None),
+    "block": (b"Encoder:\n  dropout = 0.1\n", None),
+    "block without content": (b"Encoder:\n", "Expected indentation"),
+    "block, badly indented": (b"Encoder:\n    dropout = 0.1\n  max_length = 3\n", "unindent"),
+    "binary": (bytes(range(128, 256)), "no text in UTF-8"),
+    "NUL": (b"SEED = 7\0\0\n", "x.gin"),
+    "NUL alone": (bytes(100), "x.gin"),
+    "UTF-16": ("SEED = 7\n".encode("utf-16"), "no text in UTF-8"),
+    "Latin-1": (b"# caf\xe9\nSEED = 7\n", "no text in UTF-8"),
+    "surrogate": (b"DATA_DIR = '\xed\xa0\x80'\n", "no text in UTF-8"),
+    "zip": (b"PK\x03\x04\x14\0\0\0", "x.gin"),
+    "too large": (b"# x\n" * 100_000, "more than 262,144 bytes"),
+    "long line": (b"DATA_DIR = '" + b"x" * 200_000 + b"'\n", None),
+    "long name": (b"x" * 200_000 + b" = 1\n", None),
+    "long wrong name": (b"Encoder." + b"x" * 200_000 + b" = 1\n", "doesn't have a parameter"),
+    "long wrong value": (b"TRAIN_STEPS = '" + b"x" * 200_000 + b"'\n", "Loop.train_steps = 'xx"),
+    "many strings": (b"DATA_DIR = (" + b"'' " * 50_000 + b")\n", "strings side by side"),
+    "many brackets": (b"SEED = " + b"(" * 50_000, r"nested too deep|not closed|too many nested"),
+    "deep brackets": (
+        b"SEED = " + b"[" * 5000 + b"]" * 5000 + b"\n",
+        "nested too deep|too many nested",
+    ),
+    "closed brackets": (b"SEED = " + b"[" * 90 + b"]" * 90 + b"\n", "Loop.seed = "),
+    "open string": (b"DATA_DIR = '''x\n", "not closed|unterminated"),
+    "huge integer": (b"SEED = " + b"9" * 10_000 + b"\n", "Failed to parse token"),
+    "large integer": (b"SEED = " + b"9" * 30 + b"\n", "Loop.seed = 9.*fit 64 bits"),
+    "hexadecimal": (b"SEED = 0x" + b"f" * 10_000 + b"\n", r"Loop.seed = \(too large to show\)"),
+    "negative": (b"SEED = -" + b"9" * 30 + b"\n", "fit 64 bits"),
+    "integer for a float": (b"Encoder.dropout = " + b"9" * 400 + b"\n", "expected float|fit 64"),
+    "infinite": (b"Optimizer.learning_rate = 1e400\n", "Optimizer.learning_rate = inf.*finite"),
+    "minus infinity": (b"Optimizer.eps = -1e400\n", "Optimizer.eps = -inf.*finite"),
+    "infinite in a list": (b"Masking.split = (1e400, 0, 0)\n", r"Masking.split\[0\] = inf"),
+    "nan": (b"Optimizer.eps = nan\n", "Failed to parse token 'nan'"),
+    "complex": (b"SEED = 1j\n", "Loop.seed = 1j: expected int"),
+    "bytes": (b"DATA_DIR = b'x'\n", "expected str"),
+    "NUL in a string": (b"DATA_DIR = 'a\\0b'\n", "without NUL"),
+    "surrogate by escape": (b"DATA_DIR = '\\ud800'\n", "Unicode without NUL"),
+    "f-string": (b"DATA_DIR = f'{1}'\n", "x.gin"),
+    "expression": (b"SEED = __import__('os').getpid()\n", "x.gin"),
+    "list as a key": (b"SEED = {[1]: 2}\n", "unhashable"),
+    "reference as a key": (b"SEED = {%DATA_DIR: 2}\n", "a key cannot be a reference"),
+    "Unicode name": ("Sürüm = 1\n".encode(), None),
+    "Unicode digits": ("SEED = ٣\n".encode(), "x.gin|Loop.seed"),
+    "look-alike": ("ЅEED = 7\n".encode(), "Malformatted"),  # a Cyrillic letter
+    "ligature": ("ﬁeld = 1\n".encode(), "Malformatted"),
+    "right to left": ("SEED\u202e = 7\n".encode(), "x.gin"),
+    "no-break space": ("SEED\u00a0= 7\n".encode(), "x.gin"),
+    "semicolon": (b"SEED = 7; TRAIN_STEPS = 30\n", "Expected newline"),
+    "circle of macros": (b"SEED = %A\nA = %B\nB = %C\nC = %A\n", "goes round in a circle"),
+    "macro of itself": (b"SEED = %SEED\n", "%SEED -> %SEED: goes round in a circle"),
+    "circle in a list": (b"A = (1, [%A])\n", "goes round in a circle"),
+    "macros that double": (
+        b"SEED = %A0\n"
+        + b"".join(b"A%d = (%%A%d, %%A%d)\n" % (i, i + 1, i + 1) for i in range(60))
+        + b"A60 = 1\n",
+        "expands to more than 100,000 values",
+    ),
+    "long chain of macros": (
+        b"SEED = %A0\n" + b"".join(b"A%d = %%A%d\n" % (i, i + 1) for i in range(3000)) + b"A3000=1",
+        "nested too deep",
+    ),
+    "configurable of itself": (b"Train.objective = @Train()\n", "Train refers to itself"),
+    "configurables that double": (
+        b"Train.evaluators = %A0\n"
+        + b"".join(b"A%d = (@Mesh(), %%A%d, %%A%d)\n" % (i, i + 1, i + 1) for i in range(60))
+        + b"A60 = 1\n",
+        "expands to more than 100,000 values",
+    ),
+    "unknown reference": (b"SEED = @os.system()\n", "No configurable matching"),
+    "gin's functions": (b"SEED = @gin.singleton()\n", "a function of gin"),
+    "gin's constants": (b"SEED = %gin.REQUIRED\n", "a function of gin"),
+    "gin's parameters": (b"gin.singleton.constructor = 3\n", "functions of gin cannot"),
+    "dynamic registration": (
+        b"from __gin__ import dynamic_registration\nimport os\nSEED = @os.getpid()\n",
+        "dynamic registration is not supported",
+    ),
+    "absent module": (b"import no_such_module_of_mine\n", "No module named"),
+    "include of itself": (b"include 'x.gin'\n", "x.gin: includes itself"),
+    "include of a device": (b"include '/dev/zero'\n", "Unable to open file: /dev/zero"),
+    "include of a pipe": (b"include 'pipe.gin'\n", "Unable to open file: pipe.gin"),
+    "include of a folder": (b"include '/'\n", "Unable to open file: /"),
+    "include of a package": (b"include 'tests/x.gin'\n", "Unable to open file: tests/x.gin"),
+    "include of NUL": (b"include 'a\\0b'\n", "Unable to open file"),
+    "include of a long name": (b"include '" + b"x" * 5000 + b"'\n", "Unable to open file"),
+    "include of nothing": (b"include\n", "Expected file path"),
+    "include that doubles": (b"include 'double0.gin'\n", "more than 262,144 bytes"),
+    "include of bad syntax": (b"include 'bad.gin'\n", "bad.gin: a bracket or quote|bad.gin"),
+}
+
+
+def included_files(folder):
+    """Writes what the gin files above include."""
+    os.mkfifo(folder / "pipe.gin")
+    (folder / "bad.gin").write_text("SEED = 7\nSEED = (1,\n")
+    for i in range(40):
+        line = f"include 'double{i + 1}.gin'\n"
+        (folder / f"double{i}.gin").write_text(line * 2 + "#" * 4000)
+    (folder / "double40.gin").write_text("SEED = 1\n")

@@ -1,0 +1,154 @@
+"""Commands on bad configurations, files and paths: exit status 1, a line that says what to mend."""
+
+import errno
+import lzma
+import os
+import subprocess
+import sys
+
+import nasty
+import pytest
+import tiny
+
+from xlme_jax import config as configs
+from xlme_jax.data import workers
+from xlme_jax.data.text import read_documents
+from xlme_jax.data.vocabulary import Vocabulary, write_vocabulary
+
+
+def command(module, *arguments):
+    """Runs a command that is to fail; the last line of what it says."""
+    result = subprocess.run(
+        [sys.executable, "-m", f"xlme_jax.{module}", *arguments],
+        env=tiny.environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return [line for line in result.stderr.splitlines() if "Error: " in line][-1]
+
+
+def test_train_with_a_file_that_includes_itself(tmp_path):
+    path = tmp_path / "x.gin"
+    path.write_text(f"include '{path}'\n")
+    assert command("train", f"--gin_file={path}") == (
+        f"ConfigError: {path}: includes itself; take one `include` out."
+    )
+
+
+def test_train_with_an_unknown_flag():
+    said = command("train", "--gin_fiel=x.gin")
+    assert said.startswith("UnrecognizedFlagError: Unknown command line flag 'gin_fiel'")
+
+
+def test_train_vocabulary_with_a_truncated_file(tmp_path):
+    data = "".join(f"line {i * i}\n" for i in range(20_000)).encode()
+    path = tmp_path / "en.txt.xz"
+    path.write_bytes(lzma.compress(data)[:-100])
+    flags = ("--tasks=cc100", f"--cc100_dir={tmp_path}", f"--output={tmp_path / 'v.model'}")
+    said = command("train_vocabulary", "--size=300", *flags)
+    assert said.startswith(f"DataError: {path}: truncated or damaged: ")
+    assert said.endswith("(`xz -t` checks it)")
+    assert not (tmp_path / "v.model").exists()
+
+
+def test_train_vocabulary_into_what_is_no_folder(tmp_path):
+    (tmp_path / "en.txt").write_text("Text.\n")
+    flags = ("--tasks=cc100", f"--cc100_dir={tmp_path}", f"--output={tmp_path}/en.txt/v.model")
+    said = command("train_vocabulary", *flags)
+    assert said.startswith(f"FileExistsError: {tmp_path}/en.txt: File exists; check the path")
+
+
+@pytest.fixture
+def said(monkeypatch, capsys):
+    """Runs a function as the main one of a command that is to fail; what it says."""
+    monkeypatch.setattr(configs, "define_flags", lambda: None)
+    monkeypatch.setattr(configs.app, "run", lambda main, **_: sys.exit(main(["command"])))
+
+    def run(body):
+        with pytest.raises(SystemExit) as end:
+            configs.run_app(lambda _: body())
+        assert end.value.code == 1
+        *progress, line, rest = capsys.readouterr().err.split("\n")
+        assert not rest and not any(word in str(progress) for word in ("Error", "Traceback"))
+        return line
+
+    return run
+
+
+def test_bad_paths_are_named(tmp_path, said):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    below = tmp_path / "file" / "v.model"
+    trained = Vocabulary(_model())
+    assert f"{below.parent}: File exists" in said(lambda: write_vocabulary(trained, below))
+    assert f"{tmp_path}/folder: Is a directory" in said(lambda: (tmp_path / "folder").read_bytes())
+    assert f"{below}: Not a directory" in said(lambda: below.read_text())
+    assert f"{tmp_path}/absent: No such file" in said(lambda: (tmp_path / "absent").read_text())
+    assert "File name too long" in said(lambda: (tmp_path / ("x" * 5000)).write_text(""))
+    if os.geteuid():
+        (tmp_path / "folder").chmod(0o500)
+        assert "folder/x: Permission denied" in said(lambda: (tmp_path / "folder" / "x").touch())
+
+
+def test_a_full_disk_is_said(said):
+    def full():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert said(full).startswith("OSError: No space left on device; check")
+
+
+def test_other_errors_of_the_system_are_bugs(said):
+    def bug():
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    with pytest.raises(OSError, match="Invalid argument"):
+        said(bug)
+
+
+def test_the_traceback_can_be_had(said, monkeypatch, tmp_path):
+    monkeypatch.setenv("XLME_TRACEBACK", "1")
+    with pytest.raises(FileNotFoundError):
+        said(lambda: (tmp_path / "absent").read_text())
+
+
+def test_a_name_cannot_steer_the_terminal(tmp_path, said):
+    path = tmp_path / "\x1b[31m\x07\u202een.txt"
+    path.write_bytes(b"")
+    printed = said(lambda: list(read_documents(path)))
+    assert printed.startswith(f"DataError: {tmp_path}/\\x1b[31m\\x07\\u202een.txt: no text")
+
+
+def read(path, _):
+    return list(read_documents(path))
+
+
+def nothing():
+    pass
+
+
+def test_what_a_worker_process_finds_is_said(tmp_path, said):
+    paths = []
+    for name, data in (("en.txt", b"text\n"), ("sw.txt.gz", nasty.COMPRESS["gz"](b"text\n")[:-4])):
+        (tmp_path / name).write_bytes(data)
+        paths.append(tmp_path / name)
+    printed = said(lambda: list(workers.run(read, paths, 2, nothing)))
+    assert printed.startswith(f"DataError: {tmp_path}/sw.txt.gz: truncated or damaged")
+
+
+def _model():
+    import io
+
+    import sentencepiece
+
+    output = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a small text"] * 9),
+        model_writer=output,
+        vocab_size=20,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return output.getvalue()
