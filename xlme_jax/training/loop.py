@@ -20,6 +20,7 @@ from xlme_jax.objectives.base import Metrics, Objective, Params
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.checkpoints import Checkpoints, RunRecord, check_warm_start, warm_start
 from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks
+from xlme_jax.training.metrics import naming
 from xlme_jax.training.progress import Throughput, peak_flops
 from xlme_jax.training.step import TrainState, init_state, make_train_step
 from xlme_jax.training.stopping import NEVER, NeverStop
@@ -213,7 +214,8 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
             check_warm_start(Path(config.init_from), abstract.params)
         if jax.process_index() == 0:  # Not before: a run that is refused leaves the folder as is.
             for name, text in run.files.items():
-                (run.model_dir / name).write_text(text, encoding="utf-8")
+                with naming(run.model_dir / name):
+                    (run.model_dir / name).write_text(text, encoding="utf-8")
         state, record, evaluators = _starting_point(run, abstract, checkpoints)
         stop.saved(int(state.step), checkpoints.wait)
         meter = Throughput(

@@ -89,10 +89,10 @@ class MetricsWriter:
             )
         numbers = {name: float(value) for name, value in values.items()}
         finite = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
-        with _naming(self.path):
+        with naming(self.path):
             _append(self._file, json.dumps({"step": int(step), **finite}, allow_nan=False) + "\n")
         self.last_step = step
-        with _naming(self.path.parent / TENSORBOARD_DIRECTORY):
+        with naming(self.path.parent / TENSORBOARD_DIRECTORY):
             self._events.write(step, {name: x for name, x in finite.items() if x is not None})
 
     def sync(self) -> None:
@@ -145,7 +145,8 @@ class _Events:
         self._writer.write_event(self._event(wall_time=time.time(), **fields))
 
     def close(self) -> None:
-        self._writer.close()
+        with contextlib.suppress(OSError):  # Of what was not written then; it was said then.
+            self._writer.close()
 
 
 def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
@@ -210,8 +211,8 @@ def _drop_after(path: Path, last_step: int) -> int:
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Adds to an error the name of what could not be written; a descriptor has none."""
+def naming(path: Path) -> Iterator[None]:
+    """Adds to an error of writing the name of the file, which Python leaves out."""
     try:
         yield
     except OSError as error:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xlme_jax.training.metrics import METRICS_FILE, read_metrics
+from xlme_jax.training.metrics import METRICS_FILE, naming, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,13 +46,15 @@ def write_report(model_dir: Path, command: str = "") -> Path:
 
     Raises:
       ValueError: there is no readable `metrics.jsonl`.
+      OSError: the page or the picture could not be written.
     """
     model_dir = Path(model_dir)
     curves = with_derived(read_metrics(model_dir / METRICS_FILE))
     picture = draw(curves, title=model_dir.resolve().name)
-    (model_dir / REPORT_PNG).write_bytes(picture)
     path = model_dir / REPORT_HTML
-    path.write_text(_page(model_dir, curves, picture, command), encoding="utf-8")
+    with naming(path):
+        (model_dir / REPORT_PNG).write_bytes(picture)
+        path.write_text(_page(model_dir, curves, picture, command), encoding="utf-8")
     return path
 
 
