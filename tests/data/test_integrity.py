@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,6 +87,21 @@ def test_processes_split_the_verification_by_bytes(original, parts):
     assert sum(shares) == sum(path.stat().st_size for path in on_disk - beside)
     largest = max(file.bytes for file in dataset.files())
     assert max(shares) - min(shares) <= largest
+
+
+def test_shares_are_of_like_size_where_files_are_not():
+    def file(name, size):
+        return prepared.FileInfo(name, 1, 1, size, "0" * 64)
+
+    def task(number, size):
+        shards = (file(f"{number}/shard", size),)
+        return prepared.TaskInfo(f"{number}", "monolingual", "train", ("en",), 1, 1, shards=shards)
+
+    sizes = [10_000_000, *(1_000_000 for _ in range(20))]
+    tasks = [task(number, size) for number, size in enumerate(sizes)]
+    dataset = PreparedDataset(Path("nowhere"), tasks, file("vocabulary.model", 1000), 100)
+    shares = [sum(file.bytes for file in dataset._share(part, 3)) for part in range(3)]
+    assert all(abs(size - 10_000_000) < 50_000 for size in shares)
 
 
 def test_every_share_finds_the_damage_in_its_files(directory):
@@ -201,14 +217,16 @@ def rewrite(path, records):
     writer.close()
 
 
+# How a shard is damaged, and what the error says of it.
 DAMAGES = {
-    "flipped": lambda path: flip(path, 65536 + 100),
-    "truncated": lambda path: os.truncate(path, 70_000),
-    "emptied": lambda path: os.truncate(path, 0),
-    "gone": lambda path: path.unlink(),
-    "a folder": lambda path: (path.unlink(), path.mkdir()),
-    "other records": lambda path: rewrite(path, [[0, 5, 2]]),
-    "more records": lambda path: rewrite(path, [[0, 5, 2]] * 200),
+    "changed tokens": (lambda path: flip(path, 150), "hash mismatch"),
+    "changed index": (lambda path: flip(path, 65536 + 100), "it has 0 records"),
+    "truncated": (lambda path: os.truncate(path, 70_000), "it has 0 records"),
+    "emptied": (lambda path: os.truncate(path, 0), "it has 0 records"),
+    "gone": (lambda path: path.unlink(), "No such file"),
+    "a folder": (lambda path: (path.unlink(), path.mkdir()), "it has 0 records"),
+    "other records": (lambda path: rewrite(path, [[0, 5, 2]]), "rec"),
+    "more records": (lambda path: rewrite(path, [[0, 5, 2]] * 200), "it has 200 records"),
 }
 
 
@@ -218,11 +236,11 @@ DAMAGES = {
 def test_a_shard_damaged_after_the_start_is_named(directory, task, damage, prefetch):
     dataset = PreparedDataset.load(directory)
     shard = directory / task / "train-00000-of-00001.arrayrecord"
-    if damage == "flipped":
-        content = shard.read_bytes()
-        assert any(content[65536 + 90 : 65536 + 110])  # not padding
-    DAMAGES[damage](shard)
-    fails(lambda: drain(dataset, prefetch), shard)
+    content = shard.read_bytes()
+    assert content[150] and content[65536 + 100]  # no padding
+    change, said = DAMAGES[damage]
+    change(shard)
+    fails(lambda: drain(dataset, prefetch), f"{shard} ", said)
 
 
 def test_token_ids_beyond_the_vocabulary_are_noticed(directory):
