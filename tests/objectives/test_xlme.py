@@ -43,6 +43,7 @@ STREAM_METRICS = {
     "mlm_loss",
     "mlm_accuracy",
     "sampled_accuracy",
+    "sampled_diversity",
     "rtd_loss",
     "rtd_precision",
     "rtd_recall",
@@ -146,10 +147,13 @@ def recompute(config, name, batch=None):
     )
     original, replaced = np.asarray(rows["tokens"]), np.array(rows["tokens"])
     coincidences = 0
+    sampled, targets = set(), set()
     for row, slot in np.argwhere(np.asarray(masked.is_masked)):
         position, sample = masked.positions[row, slot], int(prediction.sample[row, slot])
         coincidences += int(sample == original[row, position])
         replaced[row, position] = sample
+        sampled.add((row, sample))
+        targets.add((row, int(original[row, position])))
     logits = objective.model.apply(
         {"params": params}, {**rows, "tokens": jnp.asarray(replaced)}, method=Electra.discriminate
     )
@@ -161,6 +165,7 @@ def recompute(config, name, batch=None):
         "mlm_loss": np.mean(losses),
         "mlm_accuracy": hits / len(losses),
         "sampled_accuracy": coincidences / len(losses),
+        "sampled_diversity": len(sampled) / len(targets),
         "rtd_loss": rtd.mean(),
         "rtd_precision": (called & label).sum() / called.sum(),
         "rtd_recall": (called & label).sum() / label.sum(),
@@ -451,7 +456,7 @@ def test_xlm_loss_by_definition():
         total += np.mean(losses)
         assert metrics[f"{name}/mlm_accuracy"] == (hits, len(losses))
     np.testing.assert_allclose(loss, total, rtol=1e-5)
-    keys = {"mlm_loss", "mlm_accuracy", "sampled_accuracy"}
+    keys = {"mlm_loss", "mlm_accuracy", "sampled_accuracy", "sampled_diversity"}
     assert set(metrics) == {f"{name}/{key}" for name in BATCH for key in keys}
     assert set(objective.encoder_params(params)) == {"tokens", "positions", "encoder"}
     states = objective.encode(objective.encoder_params(params), BATCH["bitext"])

@@ -4,6 +4,7 @@ On "monolingual" rows it is MLM; on "bitext" rows, where a translation pair shar
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -107,6 +108,19 @@ class MaskedLMObjective:
         )
         return masked, prediction
 
+    def alarms(self, values: Mapping[str, float]) -> list[str]:
+        """Of a masked language model that knows less than nothing."""
+        guess = math.log(self.vocab_size)
+        losses = {name: values.get(f"{name}/mlm_loss", math.nan) for name in self.streams}
+        return [
+            f"The masked language model has learned nothing on {name}: mlm_loss is {loss:.3f}, and "
+            f"a blind guess among {self.vocab_size:,} tokens costs {guess:.3f}. Lower "
+            "Optimizer.learning_rate or lengthen Optimizer.warmup_steps; if the loss was lower "
+            "once, go on from a checkpoint of that time."
+            for name, loss in losses.items()
+            if loss >= guess
+        ]
+
 
 @dataclasses.dataclass(frozen=True)
 class MaskedBatch:
@@ -152,7 +166,11 @@ class MaskedBatch:
         return cls({**rows, "tokens": corrupted}, positions, is_masked, targets, uniforms)
 
     def loss(self, prediction: VocabularyPrediction, total: jax.Array) -> tuple[jax.Array, Metrics]:
-        """Sum of the masked tokens' losses over `total`, the masked tokens of the whole batch."""
+        """Sum of the masked tokens' losses over `total`, the masked tokens of the whole batch.
+
+        Of the metrics, `sampled_diversity` is the number of different samples in each row over that
+        of different originals: about 1 if the samples are like text, with whatever loss.
+        """
         weight = self.is_masked.astype(jnp.float32)
         count = weight.sum()
         summed = (prediction.loss * weight).sum()
@@ -162,7 +180,17 @@ class MaskedBatch:
             "mlm_loss": (summed, count),
             "mlm_accuracy": (hits, count),
             "sampled_accuracy": (sampled_hits, count),
+            "sampled_diversity": (
+                _distinct(prediction.sample, self.is_masked),
+                _distinct(self.targets, self.is_masked),
+            ),
         }
+
+
+def _distinct(tokens: jax.Array, is_masked: jax.Array) -> jax.Array:
+    """Number of different tokens in the masked slots of each row [B, M], summed over the rows."""
+    ordered = jnp.sort(jnp.where(is_masked, tokens, -1), axis=1)
+    return (jnp.diff(ordered, axis=1, prepend=-1) != 0).sum(dtype=jnp.float32)
 
 
 def _totals(config: MaskingConfig, rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
