@@ -224,7 +224,8 @@ def _not_waiting_for_others() -> Iterator[None]:
     except Exception as error:
         if jax.process_count() == 1:
             raise
-        if isinstance(error, jax.errors.JaxRuntimeError):
+        out_of_memory = "RESOURCE_EXHAUSTED" in str(error)
+        if isinstance(error, jax.errors.JaxRuntimeError) and not out_of_memory:
             say(peers.lost_peers(f"a computation failed ({str(error).splitlines()[0]})"))
             peers.leave(peers.EXIT_LOST_PEERS)
         if not isinstance(error, ValueError):
