@@ -15,6 +15,7 @@ from array_record.python import array_record_module
 from xlme_jax.data import prepared, prepared_format
 from xlme_jax.data.pipeline import Stream, make_iterator
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
+from xlme_jax.sealing import seal
 
 COMMAND = "python -m xlme_jax.prepare --tasks=cc100 '--cc100_dir=my texts' --output=data"
 STREAMS = [Stream("monolingual", "monolingual", 4, 64), Stream("bitext", "bitext", 4, 64)]
@@ -29,7 +30,7 @@ def original(tiny_data, tmp_path_factory):
     model, size = dataset.vocabulary_path, dataset.vocabulary_size
     prepared.write_dataset(directory, dataset.tasks, model, size, COMMAND)
     settings = {"format": prepared_format.FORMAT, "settings": {}, "command": COMMAND}
-    (directory / "prepare.json").write_bytes(prepared_format.seal(settings))
+    (directory / "prepare.json").write_bytes(seal(settings))
     (directory / "random.model").unlink()
     return directory
 
@@ -56,7 +57,7 @@ def fails(action, *patterns):
 
 def test_any_changed_byte_of_a_sealed_file_is_noticed():
     content = {"format": prepared_format.FORMAT, "ü": [1, {"a": None}], "command": 'x "y" \\ z'}
-    text = prepared_format.seal(content)
+    text = seal(content)
     assert prepared_format.unseal(text) == content
     inner = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     assert json.loads(text)["sha256"] == hashlib.sha256(inner.encode()).hexdigest()
@@ -169,7 +170,7 @@ def reseal(directory, change):
     path = directory / "dataset.json"
     content = prepared_format.unseal(path.read_bytes())
     change(content)
-    path.write_bytes(prepared_format.seal(content))
+    path.write_bytes(seal(content))
 
 
 @pytest.mark.parametrize(

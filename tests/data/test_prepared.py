@@ -3,7 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from xlme_jax.data import prepared, prepared_format
+from xlme_jax.data import prepared
+from xlme_jax.sealing import seal
 
 VOCABULARY = 300
 
@@ -203,11 +204,11 @@ def test_damage_is_found_when_loading_or_verifying(tmp_path):
     [
         (b"{", "is not JSON"),
         (b"[" * 200_000, "is not JSON"),
-        (b"[]", "holds no description"),
-        (b'{"format": 1, "tasks": []}', "is older than format 2"),
-        (prepared_format.seal({"format": 9}), "has format 9, this version reads 2"),
-        (prepared_format.seal({"format": 2}), "'vocabulary'"),
-        (prepared_format.seal({"format": 2})[:-1], "was changed"),
+        (b"[]", "is not what was written"),
+        (b'{"format": 1, "tasks": []}', "is of an older version"),
+        (seal({"format": 9}), "has format 9, this version reads 2"),
+        (seal({"format": 2}), "'vocabulary'"),
+        (seal({"format": 2})[:-1], "was changed"),
     ],
 )
 def test_an_unreadable_description_is_refused(tmp_path, content, message):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from xlme_jax.data import prepared, prepared_format
 from xlme_jax.data.pipeline import Stream, make_iterator
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
+from xlme_jax.sealing import seal
 
 # Property: cases by default, cases in the slow suite.
 BUDGETS = {
@@ -50,7 +51,7 @@ def directory(tiny_data, tmp_path):
     model, size = dataset.vocabulary_path, dataset.vocabulary_size
     prepared.write_dataset(directory, dataset.tasks, model, size, COMMAND)
     settings = {"format": prepared_format.FORMAT, "settings": {}, "command": COMMAND}
-    (directory / "prepare.json").write_bytes(prepared_format.seal(settings))
+    (directory / "prepare.json").write_bytes(seal(settings))
     return directory
 
 
@@ -148,7 +149,7 @@ def test_a_description_that_somebody_forged_is_read_or_refused(directory, cases)
 
     def property_(edits):
         try:
-            path.write_bytes(prepared_format.seal(edited(original, edits)))
+            path.write_bytes(seal(edited(original, edits)))
         except UnicodeEncodeError:
             return
         outcome(use, str(directory), "stream '")
@@ -173,7 +174,7 @@ def test_a_task_counts_as_finished_only_as_it_was_written(directory, cases):
 
     def forge(edits):
         try:
-            return prepared_format.seal(edited(content, edits))
+            return seal(edited(content, edits))
         except UnicodeEncodeError:
             return original
 

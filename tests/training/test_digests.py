@@ -1,5 +1,3 @@
-import json
-
 import hypothesis
 import jax
 import jax.numpy as jnp
@@ -70,18 +68,6 @@ def test_the_digest_asks_for_no_memory_of_the_size_of_the_array():
     assert compiled.memory_analysis().temp_size_in_bytes < 64 * 1024
 
 
-def test_what_is_sealed_is_unsealed():
-    content = {"b": [1.5, None], "a": {"ü": "x"}}
-    stored = json.loads(json.dumps(digests.sealed(content)))
-    assert digests.unsealed(stored, "it") == content
-    for change in ({"b": [1.5, 0]}, {"sha256": "0"}, {"c": 1}):
-        with pytest.raises(Damaged, match="it is not what was written"):
-            digests.unsealed({**stored, **change}, "it")
-    for nonsense in (None, [], {}, "x"):
-        with pytest.raises(Damaged, match="it is not what was written"):
-            digests.unsealed(nonsense, "it")
-
-
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "deep" / "er").mkdir(parents=True)
@@ -104,7 +90,10 @@ def test_every_changed_byte_is_noticed(folder, name):
     raw = (folder / name).read_bytes()
     for place in range(len(raw)):
         (folder / name).write_bytes(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
-        with pytest.raises(Damaged, match=f"{name} (is not what was written|cannot be read)"):
+        with pytest.raises(
+            Damaged,
+            match=f"{name} (is not what was written|was changed|is not JSON|has no checksum)",
+        ):
             digests.verify_files(folder)
 
 

@@ -32,7 +32,7 @@ from typing import Any
 
 from xlme_jax.data import cldr, prepared, prepared_format
 from xlme_jax.data import workers as worker_pool
-from xlme_jax.data.prepared_format import seal, unseal
+from xlme_jax.data.prepared_format import unseal
 from xlme_jax.data.prepared_writer import replace_file
 from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, DataError
 from xlme_jax.data.vocabulary import (
@@ -40,6 +40,7 @@ from xlme_jax.data.vocabulary import (
     VocabularyError,
     train_vocabulary,
 )
+from xlme_jax.sealing import seal
 
 # Below this much text a second process costs more (importing TensorFlow) than it saves.
 _BYTES_WORTH_A_WORKER = 8 << 20

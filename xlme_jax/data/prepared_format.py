@@ -22,7 +22,6 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import hashlib
-import json
 import os
 import pathlib
 import re
@@ -30,6 +29,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+
+from xlme_jax import sealing
+from xlme_jax.sealing import seal
 
 FORMAT = 2
 PAGE_TOKENS = 4096
@@ -187,32 +189,9 @@ def token_dtype(vocabulary_size: int) -> np.dtype:
 # --- Files that notice every change. ---
 
 
-def seal(content: dict[str, Any]) -> bytes:
-    """The text of a JSON file that carries a checksum of its own content as `sha256`.
-
-    Args:
-      content: what JSON can hold; with the entry `format`.
-    """
-    canonical = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    sealed = {**content, "sha256": hashlib.sha256(canonical.encode()).hexdigest()}
-    return (json.dumps(sealed, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode()
-
-
 def unseal(text: bytes) -> dict[str, Any]:
-    """The content of a sealed file. Raises ValueError if it is not, byte for byte, as written."""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"is not JSON any more ({error})") from error
-    if not isinstance(content, dict):
-        raise ValueError("holds no description of data")
-    if content.pop("sha256", None) is None:
-        raise ValueError(
-            f"has no checksum: it is older than format {FORMAT}, which this version reads"
-        )
-    # Sealed again, because other white space or a repeated entry would leave the checksum alone.
-    if seal(content) != text:
-        raise ValueError("was changed after it was written (its checksum differs)")
+    """The content of a sealed file; ValueError if it was changed, or has another format."""
+    content = sealing.unseal(text)
     if content.get("format") != FORMAT:
         raise ValueError(f"has format {content.get('format')}, this version reads {FORMAT}")
     return content

@@ -30,10 +30,10 @@ from xlme_jax.data.prepared_format import (
     TaskInfo,
     content_problem,
     problems,
-    seal,
     token_dtype,
     unseal,
 )
+from xlme_jax.sealing import seal
 from xlme_jax.token_ids import BOS_ID, EOS_ID
 
 # A page is a useful unit of its own; pairs are so short that chunks of one would store more

@@ -21,6 +21,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from xlme_jax.objectives.base import Params
+from xlme_jax.sealing import checksum
 from xlme_jax.training import digests
 from xlme_jax.training.digests import Damaged
 from xlme_jax.training.step import TrainState
@@ -123,12 +124,14 @@ class Checkpoints:
           CheckpointError: this checkpoint, or the one before, could not be written.
         """
         run = dataclasses.asdict(record) | {"digests": digests.tree_digests(state)}
+        run["sha256"] = checksum(run)
         with self._write_errors(step):
             self._wait()  # Orbax may now delete the checkpoint before: nobody must write into it.
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
-                    state=ocp.args.StandardSave(state), run=ocp.args.JsonSave(digests.sealed(run))
+                    state=ocp.args.StandardSave(state),
+                    run=ocp.args.JsonSave(run),
                 ),
             )
         if self._is_primary():
@@ -374,7 +377,9 @@ def _named_source(checkpoint: Path) -> Iterator[None]:
 def _read_record(checkpoint: Path) -> dict[str, Any]:
     """The fields of a `RunRecord`, and the digests of the arrays; Damaged if they changed."""
     content = ocp.JsonCheckpointHandler().restore(checkpoint / "run", ocp.args.JsonRestore())
-    return digests.unsealed(content, "run/metadata")
+    if not isinstance(content, dict) or content.pop("sha256", None) != checksum(content):
+        raise Damaged("run/metadata is not what was written (SHA-256 differs)")
+    return content
 
 
 def _shapes(checkpoint: Path) -> dict[str, tuple[int, ...]]:

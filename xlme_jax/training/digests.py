@@ -8,15 +8,15 @@ else that can go wrong in reading them.
 
 import concurrent.futures
 import hashlib
-import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from xlme_jax.sealing import seal, unseal
 
 FILE = "files.json"
 _THREADS = 8  # Hashing releases the GIL.
@@ -84,25 +84,6 @@ def _mix(x: jax.Array) -> jax.Array:
     return x ^ (x >> 16)
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with the SHA-256 of itself."""
-    return {**content, "sha256": _content_digest(content)}
-
-
-def unsealed(content: Any, where: str) -> dict[str, Any]:
-    """What was sealed; Damaged if it changed since, `where` being its name in the message."""
-    if not isinstance(content, dict):
-        raise Damaged(f"{where} is not what was written")
-    rest = {key: value for key, value in content.items() if key != "sha256"}
-    if content.get("sha256") != _content_digest(rest):
-        raise Damaged(f"{where} is not what was written (SHA-256 differs)")
-    return rest
-
-
-def _content_digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
 def seal_files(folder: Path) -> None:
     """Writes `files.json`: size and SHA-256 of every file in a folder."""
     files = {
@@ -110,8 +91,8 @@ def seal_files(folder: Path) -> None:
         for name, digest in _file_digests(folder, _files(folder)).items()
     }
     temporary = folder / f"{FILE}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(sealed({"files": files}), file)
+    with open(temporary, "wb") as file:
+        file.write(seal({"files": files}))
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, folder / FILE)
@@ -125,10 +106,9 @@ def is_sealed(folder: Path) -> bool:
 def verify_files(folder: Path) -> None:
     """Damaged unless a sealed folder's files are what was written; names the first that is not."""
     try:
-        content = json.loads((folder / FILE).read_bytes())
+        files = unseal((folder / FILE).read_bytes())["files"]
     except ValueError as error:
-        raise Damaged(f"{FILE} cannot be read ({error})") from error
-    files = unsealed(content, FILE)["files"]
+        raise Damaged(f"{FILE} {error}") from error
     for name, entry in files.items():
         path = folder / name
         if not path.is_file():

@@ -1,0 +1,38 @@
+"""JSON that carries a checksum of itself, so that no change of it goes unnoticed."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """SHA-256 of what JSON can hold, in hexadecimal; the order of keys does not matter."""
+    canonical = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def seal(content: Mapping[str, Any]) -> bytes:
+    """The text of a JSON file that carries a checksum of its own content as `sha256`."""
+    sealed = {**content, "sha256": checksum(content)}
+    return (json.dumps(sealed, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode()
+
+
+def unseal(text: bytes) -> dict[str, Any]:
+    """The content of a sealed file.
+
+    Raises:
+      ValueError: it is not, byte for byte, what was written; the message begins with a verb.
+    """
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is not JSON any more ({error})") from error
+    if not isinstance(content, dict):
+        raise ValueError("is not what was written")
+    if content.pop("sha256", None) is None:
+        raise ValueError("has no checksum: it is of an older version")
+    # Sealed again, because other white space or a repeated entry would leave the checksum alone.
+    if seal(content) != text:
+        raise ValueError("was changed after it was written (its checksum differs)")
+    return content
