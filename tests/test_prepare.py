@@ -250,7 +250,7 @@ def test_data_of_an_older_format_is_prepared_again(config, done):
         content = json.loads(path.read_text())
         del content["sha256"]
         path.write_text(json.dumps({**content, "format": 1}))
-    with pytest.raises(PreparedDataError, match=r"dataset\.json .*older than format 2"):
+    with pytest.raises(PreparedDataError, match=r"dataset\.json .*of an older version"):
         PreparedDataset.load(config.output)
     done.clear()
     prepare(config)
