@@ -77,6 +77,30 @@ def test_a_truncated_shard_is_refused(tmp_path, tiny_data, no_compilation):
         train.train(load(tmp_path / "run", data))
 
 
+def test_a_changed_byte_of_the_data_is_noticed_before_training(tmp_path, tiny_data, monkeypatch):
+    data = shutil.copytree(tiny_data, tmp_path / "data")
+    shard = next(data.rglob("*.arrayrecord"))
+    raw = bytearray(shard.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    shard.write_bytes(raw)
+    reached = []
+    monkeypatch.setattr(loop, "train", lambda *_: reached.append(1))
+    monkeypatch.setattr(train, "write_report", lambda *_: "")
+    with pytest.raises(ValueError, match=re.escape(shard.name)):
+        train.train(load(tmp_path / "run", data))
+    assert not reached
+    train.train(load(tmp_path / "run", data, "Train.verify_data = False"))
+    assert reached
+
+
+def test_a_folder_is_of_one_run(tmp_path, tiny_data, no_compilation):
+    expected = r"MODEL_DIR = .* is in use by another run"
+    with train._reserved(tmp_path / "run"), pytest.raises(ValueError, match=expected):
+        train.train(load(tmp_path / "run", tiny_data))
+    with train._reserved(tmp_path / "run"):
+        pass  # free again
+
+
 def test_the_command_for_missing_data_repeats_files_and_bindings():
     bindings = ("Prepare.tasks = ('cldr',)", "DATA_DIR = 'a = b'")
     files = ("gin_configs/runs/quickstart.gin",)
