@@ -546,7 +546,7 @@ def _explanation(error: ValueError | OSError) -> str:
     if isinstance(error, OSError):
         if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             return ""
-        where = "" if error.filename is None else f"{os.fspath(error.filename)}: "
+        where = "" if error.filename is None else f"{error.filename}: "
         return (
             f"{where}{error.strerror}; check the path, its permissions and the space on its disk "
             "(XLME_TRACEBACK=1 shows what wanted it)"

@@ -68,6 +68,18 @@ def test_a_file_of_many_pairs_is_read_once(tmp_path):
     )
 
 
+def test_lines_are_cleaned_as_they_are_for_training(tmp_path):
+    (tmp_path / "x.en").write_bytes(b"\xef\xbb\xbfone\0\r\n\xff\n" + b"x" * (3 << 20) + b"\nfour\n")
+    (tmp_path / "x.sw").write_bytes(b"moja\nmbili\ntatu\nnne\n")
+    found = vocabulary_text.find_text(
+        PrepareConfig(".", tasks=("bitext",), bitext_dir=str(tmp_path))
+    )
+    assert {text.language: list(text.read()) for text in found} == {
+        "en": ["one", "four"],
+        "sw": ["moja", "mbili", "tatu", "nne"],
+    }
+
+
 def test_every_source_gives_its_languages(tmp_path):
     pytest.importorskip("babel", reason="the cldr corpus needs Babel (extra [data])")
     from xlme_jax.data.cldr import CldrConfig

@@ -84,6 +84,7 @@ TEXTS = {
     "combining": ("e" + "\u0301" * 5000 + "\n", None),
     "noncharacters": ("a\ufffe\uffff\U0010ffff\n".encode(), None),
     "binary": (bytes(range(256)) * 40 + b"\ntext\n", None),
+    "first letters of bzip2": (b"BZh9 is text\n", None),
     "a zip": (b"PK\x03\x04 and so on\n", "this is a zip archive"),
     "line of 3 MB": (b"x" * (3 << 20) + b"\ntext\n", None),
     "line of spaces": (b"a\n" + b" " * (3 << 20) + b"b\ntext\n", None),

@@ -59,6 +59,8 @@ def test_train_vocabulary_into_what_is_no_folder(tmp_path):
     flags = ("--tasks=cc100", f"--cc100_dir={tmp_path}", f"--output={tmp_path}/en.txt/v.model")
     said = command("train_vocabulary", *flags)
     assert said.startswith(f"FileExistsError: {tmp_path}/en.txt: File exists; check the path")
+    said = command("train_vocabulary", *flags[:-1], f"--output={tmp_path}")
+    assert said.startswith(f"ValueError: --output={tmp_path} is a folder; name a file in it")
 
 
 @pytest.fixture
