@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -18,9 +19,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fault_costs import run_overhead, run_soak
+from fault_damage import run_damage
 from fault_kills import run_kills
 from fault_runs import REPOSITORY, Runs, kill_all
 from fault_signals import run_signals
+
+_SIZES = {"hidden": 256, "layers": 12, "vocabulary": 32_768, "rows": 16, "length": 128}
 
 
 def main() -> int:
@@ -44,7 +49,34 @@ def main() -> int:
     signals.add_argument("--single", type=int, default=20, help="Signals to one process.")
     signals.add_argument("--double", type=int, default=10, help="Signals to runs of two.")
     signals.add_argument("--peers", type=int, default=6, help="Processes of two to kill.")
+    damage = _add(
+        commands,
+        "damage",
+        lambda runs, a: run_damage(
+            runs, a.flips, a.truncations, a.unsealed_flips, a.data_flips, a.commands, a.seed
+        ),
+        "Changed bytes and truncated files, in checkpoints and prepared data.",
+    )
+    damage.add_argument("--flips", type=int, default=100, help="In the newest checkpoint.")
+    damage.add_argument("--truncations", type=int, default=20, help="Of its files.")
+    damage.add_argument("--unsealed_flips", type=int, default=20, help="Without files.json.")
+    damage.add_argument("--data_flips", type=int, default=50, help="In the prepared data.")
+    damage.add_argument("--commands", type=int, default=4, help="By the real command too.")
+    soak = _add(commands, "soak", lambda runs, a: run_soak(runs), "Memory over a long run.")
+    soak.set_defaults(steps=5000)
+    overhead = _add(
+        commands,
+        "overhead",
+        lambda runs, a: run_overhead(
+            a.work, a.repeats, a.hidden, a.layers, a.vocabulary, a.rows, a.length
+        ),
+        "Time of the guard of a step and of the digests of checkpoints, at a real size.",
+    )
+    overhead.add_argument("--repeats", type=int, default=10, help="Steps of each kind.")
+    for name, size in _SIZES.items():
+        overhead.add_argument(f"--{name}", type=int, default=size)
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     begin = time.monotonic()
     runs = Runs(arguments.work, arguments.steps)
     try:

@@ -32,16 +32,26 @@ class Command:
       log: where its output goes, after what is there.
       devices: CPU devices that it sees.
       variables: of its environment, besides the usual.
+      python: what Python is to run, if not the command itself.
       options: of `subprocess.Popen`.
     """
 
-    def __init__(self, flags, model_dir, log, devices=1, variables=None, **options):
+    def __init__(
+        self,
+        flags,
+        model_dir,
+        log,
+        devices=1,
+        variables=None,
+        python=("-m", "xlme_jax.train"),
+        **options,
+    ):
         self.model_dir, self.log = Path(model_dir), Path(log)
         with self.log.open("ab") as file:
             self._before = file.tell()
             self.begin = time.monotonic()
             self.process = tiny.start(
-                ["-m", "xlme_jax.train", *flags],
+                [*python, *flags],
                 devices,
                 variables,
                 **{"stdout": file, "stderr": subprocess.STDOUT, **options},

@@ -1,6 +1,7 @@
 """Runs in this process, and their checkpoints compared bit by bit."""
 
 from pathlib import Path
+from unittest import mock
 
 import commands
 import jax
@@ -10,6 +11,26 @@ import tiny
 from xlme_jax import config as configs
 from xlme_jax import train
 from xlme_jax.training.checkpoints import Checkpoints
+
+
+class _Gin(str):
+    """A value that stands in the flags as it is."""
+
+    __repr__ = str.__str__
+
+
+# A run to disturb. Lines of the log and evaluations end in the middle between checkpoints.
+STEPS = 24
+SHORT = {
+    "TRAIN_STEPS": STEPS,
+    "CHECKPOINT_EVERY": 4,
+    "Loop__keep_checkpoints": 9,
+    "Loop__log_every": 5,
+    "Loop__evaluate_every": 10,
+    "Train__evaluators": _Gin("(@RetrievalProbe(),)"),
+    "RetrievalProbe__length": 32,
+    "RetrievalProbe__batch_rows": 8,
+}
 
 
 def load(model_dir, data_dir, **bindings):
@@ -24,7 +45,8 @@ def load(model_dir, data_dir, **bindings):
 def run(model_dir, data_dir, **bindings):
     """Trains in this process; the final state on the host."""
     config = load(model_dir, data_dir, **bindings)
-    return jax.device_get(train.train(config, configs.operative_config()))
+    with mock.patch.object(train, "write_report"):  # Seconds of drawing, and tested elsewhere.
+        return jax.device_get(train.train(config, configs.operative_config()))
 
 
 def saved(model_dir, step, state):

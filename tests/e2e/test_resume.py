@@ -57,19 +57,11 @@ def interrupt(monkeypatch):
     return after
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compilation_cache(tmp_path_factory):
-    """The runs in this process compile the same program; the command's own compile it anew."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("cache")))
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-
-
 BINDINGS = {"TRAIN_STEPS": 12, "CHECKPOINT_EVERY": 4, "Loop__keep_checkpoints": 9}
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, tiny_data):
+def uninterrupted(tmp_path_factory, tiny_data, compilation_cache):
     model_dir = tmp_path_factory.mktemp("uninterrupted")
     return model_dir, run(model_dir, tiny_data, **BINDINGS)
 

@@ -1,0 +1,204 @@
+"""Random bytes changed and random files cut short, in checkpoints and in prepared data.
+
+Nothing here knows how damage is noticed: a file is changed, the folder is opened as a run would
+open it, and the bits that come back are compared with those of Orbax alone.
+"""
+
+import contextlib
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+from fault_runs import Runs, bits, differences
+
+from xlme_jax import config as configs
+from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
+from xlme_jax.training import loop
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training.checkpoints import Checkpoints
+
+_LOCK = ".prepare.lock"
+
+
+def run_damage(
+    runs: Runs, flips: int, truncations: int, unsealed: int, data: int, whole: int, seed: int
+) -> dict[str, Any]:
+    """Damages copies of a finished run and of its data.
+
+    Args:
+      runs: where.
+      flips: bytes changed in the newest checkpoint, each in a copy of its own.
+      truncations: files of it cut short.
+      unsealed: bytes changed in checkpoints without `files.json`, as a kill may leave them. Bytes
+        that nobody reads may then change unnoticed, but never the bits that come back.
+      data: bytes changed, and a fifth as many files cut short, in the prepared data.
+      whole: damages that the real command is to mend too.
+      seed: of the places.
+
+    Returns:
+      {"checkpoints", "data": one row a damage, "summary", "verdict"}.
+    """
+    rng = random.Random(seed)
+    reference = runs.reference()
+    opener = _Opener(runs, reference)
+    rows = []
+    kinds = [*["flip"] * flips, *["truncation"] * truncations, *["unsealed flip"] * unsealed]
+    for number, kind in enumerate(kinds):
+        rows.append(opener.damage(kind, rng))
+        _tell(number, len(kinds), rows[-1])
+    for number in range(whole):
+        rows.append(_mended_by_command(runs, reference, ("flip", "truncation")[number % 2], rng))
+        _tell(number, whole, rows[-1])
+    data_rows = _damage_data(runs, data, rng)
+    everything = [*rows, *data_rows]
+    good = sum(row["good"] for row in everything)
+    summary: dict[str, dict[str, int]] = {}
+    for row in everything:
+        outcomes = summary.setdefault(row["kind"], {})
+        outcomes[row["outcome"]] = outcomes.get(row["outcome"], 0) + 1
+    print(summary)
+    return {
+        "checkpoints": rows,
+        "data": data_rows,
+        "summary": summary,
+        "verdict": f"{good} of {len(everything)}",
+        "passed": good == len(everything),
+    }
+
+
+def _tell(number: int, count: int, row: dict[str, Any]) -> None:
+    if not row["good"] or number % 20 == 0 or number == count - 1:
+        print(f"  {number + 1}/{count} {row}", flush=True)
+
+
+class _Opener:
+    """Opens damaged copies of a run's checkpoints as the run would."""
+
+    def __init__(self, runs: Runs, reference: Path):
+        bindings = [
+            flag.split(".", 1)[1].replace("=", " = ", 1) for flag in runs.flags(reference)[1:]
+        ]
+        config = configs.load([runs.flags(reference)[0].split("=", 1)[1]], bindings, "Train")
+        dataset = PreparedDataset.load(config.data_dir)
+        objective = config.objective.build(dataset.vocabulary_size, jax.numpy.float32)
+        optimizer = config.optimizer.build(config.loop.train_steps)
+        self._abstract = loop.abstract_state(objective, optimizer, meshes.make_mesh(config.mesh))
+        self._digest = dataset.digest
+        self._folder = reference / "checkpoints"
+        self._old, self._new = sorted(int(path.name) for path in self._folder.iterdir())[-2:]
+        self._expected = {step: bits(self._folder / str(step)) for step in (self._old, self._new)}
+        self._copy = runs.work / "damage"
+        with self._copied():
+            if self._open() != self._new:
+                raise RuntimeError("an undamaged copy does not come back")
+
+    @contextlib.contextmanager
+    def _copied(self) -> Iterator[Path]:
+        shutil.rmtree(self._copy, ignore_errors=True)
+        for step in (self._old, self._new):
+            shutil.copytree(self._folder / str(step), self._copy / "checkpoints" / str(step))
+        yield self._copy / "checkpoints" / str(self._new)
+        shutil.rmtree(self._copy)
+
+    def _open(self) -> int:
+        """Opens the copy; the step that comes back with the bits that it was saved with."""
+        checkpoints = Checkpoints(self._copy, keep=3)
+        try:
+            checkpoints.check(self._abstract, self._digest)
+            restored = checkpoints.restore_newest(self._abstract)
+        finally:
+            checkpoints.close()
+        assert restored is not None
+        step = int(restored[0].step)
+        leaves, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(restored[0]))
+        found = {
+            jax.tree_util.keystr(path, simple=True, separator="."): leaf.tobytes()
+            for path, leaf in leaves
+        }
+        if found != {name: content for name, (_, content) in self._expected[step].items()}:
+            raise RuntimeError(f"step {step} comes back with other bits")
+        return step
+
+    def damage(self, kind: str, rng: random.Random) -> dict[str, Any]:
+        """Does one damage; what it was, and what came of it."""
+        with self._copied() as newest:
+            if kind.startswith("unsealed"):
+                (newest / "files.json").unlink()
+            where = _damage(newest, kind, rng)
+            reason = self._copy / "damaged_checkpoints" / str(self._new) / "reason.txt"
+            try:
+                step = self._open()
+                if step == self._old and reason.is_file():
+                    outcome = "set aside"
+                else:
+                    outcome = "the same bits" if step == self._new else "no reason"
+            except Exception as error:
+                outcome = f"{type(error).__name__}: {error}"[:300]
+            good = outcome == "set aside" or (kind.startswith("unsealed") and "same" in outcome)
+            said = reason.read_text()[:300] if reason.is_file() else ""
+        return {"kind": kind, **where, "outcome": outcome, "reason": said, "good": good}
+
+
+def _damage(folder: Path, kind: str, rng: random.Random) -> dict[str, Any]:
+    """Changes a byte or cuts a file short; which one, and where."""
+    sizes = {path: path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    files = [path for path, size in sizes.items() if size and path.name != _LOCK]
+    # Half of them by files, small ones as often as large ones, half by bytes.
+    weights = None if rng.random() < 0.5 else [sizes[path] for path in files]
+    (path,) = rng.choices(files, weights)
+    place = rng.randrange(sizes[path])
+    if kind.endswith("truncation"):
+        os.truncate(path, place)
+        changed = 0
+    else:
+        changed = rng.randrange(1, 256)
+        with path.open("r+b") as file:
+            file.seek(place)
+            byte = file.read(1)[0]
+            file.seek(place)
+            file.write(bytes([byte ^ changed]))
+    return {"file": str(path.relative_to(folder)), "place": place, "xor": changed}
+
+
+def _mended_by_command(
+    runs: Runs, reference: Path, kind: str, rng: random.Random
+) -> dict[str, Any]:
+    """Damages a finished run, and runs its command again."""
+    name = "damage-whole"
+    runs.forget(name)
+    shutil.copytree(reference, runs.work / name)
+    where = _damage(runs.work / name / "checkpoints" / str(runs.steps), kind, rng)
+    command = runs.start(name)
+    if status := command.end():
+        outcome = f"ended with {status}: {command.said()[-300:]}"
+    else:
+        wrong = differences(runs.work / name, reference)
+        outcome = "mended" if wrong == ["left over: damaged_checkpoints"] else str(wrong)
+    return {"kind": f"{kind}, command", **where, "outcome": outcome, "good": outcome == "mended"}
+
+
+def _damage_data(runs: Runs, count: int, rng: random.Random) -> list[dict[str, Any]]:
+    """Changes bytes of the prepared data, and cuts files short; each must be noticed."""
+    rows = []
+    copy = runs.work / "damage-data"
+    for number in range(count + count // 5):
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(runs.data_dir, copy)
+        kind = "data flip" if number < count else "data truncation"
+        where = _damage(copy, kind, rng)
+        try:
+            PreparedDataset.load(copy).verify()
+            outcome = "not noticed"
+        except PreparedDataError as error:
+            named = where["file"] in str(error) and "prepare" in str(error)
+            outcome = "noticed" if named else f"noticed, but says: {error}"
+        except Exception as error:
+            outcome = f"{type(error).__name__}: {error}"[:300]
+        rows.append({"kind": kind, **where, "outcome": outcome, "good": outcome == "noticed"})
+        _tell(number, count + count // 5, rows[-1])
+    shutil.rmtree(copy, ignore_errors=True)
+    return rows

@@ -1,0 +1,205 @@
+"""Kills, damage and full disks: the same command goes on and ends as if nothing had been.
+
+What is done here at one moment each, benchmarks/faults.py does at random moments.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import commands
+import pytest
+import runs
+from runs import SHORT, STEPS
+
+from xlme_jax.training.checkpoints import CheckpointError
+
+pytestmark = pytest.mark.usefixtures("compilation_cache")
+
+
+@pytest.fixture
+def model_dir(undisturbed, tmp_path):
+    """The run as a kill after the checkpoint of step 16 leaves it."""
+    folder = shutil.copytree(undisturbed, tmp_path / "run")
+    for step in (20, STEPS):
+        shutil.rmtree(folder / "checkpoints" / str(step))
+    return folder
+
+
+def is_sealing(folder):
+    step = commands.newest(folder)
+    return step is not None and not commands.sealed(folder, step)
+
+
+def is_evaluating(folder):
+    newest = max([*commands.saving(folder), commands.newest(folder) or 0])
+    return newest % 10 == 0 and newest > commands.last_line(folder)
+
+
+MOMENTS = {
+    "compiling": lambda command: command.begun(),
+    "stepping": lambda command: command.step() >= 5,
+    "saving": lambda command: commands.saving(command.model_dir),
+    "sealing": lambda command: is_sealing(command.model_dir),
+    "evaluating": lambda command: is_evaluating(command.model_dir),
+    "ending": lambda command: commands.last_line(command.model_dir) == STEPS,
+}
+
+
+def kill(command, moment):
+    assert command.until(lambda: MOMENTS[moment](command)), command.said()
+    assert command.kill() == -9, command.said()  # It was still running.
+
+
+def test_a_run_killed_while_it_saves_ends_with_the_same_bits(
+    undisturbed, tmp_path, tiny_data, start
+):
+    kill(start(), "saving")
+    assert commands.newest(tmp_path / "run") != STEPS
+    runs.run(tmp_path / "run", tiny_data, **SHORT)
+    assert commands.differences(tmp_path / "run", undisturbed) == []
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_every_phase_ends_with_the_same_bits(undisturbed, tmp_path, start):
+    for moment in MOMENTS:
+        kill(start(), moment)
+    start().finish()
+    assert commands.differences(tmp_path / "run", undisturbed) == []
+
+
+def test_what_kills_leave_does_no_harm(undisturbed, model_dir, tiny_data):
+    checkpoints = model_dir / "checkpoints"
+    # Half a save: under another name, without what is written last.
+    half = shutil.copytree(checkpoints / "16", checkpoints / "20.orbax-checkpoint-tmp")
+    (half / "_CHECKPOINT_METADATA").unlink()
+    shutil.rmtree(half / "state" / "d")
+    # An old checkpoint that was being deleted.
+    (checkpoints / "4" / "files.json").unlink()
+    shutil.rmtree(checkpoints / "4" / "state" / "d")
+    # The newest one saved, and its files not all digested.
+    (checkpoints / "16" / "files.json").rename(checkpoints / "16" / "files.json.tmp")
+    os.truncate(checkpoints / "16" / "files.json.tmp", 100)
+    runs.run(model_dir, tiny_data, **SHORT)
+    assert commands.differences(model_dir, undisturbed) == []
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def largest_file(checkpoint):
+    files = [path for path in checkpoint.rglob("*") if path.is_file()]
+    return max(files, key=lambda path: path.stat().st_size)
+
+
+def test_damaged_checkpoints_are_set_aside_and_nothing_is_lost_but_time(
+    undisturbed, model_dir, tiny_data, caplog
+):
+    # One that its files give away, and one that only its arrays can.
+    flip(largest_file(model_dir / "checkpoints" / "16"))
+    (model_dir / "checkpoints" / "12" / "files.json").unlink()
+    flip(largest_file(model_dir / "checkpoints" / "12" / "state" / "d"))
+    with caplog.at_level("INFO"):
+        runs.run(model_dir, tiny_data, **SHORT)
+    assert "Resuming from the checkpoint of step 10" in caplog.text
+    reasons = (model_dir / "damaged_checkpoints" / step / "reason.txt" for step in ("16", "12"))
+    expected = ("is not what was written (SHA-256 differs)", "it cannot be read")
+    for reason, what in zip(reasons, expected):
+        assert what in reason.read_text()
+    assert commands.differences(model_dir, undisturbed) == ["left over: damaged_checkpoints"]
+
+
+def content(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_as_it_is(model_dir, tiny_data):
+    for checkpoint in (model_dir / "checkpoints").iterdir():
+        flip(largest_file(checkpoint))
+    with pytest.raises(CheckpointError, match=r"(?s)All checkpoints of .* are damaged .*step 16: "):
+        runs.run(model_dir, tiny_data, **SHORT)
+    before = content(model_dir)
+    with pytest.raises(CheckpointError, match=r"All checkpoints of .* are damaged"):
+        runs.run(model_dir, tiny_data, **SHORT)
+    assert content(model_dir) == before
+    assert len(commands.lines(model_dir)) > 3
+
+
+def is_one_line(said):
+    """Whether an error is told in the last line, without a traceback of ours."""
+    return "/xlme_jax/" not in said and "Error: " in said.strip().splitlines()[-1]
+
+
+LIMITED = """
+import resource
+from xlme_jax import train
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+train.run()
+"""
+
+
+def test_a_save_that_fails_ends_the_run_and_keeps_the_checkpoint_before(
+    undisturbed, model_dir, tiny_data, start
+):
+    command = start(python=["-c", LIMITED])
+    assert command.end() == 1
+    said = command.said()
+    assert is_one_line(said), said
+    # It is noticed when the next one is due, at the latest.
+    assert re.search(r"CheckpointError: .* step 2[04] or before could not be written", said)
+    assert "that of step 16 is kept" in said
+    runs.run(model_dir, tiny_data, **SHORT)
+    assert commands.differences(model_dir, undisturbed) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mounts a disk of so many bytes."""
+    mounted = []
+
+    def mount(size):
+        folder = tmp_path / "disk"
+        folder.mkdir(exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("only root can mount a small disk")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [0, 4, 40, 400, 1000])
+def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(
+    undisturbed, model_dir, tiny_data, start, small_disk, room
+):
+    """`room`: KiB that are free, so that another file is the one that does not fit."""
+    disk = small_disk("20m")
+    folder = shutil.copytree(model_dir, disk / "run")
+    free = shutil.disk_usage(disk).free
+    (disk / "filler").write_bytes(bytes(free - room * 1024))
+    command = start(folder)
+    assert command.end() == 1
+    said = command.said()
+    assert is_one_line(said), said
+    assert str(disk) in said.strip().splitlines()[-1]
+    (disk / "filler").unlink()
+    runs.run(folder, tiny_data, **SHORT)
+    assert commands.differences(folder, undisturbed) == []
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, start):
+    (tmp_path / "file").write_text("in the way")
+    command = start(tmp_path / "file" / "run")
+    assert command.end() == 1
+    assert is_one_line(command.said()), command.said()
+    assert str(Path("file") / "run") in command.said().strip().splitlines()[-1]
+    assert "Starting from scratch" not in command.said()

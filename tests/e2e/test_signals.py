@@ -1,0 +1,159 @@
+"""SIGTERM and SIGINT to the command: what is saved, how it ends, and how it goes on."""
+
+import re
+import signal
+
+import commands
+import pytest
+import runs
+import tiny
+from runs import SHORT, STEPS
+
+from xlme_jax.training.peers import EXIT_LOST_PEERS
+from xlme_jax.training.stopping import EXIT_STOPPED
+
+pytestmark = pytest.mark.usefixtures("compilation_cache")
+PEER_TIMEOUT = 20
+
+
+def assert_saved(model_dir, *processes):
+    """All said that they stopped after the step that is saved, and lost none; that step."""
+    assert [process.end() for process in processes] == [EXIT_STOPPED] * len(processes), [
+        process.said() for process in processes
+    ]
+    saved = commands.newest(model_dir)
+    assert commands.saving(model_dir) == ()
+    for process in processes:
+        steps = re.findall(r"Stopped after step (\d+)\. The same command goes on", process.said())
+        assert steps == [str(saved)], process.said()
+        assert process.step() <= saved
+        assert "Traceback" not in process.said()
+    return saved
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
+def test_the_step_in_flight_is_saved_and_the_run_ends_with_the_same_bits(
+    undisturbed, tmp_path, tiny_data, start, number
+):
+    command = start()
+    assert command.until_step(5), command.said()
+    command.signal(number)
+    assert assert_saved(tmp_path / "run", command) >= 5
+    assert f"{number.name}: the run ends after this step and saves" in command.said()
+    runs.run(tmp_path / "run", tiny_data, **SHORT)
+    assert commands.differences(tmp_path / "run", undisturbed) == []
+
+
+def test_before_the_first_step_there_is_nothing_to_wait_for(tmp_path, start):
+    command = start(variables=None)  # Nothing compiled: it is at that for long.
+    assert command.until(command.begun), command.said()
+    command.signal(signal.SIGINT)
+    assert command.end() == EXIT_STOPPED, command.said()
+    assert "Stopped after step 0" in command.said()
+    assert command.step() == -1
+    assert commands.newest(tmp_path / "run") is None
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_it_at_once(tmp_path, start):
+    command = start()
+    assert command.until_step(5), command.said()
+    command.signal(signal.SIGSTOP)  # So that both come in the same step.
+    command.signal(signal.SIGINT)
+    command.signal(signal.SIGTERM)
+    command.signal(signal.SIGCONT)
+    assert command.end() in (128 + signal.SIGINT, 128 + signal.SIGTERM), command.said()
+    assert "again: ending at once" in command.said()
+    assert (commands.newest(tmp_path / "run") or 0) < STEPS
+
+
+ENDLESS_EVALUATION = """
+import threading
+from xlme_jax import train
+from xlme_jax.evaluation.retrieval import ACCURACY, RetrievalProbe
+
+def evaluate(params, step):
+    if step:
+        print(f"evaluating step {step}", flush=True)
+        threading.Event().wait()
+    return {ACCURACY: 0.5}
+
+RetrievalProbe.build = lambda *arguments: evaluate
+train.run()
+"""
+
+
+@pytest.mark.slow
+def test_an_evaluation_is_not_waited_for(undisturbed, tmp_path, tiny_data, start):
+    command = start(python=["-c", ENDLESS_EVALUATION])
+    assert command.until_said("evaluating step 10"), command.said()
+    command.signal(signal.SIGTERM)
+    assert assert_saved(tmp_path / "run", command) == 10
+    assert commands.last_line(tmp_path / "run") == 5
+    # The evaluation is made up for; with the true probe it only lacks the line of step 0.
+    runs.run(tmp_path / "run", tiny_data, **SHORT)
+    found, expected = commands.lines(tmp_path / "run"), commands.lines(undisturbed)
+    assert found[1:] == expected[1:]
+    assert [line["step"] for line in found] == [line["step"] for line in expected]
+
+
+# Processes hear of each other's signals every half second; saving keeps them from going far.
+PAIR = {**SHORT, "TRAIN_STEPS": 40, "CHECKPOINT_EVERY": 2}
+
+
+@pytest.fixture
+def start_pair(start, tmp_path):
+    """Starts the command in two processes."""
+
+    def start_pair(name="run"):
+        where = f"--coordinator_address=localhost:{tiny.free_port()}"
+        flags = (where, f"--peer_timeout={PEER_TIMEOUT}", "--num_processes=2")
+        return [
+            start(
+                *(tmp_path / name, *flags, f"--process_id={index}"),
+                bindings=PAIR,
+                log=f"log{index}",
+                devices=2,
+            )
+            for index in range(2)
+        ]
+
+    return start_pair
+
+
+@pytest.mark.slow
+def test_two_processes_save_the_same_step_whoever_is_signalled(tmp_path, start_pair):
+    for process in start_pair("undisturbed"):
+        process.finish()
+    steps = [0]
+    for whom in ([0], [1], [0, 1]):
+        first, second = start_pair()
+        assert first.until_step(steps[-1] + 3), first.said()
+        for index in whom:
+            (first, second)[index].signal(signal.SIGTERM)
+        steps.append(assert_saved(tmp_path / "run", first, second))
+    assert steps == sorted(set(steps))
+    for process in start_pair():
+        process.finish()
+    assert commands.differences(tmp_path / "run", tmp_path / "undisturbed") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_process_whose_peer_died_ends_and_says_so(tmp_path, start_pair, index):
+    processes = start_pair()
+    assert processes[0].until_step(5), processes[0].said()
+    processes[index].kill()
+    left = processes[1 - index]
+    # Process 0 serves the others: without it, JAX may be the one to end them.
+    expected = (EXIT_LOST_PEERS, *([-signal.SIGABRT] if index == 0 else []))
+    assert left.end(timeout=PEER_TIMEOUT + 100) in expected, left.said()
+    if left.end() == EXIT_LOST_PEERS:
+        lost = rf"Process {1 - index} of 2: (lost .*process {index}|a computation failed)"
+        assert re.search(lost, left.said()), left.said()
+        assert "Start all processes again with the same command" in left.said()
+    for process in start_pair():
+        process.finish()
+    assert [line["step"] for line in commands.lines(tmp_path / "run")][-1] == 40
