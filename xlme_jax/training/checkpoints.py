@@ -241,9 +241,9 @@ class Checkpoints:
         if self.latest_step() is not None or not self._damaged.is_dir():
             return
         reasons = {path.parent.name: path for path in sorted(self._damaged.glob("*/reason.txt"))}
-        said = "; ".join(f"step {step}: {file.read_text()}" for step, file in reasons.items())
+        said = "; ".join(f"step {step}: {file.read_text().strip()}" for step, file in reasons.items())
         raise CheckpointError(
-            f"All checkpoints of {self._folder.parent} are damaged ({said.strip()}). They are in "
+            f"All checkpoints of {self._folder.parent} are damaged ({said}). They are in "
             f"{self._damaged}. Put a good copy of one into {self._folder}, or delete "
             f"{self._damaged} to start over, or choose a new MODEL_DIR."
         )
