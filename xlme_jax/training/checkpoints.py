@@ -240,8 +240,8 @@ class Checkpoints:
     def _refuse_to_start_over(self) -> None:
         if self.latest_step() is not None or not self._damaged.is_dir():
             return
-        reasons = {path.parent.name: path for path in sorted(self._damaged.glob("*/reason.txt"))}
-        said = "; ".join(f"step {step}: {file.read_text().strip()}" for step, file in reasons.items())
+        files = sorted(self._damaged.glob("*/reason.txt"))
+        said = "; ".join(f"step {file.parent.name}: {file.read_text().strip()}" for file in files)
         raise CheckpointError(
             f"All checkpoints of {self._folder.parent} are damaged ({said}). They are in "
             f"{self._damaged}. Put a good copy of one into {self._folder}, or delete "
