@@ -224,6 +224,9 @@ def test_what_was_not_measured_rings_nothing():
         assert objective.alarms({}) == []
         assert objective.alarms({name: math.nan for name in both}) == []
         assert objective.alarms({"loss": 1e9, "probe/retrieval": 0.0}) == []
+    objective = CONFIG.build(VOCAB)
+    for name in HEALTHY:
+        assert objective.alarms(line(**{name: math.nan})) == []
     # No token was replaced, or every one: no constant to compare with.
     for rate in (0.0, 1.0):
         assert objective.alarms(line(rtd_loss=0.5, replace_rate=rate)) == []

@@ -14,7 +14,7 @@ from xlme_jax.objectives.base import stream_rng
 from xlme_jax.objectives.masked_lm import MaskedBatch, MaskingConfig
 from xlme_jax.objectives.xlme import XLME, XLMConfig, XLMEConfig, detection_loss
 from xlme_jax.ops import masking
-from xlme_jax.ops.vocabulary_head import padded_size
+from xlme_jax.ops.vocabulary_head import VocabularyPrediction, padded_size
 
 # Few enough ids that a sample often is the original.
 VOCAB = 12
@@ -230,6 +230,17 @@ def test_detection_loss_by_hand():
     # Extreme logits neither overflow nor lose the gradient.
     big = detection_loss(jnp.array([[-1e4, 1e4]]), real[:, :2], real[:, :2], 2.0)[0]
     np.testing.assert_allclose(big, 5e3)
+
+
+def test_sampled_diversity_by_hand():
+    """Rows count by themselves, unused slots nowhere; token 0 is a token like another."""
+    is_masked = jnp.array([[True, True, True, False], [True, True, False, False]])
+    targets = jnp.array([[5, 7, 5, 9], [5, 6, 1, 1]])
+    sample = jnp.array([[6, 6, 6, 8], [0, 6, 3, 3]])
+    masked = MaskedBatch({}, jnp.zeros((2, 4)), is_masked, targets, jnp.zeros((2, 4, 1, 2)))
+    prediction = VocabularyPrediction(jnp.zeros((2, 4)), sample, sample)
+    _, metrics = masked.loss(prediction, jnp.float32(5))
+    assert tuple(map(float, metrics["sampled_diversity"])) == (1 + 2, 2 + 2)
 
 
 @pytest.mark.parametrize("config", [CONFIG, XLM_CONFIG], ids=["xlme", "xlm"])
