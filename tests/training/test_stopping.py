@@ -64,8 +64,9 @@ def test_while_nothing_is_unsaved_a_signal_ends_the_process(start, number):
 def test_before_anything_began_too(start):
     process = start(BUSY)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == EXIT_STOPPED
+    assert "Stopped before the first step." in output
 
 
 def test_a_second_signal_ends_it_even_while_the_first_waits(start):

@@ -34,8 +34,9 @@ _PREFIX = "xlme_jax/stop"
 class Stopped(Exception):
     """The run ended early because it was asked to; its state is saved."""
 
-    def __init__(self, step: int):
-        super().__init__(f"Stopped after step {step}. The same command goes on from there.")
+    def __init__(self, step: int | None):
+        when = "before the first step" if step is None else f"after step {step}"
+        super().__init__(f"Stopped {when}. The same command goes on from there.")
 
 
 class NeverStop:
@@ -63,7 +64,8 @@ class StopOnSignal(NeverStop):
         self._timeout = timeout
         self._client = coordination_client()
         self._lock = threading.Lock()  # Held while processes agree.
-        self._step = 0  # Steps that this process has passed.
+        self._step = 0  # Steps that this process has passed,
+        self._begun = False  # once it knows where the run stands.
         # Waits for the checkpoint of that step; None while there is none, so that ending loses it.
         self._wait: Callable[[], None] | None = lambda: None
         self._last: int | None = None  # The step to end with, once that is known.
@@ -102,7 +104,7 @@ class StopOnSignal(NeverStop):
           Stopped: the end was asked for.
         """
         with self._lock:
-            self._step, self._wait = step, wait
+            self._step, self._wait, self._begun = step, wait, True
             if self._last is not None and self._last <= step:
                 raise Stopped(step)
 
@@ -156,7 +158,7 @@ class StopOnSignal(NeverStop):
         status = EXIT_STOPPED
         try:
             wait()
-            say(str(Stopped(self._step)))
+            say(str(Stopped(self._step if self._begun else None)))
         except Exception as error:
             say(f"{type(error).__name__}: {error}")
             status = 1
