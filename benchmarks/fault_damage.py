@@ -5,6 +5,7 @@ open it, and the bits that come back are compared with those of Orbax alone.
 """
 
 import contextlib
+import logging
 import os
 import random
 import shutil
@@ -43,6 +44,7 @@ def run_damage(
       {"checkpoints", "data": one row a damage, "summary", "verdict"}.
     """
     rng = random.Random(seed)
+    logging.disable(logging.WARNING)  # Each damage is said; the table has the reasons.
     reference = runs.reference()
     opener = _Opener(runs, reference)
     rows = []

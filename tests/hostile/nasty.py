@@ -229,30 +229,6 @@ def _wrong_size(size):
     return bytes(data)
 
 
-def overlapping(count, megabytes):
-    """`count` pairs of members that all are the same compressed bytes.
-
-    Made from a zip with one member, by listing it again and again under other names.
-    """
-    with io.BytesIO(make_zip(("00000.en", b"a\n" * (megabytes << 19)))) as file:
-        with zipfile.ZipFile(file) as archive:
-            archive.getinfo("00000.en")
-        data = file.getvalue()
-    start = data.find(b"PK\x01\x02")
-    end = data.find(b"PK\x05\x06")
-    entry = data[start:end]
-    entries = [
-        entry.replace(b"00000.en", b"%05d.%b" % (i, language))
-        for i in range(count)
-        for language in (b"en", b"sw")
-    ]
-    directory = b"".join(entries)
-    tail = struct.pack(
-        "<4s4H2LH", b"PK\x05\x06", 0, 0, len(entries), len(entries), len(directory), start, 0
-    )
-    return data[:start] + directory + tail
-
-
 @functools.cache
 def zips():
     """{name: (content, what the error says)}"""

@@ -344,9 +344,17 @@ def _finished(output: Path, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]
             return None
         return row if row and (row.examples or job.may_be_empty) else None
 
-    # Threads, because all shards are read.
-    with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 16)) as pool:
-        return {job: row for job, row in zip(jobs, pool.map(row_of, jobs)) if row}
+    rows = {}
+    # In threads and with a bar, because all that is there is read. Short checks show no bar.
+    with (
+        concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 16)) as pool,
+        worker_pool.open_bar(desc="check", unit="task", total=len(jobs), delay=5) as bar,
+    ):
+        for job, row in zip(jobs, pool.map(row_of, jobs)):
+            bar.update()
+            if row:
+                rows[job] = row
+    return rows
 
 
 def _complete(output: Path, job: Job, parts: Rows) -> prepared.TaskInfo:
