@@ -33,7 +33,8 @@ def losses(model_dir):
 
 @pytest.mark.slow
 def test_a_run_that_moves_between_machines_keeps_its_losses(tmp_path, tiny_data, compiled):
-    bindings = {"TRAIN_STEPS": STEPS, "CHECKPOINT_EVERY": 2}
+    off = {"Encoder__dropout": 0.0, "Encoder__attention_dropout": 0.0}
+    bindings = {"TRAIN_STEPS": STEPS, "CHECKPOINT_EVERY": 2, **off}
     tiny.train(*tiny.flags(tmp_path / "one", tiny_data, **bindings))
     folder, started, resumed = tmp_path / "moved", [], []
     try:
