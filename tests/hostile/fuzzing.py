@@ -32,6 +32,15 @@ BUDGETS = {
     "gin files": (50, 900),
     "gin bindings": (50, 900),
     "flags": (40, 600),
+    "descriptions": (80, 400),
+    "resealed": (100, 500),
+    "rows": (60, 300),
+    "shards": (60, 300),
+    "lengths": (60, 300),
+    "positions": (100, 500),
+    "sealed": (40, 400),
+    "unsealed": (40, 400),
+    "metrics": (60, 400),
 }
 DEFAULT_CASES = sum(default for default, _ in BUDGETS.values())
 SLOW_CASES = sum(slow for _, slow in BUDGETS.values())

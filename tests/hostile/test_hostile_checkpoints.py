@@ -7,23 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fuzzing import check, damaged
+from fuzzing import budgets, check, damaged
 from hypothesis import strategies as st
 
 from xlme_jax.training.checkpoints import Checkpoints, RunRecord
 from xlme_jax.training.metrics import MetricsWriter, read_metrics
 from xlme_jax.training.step import TrainState
-
-# Property: cases by default, cases in the slow suite.
-BUDGETS = {"sealed": (40, 400), "unsealed": (40, 400), "metrics": (60, 400)}
-
-
-def budgets(name):
-    few, many = BUDGETS[name]
-    return pytest.mark.parametrize(
-        "cases",
-        [pytest.param(few, id="few"), pytest.param(many, id="many", marks=pytest.mark.slow)],
-    )
 
 
 def state_of(step):

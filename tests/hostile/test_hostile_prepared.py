@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from fuzzing import check, damaged
+from fuzzing import budgets, check, damaged
 from hypothesis import strategies as st
 
 from xlme_jax.data import prepared, prepared_format
@@ -16,15 +16,6 @@ from xlme_jax.data.pipeline import Stream, make_iterator
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.sealing import seal
 
-# Property: cases by default, cases in the slow suite.
-BUDGETS = {
-    "descriptions": (80, 400),
-    "resealed": (100, 500),
-    "rows": (60, 300),
-    "shards": (60, 300),
-    "lengths": (60, 300),
-    "positions": (100, 500),
-}
 COMMAND = "python -m xlme_jax.prepare --output=here"
 # Tasks that are not tiny: shuffling the numbers of few examples is what takes longest.
 STREAMS = [
@@ -33,14 +24,6 @@ STREAMS = [
 ]
 SHARD, PAIRS = "en/train-00000-of-00001.arrayrecord", "en-fr/train-00000-of-00001.arrayrecord"
 LENGTHS, ROW = "en-fr/train-lengths.npy", "en-fr/train.json"
-
-
-def budgets(name):
-    few, many = BUDGETS[name]
-    return pytest.mark.parametrize(
-        "cases",
-        [pytest.param(few, id="few"), pytest.param(many, id="many", marks=pytest.mark.slow)],
-    )
 
 
 @pytest.fixture
