@@ -1,0 +1,89 @@
+"""The contract of evaluations: what is evaluated, and what comes out.
+
+An evaluation is a frozen dataclass with `build(subject) -> Evaluation`, so that the train loop (on a
+schedule) and `xlme_jax.evaluate` (on a checkpoint) run the same code.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from xlme_jax.data.vocabulary import Vocabulary
+
+# {"tokens", "segment_ids", "positions"}: int32[B, L] each.
+Rows = Mapping[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """An encoder, and the task's head if it was fine-tuned.
+
+    Attributes:
+      vocabulary: makes its token ids.
+      encode: (params, rows) -> hidden states [B, L, D], without dropout: index 0 the embeddings, k
+        the output of layer k, as in Hugging Face's `hidden_states`.
+      num_layers: layers; `encode` returns one array more.
+      max_length: the longest row it can read, None without limit.
+      row_multiple: batches must have a multiple of so many rows (the devices that share a batch).
+      task: what it was fine-tuned for; None if it was not.
+      predict: (params, rows) -> float32 logits of the task's head: [B, classes], [B, 1]
+        (regression), [B, L, tags], or [B, L, 2] (first and last token of the answer).
+    """
+
+    vocabulary: Vocabulary
+    encode: Callable[[Any, Rows], list[jax.Array]]
+    num_layers: int
+    max_length: int | None = None
+    row_multiple: int = 1
+    task: str | None = None
+    predict: Callable[[Any, Rows], jax.Array] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One figure.
+
+    Attributes:
+      task: name of the benchmark ("xnli", "tatoeba", "wordalign").
+      language: code as in the benchmark's files; for pairs "en-fr".
+      metric: "accuracy", "f1", "exact_match", "aer", ...
+      value: the figure; shares lie in [0, 1].
+      split: "validation" or "test".
+      layer: hidden states that it was computed from, counted as in `Subject.encode`; None for the
+        output of a fine-tuned head.
+      system: "model", or the baseline that the figure belongs to: "untrained", "chance",
+        "diagonal", "majority".
+      setting: what else one must know to read it: pooling, margin, ...
+    """
+
+    task: str
+    language: str
+    metric: str
+    value: float
+    split: str = "test"
+    layer: int | None = None
+    system: str = "model"
+    setting: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What an evaluation gives.
+
+    Attributes:
+      results: every figure: for analyses of a frozen encoder, of every layer.
+      headline: name -> figure, the few that a train log shows ("tatoeba/accuracy",
+        "xnli/accuracy/de").
+      files: relative path -> content, such as predictions.
+      skipped: reason -> examples left out; nothing is left out silently.
+    """
+
+    results: tuple[Result, ...]
+    headline: Mapping[str, float]
+    files: Mapping[str, str | bytes] = dataclasses.field(default_factory=dict)
+    skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+Evaluation = Callable[[Any], Outcome]
