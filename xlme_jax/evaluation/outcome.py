@@ -1,7 +1,7 @@
 """The contract of evaluations: what is evaluated, and what comes out.
 
-An evaluation is a frozen dataclass with `build(subject) -> Evaluation`, so that the train loop (on a
-schedule) and `xlme_jax.evaluate` (on a checkpoint) run the same code.
+An evaluation is a frozen dataclass with `build(subject) -> Evaluation`, so that the train loop (on
+a schedule) and `xlme_jax.evaluate` (on a checkpoint) run the same code.
 """
 
 import dataclasses
