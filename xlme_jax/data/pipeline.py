@@ -25,11 +25,12 @@ import grain
 import numpy as np
 from grain.experimental import FlatMapIterDataset, ThreadPrefetchIterDataset
 
-from xlme_jax.data import mixing, packing
+from xlme_jax.data import labelled, mixing, packing
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
+from xlme_jax.data.prepared_format import LABELS
 from xlme_jax.data.prepared_reader import TaskReader
 
-KINDS = ("monolingual", "bitext")
+KINDS = ("monolingual", "bitext", "labelled")
 # Pairs are packed among so many consecutive draws. A constant, so that the order of rows depends
 # neither on the batch size nor on the hosts; large enough that few tokens are wasted.
 WINDOW_DRAWS = 4096
@@ -49,11 +50,11 @@ class Stream:
 
     Attributes:
       name: key of the stream in a batch.
-      kind: "monolingual" (running text) or "bitext" (packed pairs).
+      kind: "monolingual" (running text), "bitext" (packed pairs) or "labelled" (an example a row).
       rows: rows of the global batch.
       length: tokens of a row.
       alpha: exponent of the sampling weights p_j ∝ m_j^alpha; m_j counts tokens of running text
-        (rows are cut from it, documents are not drawn) and pairs of bitext.
+        (rows are cut from it, documents are not drawn), pairs of bitext and labelled examples.
       tasks: patterns of task names (`fnmatch`), all tasks of the kind if empty.
     """
 
@@ -84,7 +85,8 @@ def stream_tasks(
     """The tasks that a stream samples, in order of name.
 
     Raises:
-      PreparedDataError: there are none, a pattern matches none, or a task is empty.
+      PreparedDataError: there are none, a pattern matches none, a task is empty, or labelled
+        tasks do not go together or do not fit the rows.
     """
     where = f"stream {stream.name!r}"
     known = [task for task in dataset.tasks if (task.kind, task.split) == (stream.kind, split)]
@@ -110,7 +112,23 @@ def stream_tasks(
                 f"{where}: task {task.name} is empty (skipped: {task.skipped or 'nothing'}): "
                 f"check its source, or exclude it in `tasks`"
             )
+        if stream.kind == "labelled" and task.longest > stream.length:
+            raise PreparedDataError(
+                f"{where}: task {task.name} has examples of up to {task.longest} tokens, a row "
+                f"holds length={stream.length}: make length larger, or prepare with "
+                f"--max_length={stream.length}"
+            )
+    if len({task.labels for task in chosen}) > 1:
+        shown = ", ".join(f"{task.name}: {task.labels}" for task in chosen[:10])
+        raise PreparedDataError(
+            f"{where}: tasks with different numbers of labels ({shown}): choose one sort in `tasks`"
+        )
     return tuple(sorted(chosen, key=lambda task: task.name))
+
+
+def label_width(task: TaskInfo, stream: Stream) -> int:
+    """Labels of a row of a stream that takes this task."""
+    return LABELS[task.labels] or stream.length
 
 
 class _Sampler:
@@ -241,6 +259,25 @@ class _ReadPairs(grain.transforms.Map):
         return {**batch, _TASKS: tasks}
 
 
+class _ReadLabelled(grain.transforms.Map):
+    """Turns the global row numbers of a batch into this process's rows of labelled examples."""
+
+    def __init__(self, reader: TaskReader, stream: Stream, sampler: _Sampler, shard: _Shard):
+        self._reader, self._stream, self._sampler = reader, stream, sampler
+        self._shard = shard
+        self._width = label_width(reader.tasks[0], stream)
+
+    def map(self, rows: Sequence[int]) -> packing.Batch:
+        """Draws and reads the rows; int[rows] task numbers ride along."""
+        tasks, examples = self._sampler(np.array(self._shard.of(rows), np.int64))
+        ids, sizes, found, counts = self._reader.read_labelled(tasks, examples)
+        count = len(tasks)
+        batch = packing.lay_out_pieces(ids, sizes, np.arange(count), count, self._stream.length)
+        labels = np.full((count, self._width), labelled.IGNORED, np.int32)
+        labels[np.arange(self._width) < counts[:, None]] = found
+        return {**batch, "labels": labels, _TASKS: tasks}
+
+
 def _count_up(stop: int) -> grain.IterDataset:
     """0, 1, 2, ... with the next number as its state; threads would only slow counting down."""
     options = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
@@ -262,14 +299,17 @@ def _stream_batches(
         sampler = _Sampler(tasks, stream, seed, rows, [task.tokens for task in tasks])
         numbers = _count_up(_LAST).batch(stream.rows, batch_fn=list)
         return numbers.map(_ReadText(reader, stream, sampler, shard))
+    examples = [task.examples for task in tasks]
+    sampler = _Sampler(tasks, stream, seed, examples, examples)
+    if stream.kind == "labelled":
+        numbers = _count_up(_LAST).batch(stream.rows, batch_fn=list)
+        return numbers.map(_ReadLabelled(reader, stream, sampler, shard))
     if all(task.shortest > stream.length for task in tasks):
         shortest = min(task.shortest for task in tasks)
         raise PreparedDataError(
             f"stream {stream.name!r}: no pair fits length={stream.length}, the shortest has "
             f"{shortest} tokens: make length larger"
         )
-    pairs = [task.examples for task in tasks]
-    sampler = _Sampler(tasks, stream, seed, pairs, pairs)
     plan = _PlanRows(reader, stream, sampler, seed, window_draws)
     plans = FlatMapIterDataset(_count_up(_LAST), plan)
     batches = plans.batch(stream.rows, batch_fn=list)
@@ -302,8 +342,8 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
         """Where the batch last handed out comes from; {} before the first.
 
         Returns:
-          For each stream task name -> rows (monolingual) or pairs (bitext) of this process, without
-          the tasks that gave none.
+          For each stream task name -> rows (monolingual), pairs (bitext) or examples (labelled) of
+          this process, without the tasks that gave none.
         """
         return {
             stream: {
@@ -421,6 +461,8 @@ def make_iterator(
 
     Returns:
       An iterator of `{stream: {"tokens", "segment_ids", "positions"}}`, int32[rows, length].
+      A labelled stream has "labels" too, int32[rows, 1], [rows, 2] or, filled with
+      `labelled.IGNORED`, [rows, length] (see `labelled.Features`).
 
     Raises:
       ValueError: rows that cannot be divided among the processes, repeated stream names, or (as

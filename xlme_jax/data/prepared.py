@@ -38,6 +38,7 @@ from xlme_jax.data.prepared_format import (
 from xlme_jax.data.prepared_reader import OpenFiles, TaskReader
 from xlme_jax.data.prepared_writer import (
     BitextWriter,
+    LabelledWriter,
     MonolingualWriter,
     finished_task,
     merge_parts,
@@ -49,6 +50,7 @@ __all__ = [
     "PAGE_TOKENS",
     "BitextWriter",
     "FileInfo",
+    "LabelledWriter",
     "MonolingualWriter",
     "PreparedDataError",
     "PreparedDataMissing",
@@ -63,7 +65,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """A task's records (pairs or pages) as a sequence, usable as a Grain source too."""
+    """A task's records (examples or pages) as a sequence, usable as a Grain source too."""
 
     dataset: PreparedDataset
     task: TaskInfo
@@ -223,28 +225,28 @@ class PreparedDataset:
         return reader
 
     def lengths(self, task: TaskInfo, indices: np.ndarray | None = None) -> np.ndarray:
-        """Tokens of the pairs of a bitext task.
+        """Tokens of the examples of a bitext or labelled task.
 
         Args:
-          task: a bitext task of this data set.
-          indices: int[N], pair numbers; None for all.
+          task: a bitext or labelled task of this data set.
+          indices: int[N], numbers of examples; None for all.
 
         Returns:
           int64[N].
 
         Raises:
           PreparedDataError: they cannot be read, or cannot be right.
-          IndexError: there is no such pair.
+          IndexError: there is no such example.
         """
         if task.lengths is None:
-            raise PreparedDataError(f"task {task.name} is {task.kind}: it has no pair lengths")
+            raise PreparedDataError(f"task {task.name} is {task.kind}: it has no lengths")
         indices = np.arange(task.examples) if indices is None else np.asarray(indices, np.int64)
         if len(indices) and not 0 <= indices.min() <= indices.max() < task.examples:
-            raise IndexError(f"task {task.name}: pair {indices.max()} of {task.examples}")
+            raise IndexError(f"task {task.name}: example {indices.max()} of {task.examples}")
         return self._reader_of(task).lengths(np.zeros_like(indices), indices)
 
     def read_records(self, task: TaskInfo, indices: Sequence[int] | np.ndarray) -> list[np.ndarray]:
-        """Reads records (pairs or pages) by their number in the task.
+        """Reads records (examples without labels, or pages) by their number in the task.
 
         Args:
           task: a task of this data set.
@@ -282,6 +284,25 @@ class PreparedDataset:
             cut = int(np.argmax(record == EOS_ID)) + 1
             pairs.append((record[:cut], np.concatenate([record[:1], record[cut:]])))
         return pairs
+
+    def read_labelled(
+        self, task: TaskInfo, indices: Sequence[int] | np.ndarray
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Reads labelled examples.
+
+        Args:
+          task: a labelled task.
+          indices: numbers of examples.
+
+        Returns:
+          For each index its token ids, and its labels, int32[1], int32[2] or one for each token.
+        """
+        if task.kind != "labelled":
+            raise PreparedDataError(f"task {task.name} is {task.kind}: it has no labels")
+        indices = np.asarray(indices, np.int64)
+        reader = self._reader_of(task)
+        ids, sizes, labels, counts = reader.read_labelled(np.zeros_like(indices), indices)
+        return list(zip(_split(ids, sizes), _split(labels, counts)))
 
     def read_text(self, task: TaskInfo, starts: np.ndarray, length: int) -> list[np.ndarray]:
         """Reads stretches of a monolingual task's running text.

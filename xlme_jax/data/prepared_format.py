@@ -6,12 +6,14 @@ Layout of a data set (all paths relative to its folder):
     prepare.json                                   settings and command of the preparation, if any
     vocabulary.model                               a copy, so that the ids can always be read
     <task>/<split>-00000-of-00002.arrayrecord      token ids, little-endian, 2 or 4 bytes each
-    <task>/<split>-lengths.npy                     bitext: tokens of every pair, in record order
+    <task>/<split>-lengths.npy                     not for running text: tokens of every record
     <task>/<split>.json                            this task's row; written last: the task is done
 
 - Monolingual: the running text `<s> document </s> <s> document </s> ...`, cut into pages of
   `PAGE_TOKENS`, one page per record; the last page of a shard may be shorter.
 - Bitext: one record `<s> e </s> f </s>` per pair.
+- Labelled: one record per example, its token ids and then its labels (int32, little-endian):
+  `labelled.Features`.
 
 Nothing in it changes unnoticed: a JSON file carries a checksum of itself (`seal`), and through
 `dataset.json` it covers all other files, whose SHA-256 it lists.
@@ -38,7 +40,10 @@ PAGE_TOKENS = 4096
 DATASET_FILE = "dataset.json"
 SETTINGS_FILE = "prepare.json"
 VOCABULARY_FILE = "vocabulary.model"
-KINDS = ("monolingual", "bitext")
+# The kinds of tasks, and how many languages one has.
+KINDS = {"monolingual": 1, "bitext": 2, "labelled": 1}
+# How many labels an example of a labelled task has; 0: as many as tokens.
+LABELS = {"one": 1, "two": 2, "tokens": 0}
 TASK_NAME = re.compile(r"[\w:+][\w.:+-]*")
 # More than there is text of, and few enough that sums and products of counts fit 64 bits.
 _MAX_COUNT = 1 << 48
@@ -82,21 +87,22 @@ class FileInfo:
 
 @dataclasses.dataclass(frozen=True)
 class TaskInfo:
-    """One task and split: a language's running text or a language pair's translations.
+    """One task and split: running text, a language pair's translations, or labelled examples.
 
     Attributes:
       name: task name, also its folder.
-      kind: "monolingual" or "bitext".
+      kind: "monolingual", "bitext" or "labelled".
       split: "train" or "validation".
       languages: one language, or source and target.
-      examples: documents or pairs.
+      examples: documents, pairs or labelled examples.
       tokens: all tokens, `<s>` and `</s>` included.
-      shortest: tokens of the shortest document or pair; 0 if there is none.
-      longest: tokens of the longest document or pair.
+      shortest: tokens of the shortest example; 0 if there is none.
+      longest: tokens of the longest example.
       shards: ArrayRecord files, in reading order.
-      lengths: the file of pair lengths (bitext only).
+      lengths: the file of the examples' lengths (not for monolingual).
       skipped: reason -> examples left out.
       fingerprint: whatever the writer was told identifies text and vocabulary.
+      labels: labels of an example, a key of `LABELS`; empty unless the task is labelled.
     """
 
     name: str
@@ -111,12 +117,15 @@ class TaskInfo:
     lengths: FileInfo | None = None
     skipped: dict[str, int] = dataclasses.field(default_factory=dict)
     fingerprint: str = ""
+    labels: str = ""
 
     def __post_init__(self) -> None:
         if not TASK_NAME.fullmatch(_string("name", self.name)):
             raise ValueError(f"name = {self.name!r} cannot name a folder")
-        if self.kind not in KINDS or len(self.languages) != 1 + KINDS.index(self.kind):
+        if KINDS.get(_string("kind", self.kind)) != len(self.languages):
             raise ValueError(f"kind = {self.kind!r} does not go with languages = {self.languages}")
+        if (_string("labels", self.labels) in LABELS) != (self.kind == "labelled"):
+            raise ValueError(f"kind = {self.kind!r} does not go with labels = {self.labels!r}")
         for text in (self.split, self.fingerprint, *self.languages):
             _string("split, fingerprint or language", text)
         for field in ("examples", "tokens", "shortest", "longest"):
@@ -129,7 +138,7 @@ class TaskInfo:
         elif self.lengths is None or not (
             sum(shard.records for shard in self.shards) == self.lengths.records == self.examples
         ):
-            raise ValueError(f"shards and lengths do not hold the {self.examples} pairs")
+            raise ValueError(f"shards and lengths do not hold the {self.examples} examples")
 
     @property
     def files(self) -> tuple[FileInfo, ...]:
@@ -149,7 +158,10 @@ class TaskInfo:
 
     def to_json(self) -> dict[str, Any]:
         """The row as it stands in `dataset.json`."""
-        return dataclasses.asdict(self)
+        row = dataclasses.asdict(self)
+        if not self.labels:  # other rows are as they were before there were labels
+            del row["labels"]
+        return row
 
     @classmethod
     def from_json(cls, row: Any) -> TaskInfo:

@@ -22,6 +22,7 @@ import numpy as np
 from array_record.python import array_record_module
 
 from xlme_jax.data.prepared_format import (
+    LABELS,
     PAGE_TOKENS,
     FileInfo,
     PreparedDataError,
@@ -71,7 +72,7 @@ class _Shard:
     lock: threading.Lock
 
 
-class PairLengths:
+class ExampleLengths:
     """A file of lengths that is read place by place.
 
     Not through a mapping: where the file has shrunk under it, or the disk fails, a mapping ends
@@ -111,7 +112,7 @@ class OpenFiles:
         limit = _file_limit(files)
         self.shards = _Cache(self._open_shard, limit)
         self.lengths = _Cache(
-            lambda file: PairLengths(directory / file.file, file), max(limit // 4, 1)
+            lambda file: ExampleLengths(directory / file.file, file), max(limit // 4, 1)
         )
         self.threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "read")
 
@@ -167,17 +168,18 @@ class TaskReader:
         self._first_token = _ends(self._tokens) - self._tokens
         self._shortest = np.array([task.shortest for task in tasks], np.int64)
         self._longest = np.array([task.longest for task in tasks], np.int64)
+        self._labels = np.array([LABELS.get(task.labels, 0) for task in tasks], np.int64)
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
         self._lock = threading.Lock()
 
-    # --- Lengths of pairs. ---
+    # --- Lengths of pairs and labelled examples. ---
 
-    def lengths(self, tasks: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-        """Tokens of pairs.
+    def lengths(self, tasks: np.ndarray, examples: np.ndarray) -> np.ndarray:
+        """Tokens of examples.
 
         Args:
-          tasks: int[N], numbers of bitext tasks.
-          pairs: int[N], numbers of pairs in their tasks.
+          tasks: int[N], numbers of bitext or labelled tasks.
+          examples: int[N], numbers of examples in their tasks.
 
         Returns:
           int64[N].
@@ -188,10 +190,10 @@ class TaskReader:
         starts, kept = self._keep_lengths()
         known = starts[tasks] >= 0
         lengths = np.empty(len(tasks), np.int64)
-        lengths[known] = kept[starts[tasks[known]] + pairs[known]]
+        lengths[known] = kept[starts[tasks[known]] + examples[known]]
         for task in np.unique(tasks[~known]):
             here = np.flatnonzero(tasks == task)
-            lengths[here] = self._read_lengths(self.tasks[task], pairs[here])
+            lengths[here] = self._read_lengths(self.tasks[task], examples[here])
         wrong = np.flatnonzero((lengths < self._shortest[tasks]) | (lengths > self._longest[tasks]))
         if len(wrong):
             task = self.tasks[tasks[wrong[0]]]
@@ -202,13 +204,13 @@ class TaskReader:
         return lengths
 
     def _lengths_path(self, task: TaskInfo) -> pathlib.Path:
-        assert task.lengths is not None, f"{task.name} is no bitext task"
+        assert task.lengths is not None, f"{task.name} is running text"
         return self._files.directory / task.lengths.file
 
-    def _read_lengths(self, task: TaskInfo, pairs: np.ndarray) -> np.ndarray:
-        assert task.lengths is not None, f"{task.name} is no bitext task"
+    def _read_lengths(self, task: TaskInfo, examples: np.ndarray) -> np.ndarray:
+        assert task.lengths is not None, f"{task.name} is running text"
         try:
-            return self._files.lengths[task.lengths][pairs]
+            return self._files.lengths[task.lengths][examples]
         except (OSError, ValueError) as error:
             raise self._files.error(
                 f"{self._lengths_path(task)} cannot be read: {error}"
@@ -235,7 +237,7 @@ class TaskReader:
         return starts, np.concatenate([np.empty(0, "<u2"), *loaded])
 
     def _load_whole(self, task: TaskInfo) -> np.ndarray:
-        assert task.lengths is not None, f"{task.name} is no bitext task"
+        assert task.lengths is not None, f"{task.name} is running text"
         path = self._lengths_path(task)
         try:
             content, start = path.read_bytes(), _header_bytes(task.lengths)
@@ -248,7 +250,7 @@ class TaskReader:
     # --- Records. ---
 
     def read(self, tasks: np.ndarray, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Reads records (pairs or pages), in any order, repeats allowed.
+        """Reads records (examples or pages) without their labels, in any order, repeats allowed.
 
         Args:
           tasks: int[N], numbers of tasks.
@@ -262,18 +264,52 @@ class TaskReader:
           PreparedDataError: a shard cannot be read, or what it holds is not what was written.
           IndexError: there is no such record.
         """
+        if self.tasks and self.tasks[0].kind == "labelled":
+            return self.read_labelled(tasks, records)[:2]
         tasks, records = np.asarray(tasks, np.int64), np.asarray(records, np.int64)
+        numbers, shards = self._numbers(tasks, records)
+        if self.tasks and self.tasks[0].kind == "bitext":
+            sizes = self.lengths(tasks, records)
+        else:
+            sizes = self._page_sizes(numbers, shards)
+        return self._read_ids(numbers, shards, sizes), sizes
+
+    def read_labelled(
+        self, tasks: np.ndarray, examples: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Reads examples of labelled tasks, in any order, repeats allowed.
+
+        Args:
+          tasks: int[N], numbers of tasks.
+          examples: int[N], numbers of examples in their tasks.
+
+        Returns:
+          `(ids, sizes, labels, counts)`: ids and sizes as `read`, int32[sum of counts], the labels
+          of all examples one after another, and int64[N].
+
+        Raises:
+          PreparedDataError: a shard cannot be read, or what it holds is not what was written.
+          IndexError: there is no such example.
+        """
+        tasks, examples = np.asarray(tasks, np.int64), np.asarray(examples, np.int64)
+        numbers, shards = self._numbers(tasks, examples)
+        sizes = self.lengths(tasks, examples)
+        counts = np.where(self._labels[tasks] > 0, self._labels[tasks], sizes)
+        found = self._fetch(numbers, shards)
+        cuts = sizes * self._dtype.itemsize
+        self._check_bytes(found, shards, cuts + 4 * counts)
+        ids = self._checked([r[:cut] for r, cut in zip(found, cuts.tolist())], shards, sizes)
+        labels = b"".join(record[cut:] for record, cut in zip(found, cuts.tolist()))
+        return ids, sizes, np.frombuffer(labels, "<i4"), counts
+
+    def _numbers(self, tasks: np.ndarray, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of records through all shards, and their shards."""
         bad = np.flatnonzero((records < 0) | (records >= self._records[tasks]))
         if len(bad):
             task = self.tasks[tasks[bad[0]]]
             raise IndexError(f"task {task.name}: record {records[bad[0]]} of {task.examples}")
         numbers = self._first_record[tasks] + records
-        shards = np.searchsorted(self._record_ends, numbers, side="right")
-        if self.tasks and self.tasks[0].kind == "bitext":
-            sizes = self.lengths(tasks, records)
-        else:
-            sizes = self._page_sizes(numbers, shards)
-        return self._read_numbers(numbers, shards, sizes), sizes
+        return numbers, np.searchsorted(self._record_ends, numbers, side="right")
 
     def _page_sizes(self, pages: np.ndarray, shards: np.ndarray) -> np.ndarray:
         """int64[N] tokens of pages: only the last of a shard may be short."""
@@ -282,10 +318,14 @@ class TaskReader:
         rest = (ends - _starts(ends) - (self._record_ends - starts - 1) * PAGE_TOKENS)[shards]
         return np.where(pages == last, rest, PAGE_TOKENS)
 
-    def _read_numbers(
-        self, numbers: np.ndarray, shards: np.ndarray, sizes: np.ndarray
-    ) -> np.ndarray:
+    def _read_ids(self, numbers: np.ndarray, shards: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """The ids of records; `numbers` count through all shards."""
+        found = self._fetch(numbers, shards)
+        self._check_bytes(found, shards, sizes * self._dtype.itemsize)
+        return self._checked(found, shards, sizes)
+
+    def _fetch(self, numbers: np.ndarray, shards: np.ndarray) -> list[bytes]:
+        """The records as they are stored; `numbers` count through all shards."""
         order = np.argsort(numbers, kind="stable")
         local = (numbers - _starts(self._record_ends)[shards])[order].tolist()
         changes = np.flatnonzero(np.diff(shards[order], prepend=-1, append=-1)).tolist()
@@ -303,7 +343,7 @@ class TaskReader:
         parts = [groups[part::_THREADS] for part in range(min(_THREADS, len(groups)))]
         for _ in self._files.threads.map(read, parts):
             pass
-        return self._checked(found, shards, sizes)
+        return found
 
     def _read_shard(self, shard: FileInfo, local: list[int]) -> list[bytes]:
         path = self._files.directory / shard.file
@@ -316,21 +356,24 @@ class TaskReader:
         except (RuntimeError, ValueError, IndexError, OSError) as error:
             raise self._files.error(f"{path} cannot be read: {error}") from error
 
-    def _checked(self, found: Sequence[bytes], shards: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        def error(place: int, what: str) -> PreparedDataError:
-            path = self._files.directory / self._shards[shards[place]].file
-            return self._files.error(f"{path} is not what was written: {what}")
-
-        bytes_found = np.fromiter(map(len, found), np.int64, len(found))
-        wrong = np.flatnonzero(bytes_found != sizes * self._dtype.itemsize)
+    def _check_bytes(
+        self, found: Sequence[bytes], shards: np.ndarray, expected: np.ndarray
+    ) -> None:
+        wrong = np.flatnonzero(np.fromiter(map(len, found), np.int64, len(found)) != expected)
         if len(wrong):
-            raise error(wrong[0], "records have other lengths")
+            raise self._changed(shards[wrong[0]], "records have other lengths")
+
+    def _checked(self, found: Sequence[bytes], shards: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         ids = np.frombuffer(b"".join(found), self._dtype)
         if len(ids) and ids.max() >= self._files.vocabulary_size:
             place = np.searchsorted(np.cumsum(sizes), ids.argmax(), side="right")
-            size = self._files.vocabulary_size
-            raise error(int(place), f"it has the token id {ids.max()} in a vocabulary of {size}")
+            what = f"the token id {ids.max()} in a vocabulary of {self._files.vocabulary_size}"
+            raise self._changed(shards[place], f"it has {what}")
         return ids
+
+    def _changed(self, shard: int, what: str) -> PreparedDataError:
+        path = self._files.directory / self._shards[shard].file
+        return self._files.error(f"{path} is not what was written: {what}")
 
     # --- Running text. ---
 
@@ -358,7 +401,7 @@ class TaskReader:
         needed, which = np.unique(pages, return_inverse=True)
         shards = np.searchsorted(self._record_ends, needed, side="right")
         page_sizes = self._page_sizes(needed, shards)
-        text = self._read_numbers(needed, shards, page_sizes)
+        text = self._read_ids(needed, shards, page_sizes)
         page_begins = (
             _starts(self._token_ends)[shards]
             + (needed - _starts(self._record_ends)[shards]) * PAGE_TOKENS

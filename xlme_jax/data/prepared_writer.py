@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
+import itertools
 import os
 import pathlib
 import shutil
@@ -22,6 +23,8 @@ from array_record.python import array_record_module
 from xlme_jax.data.prepared_format import (
     DATASET_FILE,
     FORMAT,
+    KINDS,
+    LABELS,
     PAGE_TOKENS,
     TASK_NAME,
     VOCABULARY_FILE,
@@ -36,15 +39,17 @@ from xlme_jax.data.prepared_format import (
 from xlme_jax.sealing import seal
 from xlme_jax.token_ids import BOS_ID, EOS_ID
 
-# A page is a useful unit of its own; pairs are so short that chunks of one would store more
-# overhead than text, and an index entry each.
-_GROUP_SIZE = {"monolingual": 1, "bitext": 16}
+# A page is a useful unit of its own; other examples are so short that chunks of one would store
+# more overhead than text, and an index entry each.
+_GROUP_SIZE = {"monolingual": 1, "bitext": 16, "labelled": 16}
 # The lowest level: the default, 3, takes twice the time to save two per cent more.
 _COMPRESSION = "zstd:1"
+# Lengths are stored in two bytes.
+_MAX_TOKENS = (1 << 16) - 1
 
 
 class TaskWriter:
-    """Writes one task and split, or one part of it; use `MonolingualWriter` or `BitextWriter`.
+    """Writes one task and split, or one part of it; use the writer of a kind, below.
 
     Shards grow in a hidden folder and move to their final names in `close`, so that an
     interrupted run leaves nothing that looks complete. Several workers may write parts of one
@@ -53,7 +58,7 @@ class TaskWriter:
     Args:
       directory: folder of the data set.
       name: task name (letters, digits, `_ . : + -`).
-      languages: one language (monolingual) or two (bitext).
+      languages: one language, or two (bitext).
       vocabulary_size: ids must lie below.
       split: "train" or "validation".
       part: number of this part, None when this writer makes the whole task.
@@ -64,6 +69,7 @@ class TaskWriter:
     """
 
     kind = ""
+    labels = ""
 
     def __init__(
         self,
@@ -80,9 +86,10 @@ class TaskWriter:
     ):
         if not TASK_NAME.fullmatch(name):
             raise ValueError(f"task name {name!r} cannot name a folder: use letters, digits, _.:+-")
-        expected = 1 if self.kind == "monolingual" else 2
-        if len(languages) != expected:
-            raise ValueError(f"task {name}: languages={tuple(languages)} must be {expected}")
+        if len(languages) != KINDS[self.kind]:
+            raise ValueError(
+                f"task {name}: languages={tuple(languages)} must be {KINDS[self.kind]}"
+            )
         self.directory = pathlib.Path(directory)
         self.name, self.split, self.languages = name, split, tuple(languages)
         self.part, self.shard_tokens, self.max_length = part, shard_tokens, max_length
@@ -106,24 +113,27 @@ class TaskWriter:
         if kind is not None:
             self.abort()
 
-    def add(self, ids: Sequence[int] | np.ndarray) -> bool:
+    def add(self, ids: Sequence[int] | np.ndarray, labels: Sequence[int] | np.ndarray = ()) -> bool:
         """Appends one example; returns whether it was kept."""
         before = self.examples
-        self.add_many(np.asarray(ids, np.int64), np.array([len(ids)]))
+        self.add_many(np.asarray(ids, np.int64), np.array([len(ids)]), labels)
         return self.examples > before
 
-    def add_many(self, ids: np.ndarray, sizes: np.ndarray) -> None:
+    def add_many(
+        self, ids: np.ndarray, sizes: np.ndarray, labels: Sequence[int] | np.ndarray = ()
+    ) -> None:
         """Appends examples in their order; the files are the same however they are grouped.
 
         Args:
           ids: int[sum of sizes], the token ids of all examples, one after another.
           sizes: int[N], tokens of each.
+          labels: int[...], the labels of all examples, one after another (labelled tasks only).
         """
         if len(sizes):
-            sizes = np.asarray(sizes, np.int64)
-            self._append(*self._checked(ids, sizes))
+            ids, sizes = self._checked(ids, np.asarray(sizes, np.int64))
+            self._append(ids, sizes, np.asarray(labels, np.int64))
 
-    def _append(self, ids: np.ndarray, sizes: np.ndarray) -> None:
+    def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
         raise NotImplementedError
 
     def _checked(self, ids: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -149,13 +159,15 @@ class TaskWriter:
         self.examples += len(sizes)
         self.tokens += int(sizes.sum())
 
-    def _write(self, ids: np.ndarray, sizes: np.ndarray) -> None:
-        """Writes records."""
+    def _write(
+        self, ids: np.ndarray, sizes: np.ndarray, tails: Iterable[bytes] = itertools.repeat(b"")
+    ) -> None:
+        """Writes records, each with its tail."""
         width, start, content = self._dtype.itemsize, 0, ids.tobytes()
-        for size in sizes.tolist():
+        for size, tail in zip(sizes.tolist(), tails):
             writer = self._writer or self._open_shard()
             end = start + size * width
-            writer.write(content[start:end])
+            writer.write(content[start:end] + tail)
             start = end
             self._shard_records += 1
             self._shard_tokens += size
@@ -188,7 +200,7 @@ class TaskWriter:
         """Ends the task (or part) and returns its row; `examples` may be 0."""
         self._close_shard()
         lengths = None
-        if self.kind == "bitext":
+        if self.kind != "monolingual":
             lengths = _save_lengths(self._stage / "lengths.npy", np.concatenate(self._lengths))
         info = TaskInfo(
             name=self.name,
@@ -203,6 +215,7 @@ class TaskWriter:
             lengths=lengths,
             skipped=dict(self.skipped),
             fingerprint=self.fingerprint,
+            labels=self.labels,
         )
         if not info.files:
             self._stage.rmdir()
@@ -220,7 +233,7 @@ class MonolingualWriter(TaskWriter):
         self._pending: list[np.ndarray] = []
         self._pending_tokens = 0
 
-    def _append(self, ids: np.ndarray, sizes: np.ndarray) -> None:
+    def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
         self._count(sizes)
         self._pending.append(ids)
         self._pending_tokens += len(ids)
@@ -244,7 +257,7 @@ class BitextWriter(TaskWriter):
 
     kind = "bitext"
 
-    def _append(self, ids: np.ndarray, sizes: np.ndarray) -> None:
+    def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
         short = sizes <= self.max_length
         if not short.all():
             self.skipped[f"longer than {self.max_length} tokens"] += int((~short).sum())
@@ -260,6 +273,45 @@ class BitextWriter(TaskWriter):
         self._count(sizes)
         self._lengths.append(sizes.astype("<u2"))
         self._write(ids, sizes)
+
+
+class LabelledWriter(TaskWriter):
+    """Writes labelled examples, one record each: token ids, then labels.
+
+    Args:
+      labels: labels of an example, a key of `prepared_format.LABELS`.
+      *args: as for `TaskWriter`.
+      **kwargs: as for `TaskWriter`; `max_length` does not matter.
+    """
+
+    kind = "labelled"
+
+    def __init__(self, *args: Any, labels: str, **kwargs: Any):
+        if labels not in LABELS:
+            raise ValueError(f"labels={labels!r} must be one of {tuple(LABELS)}")
+        self.labels = labels
+        super().__init__(*args, **kwargs)
+
+    def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
+        if sizes.max() > _MAX_TOKENS:
+            raise ValueError(
+                f"task {self.name}: an example of {sizes.max()} tokens; cut them to {_MAX_TOKENS}"
+            )
+        counts = np.full(len(sizes), LABELS[self.labels]) if LABELS[self.labels] else sizes
+        if len(labels) != counts.sum():
+            raise ValueError(
+                f"task {self.name}: {len(labels)} labels for {len(sizes)} examples of "
+                f"{len(ids)} tokens, it has labels={self.labels!r}"
+            )
+        if self.labels == "two" and not np.all(
+            (labels >= 0) & (labels < np.repeat(sizes, 2)) & (labels >= np.repeat(labels[::2], 2))
+        ):
+            raise ValueError(f"task {self.name}: an answer is no range of tokens of its example")
+        self._count(sizes)
+        self._lengths.append(sizes.astype("<u2"))
+        ends, content = 4 * np.cumsum(counts), labels.astype("<i4").tobytes()
+        tails = (content[start:end] for start, end in itertools.pairwise([0, *ends.tolist()]))
+        self._write(ids, sizes, tails)
 
 
 def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) -> TaskInfo:
@@ -285,7 +337,7 @@ def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) ->
         os.replace(directory / shard.file, path)
         final.append(dataclasses.replace(shard, file=path.relative_to(directory).as_posix()))
     lengths = None
-    if first.kind == "bitext":
+    if first.kind != "monolingual":
         lengths = _join_lengths(directory, parts, folder / f"{first.split}-lengths.npy")
     filled = [part for part in parts if part.examples]
     skipped = sum((collections.Counter(part.skipped) for part in parts), collections.Counter())
