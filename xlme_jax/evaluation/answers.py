@@ -1,0 +1,360 @@
+"""Extractive question answering: from logits to answers, and from answers to F1 and exact match.
+
+Scoring follows three official scripts, which agree in their idea (lower case, without punctuation
+and articles; the best over the accepted answers) and differ in its details; see `rules_of`.
+"""
+
+import dataclasses
+import functools
+import re
+import string
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal
+
+import numpy as np
+
+from xlme_jax.data.labelled import Features
+
+# Scoring.
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """How an answer is compared with an accepted one.
+
+    Attributes:
+      normalise: text -> words, separated by one space.
+      no_answer: whether "" is the right answer to a question without accepted ones (SQuAD 2.0).
+        Texts without any word then agree with each other; by the other rules they are an exact
+        match, but have an F1 of 0.
+    """
+
+    normalise: Callable[[str], str]
+    no_answer: bool = False
+
+
+_ASCII_PUNCTUATION = dict.fromkeys(map(ord, string.punctuation))
+_ENGLISH_ARTICLES = "a an the"
+_MLQA_ARTICLES = {
+    "en": _ENGLISH_ARTICLES,
+    "es": "un una unos unas el la los las",
+    "vi": "của là cái chiếc những",
+    "de": "ein eine einen einem eines einer der die das den dem des",
+    "ar": "ال",
+    "hi": "",
+    "zh": "",
+}
+_HAN = re.compile("([\u4e00-\u9fa5])")
+
+
+@functools.cache
+def _all_punctuation() -> dict[int, None]:
+    """Unicode's, and the symbols of ASCII such as $ and +, which Unicode does not count as such."""
+    codes = range(sys.maxunicode + 1)
+    unicode = dict.fromkeys(code for code in codes if unicodedata.category(chr(code))[0] == "P")
+    return _ASCII_PUNCTUATION | unicode
+
+
+def _without_words(text: str, words: str) -> str:
+    return re.sub(rf"\b({'|'.join(words.split())})\b", " ", text) if words else text
+
+
+def _normalise_squad(text: str) -> str:
+    text = text.lower().translate(_ASCII_PUNCTUATION)
+    return " ".join(_without_words(text, _ENGLISH_ARTICLES).split())
+
+
+def _normalise_mlqa(text: str, language: str) -> str:
+    text = text.lower().translate(_all_punctuation())
+    articles = _MLQA_ARTICLES[language]
+    # Arabic's stands before its word; the official script takes it out of the middle of words, too.
+    arabic = language == "ar"
+    text = text.replace(articles, " ") if arabic else _without_words(text, articles)
+    if language == "zh":
+        text = _HAN.sub(r" \1 ", text)
+    return " ".join(text.split())
+
+
+SQUAD = Rules(_normalise_squad)
+SQUAD2 = Rules(_normalise_squad, no_answer=True)
+
+
+def rules_of(task: str, language: str) -> Rules:
+    """Returns the rules of a benchmark's official script.
+
+    - mlqa: punctuation is Unicode's, articles are the language's, and in Chinese each character of
+      U+4E00 to U+9FA5 is a word.
+    - squad2: SQuAD 1.1's, and a question may have no answer.
+    - all others, XQuAD and TyDiQA among them: SQuAD 1.1's in every language. Punctuation is ASCII's
+      only, articles are English.
+
+    Args:
+      task: name of the benchmark.
+      language: of the context, and so of the answer.
+
+    Raises:
+      ValueError: MLQA has no rules for the language.
+    """
+    if task != "mlqa":
+        return SQUAD2 if task == "squad2" else SQUAD
+    if language not in _MLQA_ARTICLES:
+        raise ValueError(
+            f"MLQA has no rules for {language!r}, but for {', '.join(sorted(_MLQA_ARTICLES))}: "
+            "give the language of the answers"
+        )
+    return Rules(lambda text: _normalise_mlqa(text, language))
+
+
+def compare(predicted: str, gold: Collection[str], rules: Rules = SQUAD) -> tuple[float, float]:
+    """Scores the answer to one question.
+
+    Args:
+      predicted: the answer, "" for none.
+      gold: the accepted answers; empty if there is none.
+      rules: how to compare.
+
+    Returns:
+      (exact match: 0 or 1, F1 of the words), each the best over the accepted answers.
+
+    Raises:
+      ValueError: there is no accepted answer, and the rules do not know such questions.
+    """
+    accepted = [rules.normalise(text) for text in gold]
+    if rules.no_answer:
+        accepted = [text for text in accepted if text] or [""]
+    if not accepted:
+        raise ValueError(
+            "a question has no accepted answer: score it by the rules of SQuAD 2.0, or leave it out"
+        )
+    text = rules.normalise(predicted)
+    return (
+        float(any(text == other for other in accepted)),
+        max(_word_f1(text.split(), other.split(), rules.no_answer) for other in accepted),
+    )
+
+
+def _word_f1(predicted: list[str], gold: list[str], nothing_agrees: bool) -> float:
+    if nothing_agrees and not (predicted and gold):
+        return float(predicted == gold)
+    shared = sum((Counter(predicted) & Counter(gold)).values())
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(predicted), shared / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def exact_match(
+    gold: Sequence[Collection[str]], predicted: Sequence[str], rules: Rules = SQUAD
+) -> float:
+    """Returns the share of questions with an answer that is right to the word.
+
+    Args:
+      gold: the accepted answers of each question.
+      predicted: an answer for each question; "" if it was not answered.
+      rules: how to compare.
+
+    Raises:
+      ValueError: no question, different lengths, or as in `compare`.
+    """
+    return sum(exact for exact, _ in _compare_all(gold, predicted, rules)) / len(gold)
+
+
+def f1(gold: Sequence[Collection[str]], predicted: Sequence[str], rules: Rules = SQUAD) -> float:
+    """Returns the mean F1 of the words of answers; as `exact_match`."""
+    return sum(score for _, score in _compare_all(gold, predicted, rules)) / len(gold)
+
+
+def _compare_all(
+    gold: Sequence[Collection[str]], predicted: Sequence[str], rules: Rules
+) -> list[tuple[float, float]]:
+    if len(gold) != len(predicted):
+        raise ValueError(f"{len(gold)} questions, but {len(predicted)} answers")
+    if not gold:
+        raise ValueError("there is no question to score")
+    return [compare(text, accepted, rules) for text, accepted in zip(predicted, gold)]
+
+
+# Decoding.
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One of the best answers to a question.
+
+    Attributes:
+      text: from the context; "" for no answer.
+      score: logit of the first token plus that of the last one.
+      probability: softmax of the scores of the candidates.
+    """
+
+    text: str
+    score: float
+    probability: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """The answer to a question.
+
+    Attributes:
+      text: from the context, character by character; "" for no answer.
+      best: the best answer from the context, also where `text` is ""; "" if there is none.
+      score: of `best`; 0 if there is none.
+      null_score_difference: score of no answer minus `score`.
+      n_best: the best candidates, no two with the same text, the best first; with the one of no
+        answer if there was a threshold for it.
+    """
+
+    text: str
+    best: str
+    score: float
+    null_score_difference: float
+    n_best: tuple[Candidate, ...]
+
+    def answer(self, null_threshold: float) -> str:
+        """Returns the best answer, or "" if no answer is better by more than the threshold."""
+        return "" if self.null_score_difference > null_threshold else self.best
+
+
+def decode(
+    windows: Sequence[tuple[Features, np.ndarray]],
+    context: str,
+    *,
+    n_best: int = 20,
+    max_answer_length: int = 30,
+    null_threshold: float | None = None,
+) -> Prediction:
+    """Finds the best answers to a question in all windows of its context.
+
+    A window offers the spans from one of its `n_best` best first tokens to one of its `n_best` best
+    last tokens, both tokens of the context. They compete with those of all other windows, and among
+    equal texts the best one stays. Spans with a score that is not finite or without any visible
+    character are none.
+
+    Args:
+      windows: (features with offsets, logits float[>= n, 2] of the first and the last token of the
+        answer) of each window; logits of padding are not read.
+      context: the original text that the offsets count.
+      n_best: see above; also how many candidates are kept.
+      max_answer_length: tokens of an answer at most.
+      null_threshold: answer "" if the score of no answer, the least over the windows of the logits
+        of their first token, exceeds the best answer's by more than this. None: always answer.
+
+    Raises:
+      ValueError: no window, or features without offsets, with offsets outside of the context or
+        with fewer logits than tokens.
+    """
+    if not windows:
+        raise ValueError("a question has no window: encode it before decoding")
+    spans = []
+    nulls = []
+    for features, logits in windows:
+        offsets = _checked_offsets(features, logits, context)
+        scores = np.asarray(logits, np.float64)[: len(offsets)]
+        nulls.append(float(scores[0].sum()))
+        spans.append(_window_spans(scores, offsets, n_best, max_answer_length))
+    found = np.concatenate(spans)
+    found = found[np.argsort(-found["score"], kind="stable")]
+    best: dict[str, float] = {}
+    for begin, end, score in found.tolist():
+        text = context[begin:end]
+        if text.strip():
+            best.setdefault(text, score)
+        if len(best) == n_best:
+            break
+    null = min((score for score in nulls if np.isfinite(score)), default=0.0)
+    text, score = next(iter(best.items()), ("", 0.0))
+    difference = null - score
+    if null_threshold is not None:
+        best[""] = null
+    prediction = Prediction(text, text, score, difference, _with_probabilities(best))
+    if null_threshold is None:
+        return prediction
+    return dataclasses.replace(prediction, text=prediction.answer(null_threshold))
+
+
+def _checked_offsets(features: Features, logits: np.ndarray, context: str) -> np.ndarray:
+    offsets = features.offsets
+    if offsets is None:
+        raise ValueError(
+            f"the features of example {features.example} have no offsets: it is not a question"
+        )
+    if len(logits) < len(offsets) or np.shape(logits)[1:] != (2,):
+        raise ValueError(
+            f"a window of example {features.example} has {len(offsets)} tokens, but logits of "
+            f"shape {np.shape(logits)}: give two for each token"
+        )
+    if len(offsets) and offsets.max() > len(context):
+        raise ValueError(
+            f"a token of example {features.example} ends at character {offsets.max()} of a context "
+            f"of {len(context)}: give the context that it was encoded from"
+        )
+    return offsets
+
+
+_SPAN = np.dtype([("begin", np.int64), ("end", np.int64), ("score", np.float64)])
+
+
+def _window_spans(
+    scores: np.ndarray, offsets: np.ndarray, n_best: int, max_answer_length: int
+) -> np.ndarray:
+    """Returns the spans that a window offers, `_SPAN`[k]: characters [begin, end) and score."""
+    inside = np.flatnonzero(offsets[:, 0] >= 0)
+    firsts, lasts = (
+        inside[np.argsort(-scores[inside, side], kind="stable")[:n_best]] for side in (0, 1)
+    )
+    first, last = (grid.ravel() for grid in np.meshgrid(firsts, lasts, indexing="ij"))
+    spans = np.empty(len(first), _SPAN)
+    spans["begin"], spans["end"] = offsets[first, 0], offsets[last, 1]
+    spans["score"] = scores[first, 0] + scores[last, 1]
+    length = last - first + 1
+    return spans[(length >= 1) & (length <= max_answer_length) & np.isfinite(spans["score"])]
+
+
+def _with_probabilities(scores: dict[str, float]) -> tuple[Candidate, ...]:
+    if not scores:
+        return ()
+    order = sorted(scores.items(), key=lambda item: -item[1])
+    weights = np.exp(np.array([score for _, score in order]) - order[0][1])
+    shares = (weights / weights.sum()).tolist()
+    return tuple(Candidate(text, score, share) for (text, score), share in zip(order, shares))
+
+
+def best_null_threshold(
+    gold: Sequence[Collection[str]],
+    predictions: Sequence[Prediction],
+    metric: Literal["exact_match", "f1"] = "f1",
+) -> tuple[float, float]:
+    """Tunes the threshold of `decode` and `Prediction.answer` on questions, as SQuAD 2.0 does.
+
+    Args:
+      gold: the accepted answers of each question, none where there is no answer.
+      predictions: of each question.
+      metric: what to make large.
+
+    Returns:
+      (threshold, score in [0, 1]): answering the questions with the smallest differences in turn,
+      the difference after which the score was largest. It is the official script's threshold
+      but for one case: where answering nothing is best that one gives 0, even if it would answer
+      something; then this is below the smallest difference. Where several questions have exactly
+      the threshold as their difference, the score can be one that no threshold reaches.
+
+    Raises:
+      ValueError: no question, or different lengths.
+    """
+    texts = [prediction.best for prediction in predictions]
+    scores = [pair[metric == "f1"] for pair in _compare_all(gold, texts, SQUAD2)]
+    differences = [prediction.null_score_difference for prediction in predictions]
+    current = best = float(sum(not accepted for accepted in gold))
+    threshold = min(0.0, float(np.nextafter(min(differences), -np.inf)))
+    for index in np.argsort(differences, kind="stable"):
+        if gold[index]:
+            current += scores[index]
+        elif texts[index]:
+            current -= 1
+        if current > best:
+            best, threshold = current, differences[index]
+    return threshold, best / len(gold)

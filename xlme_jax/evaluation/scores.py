@@ -1,0 +1,209 @@
+"""The figures that benchmarks report, by the rules of their reference implementations.
+
+What gold and predicted items are depends on the kind of task:
+
+- classification: a class id each; accuracy, f1 (of one class), matthews, as in scikit-learn.
+- regression: a float each; pearson, spearman, as in SciPy.
+- tagging: a sequence of tag names each; chunk_f1, token_accuracy, as in seqeval.
+- question_answering: a collection of accepted answers against one text; f1, exact_match, by the
+  rules of `xlme_jax.evaluation.answers`.
+
+All are shares in [0, 1] but matthews, pearson and spearman, which lie in [-1, 1]. Nothing to score,
+or gold and predictions of different lengths, is a ValueError.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from xlme_jax.data.labelled import Kind
+from xlme_jax.evaluation import answers
+
+Classes = Sequence[int] | np.ndarray
+Floats = Sequence[float] | np.ndarray
+Tags = Sequence[Sequence[str]]
+Chunk = tuple[str, int, int]
+
+
+def score(
+    kind: Kind,
+    metric: str,
+    gold: Sequence[Any],
+    predicted: Sequence[Any],
+    *,
+    rules: answers.Rules = answers.SQUAD,
+) -> float:
+    """Computes a metric by its name.
+
+    Args:
+      kind: of the task; the same name means different things in different kinds.
+      metric: a name in `METRICS[kind]`.
+      gold: an item for each example, see above.
+      predicted: an item for each example.
+      rules: how answers are compared, see `answers.rules_of`; other kinds do not read it.
+
+    Raises:
+      ValueError: the kind has no such metric, or the items do not suit it.
+    """
+    if metric not in METRICS[kind]:
+        raise ValueError(f"{kind} has no metric {metric!r}: choose from {', '.join(METRICS[kind])}")
+    if kind == "question_answering":
+        return METRICS[kind][metric](gold, predicted, rules)
+    return METRICS[kind][metric](gold, predicted)
+
+
+def accuracy(gold: Classes, predicted: Classes) -> float:
+    """Returns the share of classes that are right."""
+    _check_lengths(gold, predicted)
+    return float(np.mean(np.asarray(gold) == np.asarray(predicted)))
+
+
+def f1(gold: Classes, predicted: Classes, positive: int = 1) -> float:
+    """Returns the F1 of one class against all others.
+
+    GLUE's F1 of MRPC and QQP is that of class 1, paraphrases. It is 0 if the class is found nowhere
+    or stands nowhere.
+    """
+    _check_lengths(gold, predicted)
+    right, found = np.asarray(gold) == positive, np.asarray(predicted) == positive
+    both = right.sum() + found.sum()
+    return float(2 * (right & found).sum() / both) if both else 0.0
+
+
+def matthews(gold: Classes, predicted: Classes) -> float:
+    """Returns Matthews' correlation coefficient, for two classes or more.
+
+    It is 0 if all predictions or all gold classes are the same.
+    """
+    _check_lengths(gold, predicted)
+    classes, codes = np.unique(np.concatenate([gold, predicted]), return_inverse=True)
+    counts = np.zeros((len(classes), len(classes)), object)  # Python's integers: no overflow.
+    np.add.at(counts, (codes[: len(gold)], codes[len(gold) :]), 1)
+    in_gold, in_predicted = counts.sum(axis=1), counts.sum(axis=0)
+    covariance = np.trace(counts) * len(gold) - (in_gold * in_predicted).sum()
+    spread = len(gold) ** 2 - (in_gold**2).sum(), len(gold) ** 2 - (in_predicted**2).sum()
+    return float(covariance / (spread[0] * spread[1]) ** 0.5) if all(spread) else 0.0
+
+
+def pearson(gold: Floats, predicted: Floats) -> float:
+    """Returns Pearson's correlation of scores.
+
+    It is nan if either side is constant, has fewer than two scores (where SciPy raises) or a score
+    that is not finite.
+    """
+    _check_lengths(gold, predicted)
+    sides = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
+    if not all(np.isfinite(side).all() and (side != side[0]).any() for side in sides):
+        return float("nan")
+    first, second = (_direction(side) for side in sides)
+    return float(np.clip(first @ second, -1.0, 1.0))
+
+
+def _direction(values: np.ndarray) -> np.ndarray:
+    """Centres scores and scales them to length 1, first by the largest so that no square is 0."""
+    centred = values - values.mean()
+    centred = centred / np.abs(centred).max()
+    return centred / np.linalg.norm(centred)
+
+
+def spearman(gold: Floats, predicted: Floats) -> float:
+    """Returns Spearman's correlation of scores: Pearson's of their ranks; nan in the same cases.
+
+    Equal scores share the mean of their ranks. Infinite scores have a rank, those that are no
+    number make it nan.
+    """
+    _check_lengths(gold, predicted)
+    sides = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
+    if any(np.isnan(side).any() for side in sides):
+        return float("nan")
+    return pearson(*(_ranks(side) for side in sides))
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[which]
+
+
+def token_accuracy(gold: Tags, predicted: Tags) -> float:
+    """Returns the share of words, of all sentences together, that have the right tag."""
+    _check_tags(gold, predicted)
+    right = [a == b for one, other in zip(gold, predicted) for a, b in zip(one, other)]
+    if not right:
+        raise ValueError("there is no word to score")
+    return sum(right) / len(right)
+
+
+def chunk_f1(gold: Tags, predicted: Tags) -> float:
+    """Returns the F1 of chunks over all types, seqeval's `f1_score` as it is by default.
+
+    A chunk counts if its type, begin and end are right. Its rules are conlleval's, which read IOB1
+    and IOB2: see `chunks`. XTREME's F1 of POS is this figure on bare tags ("NOUN"), which it reads
+    as position "N" and type "OUN": a run of equal tags is one chunk, so the F1 differs from the
+    accuracy of tokens. It is 0 if there is no chunk on either side.
+    """
+    _check_tags(gold, predicted)
+    right, found = chunks(gold), chunks(predicted)
+    if not right & found:
+        return 0.0
+    precision, recall = (len(right & found) / len(side) for side in (found, right))
+    return 2 * precision * recall / (precision + recall)
+
+
+def chunks(sentences: Tags) -> set[Chunk]:
+    """Returns the chunks of tagged sentences: type, first and last place.
+
+    A tag is its first character, the position, and a type after a dash or right after it ("_" where
+    there is none). Any change of type ends a chunk and begins another; so do B, and S and E around
+    them; O ends one. Sentences are one sequence with an O after each, as in seqeval: a bare tag of
+    one letter, such as the UPOS tag X, has the type of O, so that no O ends it and none before
+    begins it. Only exactly the same walk gives the same figure.
+
+    Raises:
+      ValueError: a tag is empty.
+    """
+    found = set()
+    begin, before, type_before = 0, "O", ""
+    flat = [tag for sentence in sentences for tag in (*sentence, "O")]
+    for place, tag in enumerate([*flat, "O"]):
+        if not tag:
+            raise ValueError("a tag is empty: give words without tag the tag O")
+        position, kind = tag[0], tag[1:].split("-", 1)[-1] or "_"
+        other = kind != type_before
+        if (
+            before in "ES"
+            or (before in "BI" and position in "BSO")
+            or (before not in "O." and other)
+        ):
+            found.add((type_before, begin, place - 1))
+        if (
+            position in "BS"
+            or (before in "ESO" and position in "EI")
+            or (position not in "O." and other)
+        ):
+            begin = place
+        before, type_before = position, kind
+    return found
+
+
+def _check_lengths(gold: Sequence[Any] | np.ndarray, predicted: Sequence[Any] | np.ndarray) -> None:
+    if len(gold) != len(predicted):
+        raise ValueError(f"{len(gold)} gold items, but {len(predicted)} predictions")
+    if not len(gold):
+        raise ValueError("there is nothing to score")
+
+
+def _check_tags(gold: Tags, predicted: Tags) -> None:
+    _check_lengths(gold, predicted)
+    for index, (one, other) in enumerate(zip(gold, predicted)):
+        if len(one) != len(other):
+            raise ValueError(f"sentence {index} has {len(one)} words, but {len(other)} predictions")
+
+
+# The names that a benchmark can use.
+METRICS: Mapping[Kind, Mapping[str, Callable[..., float]]] = {
+    "classification": {"accuracy": accuracy, "f1": f1, "matthews": matthews},
+    "regression": {"pearson": pearson, "spearman": spearman},
+    "tagging": {"chunk_f1": chunk_f1, "token_accuracy": token_accuracy},
+    "question_answering": {"f1": answers.f1, "exact_match": answers.exact_match},
+}
