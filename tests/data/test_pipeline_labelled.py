@@ -16,7 +16,8 @@ SIZES = {"xnli_de": 50, "xnli_en": 9, "xnli_sw": 3}
 
 def write(directory, labels, sizes=SIZES, longest=LENGTH):
     """A data set in which the third token and every label tell the number of the example."""
-    rng, rows = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    rows: list[prepared.TaskInfo] = []
     for number, (name, count) in enumerate(sizes.items()):
         writer = prepared.LabelledWriter(directory, name, [name[-2:]], 500, labels=labels)
         for index in range(count):

@@ -266,7 +266,7 @@ def test_unknown_tasks_and_wrong_kinds_are_refused(tmp_path):
     data = build(tmp_path, monolingual={"en": [[0, 5, 2]]}, bitext={"en-fr": [[0, 5, 2, 6, 2]]})
     with pytest.raises(prepared.PreparedDataError, match="en-fr"):
         data.task("en-fx")
-    with pytest.raises(prepared.PreparedDataError, match="no pair"):
+    with pytest.raises(prepared.PreparedDataError, match="no lengths"):
         data.lengths(data.task("en"))
     with pytest.raises(IndexError):
         data.read_records(data.task("en-fr"), [1])
