@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import gin
-import jax.numpy as jnp
 from absl import app, flags
 from absl import logging as absl_logging
 
@@ -35,7 +34,10 @@ from xlme_jax.data.preparation import CldrCorpus, PrepareConfig
 from xlme_jax.data.text import is_utf8
 from xlme_jax.evaluation.retrieval import RetrievalProbe
 from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.finetune import FineTuneConfig
 from xlme_jax.objectives.xlme import MaskingConfig, XLMConfig, XLMEConfig
+from xlme_jax.train_config import TrainConfig
+from xlme_jax.training.checkpoints import read_config
 from xlme_jax.training.loop import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.optimizer import OptimizerConfig
@@ -62,65 +64,6 @@ class ConfigError(ValueError):
         super().__init__(message[:_MAX_MESSAGE])
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainConfig:
-    """A training run.
-
-    Attributes:
-      model_dir: where checkpoints, metrics and the report go.
-      data_dir: prepared data set (`python -m xlme_jax.prepare`).
-      objective: what is learned, `@XLME()` or `@XLM()`.
-      streams: data of each kind; those that the objective does not ask for stay unused.
-      loop: length, logging, checkpoints.
-      optimizer: Adam and its schedule.
-      mesh: devices.
-      evaluators: what is measured on the way.
-      vocab_size: ids of the vocabulary; None takes it from the prepared data.
-      compute_dtype: "bfloat16", "float32", or "auto": bfloat16 on accelerators, float32 on CPUs.
-      prepare: how the data is made; with `prepare_if_missing` training does so itself.
-      prepare_if_missing: for data that can be made anywhere, as the embedded corpus can.
-      verify_data: compare the checksums of all prepared files before training, each process its
-        share; what is read in training is checked again by ArrayRecord.
-    """
-
-    model_dir: str
-    data_dir: str
-    objective: Any
-    streams: tuple[Stream, ...]
-    loop: LoopConfig
-    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
-    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
-    evaluators: tuple[RetrievalProbe, ...] = ()
-    vocab_size: int | None = None
-    compute_dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    prepare: PrepareConfig | None = None
-    prepare_if_missing: bool = False
-    verify_data: bool = True
-
-    def __post_init__(self):
-        if not hasattr(self.objective, "build"):
-            raise ValueError(
-                f"Train.objective = {_shown(self.objective)} is no objective; bind @XLME() or "
-                "@XLM()."
-            )
-        names = [stream.name for stream in self.streams]
-        if len(set(names)) < len(names):
-            raise ValueError(f"Train.streams = {names}: each stream needs a name of its own.")
-
-    def streams_named(self, names: Sequence[str]) -> list[Stream]:
-        """The streams that an objective reads; ConfigError if one of them is missing."""
-        found = [stream for stream in self.streams if stream.name in names]
-        if missing := set(names) - {stream.name for stream in found}:
-            raise ConfigError(f"Train.streams lacks {sorted(missing)}, which the objective needs.")
-        return found
-
-    def dtype_on(self, platform: str) -> Any:
-        """The compute type on a platform ("cpu", "gpu", "cuda", "tpu")."""
-        if self.compute_dtype == "auto":
-            return jnp.float32 if platform == "cpu" else jnp.bfloat16
-        return jnp.dtype(self.compute_dtype)
-
-
 CONFIGURABLES: dict[str, type] = {
     "Train": TrainConfig,
     "Loop": LoopConfig,
@@ -129,6 +72,7 @@ CONFIGURABLES: dict[str, type] = {
     "Stream": Stream,
     "XLME": XLMEConfig,
     "XLM": XLMConfig,
+    "FineTune": FineTuneConfig,
     "Masking": MaskingConfig,
     "Encoder": EncoderConfig,
     "RetrievalProbe": RetrievalProbe,
@@ -163,24 +107,100 @@ def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
     Raises:
       ConfigError: naming the file or field, and what was meant.
     """
-    register()
-    gin.clear_config()
-    _reading.clear()
     if not files:
         raise ConfigError(
             "No configuration: pass --gin_file=gin_configs/runs/quickstart.gin (or another file "
             "of gin_configs/)."
         )
+    defined, scopes = _parse(files, bindings)
+    if inherited := _pretrained():
+        defined, scopes = _parse(files, bindings, inherited)
+    for name in sorted(_macros() - defined):
+        raise ConfigError(f"--gin.{name}: no file defines it.{_suggestion(name, defined)}")
+    return _build_checked(root, scopes)
+
+
+def load_text(text: str, root: str, source: str) -> Any:
+    """Builds one configurable of what `operative_config` returned.
+
+    Args:
+      text: the configuration.
+      root: name of the configurable to build, say "Train".
+      source: where the text comes from, for errors.
+
+    Raises:
+      ConfigError: naming the field.
+    """
+    _parse((), ())
+    with _explained(source):
+        _check_source(text)
+        gin.parse_config(text)
+    return _build_checked(root, _scopes())
+
+
+def _parse(
+    files: Sequence[str], bindings: Sequence[str], inherited: str = ""
+) -> tuple[set[str], set[str]]:
+    """Reads files, then `inherited`, then bindings; returns what the first two define.
+
+    Returns:
+      Names of macros, and of scopes.
+    """
+    register()
+    gin.clear_config()
+    _reading.clear()
     for file in files:
         with _explained(file):
             gin.parse_config_file(file)
-    defined, scopes = _macros(), _scopes()
+    gin.parse_config(inherited)
+    defined = _macros(), _scopes()
     for binding in bindings:
         with _explained(f"--gin.{binding.replace(' = ', '=', 1)}"):
             _check_source(binding)
             gin.parse_config(binding)
-    for name in sorted(_macros() - defined):
-        raise ConfigError(f"--gin.{name}: no file defines it.{_suggestion(name, defined)}")
+    return defined
+
+
+def _pretrained() -> str:
+    """Bindings that make FineTune.pretrained what INIT_FROM was trained with; empty if it is bound.
+
+    A fine-tuning configuration need not know the encoder: it is read from the checkpoint, and
+    stands in the operative configuration from then on, which can be run again as it is.
+    """
+    tuning = gin.config._CONFIG.get(("", "xlme_jax.FineTune"), {})
+    if not tuning or "pretrained" in tuning:
+        return ""
+    source = gin.config._CONFIG.get(("INIT_FROM", _MACRO), {}).get("value")
+    if not isinstance(source, str):
+        raise ConfigError(
+            "FineTune needs an encoder to start from: give the MODEL_DIR of its pre-training, "
+            "--gin.INIT_FROM=\"'runs/xlme_base'\"."
+        )
+    run = load_text(read_config(Path(source)), "Train", f"INIT_FROM = {source!r}")
+    objective = getattr(run.objective, "pretrained", run.objective)
+    return f"FineTune.pretrained = @pretrained/{_name_of(objective)}()\n" + "\n".join(
+        _bindings(objective, "pretrained")
+    )
+
+
+def _name_of(config: Any) -> str:
+    return next(name for name, cls in CONFIGURABLES.items() if type(config) is cls)
+
+
+def _bindings(config: Any, scope: str) -> Iterator[str]:
+    """Lines that bind all fields of a dataclass in a scope, and those of its own in scopes below."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _bindings(value, f"{scope}/{field.name}")
+            shown = f"@{scope}/{field.name}/{_name_of(value)}()"
+        else:
+            shown = repr(value)
+        yield f"{scope}/{_name_of(config)}.{field.name} = {shown}"
+
+
+def _build_checked(root: str, scopes: set[str]) -> Any:
+    """Builds a configurable once its references are known to end and its scopes to be used."""
     try:
         scopes |= _check_references()
         for name in sorted(_scopes() - scopes):  # Gin would take them and use them nowhere.

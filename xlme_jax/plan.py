@@ -22,6 +22,7 @@ from absl import app, flags
 from xlme_jax import config as configs
 from xlme_jax.planning import compiling, report, search, table
 from xlme_jax.planning.machines import parse_topology
+from xlme_jax.train_config import TrainConfig
 
 _TOPOLOGIES = flags.DEFINE_multi_string(
     "topology", [], "Machines to plan for, as v5e:16x16, v4-128 or h100:64 (repeatable)."
@@ -77,7 +78,7 @@ def _plan(
 ) -> search.Plan:
     """Plans one configuration for one topology and prints it."""
 
-    def load(more: Sequence[str]) -> configs.TrainConfig:
+    def load(more: Sequence[str]) -> TrainConfig:
         return configs.load(files, [*bindings, *more], "Train")
 
     load([])  # Mistakes in it are said before the compilers start.

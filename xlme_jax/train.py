@@ -1,8 +1,10 @@
 """Pre-trains an encoder: `python -m xlme_jax.train --gin_file=gin_configs/runs/quickstart.gin`."""
 
 import contextlib
+import dataclasses
 import fcntl
 import logging
+import math
 import os
 import shlex
 import subprocess
@@ -14,17 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import app, flags
 from jax.experimental import multihost_utils
 
 from xlme_jax import config as configs
-from xlme_jax.config import TrainConfig
-from xlme_jax.data.pipeline import make_iterator
+from xlme_jax.data.pipeline import Stream, make_iterator, stream_tasks
 from xlme_jax.data.preparation import PrepareConfig, is_prepared
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataMissing, PreparedDataset
-from xlme_jax.evaluation.retrieval import with_untrained
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation.outcome import subject_of
+from xlme_jax.evaluation.retrieval import RetrievalProbe, with_untrained
+from xlme_jax.train_config import TrainConfig
 from xlme_jax.training import loop, model_info, peers
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.report import write_report
@@ -71,11 +74,12 @@ def train(
     streams = config.streams_named(objective.streams)
     shapes = {stream.name: (stream.rows, stream.length) for stream in streams}
     rows = {name: shape[0] for name, shape in shapes.items()}
-    loop.check_divisible(rows, mesh, config.loop.micro_batches)
+    settings = _loop_settings(config, dataset, streams)
+    loop.check_divisible(rows, mesh, settings.micro_batches)
     objective.check({stream.name: stream.length for stream in streams})
-    schedule = config.optimizer.schedule(config.loop.train_steps)
-    optimizer = config.optimizer.build(config.loop.train_steps)
-    batches = make_iterator(dataset, streams, config.loop.seed, *meshes.batch_share(mesh))
+    schedule = config.optimizer.schedule(settings.train_steps)
+    optimizer = config.optimizer.build(settings.train_steps)
+    batches = make_iterator(dataset, streams, settings.seed, *meshes.batch_share(mesh))
     abstract = loop.abstract_state(objective, optimizer, mesh)
     info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size)
     model_dir = Path(config.model_dir)
@@ -85,9 +89,10 @@ def train(
         schedule,
         batches,
         mesh,
-        config.loop,
+        settings,
         model_dir,
         dataset.digest,
+        dataset.vocabulary_digest,
         [_evaluator(probe, dataset, objective, mesh) for probe in config.evaluators],
         files={"config.gin": config_text, "model-info.txt": info},
         flops_per_step=sum(objective.flops(shapes).values()),
@@ -98,6 +103,23 @@ def train(
             report = write_report(model_dir, shlex.join(sys.argv))
             _log.info("Report: %s", report)
     return state
+
+
+def _loop_settings(
+    config: TrainConfig, dataset: PreparedDataset, streams: Sequence[Stream]
+) -> loop.LoopConfig:
+    """The loop's settings, its steps computed from `Train.epochs` if that is set."""
+    if config.epochs is None:
+        return config.loop
+    if [stream.kind for stream in streams] != ["labelled"]:
+        raise ValueError(
+            f"Train.epochs = {config.epochs} counts the examples of one labelled stream, which "
+            "this objective does not read; set it to None and give TRAIN_STEPS."
+        )
+    examples = sum(task.examples for task in stream_tasks(dataset, streams[0]))
+    steps = math.ceil(config.epochs * examples / streams[0].rows)
+    _log.info("%g epochs of %d examples: %d steps.", config.epochs, examples, steps)
+    return dataclasses.replace(config.loop, train_steps=steps)
 
 
 def _open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> PreparedDataset:
@@ -171,14 +193,26 @@ def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:
 
 
 def _evaluator(
-    probe: Any, dataset: PreparedDataset, objective: Any, mesh: jax.sharding.Mesh
+    settings: Any, dataset: PreparedDataset, objective: Any, mesh: jax.sharding.Mesh
 ) -> Any:
-    """A probe as the loop wants it: given the parameters of step 0, an evaluator."""
+    """An evaluation as the loop wants it: given the parameters of step 0, an evaluator."""
+    if isinstance(settings, RetrievalProbe):
+        return _probe(settings, dataset, objective, mesh)
+    vocabulary = Vocabulary.load(dataset.vocabulary_path)
+    evaluation = settings.build(subject_of(objective, vocabulary, meshes.batch_shards(mesh)))
+
+    def evaluate(params: Any, step: int) -> dict[str, float]:
+        del step
+        return {f"eval/{name}": value for name, value in evaluation(params).headline.items()}
+
+    return lambda initial_params: evaluate
+
+
+def _probe(
+    probe: RetrievalProbe, dataset: PreparedDataset, objective: Any, mesh: jax.sharding.Mesh
+) -> Any:
     objective.check({"RetrievalProbe": probe.length})
-    abstract_params, _ = jax.eval_shape(objective.init, jax.random.key(0))
-    row = jax.ShapeDtypeStruct((1, 8), jnp.int32)
-    rows = dict.fromkeys(("tokens", "segment_ids", "positions"), row)
-    layer = probe.layer_of(len(jax.eval_shape(objective.encode, abstract_params, rows)) - 1)
+    layer = probe.layer_of(objective.encoder_config.num_layers)
 
     def encode(params: Any, rows: Any) -> jax.Array:
         return objective.encode(params, rows)[layer]

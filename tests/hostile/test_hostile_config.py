@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from xlme_jax import config as configs
 from xlme_jax import source_flags
-from xlme_jax.config import ConfigError, TrainConfig
+from xlme_jax.config import ConfigError
 from xlme_jax.data.preparation import PrepareConfig
+from xlme_jax.train_config import TrainConfig
 
 TINY = str(tiny.REPOSITORY / "tests" / "tiny.gin")
 FILES = ("gin_configs/models/xlme.gin", TINY)

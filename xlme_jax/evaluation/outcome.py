@@ -87,3 +87,24 @@ class Outcome:
 
 
 Evaluation = Callable[[Any], Outcome]
+
+
+def subject_of(objective: Any, vocabulary: Vocabulary, row_multiple: int = 1) -> Subject:
+    """The subject that an objective (`objectives.base.Objective`) trains.
+
+    Args:
+      objective: of pre-training or fine-tuning.
+      vocabulary: of its data.
+      row_multiple: devices that share a batch.
+    """
+    config = objective.encoder_config
+    benchmark = getattr(objective, "benchmark", None)
+    return Subject(
+        vocabulary,
+        objective.encode,
+        config.num_layers,
+        config.max_length if config.absolute_positions else None,
+        row_multiple,
+        task=None if benchmark is None else benchmark.name,
+        predict=getattr(objective, "predict", None) if benchmark else None,
+    )

@@ -160,9 +160,11 @@ class Electra(nn.Module):
         """The discriminator's logits float32[B, L]."""
         return self.discriminator(rows, self._shared(), dropout_seeds)
 
-    def encode(self, rows: Rows) -> list[jax.Array]:
+    def encode(self, rows: Rows, dropout_seeds: jax.Array | None = None) -> list[jax.Array]:
         """Hidden states of every layer of the discriminator."""
-        return self.discriminator.encode(rows, self._shared(), all_layers=True)
+        return self.discriminator.encode(
+            rows, self._shared(), dropout_seeds=dropout_seeds, all_layers=True
+        )
 
     def _shared(self) -> Shared:
         """The generator's tables that the discriminator reads."""

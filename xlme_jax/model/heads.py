@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from xlme_jax.model.encoder import EncoderConfig, dense, layer_norm, weight_init
 from xlme_jax.model.parameters import ZEROS, Initializer, parameter, vocabulary_split
 from xlme_jax.ops.activations import gelu
+from xlme_jax.ops.dropout import dropout
 from xlme_jax.ops.vocabulary_head import padded_size
 from xlme_jax.ops.vocabulary_split import lookup
 
@@ -99,6 +100,48 @@ class RTDHead(nn.Module):
         bias = parameter(self, "bias", ZEROS, (), ())
         logits = jnp.einsum(
             "bld,d->bl",
+            hidden,
+            kernel.astype(hidden.dtype),
+            preferred_element_type=jnp.promote_types(hidden.dtype, jnp.float32),
+        )
+        return logits + bias
+
+
+class TaskHead(nn.Module):
+    """What fine-tuning puts on top of an encoder, as XLM-R's heads are.
+
+    Of a sequence it reads the hidden state of `<s>`, through a dense layer with tanh; per token it
+    is a single linear layer.
+
+    Attributes:
+      config: of the encoder.
+      outputs: classes, tags, 1 (regression) or 2 (first and last token of an answer).
+      per_token: whether each token gets its outputs.
+      dropout: probability for its inputs.
+      dtype: compute type.
+    """
+
+    config: EncoderConfig
+    outputs: int
+    per_token: bool
+    dropout: float
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, hidden: jax.Array, dropout_seeds: jax.Array | None = None) -> jax.Array:
+        """[B, L, D] -> float32[B, L, outputs], or float32[B, outputs] of the sequence."""
+        config = self.config
+        if not self.per_token:
+            hidden = dropout(hidden[:, 0], self.dropout, dropout_seeds)
+            axes = ("embed", "mlp")
+            dense_layer = dense(config, hidden, config.hidden_size, axes, self.dtype, "dense")
+            hidden = jnp.tanh(dense_layer)
+        hidden = dropout(hidden, self.dropout, dropout_seeds, salt=1)
+        shape = (config.hidden_size, self.outputs)
+        kernel = parameter(self, "kernel", weight_init(config), shape, ("norm", None))
+        bias = parameter(self, "bias", ZEROS, shape[1:], (None,))
+        logits = jnp.einsum(
+            "...d,dc->...c",
             hidden,
             kernel.astype(hidden.dtype),
             preferred_element_type=jnp.promote_types(hidden.dtype, jnp.float32),

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import jax
 
+from xlme_jax.model.encoder import EncoderConfig
+
 Params = Any
 Aux = Any
 # {stream: {"tokens", "segment_ids", "positions", "rows"}}: int32[B, L] thrice and int32[B], the
@@ -28,6 +30,14 @@ class Objective(Protocol):
     def streams(self) -> tuple[str, ...]:
         """Names of the streams that a batch must hold."""
 
+    @property
+    def new_params(self) -> tuple[str, ...]:
+        """Top-level names of `params` that a warm start does not bring: heads of a new task."""
+
+    @property
+    def encoder_config(self) -> EncoderConfig:
+        """Shape of the encoder that is handed on."""
+
     def init(self, rng: jax.Array) -> tuple[Params, Aux]:
         """Fresh weights, with logical axis names, and whatever else the system carries."""
 
@@ -43,8 +53,17 @@ class Objective(Protocol):
     ) -> tuple[jax.Array, tuple[Aux, Metrics]]:
         """This (micro-)batch's share of the loss: shares add up to the loss of the whole batch."""
 
-    def encode(self, params: Params, rows: Mapping[str, jax.Array]) -> list[jax.Array]:
-        """Hidden states of the encoder that is handed on: embeddings, then each layer [B, L, D]."""
+    def encode(
+        self,
+        params: Params,
+        rows: Mapping[str, jax.Array],
+        dropout_seeds: jax.Array | None = None,
+    ) -> list[jax.Array]:
+        """Hidden states of the encoder that is handed on: embeddings, then each layer [B, L, D].
+
+        `params` may be the whole or `encoder_params` of it; `dropout_seeds`, uint32[B], are for
+        fine-tuning, None for no dropout.
+        """
 
     def check(self, lengths: Mapping[str, int]) -> None:
         """ValueError if rows of these lengths, by stream, do not fit the model."""

@@ -79,6 +79,8 @@ class MaskedLMObjective:
         self._predict = predict
         self._masking = masking
 
+    new_params: tuple[str, ...] = ()
+
     def init(self, rng: jax.Array) -> tuple[Params, Aux]:
         """Fresh weights; nothing else is carried."""
         return self.model.init(rng, *_example(self.vocab_size))["params"], {}

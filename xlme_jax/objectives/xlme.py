@@ -73,6 +73,11 @@ class XLMEConfig:
                 "both encoders; choose 'tokens' otherwise."
             )
 
+    def with_dropout(self, rate: float) -> "XLMEConfig":
+        """The same with another dropout in the encoder that is handed on."""
+        encoder = dataclasses.replace(self.discriminator, dropout=rate, attention_dropout=rate)
+        return dataclasses.replace(self, discriminator=encoder)
+
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "XLME":
         """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
         return XLME(self, vocab_size, dtype)
@@ -96,6 +101,11 @@ class XLMConfig:
         default_factory=lambda: MaskingConfig(split=(0.8, 0.1, 0.1))
     )
     translation_pairs: bool = True
+
+    def with_dropout(self, rate: float) -> "XLMConfig":
+        """The same with another dropout in the encoder that is handed on."""
+        encoder = dataclasses.replace(self.encoder, dropout=rate, attention_dropout=rate)
+        return dataclasses.replace(self, encoder=encoder)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "XLM":
         """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
@@ -146,9 +156,21 @@ class XLME(MaskedLMObjective):
             metrics |= {f"{name}/{k}": v for k, v in (mlm_metrics | rtd_metrics).items()}
         return loss, (aux, metrics)
 
-    def encode(self, params: Params, rows: Mapping[str, jax.Array]) -> list[jax.Array]:
+    @property
+    def encoder_config(self) -> EncoderConfig:
+        """The discriminator's."""
+        return self.config.discriminator
+
+    def encode(
+        self,
+        params: Params,
+        rows: Mapping[str, jax.Array],
+        dropout_seeds: jax.Array | None = None,
+    ) -> list[jax.Array]:
         """Hidden states of the discriminator: embeddings, then each layer, [B, L, D]."""
-        states: Any = self.model.apply({"params": params}, rows, method=Electra.encode)
+        states: Any = self.model.apply(
+            {"params": params}, rows, dropout_seeds, method=Electra.encode
+        )
         return states
 
     def check(self, lengths: Mapping[str, int]) -> None:
@@ -207,10 +229,24 @@ class XLM(MaskedLMObjective):
             metrics |= {f"{name}/{k}": v for k, v in mlm_metrics.items()}
         return loss, (aux, metrics)
 
-    def encode(self, params: Params, rows: Mapping[str, jax.Array]) -> list[jax.Array]:
+    @property
+    def encoder_config(self) -> EncoderConfig:
+        """The only encoder's."""
+        return self.config.encoder
+
+    def encode(
+        self,
+        params: Params,
+        rows: Mapping[str, jax.Array],
+        dropout_seeds: jax.Array | None = None,
+    ) -> list[jax.Array]:
         """Hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
         states: Any = self.model.apply(
-            {"params": params}, rows, all_layers=True, method=MaskedLM.encode
+            {"params": params},
+            rows,
+            dropout_seeds=dropout_seeds,
+            all_layers=True,
+            method=MaskedLM.encode,
         )
         return states
 

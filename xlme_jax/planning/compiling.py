@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
 
-from xlme_jax.config import ConfigError, TrainConfig
+from xlme_jax.config import ConfigError
 from xlme_jax.objectives.base import Objective
 from xlme_jax.planning.collectives import Collective, find_collectives
 from xlme_jax.planning.counting import matmul_flops
 from xlme_jax.planning.hlo import Program
 from xlme_jax.planning.machines import GPUS_A_NODE, Machine, Topology
+from xlme_jax.train_config import TrainConfig
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.model_info import bytes_per_device

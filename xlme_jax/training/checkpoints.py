@@ -46,6 +46,7 @@ class RunRecord:
       config: the operative configuration.
       window: sums of the metrics since the last line of the log, {name: (numerator, denominator)}.
       skipped: updates skipped in a row up to this step.
+      vocabulary: digest of the vocabulary; empty in checkpoints that do not say.
     """
 
     data: dict[str, Any]
@@ -53,6 +54,7 @@ class RunRecord:
     config: str
     window: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     skipped: int = 0
+    vocabulary: str = ""
 
 
 class Checkpoints:
@@ -322,29 +324,43 @@ def latest_checkpoint(run: Path) -> Path:
     return folder / str(max(steps))
 
 
-def check_warm_start(run: Path, abstract_params: Params) -> None:
+def check_warm_start(
+    run: Path, abstract_params: Params, vocabulary: str = "", partial: bool = False
+) -> None:
     """ValueError if `warm_start` cannot read these weights; reads files, but makes no arrays."""
     checkpoint = latest_checkpoint(run)
     with _named_source(checkpoint):
         _check_files(checkpoint)
         with _damage_if_unsealed(checkpoint):
-            found = _shapes(checkpoint)
+            found, theirs = _shapes(checkpoint), _read_record(checkpoint).get("vocabulary")
+    if vocabulary and theirs and vocabulary != theirs:
+        raise ValueError(
+            f"INIT_FROM = {str(run)!r} was trained with another vocabulary (sha256 {theirs[:12]}) "
+            f"than the data in DATA_DIR was prepared with ({vocabulary[:12]}). Prepare the data "
+            "with the vocabulary.model of that run's DATA_DIR."
+        )
     remedy = "Warm starts need the same objective, model sizes and vocabulary."
+    if partial:
+        found = {name: found[name] for name in found.keys() & _tree_shapes(abstract_params).keys()}
     _compare_shapes(found, abstract_params, f"INIT_FROM = {str(run)!r}", remedy)
 
 
-def warm_start(run: Path, abstract_params: Params) -> Params:
+def warm_start(
+    run: Path, abstract_params: Params, vocabulary: str = "", partial: bool = False
+) -> Params:
     """Reads the weights of another run's newest checkpoint into the shardings of this one.
 
     Args:
       run: MODEL_DIR of the other run or one of its checkpoints.
       abstract_params: ShapeDtypeStructs with shardings.
+      vocabulary: digest of the vocabulary that this run reads; empty if it does not matter.
+      partial: whether the checkpoint may hold weights that are not asked for.
 
     Raises:
-      ValueError: if there is no checkpoint, it is damaged, or a weight is missing or of another
-        shape.
+      ValueError: if there is no checkpoint, it is damaged, a weight is missing or of another
+        shape, or the vocabulary is another one.
     """
-    check_warm_start(run, abstract_params)
+    check_warm_start(run, abstract_params, vocabulary, partial)
     checkpoint = latest_checkpoint(run)
     item = {"params": abstract_params}
     with _named_source(checkpoint), _damage_if_unsealed(checkpoint):
@@ -360,6 +376,17 @@ def warm_start(run: Path, abstract_params: Params) -> Params:
         _compare_digests(params, expected)
     _log.info("Warm start: weights of %s", checkpoint)
     return params["params"]
+
+
+def read_config(run: Path) -> str:
+    """The operative configuration that a run's newest checkpoint was saved with.
+
+    Raises:
+      ValueError: if there is no checkpoint, or it is damaged.
+    """
+    checkpoint = latest_checkpoint(run)
+    with _named_source(checkpoint), _damage_if_unsealed(checkpoint):
+        return str(_read_record(checkpoint)["config"])
 
 
 @contextlib.contextmanager

@@ -106,6 +106,7 @@ class Run:
       config: the loop's own settings.
       model_dir: where checkpoints and metrics go.
       dataset_digest: of the prepared data, which a resumed run must match.
+      vocabulary_digest: of its vocabulary, which the run of a warm start must match.
       evaluators: each is given the parameters of step 0 and returns an evaluator.
       files: texts to write into `model_dir` once nothing speaks against the run, by name;
         "config.gin" is kept in each checkpoint too.
@@ -120,6 +121,7 @@ class Run:
     config: LoopConfig
     model_dir: Path
     dataset_digest: str
+    vocabulary_digest: str = ""
     evaluators: Sequence[Callable[[Params], Evaluator]] = ()
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     flops_per_step: float | None = None
@@ -211,7 +213,8 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         abstract = abstract_state(run.objective, run.optimizer, run.mesh, config.seed)
         checkpoints.check(abstract, run.dataset_digest)
         if checkpoints.latest_step() is None and config.init_from is not None:
-            check_warm_start(Path(config.init_from), abstract.params)
+            inherited, partial = _inherited(run.objective, abstract.params)
+            check_warm_start(Path(config.init_from), inherited, run.vocabulary_digest, partial)
         if jax.process_index() == 0:  # Not before: a run that is refused leaves the folder as is.
             for name, text in run.files.items():
                 with naming(run.model_dir / name):
@@ -303,17 +306,30 @@ def _starting_point(
         return state, _record(run, window=record.window, skipped=record.skipped), evaluators
     assert state is not None  # Damaged checkpoints raise.
     if config.init_from is not None:
-        params = warm_start(Path(config.init_from), abstract.params)
-        state = dataclasses.replace(state, params=params)
+        inherited, partial = _inherited(run.objective, abstract.params)
+        params = warm_start(Path(config.init_from), inherited, run.vocabulary_digest, partial)
+        state = dataclasses.replace(state, params={**state.params, **params})
     else:
         _log.info("Starting from scratch.")
     return state, _record(run), evaluators
 
 
+def _inherited(objective: Objective, params: Params) -> tuple[Params, bool]:
+    """What of `params` a warm start brings, and whether that is only a part."""
+    kept = {name: value for name, value in params.items() if name not in objective.new_params}
+    return kept, bool(objective.new_params)
+
+
 def _record(run: Run, **fields: Any) -> RunRecord:
     """What a checkpoint says that is saved now, with this run's configuration."""
     text = run.files.get("config.gin", "")
-    return RunRecord(run.batches.get_state(), run.dataset_digest, text, **fields)
+    return RunRecord(
+        run.batches.get_state(),
+        run.dataset_digest,
+        text,
+        vocabulary=run.vocabulary_digest,
+        **fields,
+    )
 
 
 def _roll_back(

@@ -18,6 +18,7 @@ class OptimizerConfig:
       learning_rate: peak.
       warmup_steps: steps of linear warm-up. The first update has rate 0, update `warmup_steps` + 1
         the peak; then the rate falls linearly and would be 0 one update after the last.
+      warmup_fraction: share of the steps to warm up in, instead of `warmup_steps`.
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: epsilon of Adam.
@@ -28,6 +29,7 @@ class OptimizerConfig:
 
     learning_rate: float = 5e-4
     warmup_steps: int = 10_000
+    warmup_fraction: float | None = None
     b1: float = 0.9
     b2: float = 0.98
     eps: float = 1e-6
@@ -40,22 +42,29 @@ class OptimizerConfig:
             raise ValueError(f"Optimizer.learning_rate = {self.learning_rate} must be positive.")
         if self.warmup_steps < 0:
             raise ValueError(f"Optimizer.warmup_steps = {self.warmup_steps} must not be negative.")
+        if self.warmup_fraction is not None and not 0 <= self.warmup_fraction < 1:
+            raise ValueError(
+                f"Optimizer.warmup_fraction = {self.warmup_fraction} must lie in [0, 1)."
+            )
         if self.clip_norm <= 0:
             raise ValueError(f"Optimizer.clip_norm = {self.clip_norm} must be positive.")
 
     def schedule(self, train_steps: int) -> optax.Schedule:
         """Learning rate by step: int -> float32."""
-        if self.warmup_steps >= train_steps:
+        warmup = self.warmup_steps
+        if self.warmup_fraction is not None:
+            warmup = round(self.warmup_fraction * train_steps)
+        if warmup >= train_steps:
             raise ValueError(
-                f"Optimizer.warmup_steps = {self.warmup_steps} must be smaller than TRAIN_STEPS = "
+                f"Optimizer.warmup_steps = {warmup} must be smaller than TRAIN_STEPS = "
                 f"{train_steps}; lower it, say to a tenth of the steps."
             )
         return optax.join_schedules(
             [
-                optax.linear_schedule(0.0, self.learning_rate, self.warmup_steps),
-                optax.linear_schedule(self.learning_rate, 0.0, train_steps - self.warmup_steps),
+                optax.linear_schedule(0.0, self.learning_rate, warmup),
+                optax.linear_schedule(self.learning_rate, 0.0, train_steps - warmup),
             ],
-            [self.warmup_steps],
+            [warmup],
         )
 
     def build(self, train_steps: int) -> optax.GradientTransformation:

@@ -1,0 +1,212 @@
+"""Fine-tuning: a pre-trained encoder, a head of its own for the task, and the task's loss.
+
+It is an objective like any other, so fine-tuning has the loop, the checkpoints and the exact resume
+of pre-training. What the encoder is, the pre-training objective knows; what the task is, the table
+of benchmarks (`data.benchmarks`).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from xlme_jax.data.benchmarks import benchmark
+from xlme_jax.data.labelled import IGNORED, Kind
+from xlme_jax.model import flops
+from xlme_jax.model.heads import TaskHead
+from xlme_jax.objectives.base import Aux, Batch, Metrics, Params, Totals
+from xlme_jax.objectives.masked_lm import training_flops
+from xlme_jax.ops import dropout
+
+STREAM = "labelled"
+HEAD = "task_head"
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuneConfig:
+    """Fine-tuning of a pre-trained encoder on one task.
+
+    Attributes:
+      task: name of the benchmark, such as "xnli" (`data.benchmarks`).
+      pretrained: the objective that the encoder was pre-trained with. Left unbound, it is read from
+        the checkpoint that INIT_FROM names.
+      dropout: probability for the head's inputs and, in the encoder, for embeddings, sub-layers and
+        attention; None leaves the encoder's as in pre-training and the head without.
+    """
+
+    task: str
+    pretrained: Any
+    dropout: float | None = 0.1
+
+    def __post_init__(self):
+        benchmark(self.task)
+        if not hasattr(self.pretrained, "with_dropout"):
+            raise ValueError(
+                f"FineTune.pretrained = {self.pretrained!r} is no pre-training objective; give the "
+                "run to start from: --gin.INIT_FROM=\"'MODEL_DIR'\"."
+            )
+        if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"FineTune.dropout = {self.dropout} must lie in [0, 1).")
+
+    def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "FineTune":
+        """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
+        return FineTune(self, vocab_size, dtype)
+
+
+class FineTune:
+    """The objective of `FineTuneConfig`; see `objectives.base.Objective`."""
+
+    streams = (STREAM,)
+    new_params = (HEAD,)
+
+    def __init__(self, config: FineTuneConfig, vocab_size: int, dtype: Any = jnp.float32):
+        self.config = config
+        self.benchmark = benchmark(config.task)
+        pretrained = config.pretrained
+        if config.dropout is not None:
+            pretrained = pretrained.with_dropout(config.dropout)
+        self.pretraining = pretrained.build(vocab_size, dtype)
+        outputs = {"regression": 1, "question_answering": 2}.get(
+            self.benchmark.kind, len(self.benchmark.labels)
+        )
+        self._head = TaskHead(
+            self.encoder_config,
+            outputs,
+            per_token=self.benchmark.kind in ("tagging", "question_answering"),
+            dropout=config.dropout or 0.0,
+            dtype=dtype,
+        )
+
+    @property
+    def encoder_config(self):
+        """Shape of the encoder."""
+        return self.pretraining.encoder_config
+
+    def init(self, rng: jax.Array) -> tuple[Params, Aux]:
+        """Fresh weights of encoder and head; nothing else is carried."""
+        encoder_rng, head_rng = jax.random.split(rng)
+        params = self.encoder_params(self.pretraining.init(encoder_rng)[0])
+        hidden = jnp.zeros((1, 1, self.encoder_config.hidden_size))
+        return {**params, HEAD: self._head.init(head_rng, hidden)["params"]}, {}
+
+    def totals(self, batch: Batch) -> Totals:
+        """Labels in the batch: examples, or tagged words."""
+        labels = batch[STREAM]["labels"]
+        counted = labels[:, :1] != IGNORED
+        if self.benchmark.kind == "tagging":
+            counted = labels != IGNORED
+        return {STREAM: {"labels": jnp.maximum(counted.sum(), 1).astype(jnp.float32)}}
+
+    def loss(
+        self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
+    ) -> tuple[jax.Array, tuple[Aux, Metrics]]:
+        """This batch's share of the mean loss over labels."""
+        rows = batch[STREAM]
+        encoder_rng, head_rng = jax.random.split(rng)
+        logits = self._logits(
+            params,
+            rows,
+            dropout.seeds(encoder_rng, rows["rows"]),
+            dropout.seeds(head_rng, rows["rows"]),
+        )
+        if self.benchmark.kind == "question_answering":
+            logits = mask_padding(logits, rows["segment_ids"])
+        losses, right, counted = label_loss(self.benchmark.kind, logits, rows["labels"])
+        summed, count = (losses * counted).sum(), counted.sum()
+        metrics: Metrics = {f"{STREAM}/loss": (summed, count)}
+        if right is not None:
+            metrics[f"{STREAM}/accuracy"] = ((right * counted).sum(), count)
+        return summed / totals[STREAM]["labels"], (aux, metrics)
+
+    def predict(self, params: Params, rows: Mapping[str, jax.Array]) -> jax.Array:
+        """The head's float32 logits: [B, classes], [B, 1] (regression), [B, L, tags], [B, L, 2]."""
+        return self._logits(params, rows)
+
+    def encode(
+        self,
+        params: Params,
+        rows: Mapping[str, jax.Array],
+        dropout_seeds: jax.Array | None = None,
+    ) -> list[jax.Array]:
+        """Hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
+        states: list[jax.Array] = self.pretraining.encode(
+            self.encoder_params(params), rows, dropout_seeds
+        )
+        return states
+
+    def check(self, lengths: Mapping[str, int]) -> None:
+        """ValueError if a row is longer than the encoder's position table."""
+        self.pretraining.check(lengths)
+
+    def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+        """FLOPs of a train step; those of the head are not counted."""
+        per_token = lambda n: flops.encoder(self.encoder_config, n)  # noqa: E731
+        return {"encoder": training_flops(shapes, per_token)}
+
+    def encoder_params(self, params: Params) -> Params:
+        """Everything but the task's head."""
+        kept = {name: value for name, value in params.items() if name != HEAD}
+        return self.pretraining.encoder_params(kept)
+
+    def alarms(self, values: Mapping[str, float]) -> list[str]:
+        """None: the figures of the evaluations tell."""
+        del values
+        return []
+
+    def _logits(
+        self,
+        params: Params,
+        rows: Mapping[str, jax.Array],
+        encoder_seeds: jax.Array | None = None,
+        head_seeds: jax.Array | None = None,
+    ) -> jax.Array:
+        hidden = self.encode(params, rows, encoder_seeds)[-1]
+        logits: Any = self._head.apply({"params": params[HEAD]}, hidden, head_seeds)
+        return logits
+
+
+def mask_padding(logits: jax.Array, segment_ids: jax.Array) -> jax.Array:
+    """Logits [B, L, 2] of answer bounds, so low at padding that no probability goes there."""
+    lowest = jnp.finfo(logits.dtype).min / 2
+    return jnp.where(segment_ids[:, :, None] > 0, logits, lowest)
+
+
+def label_loss(
+    kind: Kind, logits: jax.Array, labels: jax.Array
+) -> tuple[jax.Array, jax.Array | None, jax.Array]:
+    """Losses of labels, whether they are predicted right, and which count.
+
+    Cross-entropy; for answers the mean of that of the first and the last token, which all tokens
+    of the row compete for; squared error for regression.
+
+    Args:
+      kind: of the task.
+      logits: as `FineTune.predict` returns them.
+      labels: int32 as in `data.labelled.Features`, padded with `IGNORED`.
+
+    Returns:
+      Losses, and whether right (None for regression), and float32 weights 0 or 1: each [B], or
+      [B, L] for tagging.
+    """
+    if kind == "regression":
+        target = jax.lax.bitcast_convert_type(labels[:, 0], jnp.float32)
+        return jnp.square(logits[:, 0] - target), None, jnp.ones_like(target)
+    if kind == "question_answering":
+        by_bound = jnp.swapaxes(logits, 1, 2)  # [B, 2, L]
+        losses = cross_entropy(by_bound, labels).mean(axis=1)
+        right = (by_bound.argmax(axis=-1) == labels).all(axis=1)
+        return losses, right.astype(jnp.float32), jnp.ones_like(losses)
+    if kind == "classification":
+        labels = labels[:, 0]
+    counted = labels != IGNORED
+    labels = jnp.where(counted, labels, 0)
+    right = logits.argmax(axis=-1) == labels
+    return cross_entropy(logits, labels), right.astype(jnp.float32), counted.astype(jnp.float32)
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """-log softmax(logits)[labels]: [..., C] and int32[...] -> [...]."""
+    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return jax.nn.logsumexp(logits, axis=-1) - chosen

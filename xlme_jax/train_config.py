@@ -1,0 +1,83 @@
+"""What a training run is made of."""
+
+import dataclasses
+import reprlib
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax.numpy as jnp
+
+from xlme_jax.data.pipeline import Stream
+from xlme_jax.data.preparation import PrepareConfig
+from xlme_jax.training.loop import LoopConfig
+from xlme_jax.training.mesh import MeshConfig
+from xlme_jax.training.optimizer import OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """A training run.
+
+    Attributes:
+      model_dir: where checkpoints, metrics and the report go.
+      data_dir: prepared data set (`python -m xlme_jax.prepare`).
+      objective: what is learned, `@XLME()`, `@XLM()` or `@FineTune()`.
+      streams: data of each kind; those that the objective does not ask for stay unused.
+      loop: length, logging, checkpoints.
+      optimizer: Adam and its schedule.
+      mesh: devices.
+      evaluators: what is measured on the way, such as `@RetrievalProbe()` or `@Tatoeba()`.
+      vocab_size: ids of the vocabulary; None takes it from the prepared data.
+      compute_dtype: "bfloat16", "float32", or "auto": bfloat16 on accelerators, float32 on CPUs.
+      prepare: how the data is made; with `prepare_if_missing` training does so itself.
+      prepare_if_missing: for data that can be made anywhere, as the embedded corpus can.
+      verify_data: compare the checksums of all prepared files before training, each process its
+        share; what is read in training is checked again by ArrayRecord.
+      epochs: passes over the examples of a labelled stream, instead of TRAIN_STEPS.
+    """
+
+    model_dir: str
+    data_dir: str
+    objective: Any
+    streams: tuple[Stream, ...]
+    loop: LoopConfig
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    evaluators: tuple[Any, ...] = ()
+    vocab_size: int | None = None
+    compute_dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    prepare: PrepareConfig | None = None
+    prepare_if_missing: bool = False
+    verify_data: bool = True
+    epochs: float | None = None
+
+    def __post_init__(self):
+        if not hasattr(self.objective, "build"):
+            raise ValueError(
+                f"Train.objective = {reprlib.repr(self.objective)} is no objective; bind @XLME(), "
+                "@XLM() or @FineTune()."
+            )
+        for evaluator in self.evaluators:
+            if not hasattr(evaluator, "build"):
+                raise ValueError(
+                    f"Train.evaluators: {reprlib.repr(evaluator)} is no evaluation; bind "
+                    "(@RetrievalProbe(),) or others of --help."
+                )
+        if self.epochs is not None and self.epochs <= 0:
+            raise ValueError(f"Train.epochs = {self.epochs} must be positive.")
+        names = [stream.name for stream in self.streams]
+        if len(set(names)) < len(names):
+            raise ValueError(f"Train.streams = {names}: each stream needs a name of its own.")
+
+    def streams_named(self, names: Sequence[str]) -> list[Stream]:
+        """The streams that an objective reads; ValueError if one of them is missing."""
+        found = [stream for stream in self.streams if stream.name in names]
+        if missing := set(names) - {stream.name for stream in found}:
+            raise ValueError(f"Train.streams lacks {sorted(missing)}, which the objective needs.")
+        return found
+
+    def dtype_on(self, platform: str) -> Any:
+        """The compute type on a platform ("cpu", "gpu", "cuda", "tpu")."""
+        if self.compute_dtype == "auto":
+            return jnp.float32 if platform == "cpu" else jnp.bfloat16
+        return jnp.dtype(self.compute_dtype)
