@@ -1,0 +1,442 @@
+"""Figures on disk: `results.json`, and predictions in the layout that XTREME takes.
+
+One folder holds the results of one checkpoint, of as many tasks as were run on it. Whoever averages
+over seeds reads many such folders (`find`, `aggregate`).
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from xlme_jax.evaluation.outcome import Outcome, Result
+
+RESULTS_FILE = "results.json"
+SWEEP_FILE = "sweep.json"
+PREDICTIONS = "predictions"
+_FORMAT = 1
+# What XTREME calls a task's folder, where we call it otherwise.
+_XTREME_NAMES = {"bucc": "bucc2018"}
+_HEADER_TYPES: dict[str, tuple[type, ...]] = {
+    "command": (str,),
+    "checkpoint": (str,),
+    "step": (int, type(None)),
+    "seed": (int, type(None)),
+    "config": (str,),
+    "flops": (int, float, type(None)),
+}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "task": (str,),
+    "language": (str,),
+    "metric": (str,),
+    "value": (int, float, type(None)),
+    "split": (str,),
+    "layer": (int, type(None)),
+    "system": (str,),
+    "setting": (str,),
+}
+
+
+class ResultsError(ValueError):
+    """A results file that cannot be read or added to, and what to do about it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """What was evaluated.
+
+    Attributes:
+      command: the command line that gave the figures.
+      checkpoint: folder of the checkpoint.
+      step: its step; None if it has none, as of an imported model.
+      seed: of the run that made it.
+      config: digest of the configuration of that run, or its text.
+      flops: floating-point operations of its pre-training; None if not known.
+    """
+
+    command: str
+    checkpoint: str
+    step: int | None = None
+    seed: int | None = None
+    config: str = ""
+    flops: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """A results file.
+
+    Attributes:
+      path: where it lies.
+      header: what was evaluated; its command is the last one.
+      results: all figures.
+      headline: the few that a log shows.
+      skipped: task or tasks -> reason -> examples left out.
+      commands: task -> the command that gave its figures.
+    """
+
+    path: Path
+    header: Header
+    results: tuple[Result, ...]
+    headline: Mapping[str, float]
+    skipped: Mapping[str, Mapping[str, int]]
+    commands: Mapping[str, str]
+
+
+def write(outcomes: Outcome | Sequence[Outcome], folder: Path | str, header: Header) -> Path:
+    """Adds outcomes to a folder's `results.json`, and writes their files beside it.
+
+    Figures of the same tasks that are there already are replaced, those of other tasks stay.
+
+    Args:
+      outcomes: what evaluations gave.
+      folder: made if it is missing.
+      header: what was evaluated; must be what the file's other figures are of.
+
+    Returns:
+      The path of the file, which is replaced in one go: a kill leaves the old one or the new one.
+
+    Raises:
+      ResultsError: the file is damaged or of another checkpoint, or a figure is given twice.
+    """
+    outcomes = [outcomes] if isinstance(outcomes, Outcome) else list(outcomes)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / RESULTS_FILE
+    with _alone(folder):
+        old = read(path) if path.exists() else Results(path, header, (), {}, {}, {})
+        _check_same(old.header, header, path)
+        merged = _merged(old, outcomes, header)
+        _check_unique(merged.results, path)
+        for outcome in outcomes:
+            for name, content in outcome.files.items():
+                _write_file(folder, name, content)
+        _replace(path, _to_json(merged))
+    return path
+
+
+def read(path: Path | str) -> Results:
+    """Reads a results file, or the one in a folder.
+
+    Raises:
+      ResultsError: naming the file, and the row and field that are wrong.
+    """
+    path = Path(path)
+    path = path / RESULTS_FILE if path.is_dir() else path
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ResultsError(
+            f"{path}: no such results file; `python -m xlme_jax.evaluate` writes one."
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"it is not JSON ({error})") from None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise _damaged(path, f'it has no "format": {_FORMAT}')
+    fields: dict[str, Any] = {name: content.get(name) for name in _HEADER_TYPES}
+    for name, types in _HEADER_TYPES.items():
+        if not isinstance(fields[name], types) or isinstance(fields[name], bool):
+            raise _damaged(path, f'"{name}" is {fields[name]!r}')
+    for name in ("headline", "skipped", "commands"):
+        if not isinstance(content.get(name), dict):
+            raise _damaged(path, f'"{name}" must be an object')
+    if not isinstance(content.get("results"), list):
+        raise _damaged(path, '"results" must be a list')
+    results = tuple(_result(path, i, row) for i, row in enumerate(content["results"]))
+    _check_unique(results, path)
+    headline = {name: _number(value) for name, value in content["headline"].items()}
+    return Results(
+        path, Header(**fields), results, headline, content["skipped"], content["commands"]
+    )
+
+
+def find(path: Path | str) -> list[Path]:
+    """Finds the results files at or below a path, in order of their names.
+
+    Of a sweep (a folder with `sweep.json`) only the runs of the point that it selected count, since
+    all others were dropped on the development set; all runs count if it selected none.
+
+    Raises:
+      ResultsError: there are none.
+    """
+    path = Path(path)
+    if path.is_file():
+        return [path]
+    found = sorted(_find(path))
+    if not found:
+        raise ResultsError(f"{path}: no {RESULTS_FILE} here or below.")
+    return found
+
+
+def _find(folder: Path) -> Iterator[Path]:
+    if not folder.is_dir():
+        return
+    if (folder / RESULTS_FILE).is_file():
+        yield folder / RESULTS_FILE
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    if (folder / SWEEP_FILE).is_file():
+        best = selected(folder / SWEEP_FILE)
+        names = [best] if best is not None else names
+    for name in names:
+        yield from _find(folder / name)
+
+
+def selected(path: Path) -> str | None:
+    """Folder name of the point that a sweep has selected; None if it selected none.
+
+    Raises:
+      ResultsError: the file cannot be read.
+    """
+    try:
+        best = json.loads(path.read_bytes())["best"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _damaged(path, f"no sweep can be read from it ({error!r})") from None
+    if best is not None and (not isinstance(best, str) or not (path.parent / best).is_dir()):
+        raise _damaged(path, f"there is no folder {best!r} beside it")
+    return best
+
+
+# ---- Means over seeds --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """What a figure is of: a `Result` without its value."""
+
+    task: str
+    language: str
+    metric: str
+    split: str = "test"
+    layer: int | None = None
+    system: str = "model"
+    setting: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """One figure of several runs.
+
+    Attributes:
+      values: one of each run.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Their mean."""
+        return float(np.mean(self.values))
+
+    @property
+    def deviation(self) -> float:
+        """Their standard deviation, by n - 1; NaN of one run."""
+        return float(np.std(self.values, ddof=1)) if self.n > 1 else math.nan
+
+    @property
+    def n(self) -> int:
+        """How many runs."""
+        return len(self.values)
+
+
+def key_of(result: Result) -> Key:
+    """Returns what a result is a figure of."""
+    return Key(**{f.name: getattr(result, f.name) for f in dataclasses.fields(Key)})
+
+
+def aggregate(files: Sequence[Results | Path | str]) -> dict[Key, Spread]:
+    """Collects each figure over several results files: runs that differ in their seed.
+
+    Args:
+      files: what was read, or where it lies.
+
+    Raises:
+      ResultsError: a file cannot be read, or two files have a figure of the same checkpoint: it
+        would count twice.
+    """
+    values: dict[Key, list[float]] = {}
+    owners: dict[tuple[Key, str, int | None], Path] = {}
+    for file in files:
+        results = file if isinstance(file, Results) else read(file)
+        header = results.header
+        for result in results.results:
+            key = key_of(result)
+            owner = key, os.path.abspath(header.checkpoint), header.step
+            if owner in owners:
+                raise ResultsError(
+                    f"{results.path} and {owners[owner]} both have {result.task}/{result.metric}/"
+                    f"{result.language} of {header.checkpoint}, step {header.step}; leave one out."
+                )
+            owners[owner] = results.path
+            values.setdefault(key, []).append(result.value)
+    return {key: Spread(tuple(found)) for key, found in values.items()}
+
+
+# ---- Predictions -------------------------------------------------------------------------------
+
+
+def prediction_files(
+    benchmark: str, kind: str, split: str, language: str, predictions: Any
+) -> dict[str, str]:
+    """Lays predictions out as XTREME's `evaluate.py` reads a submission.
+
+    Args:
+      benchmark: its name, which names the folder: "xnli", "udpos", "bucc", ...
+      kind: a `labelled.Kind`; "retrieval" or "mining".
+      split: "test", or "validation", whose files begin with "dev".
+      language: as in the benchmark's files.
+      predictions: in the order of the file that was read: names of classes; scores; a sequence of
+        tags for each sentence; {id: answer}; for retrieval the index of the text that was found,
+        from 0; for mining (id, id of its translation).
+
+    Returns:
+      {path: text}: "predictions/xnli/test-de.tsv" with a line for each example,
+      "predictions/udpos/test-de.tsv" with a tag a line and a blank line after each sentence,
+      "predictions/xquad/test-de.json". The folders below "predictions" are a submission.
+
+    Raises:
+      ValueError: a label would not stay on its line, or there is no such kind.
+    """
+    name = f"{_XTREME_NAMES.get(benchmark, benchmark)}/{_split_name(split)}-{language}"
+    if kind == "question_answering":
+        answers = {str(key): str(answer) for key, answer in predictions.items()}
+        text = json.dumps(answers, ensure_ascii=False, indent=1) + "\n"
+        return {f"{PREDICTIONS}/{name}.json": text}
+    if kind == "tagging":
+        lines = [tag for tags in predictions for tag in (*map(_on_a_line, tags), "")]
+    elif kind == "mining":
+        lines = ["\t".join(map(_on_a_line, pair)) for pair in predictions]
+    elif kind == "regression":
+        lines = [repr(float(score)) for score in predictions]
+    elif kind in ("classification", "retrieval"):
+        lines = [_on_a_line(label) for label in predictions]
+    else:
+        raise ValueError(f"There are no predictions of the kind {kind!r}.")
+    return {f"{PREDICTIONS}/{name}.tsv": "".join(f"{line}\n" for line in lines)}
+
+
+def _split_name(split: str) -> str:
+    return "dev" if split == "validation" else split
+
+
+def _on_a_line(label: Any) -> str:
+    text = str(label)
+    if not text.strip() or text != text.strip() or any(c in text for c in "\t\r\n"):
+        raise ValueError(f"The label {text!r} cannot be a line of its own in a prediction file.")
+    return text
+
+
+# ---- The file ----------------------------------------------------------------------------------
+
+
+def _merged(old: Results, outcomes: Sequence[Outcome], header: Header) -> Results:
+    """The old figures, those of the outcomes' tasks replaced."""
+    tasks = {result.task for outcome in outcomes for result in outcome.results}
+    results = [result for result in old.results if result.task not in tasks]
+    headline = {n: v for n, v in old.headline.items() if n.split("/")[0] not in tasks}
+    skipped = {n: s for n, s in old.skipped.items() if not tasks & set(n.split("+"))}
+    for outcome in outcomes:
+        results += outcome.results
+        headline |= {name: float(value) for name, value in outcome.headline.items()}
+        if outcome.skipped:
+            name = "+".join(sorted({result.task for result in outcome.results}))
+            counts = dict(skipped.get(name, {}))
+            for reason, count in outcome.skipped.items():
+                counts[reason] = counts.get(reason, 0) + int(count)
+            skipped[name] = counts
+    commands = {**old.commands, **dict.fromkeys(sorted(tasks), header.command)}
+    return Results(old.path, header, tuple(results), headline, skipped, commands)
+
+
+def _to_json(results: Results) -> str:
+    """One row a line, so that the file can be read, searched and compared by eye."""
+    rows = [dataclasses.asdict(result) for result in results.results]
+    for row in rows:
+        row["value"] = _finite(row["value"])
+    head = {
+        "format": _FORMAT,
+        **dataclasses.asdict(results.header),
+        "commands": results.commands,
+        "headline": {name: _finite(value) for name, value in results.headline.items()},
+        "skipped": results.skipped,
+    }
+    lines = [f" {json.dumps(name)}: {_dump(value)}," for name, value in head.items()]
+    body = ",\n".join(f"  {_dump(row)}" for row in rows)
+    return "\n".join(["{", *lines, ' "results": [', body, " ]", "}"]) + "\n"
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: float) -> float | None:
+    """Null for what is not a number: JSON has none such."""
+    return float(value) if math.isfinite(value) else None
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _result(path: Path, index: int, row: Any) -> Result:
+    where = f'"results"[{index}]'
+    if not isinstance(row, dict) or row.keys() != _TYPES.keys():
+        raise _damaged(path, f"{where} must have the fields {', '.join(_TYPES)}")
+    for name, types in _TYPES.items():
+        if not isinstance(row[name], types) or isinstance(row[name], bool):
+            raise _damaged(path, f"{where}: {name} is {row[name]!r}")
+    return Result(**{**row, "value": _number(row["value"])})
+
+
+def _check_unique(results: Sequence[Result], path: Path) -> None:
+    seen = set()
+    for result in results:
+        key = key_of(result)
+        if key in seen:
+            raise ResultsError(f"{path}: the same figure twice: {key}.")
+        seen.add(key)
+
+
+def _check_same(old: Header, new: Header, path: Path) -> None:
+    for name in ("checkpoint", "step", "seed", "config"):
+        before, now = getattr(old, name), getattr(new, name)
+        if before != now:
+            raise ResultsError(
+                f"{path} holds figures of {name} {str(before)[:100]!r}, not {str(now)[:100]!r}; "
+                "choose another folder, or delete the file."
+            )
+
+
+def _damaged(path: Path, why: str) -> ResultsError:
+    return ResultsError(f"{path} is damaged: {why}. Delete it, and run its command again.")
+
+
+def _write_file(folder: Path, name: str, content: str | bytes) -> None:
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+        raise ValueError(f"{name!r} would lie outside of the results' folder.")
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    _replace(folder / name, content)
+
+
+def _replace(path: Path, content: str | bytes) -> None:
+    """Writes a file so that a kill leaves the old one or the new one, whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keeps evaluations that write into one folder from losing each other's figures."""
+    with open(folder / ".results.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
