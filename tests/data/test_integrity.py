@@ -319,6 +319,6 @@ def test_rows_survive_being_written_and_read(original):
     for task in PreparedDataset.load(original).tasks:
         again = prepared.TaskInfo.from_json(json.loads(json.dumps(task.to_json())))
         assert again == task
-        assert prepared_format.unseal(task.sealed())["task"] == json.loads(
-            json.dumps(dataclasses.asdict(task))
-        )
+        row = json.loads(json.dumps(dataclasses.asdict(task)))
+        assert row.pop("labels") == ""  # none, as in rows that older versions wrote
+        assert prepared_format.unseal(task.sealed())["task"] == row

@@ -68,7 +68,7 @@ def test_a_row_is_an_example_with_its_labels(data):
         batch = next(iterator)["labelled"]
         width = label_width(data.tasks[0], stream())
         assert batch["labels"].shape == (4, width) and batch["labels"].dtype == np.int32
-        rows = collections.Counter()
+        rows: collections.Counter[str] = collections.Counter()
         for row, (task, example) in enumerate(drawn(batch)):
             [(ids, labels)] = data.read_labelled(data.task(names[task]), [example])
             size = len(ids)
