@@ -38,6 +38,11 @@ _MAX_SENTENCE_BYTES = 4192
 # Larger files are something else, and are not to fill memory first.
 _MAX_MODEL_BYTES = 1 << 29
 _MAX_SIZE = 10_000_000
+# What NMT-NFKC normalization makes a space of.
+_SPACES = (
+    "".join(c for c in map(chr, range(0x3001)) if c.isspace())
+    + "\u200b\u200e\u200f\u2581\ufeff\ufffd"
+)
 
 
 class VocabularyError(ValueError):
@@ -178,6 +183,41 @@ class Vocabulary:
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         pieces = np.fromiter(itertools.chain.from_iterable(encoded), np.int32, int(lengths.sum()))
         return np.where(pieces == 0, np.int32(UNK_ID), pieces + np.int32(1)), lengths
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[int], list[int]]:
+        """Returns the ids of a text with the characters that each was made from.
+
+        Space around a word belongs to no token. Where several tokens spell one character (its
+        bytes, or "½" as "1⁄2"), each has that character. A token that is nothing but space has the
+        first character of the next token.
+
+        Args:
+          text: Any text.
+
+        Returns:
+          ``(ids, begins, ends)``, of one length: token i is made from
+          ``text[begins[i] : ends[i]]``. Begins and ends never decrease.
+        """
+        try:
+            mapping = self._processor.encode(text, out_type="offset_mapping")
+            pieces, offsets = mapping["ids"], mapping["offsets"]
+        except (RuntimeError, ValueError):  # before SentencePiece 0.2.2
+            found = self._processor.encode(text, out_type="immutable_proto").pieces
+            pieces = [piece.id for piece in found]
+            offsets = [(piece.begin, piece.end) for piece in found]
+        begins, ends = [], []
+        following = len(text)
+        for begin, end in reversed(offsets):
+            surface = text[begin:end]
+            if inner := surface.strip(_SPACES):
+                following = begin + len(surface) - len(surface.lstrip(_SPACES))
+            begins.append(following)
+            ends.append(min(following + max(len(inner), 1), len(text)))
+        return (
+            [piece + 1 if piece else UNK_ID for piece in pieces],
+            begins[::-1],
+            ends[::-1],
+        )
 
     def decode(self, ids: Iterable[int]) -> str:
         """Returns the text of ids; of the special ones only `<unk>` shows, as " ⁇ "."""
