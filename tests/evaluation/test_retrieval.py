@@ -6,7 +6,6 @@ from xlme_jax.data.prepared import BitextWriter, PreparedDataset, write_dataset
 from xlme_jax.evaluation.retrieval import (
     RetrievalProbe,
     accuracy_at_1,
-    mean_pool,
     shared_tokens,
     with_untrained,
 )
@@ -92,14 +91,6 @@ def test_collapsed_encoder_gets_chance_and_a_diverged_one_nothing():
     assert accuracy_at_1(same, same) == (0.25, 0.25)
     assert accuracy_at_1(np.zeros((4, 3)), np.zeros((4, 3))) == (0.25, 0.25)
     assert accuracy_at_1(np.full((4, 3), np.nan), same) == (0.0, 0.0)
-
-
-def test_mean_pool_counts_specials_but_not_padding():
-    hidden = np.array([[[1.0], [2.0], [6.0], [99.0]], [[4.0], [9.0], [9.0], [9.0]]])
-    segments = np.array([[1, 1, 1, 0], [1, 0, 0, 0]])
-    np.testing.assert_array_equal(mean_pool(hidden, segments), [[3.0], [4.0]])
-    half = jax.numpy.asarray(hidden, jax.numpy.bfloat16)
-    assert mean_pool(half, segments).dtype == np.float32
 
 
 def test_cross_lingual_encoder_beats_the_untrained_one(tmp_path):

@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.data.prepared import PreparedDataset, TaskInfo
-from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID
+from xlme_jax.evaluation.encoding import Batch, Text, choose_layer, cut, embed, fill_rows, pool
+from xlme_jax.token_ids import BOS_ID, EOS_ID
 
 ACCURACY = "probe/retrieval_accuracy"
 CHANCE = "probe/retrieval_chance"
@@ -30,40 +31,55 @@ UNTRAINED = "probe/retrieval_untrained"
 Evaluator = Callable[[Any, int], dict[str, float]]
 # (params, {"tokens", "segment_ids", "positions"}: int32 [rows, L]) -> hidden states [rows, L, D].
 Encode = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
-Text = tuple[int, ...]
 
 _READ_AT_ONCE = 1024
 _log = logging.getLogger(__name__)
 
 
-def accuracy_at_1(source: np.ndarray, target: np.ndarray) -> tuple[float, float]:
-    """Returns how often the nearest neighbour by cosine is the translation, in both directions.
+@jax.jit
+def nearest(source: jax.Array, target: jax.Array) -> dict[str, jax.Array]:
+    """Searches every source among all targets by cosine, and every target among all sources.
 
     Args:
-      source: [N, D] embeddings.
-      target: [N, D] embeddings; row i translates row i of `source`.
+      source: [K, N, D]: embeddings of N texts at K layers.
+      target: [K, N, D]; text i translates text i of `source`.
 
     Returns:
-      (source -> target, target -> source), in [0, 1]. Where k candidates tie for the best and the
-      translation is one of them it counts 1/k, so that an encoder that maps everything to one point
-      gets chance, 1/N. Embeddings that are not finite find nothing.
+      "forward", float32[K, N]: 1 for each source whose nearest target is its translation, else 0.
+      Where k candidates tie for the best and the translation is one of them it counts 1/k, so that
+      an encoder that maps everything to one point gets chance, 1/N. Embeddings that are not finite
+      find nothing. "backward", float32[K, N]: the same for each target. "found", int32[K, N]: the
+      source nearest to each target.
     """
-    similarity = _normalised(source) @ _normalised(target).T
-    gold = np.diagonal(similarity)
 
-    def accuracy(axis: int) -> float:
-        best = similarity.max(axis=axis)
-        ties = (similarity == np.expand_dims(best, axis)).sum(axis=axis)
-        return float(np.mean((gold == best) / np.maximum(ties, 1)))
+    def search(layer: tuple[jax.Array, jax.Array]) -> dict[str, jax.Array]:
+        # One layer at a time: only one [N, N] is held.
+        source, target = map(_normalised, layer)
+        similarity = jnp.matmul(source, target.T, precision=jax.lax.Precision.HIGHEST)
+        gold = jnp.diagonal(similarity)
 
-    return accuracy(axis=1), accuracy(axis=0)
+        def right(axis: int) -> jax.Array:
+            best = similarity.max(axis)
+            ties = (similarity == jnp.expand_dims(best, axis)).sum(axis)
+            return (gold == best) / jnp.maximum(ties, 1)
+
+        return {"forward": right(1), "backward": right(0), "found": similarity.argmax(0)}
+
+    return jax.lax.map(search, (source, target))
 
 
-def _normalised(embeddings: np.ndarray) -> np.ndarray:
+def accuracy_at_1(source: np.ndarray, target: np.ndarray) -> tuple[float, float]:
+    """Returns how often `nearest` is right in each direction, for embeddings [N, D] of a layer."""
+    found = nearest(source[None], target[None])
+    forward, backward = (np.asarray(found[way], np.float64) for way in ("forward", "backward"))
+    return float(forward.mean()), float(backward.mean())
+
+
+def _normalised(embeddings: jax.Array) -> jax.Array:
     """Scales rows to length 1; rows of zeros stay."""
-    embeddings = np.asarray(embeddings, np.float32)
-    norms = np.linalg.norm(embeddings, axis=-1, keepdims=True)
-    return embeddings / np.maximum(norms, 1e-12)
+    embeddings = embeddings.astype(jnp.float32)
+    norms = jnp.linalg.norm(embeddings, axis=-1, keepdims=True)
+    return embeddings / jnp.maximum(norms, 1e-12)
 
 
 def with_untrained(evaluator: Evaluator, initial_params: Any) -> Evaluator:
@@ -116,13 +132,7 @@ class RetrievalProbe:
         Raises:
           ValueError: the encoder has no such layer.
         """
-        layer = num_layers // 2 if self.layer is None else self.layer
-        if not 0 <= layer <= num_layers:
-            raise ValueError(
-                f"RetrievalProbe.layer is {layer}, but the encoder has {num_layers} layers: "
-                f"choose 0 (embeddings) to {num_layers}"
-            )
-        return layer
+        return choose_layer(self.layer, num_layers, "RetrievalProbe.layer")
 
     def build(self, dataset: PreparedDataset, encode: Encode, row_multiple: int = 1) -> Evaluator:
         """Reads the translations and returns an evaluator.
@@ -147,17 +157,16 @@ class RetrievalProbe:
         rows = {text: row for row, text in enumerate(texts)}
         # As short as the texts allow, since padding costs as much as text; 8 suits all devices.
         length = -(-max(len(text) for text in texts) // 8) * 8
-        batches = list(_batches(texts, length, -(-self.batch_rows // row_multiple) * row_multiple))
+        batches = list(_batches(texts, -(-self.batch_rows // row_multiple) * row_multiple, length))
         sides = {
             name: np.array([[rows[source], rows[target]] for source, target in pairs])
             for name, pairs in candidates.items()
         }
-        pool = jax.jit(lambda params, batch: mean_pool(encode(params, batch), batch["segment_ids"]))
+        pooled = jax.jit(lambda params, rows: pool(encode(params, rows), rows))
 
         def evaluate(params: Any, step: int) -> dict[str, float]:
             del step
-            pooled = [_on_host(pool(params, batch)) for batch in batches]
-            embeddings = np.concatenate(pooled)[: len(texts)]
+            embeddings = embed(pooled, params, batches)
             accuracies = {
                 f"{ACCURACY}/{name}": float(
                     np.mean(accuracy_at_1(embeddings[side[:, 0]], embeddings[side[:, 1]]))
@@ -204,7 +213,7 @@ class RetrievalProbe:
         targets: set[Text] = set()
         chosen = []
         for source, target in pairs:
-            source, target = _cut(source, self.length), _cut(target, self.length)
+            source, target = cut(source, self.length), cut(target, self.length)
             if source == target or shared_tokens(source, target) > self.max_shared:
                 continue
             if source in sources or target in targets:
@@ -215,13 +224,6 @@ class RetrievalProbe:
             if len(chosen) == self.max_pairs:
                 break
         return chosen
-
-
-def mean_pool(hidden: jax.Array, segment_ids: jax.Array) -> jax.Array:
-    """Averages the hidden states [rows, L, D] of real tokens, in float32: [rows, D]."""
-    real = (segment_ids > 0).astype(jnp.float32)[:, :, None]
-    total = jnp.sum(hidden.astype(jnp.float32) * real, axis=1)
-    return total / jnp.maximum(jnp.sum(real, axis=1), 1.0)
 
 
 def shared_tokens(source: Text, target: Text) -> float:
@@ -241,30 +243,11 @@ def _read_pairs(dataset: PreparedDataset, task: TaskInfo) -> Iterable[tuple[Text
             yield tuple(source.tolist()), tuple(target.tolist())
 
 
-def _batches(texts: Sequence[Text], length: int, rows: int) -> Iterable[dict[str, np.ndarray]]:
-    """Yields batches of one shape, one text a row; copies of a text fill up the last one."""
+def _batches(texts: Sequence[Text], rows: int, length: int) -> Iterable[Batch]:
+    """Yields batches of one shape: a probe runs beside training, which compiles once."""
     for start in range(0, len(texts), rows):
-        chunk = list(texts[start : start + rows])
-        # Copies rather than empty rows: attention over nothing but padding may be NaN.
-        chunk += [chunk[-1]] * (rows - len(chunk))
-        lengths = np.array([[len(text)] for text in chunk])
-        real = np.arange(length)[None, :] < lengths
-        tokens = np.full((rows, length), PAD_ID, np.int32)
-        tokens[real] = np.concatenate([np.array(text, np.int32) for text in chunk])
-        yield {
-            "tokens": tokens,
-            "segment_ids": real.astype(np.int32),
-            "positions": np.where(real, np.arange(length), 0).astype(np.int32),
-        }
-
-
-def _on_host(array: jax.Array) -> np.ndarray:
-    """Fetches a whole array, also when its rows lie on other processes' devices."""
-    if array.is_fully_addressable:
-        return np.asarray(array)
-    from jax.experimental import multihost_utils
-
-    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+        chosen = np.arange(start, min(start + rows, len(texts)))
+        yield Batch(fill_rows(texts[start : start + rows], rows, length), chosen)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -273,8 +256,3 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 def _flat(pairs: Iterable[tuple[Text, Text]]) -> Iterable[Text]:
     return (text for pair in pairs for text in pair)
-
-
-def _cut(text: Text, length: int) -> Text:
-    """Cuts a text to `length` tokens, of which the last is still `</s>`."""
-    return text if len(text) <= length else (*text[: length - 1], EOS_ID)

@@ -1,0 +1,208 @@
+"""Texts in, hidden states of a frozen encoder out: batches of few shapes, little padding.
+
+Texts are sorted by length into rows of a few lengths, because every shape is compiled and padding
+costs as much as text; a batch has about as many tokens whatever its rows' length. Results come back
+in the order of the texts.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID
+
+Text = tuple[int, ...]
+Pooling = Literal["mean", "mean_without_specials", "first"]
+POOLINGS: dict[Pooling, str] = {
+    "mean": "mean over all tokens, <s> and </s> included",
+    "mean_without_specials": "mean over the tokens between <s> and </s>",
+    "first": "state of <s>",
+}
+LAYERS = "layers counted as in hidden_states: 0 embeddings, k the output of layer k"
+# Tokens in a batch: enough to keep a device busy, little beside what a set of texts has.
+BATCH_TOKENS = 4096
+
+_AHEAD = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Rows of one shape, one text each.
+
+    Attributes:
+      rows: "tokens", "segment_ids", "positions": int32[R, L] each.
+      texts: int[n], n <= R: the texts that the first n rows hold; the others repeat the last one.
+    """
+
+    rows: dict[str, np.ndarray]
+    texts: np.ndarray
+
+
+def choose_layer(layer: int | None, num_layers: int, setting: str) -> int:
+    """Returns the layer, the middle one for None.
+
+    Raises:
+      ValueError: the encoder has no such layer; names `setting`.
+    """
+    chosen = num_layers // 2 if layer is None else layer
+    if not 0 <= chosen <= num_layers:
+        raise ValueError(
+            f"{setting} is {chosen}, but the encoder has {num_layers} layers: choose 0 "
+            f"(embeddings) to {num_layers}"
+        )
+    return chosen
+
+
+def check(settings: Any) -> None:
+    """Checks what evaluations have in common; ValueError names the field."""
+    name = type(settings).__name__
+    for field, least in (("length", 3), ("batch_tokens", 1)):
+        if getattr(settings, field) < least:
+            raise ValueError(
+                f"{name}.{field} is {getattr(settings, field)}, must be at least {least}"
+            )
+    pooling = getattr(settings, "pooling", "mean")
+    if pooling not in POOLINGS:
+        raise ValueError(f"{name}.pooling is {pooling!r}; allowed: {', '.join(POOLINGS)}")
+
+
+def texts_of(vocabulary: Vocabulary, sentences: Sequence[str], length: int) -> list[Text]:
+    """Returns each sentence as `<s> x </s>`, cut to `length` tokens."""
+    encoded = vocabulary.encode_batch(sentences)
+    return [cut((BOS_ID, *tokens, EOS_ID), length) for tokens in encoded]
+
+
+def cut(text: Text, length: int) -> Text:
+    """Cuts a text to `length` tokens, of which the last is still `</s>`."""
+    return text if len(text) <= length else (*text[: length - 1], EOS_ID)
+
+
+def fill_rows(texts: Iterable[Text], rows: int, length: int) -> dict[str, np.ndarray]:
+    """Returns one text a row, int32[rows, length] each; copies of the last fill up the batch."""
+    chunk = list(texts)
+    # Copies rather than empty rows: attention over nothing but padding may be NaN.
+    chunk += [chunk[-1]] * (rows - len(chunk))
+    lengths = np.array([[len(text)] for text in chunk])
+    real = np.arange(length)[None, :] < lengths
+    tokens = np.full((rows, length), PAD_ID, np.int32)
+    tokens[real] = np.concatenate([np.array(text, np.int32) for text in chunk])
+    return {
+        "tokens": tokens,
+        "segment_ids": real.astype(np.int32),
+        "positions": np.where(real, np.arange(length), 0).astype(np.int32),
+    }
+
+
+def row_length(tokens: int) -> int:
+    """Length of the row for a text: 16, 32, 48, 64, then four to each doubling of 64."""
+    step = max(16, 1 << max((tokens - 1).bit_length() - 2, 0))
+    return -(-tokens // step) * step
+
+
+def batches(
+    texts: Sequence[Text], row_multiple: int = 1, batch_tokens: int = BATCH_TOKENS
+) -> list[Batch]:
+    """Sorts texts into batches, the longest first.
+
+    Args:
+      texts: none of them empty.
+      row_multiple: rows are a multiple of it: the devices that share a batch.
+      batch_tokens: tokens of a batch, padding included, unless `row_multiple` rows have more.
+
+    Returns:
+      Batches that hold each text once. Only the last one has rows without a text of their own.
+    """
+    order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
+    most = _round_up(len(texts), row_multiple)
+    found, start = [], 0
+    while start < len(order):
+        length = row_length(len(texts[order[start]]))
+        rows = max(batch_tokens // length // row_multiple * row_multiple, row_multiple)
+        rows = min(rows, most)
+        chosen = order[start : start + rows]
+        filled = fill_rows((texts[index] for index in chosen), rows, length)
+        found.append(Batch(filled, np.array(chosen)))
+        start += rows
+    return found
+
+
+def run(
+    function: Callable[[Any, Mapping[str, Any]], Any], params: Any, batches: Iterable[Batch]
+) -> Iterator[tuple[np.ndarray, Any]]:
+    """Runs a compiled function on batches, a few of them ahead of what is fetched.
+
+    Args:
+      function: (params, rows) -> tree of arrays [R, ...].
+      params: its first argument.
+      batches: what it is run on.
+
+    Yields:
+      The batch's texts, int[n], and their part of the result on the host, [n, ...] each.
+    """
+    ahead: collections.deque[tuple[np.ndarray, Any]] = collections.deque()
+
+    def fetch() -> tuple[np.ndarray, Any]:
+        texts, result = ahead.popleft()
+        return texts, jax.tree.map(lambda array: on_host(array)[: len(texts)], result)
+
+    for batch in batches:
+        ahead.append((batch.texts, function(params, batch.rows)))
+        if len(ahead) > _AHEAD:
+            yield fetch()
+    while ahead:
+        yield fetch()
+
+
+def embed(
+    function: Callable[[Any, Mapping[str, Any]], Any], params: Any, batches: Sequence[Batch]
+) -> np.ndarray:
+    """Returns what `function` gives for each text, in the order of the texts: [texts, ...]."""
+    embeddings = None
+    for texts, result in run(function, params, batches):
+        if embeddings is None:
+            count = sum(len(batch.texts) for batch in batches)
+            embeddings = np.empty((count, *result.shape[1:]), result.dtype)
+        embeddings[texts] = result
+    if embeddings is None:
+        raise ValueError("there is no text to encode")
+    return embeddings
+
+
+def pool_all(
+    encode: Callable[[Any, Mapping[str, Any]], Sequence[jax.Array]], pooling: Pooling
+) -> Callable[[Any, Mapping[str, Any]], jax.Array]:
+    """Returns (params, rows) -> pooled states of all layers, float32[R, layers + 1, D]."""
+    return lambda params, rows: jnp.stack(
+        [pool(hidden, rows, pooling) for hidden in encode(params, rows)], axis=1
+    )
+
+
+def pool(hidden: jax.Array, rows: Mapping[str, jax.Array], pooling: Pooling = "mean") -> jax.Array:
+    """Pools hidden states [R, L, D] to one vector a row, in float32: [R, D]."""
+    if pooling == "first":
+        return hidden[:, 0].astype(jnp.float32)
+    counted = rows["segment_ids"] > 0
+    if pooling == "mean_without_specials":
+        counted &= (rows["tokens"] != BOS_ID) & (rows["tokens"] != EOS_ID)
+    weight = counted.astype(jnp.float32)[:, :, None]
+    total = jnp.sum(hidden.astype(jnp.float32) * weight, axis=1)
+    return total / jnp.maximum(jnp.sum(weight, axis=1), 1.0)
+
+
+def on_host(array: jax.Array) -> np.ndarray:
+    """Fetches a whole array, also when its rows lie on other processes' devices."""
+    if array.is_fully_addressable:
+        return np.asarray(array)
+    from jax.experimental import multihost_utils
+
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
