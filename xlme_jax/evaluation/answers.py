@@ -256,21 +256,14 @@ def decode(
         scores = np.asarray(logits, np.float64)[: len(offsets)]
         nulls.append(float(scores[0].sum()))
         spans.append(_window_spans(scores, offsets, n_best, max_answer_length))
-    found = np.concatenate(spans)
-    found = found[np.argsort(-found["score"], kind="stable")]
-    best: dict[str, float] = {}
-    for begin, end, score in found.tolist():
-        text = context[begin:end]
-        if text.strip():
-            best.setdefault(text, score)
-        if len(best) == n_best:
-            break
+    candidates = _best_texts(np.concatenate(spans), context, n_best)
     null = min((score for score in nulls if np.isfinite(score)), default=0.0)
-    text, score = next(iter(best.items()), ("", 0.0))
-    difference = null - score
+    text, score = candidates[0] if candidates else ("", 0.0)
     if null_threshold is not None:
-        best[""] = null
-    prediction = Prediction(text, text, score, difference, _with_probabilities(best))
+        candidates = sorted([*candidates, ("", null)], key=lambda item: -item[1])
+        if candidates[-1][0]:  # No answer took a place among the best.
+            candidates = candidates[:n_best]
+    prediction = Prediction(text, text, score, null - score, _with_probabilities(candidates))
     if null_threshold is None:
         return prediction
     return dataclasses.replace(prediction, text=prediction.answer(null_threshold))
@@ -314,13 +307,25 @@ def _window_spans(
     return spans[(length >= 1) & (length <= max_answer_length) & np.isfinite(spans["score"])]
 
 
-def _with_probabilities(scores: dict[str, float]) -> tuple[Candidate, ...]:
-    if not scores:
+def _best_texts(spans: np.ndarray, context: str, n_best: int) -> list[tuple[str, float]]:
+    """Returns the texts of the best spans with their scores, no text twice, the best first."""
+    best: dict[str, float] = {}
+    for begin, end, score in spans[np.argsort(-spans["score"], kind="stable")].tolist():
+        text = context[begin:end]
+        if text.strip():
+            best.setdefault(text, score)
+        if len(best) == n_best:
+            break
+    return list(best.items())
+
+
+def _with_probabilities(candidates: Sequence[tuple[str, float]]) -> tuple[Candidate, ...]:
+    if not candidates:
         return ()
-    order = sorted(scores.items(), key=lambda item: -item[1])
-    weights = np.exp(np.array([score for _, score in order]) - order[0][1])
+    scores = np.array([score for _, score in candidates])
+    weights = np.exp(scores - scores.max())
     shares = (weights / weights.sum()).tolist()
-    return tuple(Candidate(text, score, share) for (text, score), share in zip(order, shares))
+    return tuple(Candidate(text, score, share) for (text, score), share in zip(candidates, shares))
 
 
 def best_null_threshold(

@@ -96,15 +96,15 @@ def pearson(gold: Floats, predicted: Floats) -> float:
     sides = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
     if not all(np.isfinite(side).all() and (side != side[0]).any() for side in sides):
         return float("nan")
-    first, second = (_direction(side) for side in sides)
-    return float(np.clip(first @ second, -1.0, 1.0))
+    first, second = (_centred(side) for side in sides)
+    correlation = first @ second / np.sqrt((first @ first) * (second @ second))
+    return float(np.clip(correlation, -1.0, 1.0))
 
 
-def _direction(values: np.ndarray) -> np.ndarray:
-    """Centres scores and scales them to length 1, first by the largest so that no square is 0."""
+def _centred(values: np.ndarray) -> np.ndarray:
+    """Centres scores, and divides by the largest so that their squares are numbers."""
     centred = values - values.mean()
-    centred = centred / np.abs(centred).max()
-    return centred / np.linalg.norm(centred)
+    return centred / np.abs(centred).max()
 
 
 def spearman(gold: Floats, predicted: Floats) -> float:
