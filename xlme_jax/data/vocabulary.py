@@ -202,7 +202,7 @@ class Vocabulary:
             mapping = self._processor.encode(text, out_type="offset_mapping")
             pieces, offsets = mapping["ids"], mapping["offsets"]
         except (RuntimeError, ValueError):  # before SentencePiece 0.2.2
-            found = self._processor.encode(text, out_type="immutable_proto").pieces
+            found = self._processor.encode(text, out_type="immutable_proto").pieces  # type: ignore
             pieces = [piece.id for piece in found]
             offsets = [(piece.begin, piece.end) for piece in found]
         begins, ends = [], []

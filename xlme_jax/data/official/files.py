@@ -58,8 +58,9 @@ class Skips:
         if self.total * 100 > self.total + read:
             reasons = ", ".join(f"{n} x {reason}" for reason, n in self._by_reason.most_common())
             raise DataError(
-                f"{self.path}: {self.total} of {self.total + read} items cannot be used ({reasons}; "
-                "the log names the first); this is another format or a damaged file: get it again"
+                f"{self.path}: {self.total} of {self.total + read} items cannot be used "
+                f"({reasons}; the log names the first); this is another format or a damaged file: "
+                "get it again"
             )
 
 

@@ -27,7 +27,7 @@ class Columns:
         self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
     ) -> list[Example]:
         """Reads all sentences; see `Format.read`."""
-        examples: list[Example] = []
+        examples: list[TaggedExample] = []
         words: list[str] = []
         tags: list[str] = []
         columns = 0
@@ -46,11 +46,11 @@ class Columns:
             if columns == 2:
                 tags.append(checked_label(cells[1].strip(), labels, path, line))
         _end_sentence(examples, words, tags)
-        skips.check_share(sum(map(len, (example.words for example in examples))))
-        return examples
+        skips.check_share(sum(len(example.words) for example in examples))
+        return list(examples)
 
 
-def _end_sentence(examples: list[Example], words: list[str], tags: list[str]) -> None:
+def _end_sentence(examples: list[TaggedExample], words: list[str], tags: list[str]) -> None:
     if words:
         examples.append(TaggedExample(str(len(examples)), tuple(words), tuple(tags)))
         words.clear()
