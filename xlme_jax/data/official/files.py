@@ -92,7 +92,7 @@ class Layout:
     Attributes:
       path: below the folder; "{split}" stands for train, dev, validation or test, "{language}" for
         a code, "{context}" and "{question}" for two (of MLQA), which make "de", or "de-en" if they
-        differ.
+        differ, and "{any}" for anything.
       format: its reader.
       split: if the path does not tell.
       languages: if the path does not tell: those that the file holds.
@@ -118,6 +118,7 @@ class Layout:
 
 def _regular_expression(template: str) -> str:
     groups = {
+        "any": "[^/]+",
         "split": f"(?P<split>{'|'.join(_SPLIT_NAMES)})",
         **{name: f"(?P<{name}>[A-Za-z-]+)" for name in ("language", "context", "question")},
     }
@@ -137,24 +138,28 @@ def _languages(found: dict[str, str]) -> tuple[str, ...]:
 class Official:
     """The layouts that a benchmark is distributed in; the first that has a file is read.
 
+    Where a layout has several files for a language (treebanks), they are read one after another.
+
     Attributes:
       layouts: in order of preference.
     """
 
     layouts: tuple[Layout, ...]
 
-    def _found(self, folder: str | Path) -> dict[str, dict[str, tuple[Path, Format]]]:
-        """Returns {split: {language: (file, its reader)}}."""
+    def _found(self, folder: str | Path) -> dict[str, dict[str, tuple[Layout, list[Path]]]]:
+        """Returns {split: {language: (layout, its files)}}."""
         folder = Path(folder)
         if not folder.is_dir():
             raise DataError(
                 f"{folder}: no such folder; give the one with the benchmark's files, such as "
                 f"{', '.join(sorted({layout.path for layout in self.layouts})[:6])}"
             )
-        found: dict[str, dict[str, tuple[Path, Format]]] = {}
+        found: dict[str, dict[str, tuple[Layout, list[Path]]]] = {}
         for layout in self.layouts:
             for split, language, path in layout.files(folder):
-                found.setdefault(split, {}).setdefault(language, (path, layout.format))
+                first, paths = found.setdefault(split, {}).setdefault(language, (layout, []))
+                if first is layout:
+                    paths.append(path)
         return found
 
     def available(self, folder: str | Path) -> dict[str, tuple[str, ...]]:
@@ -181,14 +186,19 @@ class Official:
                 f"{folder}: no file for split {split!r}, language {language!r}; there is "
                 f"{there or 'none'} (looked for {looked})"
             )
-        path, reader = found[split][language]
-        skips = Skips(path, report)
-        examples = reader.read(path, split, language, labels, skips)
-        if not examples:
-            raise DataError(
-                f"{path}: no example of {language!r} in this file (left out: {skips.total}); get "
-                "it again, or leave the language out"
-            )
+        layout, paths = found[split][language]
+        examples: list[Example] = []
+        for path in paths:
+            skips = Skips(path, report)
+            some = layout.format.read(path, split, language, labels, skips)
+            if not some:
+                raise DataError(
+                    f"{path}: no example of {language!r} in this file (left out: {skips.total}); "
+                    "get it again, or leave the language out"
+                )
+            if len(paths) > 1:
+                some = [dataclasses.replace(e, id=f"{path.stem}:{e.id}") for e in some]
+            examples += some
         report.read += len(examples)
         return examples
 

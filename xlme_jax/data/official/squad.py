@@ -19,7 +19,8 @@ class Squad:
 
     An answer that is not in the context at its offset is left out and counted, even if it is found
     elsewhere: nobody knows that it is the answer there. A question all of whose answers are left
-    out is left out. A file in which no question has an answer is one without labels.
+    out is left out. A file in which no question has an answer is one without labels. Where an id
+    comes back with another question, as in XTREME's files of TyDiQA, it becomes "7#2", "7#3", ...
 
     Attributes:
       unanswerable: there are questions without an answer (SQuAD 2.0).
@@ -35,16 +36,21 @@ class Squad:
         """Reads the questions of a language; see `Format.read`."""
         examples: list[QuestionExample] = []
         empty: list[QuestionExample] = []
-        seen: set[str] = set()
+        seen: dict[str, list[tuple[str, str]]] = {}
         for context, question in _questions(path):
             id = str(question["id"])
             if self.languages and self.languages.get(id.split("-")[0]) != language:
                 continue
-            if id in seen:
-                skips.skip(f"question {id}", "id of another question")
+            same_id = seen.setdefault(id, [])
+            if (context, question["question"]) in same_id:
+                skips.skip(f"question {id}", "question given twice")
                 continue
-            seen.add(id)
-            given = question.get("answers") or []
+            same_id.append((context, question["question"]))
+            if len(same_id) > 1:
+                id = f"{id}#{len(same_id)}"
+                skips.report.repair("ids made unique")
+            # XTREME's download has an empty text for every answer of its test files.
+            given = [answer for answer in question.get("answers") or [] if answer["text"]]
             answers = tuple(_answers(given, id, context, skips))
             example = QuestionExample(id, question["question"], context, answers)
             if answers or (self.unanswerable and (question.get("is_impossible") or not given)):

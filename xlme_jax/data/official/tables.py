@@ -16,7 +16,7 @@ from xlme_jax.data.text import DataError
 class Table:
     """A table with a text, or a pair of texts, in each row.
 
-    Quotation marks mean nothing here, as in all these files: they are part of the text.
+    Quotation marks mean nothing in these files but in those that XTREME's script has written.
 
     Attributes:
       texts: names of the columns with the texts.
@@ -25,6 +25,7 @@ class Table:
       language: name of the column that tells the language, where a file holds several.
       renamed: labels of the file that are called otherwise here; the others keep their names.
       score: the label is a number (regression).
+      csv: a cell with quotation marks is quoted, and they are doubled, as `csv.writer` does.
       part: (k, n): only the rows whose line number, from 0, is in `k` modulo n.
     """
 
@@ -34,6 +35,7 @@ class Table:
     language: str = ""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     score: bool = False
+    csv: bool = False
     part: tuple[tuple[int, ...], int] = ((0,), 1)
 
     def read(
@@ -45,6 +47,8 @@ class Table:
         rows = 0
         for line, text in numbered_lines(path, skips):
             cells = text.split("\t")
+            if self.csv:
+                cells = [_unquoted(cell) for cell in cells]
             if not columns:
                 columns = self._header(cells, path)
                 continue
@@ -112,3 +116,13 @@ class Table:
         if not math.isfinite(score):
             raise DataError(f"{path}, line {line}: score {label!r} is no number; correct the line")
         return score
+
+
+def _unquoted(cell: str) -> str:
+    """Undoes what `csv.writer` does to a cell with quotation marks, and to no other.
+
+    It quotes no cell without any, so a quoted one holds doubled ones inside; `"Yes"` is a text.
+    """
+    inner = cell[1:-1]
+    quoted = len(cell) > 3 and cell[0] == cell[-1] == '"' and '""' in inner
+    return inner.replace('""', '"') if quoted and '"' not in inner.replace('""', "") else cell
