@@ -1,0 +1,360 @@
+"""Sweeps: which runs there are, what is run again, what is selected, and what survives a kill."""
+
+import json
+import math
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import commands
+import numpy as np
+import pytest
+import tiny
+
+from xlme_jax import sweeping
+from xlme_jax.sweep import Sweep
+from xlme_jax.sweeping import Point, PointResult, SweepConfig, SweepRun
+
+FAKE = (sys.executable, str(Path(__file__).with_name("fake_train.py")))
+EVALUATE = f"{sys.executable} -c \"open('{{model_dir}}/scores', 'a').write('x')\""
+
+
+def _sweep(output, values, seeds=2, **options):
+    config = SweepConfig(
+        (("X", tuple(values)),), seeds, "dev/score", options.pop("minimize", False)
+    )
+    return Sweep(config, output, [], lambda bindings: 2, train=FAKE, **options)
+
+
+def _starts(output):
+    """{run: how often it was started}."""
+    return {
+        str(path.parent.relative_to(output)): len(path.read_text().splitlines())
+        for path in sorted(output.glob("*/*/starts"))
+    }
+
+
+def _json(output):
+    return json.loads((output / "sweep.json").read_text())
+
+
+# ---- The grid ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "values"),
+    [
+        ("Optimizer.learning_rate=5e-6,6e-6", "Optimizer.learning_rate", ("5e-6", "6e-6")),
+        ("A=True", "A", ("True",)),
+        ("a/B.c=(1, 2), [3,4] ,{'k': 5, 'l': 6}", "a/B.c", ("(1, 2)", "[3,4]", "{'k': 5, 'l': 6}")),
+        ("A='x,y',\"z=,\"", "A", ("'x,y'", '"z=,"')),
+        ("A=@XLME(),%M", "A", ("@XLME()", "%M")),
+    ],
+)
+def test_a_grid_flag_is_split_at_its_own_commas(text, name, values):
+    assert sweeping.parse_grid(text) == (name, values)
+
+
+@pytest.mark.parametrize("text", ["", "A", "A=", "=1", "A=1,,2", "A=1,"])
+def test_a_grid_flag_without_name_or_value_is_refused(text):
+    with pytest.raises(ValueError, match="expected NAME=VALUE"):
+        sweeping.parse_grid(text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"seeds": 0}, "at least 1"),
+        ({"grid": (("A", ()),)}, "no values"),
+        ({"grid": (("A", (1,)), ("A", (2,)))}, "twice"),
+        ({"grid": (("SEED", (1,)),)}, "--seeds"),
+        ({"grid": (("MODEL_DIR", ("x",)),)}, "MODEL_DIR"),
+    ],
+)
+def test_a_grid_that_cannot_be_run_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        SweepConfig(**fields)
+
+
+def test_points_are_the_product_with_readable_names():
+    found = sweeping.points((("Optimizer.learning_rate", ("5e-6", "6e-6")), ("A.b", ("True",))))
+    assert [point.name for point in found] == [
+        "learning_rate=5e-6,b=True",
+        "learning_rate=6e-6,b=True",
+    ]
+    assert found[1].bindings == {"Optimizer.learning_rate": "6e-6", "A.b": "True"}
+    assert [point.name for point in sweeping.points(())] == ["default"]
+
+
+def test_points_have_folders_of_their_own():
+    grid = (("A.x", ("'a/b'", "'a b'", "'" + "y" * 300 + "'", "'" + "y" * 300 + "z'")),)
+    names = [point.name for point in sweeping.points(grid)]
+    assert len(set(names)) == 4
+    assert all("/" not in name and " " not in name and len(name) < 130 for name in names)
+    both = sweeping.points((("A.x", ("1",)), ("B.x", ("2",))))
+    assert both[0].name == "A.x=1,B.x=2"
+
+
+# ---- What is selected --------------------------------------------------------------------------
+
+
+def _result(name, values):
+    runs = [
+        SweepRun(i, Path(name), sweeping.FINISHED, {} if v is None else {"m": v})
+        for i, v in enumerate(values)
+    ]
+    return PointResult(Point(name, {}), tuple(runs))
+
+
+def test_the_best_mean_is_selected():
+    results = [_result("a", [0.5, 0.5]), _result("b", [0.1, 1.0]), _result("c", [0.4, 0.5])]
+    assert sweeping.best(results, "m", minimize=False).point.name == "b"
+    assert sweeping.best(results, "m", minimize=True).point.name == "c"
+    assert sweeping.best(results, "", minimize=True) is None
+
+
+def test_a_point_without_all_of_its_seeds_is_not_selected():
+    results = [_result("a", [0.9, None]), _result("b", [0.1, 0.2])]
+    assert sweeping.best(results, "m", minimize=False).point.name == "b"
+    assert sweeping.best(results[:1], "m", minimize=False) is None
+
+
+def test_nothing_is_selected_before_all_runs_are_at_their_end():
+    going_on = PointResult(Point("c", {}), (SweepRun(0, Path("c"), sweeping.OPEN, {}),))
+    assert sweeping.best([_result("a", [0.5]), going_on], "m", minimize=False) is None
+
+
+def test_five_seeds_give_mean_and_deviation():
+    values = np.random.default_rng(1).random(5).tolist()
+    found = sweeping.summary(values)
+    assert found["n"] == 5
+    assert found["mean"] == pytest.approx(np.mean(values), rel=1e-15)
+    assert found["deviation"] == pytest.approx(np.std(values, ddof=1), rel=1e-15)
+    assert sweeping.summary([0.5]) == {"mean": 0.5, "deviation": None, "n": 1}
+    assert sweeping.summary([]) == {"mean": None, "deviation": None, "n": 0}
+
+
+# ---- Running, with a train command that does not train -----------------------------------------
+
+
+def test_all_points_and_seeds_are_run_and_the_best_is_selected(tmp_path):
+    assert _sweep(tmp_path, ["1", "3", "2"], seeds=5, command="sweep --this").run() == 0
+    assert len(_starts(tmp_path)) == 15 and set(_starts(tmp_path).values()) == {1}
+    found = _json(tmp_path)
+    assert found["best"] == "X=3" and found["command"] == "sweep --this"
+    scores = [30 + seed for seed in range(5)]
+    expected = {"mean": np.mean(scores), "deviation": np.std(scores, ddof=1), "n": 5}
+    assert found["points"][1]["figures"] == {"dev/score": pytest.approx(expected)}
+    assert [run["figures"]["dev/score"] for run in found["points"][1]["runs"]] == scores
+    assert found["points"][1]["runs"][4]["folder"] == "X=3/seed_4"
+    text = (tmp_path / "sweep.md").read_text()
+    assert (
+        "| **X=3** | 32 ± 1.6 (5) | 5 of 5 |" in text and "| X=2/seed_4 | finished | 24 |" in text
+    )
+
+
+def test_the_least_is_selected_where_it_is_best(tmp_path):
+    assert _sweep(tmp_path, ["1", "3"], minimize=True).run() == 0
+    assert _json(tmp_path)["best"] == "X=1"
+
+
+def test_finished_runs_are_not_run_again(tmp_path):
+    _sweep(tmp_path, ["1", "2"]).run()
+    (tmp_path / "X=2" / "seed_1" / "checkpoints" / "2" / "files.json").unlink()  # As if killed.
+    (tmp_path / "X=2" / "seed_1" / "checkpoints" / "2").rmdir()
+    (tmp_path / "X=2" / "seed_1" / "checkpoints").rmdir()
+    metrics = tmp_path / "X=1" / "seed_1" / "metrics.jsonl"
+    before = _json(tmp_path)
+    metrics.write_text(metrics.read_text().splitlines(True)[0])  # Its last line is missing.
+    folder = tmp_path / "X=1" / "seed_1" / "checkpoints" / "2"
+    (folder / "files.json").rename(tmp_path / "kept")
+    folder.rmdir()
+    folder.parent.rmdir()
+    assert _sweep(tmp_path, ["1", "2"]).run() == 0
+    expected = {"X=1/seed_0": 1, "X=1/seed_1": 2, "X=2/seed_0": 1, "X=2/seed_1": 2}
+    assert _starts(tmp_path) == expected
+    assert _json(tmp_path) == before
+
+
+def test_a_last_line_alone_or_a_checkpoint_alone_is_no_end(tmp_path):
+    _sweep(tmp_path, ["1"], seeds=1).run()
+    folder = tmp_path / "X=1" / "seed_0"
+    assert sweeping.is_finished(folder, 2)
+    assert not sweeping.is_finished(folder, 3)
+    metrics = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(metrics.splitlines(True)[0])
+    assert not sweeping.is_finished(folder, 2)
+    (folder / "metrics.jsonl").unlink()
+    assert not sweeping.is_finished(folder, 2)
+    (folder / "metrics.jsonl").write_text(metrics)
+    (folder / "checkpoints" / "2" / "files.json").unlink()
+    assert not sweeping.is_finished(folder, 2)
+
+
+def test_a_failed_run_is_named_and_the_others_go_on(tmp_path, caplog):
+    caplog.set_level("INFO")
+    assert _sweep(tmp_path, ["'fails'", "1"]).run() == 1
+    log = tmp_path / "X=fails" / "seed_1" / "train.log"
+    assert "nothing works" in log.read_text() and str(log) in caplog.text
+    found = _json(tmp_path)
+    assert found["best"] == "X=1"
+    assert [run["status"] for run in found["points"][0]["runs"]] == ["failed", "failed"]
+    assert [run["status"] for run in found["points"][1]["runs"]] == ["finished", "finished"]
+    assert _sweep(tmp_path, ["'fails'", "1"]).run() == 1
+    assert _starts(tmp_path)["X=fails/seed_0"] == 2  # A failed run is tried again.
+
+
+def test_a_metric_that_is_not_logged_is_said_at_once(tmp_path, caplog):
+    caplog.set_level("INFO")
+    sweep = Sweep(
+        SweepConfig((("X", ("1",)),), 1, "dev/scor"), tmp_path, [], lambda _: 2, train=FAKE
+    )
+    assert sweep.run() == 0
+    assert "no 'dev/scor' to select by, but: dev/score" in caplog.text
+    assert _json(tmp_path)["best"] is None
+
+
+def test_only_the_selected_point_is_evaluated_and_only_once(tmp_path):
+    for _ in range(2):
+        assert _sweep(tmp_path, ["1", "2"], evaluate=EVALUATE).run() == 0
+    found = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.glob("*/*/scores")}
+    assert found == {"X=2/seed_0", "X=2/seed_1"}
+    assert (tmp_path / "X=2" / "seed_0" / "scores").read_text() == "x"
+
+
+def test_an_ablation_evaluates_every_point(tmp_path):
+    config = SweepConfig((("X", ("1", "2")),), show=("dev/score",))
+    sweep = Sweep(config, tmp_path, [], lambda _: 2, train=FAKE, evaluate=EVALUATE)
+    assert sweep.run() == 0
+    assert len(list(tmp_path.glob("*/*/scores"))) == 2
+    assert _json(tmp_path)["best"] is None
+    assert "| X=2 | 20 (1) | 1 of 1 |" in (tmp_path / "sweep.md").read_text()
+
+
+def test_an_evaluation_that_fails_is_named(tmp_path, caplog):
+    sweep = _sweep(tmp_path, ["1"], seeds=1, evaluate=f"{sys.executable} -c 'import nonsense'")
+    assert sweep.run() == 1
+    assert "evaluate.log" in caplog.text
+
+
+_SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+import test_sweep
+sys.exit(test_sweep._sweep(Path({output!r}), ["1", "'waits'", "2"], seeds=1).run())
+"""
+
+
+def _start(output):
+    tests = str(Path(__file__).parent)
+    return tiny.start(["-c", _SCRIPT.format(tests=tests, output=str(output))])
+
+
+def _until(condition):
+    deadline = time.monotonic() + commands.HANG
+    while not condition():
+        assert time.monotonic() < deadline, "it hangs"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_passed_on_and_the_sweep_stops(tmp_path, number):
+    process = _start(tmp_path)
+    folder = tmp_path / "X=waits" / "seed_0"
+    _until((folder / "waiting").exists)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=commands.HANG)
+    assert process.returncode == 75, output
+    assert (folder / "signals").read_text() == f"[{int(number)}]"
+    assert "same command goes on" in output
+    assert _starts(tmp_path) == {"X=1/seed_0": 1, "X=waits/seed_0": 1}
+    assert _json(tmp_path)["best"] is None
+    (folder / "go_on").touch()
+    tiny.finish(_start(tmp_path))
+    assert _starts(tmp_path) == {"X=1/seed_0": 1, "X=2/seed_0": 1, "X=waits/seed_0": 2}
+    assert _json(tmp_path)["best"] == "X=2"
+
+
+def test_a_run_that_a_killed_sweep_left_is_waited_for(tmp_path):
+    process = _start(tmp_path)
+    folder = tmp_path / "X=waits" / "seed_0"
+    _until((folder / "waiting").exists)
+    process.kill()
+    process.wait()
+    log = tmp_path / "second.log"
+    with log.open("w") as file:
+        second = tiny.start(
+            ["-c", _SCRIPT.format(tests=str(Path(__file__).parent), output=str(tmp_path))],
+            stdout=file,
+        )
+    _until(lambda: "waiting for its end" in log.read_text() or second.poll() is not None)
+    (folder / "go_on").touch()  # The run that was left ends well.
+    assert second.wait(commands.HANG) == 0, log.read_text()
+    assert set(_starts(tmp_path).values()) == {1}
+    assert _json(tmp_path)["best"] == "X=2"
+
+
+# ---- The command itself ------------------------------------------------------------------------
+
+
+def _command(output, data_dir, *more):
+    folder = tiny.flags("unused", data_dir, TRAIN_STEPS=12, CHECKPOINT_EVERY=3)
+    folder = [flag for flag in folder if "MODEL_DIR" not in flag]
+    grid = "--grid=Optimizer.learning_rate=2e-3,4e-3"
+    return [
+        "-m",
+        "xlme_jax.sweep",
+        *folder,
+        grid,
+        "--select=loss",
+        "--minimize",
+        f"--output={output}",
+        *more,
+    ]
+
+
+def test_a_wrong_name_in_the_grid_is_said_before_anything_runs(tmp_path, tiny_data):
+    process = tiny.start([*_command(tmp_path / "s", tiny_data), "--grid=Optimizer.lr=1"])
+    output, _ = process.communicate(timeout=commands.HANG)
+    assert process.returncode == 1 and "Optimizer" in output and "'lr'" in output
+    assert not list(tmp_path.glob("s/*/seed_0"))
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_half_way_goes_on_to_the_same_figures(tmp_path, tiny_data):
+    expected, found = tmp_path / "undisturbed", tmp_path / "killed"
+    said = tiny.run([*_command(expected, tiny_data), "--seeds=2"])
+    assert "learning_rate=" in said
+    first = commands.Command(
+        [*_command(found, tiny_data)[2:], "--seeds=2"],
+        found / "learning_rate=4e-3" / "seed_0",
+        tmp_path / "log",
+        python=("-m", "xlme_jax.sweep"),
+    )
+    # In the middle of the second run, and that run with it.
+    starts = first.model_dir / "train.log"
+    assert first.until(lambda: commands.newest(first.model_dir) == 3)
+    children = Path(f"/proc/{first.process.pid}/task/{first.process.pid}/children").read_text()
+    first.kill()
+    for child in map(int, children.split()):
+        os.kill(child, signal.SIGKILL)
+    assert starts.exists() and not (found / "learning_rate=2e-3" / "seed_1").exists()
+    said = tiny.run([*_command(found, tiny_data), "--seeds=2"])
+    assert "finished before" in said
+    assert "Resuming from" in starts.read_text()
+    for point in ("learning_rate=2e-3", "learning_rate=4e-3"):
+        for seed in ("seed_0", "seed_1"):
+            assert commands.differences(found / point / seed, expected / point / seed) == []
+    one, other = _json(found), _json(expected)
+    assert one.pop("command") != other.pop("command")
+    assert one == other and one["best"] in ("learning_rate=2e-3", "learning_rate=4e-3")
+    assert math.isfinite(one["points"][0]["figures"]["loss"]["deviation"])
+    # With other settings the folder is refused, and nothing is run.
+    process = tiny.start(
+        [*_command(found, tiny_data), "--seeds=2", "--gin.Optimizer.warmup_steps=5"]
+    )
+    output, _ = process.communicate(timeout=commands.HANG)
+    assert process.returncode == 1 and "another configuration" in output
