@@ -7,7 +7,9 @@ always:
 - `cc100`: the files in `CC100_DIR`; tasks `cc100_<lang>`;
 - `bitext`: the pair files in `BITEXT_DIR`; tasks `bitext_<lang>_<lang>`;
 - `tfds`, `tfds_bitext`: the data sets listed in `TFDS_TASKS`
-  ("wiki40b/th:1.3.0=th,para_crawl/ende:1.2.0=en-de").
+  ("wiki40b/th:1.3.0=th,para_crawl/ende:1.2.0=en-de");
+- labelled sets ("xnli", "panx_translate_train", ...): those of which `EVAL_DIR` has a folder, the
+  embedded ones always, and those of TFDS ("tfds_xnli"); see `tasks.labelled`.
 
 The vocabulary is that of `XLME_VOCABULARY`. Each module's `register` does the same from Python::
 
@@ -18,14 +20,14 @@ The vocabulary is that of `XLME_VOCABULARY`. Each module's `register` does the s
     dataset = seqio.get_mixture_or_task("cc100").get_dataset({"tokens": 512}, split="train")
 
 Monolingual tasks have the feature "tokens" (a document), bitext tasks "source" and "target"; all
-int32 ids without special tokens.
+int32 ids without special tokens. Labelled tasks have "tokens", with special tokens, and "labels".
 """
 
 from __future__ import annotations
 
 import os
 
-from tasks import bitext, cc100, cldr, tfds
+from tasks import bitext, cc100, cldr, labelled, labelled_tfds, tfds
 from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.preparation import CldrCorpus
 
@@ -33,7 +35,7 @@ CLDR_LANGUAGES_VARIABLE = "CLDR_LANGUAGES"
 
 
 def register_from_environment() -> list[str]:
-    """Registers what the environment variables name; returns the mixtures.
+    """Registers what the environment variables name; returns mixtures and labelled tasks.
 
     Raises:
       ValueError: If a variable names a folder or language that does not exist.
@@ -46,6 +48,8 @@ def register_from_environment() -> list[str]:
         registered += bitext.register()
     if lines := os.environ.get(tfds.TASKS_VARIABLE):
         registered += tfds.register_all(lines.split(","))
+    registered += labelled.register_found(os.environ.get(labelled.FOLDER_VARIABLE))
+    registered += labelled_tfds.register_all()
     return registered
 
 

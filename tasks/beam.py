@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,13 @@ from xlme_jax.data import encoding, preparation, prepared
 
 _ROWS_FILE = "beam-rows.jsonl"
 
-# (source shard, part), (number of the text in its shard, ids; or the report of the shard as a last
-# element)
+# (source shard, part), (number of the text in its shard, ids and labels; or the report of the shard
+# as a last element)
 _Keyed = tuple[tuple[int, int], tuple[int, Any]]
 
 
 class EncodeShards(beam_utils.PreprocessTask):
-    """Yields framed ids by part, and at the end of a shard what reading it skipped."""
+    """Yields framed ids and labels by part, and at the end of a shard what reading it skipped."""
 
     def __init__(self, config: preparation.PrepareConfig, model: str, job: encoding.Job):
         """Takes the task of a job; `config` and `model` let workers register it."""
@@ -43,18 +43,22 @@ class EncodeShards(beam_utils.PreprocessTask):
 
     def _emit_examples(self, shard: tuple[int, str]) -> Iterator[_Keyed]:
         number, _ = shard
-        names = execution.field_names(self._job.kind)
         part_size = encoding.PART_TEXTS[self._job.kind]
         texts = 0
         execution.register(self._config, self._model)
         task = seqio.TaskRegistry.get(self._job.name)
         for example in execution.with_causes(task, super()._emit_examples(shard)):
-            fields = [np.asarray(example[name]) for name in names]
-            ids, _ = encoding.framed([(field, np.array([len(field)])) for field in fields])
-            yield (number, texts // part_size), (texts, ids)
+            yield (number, texts // part_size), (texts, self._encoded(example))
             texts += 1
         skipped = dict(execution.read_report(task, self._job.split, number).skipped)
         yield (number, texts // part_size), (texts, skipped)
+
+    def _encoded(self, example: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        if self._job.kind == "labelled":  # framed already
+            return np.asarray(example["tokens"]), np.asarray(example["labels"])
+        fields = [np.asarray(example[name]) for name in execution.field_names(self._job.kind)]
+        ids, _ = encoding.framed([(field, np.array([len(field)])) for field in fields])
+        return ids, np.empty(0, np.int32)
 
 
 def _write_part(
@@ -72,7 +76,8 @@ def _write_part(
             if isinstance(content, dict):
                 writer.skipped.update(content)
             else:
-                encoding.add_texts(writer, content, np.array([len(content)]))
+                ids, labels = content
+                encoding.add_texts(writer, ids, np.array([len(ids)]), labels)
         row = writer.close()
     return json.dumps([job.name, job.split, shard, part, row.to_json()])
 

@@ -18,10 +18,10 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from tasks import bitext, cc100, cldr, features, sources
+from tasks import bitext, cc100, cldr, features, labelled, labelled_tfds, sources
 from tasks import tfds as tfds_tasks
-from xlme_jax.data import encoding, preparation, prepared, prepared_format
-from xlme_jax.data.text import ReadReport
+from xlme_jax.data import encoding, labelled_rows, preparation, prepared, prepared_format
+from xlme_jax.data.text import DataError, ReadReport
 
 _registered: tuple[object, ...] | None = None
 _names: tuple[str, ...] = ()
@@ -75,14 +75,34 @@ def _register_one(
         )
     if task == "tfds":
         return tfds_tasks.register_all(config.tfds, vocabulary)
+    if name := labelled_rows.find_benchmark(task.removeprefix(labelled_tfds.PREFIX)):
+        _register_labelled(config, task, name, vocabulary)
     known = sorted({*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()})
     if task not in known:
         raise ValueError(
-            f"prepare: unknown task {task!r}. There is cldr, cc100, bitext, tfds, and registered "
-            f"with SeqIO: {', '.join(known) or 'nothing'}. Tasks of your own come with "
-            "--modules=YOUR_MODULE."
+            f"prepare: unknown task {task!r}. There is cldr, cc100, bitext, tfds, benchmarks (see "
+            f"tasks.labelled), and registered with SeqIO: {', '.join(known) or 'nothing'}. Tasks "
+            "of your own come with --modules=YOUR_MODULE."
         )
     return [task]
+
+
+def _register_labelled(
+    config: preparation.PrepareConfig, task: str, name: str, vocabulary: features.XlmVocabulary
+) -> None:
+    """Registers the tasks of a benchmark; DataError if `task` is one and has no training data."""
+    lengths = {"max_length": config.max_length, "stride": config.stride}
+    if task.startswith(labelled_tfds.PREFIX):
+        names = labelled_tfds.register(name, vocabulary, **lengths)
+    else:
+        names = labelled.register(name, config.eval_dir, vocabulary, **lengths)
+    # Only the task that is named as the benchmark may be without training data.
+    if task == names[0] and "train" not in seqio.TaskRegistry.get(task).splits:
+        others = [other for other in names[1:] if other.endswith("_en")] or names[1:]
+        raise DataError(
+            f"prepare: there is no English training data of {task}. Name another task"
+            + (f", such as {others[0]} (of {len(names) - 1})." if others else ".")
+        )
 
 
 def list_jobs(
@@ -116,9 +136,14 @@ def _job(
     vocabulary_digest: str,
 ) -> encoding.Job:
     kind, languages, shards = _kind(task), _languages(task), _shards(task, split)
+    benchmark = task.source.benchmark if kind == "labelled" else ""
     names = tuple(shard.name for shard in shards)
     files = [file for shard in shards for file in shard.files]
-    limit = config.max_pair_tokens if kind == "bitext" else config.max_document_chars
+    limit: object = {
+        "monolingual": config.max_document_chars,
+        "bitext": config.max_pair_tokens,
+        "labelled": (config.max_length, config.stride),
+    }[kind]
     content: list[object] = [
         prepared_format.FORMAT,
         prepared.PAGE_TOKENS,
@@ -135,6 +160,7 @@ def _job(
         bytes=sum(file.stat().st_size for file in files),
         fingerprint=preparation.fingerprint(content, files),
         may_be_empty=not config.pairs and all(shard.may_be_empty for shard in shards),
+        benchmark=benchmark,
         reads=_reads(task, shards, model),
     )
 
@@ -144,11 +170,13 @@ def _reads(
 ) -> tuple[encoding.Read, ...]:
     """How each source shard is read without SeqIO; empty if the task needs it."""
     ours, vocabulary = features.preprocessors(), features.XlmVocabulary(model)
+    first = task.preprocessors[0] if task.preprocessors else None
+    texts = [f for name, f in task.output_features.items() if name != "labels"]
     if not (
         isinstance(task.source, sources.TextSource)
         and len(task.preprocessors) == len(ours)
-        and task.preprocessors[0] is features.tokenize
-        and all(str(f.vocabulary) == str(vocabulary) for f in task.output_features.values())
+        and getattr(first, "func", first) in (features.tokenize, labelled.encode)
+        and all(str(feature.vocabulary) == str(vocabulary) for feature in texts)
     ):
         return ()
     reads = tuple(shard.read for shard in shards)
@@ -167,13 +195,14 @@ def _kind(task: seqio.Task) -> str:
     for kind, fields in (
         ("monolingual", features.MONOLINGUAL_FIELDS),
         ("bitext", features.BITEXT_FIELDS),
+        ("labelled", features.LABELLED_FIELDS),
     ):
-        if names == set(fields):
+        if names == set(fields) and (kind != "labelled" or hasattr(task.source, "benchmark")):
             return kind
     raise ValueError(
         f"prepare: task {task.name} has the features {sorted(names)}; prepare takes tasks with "
-        f"{features.MONOLINGUAL_FIELDS} (running text) or {features.BITEXT_FIELDS} (translation "
-        "pairs)"
+        f"{features.MONOLINGUAL_FIELDS} (running text), {features.BITEXT_FIELDS} (translation "
+        f"pairs) or, of tasks.labelled alone, {features.LABELLED_FIELDS}"
     )
 
 
@@ -199,7 +228,7 @@ def _shards(task: seqio.Task, split: str) -> Sequence[sources.Shard]:
 
 
 def field_names(kind: str) -> tuple[str, ...]:
-    """Returns the features of a kind of task, in the order of its languages."""
+    """Returns the features of a task of running text or pairs, in the order of its languages."""
     return features.MONOLINGUAL_FIELDS if kind == "monolingual" else features.BITEXT_FIELDS
 
 
@@ -212,7 +241,7 @@ def read_report(task: seqio.Task, split: str, shard: int) -> ReadReport:
 
 def encoded(
     config: preparation.PrepareConfig, model: str, unit: encoding.Unit, report: ReadReport
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+) -> Iterator[encoding.Batch]:
     """Runs a task on one of its source shards.
 
     Args:
@@ -222,22 +251,28 @@ def encoded(
       report: Told what reading skipped, at the end.
 
     Yields:
-      The texts in order, in batches as `encoding.framed` returns them.
+      The texts in order.
     """
     register(config, model, unit.threads)
     task = seqio.TaskRegistry.get(unit.job.name)
     for batch in with_causes(task, _batches(task, unit).prefetch(2)):
-        ragged = [batch[name] for name in field_names(unit.job.kind)]
-        columns = [(ids.flat_values.numpy(), ids.row_lengths().numpy()) for ids in ragged]
-        yield encoding.framed(columns)
+        if unit.job.kind == "labelled":
+            texts = [text.decode("utf-8") for text in batch[labelled.FIELD].numpy()]
+            vocabulary = encoding.load_vocabulary(model)
+            yield encoding.encode_labelled(config, vocabulary, unit.job, texts, report)
+        else:
+            ragged = [batch[name] for name in field_names(unit.job.kind)]
+            columns = [(ids.flat_values.numpy(), ids.row_lengths().numpy()) for ids in ragged]
+            yield (*encoding.framed(columns), np.empty(0, np.int32))
     report.merge(read_report(task, unit.job.split, unit.shard))
 
 
 def _batches(task: seqio.Task, unit: encoding.Unit) -> tf.data.Dataset:
-    """Returns a source shard of a task, tokenized, in ragged batches."""
+    """Returns a source shard of a task, tokenized unless labelled, in ragged batches."""
     steps = task.preprocessors[: -len(features.preprocessors())]
+    labelled_task = unit.job.kind == "labelled"
     ours = isinstance(task.source, sources.TextSource | tfds_tasks.LanguageTfdsSource)
-    if ours:
+    if ours or labelled_task:
         # The examples of our tasks stay in the batches in which they are tokenized: to take them
         # apart and together again costs TensorFlow more than SentencePiece needs to encode them.
         task = task.replace(preprocessors=steps, output_features={})
@@ -250,6 +285,8 @@ def _batches(task: seqio.Task, unit: encoding.Unit) -> tf.data.Dataset:
         trim_output_features=False,
         try_in_mem_cache=False,
     )
+    if labelled_task:
+        return dataset.batch(features.BATCH_SIZE)
     if ours:
         registered = seqio.TaskRegistry.get(unit.job.name)
         return features.tokenized_batches(dataset, registered.output_features)
@@ -276,6 +313,11 @@ def list_raw_text(
     found = []
     for task_name in register(dataclasses.replace(config, tasks=(name,)), model=""):
         task = seqio.TaskRegistry.get(task_name)
+        if _kind(task) == "labelled":
+            raise ValueError(
+                f"Task {task_name} is labelled examples: take text for a vocabulary from the tasks "
+                "that the encoder is pre-trained on."
+            )
         found.append((task_name, _languages(task), task.num_input_examples("train") or 0))
     return found
 

@@ -23,6 +23,7 @@ from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 
 MONOLINGUAL_FIELDS = ("tokens",)
 BITEXT_FIELDS = ("source", "target")
+LABELLED_FIELDS = ("tokens", "labels")
 VOCABULARY_VARIABLE = "XLME_VOCABULARY"
 
 

@@ -11,6 +11,11 @@ Without gin, the embedded corpus (it trains its own vocabulary) or files, after
     python -m xlme_jax.prepare --tasks=cc100,bitext --cc100_dir=mono --bitext_dir=pairs \
         --vocabulary=vocabulary.model --output=data/mine --workers=8
 
+Labelled examples to fine-tune on, from the official files of a benchmark::
+
+    python -m xlme_jax.prepare --tasks=xnli --eval_dir=eval --max_length=128 \
+        --vocabulary=vocabulary.model --output=data/xnli
+
 Flags on the command line come before those of the gin file. Interrupted, the same command goes on
 where it was; where files are damaged or gone, it makes those tasks anew. `--runner=DirectRunner`
 (or DataflowRunner, FlinkRunner, SparkRunner with their `--runner_options`) does the same work on
@@ -28,7 +33,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from xlme_jax import source_flags
-from xlme_jax.data import preparation, prepared
+from xlme_jax.data import labelled_rows, preparation, prepared
 
 flags.adopt_module_key_flags(source_flags)
 flags.DEFINE_string("output", "", "Folder of the prepared data set.")
@@ -37,6 +42,8 @@ flags.DEFINE_string(
 )
 flags.DEFINE_integer("vocabulary_size", 1200, "Largest size of the vocabulary for cldr.", 8)
 flags.DEFINE_integer("max_pair_tokens", 510, "Longer pairs are skipped and counted.", 5)
+flags.DEFINE_integer("max_length", 128, "Longer labelled examples are cut or split.", 8)
+flags.DEFINE_integer("stride", 128, "Tokens that windows of a question's context share.", 0)
 flags.DEFINE_integer("max_document_chars", 100_000, "Longer documents are cut.", 1)
 flags.DEFINE_integer("workers", 0, "Worker processes; 0 decides by the amount of text.", 0)
 flags.DEFINE_string("runner", "", "Apache Beam runner, such as DirectRunner; empty: no Beam.")
@@ -62,8 +69,12 @@ def _command(config: preparation.PrepareConfig) -> str:
     words = ["python", "-m", "xlme_jax.prepare", *sys.argv[1:]]
     # Folders that came from the environment, which another day may lack.
     if not flags.FLAGS.gin_file:
-        for name, folder in (("cc100", config.cc100_dir), ("bitext", config.bitext_dir)):
-            if name in config.tasks and folder and not flags.FLAGS[f"{name}_dir"].value:
+        for name, folder, used in (
+            ("cc100", config.cc100_dir, "cc100" in config.tasks),
+            ("bitext", config.bitext_dir, "bitext" in config.tasks),
+            ("eval", config.eval_dir, any(map(labelled_rows.find_benchmark, config.tasks))),
+        ):
+            if used and folder and not flags.FLAGS[f"{name}_dir"].value:
                 words.append(f"--{name}_dir={folder}")
     return shlex.join(words)
 

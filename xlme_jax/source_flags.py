@@ -14,11 +14,15 @@ from xlme_jax.data.preparation import CldrCorpus, PrepareConfig
 flags.DEFINE_list(
     "tasks",
     ["cldr"],
-    "cldr (embedded), cc100, bitext, tfds, or any SeqIO tasks and mixtures by name.",
+    "cldr (embedded), cc100, bitext, tfds, labelled sets such as xnli, panx_translate_train or "
+    "tfds_xnli (see tasks/labelled.py), or any SeqIO tasks and mixtures by name.",
 )
 flags.DEFINE_alias("task", "tasks")
 flags.DEFINE_string("cc100_dir", None, "Folder of <lang>.txt.xz files (default: $CC100_DIR).")
 flags.DEFINE_string("bitext_dir", None, "Folder of pair files (default: $BITEXT_DIR).")
+flags.DEFINE_string(
+    "eval_dir", None, "Folder with a folder for each labelled set (default: $EVAL_DIR)."
+)
 flags.DEFINE_list("languages", [], "Keep to these languages (default: all; cldr: en,ru,zh).")
 flags.DEFINE_list("pairs", [], "Keep to these pairs, such as en-sw (default: all).")
 flags.DEFINE_string("pivot", None, "Keep to pairs with this language, such as en.")
@@ -67,5 +71,6 @@ def _from_flags(fixed: dict[str, Any]) -> PrepareConfig:
         )
     given = {name: values[name] for name in _FIELDS if name in values and name != "cldr"}
     given["cc100_dir"] = given["cc100_dir"] or os.environ.get("CC100_DIR")
+    given["eval_dir"] = given["eval_dir"] or os.environ.get("EVAL_DIR")
     given["bitext_dir"] = given["bitext_dir"] or os.environ.get("BITEXT_DIR")
     return PrepareConfig(**{**given, "cldr": corpus, **fixed})

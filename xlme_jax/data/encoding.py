@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xlme_jax.data import prepared
+from xlme_jax.data import labelled_rows, prepared
+from xlme_jax.data.benchmarks import benchmark
 from xlme_jax.data.text import ReadReport
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.token_ids import BOS_ID, EOS_ID
@@ -27,16 +28,20 @@ if TYPE_CHECKING:
 # Texts that are encoded in one go.
 BATCH_SIZE = 256
 # Texts of one part, the unit that a Beam worker sorts in memory: some hundred megabytes at most.
-PART_TEXTS = {"monolingual": 1 << 17, "bitext": 1 << 19}
-Writer = prepared.MonolingualWriter | prepared.BitextWriter
-WRITERS: dict[str, type[Writer]] = {
+# Labelled examples make one part: their readers hold a file in memory anyway.
+PART_TEXTS = {"monolingual": 1 << 17, "bitext": 1 << 19, "labelled": 1 << 48}
+Writer = prepared.MonolingualWriter | prepared.BitextWriter | prepared.LabelledWriter
+WRITERS: dict[str, type[prepared.MonolingualWriter | prepared.BitextWriter]] = {
     "monolingual": prepared.MonolingualWriter,
     "bitext": prepared.BitextWriter,
 }
-# An example: a text, or the two of a pair.
+_NO_LABELS = np.empty(0, np.int32)
+# An example: a text (a labelled one as JSON, see `labelled_rows`), or the two of a pair.
 Texts = Iterator[tuple[str, ...]]
 # Streams the examples of a source shard, counting what it skips.
 Read = Callable[[ReadReport], Texts]
+# Examples as ids one after another, their sizes, and their labels one after another.
+Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +51,13 @@ class Job:
     Attributes:
       name: The task's name.
       split: "train" or "validation".
-      kind: "monolingual" or "bitext".
+      kind: "monolingual", "bitext" or "labelled".
       languages: One language, or two.
       shards: Names of its source shards.
       bytes: Size of its source files.
       fingerprint: Digest of all that the result depends on.
       may_be_empty: A pair that nobody listed: of a multi-way folder whose files share no unit.
+      benchmark: What a labelled task asks (`benchmarks`).
       reads: How each source shard is read, if SentencePiece is all that its texts go through;
         empty if SeqIO must run the task.
     """
@@ -64,6 +70,7 @@ class Job:
     bytes: int
     fingerprint: str
     may_be_empty: bool = False
+    benchmark: str = ""
     reads: tuple[Read, ...] = dataclasses.field(default=(), compare=False, repr=False)
 
 
@@ -98,7 +105,7 @@ def run_unit(
     """
     report = ReadReport()
     if unit.job.reads:
-        batches = _encoded(model, unit, report)
+        batches = _encoded(config, model, unit, report)
     else:
         from tasks import execution
 
@@ -107,7 +114,7 @@ def run_unit(
     parts: list[prepared.TaskInfo] = []
     writer = open_part(config, model, unit.job, unit.shard, 0)
     try:
-        for ids, sizes in batches:
+        for ids, sizes, labels in batches:
             report_progress(len(sizes))
             while len(sizes) > room:
                 tokens = int(sizes[:room].sum())
@@ -115,7 +122,7 @@ def run_unit(
                 ids, sizes, room = ids[tokens:], sizes[room:], size
                 parts.append(writer.close())
                 writer = open_part(config, model, unit.job, unit.shard, len(parts))
-            add_texts(writer, ids, sizes)
+            add_texts(writer, ids, sizes, labels)
             room -= len(sizes)
         writer.skipped.update(report.skipped)
         parts.append(writer.close())
@@ -125,11 +132,28 @@ def run_unit(
     return parts
 
 
-def _encoded(model: str, unit: Unit, report: ReadReport) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the texts of a source shard in order, in batches as `framed` returns them."""
+def _encoded(config: PrepareConfig, model: str, unit: Unit, report: ReadReport) -> Iterator[Batch]:
+    """Yields the texts of a source shard in order."""
     vocabulary = load_vocabulary(model)
     for texts in in_batches(unit.job.reads[unit.shard](report)):
-        yield framed([vocabulary.encode_flat(column, unit.threads) for column in texts])
+        if unit.job.kind == "labelled":
+            yield encode_labelled(config, vocabulary, unit.job, texts[0], report)
+        else:
+            columns = [vocabulary.encode_flat(column, unit.threads) for column in texts]
+            yield (*framed(columns), _NO_LABELS)
+
+
+def encode_labelled(
+    config: PrepareConfig,
+    vocabulary: Vocabulary,
+    job: Job,
+    texts: Sequence[str],
+    report: ReadReport,
+) -> Batch:
+    """Encodes examples of a labelled job, given as JSON."""
+    return labelled_rows.encode(
+        vocabulary, job.benchmark, texts, config.max_length, config.stride, report
+    )
 
 
 def in_batches(texts: Texts) -> Iterator[tuple[tuple[str, ...], ...]]:
@@ -150,7 +174,13 @@ def _load_vocabulary(model: str, _version: int) -> Vocabulary:
 
 def open_part(config: PrepareConfig, model: str, job: Job, shard: int, number: int) -> Writer:
     """Opens part `number` of a source shard for writing."""
-    return WRITERS[job.kind](
+    make: Callable[..., Writer]
+    if job.kind == "labelled":
+        labels = labelled_rows.LABELS[benchmark(job.benchmark).kind]
+        make = functools.partial(prepared.LabelledWriter, labels=labels)
+    else:
+        make = WRITERS[job.kind]
+    return make(
         config.output,
         job.name,
         job.languages,
@@ -162,12 +192,14 @@ def open_part(config: PrepareConfig, model: str, job: Job, shard: int, number: i
     )
 
 
-def add_texts(writer: Writer, ids: np.ndarray, sizes: np.ndarray) -> None:
+def add_texts(
+    writer: Writer, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray = _NO_LABELS
+) -> None:
     """Writes texts, as `framed` returns them; those without tokens count as skipped."""
     whole = sizes > 0
     if not whole.all():
         writer.skipped["no tokens"] += int((~whole).sum())
-    writer.add_many(ids, sizes[whole])
+    writer.add_many(ids, sizes[whole], labels)
 
 
 def framed(columns: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:

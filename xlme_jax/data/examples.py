@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xlme_jax.data import cldr
+from xlme_jax.data import cldr, labelled_rows
+from xlme_jax.data.benchmarks import benchmark
 from xlme_jax.data.encoding import Texts
 from xlme_jax.data.text import ReadReport, read_documents
 
@@ -37,3 +38,11 @@ def cldr_pairs(
     for texts in cldr.pairs(corpus.config, *pair, split, count):
         report.read += 1
         yield texts
+
+
+def labelled_examples(
+    name: str, folder: str, split: str, language: str, report: ReadReport
+) -> Texts:
+    """Examples of a benchmark, as JSON."""
+    examples = benchmark(name).read(folder, split, language, report)
+    return ((labelled_rows.to_text(example),) for example in examples)

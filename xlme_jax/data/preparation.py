@@ -85,8 +85,8 @@ class PrepareConfig:
 
     Attributes:
       output: Folder of the prepared data set.
-      tasks: "cldr", "cc100", "bitext", "tfds", or the names of any registered SeqIO tasks or
-        mixtures.
+      tasks: "cldr", "cc100", "bitext", "tfds", tasks of a benchmark ("xnli", see
+        `tasks.labelled`), or the names of any registered SeqIO tasks or mixtures.
       vocabulary: SentencePiece model. None: that of `output`, or for `cldr` alone one trained on
         its phrases.
       vocabulary_size: Largest size of the vocabulary trained for `cldr`.
@@ -99,6 +99,9 @@ class PrepareConfig:
       tfds: TFDS data sets, "wiki40b/th:1.3.0=th" or "para_crawl/ende:1.2.0=en-de"; see
         `tasks.tfds`.
       modules: Python modules that register further SeqIO tasks.
+      eval_dir: Folder with a folder for each benchmark.
+      max_length: Longer labelled examples are cut, or split (`featurize`).
+      stride: Tokens that neighbouring windows of a question's context share.
       max_document_chars: Longer documents are cut.
       max_pair_tokens: Longer pairs (`<s> e </s> f </s>`) are skipped and counted.
       workers: Processes; 0 decides by the amount of text and the cores.
@@ -118,6 +121,9 @@ class PrepareConfig:
     pivot: str | None = None
     tfds: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    eval_dir: str | None = None
+    max_length: int = 128
+    stride: int = 128
     max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS
     max_pair_tokens: int = 510
     workers: int = 0
@@ -136,7 +142,8 @@ class PrepareConfig:
             raise ValueError("prepare: `output` is empty; give the folder of the prepared data set")
         if not self.tasks:
             raise ValueError(
-                "prepare: `tasks` is empty; name at least one of cldr, cc100, bitext, tfds"
+                "prepare: `tasks` is empty; name at least one of cldr, cc100, bitext, tfds, or a "
+                "benchmark such as xnli"
             )
         if "cldr" in self.tasks and self.cldr is None:
             raise ValueError(
@@ -456,7 +463,7 @@ def _muted() -> Iterator[None]:
 
 
 def _summarize(table: Sequence[prepared.TaskInfo]) -> None:
-    for kind in ("monolingual", "bitext"):
+    for kind in prepared_format.KINDS:
         rows = [row for row in table if row.kind == kind]
         if rows:
             examples, tokens = sum(r.examples for r in rows), sum(r.tokens for r in rows)

@@ -1,0 +1,235 @@
+"""Labelled sets as tasks: XTREME, GLUE, SQuAD, AmericasNLI, and the embedded `cldr_...` ones.
+
+A benchmark of `xlme_jax.data.benchmarks`, say "panx", becomes
+
+- `panx`: its English training data as split "train", and each language's dev and test data as
+  splits of their own ("validation_de", "test_de");
+- `panx_de`: the German training data, as "train"; `panx_translate_train`: the mixture of all
+  languages that have any;
+- `panx_validation_de`: the German dev data as "train", for want of others.
+
+An example has the features "tokens" (`<s> a </s>` or `<s> a </s> b </s>`, int32) and "labels" (see
+`xlme_jax.data.labelled.Features`); what has no label is left out. The files are those of the
+official distributions, in a folder for each benchmark; TFDS has some of the sets too (`tfds_panx`
+and so on, see `tasks.labelled_tfds`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from tasks import features, mixtures, sources
+from xlme_jax.data import examples, labelled_rows
+from xlme_jax.data.benchmarks import BENCHMARKS, Benchmark, benchmark
+from xlme_jax.data.encoding import BATCH_SIZE
+from xlme_jax.data.text import DataError, ReadReport
+
+FOLDER_VARIABLE = "EVAL_DIR"
+FIELD = "example"
+MAX_LENGTH = 128
+STRIDE = 128
+
+# Makes the source of a task: from what its splits hold (split and language of the benchmark), and
+# the language of its training data.
+MakeSource = Callable[[Mapping[str, tuple[str, str]], str], seqio.DataSource]
+
+
+class LabelledSource(sources.TextSource):
+    """Labelled examples, as JSON, in shards.
+
+    Attributes:
+      benchmark: Name of the benchmark.
+    """
+
+    def __init__(
+        self,
+        splits: Mapping[str, Sequence[sources.Shard]],
+        languages: Sequence[str],
+        benchmark: str,
+    ):
+        """Makes the source; see `sources.TextSource`."""
+        super().__init__(splits, languages, (FIELD,))
+        self.benchmark = benchmark
+        self._counts: dict[str, int] = {}
+
+    def num_input_examples(self, split: str) -> int | None:
+        """Counts the examples of a split by reading them."""
+        if split not in self._counts:
+            texts = (shard.read(ReadReport()) for shard in self.shards(split))
+            self._counts[split] = sum(1 for some in texts for _ in some)
+        return self._counts[split]
+
+
+def register(
+    name: str,
+    directory: str | os.PathLike[str] | None = None,
+    vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
+    max_length: int = MAX_LENGTH,
+    stride: int = STRIDE,
+    alpha: float = mixtures.DEFAULT_ALPHA,
+) -> list[str]:
+    """Registers the tasks and the mixture of a benchmark; reads folder listings, no examples.
+
+    Args:
+      name: The benchmark.
+      directory: Folder with a folder for each benchmark; by default the environment variable
+        `EVAL_DIR`. The embedded benchmarks need none.
+      vocabulary: See `tasks.features.as_vocabulary`.
+      max_length: Longer examples are cut or split.
+      stride: Tokens that neighbouring windows of a question's context share.
+      alpha: Exponent of the mixture's rates.
+
+    Returns:
+      Names of the tasks, and of the mixture if there is training data in two languages or more.
+
+    Raises:
+      ValueError: If the folder is missing or empty, or there is no such benchmark.
+    """
+    chosen, folder = benchmark(name), Path()
+    files: tuple[Path, ...] = ()
+    if not labelled_rows.is_embedded(name):
+        content = "a folder for each benchmark"
+        parent = features.required_folder(directory, FOLDER_VARIABLE, content, "eval_dir")
+        folder = labelled_rows.folder_of(parent, name)
+        files = tuple(sorted(file for file in folder.rglob("*") if file.is_file()))
+    available = chosen.available(folder)
+    if not available:
+        raise DataError(f"{folder} has no file of {name}: see `xlme_jax.data.benchmarks`.")
+
+    def source(splits: Mapping[str, tuple[str, str]], language: str) -> LabelledSource:
+        shards = {
+            split: [
+                sources.Shard(
+                    f"{folder / '-'.join(which)}",
+                    functools.partial(examples.labelled_examples, name, os.fspath(folder), *which),
+                    files,
+                    key=f"{which} {chosen.labels}",
+                )
+            ]
+            for split, which in splits.items()
+        }
+        return LabelledSource(shards, (language,), name)
+
+    return add_tasks(name, chosen, available, source, vocabulary, max_length, stride, alpha)
+
+
+def register_found(
+    directory: str | os.PathLike[str] | None = None,
+    vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
+) -> list[str]:
+    """Registers the embedded benchmarks and, of a folder if one is given, those it has."""
+    registered = []
+    for name in BENCHMARKS:
+        if not labelled_rows.is_embedded(name):
+            try:
+                labelled_rows.folder_of(directory or "", name)
+            except DataError:
+                continue
+        registered += register(name, directory, vocabulary)
+    return registered
+
+
+def add_tasks(
+    prefix: str,
+    chosen: Benchmark,
+    available: Mapping[str, Sequence[str]],
+    source: MakeSource,
+    vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None,
+    max_length: int,
+    stride: int,
+    alpha: float = mixtures.DEFAULT_ALPHA,
+) -> list[str]:
+    """Registers what the module's docstring lists; returns the names."""
+    shared = features.as_vocabulary(vocabulary)
+
+    def add(name: str, splits: Mapping[str, tuple[str, str]], language: str) -> str:
+        seqio.TaskRegistry.remove(name)
+        seqio.TaskRegistry.add(
+            name,
+            source=source(splits, language),
+            preprocessors=[
+                functools.partial(
+                    encode, benchmark=chosen.name, max_length=max_length, stride=stride
+                ),
+                seqio.CacheDatasetPlaceholder(),
+            ],
+            output_features={
+                "tokens": seqio.Feature(shared, add_eos=False, dtype=tf.int32),
+                "labels": seqio.Feature(
+                    seqio.PassThroughVocabulary(1 << 31), add_eos=False, dtype=tf.int32
+                ),
+            },
+            metric_fns=[],
+        )
+        return name
+
+    training = available.get("train", ())
+    splits = {"train": ("train", "en")} if "en" in training else {}
+    for split in ("validation", "test"):
+        splits |= {f"{split}_{code}": (split, code) for code in available.get(split, ())}
+    names = [add(prefix, splits, "en")]
+    translated = [
+        add(sources.task_name(prefix, code), {"train": ("train", code)}, code) for code in training
+    ]
+    names += translated
+    names += [
+        add(sources.task_name(prefix, "validation", code), {"train": ("validation", code)}, code)
+        for code in available.get("validation", ())
+    ]
+    if len(translated) > 1:
+        names.append(mixtures.add_mixture(f"{prefix}_translate_train", translated, alpha).name)
+    return names
+
+
+def encode(
+    dataset: tf.data.Dataset,
+    output_features: Mapping[str, seqio.Feature],
+    *,
+    benchmark: str,
+    max_length: int,
+    stride: int,
+) -> tf.data.Dataset:
+    """Preprocessor: replaces examples, as JSON, by rows of token ids and their labels.
+
+    Args:
+      dataset: Examples with a string scalar "example".
+      output_features: The task's features, given by SeqIO.
+      benchmark: What the examples are of.
+      max_length: Longer examples are cut or split.
+      stride: Tokens that neighbouring windows of a question's context share.
+
+    Returns:
+      "tokens" and "labels", int32[...]; an example may have several rows, or none.
+    """
+    vocabulary = output_features["tokens"].vocabulary.vocabulary
+    kind = BENCHMARKS[benchmark].kind
+
+    def rows(texts: np.ndarray) -> tuple[np.ndarray, ...]:
+        decoded = [text.decode("utf-8") for text in texts]
+        ids, sizes, labels = labelled_rows.encode(
+            vocabulary, benchmark, decoded, max_length, stride, ReadReport()
+        )
+        counts = {"one": np.ones_like(sizes), "two": np.full_like(sizes, 2), "tokens": sizes}
+        return ids, sizes, labels, counts[labelled_rows.LABELS[kind]]
+
+    def ragged(values: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
+        return tf.RaggedTensor.from_row_lengths(
+            tf.ensure_shape(values, [None]), tf.ensure_shape(lengths, [None]), validate=False
+        )
+
+    def encoded(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.RaggedTensor]:
+        types = [tf.int32, tf.int64, tf.int32, tf.int64]
+        ids, sizes, labels, counts = tf.numpy_function(rows, [batch[FIELD]], types)
+        return {"tokens": ragged(ids, sizes), "labels": ragged(labels, counts)}
+
+    def dense(row: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return {name: tf.ensure_shape(values, [None]) for name, values in row.items()}
+
+    return dataset.batch(BATCH_SIZE).map(encoded).unbatch().map(dense)

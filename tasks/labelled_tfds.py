@@ -1,0 +1,308 @@
+"""Labelled sets of TensorFlow Datasets as tasks `tfds_<benchmark>`, those of `tasks.labelled` else.
+
+Not all sets are there: the dev and test sets of the sentence pairs, tags and questions of XTREME
+are, GLUE and SQuAD, but not AmericasNLI. XNLI's English training data is `multi_nli`; machine
+translated training data is that of XTREME. Nothing is downloaded or read before a task is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from tasks import features, labelled, mixtures
+from xlme_jax.data import labelled_rows
+from xlme_jax.data.benchmarks import BENCHMARKS, Benchmark, benchmark
+from xlme_jax.data.labelled import (
+    Answer,
+    Example,
+    QuestionExample,
+    TaggedExample,
+    TextExample,
+)
+
+PREFIX = "tfds_"
+# Tags that stand for words without one.
+_NO_TAG = "_"
+# Fields of the texts of an example, the first of these that it has.
+_TEXT_FIELDS = (
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("sentence",),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Subset:
+    """A split of a benchmark in one language, as TFDS has it.
+
+    Attributes:
+      dataset: As TFDS knows it, with config and version ("paws_x_wiki/de:1.0.0").
+      split: Its split.
+      id_prefix: Examples whose id begins otherwise are of other languages.
+    """
+
+    dataset: str
+    split: str
+    id_prefix: str = ""
+
+
+Subsets = dict[tuple[str, str], Subset]
+
+
+def _each(dataset: str, languages: str, **splits: str) -> Subsets:
+    """Subsets of every language and split; "{}" stands for the language, in splits too."""
+    return {
+        (split, code): Subset(dataset.format(code), theirs.format(code))
+        for code in languages.split()
+        for split, theirs in splits.items()
+    }
+
+
+_XNLI = "ar bg de el es fr hi ru sw th tr ur vi zh"
+_UDPOS_TRAINED = (
+    "af ar bg de el en es et eu fa fi fr he hi hu id it ja ko mr nl pt ru ta te tr ur vi zh"
+)
+_PANX = (
+    "af ar bg bn de el en es et eu fa fi fr he hi hu id it ja jv ka kk ko ml mr ms my nl pt ru sw "
+    "ta te th tl tr ur vi yo zh"
+)
+_TYDIQA = "ar bn fi id ko ru sw te"
+_ALL = {"train": "train", "validation": "validation", "test": "test"}
+
+
+def _glue(name: str) -> Subsets:
+    return _each(f"glue/{name}:2.0.0", "en", **_ALL)
+
+
+SUBSETS: dict[str, Subsets] = {
+    "xnli": {
+        ("train", "en"): Subset("multi_nli:1.1.0", "train"),
+        **_each("xtreme_xnli:1.1.0", _XNLI, train="train"),
+        **_each("xnli:1.1.0", f"en {_XNLI}", validation="validation", test="test"),
+    },
+    "pawsx": _each("paws_x_wiki/{}:1.0.0", "de en es fr ja ko zh", **_ALL),
+    "udpos": {
+        **_each(
+            "xtreme_pos/xtreme_pos_{}:1.0.0",
+            _UDPOS_TRAINED,
+            train="train",
+            validation="dev",
+            test="test",
+        ),
+        **_each("xtreme_pos/xtreme_pos_{}:1.0.0", "kk", train="train", test="test"),
+        **_each("xtreme_pos/xtreme_pos_{}:1.0.0", "th tl yo", test="test"),
+    },
+    "panx": _each("wikiann/{}:1.0.0", _PANX, **_ALL),
+    "xquad": _each("xquad/{}:3.0.0", "ar de el en es hi ru th tr vi zh", test="test"),
+    "mlqa": _each("mlqa/{}:1.0.0", "ar de en es hi vi zh", validation="validation", test="test"),
+    "tydiqa": {
+        ("train", "en"): Subset("tydi_qa/goldp:3.0.0", "train", id_prefix="english-"),
+        **_each("tydi_qa/goldp:3.0.0", _TYDIQA, train="translate-train-{}"),
+        **_each("tydi_qa/goldp:3.0.0", f"en {_TYDIQA}", validation="validation-{}"),
+    },
+    "squad": _each("squad/v1.1:3.0.0", "en", train="train", validation="validation"),
+    "squad2": _each("squad/v2.0:3.0.0", "en", train="train", validation="validation"),
+    "mnli": _each(
+        "glue/mnli:2.0.0",
+        "en",
+        train="train",
+        validation="validation_matched",
+        test="test_matched",
+    ),
+    **{
+        name: _glue(name) for name in ("cola", "sst2", "mrpc", "qqp", "stsb", "qnli", "rte", "wnli")
+    },
+}
+
+
+def register(
+    name: str,
+    vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
+    max_length: int = labelled.MAX_LENGTH,
+    stride: int = labelled.STRIDE,
+    alpha: float = mixtures.DEFAULT_ALPHA,
+) -> list[str]:
+    """Registers the tasks of a benchmark, as `labelled.register` does, under `tfds_<name>`.
+
+    Raises:
+      ValueError: If TFDS does not have it.
+    """
+    if name not in SUBSETS:
+        raise ValueError(
+            f"TFDS has no {name}; it has {', '.join(SUBSETS)}. Take the official files of {name}: "
+            f"--tasks={name} --eval_dir=FOLDER."
+        )
+    chosen, subsets = benchmark(name), SUBSETS[name]
+    available: dict[str, list[str]] = {}
+    for split, language in subsets:
+        available.setdefault(split, []).append(language)
+
+    def source(splits: Mapping[str, tuple[str, str]], language: str) -> TfdsLabelledSource:
+        return TfdsLabelledSource(
+            chosen,
+            {split: (subsets[which], which[1]) for split, which in splits.items()},
+            (language,),
+        )
+
+    return labelled.add_tasks(
+        f"{PREFIX}{name}", chosen, available, source, vocabulary, max_length, stride, alpha
+    )
+
+
+def register_all(
+    vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
+) -> list[str]:
+    """Registers the tasks of all benchmarks that TFDS has; asks TFDS nothing."""
+    known = [name for name in SUBSETS if name in BENCHMARKS]
+    return list(itertools.chain.from_iterable(register(name, vocabulary) for name in known))
+
+
+class TfdsLabelledSource(seqio.DataSource):
+    """Splits of TFDS sets as labelled examples, in JSON; TFDS is asked at first use.
+
+    Attributes:
+      benchmark: Name of the benchmark.
+      languages: The language of the training data.
+    """
+
+    def __init__(
+        self,
+        chosen: Benchmark,
+        subsets: Mapping[str, tuple[Subset, str]],
+        languages: Sequence[str],
+    ):
+        """Takes the subset and language of each split."""
+        super().__init__(splits=subsets.keys())
+        self._chosen, self._subsets = chosen, dict(subsets)
+        self.benchmark, self.languages = chosen.name, tuple(languages)
+
+    def __repr__(self) -> str:
+        return f"TfdsLabelledSource({self.benchmark}, {self._subsets}, {self._chosen.labels})"
+
+    @property
+    def supports_arbitrary_sharding(self) -> bool:
+        """False: TFDS shards by file."""
+        return False
+
+    def _loader(self, split: str) -> seqio.utils.LazyTfdsLoader:
+        return seqio.utils.LazyTfdsLoader(self._subsets[split][0].dataset)
+
+    def list_shards(self, split: str) -> Sequence[str]:
+        """Returns the files of a split; downloads and generates the set if need be."""
+        loader = self._loader(split)
+        if not loader.info.splits:
+            loader.builder.download_and_prepare()
+        return [file.filename for file in loader.files(self._subsets[split][0].split)]
+
+    def num_input_examples(self, split: str) -> int | None:
+        """Returns the examples of a split, None as long as the set is not generated."""
+        loader, theirs = self._loader(split), self._subsets[split][0].split
+        return loader.size(theirs) if theirs in loader.info.splits else None
+
+    def get_dataset(
+        self,
+        split: str = "train",
+        shuffle: bool = True,
+        seed: int | None = None,
+        shard_info: seqio.ShardInfo | None = None,
+        *,
+        sequence_length: Mapping[str, int] | None = None,
+        use_cached: bool = False,
+        num_epochs: int | None = 1,
+    ) -> tf.data.Dataset:
+        """Returns the examples, a string scalar "example" each; see `seqio.DataSource`."""
+        del sequence_length, use_cached, num_epochs
+        subset, language = self._subsets[split]
+        loader = self._loader(split)
+        dataset = loader.load(subset.split, shuffle_files=shuffle, seed=seed, shard_info=shard_info)
+        names = label_names(loader.info.features, self._chosen)
+
+        def examples() -> Iterator[dict[str, str]]:
+            for number, fields in enumerate(dataset.as_numpy_iterator()):
+                example = convert(self._chosen, fields, names, language, f"{split}-{number}")
+                if example.id.startswith(subset.id_prefix):
+                    yield {labelled.FIELD: labelled_rows.to_text(example)}
+
+        signature = {labelled.FIELD: tf.TensorSpec([], tf.string)}
+        return tf.data.Dataset.from_generator(examples, output_signature=signature)
+
+
+def label_names(tfds_features: Mapping[str, Any], chosen: Benchmark) -> tuple[str, ...]:
+    """Our names of a set's classes or tags, in the order of the set's ids.
+
+    Raises:
+      ValueError: If they are not those of the benchmark.
+    """
+    if not chosen.labels:
+        return ()
+    found = next(name for name in ("label", "upos", "tags") if name in tfds_features)
+    feature = tfds_features[found]
+    names = tuple((feature if found == "label" else feature.feature).names)
+    if set(names) - {_NO_TAG} <= set(chosen.labels):
+        return names
+    if len(names) == len(chosen.labels) and all(map(str.isdigit, chosen.labels)):
+        return chosen.labels  # the official files number the classes, as TFDS does
+    raise ValueError(f"{chosen.name}: TFDS has the labels {names}, we have {chosen.labels}")
+
+
+def convert(
+    chosen: Benchmark,
+    fields: Mapping[str, Any],
+    names: Sequence[str],
+    language: str,
+    identity: str,
+) -> Example:
+    """An example of TFDS as one of ours.
+
+    Args:
+      chosen: The benchmark.
+      fields: Of the example, as NumPy.
+      names: The benchmark's names of TFDS's label ids.
+      language: The language wanted, where an example has several.
+      identity: The example's id, if it has none of its own.
+    """
+    if chosen.kind == "question_answering":
+        answers = fields["answers"]
+        return QuestionExample(
+            _text(fields["id"]),
+            _text(fields["question"]),
+            _text(fields["context"]),
+            tuple(
+                Answer(_text(text), int(start))
+                for text, start in zip(answers["text"], answers["answer_start"])
+            ),
+        )
+    if chosen.kind == "tagging":
+        tags = [names[tag] for tag in fields["upos" if "upos" in fields else "tags"]]
+        kept = [(_text(w), tag) for w, tag in zip(fields["tokens"], tags) if tag != _NO_TAG]
+        return TaggedExample(identity, tuple(w for w, _ in kept), tuple(tag for _, tag in kept))
+    used = next(some for some in _TEXT_FIELDS if all(name in fields for name in some))
+    texts = tuple(_in_language(fields[name], language) for name in used)
+    label = fields["label"].item()
+    if label < 0:  # that of test sets
+        return TextExample(identity, texts, None)
+    return TextExample(identity, texts, names[label] if names else float(label))
+
+
+def _in_language(value: Any, language: str) -> str:
+    """A text, or that of one language out of TFDS's two ways to hold several."""
+    if not isinstance(value, Mapping):
+        return _text(value)
+    if "translation" not in value:
+        return _text(value[language])
+    languages = np.asarray(value["language"]).tolist()
+    return _text(value["translation"][languages.index(language.encode())])
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8")
