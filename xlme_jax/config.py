@@ -12,27 +12,29 @@ import inspect
 import io
 import itertools
 import logging
-import math
 import os
 import re
 import sys
 import tokenize
 import traceback
-import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 import gin
 from absl import app, flags
 from absl import logging as absl_logging
 
+from xlme_jax.config_values import MAX_SHOWN, ConfigError, convert, shown, type_name
 from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.pipeline import Stream
 from xlme_jax.data.preparation import CldrCorpus, PrepareConfig
-from xlme_jax.data.text import is_utf8
+from xlme_jax.evaluation.alignment import WordAlignment
+from xlme_jax.evaluation.bucc import Bucc
+from xlme_jax.evaluation.finetuned import TaskEvaluation
 from xlme_jax.evaluation.retrieval import RetrievalProbe
+from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.finetune import FineTuneConfig
 from xlme_jax.objectives.xlme import MaskingConfig, XLMConfig, XLMEConfig
@@ -50,18 +52,8 @@ _OUR_PACKAGES = ("xlme_jax", "tasks")
 _MAX_BYTES = 256 << 10  # of all files together, each as often as it is included
 _MAX_STRINGS = 1000  # side by side: gin's time is quadratic in them
 _MAX_VALUES = 100_000  # that macros and references expand to
-_MAX_SHOWN = 300  # characters of a value in an error
-_MAX_MESSAGE = 1500  # characters of the whole
 # Holds gin_configs/ beside this package.
 _ROOT = Path(__file__).resolve().parent.parent
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be run, and how to mend it."""
-
-    def __init__(self, message: str):
-        """Keeps the message readable where it quotes names of thousands of characters."""
-        super().__init__(message[:_MAX_MESSAGE])
 
 
 CONFIGURABLES: dict[str, type] = {
@@ -76,6 +68,10 @@ CONFIGURABLES: dict[str, type] = {
     "Masking": MaskingConfig,
     "Encoder": EncoderConfig,
     "RetrievalProbe": RetrievalProbe,
+    "Tatoeba": Tatoeba,
+    "WordAlignment": WordAlignment,
+    "Bucc": Bucc,
+    "TaskEvaluation": TaskEvaluation,
     "Prepare": PrepareConfig,
     "CldrCorpus": CldrCorpus,
     "Cldr": CldrConfig,
@@ -188,15 +184,15 @@ def _name_of(config: Any) -> str:
 
 
 def _bindings(config: Any, scope: str) -> Iterator[str]:
-    """Lines that bind all fields of a dataclass in a scope, and those of its own in scopes below."""
+    """Lines that bind the fields of a dataclass in a scope, those of inner ones in scopes below."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
             yield from _bindings(value, f"{scope}/{field.name}")
-            shown = f"@{scope}/{field.name}/{_name_of(value)}()"
+            text = f"@{scope}/{field.name}/{_name_of(value)}()"
         else:
-            shown = repr(value)
-        yield f"{scope}/{_name_of(config)}.{field.name} = {shown}"
+            text = repr(value)
+        yield f"{scope}/{_name_of(config)}.{field.name} = {text}"
 
 
 def _build_checked(root: str, scopes: set[str]) -> Any:
@@ -298,7 +294,7 @@ def describe() -> str:
         hints = typing.get_type_hints(cls)
         for field in dataclasses.fields(cls):
             default = _default(field)
-            lines.append(f"    {name}.{field.name}: {_type_name(hints[field.name])}{default}")
+            lines.append(f"    {name}.{field.name}: {type_name(hints[field.name])}{default}")
     lines.append("Macros that every run defines: " + ", ".join(MACROS))
     return "\n".join(lines)
 
@@ -324,7 +320,7 @@ def _checked(name: str, cls: type) -> Callable[..., Any]:
         if missing:
             raise ConfigError(f"{name}.{missing[0]} has no value; bind it in a gin file.")
         return cls(
-            **{key: _convert(f"{name}.{key}", value, hints[key]) for key, value in values.items()}
+            **{key: convert(f"{name}.{key}", value, hints[key]) for key, value in values.items()}
         )
 
     make.__name__ = make.__qualname__ = name
@@ -337,76 +333,10 @@ def _checked(name: str, cls: type) -> Callable[..., Any]:
     return make
 
 
-def _convert(where: str, value: Any, hint: Any) -> Any:
-    """`value` as `hint` wants it; ConfigError if it is of another type."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return value
-    if origin in (typing.Union, types.UnionType):
-        for option in args:
-            try:
-                return _convert(where, value, option)
-            except ConfigError:
-                continue
-    elif origin is Literal:
-        if value in args:
-            return value
-    elif origin is tuple and isinstance(value, list | tuple):
-        if args[-1] is Ellipsis:
-            args = (args[0],) * len(value)
-        if len(args) == len(value):
-            return tuple(
-                _convert(f"{where}[{i}]", v, a) for i, (v, a) in enumerate(zip(value, args))
-            )
-    elif isinstance(value, bool) and hint is not bool:
-        pass  # bool is an int to Python, but not to a person.
-    elif hint is float and isinstance(value, int) and _is_usable(value):
-        return float(value)
-    elif isinstance(hint, type) and isinstance(value, hint):
-        if _is_usable(value):
-            return value
-        raise ConfigError(
-            f"{where} = {_shown(value)}: numbers must be finite and integers fit 64 bits, strings "
-            "be Unicode without NUL."
-        )
-    raise ConfigError(f"{where} = {_shown(value)}: expected {_type_name(hint)}.")
-
-
-def _is_usable(value: Any) -> bool:
-    """False for what cannot be computed with, named or written down again."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, int):
-        return -(2**63) <= value < 2**63
-    return not isinstance(value, str) or ("\0" not in value and is_utf8(value))
-
-
-def _shown(value: Any) -> str:
-    """What an error shows of a value."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits
-        return "(too large to show)"
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
-
-
-def _type_name(hint: Any) -> str:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return "one of " + ", ".join(repr(arg) for arg in args)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_type_name(arg) for arg in args)
-    if origin is not None:
-        return f"{origin.__name__}[{', '.join(_type_name(arg) for arg in args)}]"
-    if hint in (type(None), Ellipsis):
-        return "None" if hint is type(None) else "..."
-    return str(getattr(hint, "__name__", hint))
-
-
 @contextlib.contextmanager
 def _explained(source: str) -> Iterator[None]:
     """Turns errors of gin's parser into ones that say where, and what was meant."""
-    source = source[:_MAX_SHOWN].replace("\n", " ")
+    source = source[:MAX_SHOWN].replace("\n", " ")
     try:
         yield
     except ConfigError as error:
@@ -419,7 +349,7 @@ def _explained(source: str) -> Iterator[None]:
         where = f"{error.filename}, line {error.lineno}" if named else source
         what = str(error.msg).strip().splitlines()[-1].strip().rstrip(".")
         raise ConfigError(
-            f"{where}: {what[:_MAX_SHOWN]}. Lines are NAME = VALUE, and values Python literals: "
+            f"{where}: {what[:MAX_SHOWN]}. Lines are NAME = VALUE, and values Python literals: "
             "quote strings, as in --gin.MODEL_DIR=\"'runs/a'\"."
         ) from error
     except RecursionError as error:
@@ -431,13 +361,13 @@ def _explained(source: str) -> Iterator[None]:
         # Gin appends '  In file "x.gin", line 3', innermost first.
         if location and "In file" in location[0]:
             source = location[0].replace("In file", "").replace('"', "").strip()
-        raise ConfigError(f"{source}: {what[:_MAX_SHOWN]}{_hint(what)}") from error
+        raise ConfigError(f"{source}: {what[:MAX_SHOWN]}{_hint(what)}") from error
 
 
 def _hint(message: str) -> str:
     """What the wrong name in a message of gin's was meant to be."""
     # The last part of each quoted name: 'XLME' of '@some/scope/xlme_jax.XLME()'.
-    names = re.findall(r"'(?:[^']*[@/.])?(\w+)(?:\(\))?'", message[:_MAX_SHOWN])
+    names = re.findall(r"'(?:[^']*[@/.])?(\w+)(?:\(\))?'", message[:MAX_SHOWN])
     if message.startswith("No configurable matching") and names:
         return _suggestion(names[0], CONFIGURABLES)
     if "doesn't have a parameter named" in message and names and names[0] in CONFIGURABLES:
@@ -486,7 +416,7 @@ def _leaves(value: Any) -> Iterator[Any]:
     """All that a bound value consists of, without its lists, tuples and dictionaries."""
     if isinstance(value, dict):
         if any(map(_is_reference, itertools.chain.from_iterable(map(_leaves, value)))):
-            raise ConfigError(f"{_shown(value)}: a key cannot be a reference; give a value.")
+            raise ConfigError(f"{shown(value)}: a key cannot be a reference; give a value.")
         value = value.values()
     elif not isinstance(value, list | tuple):
         yield value

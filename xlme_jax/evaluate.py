@@ -1,0 +1,190 @@
+"""Evaluates a checkpoint.
+
+Of a pre-trained encoder, at every layer: `--tasks=tatoeba,wordalign,bucc`, and beside it the same
+encoder before training. Of a fine-tuned one, the task on every language that has a file:
+
+    python -m xlme_jax.evaluate --checkpoint=runs/xlme_base --tasks=tatoeba,wordalign --data=eval
+    python -m xlme_jax.evaluate --checkpoint=runs/xnli --data=eval --split=test
+
+--data holds a folder of official files for each task. Figures go to `results.json`, predictions
+beside it.
+"""
+
+import dataclasses
+import logging
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import optax
+from absl import app, flags
+
+from xlme_jax import config as configs
+from xlme_jax.data.prepared_format import VOCABULARY_FILE
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation import results
+from xlme_jax.evaluation.alignment import WordAlignment
+from xlme_jax.evaluation.bucc import Bucc
+from xlme_jax.evaluation.finetuned import TaskEvaluation
+from xlme_jax.evaluation.outcome import Evaluation, Outcome, Subject, subject_of
+from xlme_jax.evaluation.tatoeba import Tatoeba
+from xlme_jax.train_config import TrainConfig
+from xlme_jax.training import loop
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training.checkpoints import latest_checkpoint, read_config, warm_start
+
+_log = logging.getLogger("xlme_jax.evaluate")
+_CHECKPOINT = flags.DEFINE_string(
+    "checkpoint", None, "MODEL_DIR of a run, or one of its checkpoints/STEP.", required=True
+)
+_TASKS = flags.DEFINE_list(
+    "tasks",
+    [],
+    "tatoeba, wordalign, bucc; or benchmarks of the kind that the model was fine-tuned for "
+    "(default: the one it was fine-tuned on; of an encoder, tatoeba and wordalign).",
+)
+_DATA = flags.DEFINE_string("data", "", "Holds a folder of official files for each task.")
+_OUTPUT = flags.DEFINE_string(
+    "output", None, "Where results go (default: MODEL_DIR/evaluation/STEP)."
+)
+_VOCABULARY = flags.DEFINE_string(
+    "vocabulary", None, "SentencePiece model (default: that of the run's DATA_DIR)."
+)
+_SPLIT = flags.DEFINE_enum("split", "test", ["validation", "test"], "Of a fine-tuned task.")
+_LANGUAGES = flags.DEFINE_list("languages", [], "Keep to these languages (default: all there are).")
+_LAYER = flags.DEFINE_integer("layer", None, "Layer that is shown; all are written.", 0)
+_LENGTH = flags.DEFINE_integer("length", None, "Tokens of a row at most.", 8)
+_UNTRAINED = flags.DEFINE_bool("untrained", True, "Evaluate the encoder before training too.")
+
+FROZEN = ("tatoeba", "wordalign", "bucc")
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """A checkpoint, ready to be evaluated.
+
+    Attributes:
+      folder: of the checkpoint.
+      config: of the run.
+      subject: what it trained.
+      params: its weights.
+      untrained: makes the weights that the run began with.
+    """
+
+    folder: Path
+    config: TrainConfig
+    subject: Subject
+    params: Any
+    untrained: Callable[[], Any]
+
+
+def load(checkpoint: str, vocabulary: str | None, mesh: jax.sharding.Mesh) -> Loaded:
+    """Reads a checkpoint, knowing nothing but its folder.
+
+    Args:
+      checkpoint: MODEL_DIR of a run, or one of its checkpoints.
+      vocabulary: the SentencePiece model; None takes that of the run's data.
+      mesh: where the weights go.
+
+    Raises:
+      ValueError: there is no checkpoint or no vocabulary, or the two do not belong together.
+    """
+    folder = latest_checkpoint(Path(checkpoint))
+    config = configs.load_text(read_config(folder), "Train", str(folder))
+    file = Path(vocabulary or Path(config.data_dir) / VOCABULARY_FILE)
+    if not vocabulary and not file.is_file():
+        raise ValueError(
+            f"{file}, the vocabulary of the run in {checkpoint}, is not there: give it with "
+            "--vocabulary"
+        )
+    words = Vocabulary.load(file)
+    objective = config.objective.build(words.size, config.dtype_on(jax.default_backend()))
+    abstract = loop.abstract_state(objective, optax.identity(), mesh)
+    params = warm_start(folder, abstract.params, words.digest)
+
+    def untrained() -> Any:
+        return loop.fresh_state(objective, optax.identity(), abstract, config.loop.seed).params
+
+    subject = subject_of(objective, words, meshes.batch_shards(mesh))
+    return Loaded(folder, config, subject, params, untrained)
+
+
+def evaluate(loaded: Loaded, tasks: Sequence[str], make: Callable[[str], Any]) -> list[Outcome]:
+    """Runs evaluations, of frozen encoders also on the weights before training.
+
+    Args:
+      loaded: the checkpoint.
+      tasks: names.
+      make: task -> its settings.
+
+    Raises:
+      ValueError: a task does not suit the checkpoint, or its files are missing or damaged.
+    """
+    evaluations: dict[str, Evaluation] = {task: make(task).build(loaded.subject) for task in tasks}
+    outcomes = {task: run(loaded.params) for task, run in evaluations.items()}
+    frozen = [task for task in tasks if task in FROZEN]
+    if frozen and _UNTRAINED.value:
+        params = loaded.untrained()
+        for task in frozen:
+            outcomes[task] = with_untrained(outcomes[task], evaluations[task](params))
+    return list(outcomes.values())
+
+
+def with_untrained(trained: Outcome, untrained: Outcome) -> Outcome:
+    """Adds the figures of the encoder before training to those of after it."""
+    before = tuple(
+        dataclasses.replace(result, system="untrained")
+        for result in untrained.results
+        if result.system == "model"
+    )
+    shown = {f"{name} (untrained)": value for name, value in untrained.headline.items()}
+    return dataclasses.replace(
+        trained, results=trained.results + before, headline={**trained.headline, **shown}
+    )
+
+
+def _settings(task: str) -> Any:
+    """What to evaluate, by the flags."""
+    languages, layer = tuple(_LANGUAGES.value), _LAYER.value
+    if task in FROZEN:
+        folder = str(Path(_DATA.value) / {"bucc": "bucc2018"}.get(task, task))
+        if task == "tatoeba":
+            return Tatoeba(folder, languages, layer)
+        if task == "wordalign":
+            return WordAlignment(folder, languages, layer)
+        return Bucc(folder, layer=layer)
+    return TaskEvaluation(_DATA.value, task, _SPLIT.value, languages, length=_LENGTH.value)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Parses the flags, loads, evaluates, writes."""
+    if len(argv) > 1:
+        raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
+    mesh = meshes.make_mesh(meshes.MeshConfig())
+    with loop.sharding_rules(mesh):
+        loaded = load(_CHECKPOINT.value, _VOCABULARY.value, mesh)
+        own = [loaded.subject.task] if loaded.subject.task else ["tatoeba", "wordalign"]
+        outcomes = evaluate(loaded, _TASKS.value or own, _settings)
+    step = int(loaded.folder.name) if loaded.folder.name.isdigit() else None
+    run = loaded.folder.parent.parent
+    header = results.Header(
+        command=shlex.join(sys.argv),
+        checkpoint=str(loaded.folder),
+        step=step,
+        seed=loaded.config.loop.seed,
+    )
+    output = Path(_OUTPUT.value or run / "evaluation" / str(step))
+    path = results.write(outcomes, output, header)
+    for outcome in outcomes:
+        for name, value in outcome.headline.items():
+            print(f"{name:50} {value:.4f}")
+        for reason, count in outcome.skipped.items():
+            print(f"left out: {count} ({reason})")
+    print(f"Written: {path}")
+
+
+if __name__ == "__main__":
+    configs.run_app(main)

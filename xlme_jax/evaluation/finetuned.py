@@ -1,0 +1,272 @@
+"""A fine-tuned model on its task: predictions for official files, and the official figures.
+
+One model, fine-tuned on one language, is scored on every language that has a file: zero-shot
+transfer. A baseline that needs no model stands beside each figure: the most frequent class or tag
+of the file itself ("majority"), or answers decoded from random logits ("random").
+"""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from xlme_jax.data import labelled_rows
+from xlme_jax.data.benchmarks import Benchmark, benchmark
+from xlme_jax.data.featurize import encode
+from xlme_jax.data.labelled import Example, Features
+from xlme_jax.data.text import ReadReport
+from xlme_jax.evaluation import answers, encoding, scores
+from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
+from xlme_jax.evaluation.results import prediction_files
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskEvaluation:
+    """What to predict and how.
+
+    Attributes:
+      folder: holds a folder of official files for each benchmark; embedded ones need none.
+      task: name of the benchmark, None for what the model was fine-tuned on. Another one must have
+        the same labels: a model of "tydiqa" answers the questions of "xquad".
+      split: "validation" or "test".
+      languages: codes as in the files; empty for all that are there.
+      length: tokens of a row at most; None the encoder's. Longer texts are cut, longer sentences to
+        tag are split, longer contexts are read in windows.
+      stride: tokens that windows share.
+      limit: examples of each language at most, the first ones of its file; None for all.
+      n_best: first and last tokens of an answer that are tried in a window.
+      max_answer_length: tokens of an answer at most.
+      batch_tokens: tokens that are predicted at once.
+    """
+
+    folder: str = ""
+    task: str | None = None
+    split: str = "validation"
+    languages: tuple[str, ...] = ()
+    length: int | None = None
+    stride: int = 128
+    limit: int | None = None
+    n_best: int = 20
+    max_answer_length: int = 30
+    batch_tokens: int = encoding.BATCH_TOKENS
+
+    def __post_init__(self) -> None:
+        if self.split not in ("validation", "test"):
+            raise ValueError(
+                f"TaskEvaluation.split is {self.split!r}; allowed: 'validation', 'test'"
+            )
+        for name in ("limit", "n_best", "max_answer_length", "batch_tokens"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"TaskEvaluation.{name} is {value}, must be at least 1")
+
+    def build(self, subject: Subject) -> Evaluation:
+        """Reads and encodes the files, and returns the evaluation of some parameters.
+
+        Raises:
+          ValueError: the model was not fine-tuned, a file is missing or damaged, or none of its
+            examples has a label.
+        """
+        if subject.task is None or subject.predict is None:
+            raise ValueError(
+                "TaskEvaluation needs a fine-tuned model, and this one has no head: fine-tune it "
+                "with one of gin_configs/finetune first"
+            )
+        tuned, task = benchmark(subject.task), benchmark(self.task or subject.task)
+        if (tuned.kind, tuned.labels) != (task.kind, task.labels):
+            raise ValueError(
+                f"TaskEvaluation.task is {task.name!r}, but the model was fine-tuned on "
+                f"{tuned.name!r}, which has other labels ({', '.join(tuned.labels) or tuned.kind})"
+            )
+        report = ReadReport()
+        files = [_File(self, task, language, subject, report) for language in self._languages(task)]
+        predict = jax.jit(subject.predict)
+
+        def evaluate(params: Any) -> Outcome:
+            results: list[Result] = []
+            written: dict[str, str] = {}
+            for file in files:
+                logits = _by_row(predict, params, file.batches)
+                predictions = file.predictions(logits)
+                results += file.score(predictions, "model") + file.baseline()
+                written |= prediction_files(
+                    task.name, task.kind, self.split, file.language, predictions
+                )
+            means = _means(results)
+            return Outcome(
+                tuple(results + means),
+                {
+                    f"{task.name}/{result.metric}/{result.language}": result.value
+                    for result in results + means
+                    if result.system == "model"
+                },
+                written,
+                dict(report.skipped),
+            )
+
+        return evaluate
+
+    def _languages(self, task: Benchmark) -> Sequence[str]:
+        available = task.available(self._folder(task)).get(self.split, ())
+        return self.languages or available or task.languages  # reading says what is missing
+
+    def _folder(self, task: Benchmark) -> str:
+        if labelled_rows.is_embedded(task.name):
+            return self.folder
+        return str(labelled_rows.folder_of(self.folder, task.name))
+
+
+class _File:
+    """The examples of a language, and their rows."""
+
+    def __init__(
+        self,
+        settings: TaskEvaluation,
+        task: Benchmark,
+        language: str,
+        subject: Subject,
+        report: ReadReport,
+    ):
+        self.settings, self.task, self.language = settings, task, language
+        examples = task.read(settings._folder(task), settings.split, language, report)
+        self._rules = answers.SQUAD
+        if task.kind == "question_answering":
+            # The language of the context: in MLQA "de-en" has German contexts.
+            self._rules = answers.rules_of(task.name, language.split("-")[0])
+        gold = [_gold(example, self._rules.no_answer) for example in examples[: settings.limit]]
+        labelled = [example for example, some in zip(examples, gold) if some]
+        if not labelled:
+            raise ValueError(
+                f"{task.name}, {settings.split} in {language}: none of the {len(examples)} "
+                "examples has a label, so nothing can be scored; choose another split"
+            )
+        report.skip("no label to score against", len(gold) - len(labelled))
+        self.examples = labelled
+        length = settings.length or subject.max_length or 512
+        self.rows = encode(
+            subject.vocabulary,
+            task,
+            labelled,
+            length,
+            stride=settings.stride,
+            report=report,
+            training=False,
+        )
+        texts = [tuple(row.tokens.tolist()) for row in self.rows]
+        self.batches = encoding.batches(texts, subject.row_multiple, settings.batch_tokens)
+        self.gold = [some[0] for some in gold if some]
+
+    def predictions(self, logits: Sequence[np.ndarray]) -> Any:
+        """Predictions as `prediction_files` takes them, from the logits of each row."""
+        kind = self.task.kind
+        if kind == "classification":
+            return [self.task.labels[int(row.argmax())] for row in logits]
+        if kind == "regression":
+            return [float(row[0]) for row in logits]
+        if kind == "tagging":
+            return self._tags(logits)
+        return self._answers(logits)
+
+    def _tags(self, logits: Sequence[np.ndarray]) -> list[list[str]]:
+        tags: list[list[str]] = [[] for _ in self.examples]
+        for row, values in zip(self.rows, logits):
+            assert row.words is not None
+            first = np.flatnonzero(row.words >= 0)
+            tags[row.example] += [self.task.labels[tag] for tag in values[first].argmax(axis=-1)]
+        return tags
+
+    def _answers(self, logits: Sequence[np.ndarray]) -> dict[str, str]:
+        windows: dict[int, list[tuple[Features, np.ndarray]]] = collections.defaultdict(list)
+        for row, values in zip(self.rows, logits):
+            windows[row.example].append((row, values))
+        decoded = [
+            answers.decode(
+                windows[index],
+                example.context,  # type: ignore[union-attr]  # of a question's kind
+                n_best=self.settings.n_best,
+                max_answer_length=self.settings.max_answer_length,
+            )
+            for index, example in enumerate(self.examples)
+        ]
+        threshold = float("inf")
+        if self._rules.no_answer:
+            # As SQuAD 2.0's script: the best threshold on these very questions.
+            threshold, _ = answers.best_null_threshold(self.gold, decoded)
+        return {
+            example.id: prediction.answer(threshold)
+            for example, prediction in zip(self.examples, decoded)
+        }
+
+    def score(self, predictions: Any, system: str) -> list[Result]:
+        """Figures of predictions."""
+        kind, gold = self.task.kind, self.gold
+        if kind == "classification":
+            ids = {label: number for number, label in enumerate(self.task.labels)}
+            gold = [ids[label] for label in gold]
+            predictions = [ids[label] for label in predictions]
+        elif kind == "question_answering":
+            predictions = [predictions[example.id] for example in self.examples]
+        return [
+            Result(
+                self.task.name,
+                self.language,
+                metric,
+                scores.score(kind, metric, gold, predictions, rules=self._rules),
+                self.settings.split,
+                system=system,
+                setting="threshold of no answer tuned on this split"
+                if self._rules.no_answer
+                else "",
+            )
+            for metric in self.task.metrics
+        ]
+
+    def baseline(self) -> list[Result]:
+        """Figures that need no model."""
+        kind = self.task.kind
+        if kind == "question_answering":
+            rng = np.random.default_rng(0)
+            logits = [rng.standard_normal((len(row.tokens), 2)) for row in self.rows]
+            return self.score(self._answers(logits), "random")
+        if kind == "regression":
+            return []  # The correlation with a constant is not defined.
+        if kind == "classification":
+            most = collections.Counter(self.gold).most_common(1)[0][0]
+            return self.score([most] * len(self.gold), "majority")
+        most = collections.Counter(tag for tags in self.gold for tag in tags).most_common(1)[0][0]
+        return self.score([[most] * len(tags) for tags in self.gold], "majority")
+
+
+def _gold(example: Example, no_answer: bool) -> list[Any]:
+    """What is to be predicted, in a list; an empty list if the file does not tell."""
+    if hasattr(example, "label"):
+        return [] if example.label is None else [example.label]
+    if hasattr(example, "tags"):
+        return [list(example.tags)] if example.tags else []
+    return [[answer.text for answer in example.answers]] if example.answers or no_answer else []
+
+
+def _by_row(predict: Any, params: Any, batches: Sequence[encoding.Batch]) -> list[np.ndarray]:
+    """Logits of each row, in the order of the rows; of tokens those of padding too."""
+    found: dict[int, np.ndarray] = {}
+    for numbers, logits in encoding.run(predict, params, batches):
+        found |= zip(numbers.tolist(), logits)
+    return [found[number] for number in range(len(found))]
+
+
+def _means(results: Sequence[Result]) -> list[Result]:
+    """Means over languages of each metric and system."""
+    groups: dict[tuple[str, str], list[Result]] = collections.defaultdict(list)
+    for result in results:
+        groups[result.metric, result.system].append(result)
+    return [
+        dataclasses.replace(
+            some[0],
+            language="mean",
+            value=float(np.mean([result.value for result in some])),
+            setting=f"mean of {len(some)} languages",
+        )
+        for some in groups.values()
+    ]
