@@ -25,7 +25,7 @@ from xlme_jax.data.labelled import (
     TextExample,
 )
 from xlme_jax.data.text import ReadReport
-from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.data.vocabulary import SPACES, Vocabulary
 
 # Longer questions are cut: in XQuAD one in a thousand is.
 MAX_QUESTION_TOKENS = 64
@@ -227,12 +227,16 @@ def _questions(
             f"question of {most}) cannot share {stride}; give `stride` in [0, {room - most})"
         )
     context = ContextEncoder(vocabulary)
+    last: str | None = None
+    ids: list[int] = []
+    offsets = np.zeros((0, 2), np.int32)
     for index, example in enumerate(examples):
         assert isinstance(example, QuestionExample), example
         question = vocabulary.encode(example.question)
         report.repair("questions cut", int(len(question) > most))
         head = [vocabulary.bos_id, *question[:most], vocabulary.eos_id]
-        ids, offsets = context.encode(example.context)
+        if example.context != last:  # questions about one context stand together
+            last, (ids, offsets) = example.context, context.encode(example.context)
         size = max_length - len(head) - 1
         span = answer_tokens(example.answers[0], offsets) if example.answers else None
         for start in range(0, max(len(ids) - stride, 1), size - stride):
@@ -314,3 +318,43 @@ def answer_tokens(answer: Answer, offsets: np.ndarray) -> tuple[int, int] | None
     first = int(np.searchsorted(offsets[:, 1], answer.start, side="right"))
     last = int(np.searchsorted(offsets[:, 0], answer.start + len(answer.text), side="left")) - 1
     return (first, last) if first <= last else None
+
+
+def lost_answers(
+    examples: Sequence[QuestionExample], rows: Sequence[Features]
+) -> dict[str, tuple[str, str]]:
+    """Finds the answers whose exact characters rows cannot give back.
+
+    Args:
+      examples: with answers.
+      rows: all windows of them, as `encode` makes them.
+
+    Returns:
+      {id: (reason, the text that the labels give, "" if none)} of the examples whose first answer
+      is not the text that its labels give in some window.
+    """
+    cuts: dict[int, str] = {}
+    for row in rows:
+        if row.labels.any():
+            assert row.offsets is not None
+            begin, end = row.offsets[row.labels[0], 0], row.offsets[row.labels[1], 1]
+            cuts[row.example] = examples[row.example].context[begin:end]
+    lost = {}
+    for index, example in enumerate(examples):
+        if not example.answers:
+            continue
+        answer, cut = example.answers[0].text, cuts.get(index, "")
+        if cut == answer:
+            continue
+        if not cut:
+            reason = "no window holds all of it"
+        elif cut == answer.strip(SPACES):
+            reason = "space around it"
+        elif cut.endswith(answer):
+            reason = "begins inside a token"
+        elif cut.startswith(answer):
+            reason = "ends inside a token"
+        else:
+            reason = "begins and ends inside a token"
+        lost[example.id] = (reason, cut)
+    return lost

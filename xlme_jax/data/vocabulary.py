@@ -38,8 +38,8 @@ _MAX_SENTENCE_BYTES = 4192
 # Larger files are something else, and are not to fill memory first.
 _MAX_MODEL_BYTES = 1 << 29
 _MAX_SIZE = 10_000_000
-# What NMT-NFKC normalization makes a space of.
-_SPACES = (
+# What NMT-NFKC normalization makes a space of: the borders of words.
+SPACES = (
     "".join(c for c in map(chr, range(0x3001)) if c.isspace())
     + "\u200b\u200e\u200f\u2581\ufeff\ufffd"
 )
@@ -209,8 +209,8 @@ class Vocabulary:
         following = len(text)
         for begin, end in reversed(offsets):
             surface = text[begin:end]
-            if inner := surface.strip(_SPACES):
-                following = begin + len(surface) - len(surface.lstrip(_SPACES))
+            if inner := surface.strip(SPACES):
+                following = begin + len(surface) - len(surface.lstrip(SPACES))
             begins.append(following)
             ends.append(min(following + max(len(inner), 1), len(text)))
         return (

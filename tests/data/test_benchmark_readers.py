@@ -1,0 +1,549 @@
+"""Official files of every benchmark, in each layout that users have, and bad ones."""
+
+import json
+import re
+
+import pytest
+import tiny
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xlme_jax.data.benchmarks import BENCHMARKS, benchmark
+from xlme_jax.data.labelled import KINDS, Answer, QuestionExample, TaggedExample, TextExample
+from xlme_jax.data.official.tables import _unquoted
+from xlme_jax.data.text import DataError, ReadReport
+from xlme_jax.evaluation.scores import METRICS
+
+EVAL = tiny.REPOSITORY.parent / "shared" / "data" / "eval"
+FOLDERS = {"udpos": "pos", "panx": "ner", "rte": "glue", "wnli": "glue", "mr": "glue"}
+needs_eval = pytest.mark.skipif(not EVAL.is_dir(), reason="no ../shared/data/eval here")
+
+
+def write(folder, **files):
+    """Writes files; `__` in a name stands for a slash."""
+    for name, content in files.items():
+        write_file(folder / name.replace("__", "/"), content)
+
+
+def write_file(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def read(name, folder, split, language):
+    report = ReadReport()
+    return benchmark(name).read(folder, split, language, report), report
+
+
+def texts(examples):
+    return [(*e.texts, e.label) for e in examples]
+
+
+def squad(*questions, context="The cat sat on the mat."):
+    """SQuAD's JSON of (id, question, [(text, start), ...])."""
+    qas = [
+        {"id": i, "question": q, "answers": [{"text": t, "answer_start": s} for t, s in answers]}
+        for i, q, answers in questions
+    ]
+    return json.dumps({"data": [{"title": "", "paragraphs": [{"context": context, "qas": qas}]}]})
+
+
+# --- The registry ---
+
+
+def test_benchmarks_name_metrics_that_exist():
+    for name, found in BENCHMARKS.items():
+        assert found.name == name and found.kind in KINDS and found.languages
+        assert set(found.metrics) <= set(METRICS[found.kind])
+        assert found.gap_metric in found.metrics
+        assert bool(found.labels) == (found.kind in ("classification", "tagging"))
+        assert len(set(found.labels)) == len(found.labels)
+
+
+def test_an_unknown_benchmark_names_its_neighbours():
+    with pytest.raises(ValueError, match="'xnly'; did you mean xnli"):
+        benchmark("xnly")
+
+
+def test_an_unknown_split(tmp_path):
+    with pytest.raises(ValueError, match="train, validation, test"):
+        read("xnli", tmp_path, "dev", "en")
+
+
+def test_a_missing_folder_split_or_language_says_what_there_is(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere: no such folder.*xnli\.\{split\}\.tsv"):
+        read("xnli", tmp_path / "nowhere", "test", "en")
+    with pytest.raises(DataError, match=r"there is none \(looked for .*multinli\.train"):
+        read("xnli", tmp_path, "test", "en")
+    write(tmp_path, **{"dev-en.tsv": "a\tb\tneutral\n", "dev-de.tsv": "a\tb\tneutral\n"})
+    for split, language in (("train", "en"), ("validation", "fr")):
+        with pytest.raises(
+            DataError, match=f"'{split}', language '{language}'.*validation: de, en"
+        ):
+            read("xnli", tmp_path, split, language)
+
+
+def test_names_that_are_no_language_are_no_language(tmp_path):
+    write(
+        tmp_path, **{"dev-en.tsv": "a\tb\tneutral\n", "dev-all_of_them.tsv": "", "dev-tsv.tsv": ""}
+    )
+    assert benchmark("xnli").available(tmp_path) == {"validation": ("en",)}
+
+
+# --- Tables ---
+
+
+def test_xnli_as_xtreme_has_it(tmp_path):
+    write(
+        tmp_path,
+        **{
+            "train-en.tsv": "a\tb\tneutral\r\nc\td\tcontradictory\r\n",
+            "dev-de.tsv": 'x "y" z\t"Ja"\tentailment\n"x ""y"" z"\t"""Ja"", er"\tneutral\n',
+            "test-de.tsv": "a\tb\n",
+            "XNLI-Translated__en-de-translated.tsv": "e\tf\tcontradictory\n",
+        },
+    )
+    assert benchmark("xnli").available(tmp_path) == {
+        "train": ("de", "en"),
+        "validation": ("de",),
+        "test": ("de",),
+    }
+    assert texts(read("xnli", tmp_path, "train", "en")[0])[1] == ("c", "d", "contradiction")
+    assert texts(read("xnli", tmp_path, "train", "de")[0]) == [("e", "f", "contradiction")]
+    assert texts(read("xnli", tmp_path, "test", "de")[0]) == [("a", "b", None)]
+    assert texts(read("xnli", tmp_path, "validation", "de")[0]) == [
+        ('x "y" z', '"Ja"', "entailment"),
+        ('x "y" z', '"Ja", er', "neutral"),
+    ]
+
+
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc"))))
+def test_quoting_is_undone_for_every_text(text):
+    quoted = '"' + text.replace('"', '""') + '"' if '"' in text else text
+    assert _unquoted(quoted) == text
+
+
+def test_xnli_as_its_authors_have_it(tmp_path):
+    header = "language\tgold_label\tsentence1_binary_parse\tsentence1\tsentence2\n"
+    rows = 'de\tneutral\t\t"Ja ""so"\tb\nsw\tentailment\t\tc\td\nde\tentailment\t\te\tf\n'
+    write(tmp_path, **{"XNLI-1.0__xnli.dev.tsv": header + rows})
+    train = "premise\thypo\tlabel\na\tb\tcontradictory\n"
+    write(tmp_path, **{"XNLI-MT-1.0__multinli__multinli.train.zh.tsv": train})
+    assert set(benchmark("xnli").available(tmp_path)["validation"]) == set(
+        benchmark("xnli").languages
+    )
+    found, report = read("xnli", tmp_path, "validation", "de")
+    assert texts(found) == [('"Ja ""so"', "b", "neutral"), ("e", "f", "entailment")]
+    assert report.read == 2 and not report.skipped
+    assert texts(read("xnli", tmp_path, "train", "zh")[0]) == [("a", "b", "contradiction")]
+    with pytest.raises(DataError, match="no example of 'ur'"):
+        read("xnli", tmp_path, "validation", "ur")
+
+
+def test_pawsx_as_its_authors_have_it(tmp_path):
+    row = "id\tsentence1\tsentence2\tlabel\n1\ta\tb\t1\n"
+    write(
+        tmp_path,
+        **{
+            "x-final__en__train.tsv": row,
+            "x-final__de__translated_train.tsv": row,
+            "x-final__de__dev_2k.tsv": row,
+            "x-final__de__test_2k.tsv": row,
+        },
+    )
+    there = {"train": ("de", "en"), "validation": ("de",), "test": ("de",)}
+    for folder in (tmp_path, tmp_path / "x-final"):
+        assert benchmark("pawsx").available(folder) == there
+        assert texts(read("pawsx", folder, "train", "de")[0]) == [("a", "b", "1")]
+
+
+@pytest.mark.parametrize("place", ["dev__{}.tsv", "anli_final__dev__{}.tsv", "dev__anli.dev.tsv"])
+def test_americasnli(tmp_path, place):
+    rows = "id\tlanguage\tpremise\thypothesis\tlabel\n7\tquy\ta\tb\tneutral\n"
+    write(tmp_path, **{place.format("quy"): rows})
+    assert texts(read("americasnli", tmp_path, "validation", "quy")[0]) == [("a", "b", "neutral")]
+
+
+GLUE = {
+    "cola": ("CoLA", "gj04\t1\t\tIt ran.\n", None, ("It ran.", "1")),
+    "sst2": ("SST-2", "sentence\tlabel\ngood \t1\n", None, ("good", "1")),
+    "mrpc": (
+        "MRPC",
+        '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\ta "x\t"b\n',
+        None,
+        ('a "x', '"b', "1"),
+    ),
+    "qqp": (
+        "QQP",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n0\t1\t2\ta\tb\t0\n",
+        None,
+        ("a", "b", "0"),
+    ),
+    "stsb": (
+        "STS-B",
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+        "0\tg\tf\t2012\t1\tn\tn\ta\tb\t4.250\n",
+        None,
+        ("a", "b", 4.25),
+    ),
+    "mnli": (
+        "MNLI",
+        "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\ta\tb\tneutral\tentailment\n",
+        "dev_matched.tsv",
+        ("a", "b", "entailment"),
+    ),
+    "mnli_mismatched": (
+        "MNLI",
+        "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\ta\tb\tneutral\tentailment\n",
+        "dev_mismatched.tsv",
+        ("a", "b", "entailment"),
+    ),
+    "qnli": (
+        "QNLI",
+        "index\tquestion\tsentence\tlabel\n0\ta\tb\tnot_entailment\n",
+        None,
+        ("a", "b", "not_entailment"),
+    ),
+    "rte": (
+        "RTE",
+        "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n",
+        None,
+        ("a", "b", "entailment"),
+    ),
+    "wnli": ("WNLI", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\t1\n", None, ("a", "b", "1")),
+}
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_glue(tmp_path, name):
+    folder, content, file, expected = GLUE[name]
+    write_file(tmp_path / folder / (file or "dev.tsv"), content)
+    for place in (tmp_path, tmp_path / folder):
+        assert texts(read(name, place, "validation", "en")[0]) == [expected]
+
+
+def test_test_files_of_glue_have_no_labels(tmp_path):
+    write(tmp_path, **{"CoLA__test.tsv": "index\tsentence\n0\tIt ran.\n"})
+    assert texts(read("cola", tmp_path, "test", "en")[0]) == [("It ran.", None)]
+
+
+def test_mr_is_split_by_line(tmp_path):
+    write(tmp_path, **{"all.tsv": "".join(f"s{i}\t{int(i > 14)}\n" for i in range(30))})
+    parts = {s: read("mr", tmp_path, s, "en")[0] for s in ("train", "validation", "test")}
+    assert [e.texts[0] for e in parts["validation"]] == ["s8", "s18", "s28"]
+    assert [e.texts[0] for e in parts["test"]] == ["s9", "s19", "s29"]
+    assert len({e.texts[0] for part in parts.values() for e in part}) == 30
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("a\tb\tneutral\na\tb\tmaybe\n", r"dev-en\.tsv, line 2: label 'maybe' is none of contradi"),
+        ("premise\thypo\tlabel\na\tb\tneutral\n", "line 1: label 'label' is none of"),
+        ("a\n", "line 1: 1 columns, where there should be 3: premise, hypothesis, label"),
+        ("a\tb\tneutral\na\tneutral\n", "1 of 2 items cannot be used .1 x wrong number of columns"),
+        ("", "no example of 'en' in this file"),
+        (b"a\tb\tneutral\n\xff\tb\tneutral\n", "1 x invalid UTF-8"),
+    ],
+)
+def test_bad_tables(tmp_path, content, message):
+    write(tmp_path, **{"dev-en.tsv": content})
+    with pytest.raises(DataError, match=message):
+        read("xnli", tmp_path, "validation", "en")
+
+
+def test_a_few_bad_rows_are_counted_and_listed(tmp_path, caplog):
+    rows = ["a\tb\tneutral"] * 300
+    rows[7] = "a\tb"
+    write(tmp_path, **{"dev-en.tsv": "\n".join(rows).encode() + b"\n\xe9\tb\tneutral\n"})
+    found, report = read("xnli", tmp_path, "validation", "en")
+    assert len(found) == report.read == 299
+    assert report.skipped == {"wrong number of columns": 1, "invalid UTF-8": 1}
+    assert "dev-en.tsv, line 8: wrong number of columns" in caplog.text
+    assert "dev-en.tsv, line 301: invalid UTF-8" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (
+            "index\tsentence1\tscore\n",
+            "line 1: the header lacks sentence2; it has index, sentence1",
+        ),
+        ("sentence1\tsentence2\tscore\na\tb\thigh\n", "line 2: score 'high' is no number"),
+        ("sentence1\tsentence2\tscore\na\tb\tnan\n", "line 2: score 'nan' is no number"),
+    ],
+)
+def test_bad_headers_and_scores(tmp_path, content, message):
+    write(tmp_path, **{"dev.tsv": content})
+    with pytest.raises(DataError, match=message):
+        read("stsb", tmp_path, "validation", "en")
+
+
+# --- Tagged ---
+
+
+def test_tagged_as_xtreme_has_it(tmp_path):
+    write(
+        tmp_path,
+        **{
+            "dev-de.tsv": "\nIm\tADP\nHaus\tNOUN\n\n\nJa\tINTJ",
+            "test-de.tsv": "Im\nHaus\n\nJa\n",
+        },
+    )
+    found, report = read("udpos", tmp_path, "validation", "de")
+    assert found == [
+        TaggedExample("0", ("Im", "Haus"), ("ADP", "NOUN")),
+        TaggedExample("1", ("Ja",), ("INTJ",)),
+    ]
+    assert report.read == 2
+    assert read("udpos", tmp_path, "test", "de")[0][0] == TaggedExample("0", ("Im", "Haus"), ())
+
+
+@pytest.mark.parametrize("place", ["en__dev", "en-dev"])
+def test_panx_as_first_published(tmp_path, place):
+    write(tmp_path, **{place: "en:New\tB-LOC\nen:York\tI-LOC\nen:en:x\tO\n\n"})
+    assert read("panx", tmp_path, "validation", "en")[0] == [
+        TaggedExample("0", ("New", "York", "en:x"), ("B-LOC", "I-LOC", "O"))
+    ]
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("a\tNOUN\nb\tNOUNS\n", "line 2: label 'NOUNS' is none of ADJ, ADP"),
+        ("a\tNOUN\nb\n", "line 2: 1 columns, where there should be 2"),
+        ("a NOUN x\tNOUN\tNOUN\n", "line 1: 3 columns, where there should be 2"),
+    ],
+)
+def test_bad_tagged_files(tmp_path, content, message):
+    write(tmp_path, **{"dev-en.tsv": content})
+    with pytest.raises(DataError, match=message):
+        read("udpos", tmp_path, "validation", "en")
+
+
+def conllu(*rows):
+    """CoNLL-U lines of (id, form, tag, head)."""
+    return "".join(f"{i}\t{f}\t_\t{t}\t_\t_\t{h}\t_\t_\t_\n" for i, f, t, h in rows) + "\n"
+
+
+def test_conllu_is_read_as_xtreme_does(tmp_path):
+    # Both parts of "im" depend on the noun, so preference decides (ADP before DET); of "zeigs" the
+    # verb is nearer to the root.
+    german = conllu(
+        ("1-2", "Im", "_", "_"),
+        ("1", "In", "ADP", "3"),
+        ("2", "dem", "DET", "3"),
+        ("3", "Haus", "NOUN", "4"),
+        ("4-5", "zeigs", "_", "_"),
+        ("4", "zeig", "VERB", "0"),
+        ("5", "es", "PRON", "4"),
+        ("5.1", "zeig", "VERB", "_"),
+        ("6", "10 000", "NUM", "4"),
+    )
+    # In French PRON comes before ADP, elsewhere too, but DET after ADP: "auquel".
+    french = conllu(
+        ("1-2", "auquel", "_", "_"),
+        ("1", "à", "ADP", "3"),
+        ("2", "lequel", "PRON", "3"),
+        ("3", "va", "VERB", "0"),
+    )
+    withheld = conllu(("1", "_", "NOUN", "0"), ("2", "_", "VERB", "1"))
+    write(
+        tmp_path,
+        **{
+            "UD_German-GSD__de_gsd-ud-dev.conllu": "# text = x\n" + german + withheld,
+            "UD_German-HDT__de_hdt-ud-dev.conllu": conllu(("1", "Ja", "INTJ", "0")),
+            "UD_French-GSD__fr_gsd-ud-train.conllu": french,
+        },
+    )
+    found, report = read("udpos", tmp_path, "validation", "de")
+    assert found == [
+        TaggedExample(
+            "de_gsd-ud-dev:0", ("Im", "Haus", "zeigs", "10000"), ("ADP", "NOUN", "VERB", "NUM")
+        ),
+        TaggedExample("de_hdt-ud-dev:0", ("Ja",), ("INTJ",)),
+    ]
+    assert report.skipped == {"sentence without its words": 1}
+    found, _ = read("udpos", tmp_path, "train", "fr")
+    assert found == [TaggedExample("0", ("auquel", "va"), ("PRON", "VERB"))]
+
+
+def test_bad_conllu(tmp_path):
+    bad = conllu(("1", "a", "NOUN", "0")).replace("\t_\t_\t_\n", "\n")
+    write(tmp_path, **{"en_x-ud-dev.conllu": bad})
+    with pytest.raises(DataError, match=r"en_x-ud-dev\.conllu, line 1: no line of CoNLL-U"):
+        read("udpos", tmp_path, "validation", "en")
+    write(tmp_path, **{"en_x-ud-dev.conllu": conllu(("1", "a", "THING", "0"))})
+    with pytest.raises(DataError, match="line 1: label 'THING' is none of ADJ"):
+        read("udpos", tmp_path, "validation", "en")
+
+
+# --- Questions ---
+
+
+@pytest.mark.parametrize(
+    "name, file, split, language",
+    [
+        ("xquad", "xquad.en.json", "test", "en"),
+        ("squad", "train-v1.1.json", "train", "en"),
+        ("squad", "squad.translate.train.en-de.json", "train", "de"),
+        ("squad2", "dev-v2.0.json", "validation", "en"),
+        ("mlqa", "MLQA_V1__test__test-context-de-question-es.json", "test", "de-es"),
+        ("mlqa", "dev__dev-context-zh-question-zh.json", "validation", "zh"),
+        ("tydiqa", "tydiqa-goldp-v1.1-train__tydiqa.goldp.sw.train.json", "train", "sw"),
+        ("tydiqa", "tydiqa-goldp-v1.1-dev__tydiqa-goldp-dev-swahili.json", "validation", "sw"),
+    ],
+)
+def test_questions(tmp_path, name, file, split, language):
+    write(tmp_path, **{file: squad(("1", "Who?", [("cat", 4), ("The cat", 0)]))})
+    assert benchmark(name).available(tmp_path) == {split: (language,)}
+    found, report = read(name, tmp_path, split, language)
+    assert found == [
+        QuestionExample(
+            "1", "Who?", "The cat sat on the mat.", (Answer("cat", 4), Answer("The cat", 0))
+        )
+    ]
+    assert report.read == 1 and not report.skipped
+
+
+def test_tydiqa_tells_languages_by_ids(tmp_path):
+    both = squad(("swahili-1-0", "Who?", [("cat", 4)]), ("korean-1-0", "Where?", [("mat", 19)]))
+    write(tmp_path, **{"tydiqa-goldp-v1.1-train.json": both})
+    found, _ = read("tydiqa", tmp_path, "train", "ko")
+    assert [e.question for e in found] == ["Where?"]
+
+
+def test_bad_answers_are_counted_and_listed(tmp_path, caplog):
+    write(
+        tmp_path,
+        **{
+            "xquad.en.json": squad(
+                ("good", "Who?", [("cat", 4)]),
+                ("half", "Who?", [("dog", 4), ("cat", 4)]),
+                ("off", "Who?", [("cat", 5)]),
+                ("before", "Who?", [("mat.", -4)]),
+                ("beyond", "Who?", [("mat.", 19), ("mat.", 900)]),
+                ("none", "Who?", []),
+                ("good", "Who?", [("cat", 4)]),
+                ("good", "What?", [("cat", 4)]),
+            )
+        },
+    )
+    found, report = read("xquad", tmp_path, "test", "en")
+    assert [e.id for e in found] == ["good", "half", "beyond", "good#2"]
+    assert found[1].answers == (Answer("cat", 4),)
+    assert report.skipped == {
+        "answer not in its context": 1,
+        "answer not at its offset": 3,
+        "question without a usable answer": 2,
+        "question without an answer": 1,
+        "question given twice": 1,
+    }
+    assert report.repaired == {"ids made unique": 1}
+    assert "question off: answer not at its offset ('cat': 5, found at 4)" in caplog.text
+
+
+def test_questions_without_an_answer_are_right_in_squad2_only(tmp_path):
+    content = squad(("1", "Who?", [("cat", 4)]), ("2", "Why?", []))
+    write(tmp_path, **{"dev-v2.0.json": content, "dev-v1.1.json": content})
+    found, _ = read("squad2", tmp_path, "validation", "en")
+    assert [e.answers for e in found] == [(Answer("cat", 4),), ()]
+    found, report = read("squad", tmp_path, "validation", "en")
+    assert len(found) == 1 and report.skipped == {"question without an answer": 1}
+
+
+def test_files_without_answers_are_files_without_labels(tmp_path):
+    write(tmp_path, **{"xquad.en.json": squad(("1", "Who?", [("", 0)]), ("2", "Why?", [("", 0)]))})
+    found, report = read("xquad", tmp_path, "test", "en")
+    assert [e.answers for e in found] == [(), ()] and not report.skipped
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("[1, 2", "no JSON in UTF-8"),
+        (squad(("1", "Who?", [])).encode("utf-16"), "no JSON in UTF-8"),
+        ("[]", "not in SQuAD's form"),
+        ('{"data": [{"paragraphs": [{"qas": []}]}]}', "'context'"),
+        (squad(("1", 7, [])), r"data\[0\]\.paragraphs\[0\]\.qas\[0\]: not in SQuAD's form"),
+        (squad(("1", "Who?", [("cat", 4.5)])), "answer_start that is no whole number"),
+        (squad(("1", "Who?", [("cat", 9)])), "no example of 'en' in this file .left out: 2"),
+    ],
+)
+def test_bad_json(tmp_path, content, message):
+    write(tmp_path, **{"xquad.en.json": content})
+    with pytest.raises(DataError, match=message):
+        read("xquad", tmp_path, "test", "en")
+
+
+# --- Embedded ---
+
+
+@pytest.mark.parametrize("name", [name for name in BENCHMARKS if name.startswith("cldr_")])
+def test_embedded_benchmarks(name):
+    found = benchmark(name)
+    assert found.available("anywhere") == dict.fromkeys(
+        ("train", "validation", "test"), ("en", "ru", "el")
+    )
+    english, report = read(name, "", "validation", "en")
+    assert english == read(name, "", "validation", "en")[0] and report.read == len(english) == 300
+    greek, _ = read(name, "", "validation", "el")
+    assert len(greek) == 300 and greek != english
+    with pytest.raises(DataError, match="no language 'de'; there are en, ru, el"):
+        read(name, "", "test", "de")
+    for example in english + greek:
+        if isinstance(example, QuestionExample):
+            (answer,) = example.answers
+            assert example.context.startswith(answer.text, answer.start) and answer.text
+        elif isinstance(example, TaggedExample):
+            assert set(example.tags) <= set(found.labels)
+            assert len(example.tags) == len(example.words)
+        else:
+            assert example.label in found.labels
+
+
+def test_embedded_labels_say_the_same_in_every_language():
+    sides = [read("cldr_classification", "", "test", language)[0] for language in ("en", "el")]
+    assert [e.label for e in sides[0]] == [e.label for e in sides[1]]
+    for example in sides[0]:
+        assert isinstance(example, TextExample)
+        first, second = (set(re.split(", and | and |, ", text)) for text in example.texts)
+        assert (first == second) == (example.label == "same")
+        assert bool(first & second) == (example.label == "same")
+
+
+# --- Real files ---
+
+
+@needs_eval
+def test_every_set_of_the_folder_can_be_read():
+    seen = 0
+    for name, found in BENCHMARKS.items():
+        folder = EVAL / FOLDERS.get(name, name)
+        if not folder.is_dir():
+            continue
+        for split, languages in found.available(folder).items():
+            language = languages[0]
+            examples, report = read(name, folder, split, language)
+            assert report.read == len(examples) > 0 and not report.skipped, (name, split, language)
+            assert len({e.id for e in examples}) == len(examples)
+            seen += 1
+    assert seen >= 10
+
+
+@needs_eval
+def test_counts_are_those_of_the_distribution():
+    for name, split, language, count in (
+        ("xnli", "validation", "de", 2_490),
+        ("xnli", "test", "en", 5_010),
+        ("pawsx", "validation", "fr", 2_000),
+        ("xquad", "test", "zh", 1_190),
+        ("tydiqa", "train", "sw", 2_755),
+        ("americasnli", "validation", "oto", 222),
+        ("panx", "validation", "sw", 1_000),
+        ("rte", "test", "en", 1_384),
+    ):
+        assert len(read(name, EVAL / FOLDERS.get(name, name), split, language)[0]) == count
+    found, _ = read("pawsx", EVAL / "pawsx", "validation", "fr")
+    assert not any('""' in text for example in found for text in example.texts)

@@ -1,0 +1,314 @@
+"""Tatoeba, BUCC and gold word alignments: layouts, and files that do not fit each other."""
+
+import pytest
+import tiny
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xlme_jax.data.parallel_sets import (
+    TATOEBA_14,
+    TATOEBA_36,
+    TATOEBA_CODES,
+    alignment_sets,
+    bucc_languages,
+    read_alignments,
+    read_bucc,
+    read_tatoeba,
+    tatoeba_languages,
+)
+from xlme_jax.data.text import DataError, ReadReport
+
+EVAL = tiny.REPOSITORY.parent / "shared" / "data" / "eval"
+needs_eval = pytest.mark.skipif(not EVAL.is_dir(), reason="no ../shared/data/eval here")
+
+
+def write(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        data = content if isinstance(content, bytes) else content.encode()
+        (folder / name).write_bytes(data)
+    return folder
+
+
+# --- Tatoeba ---
+
+
+def tatoeba(folder, code, sources, targets):
+    return write(
+        folder, **{f"tatoeba.{code}-eng.{code}": sources, f"tatoeba.{code}-eng.eng": targets}
+    )
+
+
+def test_lists_of_languages():
+    assert len(TATOEBA_36) == len(set(TATOEBA_36)) == 36 and set(TATOEBA_CODES) == set(TATOEBA_36)
+    assert len(set(TATOEBA_14)) == 14 and set(TATOEBA_14) < set(TATOEBA_36)
+
+
+def test_tatoeba(tmp_path):
+    tatoeba(tmp_path, "deu", "Ja.\nNein. \n\nEnde", "Yes.\n No.\nEmpty.\nEnd")
+    tatoeba(tmp_path, "epo", "Jes.\n", "Yes.\n")
+    assert tatoeba_languages(tmp_path) == ("de", "epo")
+    report = ReadReport()
+    found = read_tatoeba(tmp_path, "de", report)
+    assert found.languages == ("de", "en")
+    assert found.sources == ("Ja.", "Nein.", "Ende") and found.targets == ("Yes.", "No.", "End")
+    assert report.read == 3 and report.skipped == {"empty side": 1}
+    assert read_tatoeba(tmp_path, "deu", ReadReport()).sources == found.sources
+    assert read_tatoeba(tmp_path, "epo", ReadReport()).sources == ("Jes.",)
+
+
+def test_bad_tatoeba(tmp_path):
+    tatoeba(tmp_path, "deu", "Ja.\nNein.\n", "Yes.\n")
+    with pytest.raises(DataError, match=r"deu-eng.deu has 2 lines, .*deu-eng.eng has 1"):
+        read_tatoeba(tmp_path, "de", ReadReport())
+    with pytest.raises(DataError, match=r"no tatoeba.fra-eng.fra .* for 'fr'; there are de"):
+        read_tatoeba(tmp_path, "fr", ReadReport())
+    tatoeba(tmp_path, "ell", b"\xff\n", "Yes.\n")
+    report = ReadReport()
+    with pytest.raises(DataError, match="no pair of lines that can be used"):
+        read_tatoeba(tmp_path, "el", report)
+    assert report.skipped == {"invalid UTF-8": 1}
+
+
+def test_the_sorted_copy_of_xtreme_is_refused(tmp_path):
+    write(tmp_path, **{"de-en.de": "Nein.\nJa.\n", "de-en.en": "No.\nYes.\n"})
+    with pytest.raises(DataError, match="sorted.*give LASER's files"):
+        read_tatoeba(tmp_path, "de", ReadReport())
+
+
+# --- BUCC ---
+
+
+@pytest.mark.parametrize(
+    "name, split", [("dev", "validation"), ("sample", "validation"), ("training", "test")]
+)
+def test_bucc(tmp_path, name, split):
+    write(
+        tmp_path,
+        **{
+            f"de-en.{name}.de": "de-1\tJa.\nde-2\tNein.\nde-2\tDoch.\n" + "de-x\tx\n" * 1,
+            f"de-en.{name}.en": "en-1\tNo.\nen-2\tYes.\n",
+            f"de-en.{name}.gold": "de-1\ten-2\nde-2\ten-1\n",
+        },
+    )
+    report = ReadReport()
+    with pytest.raises(DataError, match="1 of 4 items cannot be used .1 x id of another sentence"):
+        read_bucc(tmp_path, "de", split, report)
+    write(tmp_path, **{f"de-en.{name}.de": "de-1\tJa.\nde-2\tNein.\n"})
+    assert bucc_languages(tmp_path, split) == ("de",)
+    found = read_bucc(tmp_path, "de", split, ReadReport())
+    assert found.sources == ("Ja.", "Nein.") and found.target_ids == ("en-1", "en-2")
+    assert found.gold == {(0, 1), (1, 0)}
+    (tmp_path / f"de-en.{name}.gold").unlink()
+    assert read_bucc(tmp_path, "de", split, ReadReport()).gold is None
+
+
+def test_the_test_set_is_the_labelled_one(tmp_path):
+    for name in ("training", "test"):
+        write(
+            tmp_path,
+            **{f"fr-en.{name}.fr": f"fr-1\t{name}\n", f"fr-en.{name}.en": "en-1\tx\n"},
+        )
+    assert read_bucc(tmp_path, "fr", "test", ReadReport()).sources == ("training",)
+
+
+@pytest.mark.parametrize(
+    "gold, message",
+    [
+        ("de-1\ten-9\n", "1 of 1 items cannot be used .1 x gold names no sentence"),
+        ("en-1\tde-1\n", "line 1: en-1 is a target and de-1 a source"),
+    ],
+)
+def test_bad_bucc(tmp_path, gold, message):
+    write(tmp_path, **{"de-en.dev.de": "de-1\tJa.\n", "de-en.dev.en": "en-1\tYes.\n"})
+    write(tmp_path, **{"de-en.dev.gold": gold})
+    with pytest.raises(DataError, match=message):
+        read_bucc(tmp_path, "de", "validation", ReadReport())
+    with pytest.raises(DataError, match=r"no ru-en.dev.ru for 'ru', validation; there are de"):
+        read_bucc(tmp_path, "ru", "validation", ReadReport())
+    with pytest.raises(ValueError, match="choose of validation, test"):
+        read_bucc(tmp_path, "de", "train", ReadReport())
+
+
+# --- Word alignments ---
+
+
+def inline(folder, sources, targets, gold):
+    return write(folder / "en-de_x", **{"src.txt": sources, "tgt.txt": targets, "gold.txt": gold})
+
+
+def listed(folder, sources, targets, gold, name="alignv2.txt"):
+    return write(folder / "en-de", **{"test.en": sources, "test.de": targets, name: gold})
+
+
+def read(folder, index_base=None):
+    report = ReadReport()
+    return read_alignments(folder, report, index_base), report
+
+
+def test_inline_links(tmp_path):
+    folder = inline(tmp_path, "a b c\nd\n", "x y\nz\n", "0-0 2p1\n0-0\n")
+    found, report = read(folder)
+    assert found.name == "en-de_x" and found.languages == ("en", "de") and found.index_base == 0
+    assert found.sources == (("a", "b", "c"), ("d",)) and found.targets == (("x", "y"), ("z",))
+    assert found.sure == ({(0, 0)}, {(0, 0)})
+    assert found.possible == ({(0, 0), (2, 1)}, {(0, 0)})
+    assert report.read == 2 and alignment_sets(tmp_path) == ("en-de_x",)
+
+
+def test_inline_links_counted_from_1(tmp_path):
+    found, _ = read(inline(tmp_path, "a b c\nd\n", "x y\nz\n", "1-1 3p2\n1-1\n"))
+    assert found.index_base == 1
+    assert found.sure == ({(0, 0)}, {(0, 0)}) and found.possible[0] == {(0, 0), (2, 1)}
+
+
+def test_listed_links(tmp_path):
+    gold = "0026 1 1 S\n0026 3 2 P\n0026 3 2 P 0.5\n0031 1 1 S\n"
+    found, _ = read(listed(tmp_path, "a b c\nd\n", "x y\nz\n", gold))
+    assert found.index_base == 1
+    assert found.sure == ({(0, 0)}, {(0, 0)}) and found.possible[0] == {(0, 0), (2, 1)}
+
+
+def test_listed_links_counted_from_0_without_marks(tmp_path):
+    gold = "1 0 0\n1 2 1\n2 0 0\n"
+    found, _ = read(listed(tmp_path, "a b c\nd\n", "x y\nz\n", gold, "align.txt"))
+    assert found.index_base == 0 and found.sure == found.possible
+    assert found.sure == ({(0, 0), (2, 1)}, {(0, 0)})
+
+
+def test_sentences_without_links_keep_their_place(tmp_path):
+    found, _ = read(listed(tmp_path, "a\nb\nc d\n", "x\ny\nz z\n", "1 1 1 S\n3 2 2 S\n"))
+    assert found.sure == ({(0, 0)}, set(), {(1, 1)})
+
+
+def test_alignv2_comes_before_align(tmp_path):
+    listed(tmp_path, "a b\n", "x y\n", "1 1 1 S\n", "align.txt")
+    found, _ = read(listed(tmp_path, "a b\n", "x y\n", "1 1 1 S\n1 2 2 P\n"))
+    assert found.possible == ({(0, 0), (1, 1)},)
+
+
+def test_a_link_outside_its_sentence_is_counted_and_listed(tmp_path, caplog):
+    sources, targets = "a b\n" * 60, "x y\n" * 60
+    gold = "".join(f"{n} 1 1 S\n{n} 2 2 S\n" for n in range(1, 61)) + "7 2 3 S\n"
+    found, report = read(listed(tmp_path, sources, targets, gold))
+    assert found.index_base == 1 and report.skipped == {"link outside its sentence": 1}
+    assert "alignv2.txt, line 121: link outside its sentence (2-3 in (2, 2) words" in caplog.text
+    assert all(links == {(0, 0), (1, 1)} for links in found.sure)
+
+
+def test_the_base_given_is_checked(tmp_path):
+    folder = inline(tmp_path, "a b c\n" * 9, "x y z\n" * 9, "1-1 2-2\n" * 9)
+    assert read(folder, 0)[0].sure[0] == {(1, 1), (2, 2)}
+    assert read(folder, 1)[0].sure[0] == {(0, 0), (1, 1)}
+    inline(tmp_path, "a b c\n" * 9, "x y z\n" * 9, "0-0 2-2\n" * 9)
+    with pytest.raises(DataError, match="from 1, 9 of 18 links .* 0-0 in line 1 .3 and 3 words"):
+        read(folder, 1)
+    with pytest.raises(ValueError, match="give 0, 1 or None"):
+        read(folder, 2)
+
+
+def test_without_evidence_the_usual_base_is_said(tmp_path, caplog):
+    folder = inline(tmp_path, "a b c\n", "x y z\n", "1-1\n")
+    assert read(folder)[0].sure == ({(1, 1)},)
+    assert "nothing tells what words are counted from; took 0" in caplog.text
+    assert read(listed(tmp_path, "a b c\n", "x y z\n", "1 1 1 S\n"))[0].sure == ({(0, 0)},)
+
+
+def test_contradictory_evidence(tmp_path):
+    folder = inline(tmp_path, "a b\n" * 4, "x y\n" * 4, "0-0 2-2\n" * 4)
+    with pytest.raises(DataError, match="from 0, 4 of 8 links .*; counted from 1, 4 of 8 .*give i"):
+        read(folder)
+
+
+def test_swapped_sides(tmp_path):
+    folder = inline(tmp_path, "a b\n" * 4, "x y z w v\n" * 4, "0-0 4-1\n" * 4)
+    with pytest.raises(DataError, match="target and source seem swapped"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    "sources, targets, gold, message",
+    [
+        ("a\nb\n", "x\n", "0-0\n0-0\n", r"src.txt has 2 lines, .*tgt.txt has 1"),
+        ("a\nb\n", "x\ny\n", "0-0\n", r"gold.txt has 1 lines for 2 pairs"),
+        ("a\n", "x\n", "0-0 0:0\n", r"gold.txt, line 1: '0:0' is no link"),
+        ("a\n", "x\n", "zero\n", r"gold.txt, line 1: 'zero' is no link"),
+        ("a\n", "x\n", "1 1 1 M\n", r"line 1: '1 1 1 M' is no link"),
+        ("a\n", "x\n", "7 1 1 S\n9 1 1 S\n", "links 2 sentences .* the texts have 1 lines"),
+        ("a\n", "x\n", "\n", "no links in this file|links 0 sentences"),
+        (b"\xff\n", "x\n", "0-0\n", "src.txt, line 1: invalid UTF-8"),
+    ],
+)
+def test_bad_alignments(tmp_path, sources, targets, gold, message):
+    with pytest.raises(DataError, match=message):
+        read(inline(tmp_path, sources, targets, gold))
+
+
+def test_a_folder_without_alignments(tmp_path):
+    write(tmp_path / "en-de", **{"test.en": "a\n"})
+    write(tmp_path / "notes", **{"src.txt": "", "tgt.txt": "", "gold.txt": ""})
+    assert alignment_sets(tmp_path) == ()
+    with pytest.raises(DataError, match="no word alignments: needs src.txt"):
+        read(tmp_path / "en-de")
+
+
+pairs = st.lists(
+    st.tuples(st.integers(2, 6), st.integers(2, 6)).flatmap(
+        lambda size: st.tuples(
+            st.just(size),
+            st.sets(
+                st.tuples(st.integers(0, size[0] - 1), st.integers(0, size[1] - 1)), max_size=5
+            ),
+        )
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(pairs, st.integers(0, 1), st.booleans())
+def test_any_links_come_back(tmp_path_factory, corpus, base, in_line):
+    # The two corners prove the base.
+    gold = [links | {(0, 0), (s - 1, t - 1)} for (s, t), links in corpus]
+    sources = "".join("a " * s + "\n" for (s, _), _ in corpus)
+    targets = "".join("x " * t + "\n" for (_, t), _ in corpus)
+    folder = tmp_path_factory.mktemp("links")
+    if in_line:
+        lines = [" ".join(f"{i + base}-{j + base}" for i, j in links) for links in gold]
+        inline(folder, sources, targets, "\n".join(lines) + "\n")
+        found, report = read(folder / "en-de_x")
+    else:
+        lines = [
+            f"{40 + 3 * n} {i + base} {j + base} S" for n, ls in enumerate(gold) for i, j in ls
+        ]
+        listed(folder, sources, targets, "\n".join(lines))
+        found, report = read(folder / "en-de")
+    assert found.index_base == base and not report.skipped
+    assert found.sure == found.possible == tuple(gold)
+
+
+# --- Real files ---
+
+
+@needs_eval
+def test_real_tatoeba_and_bucc():
+    assert len(read_tatoeba(EVAL / "tatoeba", "de", ReadReport()).sources) == 1_000
+    found = read_bucc(EVAL / "bucc2018", "zh", "validation", ReadReport())
+    assert (len(found.sources), len(found.targets)) == (8_624, 13_589)
+    assert found.gold is not None and len(found.gold) == 257
+
+
+@needs_eval
+def test_real_alignments():
+    found, report = read(EVAL / "wordalign" / "en-fr")
+    assert (len(found.sources), found.index_base) == (447, 1)
+    assert sum(map(len, found.sure)) == 4_038 and sum(map(len, found.possible)) == 17_438
+    assert not report.skipped
+    found, report = read(EVAL / "wordalign" / "en-hi")
+    assert (len(found.sources), found.index_base) == (90, 1)
+    assert sum(map(len, found.sure)) == 1_408
+    assert report.skipped == {"link outside its sentence": 1}
+    for name in alignment_sets(EVAL / "wordalign"):
+        if name.endswith("_xlwa_dev"):
+            found, report = read(EVAL / "wordalign" / name)
+            assert found.index_base == 0 and not report.skipped
