@@ -30,6 +30,7 @@ from xlme_jax.config_values import MAX_SHOWN, ConfigError, convert, shown, type_
 from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.pipeline import Stream
 from xlme_jax.data.preparation import CldrCorpus, PrepareConfig
+from xlme_jax.data.prepared_format import VOCABULARY_FILE
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
 from xlme_jax.evaluation.finetuned import TaskEvaluation
@@ -38,6 +39,7 @@ from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.finetune import FineTuneConfig
 from xlme_jax.objectives.xlme import MaskingConfig, XLMConfig, XLMEConfig
+from xlme_jax.sweeping import SweepConfig
 from xlme_jax.train_config import TrainConfig
 from xlme_jax.training.checkpoints import read_config
 from xlme_jax.training.loop import LoopConfig
@@ -73,6 +75,7 @@ CONFIGURABLES: dict[str, type] = {
     "Bucc": Bucc,
     "TaskEvaluation": TaskEvaluation,
     "Prepare": PrepareConfig,
+    "Sweep": SweepConfig,
     "CldrCorpus": CldrCorpus,
     "Cldr": CldrConfig,
 }
@@ -161,12 +164,16 @@ def _pretrained() -> str:
     """Bindings that make FineTune.pretrained what INIT_FROM was trained with; empty if it is bound.
 
     A fine-tuning configuration need not know the encoder: it is read from the checkpoint, and
-    stands in the operative configuration from then on, which can be run again as it is.
+    stands in the operative configuration from then on, which can be run again as it is. So is the
+    vocabulary, if the configuration says nothing else.
     """
     tuning = gin.config._CONFIG.get(("", "xlme_jax.FineTune"), {})
     if not tuning or "pretrained" in tuning:
         return ""
-    source = gin.config._CONFIG.get(("INIT_FROM", _MACRO), {}).get("value")
+    source, vocabulary = (
+        gin.config._CONFIG.get((name, _MACRO), {}).get("value")
+        for name in ("INIT_FROM", "VOCABULARY")
+    )
     if not isinstance(source, str):
         raise ConfigError(
             "FineTune needs an encoder to start from: give the MODEL_DIR of its pre-training, "
@@ -174,9 +181,11 @@ def _pretrained() -> str:
         )
     run = load_text(read_config(Path(source)), "Train", f"INIT_FROM = {source!r}")
     objective = getattr(run.objective, "pretrained", run.objective)
-    return f"FineTune.pretrained = @pretrained/{_name_of(objective)}()\n" + "\n".join(
-        _bindings(objective, "pretrained")
-    )
+    lines = [f"FineTune.pretrained = @pretrained/{_name_of(objective)}()"]
+    lines += _bindings(objective, "pretrained")
+    if vocabulary is None:
+        lines.append(f"VOCABULARY = {str(Path(run.data_dir) / VOCABULARY_FILE)!r}")
+    return "\n".join(lines)
 
 
 def _name_of(config: Any) -> str:
