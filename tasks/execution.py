@@ -234,7 +234,7 @@ def field_names(kind: str) -> tuple[str, ...]:
 
 def read_report(task: seqio.Task, split: str, shard: int) -> ReadReport:
     """Returns what reading a source shard skipped; foreign sources do not say."""
-    if not isinstance(task.source, sources.TextSource):
+    if not isinstance(task.source, sources.TextSource | labelled_tfds.TfdsLabelledSource):
         return ReadReport()
     return task.source.reports.pop((split, task.source.list_shards(split)[shard]), ReadReport())
 

@@ -127,13 +127,16 @@ def register_found(
     """Registers the embedded benchmarks and, of a folder if one is given, those it has."""
     registered = []
     for name in BENCHMARKS:
-        if not labelled_rows.is_embedded(name):
-            try:
-                labelled_rows.folder_of(directory or "", name)
-            except DataError:
-                continue
-        registered += register(name, directory, vocabulary)
+        if labelled_rows.is_embedded(name) or (directory and _has_files(directory, name)):
+            registered += register(name, directory, vocabulary)
     return registered
+
+
+def _has_files(directory: str | os.PathLike[str], name: str) -> bool:
+    try:
+        return bool(benchmark(name).available(labelled_rows.folder_of(directory, name)))
+    except DataError:
+        return False
 
 
 def add_tasks(

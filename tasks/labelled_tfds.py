@@ -27,6 +27,7 @@ from xlme_jax.data.labelled import (
     TaggedExample,
     TextExample,
 )
+from xlme_jax.data.text import ReadReport
 
 PREFIX = "tfds_"
 # Tags that stand for words without one.
@@ -84,6 +85,11 @@ def _glue(name: str) -> Subsets:
     return _each(f"glue/{name}:2.0.0", "en", **_ALL)
 
 
+def _mnli(which: str) -> Subsets:
+    splits = {"validation": f"validation_{which}", "test": f"test_{which}"}
+    return _each("glue/mnli:2.0.0", "en", train="train", **splits)
+
+
 SUBSETS: dict[str, Subsets] = {
     "xnli": {
         ("train", "en"): Subset("multi_nli:1.1.0", "train"),
@@ -112,13 +118,8 @@ SUBSETS: dict[str, Subsets] = {
     },
     "squad": _each("squad/v1.1:3.0.0", "en", train="train", validation="validation"),
     "squad2": _each("squad/v2.0:3.0.0", "en", train="train", validation="validation"),
-    "mnli": _each(
-        "glue/mnli:2.0.0",
-        "en",
-        train="train",
-        validation="validation_matched",
-        test="test_matched",
-    ),
+    "mnli": _mnli("matched"),
+    "mnli_mismatched": _mnli("mismatched"),
     **{
         name: _glue(name) for name in ("cola", "sst2", "mrpc", "qqp", "stsb", "qnli", "rte", "wnli")
     },
@@ -173,6 +174,7 @@ class TfdsLabelledSource(seqio.DataSource):
     Attributes:
       benchmark: Name of the benchmark.
       languages: The language of the training data.
+      reports: As of `sources.TextSource`.
     """
 
     def __init__(
@@ -185,6 +187,7 @@ class TfdsLabelledSource(seqio.DataSource):
         super().__init__(splits=subsets.keys())
         self._chosen, self._subsets = chosen, dict(subsets)
         self.benchmark, self.languages = chosen.name, tuple(languages)
+        self.reports: dict[tuple[str, str], ReadReport] = {}
 
     def __repr__(self) -> str:
         return f"TfdsLabelledSource({self.benchmark}, {self._subsets}, {self._chosen.labels})"
@@ -228,10 +231,16 @@ class TfdsLabelledSource(seqio.DataSource):
         names = label_names(loader.info.features, self._chosen)
 
         def examples() -> Iterator[dict[str, str]]:
+            report = ReadReport()
             for number, fields in enumerate(dataset.as_numpy_iterator()):
-                example = convert(self._chosen, fields, names, language, f"{split}-{number}")
-                if example.id.startswith(subset.id_prefix):
+                identity = _text(fields["id"]) if "id" in fields else f"{split}-{number}"
+                if not identity.startswith(subset.id_prefix):
+                    continue
+                example = convert(self._chosen, fields, names, language, identity, report)
+                if example is not None:
                     yield {labelled.FIELD: labelled_rows.to_text(example)}
+            if shard_info is not None:
+                self.reports[split, self.list_shards(split)[shard_info.index]] = report
 
         signature = {labelled.FIELD: tf.TensorSpec([], tf.string)}
         return tf.data.Dataset.from_generator(examples, output_signature=signature)
@@ -261,30 +270,24 @@ def convert(
     names: Sequence[str],
     language: str,
     identity: str,
-) -> Example:
-    """An example of TFDS as one of ours.
+    report: ReadReport,
+) -> Example | None:
+    """An example of TFDS as one of ours; None for a question without an answer in its context.
 
     Args:
       chosen: The benchmark.
       fields: Of the example, as NumPy.
       names: The benchmark's names of TFDS's label ids.
       language: The language wanted, where an example has several.
-      identity: The example's id, if it has none of its own.
+      identity: The example's id.
+      report: Told what was left out.
     """
     if chosen.kind == "question_answering":
-        answers = fields["answers"]
-        return QuestionExample(
-            _text(fields["id"]),
-            _text(fields["question"]),
-            _text(fields["context"]),
-            tuple(
-                Answer(_text(text), int(start))
-                for text, start in zip(answers["text"], answers["answer_start"])
-            ),
-        )
+        return _question(fields, identity, report)
     if chosen.kind == "tagging":
         tags = [names[tag] for tag in fields["upos" if "upos" in fields else "tags"]]
-        kept = [(_text(w), tag) for w, tag in zip(fields["tokens"], tags) if tag != _NO_TAG]
+        tagged = zip(map(_text, fields["tokens"]), tags, strict=True)
+        kept = [(word, tag) for word, tag in tagged if tag != _NO_TAG]
         return TaggedExample(identity, tuple(w for w, _ in kept), tuple(tag for _, tag in kept))
     used = next(some for some in _TEXT_FIELDS if all(name in fields for name in some))
     texts = tuple(_in_language(fields[name], language) for name in used)
@@ -292,6 +295,23 @@ def convert(
     if label < 0:  # that of test sets
         return TextExample(identity, texts, None)
     return TextExample(identity, texts, names[label] if names else float(label))
+
+
+def _question(
+    fields: Mapping[str, Any], identity: str, report: ReadReport
+) -> QuestionExample | None:
+    context = _text(fields["context"])
+    given = list(zip(map(_text, fields["answers"]["text"]), fields["answers"]["answer_start"]))
+    answers = [
+        Answer(text, int(start))
+        for text, start in given
+        if text.strip() and start >= 0 and context.startswith(text, int(start))
+    ]
+    report.skip("answer not in its context at its offset", len(given) - len(answers))
+    if given and not answers:
+        report.skip("question without a usable answer")
+        return None
+    return QuestionExample(identity, _text(fields["question"]), context, tuple(answers))
 
 
 def _in_language(value: Any, language: str) -> str:

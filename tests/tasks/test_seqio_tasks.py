@@ -132,7 +132,8 @@ def test_importing_tasks_reads_no_text(raw, tmp_path):
     # Files that cannot be read: a directory listing is all that importing may need.
     (tmp_path / "en.txt.xz").write_bytes(b"no xz file")
     code = (
-        "import seqio, tasks; print(sorted(seqio.MixtureRegistry.names()), "
+        "import seqio, tasks; print(sorted(n for n in seqio.MixtureRegistry.names() "
+        "if 'translate_train' not in n), "
         "[t.name for t in seqio.get_mixture_or_task('cc100').tasks], "
         "'babel' in __import__('sys').modules)"
     )

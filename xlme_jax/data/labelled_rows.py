@@ -41,6 +41,7 @@ _GLUE = {
     "qqp": "QQP",
     "stsb": "STS-B",
     "mnli": "MNLI",
+    "mnli_mismatched": "MNLI",
     "qnli": "QNLI",
     "rte": "RTE",
     "wnli": "WNLI",
@@ -52,7 +53,7 @@ _FOLDERS = {
     "panx": ("ner", "wikiann"),
     "mlqa": ("MLQA_V1",),
     "squad2": ("squad",),
-    **{name: (f"glue/{folder}", folder, f"glue/{name}") for name, folder in _GLUE.items()},
+    **{name: (folder, f"glue/{folder}") for name, folder in _GLUE.items()},
 }
 
 
