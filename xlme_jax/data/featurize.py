@@ -7,7 +7,6 @@ only texts to classify are cut.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -289,16 +288,33 @@ class ContextEncoder:
         space, text = piece[: piece.startswith("▁")], piece.removeprefix("▁")
         if len(text) < 2 or not any(map(_is_punctuation, text)) or text.startswith("<0x"):
             return (token,), (len(text),)
-        runs = re.findall(r"\w+|\W", text)
-        lengths = [len(run) for run in runs]
-        if space and self._vocabulary.piece_to_id(space + runs[0]) != self._vocabulary.unk_id:
-            runs[0] = space + runs[0]
-        elif space:
-            runs, lengths = [space, *runs], [0, *lengths]
-        parts = tuple(map(self._vocabulary.piece_to_id, runs))
+        runs: list[str] = []
+        for i, character in enumerate(text):
+            if i == 0 or _is_punctuation(character) or _is_punctuation(text[i - 1]):
+                runs.append(character)
+            else:
+                runs[-1] += character
+        pieces = [space + runs[0], *runs[1:]]
+        if self._is_unknown(pieces[0]):
+            pieces = [space, *runs] if space else runs
+        spelled = [part for piece in pieces for part in self._spelled(piece)]
+        parts = tuple(map(self._vocabulary.piece_to_id, spelled))
         if self._vocabulary.unk_id in parts:
             return (token,), (len(text),)
-        return parts, tuple(lengths)
+        return parts, tuple(len(part.replace("▁", "")) for part in spelled)
+
+    def _spelled(self, piece: str) -> list[str]:
+        """Returns the piece, or else the longest pieces that spell it, from its beginning."""
+        spelled = []
+        while self._is_unknown(piece) and len(piece) > 1:
+            ends = range(len(piece) - 1, 0, -1)
+            end = next((end for end in ends if not self._is_unknown(piece[:end])), 1)
+            spelled.append(piece[:end])
+            piece = piece[end:]
+        return [*spelled, piece]
+
+    def _is_unknown(self, piece: str) -> bool:
+        return self._vocabulary.piece_to_id(piece) == self._vocabulary.unk_id
 
 
 def _is_punctuation(character: str) -> bool:
