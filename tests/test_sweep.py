@@ -182,6 +182,9 @@ def test_a_last_line_alone_or_a_checkpoint_alone_is_no_end(tmp_path):
     folder = tmp_path / "X=1" / "seed_0"
     assert sweeping.is_finished(folder, 2)
     assert not sweeping.is_finished(folder, 3)
+    assert not sweeping.is_finished(folder, None)  # How many steps there are is not known.
+    (folder / "report.html").touch()
+    assert sweeping.is_finished(folder, None)
     metrics = (folder / "metrics.jsonl").read_text()
     (folder / "metrics.jsonl").write_text(metrics.splitlines(True)[0])
     assert not sweeping.is_finished(folder, 2)
@@ -190,6 +193,7 @@ def test_a_last_line_alone_or_a_checkpoint_alone_is_no_end(tmp_path):
     (folder / "metrics.jsonl").write_text(metrics)
     (folder / "checkpoints" / "2" / "files.json").unlink()
     assert not sweeping.is_finished(folder, 2)
+    assert not sweeping.is_finished(folder, None)
 
 
 def test_a_failed_run_is_named_and_the_others_go_on(tmp_path, caplog):
@@ -315,10 +319,18 @@ def _command(output, data_dir, *more):
     ]
 
 
-def test_a_wrong_name_in_the_grid_is_said_before_anything_runs(tmp_path, tiny_data):
-    process = tiny.start([*_command(tmp_path / "s", tiny_data), "--grid=Optimizer.lr=1"])
+def test_a_wrong_grid_is_said_before_anything_runs_and_flags_override_files(tmp_path, tiny_data):
+    (tmp_path / "grid.gin").write_text(
+        "Sweep.grid = (('Optimizer.learning_rate', (1e-3, 2e-3)), ('MODEL_DIR', (1,)))"
+    )
+    command = _command(tmp_path / "s", tiny_data, f"--gin_file={tmp_path / 'grid.gin'}")
+    command = [flag for flag in command if not flag.startswith("--grid")]
+    process = tiny.start(command)
     output, _ = process.communicate(timeout=commands.HANG)
-    assert process.returncode == 1 and "Optimizer" in output and "'lr'" in output
+    assert process.returncode == 1 and "MODEL_DIR is set by the sweep itself" in output
+    process = tiny.start([*command, "--grid=Optimizer.learning_rat=5"])
+    output, _ = process.communicate(timeout=commands.HANG)
+    assert "MODEL_DIR is set" not in output and "Did you mean learning_rate?" in output
     assert not list(tmp_path.glob("s/*/seed_0"))
 
 

@@ -78,8 +78,13 @@ def write(named: Sequence[tuple[str, Results]], output: Path, command: str = "")
 
     Returns:
       The path of report.html.
+
+    Raises:
+      ResultsError: a figure would count twice.
     """
     ours = tables.entries(named)
+    for entry in ours:
+        results.aggregate(entry.runs)  # Nothing counts twice.
     sheets = tables.sheets(ours)
     details = tables.details(ours)
     drawn = [*_layer_pictures(ours), *_flops_pictures(ours), *_matrix_pictures(named)]
@@ -362,7 +367,7 @@ def load(sources: Sequence[str]) -> list[tuple[str, Results]]:
     """Reads "NAME=PATH" or "PATH" sources.
 
     Raises:
-      ResultsError: there are no results, a file is damaged, or a figure counts twice.
+      ResultsError: there are no results, or a file is damaged.
     """
     named = []
     for source in sources:
@@ -370,8 +375,6 @@ def load(sources: Sequence[str]) -> list[tuple[str, Results]]:
         if not equals or os.path.exists(source):
             name, path = Path(source.removesuffix("/" + results.RESULTS_FILE)).name, source
         named += [(name, results.read(file)) for file in results.find(path)]
-    for name in dict.fromkeys(name for name, _ in named):
-        results.aggregate([file for other, file in named if other == name])
     return named
 
 

@@ -35,7 +35,6 @@ _log = logging.getLogger("xlme_jax.sweep")
 TRAIN = (sys.executable, "-m", "xlme_jax.train")
 LOG_FILE = "train.log"
 EVALUATED = ".evaluated"
-configs.CONFIGURABLES.setdefault("Sweep", SweepConfig)
 
 _GRID = flags.DEFINE_multi_string(
     "grid",
@@ -123,7 +122,8 @@ class Sweep:
       config: the grid.
       output: folder of all runs.
       train_flags: of the train command, besides those of a point.
-      steps: (bindings of a run) -> its number of steps; raises ConfigError if it cannot be run.
+      steps: (bindings of a run) -> its number of steps, None if only the data tell; raises
+        ConfigError if it cannot be run.
       command: the command line, for the record.
       train: the train command.
       evaluate: command to run afterwards, with {model_dir} in it.
@@ -134,7 +134,7 @@ class Sweep:
         config: SweepConfig,
         output: Path,
         train_flags: Sequence[str],
-        steps: Callable[[Sequence[str]], int],
+        steps: Callable[[Sequence[str]], int | None],
         command: str = "",
         train: Sequence[str] = TRAIN,
         evaluate: str | None = None,
@@ -296,10 +296,12 @@ def _text(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
-def _checked_steps(files: Sequence[str], bindings: Sequence[str]) -> Callable[[Sequence[str]], int]:
+def _checked_steps(
+    files: Sequence[str], bindings: Sequence[str]
+) -> Callable[[Sequence[str]], int | None]:
     """Reads the configuration of a run; returns its steps, or says what is wrong with it."""
 
-    def steps(of_run: Sequence[str]) -> int:
+    def steps(of_run: Sequence[str]) -> int | None:
         config = configs.load(files, [*bindings, *of_run], "Train")
         written = _text(Path(config.model_dir) / "config.gin")
         if written is not None and _unplaced(written) != _unplaced(configs.operative_config()):
@@ -307,7 +309,7 @@ def _checked_steps(files: Sequence[str], bindings: Sequence[str]) -> Callable[[S
                 f"{config.model_dir} was begun with another configuration (its config.gin is not "
                 "what these flags and files make); choose another --output, or delete the folder."
             )
-        return config.loop.train_steps
+        return config.loop.train_steps if config.epochs is None else None
 
     return steps
 

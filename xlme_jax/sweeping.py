@@ -16,6 +16,7 @@ import numpy as np
 
 from xlme_jax.training.checkpoints import FOLDER as CHECKPOINTS
 from xlme_jax.training.metrics import METRICS_FILE, read_metrics
+from xlme_jax.training.report import REPORT_HTML
 
 FINISHED, FAILED, OPEN = "finished", "failed", "open"
 _MAX_NAME = 120  # characters of a folder's name
@@ -143,13 +144,20 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.,=+-]+", "_", text.replace("'", "").replace('"', ""))[:_MAX_NAME]
 
 
-def is_finished(folder: Path, train_steps: int) -> bool:
-    """Whether a run's folder has the last step's checkpoint and its line of the log."""
-    if not (folder / CHECKPOINTS / str(train_steps) / "files.json").is_file():
-        return False
+def is_finished(folder: Path, train_steps: int | None) -> bool:
+    """Whether a run's folder has the last step's checkpoint and its line of the log.
+
+    Args:
+      folder: MODEL_DIR.
+      train_steps: how many there are; None if only the data tell: then the report counts, which a
+        run writes at its end.
+    """
     if not (folder / METRICS_FILE).is_file():
         return False
-    return max((c[-1][0] for c in read_metrics(folder).values()), default=-1) == train_steps
+    logged = max((curve[-1][0] for curve in read_metrics(folder).values()), default=-1)
+    if not (folder / CHECKPOINTS / str(logged) / "files.json").is_file():
+        return False
+    return (folder / REPORT_HTML).is_file() if train_steps is None else logged == train_steps
 
 
 def figures(folder: Path) -> dict[str, float]:

@@ -131,7 +131,9 @@ def test_a_missing_file_says_what_makes_it(tmp_path):
 
 def _seeds(folder, values, task="xnli"):
     for seed, value in enumerate(values):
-        header = dataclasses.replace(HEADER, seed=seed, checkpoint=f"runs/{folder.name}/{seed}")
+        header = dataclasses.replace(
+            HEADER, seed=seed, checkpoint=f"runs/{folder.name}/seed_{seed}"
+        )
         results.write(_outcome(task, ("de", value)), folder / f"seed_{seed}", header)
     return results.find(folder)
 
@@ -163,6 +165,12 @@ def test_nothing_counts_twice(tmp_path):
     files = _seeds(tmp_path, [0.5, 0.6])
     with pytest.raises(ResultsError, match="leave one out"):
         results.aggregate([*files, files[0]])
+    steps = []
+    for step in (10, 20):
+        header = dataclasses.replace(HEADER, checkpoint=f"runs/a/checkpoints/{step}", step=step)
+        steps.append(results.write(_outcome("xnli", ("de", 0.5)), tmp_path / str(step), header))
+    with pytest.raises(ResultsError, match=r"of the run .*runs/a;"):
+        results.aggregate(steps)  # Two steps of a run are no two runs.
 
 
 def test_of_a_sweep_only_the_selected_point_counts(tmp_path):

@@ -257,25 +257,30 @@ def aggregate(files: Sequence[Results | Path | str]) -> dict[Key, Spread]:
       files: what was read, or where it lies.
 
     Raises:
-      ResultsError: a file cannot be read, or two files have a figure of the same checkpoint: it
-        would count twice.
+      ResultsError: a file cannot be read, or two files have a figure of the same run, be it at
+        another step: it would count twice.
     """
     values: dict[Key, list[float]] = {}
-    owners: dict[tuple[Key, str, int | None], Path] = {}
+    owners: dict[tuple[Key, str], Path] = {}
     for file in files:
         results = file if isinstance(file, Results) else read(file)
-        header = results.header
+        run = _run_of(results.header)
         for result in results.results:
             key = key_of(result)
-            owner = key, os.path.abspath(header.checkpoint), header.step
-            if owner in owners:
+            if (key, run) in owners:
                 raise ResultsError(
-                    f"{results.path} and {owners[owner]} both have {result.task}/{result.metric}/"
-                    f"{result.language} of {header.checkpoint}, step {header.step}; leave one out."
+                    f"{results.path} and {owners[key, run]} both have {result.task}/"
+                    f"{result.metric}/{result.language} of the run {run}; leave one out."
                 )
-            owners[owner] = results.path
+            owners[key, run] = results.path
             values.setdefault(key, []).append(result.value)
     return {key: Spread(tuple(found)) for key, found in values.items()}
+
+
+def _run_of(header: Header) -> str:
+    """The run that made a checkpoint: MODEL_DIR of MODEL_DIR/checkpoints/STEP."""
+    path = Path(os.path.abspath(header.checkpoint))
+    return str(path.parent.parent if path.name.isdigit() else path)
 
 
 # ---- Predictions -------------------------------------------------------------------------------

@@ -1,0 +1,261 @@
+"""The papers' figures are theirs, and ours are averaged over the right languages and runs."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+from xlme_jax.data.benchmarks import BENCHMARKS
+from xlme_jax.data.parallel_sets import TATOEBA_36
+from xlme_jax.evaluation import published, tables
+from xlme_jax.evaluation.outcome import Result
+from xlme_jax.evaluation.results import Header, Results
+from xlme_jax.evaluation.tables import Entry
+
+PAPERS = tiny.REPOSITORY.parent / "shared" / "papers"
+_TABLES = {
+    name: table for name, table in vars(published).items() if isinstance(table, published.Table)
+}
+
+
+def _file(rows, seed=0, flops=None, name="x"):
+    header = Header("command", f"runs/{name}/seed_{seed}", 1, seed, "", flops)
+    return Results(Path(f"{name}_{seed}"), header, tuple(rows), {}, {}, {"t": "command"})
+
+
+def _entry(*runs, flops=None):
+    files = [_file(rows, seed, flops) for seed, rows in enumerate(runs)]
+    [entry] = tables.entries([("ours", file) for file in files])
+    return entry
+
+
+def _rows(task, metric, values, **fields):
+    return [Result(task, language, metric, value, **fields) for language, value in values.items()]
+
+
+def _row(sheet, name):
+    return next(
+        dict(zip(sheet.columns, (cell.text for cell in row)))
+        for row in sheet.rows
+        if row[0].text == name
+    )
+
+
+def _sheet(title, entries):
+    return next(sheet for sheet in tables.sheets(entries) if sheet.title == title)
+
+
+# ---- The papers --------------------------------------------------------------------------------
+
+
+def _numbers(text):
+    return re.findall(r"\d+(?:\.\d+)?(?:e\d+)?", text)
+
+
+@pytest.mark.skipif(not PAPERS.is_dir(), reason="the papers' texts are not here")
+@pytest.mark.parametrize("name", _TABLES)
+def test_published_rows_stand_in_the_papers(name):
+    files = {"XLM-E": "xlm-e", "XY-LENT": "xy-lent", "InfoXLM": "infoxlm"}
+    for row in _TABLES[name].rows:
+        paper, _ = row.source.split(", ")
+        lines = (PAPERS / f"{files[paper]}_paper.txt").read_text().splitlines()
+        # Digits of a row, in order, within those of one line; a dash is no digit there either.
+        texts = row.texts
+        if name == "AMERICAS_NLI":  # Its mean stands before the languages.
+            texts = (*texts[-1:], *texts[:-1])
+        wanted = [n for text in texts for n in _numbers(text)]
+        if paper == "InfoXLM" and name == "TATOEBA":  # The mean is the last cell of a line.
+            assert all(any(_numbers(line)[-1:] == [n] for line in lines) for n in wanted), row
+            continue
+        assert any(_is_within(wanted, _numbers(line)) for line in lines), row
+
+
+def _is_within(wanted, found):
+    """Whether `wanted` is a subsequence of `found`."""
+    rest = iter(found)
+    return all(number in rest for number in wanted)
+
+
+def test_published_averages_are_means_of_their_columns():
+    for row in published.XTREME.rows:
+        *cells, average = row.cells
+        if average:
+            mean = np.mean([np.mean(cell) for cell in cells])
+            assert mean == pytest.approx(average[0], abs=0.1), row
+    for table in (published.XNLI, published.ALIGNMENT, published.AMERICAS_NLI):
+        for row in table.rows:
+            *cells, average = row.cells
+            if average:
+                assert np.mean(cells) == pytest.approx(average[0], abs=0.06), row
+
+
+def test_published_cells_are_found_by_name():
+    assert published.XTREME.value("XLM-E", "MLQA") == (68.3, 49.8)
+    assert published.COST.value("InfoXLM", "FLOPs") == (9.6e21, 1.7e20)
+    assert published.COST.value("InfoXLM", "XTREME") == ()
+    assert published.TATOEBA.value("InfoXLM", "14:en→xx", "InfoXLM") == (80.7,)
+
+
+# ---- Ours --------------------------------------------------------------------------------------
+
+
+def test_scores_are_means_over_languages_and_runs():
+    runs = [{"de": 0.5, "fr": 0.7}, {"de": 0.6, "fr": 0.9}, {"de": 0.1, "fr": 0.2}]
+    entry = _entry(*(_rows("xnli", "accuracy", run) for run in runs))
+    found = tables.score(entry, "xnli", "accuracy", ["de", "fr", "sw"])
+    means = [0.6, 0.75, 0.15]
+    assert found.languages == ("de", "fr") and found.split == "test" and found.spread.n == 3
+    assert found.spread.mean == pytest.approx(np.mean(means))
+    assert found.spread.deviation == pytest.approx(np.std(means, ddof=1))
+
+
+def test_only_languages_of_all_runs_are_averaged():
+    entry = _entry(
+        _rows("xnli", "accuracy", {"de": 0.5, "fr": 0.7}), _rows("xnli", "accuracy", {"de": 0.6})
+    )
+    found = tables.score(entry, "xnli", "accuracy", ["de", "fr"])
+    assert found.languages == ("de",) and found.spread.values == (0.5, 0.6)
+
+
+def test_the_set_with_more_languages_counts_and_is_named():
+    validation = _rows("pawsx", "accuracy", {"en": 0.8, "de": 0.6}, split="validation")
+    test = _rows("pawsx", "accuracy", {"en": 0.9})
+    found = tables.score(_entry(validation + test), "pawsx", "accuracy", ["en", "de"])
+    assert found.split == "validation" and found.spread.mean == pytest.approx(0.7)
+    more = test + _rows("pawsx", "accuracy", {"de": 0.5})
+    found = tables.score(_entry(validation + more), "pawsx", "accuracy", ["en", "de"])
+    assert found.split == "test" and found.spread.mean == pytest.approx(0.7)
+
+
+def test_other_systems_layers_and_means_stay_out():
+    rows = _rows("tatoeba", "accuracy", {"de": 0.5, "mean": 0.9, "mean-14": 0.9}, layer=2)
+    rows += _rows("tatoeba", "accuracy", {"de": 0.1}, layer=1)
+    rows += _rows("tatoeba", "accuracy", {"de": 0.2}, layer=2, system="untrained")
+    rows += _rows("tatoeba", "accuracy", {"de": 0.01}, system="chance")
+    rows += _rows("tatoeba", "other", {"de": 0.7}, layer=2)
+    entry = _entry(rows)
+    curve = tables.layer_curve(entry, "tatoeba", "accuracy")
+    assert {layer: spread.values for layer, spread in curve.items()} == {1: (0.1,), 2: (0.5,)}
+    assert list(tables.layer_curve(entry, "tatoeba", "accuracy", "untrained")) == [2]
+    assert tables.score(entry, "tatoeba", "accuracy", system="chance").spread.values == (0.01,)
+    assert tables.score(entry, "tatoeba", "accuracy", system="oracle", layer=2) is None
+    assert entry.systems("tatoeba") == ["model", "chance", "untrained"]
+
+
+def test_the_gap_is_english_minus_the_mean_of_the_others():
+    runs = [{"en": 0.8, "de": 0.6, "fr": 0.4}, {"en": 0.7, "de": 0.7, "fr": 0.5}]
+    entry = _entry(*(_rows("xnli", "accuracy", run) for run in runs))
+    assert _row(_sheet("Transfer gap", [entry]), "ours")["XNLI"] == "20.0 ± 14.1"
+    alone = _entry(_rows("xnli", "accuracy", {"en": 0.8}))
+    assert not any(_sheet("Transfer gap", [alone]).ours)
+
+
+def test_questions_have_their_gap_in_exact_match():
+    rows = _rows("xquad", "f1", {"en": 0.9, "de": 0.1})
+    rows += _rows("xquad", "exact_match", {"en": 0.5, "de": 0.4})
+    sheet = _sheet("Transfer gap", [_entry(rows)])
+    assert _row(sheet, "ours")["XQuAD"] == "10.0"
+
+
+def _all_of_xtreme(value):
+    return [
+        row
+        for task in ("udpos", "panx", "xquad", "mlqa", "tydiqa", "xnli", "pawsx")
+        for metric in BENCHMARKS[task].metrics
+        for row in _rows(task, metric, dict.fromkeys(BENCHMARKS[task].languages, value[metric]))
+    ]
+
+
+def test_the_average_counts_a_question_task_once():
+    values = {
+        "chunk_f1": 0.1,
+        "token_accuracy": 0.9,
+        "f1": 0.6,
+        "exact_match": 0.4,
+        "accuracy": 0.8,
+    }
+    rows = _all_of_xtreme(values)
+    sheet = _sheet("Zero-shot cross-lingual understanding", [_entry(rows)])
+    row = _row(sheet, "ours")
+    assert row["POS"] == "10.0" and row["MLQA"] == "60.0 / 40.0" and row["XNLI"] == "80.0"
+    assert row["Avg"] == f"{(10 + 10 + 50 + 50 + 50 + 80 + 80) / 7:.1f}"
+    without = [row for row in rows if row.task != "pawsx"]
+    sheet = _sheet("Zero-shot cross-lingual understanding", [_entry(without)])
+    assert _row(sheet, "ours")["Avg"] == "–"
+
+
+def test_fewer_languages_and_other_sets_are_said():
+    rows = _rows("xnli", "accuracy", {"de": 0.5, "sw": 0.4}, split="validation")
+    sheet = _sheet("Zero-shot cross-lingual understanding", [_entry(rows, rows)])
+    [note] = {cell.note for row in sheet.rows for cell in row if cell.note}
+    assert note == "2 of 15 languages: de, sw; validation set; 2 runs"
+
+
+def test_layers_are_the_fixed_one_and_the_best():
+    rows = []
+    for layer, value in enumerate([0.1, 0.4, 0.5, 0.3, 0.2]):
+        rows += _rows("tatoeba", "accuracy", {"de": value}, layer=layer)
+        rows += _rows("tatoeba", "accuracy_from_en", {"de": value + 0.01}, layer=layer)
+        rows += _rows("tatoeba", "accuracy_to_en", {"de": value - 0.01}, layer=layer)
+        rows += _rows("wordalign", "aer", {"en-fr": value, "en-it": value / 2}, layer=layer)
+    rows += _rows("tatoeba", "accuracy", {"de": 0.001}, system="chance")
+    rows += _rows("wordalign", "aer", {"en-fr": 0.6}, system="diagonal")
+    entries = [_entry(rows)]
+    sheet = _sheet("Tatoeba sentence retrieval", entries)
+    assert _row(sheet, "ours, layer 3")["36:en→xx"] == "31.0"
+    assert _row(sheet, "ours, layer 2 (best on this set)")["14:xx→en"] == "49.0"
+    assert _row(sheet, "ours: chance")["14:xx→en"] == "0.1"
+    sheet = _sheet("Word alignment", entries)
+    best = _row(sheet, "ours, layer 0 (best on this set)")
+    assert best["en-fr"] == "10.0" and best["en-de"] == "–" and best["Avg"] == "10.0"
+    assert _row(sheet, "ours: diagonal")["en-fr"] == "60.0"
+    [aer] = [sheet for sheet in tables.details(entries) if sheet.title == "wordalign: aer"]
+    assert _row(aer, "ours, layer 3")["mean"] == "22.5"
+
+
+def test_a_single_layer_is_not_called_the_best():
+    entry = _entry(_rows("bucc", "f1", {"zh-en": 0.3}, layer=2, split="validation"))
+    [sheet] = tables.details([entry])
+    assert _row(sheet, "ours, layer 2")["zh-en"] == "30.0"
+
+
+def test_chance_is_shown_once():
+    rows = _rows("tatoeba", "accuracy", dict.fromkeys(TATOEBA_36, 0.001), system="chance")
+    entries = [Entry("a", (_file(rows),)), Entry("b", (_file(rows),))]
+    sheet = _sheet("Tatoeba sentence retrieval", entries)
+    assert [row[0].text for row, ours in zip(sheet.rows, sheet.ours) if ours] == ["chance"]
+    other = _rows("tatoeba", "accuracy", dict.fromkeys(TATOEBA_36, 0.002), system="chance")
+    entries[1] = Entry("b", (_file(other),))
+    sheet = _sheet("Tatoeba sentence retrieval", entries)
+    names = [row[0].text for row, ours in zip(sheet.rows, sheet.ours) if ours]
+    assert names == ["a: chance", "b: chance"]
+
+
+def test_translate_train_has_a_table_of_its_own():
+    rows = _rows("xnli", "accuracy", {"de": 0.5})
+    entries = [Entry("a", (_file(rows),)), Entry("a, translate-train", (_file(rows),))]
+    named = {
+        sheet.title: [row[0].text for row, ours in zip(sheet.rows, sheet.ours) if ours]
+        for sheet in tables.sheets(entries)
+    }
+    assert named["Zero-shot cross-lingual understanding"] == named["XNLI"] == ["a"]
+    assert named["Fine-tuned on translations too"] == ["a, translate-train"]
+
+
+def test_checkpoints_of_one_run_are_rows_of_their_own():
+    files = [_file([], 0, 1e15), _file([], 1, 1e15), _file([], 0, 2e15, "y")]
+    found = tables.entries([("ours", file) for file in files])
+    assert [(entry.name, entry.flops, len(entry.runs), entry.group) for entry in found] == [
+        ("ours (1e+15 FLOPs)", 1e15, 2, "ours"),
+        ("ours (2e+15 FLOPs)", 2e15, 1, "ours"),
+    ]
+
+
+def test_cost_shows_the_flops_of_ours():
+    sheet = _sheet("Cost of pre-training", [_entry([], flops=3.21e18)])
+    assert _row(sheet, "ours") == {
+        "model": "ours", "source": "ours", "XTREME": "–", "Params": "–", "FLOPs": "3.21e+18",
+    }  # fmt: skip
+    assert _row(sheet, "InfoXLM")["FLOPs"] == "9.6e21 + 1.7e20"
