@@ -54,7 +54,7 @@ def nearest(source: jax.Array, target: jax.Array) -> dict[str, jax.Array]:
 
     def search(layer: tuple[jax.Array, jax.Array]) -> dict[str, jax.Array]:
         # One layer at a time: only one [N, N] is held.
-        source, target = map(_normalised, layer)
+        source, target = map(normalised, layer)
         similarity = jnp.matmul(source, target.T, precision=jax.lax.Precision.HIGHEST)
         gold = jnp.diagonal(similarity)
 
@@ -75,7 +75,7 @@ def accuracy_at_1(source: np.ndarray, target: np.ndarray) -> tuple[float, float]
     return float(forward.mean()), float(backward.mean())
 
 
-def _normalised(embeddings: jax.Array) -> jax.Array:
+def normalised(embeddings: jax.Array) -> jax.Array:
     """Scales rows to length 1; rows of zeros stay."""
     embeddings = embeddings.astype(jnp.float32)
     norms = jnp.linalg.norm(embeddings, axis=-1, keepdims=True)

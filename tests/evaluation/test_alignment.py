@@ -1,0 +1,332 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xlme_jax.data.parallel_sets import AlignedCorpus
+from xlme_jax.evaluation import alignment, encoding
+from xlme_jax.evaluation.alignment import Counts, WordAlignment, aer, alignment_matrices, diagonal
+
+BOS, PAD, EOS = 0, 1, 2
+links = st.frozensets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12)
+
+
+def reference_aer(predicted, sure, possible):
+    """Link by link, as evaluation scripts count: what is sure is in P as well."""
+    num_a = num_s = hit_s = hit_p = 0
+    for a, s, p in zip(predicted, sure, possible):
+        for link in a:
+            hit_s += link in s
+            hit_p += link in p or link in s
+        num_a += len(a)
+        num_s += len(s)
+    return 1 - (hit_s + hit_p) / (num_a + num_s) if num_a + num_s else 0.0
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(links, links, links), max_size=5))
+def test_aer_is_that_of_a_count_link_by_link(pairs):
+    predicted, sure, possible = ([pair[side] for pair in pairs] for side in range(3))
+    value = aer(predicted, sure, possible)
+    assert value == pytest.approx(reference_aer(predicted, sure, possible), abs=1e-12)
+    assert 0 <= value <= 1
+    with_sure = [p | s for p, s in zip(possible, sure)]
+    assert aer(predicted, sure, with_sure) == value
+    assert aer(sure, sure, possible) == 0
+
+
+def test_aer_of_the_paper_by_hand():
+    """A = {1, 2, 3}, S = {1, 4}, P = {1, 2, 4}: 1 - (1 + 2) / (3 + 2)."""
+    one, two, three, four = ((i, i) for i in range(4))
+    predicted, sure, possible = {one, two, three}, {one, four}, {one, two, four}
+    assert aer([predicted], [sure], [possible]) == pytest.approx(0.4)
+    counts = Counts.of(predicted, sure, possible)
+    assert (counts.precision, counts.recall) == (pytest.approx(2 / 3), 0.5)
+    assert aer([set()], [set()], [{one}]) == 0
+    assert aer([set()], [sure], [possible]) == 1
+    assert (Counts().precision, Counts().recall) == (0, 0)
+    with pytest.raises(ValueError, match="links of 1, 2, 1 pairs"):
+        aer([sure], [sure, sure], [sure])
+
+
+def test_the_diagonal():
+    assert diagonal(3, 3) == {(0, 0), (1, 1), (2, 2)}
+    assert diagonal(2, 5) == {(0, 0), (1, 4)}
+    assert diagonal(5, 2) == {(0, 0), (1, 0), (2, 0), (3, 1), (4, 1)}
+    assert diagonal(1, 4) == {(0, 0)}
+    assert diagonal(0, 4) == diagonal(4, 0) == set()
+
+
+def reference_links(dots, temperature=None):
+    """One matrix, float64: two rounds of columns then rows, argmax both ways, intersection."""
+    plan = np.maximum(dots, 1e-6) if temperature is None else np.exp(dots / temperature)
+    for _ in range(2):
+        by_column = plan / plan.sum(axis=0, keepdims=True)
+        plan = by_column / by_column.sum(axis=1, keepdims=True)
+    return {
+        (i, j)
+        for i, j in np.ndindex(*dots.shape)
+        if plan[i].argmax() == j and by_column[:, j].argmax() == i
+    }
+
+
+class Letters:
+    """A vocabulary for tests: a token a letter; "-" has none."""
+
+    def encode_batch(self, texts, threads=1):
+        return [[ord(letter) for letter in text if letter != "-"] for text in texts]
+
+
+@dataclasses.dataclass
+class Subject:
+    """Two layers of states that depend on token, position and on nothing else in the batch."""
+
+    vocabulary = Letters()
+    num_layers = 2
+    max_length = None
+    row_multiple = 1
+
+    def encode(self, params, rows):
+        return states(params, rows, jnp)
+
+
+def states(params, rows, xp):
+    """Of all layers, in NumPy or JAX."""
+    first = params["tokens"][rows["tokens"]] + 0.3 * params["positions"][rows["positions"]]
+    layers = [first, first @ params["first"] / 4, xp.tanh(first @ params["second"])]
+    real = rows["segment_ids"][..., None] > 0
+    # What stands on padding must not matter. States have a direction in common, as those of
+    # encoders do: few dot products are negative, and so few of the kernel's values are alike.
+    return [xp.where(real, layer + params["common"], 1e3) for layer in layers]
+
+
+def parameters(scale=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = {"tokens": (130, 16), "positions": (200, 16), "first": (16, 16), "second": (16, 16)}
+    params = {name: scale * rng.normal(size=shape) for name, shape in shapes.items()}
+    return {name: jnp.asarray(array, jnp.float32) for name, array in params.items()} | {
+        "common": jnp.full(16, 2.0 * scale)
+    }
+
+
+def corpus_of(pairs, name="en-fr"):
+    """A corpus of (source words, target words), the first ones linked and the last perhaps."""
+    sources, targets = (tuple(pair[side] for pair in pairs) for side in range(2))
+    sure = tuple(frozenset({(0, 0)}) for _ in pairs)
+    last = [frozenset({(len(e) - 1, len(f) - 1)}) for e, f in pairs]
+    possible = tuple(one | other for one, other in zip(sure, last))
+    return AlignedCorpus(name, ("en", "fr"), sources, targets, sure, possible, 0)
+
+
+def random_corpus(count=12, seed=1, name="en-fr"):
+    rng = np.random.default_rng(seed)
+
+    def sentence():
+        return tuple(
+            "".join(rng.choice(list("abcdefgh"), rng.integers(1, 4)))
+            for _ in range(rng.integers(1, 12))
+        )
+
+    return corpus_of([(sentence(), sentence()) for _ in range(count)], name)
+
+
+def expected_links(subject, params, pair, layer, temperature=None):
+    """One pair (source words, target words) alone, float64: tokens to words by hand."""
+    pieces = [[subject.vocabulary.encode_batch([w])[0] for w in side] for side in pair]
+    e, f = ([token for word in side for token in word] for side in pieces)
+    tokens = np.array([[BOS, *e, EOS, *f, EOS]])
+    rows = {
+        "tokens": tokens,
+        "segment_ids": np.ones_like(tokens),
+        "positions": np.arange(tokens.size)[None],
+    }
+    params = {name: np.asarray(array, np.float64) for name, array in params.items()}
+    (hidden,) = states(params, rows, np)[layer]
+    dots = hidden[1 : 1 + len(e)] @ hidden[2 + len(e) : -1].T
+    owner = [[index for index, word in enumerate(side) for _ in word] for side in pieces]
+    return {(owner[0][i], owner[1][j]) for i, j in reference_links(dots, temperature)}
+
+
+def predicted_links(subject, params, corpus, temperature=None, **options):
+    """[pair][layer] -> word links, as the evaluation computes them."""
+    rows = alignment._rows(corpus, subject.vocabulary)
+    batches = encoding.batches([row.tokens for row in rows], **options)
+    found = [None] * len(rows)
+    align = jax.jit(alignment._aligner(subject, temperature))
+    for indices, of_texts in encoding.run(align, params, batches):
+        for index, layers in zip(indices, of_texts):
+            found[index] = [rows[index].word_links(linked) for linked in layers]
+    return found
+
+
+@pytest.mark.parametrize("temperature", [None, 20.0])
+@pytest.mark.parametrize("options", [{}, {"batch_tokens": 100}, {"row_multiple": 8}])
+def test_links_of_every_layer_are_those_of_a_pair_alone(temperature, options):
+    subject, params, corpus = Subject(), parameters(), random_corpus(30)
+    found = predicted_links(subject, params, corpus, temperature, **options)
+    for pair, layers in zip(zip(corpus.sources, corpus.targets), found):
+        for layer, links in enumerate(layers):
+            assert links == expected_links(subject, params, pair, layer, temperature)
+    assert len(found[0]) == 3
+    assert any(layers[0] != layers[1] for layers in found)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_states_of_any_size_give_the_same_links(scale):
+    """exp(dot products) of the larger ones, 1e6 times as large, has no float32."""
+    subject, corpus = Subject(), random_corpus(30)
+    params = parameters()
+    scaled = params | {name: scale * params[name] for name in ("tokens", "positions", "common")}
+
+    def first_layer(params, temperature):
+        return [layers[0] for layers in predicted_links(subject, params, corpus, temperature)]
+
+    assert first_layer(scaled, 20.0 * scale**2) == first_layer(params, 20.0)
+    if scale > 1:
+        assert first_layer(scaled, None) == first_layer(params, None)
+        # As the temperature falls, each token takes its largest dot product.
+        assert all(first_layer(scaled, 1.0))
+
+
+def test_dot_products_below_zero_count_as_next_to_none():
+    dots = np.array([[3.0, -2.0, 1.0], [-1.0, 0.5, -4.0]])
+    hidden = np.zeros((1, 5, 8), np.float32)
+    # Two tokens of the source, three of the target: states whose products are those.
+    hidden[0, :2, :2] = np.eye(2)
+    hidden[0, 2:, :2] = dots.T
+    source = np.array([[True, True, False, False, False]])
+    plan = np.exp(alignment._plan(jnp.asarray(hidden), source, ~source, None))[0, :2, 2:]
+    kernel = np.maximum(dots, 1e-6)
+    kernel /= kernel.sum(axis=0)
+    kernel /= kernel.sum(axis=1, keepdims=True)
+    kernel /= kernel.sum(axis=0)
+    np.testing.assert_allclose(plan, kernel, rtol=1e-5)
+
+
+def test_states_that_are_not_finite_link_nothing():
+    found = predicted_links(Subject(), parameters(np.nan), random_corpus(3))
+    assert found == [[set(), set(), set()]] * 3
+
+
+def test_words_without_tokens_are_linked_to_nothing():
+    corpus = corpus_of([(("ab", "-", "cd"), ("-",)), (("-", "a"), ("-", "-", "a"))])
+    assert predicted_links(Subject(), parameters(), corpus) == [[set()] * 3, [{(1, 2)}] * 3]
+
+
+def test_any_token_makes_a_link_of_words():
+    """The same letters have the same states here, however words are cut."""
+    params = parameters()
+    params = params | {"positions": jnp.zeros_like(params["positions"])}
+    corpus = corpus_of([(("ab", "c"), ("a", "bc"))])
+    assert predicted_links(Subject(), params, corpus)[0][0] == {(0, 0), (0, 1), (1, 1)}
+
+
+def write_corpus(folder, corpus):
+    """Writes XL-WA's files; they have no possible links of their own."""
+    folder.mkdir(parents=True)
+    for name, side in (("src", corpus.sources), ("tgt", corpus.targets)):
+        (folder / f"{name}.txt").write_text("".join(" ".join(words) + "\n" for words in side))
+    lines = (
+        " ".join(sorted(f"{i}{'-' if (i, j) in sure else 'p'}{j}" for i, j in possible))
+        for sure, possible in zip(corpus.sure, corpus.possible)
+    )
+    (folder / "gold.txt").write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.fixture
+def corpora(tmp_path):
+    """Two of them in a folder, name -> corpus."""
+    found = {
+        "en-fr": random_corpus(12),
+        "en-ru_dev": random_corpus(8, seed=2, name="en-ru_dev"),
+    }
+    for name, corpus in found.items():
+        write_corpus(tmp_path / name, corpus)
+    return found
+
+
+def test_figures_of_each_corpus_and_layer(tmp_path, corpora):
+    subject, params = Subject(), parameters()
+    outcome = WordAlignment(str(tmp_path)).build(subject)(params)
+    figures = {(r.language, r.metric, r.layer): r for r in outcome.results}
+    assert len(figures) == len(outcome.results) == 3 * 3 * 4
+    for name, corpus in corpora.items():
+        pairs = list(zip(corpus.sources, corpus.targets))
+        for layer in range(3):
+            predicted = [expected_links(subject, params, pair, layer) for pair in pairs]
+            figure = figures[name, "aer", layer]
+            expected = reference_aer(predicted, corpus.sure, corpus.possible)
+            assert figure.value == pytest.approx(expected)
+            assert figure.system == "model"
+            assert figure.split == ("test" if name == "en-fr" else "validation")
+            assert "hidden_states" in figure.setting
+        predicted = [diagonal(len(source), len(target)) for source, target in pairs]
+        figure = figures[name, "aer", None]
+        expected = reference_aer(predicted, corpus.sure, corpus.possible)
+        assert figure.value == pytest.approx(expected)
+        assert figure.system == "diagonal"
+    for layer in (0, 1, 2, None):
+        both = [figures[name, "aer", layer].value for name in corpora]
+        assert figures["mean", "aer", layer].value == pytest.approx(np.mean(both))
+    assert outcome.headline == {
+        "wordalign/aer": figures["mean", "aer", 1].value,
+        "wordalign/diagonal": figures["mean", "aer", None].value,
+    }
+    assert not outcome.skipped
+    (only,) = {r.language for r in one_corpus(tmp_path, "en-fr")} - {"mean"}
+    assert only == "en-fr"
+
+
+def one_corpus(folder, name):
+    return WordAlignment(str(folder), (name,)).build(Subject())(parameters()).results
+
+
+def test_pairs_that_are_too_long_are_counted_and_left_out(tmp_path, corpora):
+    subject, params = Subject(), parameters()
+    subject.max_length = 30
+    outcome = WordAlignment(str(tmp_path)).build(subject)(params)
+    sizes = {
+        name: [len(row.tokens) for row in alignment._rows(corpus, subject.vocabulary)]
+        for name, corpus in corpora.items()
+    }
+    expected = {
+        f"{name}: longer than 30 tokens": sum(n > 30 for n in of) for name, of in sizes.items()
+    }
+    assert outcome.skipped == expected
+    assert all(expected.values())
+    assert WordAlignment(str(tmp_path), length=30).build(Subject())(params) == outcome
+    with pytest.raises(ValueError, match=r"en-fr: no pair has 3 tokens or fewer; raise Word"):
+        WordAlignment(str(tmp_path), length=3).build(Subject())
+
+
+def test_wrong_settings_name_the_field(tmp_path, corpora):
+    with pytest.raises(ValueError, match=r"WordAlignment.temperature is 0.0, must be positive"):
+        WordAlignment("somewhere", temperature=0.0)
+    with pytest.raises(ValueError, match=r"WordAlignment.length is 2, must be at least 3"):
+        WordAlignment("somewhere", length=2)
+    with pytest.raises(ValueError, match=r"WordAlignment.layer is 3, but the encoder has 2"):
+        WordAlignment(str(tmp_path), layer=3).build(Subject())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no folders of word alignments"):
+        WordAlignment(str(tmp_path / "empty")).build(Subject())
+
+
+def test_matrices_hold_the_plan_of_words():
+    subject, params = Subject(), parameters()
+    corpus = random_corpus(5)
+    pairs = [*zip(corpus.sources, corpus.targets), (("a", "-"), ("b", "c"))]
+    corpus = corpus_of(pairs)
+    drawn = alignment_matrices(subject, params, corpus, 1, range(6), temperature=5.0)
+    for pair, sure, (source, target, matrix, gold) in zip(pairs, corpus.sure, drawn):
+        assert ((source, target), gold) == (pair, sure)
+        assert matrix.shape == (len(source), len(target))
+        assert matrix.min() >= 0 and matrix.max() <= 1 + 1e-6
+    last = drawn[-1][2]
+    assert (last[1] == 0).all() and (last[0] > 0).all()
+    np.testing.assert_allclose(last[0].sum(), 1, rtol=1e-5)
+    ((*_, alone, _),) = alignment_matrices(subject, params, corpus, 1, [2], temperature=5.0)
+    np.testing.assert_allclose(alone, drawn[2][2], rtol=1e-4)

@@ -1,0 +1,248 @@
+"""BUCC: mining translations out of two corpora (XTREME's settings, LASER's method).
+
+The score of two sentences is their cosine divided by the mean cosine of both with their 4 nearest
+neighbours in the other corpus (ratio margin). Every sentence of either side proposes the best of
+its neighbours; proposals are accepted from the best score down unless one of the sentences is taken
+already. The pairs above a threshold are compared with the gold ones; the threshold is the one with
+the best F1 on those same gold pairs, hence the figures are upper bounds where there is no second
+set to apply it to.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence, Set
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlme_jax.data.parallel_sets import MiningCorpus, bucc_languages, read_bucc
+from xlme_jax.data.text import ReadReport
+from xlme_jax.evaluation import encoding
+from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
+from xlme_jax.evaluation.results import prediction_files
+from xlme_jax.evaluation.retrieval import normalised
+
+Pair = tuple[int, int]
+
+# Similarities held at once, 4 bytes each.
+_BLOCK = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Bucc:
+    """What to mine and how.
+
+    Attributes:
+      folder: with the files `zh-en.dev.zh`, `zh-en.dev.en` and `zh-en.dev.gold`.
+      languages: "zh", ..., beside English; empty for all that are there.
+      split: "validation" or "test", as XTREME calls what BUCC calls its training set.
+      layer: the layer; None the middle one. Of this one alone: the corpora are large.
+      pooling: as for `Tatoeba`.
+      neighbours: neighbours on the other side that a score is relative to.
+      length: tokens of a sentence at most, specials included; longer ones are cut.
+      batch_tokens: tokens encoded at once.
+    """
+
+    folder: str
+    languages: tuple[str, ...] = ()
+    split: str = "validation"
+    layer: int | None = None
+    pooling: encoding.Pooling = "mean"
+    neighbours: int = 4
+    length: int = 512
+    batch_tokens: int = encoding.BATCH_TOKENS
+
+    def __post_init__(self) -> None:
+        encoding.check(self)
+        if self.neighbours < 1:
+            raise ValueError(f"Bucc.neighbours is {self.neighbours}, must be at least 1")
+
+    def build(self, subject: Subject) -> Evaluation:
+        """Reads the corpora and returns the evaluation of some parameters.
+
+        Raises:
+          ValueError: the folder, a language or its gold pairs are missing, or the encoder has no
+            such layer.
+        """
+        layer = encoding.choose_layer(self.layer, subject.num_layers, "Bucc.layer")
+        report = ReadReport()
+        corpora = [_Corpora(one, self, subject) for one in self._read(report)]
+
+        def pooled(params: Any, rows: Rows) -> jax.Array:
+            return encoding.pool(subject.encode(params, rows)[layer], rows, self.pooling)
+
+        compiled = jax.jit(pooled)
+        setting = (
+            f"ratio margin, k = {self.neighbours}, greedy in both directions, threshold tuned on "
+            f"the same gold pairs; {encoding.POOLINGS[self.pooling]}; {encoding.LAYERS}"
+        )
+
+        def evaluate(params: Any) -> Outcome:
+            results: list[Result] = []
+            files: dict[str, str] = {}
+            for one in corpora:
+                chosen, figures = tune(one.mine(compiled, params, self.neighbours), one.gold)
+                name = "-".join(one.corpus.languages)
+                results += [
+                    Result("bucc", name, metric, value, self.split, layer, setting=setting)
+                    for metric, value in figures.items()
+                ]
+                files |= prediction_files("bucc", "mining", self.split, name[:2], one.ids(chosen))
+            f1 = float(np.mean([result.value for result in results if result.metric == "f1"]))
+            return Outcome(tuple(results), {"bucc/f1": f1}, files, dict(report.skipped))
+
+        return evaluate
+
+    def _read(self, report: ReadReport) -> list[MiningCorpus]:
+        languages = self.languages or bucc_languages(self.folder, self.split)
+        if not languages:
+            raise ValueError(
+                f"{self.folder}: no files of BUCC's, {self.split}; get those of BUCC 2018, whose "
+                "names are like zh-en.dev.zh, zh-en.dev.en and zh-en.dev.gold"
+            )
+        corpora = [read_bucc(self.folder, code, self.split, report) for code in languages]
+        for corpus in corpora:
+            if not corpus.gold:
+                name = "-".join(corpus.languages)
+                raise ValueError(
+                    f"{self.folder}: {name}, {self.split}, has no gold pairs, which the threshold "
+                    f"is tuned on; get {name}'s .gold, or choose Bucc.languages without it"
+                )
+        return corpora
+
+
+class _Corpora:
+    """A pair of corpora, each text encoded once."""
+
+    def __init__(self, corpus: MiningCorpus, settings: Bucc, subject: Subject):
+        self.corpus = corpus
+        self.gold: Set[Pair] = corpus.gold or frozenset()
+        length = min(settings.length, subject.max_length or settings.length)
+        self.occurrences, self.batches = [], []
+        for side in (corpus.sources, corpus.targets):
+            where = collections.defaultdict[str, list[int]](list)
+            for index, text in enumerate(side):
+                where[text].append(index)
+            texts = encoding.texts_of(subject.vocabulary, list(where), length)
+            self.occurrences.append(list(where.values()))
+            self.batches.append(
+                encoding.batches(texts, subject.row_multiple, settings.batch_tokens)
+            )
+
+    def mine(
+        self, pooled: Callable[[Any, Rows], jax.Array], params: Any, neighbours: int
+    ) -> list[tuple[float, Pair]]:
+        """Returns (score, pair), the best first.
+
+        Sentences that occur more than once are mined, but cannot be told from each other: as in
+        XTREME they are no part of the result.
+        """
+        source, target = (encoding.embed(pooled, params, batches) for batches in self.batches)
+        one, other = self.occurrences
+        return [
+            (score, (one[i][0], other[j][0]))
+            for score, (i, j) in mine(source, target, neighbours)
+            if len(one[i]) == len(other[j]) == 1
+        ]
+
+    def ids(self, pairs: Sequence[Pair]) -> list[tuple[str, str]]:
+        """The names of pairs in the corpora's files."""
+        return [(self.corpus.source_ids[i], self.corpus.target_ids[j]) for i, j in pairs]
+
+
+def mine(source: np.ndarray, target: np.ndarray, neighbours: int = 4) -> list[tuple[float, Pair]]:
+    """Pairs up texts by ratio margin, greedily in both directions.
+
+    Args:
+      source: [N, D] embeddings.
+      target: [M, D] embeddings.
+      neighbours: k; fewer where the other side has fewer texts.
+
+    Returns:
+      (score, (source, target)), the best first; no text twice, scores positive. Texts whose
+      embeddings are not finite are in none.
+    """
+    forward, forward_cosines = _nearest(source, target, neighbours)
+    backward, backward_cosines = _nearest(target, source, neighbours)
+    own, others = forward_cosines.mean(axis=1), backward_cosines.mean(axis=1)
+
+    def best(found, cosines, own, others):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scores = cosines / ((own[:, None] + others[found]) / 2)
+        scores = np.where(np.isfinite(scores), scores, -np.inf)
+        first = scores.argmax(axis=1)[:, None]
+        return [np.take_along_axis(of, first, axis=1)[:, 0] for of in (found, scores)]
+
+    partners, scores = best(forward, forward_cosines, own, others)
+    back_partners, back_scores = best(backward, backward_cosines, others, own)
+    sources = np.concatenate([np.arange(len(source)), back_partners])
+    targets = np.concatenate([partners, np.arange(len(target))])
+    scores = np.concatenate([scores, back_scores])
+    pairs, taken, given = [], set[int](), set[int]()
+    for index in np.argsort(-scores, kind="stable"):
+        score, i, j = float(scores[index]), int(sources[index]), int(targets[index])
+        if score > 0 and i not in taken and j not in given:
+            taken.add(i)
+            given.add(j)
+            pairs.append((score, (i, j)))
+    return pairs
+
+
+def tune(
+    mined: Sequence[tuple[float, Pair]], gold: Set[Pair]
+) -> tuple[list[Pair], dict[str, float]]:
+    """Chooses the threshold with the best F1.
+
+    Args:
+      mined: (score, pair), the best first.
+      gold: the right pairs.
+
+    Returns:
+      The pairs whose score is at least the threshold, and "f1", "precision", "recall" and the
+      "threshold" itself, half-way to the next score. Where nothing is right: no pairs, zeros.
+    """
+    chosen, figures = 0, {"f1": 0.0, "precision": 0.0, "recall": 0.0, "threshold": 0.0}
+    correct = 0
+    for count, (score, pair) in enumerate(mined, 1):
+        correct += pair in gold
+        following = mined[count][0] if count < len(mined) else score
+        # A threshold cannot part equal scores.
+        if count < len(mined) and following == score:
+            continue
+        f1 = 2 * correct / (count + len(gold))
+        if f1 > figures["f1"]:
+            chosen = count
+            figures = {
+                "f1": f1,
+                "precision": correct / count,
+                "recall": correct / len(gold),
+                "threshold": (score + following) / 2,
+            }
+    return [pair for _, pair in mined[:chosen]], figures
+
+
+def _nearest(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k candidates nearest to each query by cosine, the best first: int and float64[N, k]."""
+    at_once = max(_BLOCK // len(candidates), 1)
+    found = _search(queries, candidates, min(k, len(candidates)), at_once)
+    cosines, indices = map(encoding.on_host, found)
+    return indices, cosines.astype(np.float64)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _search(
+    queries: jax.Array, candidates: jax.Array, k: int, at_once: int
+) -> tuple[jax.Array, jax.Array]:
+    """Cosines and indices of the k nearest, [N, k] each, `at_once` queries at a time."""
+    candidates = normalised(candidates)
+
+    def search(query: jax.Array) -> tuple[jax.Array, jax.Array]:
+        cosines = jnp.matmul(candidates, query, precision=jax.lax.Precision.HIGHEST)
+        values, indices = jax.lax.top_k(cosines, k)
+        return values, indices
+
+    values, indices = jax.lax.map(search, normalised(queries), batch_size=at_once)
+    return values, indices
