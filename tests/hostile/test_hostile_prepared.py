@@ -21,8 +21,10 @@ COMMAND = "python -m xlme_jax.prepare --output=here"
 STREAMS = [
     Stream("monolingual", "monolingual", 2, 64, tasks=("en",)),
     Stream("bitext", "bitext", 2, 64, tasks=("en-fr",)),
+    Stream("labelled", "labelled", 2, 64, tasks=("udpos",)),
 ]
 SHARD, PAIRS = "en/train-00000-of-00001.arrayrecord", "en-fr/train-00000-of-00001.arrayrecord"
+LABELLED = "udpos/train-00000-of-00001.arrayrecord"
 LENGTHS, ROW = "en-fr/train-lengths.npy", "en-fr/train.json"
 
 
@@ -32,20 +34,27 @@ def directory(tiny_data, tmp_path):
     (directory / "random.model").unlink()
     dataset = PreparedDataset.load(directory)
     model, size = dataset.vocabulary_path, dataset.vocabulary_size
-    prepared.write_dataset(directory, dataset.tasks, model, size, COMMAND)
+    writer = prepared.LabelledWriter(directory, "udpos", ["en"], size, labels="tokens")
+    for length in range(3, 60):
+        writer.add([0, *range(4, 2 + length), 2], range(length))
+    prepared.write_dataset(directory, (*dataset.tasks, writer.close()), model, size, COMMAND)
     settings = {"format": prepared_format.FORMAT, "settings": {}, "command": COMMAND}
     (directory / "prepare.json").write_bytes(seal(settings))
     return directory
 
 
 def read(dataset):
-    """All that training can see of two tasks."""
-    text, pairs = dataset.task("en"), dataset.task("en-fr")
+    """All that training can see of a task of each kind."""
+    text, pairs, labelled = map(dataset.task, ("en", "en-fr", "udpos"))
     [tokens] = dataset.read_text(text, np.array([0]), text.tokens)
     return (
         tokens.tolist(),
         [record.tolist() for record in dataset.records(pairs)],
         dataset.lengths(pairs).tolist(),
+        [
+            (ids.tolist(), labels.tolist())
+            for ids, labels in dataset.read_labelled(labelled, np.arange(labelled.examples))
+        ],
     )
 
 
@@ -217,7 +226,7 @@ def check_damage(directory, names, cases):
 
 @budgets("shards")
 def test_damaged_shards_are_named_or_read_the_same(directory, cases):
-    check_damage(directory, [SHARD, PAIRS], cases)
+    check_damage(directory, [SHARD, PAIRS, LABELLED], cases)
 
 
 @budgets("lengths")
@@ -271,7 +280,7 @@ def test_sixty_damages_of_sixty_are_found(directory):
     """50 flipped bits and 10 truncations, over all files of the data set."""
     rng = random.Random(0)
     files = sorted(file for file in directory.rglob("*") if file.is_file())
-    assert len(files) == 27
+    assert len(files) == 30
     touched = set()
     for case in range(60):
         file = rng.choice(files)
