@@ -1,0 +1,168 @@
+"""Predictions of a fine-tuned model on official files: from logits to figures."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from finetuning import write_vocabulary
+
+from xlme_jax.data.benchmarks import benchmark
+from xlme_jax.data.featurize import encode
+from xlme_jax.data.text import ReadReport
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation.finetuned import TaskEvaluation
+from xlme_jax.evaluation.outcome import Subject
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    return Vocabulary.load(write_vocabulary(tmp_path_factory.mktemp("vocabulary")))
+
+
+def subject_of(vocabulary, task, predict, max_length=64):
+    def encode(params, rows):
+        raise NotImplementedError
+
+    return Subject(vocabulary, encode, 2, max_length, task=task, predict=predict)
+
+
+def constant(outputs, per_token):
+    """A head that always prefers its last output."""
+
+    def predict(params, rows):
+        shape = rows["tokens"].shape if per_token else rows["tokens"].shape[:1]
+        return jnp.broadcast_to(jnp.arange(outputs, dtype=jnp.float32), (*shape, outputs))
+
+    return predict
+
+
+def values(outcome, system="model"):
+    return {
+        (result.metric, result.language): result.value
+        for result in outcome.results
+        if result.system == system
+    }
+
+
+def write_xnli(folder, labels, language="en", split="dev"):
+    folder = folder / "xnli"
+    folder.mkdir(exist_ok=True)
+    lines = [f"premise {i}\thypothesis {i}\t{label}\n" for i, label in enumerate(labels)]
+    (folder / f"{split}-{language}.tsv").write_text("".join(lines))
+
+
+def test_classes_figures_and_files(tmp_path, vocabulary):
+    write_xnli(tmp_path, ["neutral", "entailment", "neutral", "neutral"])
+    write_xnli(tmp_path, ["contradiction", "contradiction", "neutral"], "de")
+    subject = subject_of(vocabulary, "xnli", constant(3, per_token=False))
+    outcome = TaskEvaluation(str(tmp_path)).build(subject)({})
+    # The last class is "neutral".
+    assert values(outcome) == {
+        ("accuracy", "en"): 0.75,
+        ("accuracy", "de"): pytest.approx(1 / 3),
+        ("accuracy", "mean"): pytest.approx((0.75 + 1 / 3) / 2),
+    }
+    assert values(outcome, "majority")["accuracy", "de"] == pytest.approx(2 / 3)
+    assert outcome.headline["xnli/accuracy/en"] == 0.75
+    assert outcome.files["predictions/xnli/dev-de.tsv"] == "neutral\n" * 3
+
+
+def test_predictions_are_of_their_own_rows(tmp_path, vocabulary):
+    """Batches are sorted by length; what comes out is in the order of the file."""
+    rng = np.random.default_rng(0)
+    labels = ["contradiction", "entailment", "neutral"]
+    lines = []
+    for _ in range(40):
+        words = int(rng.integers(1, 20))
+        # The head below reads the number of tokens, so each row has an answer of its own.
+        lines.append("x " * words)
+    lengths = [
+        min(len(vocabulary.encode(line)) + len(vocabulary.encode("y")) + 3, 64) for line in lines
+    ]
+    gold = [labels[length % 3] for length in lengths]
+    (tmp_path / "xnli").mkdir()
+    (tmp_path / "xnli" / "dev-en.tsv").write_text(
+        "".join(f"{line}\ty\t{label}\n" for line, label in zip(lines, gold))
+    )
+
+    def predict(params, rows):
+        length = rows["segment_ids"].sum(axis=1)
+        return (jnp.arange(3)[None] == (length % 3)[:, None]).astype(jnp.float32)
+
+    evaluation = TaskEvaluation(str(tmp_path), batch_tokens=128)
+    outcome = evaluation.build(subject_of(vocabulary, "xnli", predict))({})
+    assert values(outcome)["accuracy", "en"] == 1.0
+
+
+def test_every_word_gets_a_tag_also_in_sentences_that_are_split(tmp_path, vocabulary):
+    folder = tmp_path / "panx"
+    folder.mkdir()
+    words = [f"English {i}" if i == 3 else "Russian" for i in range(60)]
+    tags = ["O"] * 60
+    lines = "".join(f"{word.split()[0]}\t{tag}\n" for word, tag in zip(words, tags))
+    (folder / "dev-en.tsv").write_text(lines + "\nGreek\tB-LOC\n\n")
+    subject = subject_of(vocabulary, "panx", constant(7, per_token=True), max_length=16)
+    outcome = TaskEvaluation(str(tmp_path)).build(subject)({})
+    # The last tag is O: 60 of 61 are right, and no entity is found.
+    assert values(outcome)["token_accuracy", "en"] == pytest.approx(60 / 61)
+    assert values(outcome)["chunk_f1", "en"] == 0
+    assert outcome.files["predictions/panx/dev-en.tsv"] == "O\n" * 60 + "\nO\n\n"
+
+
+@pytest.mark.parametrize("language", ["en", "ru", "el"])
+def test_answers_are_found_where_the_logits_point(vocabulary, language):
+    """A head that knows the gold tokens, in windows, gives the exact answers."""
+    task, count, length, stride = benchmark("cldr_answers"), 20, 24, 10
+    examples = task.read("", "validation", language, ReadReport())[:count]
+    rows = encode(
+        vocabulary, task, examples, length, stride=stride, report=ReadReport(), training=False
+    )
+    assert len(rows) > count
+    gold = {tuple(row.tokens.tolist()): row.labels for row in rows if row.labels.any()}
+
+    def logits_of(tokens):
+        logits = np.zeros((*tokens.shape, 2), np.float32)
+        for row, line in zip(logits, tokens):
+            # By the row's own tokens, whatever batch it is in; 1 is padding.
+            for side, token in enumerate(gold.get(tuple(line[line != 1].tolist()), ())):
+                row[token, side] = 9
+        return logits
+
+    def predict(params, rows):
+        shape = jax.ShapeDtypeStruct((*rows["tokens"].shape, 2), jnp.float32)
+        return jax.pure_callback(logits_of, shape, rows["tokens"])
+
+    settings = TaskEvaluation(languages=(language,), length=length, stride=stride, limit=count)
+    outcome = settings.build(subject_of(vocabulary, "cldr_answers", predict))({})
+    assert values(outcome)["exact_match", language] == 1.0
+    assert values(outcome, "random")["exact_match", language] < 0.5
+    found = json.loads(outcome.files[f"predictions/cldr_answers/dev-{language}.json"])
+    assert found == {example.id: example.answers[0].text for example in examples}
+
+
+def test_a_model_may_answer_the_questions_of_another_set(tmp_path, vocabulary):
+    write_xnli(tmp_path, ["neutral"])
+    questions = subject_of(vocabulary, "xquad", constant(2, per_token=True))
+    with pytest.raises(ValueError, match="'xnli', but the model was fine-tuned on 'xquad'"):
+        TaskEvaluation(str(tmp_path), task="xnli").build(questions)
+    entailment = subject_of(vocabulary, "mnli", constant(3, per_token=False))
+    outcome = TaskEvaluation(str(tmp_path), task="xnli").build(entailment)({})
+    assert values(outcome)["accuracy", "en"] == 1
+
+
+def test_what_cannot_be_scored_is_said(tmp_path, vocabulary):
+    subject = subject_of(vocabulary, "xnli", constant(3, per_token=False))
+    write_xnli(tmp_path, ["neutral"])
+    with pytest.raises(ValueError, match="test"):
+        TaskEvaluation(str(tmp_path), split="test").build(subject)
+    with pytest.raises(ValueError, match="sw"):
+        TaskEvaluation(str(tmp_path), languages=("sw",)).build(subject)
+    with pytest.raises(ValueError, match="has no head"):
+        TaskEvaluation(str(tmp_path)).build(subject_of(vocabulary, None, None))
+    with pytest.raises(ValueError, match=r"TaskEvaluation.split is 'dev'"):
+        TaskEvaluation(split="dev")
+    write_xnli(tmp_path, ["maybe"], "fr")
+    with pytest.raises(ValueError, match="maybe"):
+        TaskEvaluation(str(tmp_path), languages=("fr",)).build(subject)

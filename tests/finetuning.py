@@ -1,0 +1,104 @@
+"""A tiny pre-trained encoder of the embedded corpus, and fine-tuning runs that start from it."""
+
+from pathlib import Path
+from unittest import mock
+
+import jax
+import numpy as np
+import tiny
+
+from xlme_jax import config as configs
+from xlme_jax import train
+from xlme_jax.data import cldr, labelled_rows, prepared
+from xlme_jax.data.benchmarks import benchmark
+from xlme_jax.data.featurize import encode
+from xlme_jax.data.preparation import CldrCorpus, train_cldr_vocabulary
+from xlme_jax.data.text import ReadReport
+
+LENGTH = 64
+CORPUS = CldrCorpus(
+    cldr.CldrConfig(("en", "ru", "el"), ("language_list",), inventory=60, list_size=(2, 3))
+)
+
+
+def write_vocabulary(folder):
+    """A vocabulary of the corpus, as a file."""
+    file = Path(folder) / "vocabulary.model"
+    file.write_bytes(train_cldr_vocabulary(CORPUS, 400).model)
+    return file
+
+
+def write_labelled(folder, task, vocabulary, examples=64):
+    """Prepares the English training data of an embedded benchmark, without TensorFlow."""
+    chosen, report = benchmark(task), ReadReport()
+    read = chosen.read("", "train", "en", report)[:examples]
+    rows = encode(vocabulary, chosen, read, LENGTH, stride=16, report=report, training=True)
+    writer = prepared.LabelledWriter(
+        folder, task, ["en"], vocabulary.size, labels=labelled_rows.LABELS[chosen.kind]
+    )
+    writer.add_many(
+        np.concatenate([row.tokens for row in rows]),
+        np.array([len(row.tokens) for row in rows]),
+        np.concatenate([row.labels for row in rows]),
+    )
+    prepared.write_dataset(folder, [writer.close()], vocabulary.path, vocabulary.size)
+    return folder
+
+
+def pretrain(folder, vocabulary, objective="xlme", **bindings):
+    """Trains two steps on phrases; returns MODEL_DIR."""
+    data = Path(folder) / "phrases"
+    writer = prepared.MonolingualWriter(data, "en", ["en"], vocabulary.size)
+    for text in cldr.documents(CORPUS.config, "en", "train", 20):
+        writer.add([0, *vocabulary.encode(text), 2])
+    pairs = prepared.BitextWriter(data, "en-ru", ["en", "ru"], vocabulary.size)
+    for source, target in cldr.pairs(CORPUS.config, "en", "ru", "train", 60):
+        pairs.add([0, *vocabulary.encode(source), 2, *vocabulary.encode(target), 2])
+    prepared.write_dataset(data, [writer.close(), pairs.close()], vocabulary.path, vocabulary.size)
+    sizes = {
+        "Encoder__max_length": LENGTH,
+        "bitext__Stream__length": LENGTH,
+        "Optimizer__warmup_steps": 1,
+        "TRAIN_STEPS": 2,
+    }
+    flags = tiny.flags(Path(folder) / "pretrained", data, objective, **sizes | bindings)
+    run([flag.replace("bitext.Stream", "bitext/Stream") for flag in flags])
+    return Path(folder) / "pretrained"
+
+
+def finetune_flags(model_dir, data_dir, start, task, **bindings):
+    """Flags of a fine-tuning run that takes seconds."""
+    values = {
+        "MODEL_DIR": str(model_dir),
+        "DATA_DIR": str(data_dir),
+        "INIT_FROM": str(start),
+        "TASK": task,
+        "LENGTH": LENGTH,
+        "BATCH": 8,
+        "EPOCHS": 1,
+        "Optimizer.learning_rate": 1e-3,
+        "Train.prepare_if_missing": False,
+        "TaskEvaluation.limit": 20,
+        "TaskEvaluation.stride": 16,
+        **bindings,
+    }
+    return [
+        "--gin_file=gin_configs/finetune/cldr.gin",
+        *(f"--gin.{name}={value!r}" for name, value in values.items()),
+    ]
+
+
+def load(flags):
+    """The configuration that flags mean."""
+    files, rest = [], []
+    for flag in configs.gin_flags(flags):
+        name, value = flag.split("=", 1)
+        (files if name == "--gin_file" else rest).append(value)
+    return configs.load(files, rest, "Train")
+
+
+def run(flags):
+    """Trains in this process; the final state on the host."""
+    config = load(flags)
+    with mock.patch.object(train, "write_report"):
+        return jax.device_get(train.train(config, configs.operative_config()))
