@@ -42,6 +42,7 @@ def test_repeated_words_count_as_often_as_both_have_them():
 @pytest.mark.parametrize("task", ["squad", "xquad", "tydiqa", "squad2"])
 def test_other_languages_have_english_rules(task):
     rules = answers.rules_of(task, "de")
+    assert rules is (answers.SQUAD2 if task == "squad2" else answers.SQUAD)
     assert answers.compare("der Hund", ["Hund"], rules)[0] == 0
     assert answers.compare("the Hund", ["Hund"], rules)[0] == 1
     assert answers.compare("«Hund»", ["Hund"], rules)[0] == 0  # ASCII's punctuation only.
@@ -152,6 +153,20 @@ def test_end_before_start_is_no_answer():
     logits[8, 1] = 1
     found = answers.decode([(features, logits)], CONTEXT)
     assert found.text == "1858" and found.score == 10
+
+
+def test_tokens_of_the_same_characters_have_an_order():
+    features, logits = window([(0, 2), (0, 2)])
+    logits[5, 0] = logits[4, 1] = 9
+    found = answers.decode([(features, logits)], "ab")
+    assert (found.text, found.score) == ("ab", 9)
+
+
+def test_probabilities_of_large_logits():
+    features, logits = window()
+    logits[4:] = 5000
+    found = answers.decode([(features, logits)], CONTEXT, n_best=4, null_threshold=0.0)
+    assert [one.probability for one in found.n_best] == [0.25] * 4 + [0]
 
 
 def test_max_answer_length_counts_tokens():

@@ -12,7 +12,7 @@ def tags(*sentences):
 
 
 def test_accuracy():
-    assert scores.accuracy([0, 1, 2, 2], [0, 2, 2, 1]) == 0.5
+    assert scores.accuracy([0, 1, 2, 2], [0, 2, 2, 2]) == 0.75
 
 
 def test_f1_is_that_of_one_class():
@@ -47,17 +47,16 @@ def test_correlations():
     assert scores.pearson([1, 2, 3], [2, 4, 6]) == 1
     assert scores.pearson([0, 0, 3], [0, 3, 3]) == pytest.approx(0.5)
     assert scores.spearman([1, 2, 3], [1, 10, 11]) == 1
-    # Ranks 1.5 1.5 3 against 1 2.5 2.5.
-    assert scores.spearman([0, 0, 9], [0, 1, 1]) == pytest.approx(0.5)
+    # Ranks 1.5 1.5 3 4 against 1 2 3 4.
+    assert scores.spearman([0, 0, 5, 9], [0, 1, 2, 3]) == pytest.approx(0.9**0.5)
 
 
 def test_pearson_of_scores_whose_squares_are_0():
-    tiny = np.array([1e-200, 2e-200, 3e-200])
-    assert scores.pearson(tiny, [1, 2, 3]) == pytest.approx(1)
+    assert scores.pearson([0, 0, 3e-200], [0, 3, 3]) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("correlation", [scores.pearson, scores.spearman])
-@pytest.mark.parametrize("predicted", [[2, 2, 2], [1, math.nan, 3]])
+@pytest.mark.parametrize("predicted", [[0.1, 0.1, 0.1], [1, math.nan, 3]])
 def test_correlations_that_are_not_defined(correlation, predicted):
     assert math.isnan(correlation([1, 2, 3], predicted))
     assert math.isnan(correlation(predicted, [1, 2, 3]))
@@ -99,6 +98,7 @@ def test_runs_of_a_bare_tag_are_one_chunk():
         ("ERB", 2, 2),
         ("OUN", 3, 3),
     }
+    assert scores.chunks(tags("X NOUN")) == {("_", 0, 0), ("OUN", 1, 1)}
     gold, predicted = tags("NOUN NOUN NOUN VERB"), tags("NOUN NOUN VERB VERB")
     assert scores.token_accuracy(gold, predicted) == 0.75
     assert scores.chunk_f1(gold, predicted) == 0

@@ -253,7 +253,7 @@ def decode(
     nulls = []
     for features, logits in windows:
         offsets = _checked_offsets(features, logits, context)
-        scores = np.asarray(logits, np.float64)[: len(offsets)]
+        scores = np.asarray(logits, np.float64)
         nulls.append(float(scores[0].sum()))
         spans.append(_window_spans(scores, offsets, n_best, max_answer_length))
     candidates = _best_texts(np.concatenate(spans), context, n_best)
