@@ -277,6 +277,10 @@ def test_figures_of_each_corpus_and_layer(tmp_path, corpora):
         "wordalign/diagonal": figures["mean", "aer", None].value,
     }
     assert not outcome.skipped
+    assert sorted(outcome.files) == [
+        "matrices/en-fr_layer_1.json",
+        "matrices/en-ru_dev_layer_1.json",
+    ]
     (only,) = {r.language for r in one_corpus(tmp_path, "en-fr")} - {"mean"}
     assert only == "en-fr"
 
@@ -320,13 +324,14 @@ def test_matrices_hold_the_plan_of_words():
     corpus = random_corpus(5)
     pairs = [*zip(corpus.sources, corpus.targets), (("a", "-"), ("b", "c"))]
     corpus = corpus_of(pairs)
-    drawn = alignment_matrices(subject, params, corpus, 1, range(6), temperature=5.0)
-    for pair, sure, (source, target, matrix, gold) in zip(pairs, corpus.sure, drawn):
-        assert ((source, target), gold) == (pair, sure)
-        assert matrix.shape == (len(source), len(target))
-        assert matrix.min() >= 0 and matrix.max() <= 1 + 1e-6
-    last = drawn[-1][2]
+    drawn = alignment_matrices(subject, params, corpus, 1, range(6), temperature=20.0)
+    for index, (pair, found) in enumerate(zip(pairs, drawn)):
+        assert (found.source, found.target) == pair
+        assert (found.sure, found.possible) == (corpus.sure[index], corpus.possible[index])
+        assert found.predicted == expected_links(subject, params, pair, 1, 20.0)
+        assert found.matrix.min() >= 0 and found.matrix.max() <= 1 + 1e-6
+    last = drawn[-1].matrix
     assert (last[1] == 0).all() and (last[0] > 0).all()
     np.testing.assert_allclose(last[0].sum(), 1, rtol=1e-5)
-    ((*_, alone, _),) = alignment_matrices(subject, params, corpus, 1, [2], temperature=5.0)
-    np.testing.assert_allclose(alone, drawn[2][2], rtol=1e-4)
+    (alone,) = alignment_matrices(subject, params, corpus, 1, [2], temperature=20.0)
+    np.testing.assert_allclose(alone.matrix, drawn[2].matrix, rtol=1e-4)

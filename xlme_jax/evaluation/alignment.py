@@ -15,7 +15,7 @@ hence states of any size give one.
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from xlme_jax.data.text import ReadReport
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
+from xlme_jax.evaluation.pictures import AlignmentMatrix, matrix_file
 from xlme_jax.token_ids import BOS_ID, EOS_ID
 
 Links = Set[tuple[int, int]]
@@ -157,6 +158,9 @@ class WordAlignment:
             [row.tokens for _, row in kept], subject.row_multiple, self.batch_tokens
         )
         align = jax.jit(_aligner(subject, self.temperature))
+        plan = jax.jit(_planner(subject, headline, self.temperature))
+        names = list(dict.fromkeys(name for name, _ in kept))
+        drawn = [_worth_drawing([row for of, row in kept if of == name]) for name in names]
 
         def evaluate(params: Any) -> Outcome:
             counts = _Tally()
@@ -167,7 +171,12 @@ class WordAlignment:
                         counts[name, layer] += row.count(row.word_links(linked))
             for name, row in kept:
                 counts[name, None] += row.count(diagonal(len(row.source), len(row.target)))
-            return self._outcome(counts, headline, skipped)
+            files: dict[str, str] = {}
+            matrices = _matrices(plan, params, drawn, subject.row_multiple)
+            for name, matrix in zip(names, matrices):
+                files |= matrix_file(f"{name}_layer_{headline}", matrix)
+            results, shown = self._results(counts, headline)
+            return Outcome(tuple(results), shown, files, skipped)
 
         return evaluate
 
@@ -186,8 +195,8 @@ class WordAlignment:
             skipped |= {f"{name}: {reason}": count for reason, count in report.skipped.items()}
         return corpora
 
-    def _outcome(self, counts: "_Tally", headline: int, skipped: Mapping[str, int]) -> Outcome:
-        """Figures of each corpus and of their mean, at each layer and for the diagonal."""
+    def _results(self, counts: "_Tally", headline: int) -> tuple[list[Result], dict[str, float]]:
+        """Figures of each corpus and of their mean, by layer and of the diagonal; the headline."""
         kernel = "the dot products"
         if self.temperature is not None:
             kernel = f"exp(dot products / {self.temperature:g})"
@@ -205,7 +214,7 @@ class WordAlignment:
             for (metric, layer), value in means.items()
         ]
         shown = {"wordalign/aer": means["aer", headline], "wordalign/diagonal": means["aer", None]}
-        return Outcome(tuple(results), shown, skipped=dict(skipped))
+        return results, shown
 
 
 class _Tally(dict[tuple[str, int | None], Counts]):
@@ -329,7 +338,7 @@ def alignment_matrices(
     layer: int | None = None,
     sentences: Sequence[int] = (0, 1, 2),
     temperature: float | None = None,
-) -> list[tuple[tuple[str, ...], tuple[str, ...], np.ndarray, Links]]:
+) -> list[AlignmentMatrix]:
     """Returns how a few pairs are aligned at a layer, to draw them.
 
     Args:
@@ -341,22 +350,54 @@ def alignment_matrices(
       temperature: as `WordAlignment.temperature`.
 
     Returns:
-      (words of the source, words of the target, plan, sure links) for each pair. The plan is
-      float32[n, m]: the share of a source word's token that goes to a target word's, of several
-      tokens the largest; 0 for words without tokens.
+      A matrix for each pair: what share of a source word's token goes to a target word's; of
+      several tokens the largest; 0 for words without tokens.
     """
     chosen = encoding.choose_layer(layer, subject.num_layers, "layer")
+    rows = _rows(corpus, subject.vocabulary)
+    plan = jax.jit(_planner(subject, chosen, temperature))
+    return _matrices(plan, params, [rows[index] for index in sentences], subject.row_multiple)
 
-    def plan(params: Any, rows: Rows) -> jax.Array:
-        scaled = _plan(subject.encode(params, rows)[chosen], *_sides(rows), temperature)
-        return jnp.where(jnp.isfinite(scaled), jax.nn.softmax(scaled, axis=2), 0.0)
 
-    rows = [_rows(corpus, subject.vocabulary)[index] for index in sentences]
-    batches = encoding.batches([row.tokens for row in rows], subject.row_multiple)
-    matrices = [np.zeros((len(row.source), len(row.target))) for row in rows]
-    for indices, plans in encoding.run(jax.jit(plan), params, batches):
-        for index, tokens in zip(indices, plans):
+def _planner(
+    subject: Subject, layer: int, temperature: float | None
+) -> Callable[[Any, Rows], tuple[jax.Array, jax.Array]]:
+    """Returns (params, rows) -> plan with rows scaled last, float32[R, L, L], and `_mutual`'s."""
+
+    def plan(params: Any, rows: Rows) -> tuple[jax.Array, jax.Array]:
+        scaled = _plan(subject.encode(params, rows)[layer], *_sides(rows), temperature)
+        shares = jnp.where(jnp.isfinite(scaled), jax.nn.softmax(scaled, axis=2), 0.0)
+        return shares, _mutual(scaled)
+
+    return plan
+
+
+def _matrices(
+    plan: Callable[[Any, Rows], tuple[jax.Array, jax.Array]],
+    params: Any,
+    rows: Sequence[_Row],
+    row_multiple: int,
+) -> list[AlignmentMatrix]:
+    """Runs a compiled `_planner` on pairs, and makes matrices of words of them."""
+    found: dict[int, AlignmentMatrix] = {}
+    batches = encoding.batches([row.tokens for row in rows], row_multiple)
+    for indices, results in encoding.run(plan, params, batches):
+        for index, tokens, linked in zip(indices.tolist(), *results):
+            row = rows[index]
             source, target = np.nonzero(tokens)
-            words = rows[index].words
-            np.maximum.at(matrices[index], (words[source], words[target]), tokens[source, target])
-    return [(row.source, row.target, matrix, row.sure) for row, matrix in zip(rows, matrices)]
+            matrix = np.zeros((len(row.source), len(row.target)))
+            where = row.words[source], row.words[target]
+            np.maximum.at(matrix, where, tokens[source, target])
+            gold = frozenset(row.sure), frozenset(row.possible)
+            predicted = frozenset(row.word_links(linked))
+            found[index] = AlignmentMatrix(row.source, row.target, matrix, *gold, predicted)
+    return [found[index] for index in range(len(rows))]
+
+
+def _worth_drawing(rows: Sequence[_Row]) -> _Row:
+    """The first pair that tells something and fits a page, else the first one."""
+
+    def fits(row: _Row) -> bool:
+        return all(8 <= len(words) <= 16 for words in (row.source, row.target))
+
+    return next(filter(fits, rows), rows[0])
