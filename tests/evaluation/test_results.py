@@ -48,7 +48,9 @@ def test_what_is_written_is_read(tmp_path):
 
 
 def test_a_second_task_replaces_its_own_rows_only(tmp_path):
-    results.write(_outcome("xnli", ("de", 0.5), ("fr", 0.6)), tmp_path, HEADER)
+    first = _outcome("xnli", ("de", 0.5), ("fr", 0.6))
+    first = dataclasses.replace(first, headline={"xnli/accuracy/fr": 0.6})
+    results.write(first, tmp_path, HEADER)
     skipping = dataclasses.replace(_outcome("udpos", ("de", 0.7)), skipped={"empty": 1})
     results.write(skipping, tmp_path, HEADER)
     again = dataclasses.replace(HEADER, command="evaluate --again")

@@ -5,7 +5,8 @@
 FLOPs of a step are what the run wrote into its `model-info.txt`, with the formula (`model.flops`):
 matrix products only, a multiply-add counting as two, forward and twice that backward, nothing
 recomputed, generator and discriminator both, over full rows with their padding. Fine-tuning does
-not count: it costs the same whatever the encoder.
+not count: it costs the same whatever the encoder. Of a run that was begun from a MODEL_DIR the
+newest checkpoint there counts, hence name the checkpoint if that run goes on.
 """
 
 import logging
@@ -59,11 +60,30 @@ def flops_per_step(model_dir: Path | str) -> float:
       ValueError: `model-info.txt` does not say.
       OSError: it cannot be read.
     """
-    path = Path(model_dir) / "model-info.txt"
-    found = re.search(r"^FLOPs per step: ([0-9.e+]+);", path.read_text(encoding="utf-8"), re.M)
+    return float(_noted(Path(model_dir), r"^FLOPs per step: ([0-9.e+]+);"))
+
+
+def encoder_parameters(run: Path | str) -> int | None:
+    """Returns the parameters of a run's encoder, as the papers count them; None if not known.
+
+    Args:
+      run: MODEL_DIR, or one of its checkpoints.
+    """
+    try:
+        model_dir = latest_checkpoint(Path(run)).parent.parent
+        found = _noted(model_dir, r"^Parameters: .* in all, ([0-9,]+) in the encoder")
+    except (ValueError, OSError):
+        return None
+    return int(found.replace(",", ""))
+
+
+def _noted(model_dir: Path, pattern: str) -> str:
+    """What a run's `model-info.txt` says."""
+    path = model_dir / "model-info.txt"
+    found = re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE)
     if not found:
-        raise ValueError(f"{path} has no line 'FLOPs per step: ...'")
-    return float(found.group(1))
+        raise ValueError(f"{path} has no line like {pattern!r}")
+    return found.group(1)
 
 
 def _bound(config: str, name: str) -> str:

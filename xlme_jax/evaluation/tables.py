@@ -13,6 +13,7 @@ import numpy as np
 from xlme_jax.data.benchmarks import BENCHMARKS
 from xlme_jax.data.parallel_sets import TATOEBA_14, TATOEBA_36
 from xlme_jax.evaluation import published
+from xlme_jax.evaluation.cost import encoder_parameters
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.results import Results, Spread
 
@@ -328,9 +329,10 @@ def cost(ours: Sequence[Entry]) -> Sheet:
 
     def cells(entry: Entry, system: str) -> list[Cell]:
         average = xtreme_average(entry, system)
+        parameters = encoder_parameters(entry.runs[0].header.checkpoint)
         return [
             Cell() if average is None else Cell(f"{average:.1f}"),
-            Cell(),
+            Cell() if not parameters else Cell(f"{parameters / 1e6:.3g}"),
             Cell() if entry.flops is None or system != MODEL else Cell(f"{entry.flops:.3g}"),
         ]
 
