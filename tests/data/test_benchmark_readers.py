@@ -348,6 +348,12 @@ def test_conllu_is_read_as_xtreme_does(tmp_path):
         ("2", "lequel", "PRON", "3"),
         ("3", "va", "VERB", "0"),
     )
+    # In "dal" the ADP is nearer to the root than the NOUN that preference would take.
+    italian = conllu(
+        ("1-2", "dal", "_", "_"),
+        ("1", "da", "ADP", "0"),
+        ("2", "l", "NOUN", "1"),
+    )
     withheld = conllu(("1", "_", "NOUN", "0"), ("2", "_", "VERB", "1"))
     write(
         tmp_path,
@@ -355,6 +361,7 @@ def test_conllu_is_read_as_xtreme_does(tmp_path):
             "UD_German-GSD__de_gsd-ud-dev.conllu": "# text = x\n" + german + withheld,
             "UD_German-HDT__de_hdt-ud-dev.conllu": conllu(("1", "Ja", "INTJ", "0")),
             "UD_French-GSD__fr_gsd-ud-train.conllu": french,
+            "it_isdt-ud-test.conllu": italian,
         },
     )
     found, report = read("udpos", tmp_path, "validation", "de")
@@ -367,6 +374,20 @@ def test_conllu_is_read_as_xtreme_does(tmp_path):
     assert report.skipped == {"sentence without its words": 1}
     found, _ = read("udpos", tmp_path, "train", "fr")
     assert found == [TaggedExample("0", ("auquel", "va"), ("PRON", "VERB"))]
+    assert read("udpos", tmp_path, "test", "it")[0] == [TaggedExample("0", ("dal",), ("ADP",))]
+
+
+def test_the_first_layout_with_a_file_is_read(tmp_path):
+    write(
+        tmp_path,
+        **{
+            "dev-en.tsv": "Ja\tINTJ\n",
+            "en_x-ud-dev.conllu": conllu(("1", "a", "NOUN", "0")),
+            "de_x-ud-dev.conllu": conllu(("1", "a", "NOUN", "0")),
+        },
+    )
+    assert benchmark("udpos").available(tmp_path) == {"validation": ("de", "en")}
+    assert read("udpos", tmp_path, "validation", "en")[0][0].words == ("Ja",)
 
 
 def test_bad_conllu(tmp_path):

@@ -129,6 +129,12 @@ def test_pieces_are_split_where_punctuation_begins(vocabulary):
     ids, offsets = ContextEncoder(trained).encode(text)
     assert [trained.id_to_piece(i) for i in ids] == ["▁(", "कि", "1", "1", "8", ")"]
     assert [text[b:e] for b, e in offsets] == ["(", "कि", "1", "1", "8", ")"]
+    trained = train_vocabulary(
+        ["x (18"] * 500 + ["( 18 1 8"] * 20, 14, byte_fallback=False, allow_smaller=True
+    )
+    assert trained.id_to_piece(trained.encode("x (18")[-1]) == "▁(18"
+    ids, _ = ContextEncoder(trained).encode("x (18")
+    assert [trained.id_to_piece(i) for i in ids[1:]] == ["▁(", "18"]
 
 
 # --- Texts ---
