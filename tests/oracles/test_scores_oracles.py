@@ -280,6 +280,14 @@ def test_mlqa(language, predicted, gold):
     assert f1 == pytest.approx(max(one for _, one in each), **EXACTLY)
 
 
+@pytest.mark.parametrize("language", ARTICLES)
+def test_mlqa_has_all_articles(language):
+    for word in ARTICLES[language]:
+        assert answers.rules_of("mlqa", language).normalise(f"{word.upper()} x {word}x") == (
+            f"x {word}x"
+        )
+
+
 # Thresholds and decoding.
 
 questions = st.lists(
