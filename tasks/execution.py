@@ -7,6 +7,7 @@ here that decides about content, so that both write the same bytes.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import importlib
 import itertools
@@ -21,6 +22,7 @@ import tensorflow as tf
 from tasks import bitext, cc100, cldr, features, labelled, labelled_tfds, sources
 from tasks import tfds as tfds_tasks
 from xlme_jax.data import encoding, labelled_rows, preparation, prepared, prepared_format
+from xlme_jax.data.benchmarks import BENCHMARKS
 from xlme_jax.data.text import DataError, ReadReport
 
 _registered: tuple[object, ...] | None = None
@@ -77,12 +79,14 @@ def _register_one(
         return tfds_tasks.register_all(config.tfds, vocabulary)
     if name := labelled_rows.find_benchmark(task.removeprefix(labelled_tfds.PREFIX)):
         _register_labelled(config, task, name, vocabulary)
-    known = sorted({*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()})
+    known = {*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()}
     if task not in known:
+        near = difflib.get_close_matches(task, sorted(known | BENCHMARKS.keys()), n=5)
+        meant = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ValueError(
-            f"prepare: unknown task {task!r}. There is cldr, cc100, bitext, tfds, benchmarks (see "
-            f"tasks.labelled), and registered with SeqIO: {', '.join(known) or 'nothing'}. Tasks "
-            "of your own come with --modules=YOUR_MODULE."
+            f"prepare: unknown task {task!r}.{meant} There is cldr, cc100, bitext, tfds, "
+            f"{', '.join(BENCHMARKS)} (see tasks/labelled.py), and {len(known)} registered with "
+            "SeqIO. Tasks of your own come with --modules=YOUR_MODULE."
         )
     return [task]
 

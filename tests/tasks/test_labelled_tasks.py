@@ -220,6 +220,8 @@ def test_a_second_run_does_nothing_until_settings_change(config, capfd):
 def test_without_training_data_the_error_names_other_tasks(config, vocabulary):
     with pytest.raises(DataError, match=r"no English training data of xnli.*xnli_validation_en"):
         prepare(dataclasses.replace(config, tasks=("xnli",)))
+    with pytest.raises(ValueError, match=r"unknown task 'udpos_sw'\. Did you mean .*udpos_de"):
+        prepare(dataclasses.replace(config, tasks=("udpos_sw",)))
     prepare(dataclasses.replace(config, tasks=("xnli_validation_sw",)))
     dataset = PreparedDataset.load(config.output)
     [task] = dataset.tasks
