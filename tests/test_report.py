@@ -133,7 +133,7 @@ def test_a_damaged_matrix_is_named(tmp_path):
 def test_a_report_holds_tables_and_pictures(tmp_path):
     matrix = pictures.matrix_file("en-hi_0", PAIR)
     _write(tmp_path / "in" / "s0", 0, files=matrix)
-    _write(tmp_path / "in" / "s1", 1)
+    _write(tmp_path / "in" / "s1", 1, files=matrix)  # The same system: not drawn again.
     page = report.write(report.load([f"small & <ours>={tmp_path / 'in'}"]), tmp_path / "out", "it")
     text = page.read_text()
     assert "small &amp; &lt;ours&gt;" in text and "<ours>" not in text

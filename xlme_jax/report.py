@@ -28,7 +28,7 @@ from xlme_jax.evaluation.tables import Cell, Entry, Sheet
 
 _log = logging.getLogger("xlme_jax.report")
 MARKDOWN, PAGE = "report.md", "report.html"
-_MAX_MATRICES = 24
+_MAX_MATRICES = 20  # of each system
 
 _RESULTS = flags.DEFINE_multi_string(
     "results",
@@ -207,26 +207,28 @@ def _along_runs(points: Sequence[tuple[Entry, Spread | None]]) -> list[Curve]:
 
 
 def _matrix_pictures(named: Sequence[tuple[str, Results]]) -> list[Picture]:
-    """The alignment matrices that lie beside the results."""
-    drawn: list[Picture] = []
+    """The alignment matrices that lie beside the results; of each system those of one run."""
+    files: dict[str, list[Path]] = {}
     for name, file in named:
-        for path in sorted((file.path.parent / pictures.MATRICES).glob("*.json")):
-            if len(drawn) == _MAX_MATRICES:
-                _log.warning("Only the first %d alignment matrices are drawn.", _MAX_MATRICES)
-                return drawn
-            pair = pictures.read_matrix(path)
-            texts = [
-                " ".join(
-                    f"[{i}] {word}" if shown != word else word
-                    for i, (word, shown) in enumerate(zip(words, pictures.drawable(words)))
-                )
-                for words in (pair.source, pair.target)
-            ]
-            title = f"{name}: {path.stem}"
-            caption = f"{title}. Rows: {texts[0]} – Columns: {texts[1]}"
-            png = pictures.alignment_matrix(pair, title)
-            drawn.append(Picture(f"matrix_{len(drawn):02}", caption, png))
-    return drawn
+        found = sorted((file.path.parent / pictures.MATRICES).glob("*.json"))
+        if found and name not in files:
+            files[name] = found[:_MAX_MATRICES]
+    paths = [(name, path) for name, found in files.items() for path in found]
+    return [_matrix_picture(i, name, path) for i, (name, path) in enumerate(paths)]
+
+
+def _matrix_picture(number: int, name: str, path: Path) -> Picture:
+    pair = pictures.read_matrix(path)
+    rows, columns = (
+        " ".join(
+            word if word == shown else f"{shown} {word}"
+            for word, shown in zip(words, pictures.drawable(words))
+        )
+        for words in (pair.source, pair.target)
+    )
+    title = f"{name}: {path.stem}"
+    png = pictures.alignment_matrix(pair, title)
+    return Picture(f"matrix_{number:02}", f"{title}. Rows: {rows} – Columns: {columns}", png)
 
 
 # ---- Text --------------------------------------------------------------------------------------
