@@ -72,3 +72,7 @@ def same_metrics(found_dir, expected_dir):
     expected = commands.lines(expected_dir)
     assert [line["step"] for line in expected] == list(range(1, len(expected) + 1))
     assert commands.lines(found_dir) == expected
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a run."""

@@ -28,6 +28,7 @@ from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import results
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
+from xlme_jax.evaluation.cost import pretraining_flops
 from xlme_jax.evaluation.finetuned import TaskEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Subject, subject_of
 from xlme_jax.evaluation.tatoeba import Tatoeba
@@ -140,14 +141,18 @@ def with_untrained(trained: Outcome, untrained: Outcome) -> Outcome:
         for result in untrained.results
         if result.system == "model"
     )
-    shown = {f"{name} (untrained)": value for name, value in untrained.headline.items()}
+    shown = {
+        f"{name} (untrained)": value
+        for name, value in untrained.headline.items()
+        if value != trained.headline.get(name)  # else a baseline, which knows no encoder
+    }
     return dataclasses.replace(
         trained, results=trained.results + before, headline={**trained.headline, **shown}
     )
 
 
-def _settings(task: str) -> Any:
-    """What to evaluate, by the flags."""
+def _settings(task: str, config: TrainConfig) -> Any:
+    """What to evaluate, by the flags; what they do not say, as the run itself evaluates it."""
     languages, layer = tuple(_LANGUAGES.value), _LAYER.value
     if task in FROZEN:
         folder = str(Path(_DATA.value) / {"bucc": "bucc2018"}.get(task, task))
@@ -156,7 +161,17 @@ def _settings(task: str) -> Any:
         if task == "wordalign":
             return WordAlignment(folder, languages, layer)
         return Bucc(folder, layer=layer)
-    return TaskEvaluation(_DATA.value, task, _SPLIT.value, languages, length=_LENGTH.value)
+    own = [known for known in config.evaluators if isinstance(known, TaskEvaluation)]
+    settings = own[0] if own else TaskEvaluation()
+    return dataclasses.replace(
+        settings,
+        folder=_DATA.value or settings.folder,
+        task=task,
+        split=_SPLIT.value,
+        languages=languages,
+        length=_LENGTH.value or settings.length,
+        limit=None,
+    )
 
 
 def main(argv: Sequence[str]) -> None:
@@ -167,14 +182,17 @@ def main(argv: Sequence[str]) -> None:
     with loop.sharding_rules(mesh):
         loaded = load(_CHECKPOINT.value, _VOCABULARY.value, mesh)
         own = [loaded.subject.task] if loaded.subject.task else ["tatoeba", "wordalign"]
-        outcomes = evaluate(loaded, _TASKS.value or own, _settings)
+        outcomes = evaluate(
+            loaded, _TASKS.value or own, lambda task: _settings(task, loaded.config)
+        )
     step = int(loaded.folder.name) if loaded.folder.name.isdigit() else None
     run = loaded.folder.parent.parent
     header = results.Header(
-        command=shlex.join(sys.argv),
+        command=shlex.join(["python", "-m", "xlme_jax.evaluate", *sys.argv[1:]]),
         checkpoint=str(loaded.folder),
         step=step,
         seed=loaded.config.loop.seed,
+        flops=pretraining_flops(loaded.folder),
     )
     output = Path(_OUTPUT.value or run / "evaluation" / str(step))
     path = results.write(outcomes, output, header)

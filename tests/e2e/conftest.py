@@ -8,6 +8,8 @@ import pytest
 import runs
 import tiny
 
+from xlme_jax import train
+
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory):
@@ -70,3 +72,32 @@ def start(tmp_path, tiny_data, compiled):
     yield start
     for command in started:
         command.kill()
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Makes the next run end after so many batches."""
+
+    def after(count):
+        made = train.make_iterator
+
+        def iterator(*arguments):
+            batches = made(*arguments)
+            take = type(batches).__next__
+
+            class Ending(type(batches)):
+                taken = 0
+
+                def __next__(self):
+                    if Ending.taken == count:
+                        raise runs.Interrupted
+                    Ending.taken += 1
+                    return take(self)
+
+            batches.__class__ = Ending
+            return batches
+
+        monkeypatch.setattr(train, "make_iterator", iterator)
+        return lambda: monkeypatch.setattr(train, "make_iterator", made)
+
+    return after

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 import tiny
-from runs import assert_same_bits, load, run, same_metrics, saved
+from runs import Interrupted, assert_same_bits, load, run, same_metrics, saved
 
 from xlme_jax import config as configs
 from xlme_jax import train
@@ -22,39 +22,6 @@ def next_batch(data_dir, record, config):
     batch = next(batches)
     batches.close()
     return batch
-
-
-class Interrupted(Exception):
-    """Stands for whatever ends a run."""
-
-
-@pytest.fixture
-def interrupt(monkeypatch):
-    """Makes the next run end after so many batches."""
-
-    def after(count):
-        made = train.make_iterator
-
-        def iterator(*arguments):
-            batches = made(*arguments)
-            take = type(batches).__next__
-
-            class Ending(type(batches)):
-                taken = 0
-
-                def __next__(self):
-                    if Ending.taken == count:
-                        raise Interrupted
-                    Ending.taken += 1
-                    return take(self)
-
-            batches.__class__ = Ending
-            return batches
-
-        monkeypatch.setattr(train, "make_iterator", iterator)
-        return lambda: monkeypatch.setattr(train, "make_iterator", made)
-
-    return after
 
 
 BINDINGS = {"TRAIN_STEPS": 12, "CHECKPOINT_EVERY": 4, "Loop__keep_checkpoints": 9}

@@ -1,0 +1,152 @@
+"""From a pre-training run to a fine-tuned model and its figures, on the embedded corpus."""
+
+import json
+
+import finetuning
+import jax
+import numpy as np
+import pytest
+import tiny
+from finetuning import finetune_flags, load, pretrain, write_labelled, write_vocabulary
+from runs import Interrupted, assert_same_bits, saved
+
+from xlme_jax import config as configs
+from xlme_jax.data.preparation import train_cldr_vocabulary
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation.results import read
+from xlme_jax.objectives.finetune import HEAD
+from xlme_jax.training import loop
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training.checkpoints import read_config
+
+TASKS = ("cldr_classification", "cldr_tagging", "cldr_answers")
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    return Vocabulary.load(write_vocabulary(tmp_path_factory.mktemp("vocabulary")))
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory, vocabulary):
+    return pretrain(tmp_path_factory.mktemp("start"), vocabulary)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, vocabulary):
+    folder = tmp_path_factory.mktemp("labelled")
+    return {task: write_labelled(folder / task, task, vocabulary) for task in TASKS}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_run_starts_from_the_encoder_and_logs_its_figures(tmp_path, pretrained, data, task):
+    state = finetuning.run(finetune_flags(tmp_path, data[task], pretrained, task))
+    # An epoch of 64 examples, in some more rows if their contexts take several.
+    assert 8 <= int(state.step) <= 24
+    last = tiny.metrics(tmp_path)[-1]
+    languages = {name.split("/")[-1] for name in last if name.startswith(f"eval/{task}")}
+    assert languages == {"en", "ru", "el", "mean"}
+    began = saved(pretrained, 2, _pretrained_state(pretrained))[0].params
+    moved = jax.tree.map(
+        lambda a, b: float(np.abs(a - b).max()),
+        state.params["discriminator"],
+        began["discriminator"],
+    )
+    # Eight updates of a rate below 1e-3 each: it began where pre-training ended.
+    assert 0 < max(jax.tree.leaves(moved["encoder"])) < 0.05
+    assert set(state.params) == {"generator", "discriminator", HEAD}
+    assert set(state.params["generator"]) == {"tokens"}
+
+
+def _pretrained_state(pretrained):
+    """The state of the pre-training run, in shape."""
+    config = configs.load_text(read_config(pretrained), "Train", "test")
+    objective = config.objective.build(Vocabulary.load(_model(pretrained)).size)
+    optimizer = config.optimizer.build(config.loop.train_steps)
+    return loop.abstract_state(objective, optimizer, meshes.make_mesh(config.mesh))
+
+
+def _model(pretrained):
+    return pretrained.parent / "phrases" / "vocabulary.model"
+
+
+def test_a_run_that_was_interrupted_ends_bit_for_bit_the_same(
+    tmp_path, pretrained, data, interrupt
+):
+    bindings = {"CHECKPOINT_EVERY": 3, "Loop.keep_checkpoints": 9}
+    flags = [
+        finetune_flags(
+            tmp_path / name, data["cldr_tagging"], pretrained, "cldr_tagging", **bindings
+        )
+        for name in ("whole", "broken")
+    ]
+    expected = finetuning.run(flags[0])
+    restore = interrupt(5)
+    with pytest.raises(Interrupted):
+        finetuning.run(flags[1])
+    restore()
+    assert_same_bits(finetuning.run(flags[1]), expected)
+
+
+def test_the_configuration_of_a_run_runs_again_as_it_is(tmp_path, pretrained, data):
+    flags = finetune_flags(tmp_path / "run", data["cldr_tagging"], pretrained, "cldr_tagging")
+    config = load(flags)
+    text = configs.operative_config()
+    assert config.objective.pretrained.discriminator.hidden_size == 32
+    assert configs.load_text(text, "Train", "test") == config
+    assert config.prepare.vocabulary == str(_model(pretrained))
+    override = "--gin.pretrained/discriminator/Encoder.attention='xla'"
+    assert load([*flags, override]).objective.pretrained.discriminator.attention == "xla"
+    with pytest.raises(configs.ConfigError, match="pre-training"):
+        load([flag for flag in flags if "INIT_FROM" not in flag] + ["--gin.INIT_FROM=None"])
+
+
+def test_a_fine_tuned_encoder_is_a_start_too(tmp_path, pretrained, data):
+    first = finetune_flags(tmp_path / "first", data["cldr_tagging"], pretrained, "cldr_tagging")
+    finetuning.run(first)
+    flags = finetune_flags(
+        tmp_path / "second", data["cldr_answers"], tmp_path / "first", "cldr_answers", EPOCHS=0.25
+    )
+    state = finetuning.run(flags)
+    assert state.params[HEAD]["kernel"].shape == (32, 2)
+
+
+def test_data_of_another_vocabulary_are_refused(tmp_path, pretrained, data):
+    other = tmp_path / "other.model"
+    # As large, so that the shapes fit, but with other pieces.
+    corpus = finetuning.CldrCorpus(finetuning.cldr.CldrConfig(("en", "el"), ("language_list",)))
+    other.write_bytes(train_cldr_vocabulary(corpus, 400).model)
+    folder = write_labelled(tmp_path / "data", "cldr_tagging", Vocabulary.load(other))
+    with pytest.raises(ValueError, match="another vocabulary"):
+        finetuning.run(finetune_flags(tmp_path / "run", folder, pretrained, "cldr_tagging"))
+
+
+def test_the_command_evaluates_both_kinds_of_checkpoint(tmp_path, pretrained, data):
+    flags = finetune_flags(tmp_path / "run", data["cldr_answers"], pretrained, "cldr_answers")
+    finetuning.run(flags)
+    output = tiny.run(
+        ["-m", "xlme_jax.evaluate", f"--checkpoint={tmp_path / 'run'}", "--split=validation"]
+    )
+    assert "cldr_answers/exact_match/ru" in output
+    path = next((tmp_path / "run" / "evaluation").glob("*/results.json"))
+    figures = read(path)
+    assert {result.language for result in figures.results} == {"en", "ru", "el", "mean"}
+    assert figures.header.seed == 0 and "xlme_jax.evaluate" in figures.header.command
+    answers = json.loads((path.parent / "predictions/cldr_answers/dev-ru.json").read_text())
+    assert len(answers) == 300
+
+
+def test_the_command_says_what_is_wrong(tmp_path, pretrained):
+    for arguments, said in (
+        ([f"--checkpoint={tmp_path}"], "holds no checkpoint"),
+        ([f"--checkpoint={pretrained}", "--tasks=xnli"], "fine-tuned"),
+        ([f"--checkpoint={pretrained}", "--tasks=tatoeba", f"--data={tmp_path}"], "tatoeba"),
+        (
+            [f"--checkpoint={pretrained}", f"--vocabulary={tmp_path / 'no.model'}"],
+            "No vocabulary at",
+        ),
+    ):
+        process = tiny.start(["-m", "xlme_jax.evaluate", *arguments])
+        output, _ = process.communicate(timeout=600)
+        assert process.returncode == 1, output
+        assert said in output and "Traceback" not in output
