@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 from xlme_jax import sweeping
-from xlme_jax.sweep import Sweep
+from xlme_jax.sweep import Sweep, _of_run
 from xlme_jax.sweeping import Point, PointResult, SweepConfig, SweepRun
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_train.py")))
@@ -261,6 +261,20 @@ def _until(condition):
     while not condition():
         assert time.monotonic() < deadline, "it hangs"
         time.sleep(0.01)
+
+
+def test_a_grid_may_grow_and_a_folder_move_but_settings_stay():
+    config = (
+        "# Macros:\n# ===\nMODEL_DIR = 'a'\nSEED = 0\n\n"
+        "# Parameters for Loop:\n# ===\nLoop.seed = %SEED\n\n"
+        "# Parameters for Sweep:\n# ===\nSweep.grid = \\\n    (('X', (1,)),)\nSweep.seeds = 5\n\n"
+    )
+    assert len(_of_run(config)) > 1
+    for same in (("seeds = 5", "seeds = 6"), ("(1,)", "(1, 2)"), ("'a'", "\\\n    'a/b'")):
+        assert config.replace(*same) != config
+        assert _of_run(config.replace(*same)) == _of_run(config)
+    for other in (("SEED = 0", "SEED = 1"), ("%SEED", "3")):
+        assert _of_run(config.replace(*other)) != _of_run(config)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

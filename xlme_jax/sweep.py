@@ -143,6 +143,7 @@ class Sweep:
         self._train, self._train_flags, self._evaluate = train, train_flags, evaluate
         self._points = sweeping.points(config.grid)
         self._failed: set[Path] = set()
+        self._finished: dict[Path, SweepRun] = {}
         # All of them before anything runs: a wrong name is to be said now, not after hours.
         self._steps = {
             self._folder(point, seed): steps(self._bindings(point, seed))
@@ -249,8 +250,12 @@ class Sweep:
 
     def _look(self, point: Point, seed: int) -> SweepRun:
         folder = self._folder(point, seed)
+        if folder in self._finished:  # Read once: there may be hundreds of runs.
+            return self._finished[folder]
         if sweeping.is_finished(folder, self._steps[folder]):
-            return SweepRun(seed, folder, sweeping.FINISHED, sweeping.figures(folder))
+            run = SweepRun(seed, folder, sweeping.FINISHED, sweeping.figures(folder))
+            self._finished[folder] = run
+            return run
         status = sweeping.FAILED if folder in self._failed else sweeping.OPEN
         return SweepRun(seed, folder, status, {})
 
@@ -304,7 +309,7 @@ def _checked_steps(
     def steps(of_run: Sequence[str]) -> int | None:
         config = configs.load(files, [*bindings, *of_run], "Train")
         written = _text(Path(config.model_dir) / "config.gin")
-        if written is not None and _unplaced(written) != _unplaced(configs.operative_config()):
+        if written is not None and _of_run(written) != _of_run(configs.operative_config()):
             raise ConfigError(
                 f"{config.model_dir} was begun with another configuration (its config.gin is not "
                 "what these flags and files make); choose another --output, or delete the folder."
@@ -314,9 +319,13 @@ def _checked_steps(
     return steps
 
 
-def _unplaced(config: str) -> str:
-    """A configuration without the name of its folder, which may be spelled in several ways."""
-    return re.sub(r"^MODEL_DIR = (\\\n)?.*$", "", config, flags=re.MULTILINE)
+def _of_run(config: str) -> list[str]:
+    """The blocks of a configuration that make a run what it is.
+
+    Not the grid, which may grow, nor the name of the folder, which may be spelled in several ways.
+    """
+    placed = re.sub(r"^MODEL_DIR = (\\\n)?.*$", "", config, flags=re.MULTILINE)
+    return [block for block in placed.split("\n\n") if "# Parameters for Sweep:" not in block]
 
 
 def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
