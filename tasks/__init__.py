@@ -9,7 +9,8 @@ always:
 - `tfds`, `tfds_bitext`: the data sets listed in `TFDS_TASKS`
   ("wiki40b/th:1.3.0=th,para_crawl/ende:1.2.0=en-de");
 - labelled sets ("xnli", "panx_translate_train", ...): those of which `EVAL_DIR` has a folder, the
-  embedded ones always, and those of TFDS ("tfds_xnli"); see `tasks.labelled`.
+  embedded ones always, and those of TFDS ("tfds_xnli"); see `tasks.labelled`;
+- `tatoeba`, `bucc`, `wordalign`: those of which `EVAL_DIR` has a folder; see `tasks.analyses`.
 
 The vocabulary is that of `XLME_VOCABULARY`. Each module's `register` does the same from Python::
 
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import os
 
-from tasks import bitext, cc100, cldr, labelled, labelled_tfds, tfds
+from tasks import analyses, bitext, cc100, cldr, labelled, labelled_tfds, tfds
 from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.preparation import CldrCorpus
 
@@ -48,7 +49,10 @@ def register_from_environment() -> list[str]:
         registered += bitext.register()
     if lines := os.environ.get(tfds.TASKS_VARIABLE):
         registered += tfds.register_all(lines.split(","))
-    registered += labelled.register_found(os.environ.get(labelled.FOLDER_VARIABLE))
+    evaluation = os.environ.get(labelled.FOLDER_VARIABLE)
+    if evaluation:
+        registered += analyses.register_found(evaluation)
+    registered += labelled.register_found(evaluation)
     registered += labelled_tfds.register_all()
     return registered
 

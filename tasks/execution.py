@@ -95,11 +95,11 @@ def _register_labelled(
     config: preparation.PrepareConfig, task: str, name: str, vocabulary: features.XlmVocabulary
 ) -> None:
     """Registers the tasks of a benchmark; DataError if `task` is one and has no training data."""
-    lengths = {"max_length": config.max_length, "stride": config.stride}
+    length, stride = config.max_length, config.stride
     if task.startswith(labelled_tfds.PREFIX):
-        names = labelled_tfds.register(name, vocabulary, **lengths)
+        names = labelled_tfds.register(name, vocabulary, length, stride)
     else:
-        names = labelled.register(name, config.eval_dir, vocabulary, **lengths)
+        names = labelled.register(name, config.eval_dir, vocabulary, length, stride)
     # Only the task that is named as the benchmark may be without training data.
     if task == names[0] and "train" not in seqio.TaskRegistry.get(task).splits:
         others = [other for other in names[1:] if other.endswith("_en")] or names[1:]
@@ -124,12 +124,18 @@ def list_jobs(
     """
     global _registered
     _registered = None  # an earlier run in this process may have had another file of this name
-    return [
+    jobs = [
         _job(config, seqio.TaskRegistry.get(name), split, model, vocabulary_digest)
         for name in register(config, model)
         for split in seqio.TaskRegistry.get(name).splits
         if split in ("train", "validation")
     ]
+    if not jobs:
+        raise DataError(
+            f"prepare: {', '.join(config.tasks)} has no split train or validation, so that there "
+            "is nothing to train on: name other tasks"
+        )
+    return jobs
 
 
 def _job(

@@ -33,7 +33,6 @@ from xlme_jax.data.text import DataError, ReadReport
 
 FOLDER_VARIABLE = "EVAL_DIR"
 FIELD = "example"
-MAX_LENGTH = 128
 STRIDE = 128
 
 # Makes the source of a task: from what its splits hold (split and language of the benchmark), and
@@ -71,7 +70,7 @@ def register(
     name: str,
     directory: str | os.PathLike[str] | None = None,
     vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
-    max_length: int = MAX_LENGTH,
+    max_length: int | None = None,
     stride: int = STRIDE,
     alpha: float = mixtures.DEFAULT_ALPHA,
 ) -> list[str]:
@@ -82,7 +81,7 @@ def register(
       directory: Folder with a folder for each benchmark; by default the environment variable
         `EVAL_DIR`. The embedded benchmarks need none.
       vocabulary: See `tasks.features.as_vocabulary`.
-      max_length: Longer examples are cut or split.
+      max_length: Longer examples are cut or split; None: 384 tokens for questions, else 128.
       stride: Tokens that neighbouring windows of a question's context share.
       alpha: Exponent of the mixture's rates.
 
@@ -145,7 +144,7 @@ def add_tasks(
     available: Mapping[str, Sequence[str]],
     source: MakeSource,
     vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None,
-    max_length: int,
+    max_length: int | None,
     stride: int,
     alpha: float = mixtures.DEFAULT_ALPHA,
 ) -> list[str]:
@@ -196,7 +195,7 @@ def encode(
     output_features: Mapping[str, seqio.Feature],
     *,
     benchmark: str,
-    max_length: int,
+    max_length: int | None,
     stride: int,
 ) -> tf.data.Dataset:
     """Preprocessor: replaces examples, as JSON, by rows of token ids and their labels.
@@ -205,8 +204,8 @@ def encode(
       dataset: Examples with a string scalar "example".
       output_features: The task's features, given by SeqIO.
       benchmark: What the examples are of.
-      max_length: Longer examples are cut or split.
-      stride: Tokens that neighbouring windows of a question's context share.
+      max_length: See `register`.
+      stride: See `register`.
 
     Returns:
       "tokens" and "labels", int32[...]; an example may have several rows, or none.

@@ -129,7 +129,7 @@ SUBSETS: dict[str, Subsets] = {
 def register(
     name: str,
     vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
-    max_length: int = labelled.MAX_LENGTH,
+    max_length: int | None = None,
     stride: int = labelled.STRIDE,
     alpha: float = mixtures.DEFAULT_ALPHA,
 ) -> list[str]:

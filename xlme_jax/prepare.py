@@ -42,7 +42,12 @@ flags.DEFINE_string(
 )
 flags.DEFINE_integer("vocabulary_size", 1200, "Largest size of the vocabulary for cldr.", 8)
 flags.DEFINE_integer("max_pair_tokens", 510, "Longer pairs are skipped and counted.", 5)
-flags.DEFINE_integer("max_length", 128, "Longer labelled examples are cut or split.", 8)
+flags.DEFINE_integer(
+    "max_length",
+    None,
+    "Longer labelled examples are cut or split (default: 384 tokens for questions, else 128).",
+    8,
+)
 flags.DEFINE_integer("stride", 128, "Tokens that windows of a question's context share.", 0)
 flags.DEFINE_integer("max_document_chars", 100_000, "Longer documents are cut.", 1)
 flags.DEFINE_integer("workers", 0, "Worker processes; 0 decides by the amount of text.", 0)

@@ -19,8 +19,11 @@ tfds = pytest.importorskip("tensorflow_datasets")
 seqio = pytest.importorskip("seqio")
 
 import tensorflow as tf  # noqa: E402
+import tiny  # noqa: E402
 
 import tasks  # noqa: E402
+
+EVAL = tiny.REPOSITORY.parent / "shared" / "data" / "eval"
 
 SENTENCES = [
     [("The", "DET"), ("big", "ADJ"), ("cat", "NOUN"), ("sat", "VERB")],
@@ -238,7 +241,7 @@ def test_without_training_data_the_error_names_other_tasks(config, vocabulary):
 
 
 def test_embedded_benchmarks_need_no_folder(config):
-    prepare(dataclasses.replace(config, tasks=("cldr_answers",), eval_dir=None, max_length=256))
+    prepare(dataclasses.replace(config, tasks=("cldr_answers",), eval_dir=None))
     [task] = PreparedDataset.load(config.output).tasks
     assert (task.labels, task.examples > 100) == ("two", True)
 
@@ -248,6 +251,30 @@ def test_a_wrong_label_stops_the_preparation(config, tmp_path):
     (tmp_path / "bad" / "xnli" / "train-en.tsv").write_text("a\tb\tneutral\na\tb\tmaybe\n")
     with pytest.raises(DataError, match=r"train-en\.tsv, line 2: label 'maybe'"):
         prepare(dataclasses.replace(config, tasks=("xnli",), eval_dir=str(tmp_path / "bad")))
+
+
+@pytest.mark.skipif(not EVAL.is_dir(), reason=f"{EVAL} is not there")
+def test_real_files_become_tasks(raw):
+    names = tasks.labelled.register_found(EVAL, raw.vocabulary)
+    names += tasks.analyses.register_found(EVAL, raw.vocabulary)
+    found = set(names)
+    assert {"udpos", "panx_translate_train", "tydiqa", "xquad", "wnli", "tatoeba_de"} <= found
+    assert {"xnli_validation_sw", "americasnli_validation_quy", "bucc_zh"} <= found
+    wanted = [
+        ("udpos", "train"),
+        ("panx", "validation_sw"),
+        ("xnli", "test_de"),
+        ("xquad", "test_zh"),
+        ("mlqa", "validation_hi"),
+        ("rte", "train"),
+        ("americasnli_validation_quy", "train"),
+        ("wordalign_en_fr", "test"),
+        ("bucc_zh", "validation"),
+    ]
+    for name, split in wanted:
+        dataset = seqio.get_mixture_or_task(name).get_dataset(split=split, shuffle=False)
+        row = next(dataset.as_numpy_iterator())
+        assert len(row["source" if "source" in row else "tokens"]) > 0, name
 
 
 # --- TFDS ---
@@ -338,14 +365,13 @@ def test_sets_of_tfds_become_the_same_rows(raw, vocabulary):
             "train",
             expected(vocabulary, "panx", [TaggedExample("", ("cat", "sat"), ("B-PER", "O"))]),
         ),
-        ("tydiqa", "train", expected(vocabulary, "tydiqa", [question], 256)),
+        ("tydiqa", "train", expected(vocabulary, "tydiqa", [question], 384)),
         # The second one is of a test set: without a score.
         ("stsb", "train", text_rows(vocabulary, "stsb", [pair], [2.5])),
     ]
     with tfds.testing.mock_data(as_dataset_fn=mocked):
         for name, split, rows in cases:
-            length = 256 if name == "tydiqa" else 128
-            tasks.labelled_tfds.register(name.split("_")[0], raw.vocabulary, max_length=length)
+            tasks.labelled_tfds.register(name.split("_")[0], raw.vocabulary)
             assert read(f"tfds_{name}", split) == rows, name
 
 
@@ -387,13 +413,13 @@ def test_sets_of_tfds_are_prepared(config, tmp_path, monkeypatch, vocabulary):
     monkeypatch.setitem(tasks.labelled_tfds.SUBSETS, "squad", {("train", "en"): subset})
     seqio.set_tfds_data_dir_override(str(tmp_path / "tfds"))
     try:
-        prepare(dataclasses.replace(config, tasks=("tfds_squad",), max_length=256))
+        prepare(dataclasses.replace(config, tasks=("tfds_squad",)))
     finally:
         seqio.set_tfds_data_dir_override(None)
     dataset = PreparedDataset.load(config.output)
     [task] = dataset.tasks
     question = QuestionExample("", "Who sat?", CONTEXT, (Answer("cat", 8),))
-    assert rows_of(dataset, "tfds_squad") == expected(vocabulary, "squad", [question] * 2, 256)
+    assert rows_of(dataset, "tfds_squad") == expected(vocabulary, "squad", [question] * 2, 384)
     assert task.skipped == {
         "answer not in its context at its offset": 1,
         "question without a usable answer": 1,

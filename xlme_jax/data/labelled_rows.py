@@ -34,6 +34,9 @@ LABELS: dict[Kind, str] = {
     "tagging": "tokens",
     "question_answering": "two",
 }
+# Tokens of a row at most, by what is predicted, as XTREME's code has it.
+_MAX_LENGTHS = {"question_answering": 384}
+_MAX_LENGTH = 128
 _GLUE = {
     "cola": "CoLA",
     "sst2": "SST-2",
@@ -53,6 +56,7 @@ _FOLDERS = {
     "panx": ("ner", "wikiann"),
     "mlqa": ("MLQA_V1",),
     "squad2": ("squad",),
+    "bucc": ("bucc2018",),
     **{name: (folder, f"glue/{folder}") for name, folder in _GLUE.items()},
 }
 
@@ -98,11 +102,16 @@ def from_text(kind: Kind, text: str) -> Example:
     return TextExample(fields["id"], tuple(fields["texts"]), fields["label"])
 
 
+def default_length(name: str) -> int:
+    """Tokens that a row of a benchmark has at most, unless it is said otherwise."""
+    return _MAX_LENGTHS.get(benchmark(name).kind, _MAX_LENGTH)
+
+
 def encode(
     vocabulary: Vocabulary,
     name: str,
     texts: Sequence[str],
-    max_length: int,
+    max_length: int | None,
     stride: int,
     report: ReadReport,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -112,7 +121,7 @@ def encode(
       vocabulary: makes the ids.
       name: of the benchmark.
       texts: the examples, as `to_text` writes them.
-      max_length: tokens of a row at most.
+      max_length: tokens of a row at most; None: `default_length`.
       stride: tokens that windows of a context share.
       report: told what was left out.
 
@@ -122,8 +131,9 @@ def encode(
     """
     chosen = benchmark(name)
     examples = [from_text(chosen.kind, text) for text in texts]
+    length = default_length(name) if max_length is None else max_length
     rows = featurize.encode(
-        vocabulary, chosen, examples, max_length, stride=stride, report=report, training=True
+        vocabulary, chosen, examples, length, stride=stride, report=report, training=True
     )
     return (
         np.concatenate([np.empty(0, np.int32), *(row.tokens for row in rows)]),

@@ -100,7 +100,8 @@ class PrepareConfig:
         `tasks.tfds`.
       modules: Python modules that register further SeqIO tasks.
       eval_dir: Folder with a folder for each benchmark.
-      max_length: Longer labelled examples are cut, or split (`featurize`).
+      max_length: Longer labelled examples are cut, or split (`featurize`). None: 384 tokens for
+        questions, 128 for others.
       stride: Tokens that neighbouring windows of a question's context share.
       max_document_chars: Longer documents are cut.
       max_pair_tokens: Longer pairs (`<s> e </s> f </s>`) are skipped and counted.
@@ -122,7 +123,7 @@ class PrepareConfig:
     tfds: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     eval_dir: str | None = None
-    max_length: int = 128
+    max_length: int | None = None
     stride: int = 128
     max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS
     max_pair_tokens: int = 510

@@ -1,0 +1,155 @@
+"""The sets that frozen encoders are analysed on as tasks: Tatoeba, BUCC, gold word alignments.
+
+- `tatoeba_de`: sentences and their English translations, split "test";
+- `bucc_zh`: the gold pairs of the mining corpora, "validation" or "test" (mining itself looks for
+  them among all sentences: `xlme_jax.evaluation.bucc`);
+- `wordalign_en_fr`: sentence pairs linked by hand, "test"; besides the pair the links, int32[2 n]
+  (source word, target word, source word, ...), 0-based: "sure", and "possible", which include them.
+
+Mixtures: `tatoeba`, `bucc`, `wordalign`. "source" and "target" are int32 ids without special
+tokens, as of all pairs. TFDS has the first two as pairs as well: a line such as
+`tatoeba/tatoeba_de:1.0.0=de-en@source_sentence,target_sentence` (see `tasks.tfds`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import seqio
+import tensorflow as tf
+
+from tasks import features, sources
+from xlme_jax.data import labelled_rows, parallel_sets
+from xlme_jax.data.encoding import Texts
+from xlme_jax.data.text import DataError, ReadReport
+
+NAMES = ("tatoeba", "bucc", "wordalign")
+LINKS = ("sure", "possible")
+
+
+def register(
+    name: str,
+    directory: str | os.PathLike[str] | None = None,
+    vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
+) -> list[str]:
+    """Registers the tasks of one of the sets, and their mixture; reads folder listings, no text.
+
+    Args:
+      name: One of `NAMES`.
+      directory: Folder with a folder for each set; by default the environment variable `EVAL_DIR`.
+      vocabulary: See `tasks.features.as_vocabulary`.
+
+    Returns:
+      Names of the tasks and of the mixture.
+
+    Raises:
+      ValueError: If the folder is missing, or has none of the files.
+    """
+    content = "a folder for each benchmark"
+    parent = features.required_folder(directory, "EVAL_DIR", content, "eval_dir")
+    folder = labelled_rows.folder_of(parent, name)
+    shared = features.as_vocabulary(vocabulary)
+    if name == "wordalign":
+        names = [_add_links(folder / one, shared) for one in parallel_sets.alignment_sets(folder)]
+    else:
+        by_split = _languages(name, folder)
+        codes = sorted({code for codes in by_split.values() for code in codes})
+        names = [
+            _add_pairs(name, folder, code, [s for s in by_split if code in by_split[s]], shared)
+            for code in codes
+        ]
+    if not names:
+        raise DataError(f"{folder} has no file of {name}: see `xlme_jax.data.parallel_sets`.")
+    seqio.MixtureRegistry.remove(name)
+    seqio.MixtureRegistry.add(name, names, default_rate=1.0)
+    return [*names, name]
+
+
+def register_found(
+    directory: str | os.PathLike[str],
+    vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
+) -> list[str]:
+    """Registers those of the sets that a folder has."""
+    registered = []
+    for name in NAMES:
+        try:
+            registered += register(name, directory, vocabulary)
+        except DataError:
+            continue
+    return registered
+
+
+def _languages(name: str, folder: Path) -> dict[str, tuple[str, ...]]:
+    """The languages of each split."""
+    if name == "tatoeba":
+        return {"test": parallel_sets.tatoeba_languages(folder)}
+    return {split: parallel_sets.bucc_languages(folder, split) for split in ("validation", "test")}
+
+
+def _add_pairs(
+    name: str, folder: Path, code: str, splits: Iterable[str], vocabulary: features.XlmVocabulary
+) -> str:
+    read = _tatoeba if name == "tatoeba" else _bucc
+    shards = {
+        split: [sources.Shard(split, functools.partial(read, os.fspath(folder), code, split))]
+        for split in splits
+    }
+    return sources.add_task(sources.task_name(name, code), shards, (code, "en"), vocabulary).name
+
+
+def _tatoeba(folder: str, code: str, split: str, report: ReadReport) -> Texts:
+    del split
+    pairs = parallel_sets.read_tatoeba(folder, code, report)
+    return zip(pairs.sources, pairs.targets)
+
+
+def _bucc(folder: str, code: str, split: str, report: ReadReport) -> Texts:
+    corpus = parallel_sets.read_bucc(folder, code, split, report)
+    if corpus.gold is None:
+        raise DataError(f"{folder}: no gold pairs of {code}-en, {split}; add its .gold file")
+    return ((corpus.sources[i], corpus.targets[j]) for i, j in sorted(corpus.gold))
+
+
+def _add_links(folder: Path, vocabulary: features.XlmVocabulary) -> str:
+    read = functools.partial(_linked, os.fspath(folder))
+    languages = tuple(folder.name.split("_")[0].split("-")[:2])
+    name = sources.task_name("wordalign", folder.name)
+    fields = (*features.BITEXT_FIELDS, *LINKS)
+    links = seqio.Feature(seqio.PassThroughVocabulary(1 << 31), add_eos=False, dtype=tf.int32)
+    seqio.TaskRegistry.remove(name)
+    seqio.TaskRegistry.add(
+        name,
+        source=sources.TextSource({"test": [sources.Shard("test", read)]}, languages, fields),
+        preprocessors=[encode_linked, seqio.CacheDatasetPlaceholder()],
+        output_features={
+            **features.output_features(features.BITEXT_FIELDS, vocabulary),
+            **dict.fromkeys(LINKS, links),
+        },
+        metric_fns=[],
+    )
+    return name
+
+
+def _linked(folder: str, report: ReadReport) -> Texts:
+    corpus = parallel_sets.read_alignments(folder, report)
+    for source, target, *links in zip(corpus.sources, corpus.targets, corpus.sure, corpus.possible):
+        numbers = (" ".join(f"{i} {j}" for i, j in sorted(some)) for some in links)
+        yield (" ".join(source), " ".join(target), *numbers)
+
+
+def encode_linked(
+    dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
+) -> tf.data.Dataset:
+    """Preprocessor: texts to ids, as `features.tokenize`; links from text to numbers."""
+    texts = {name: output_features[name] for name in features.BITEXT_FIELDS}
+
+    def join(ids: Mapping[str, tf.Tensor], example: Mapping[str, tf.Tensor]) -> dict:
+        links = {
+            name: tf.strings.to_number(tf.strings.split(example[name]), tf.int32) for name in LINKS
+        }
+        return {**ids, **links}
+
+    return tf.data.Dataset.zip((features.tokenize(dataset, texts), dataset)).map(join)
