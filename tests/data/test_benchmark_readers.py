@@ -240,6 +240,7 @@ def test_mr_is_split_by_line(tmp_path):
     [
         ("a\tb\tneutral\na\tb\tmaybe\n", r"dev-en\.tsv, line 2: label 'maybe' is none of contradi"),
         ("premise\thypo\tlabel\na\tb\tneutral\n", "line 1: label 'label' is none of"),
+        ("a\tb\n", "line 1: 2 columns, where there should be 3: premise, hypothesis, label"),
         ("a\n", "line 1: 1 columns, where there should be 3: premise, hypothesis, label"),
         ("a\tb\tneutral\na\tneutral\n", "1 of 2 items cannot be used .1 x wrong number of columns"),
         ("", "no example of 'en' in this file"),
@@ -312,6 +313,7 @@ def test_panx_as_first_published(tmp_path, place):
     "content, message",
     [
         ("a\tNOUN\nb\tNOUNS\n", "line 2: label 'NOUNS' is none of ADJ, ADP"),
+        ("a NOUN\nb NOUN\n", "line 1: 1 columns, where there should be 2"),
         ("a\tNOUN\nb\n", "line 2: 1 columns, where there should be 2"),
         ("a NOUN x\tNOUN\tNOUN\n", "line 1: 3 columns, where there should be 2"),
     ],
@@ -348,11 +350,11 @@ def test_conllu_is_read_as_xtreme_does(tmp_path):
         ("2", "lequel", "PRON", "3"),
         ("3", "va", "VERB", "0"),
     )
-    # In "dal" the ADP is nearer to the root than the NOUN that preference would take.
+    # Here the ADP is nearer to the root than the PRON that preference would take.
     italian = conllu(
         ("1-2", "dal", "_", "_"),
         ("1", "da", "ADP", "0"),
-        ("2", "l", "NOUN", "1"),
+        ("2", "l", "PRON", "1"),
     )
     withheld = conllu(("1", "_", "NOUN", "0"), ("2", "_", "VERB", "1"))
     write(
@@ -478,6 +480,9 @@ def test_files_without_answers_are_files_without_labels(tmp_path):
     write(tmp_path, **{"xquad.en.json": squad(("1", "Who?", [("", 0)]), ("2", "Why?", [("", 0)]))})
     found, report = read("xquad", tmp_path, "test", "en")
     assert [e.answers for e in found] == [(), ()] and not report.skipped
+    write(tmp_path, **{"train-v1.1.json": squad(("1", "Who?", []))})
+    with pytest.raises(DataError, match="no question has an answer to train on"):
+        read("squad", tmp_path, "train", "en")
 
 
 @pytest.mark.parametrize(

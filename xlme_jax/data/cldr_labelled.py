@@ -96,12 +96,11 @@ def _names(phrase: Phrase, language: str) -> list[str]:
 
 def _pair(id: str, drawn: Sequence[Phrase], language: str) -> Example:
     """Two lists: of the same languages in another order, or of others."""
-    first, second = drawn
-    if int(id) % 2:
-        reordered = ", ".join(_names(first, language)[::-1])
-        return TextExample(id, (first.texts[language], reordered), "same")
-    other = [name for name in _names(second, language) if name not in _names(first, language)]
-    return TextExample(id, (first.texts[language], ", ".join(other or ["?"])), "other")
+    names, more = (_names(phrase, language) for phrase in drawn)
+    others = [name for name in more if name not in names]
+    label = "other" if int(id) % 2 and others else "same"
+    listed = others if label == "other" else names[::-1]
+    return TextExample(id, (drawn[0].texts[language], ", ".join(listed)), label)
 
 
 def _tagged(id: str, drawn: Sequence[Phrase], language: str) -> Example:

@@ -19,8 +19,9 @@ class Squad:
 
     An answer that is not in the context at its offset is left out and counted, even if it is found
     elsewhere: nobody knows that it is the answer there. A question all of whose answers are left
-    out is left out. A file in which no question has an answer is one without labels. Where an id
-    comes back with another question, as in XTREME's files of TyDiQA, it becomes "7#2", "7#3", ...
+    out is left out. A file in which no question has an answer is one without labels, an error if it
+    is to train on. Where an id comes back with another question, as in XTREME's files of TyDiQA, it
+    becomes "7#2", "7#3", ...
 
     Attributes:
       unanswerable: there are questions without an answer (SQuAD 2.0).
@@ -59,6 +60,8 @@ class Squad:
                 skips.skip(f"question {id}", "question without a usable answer")
             else:
                 empty.append(example)
+        if empty and not examples and split == "train":
+            raise DataError(f"{path}: no question has an answer to train on; get the file again")
         if empty and not examples:
             return list(empty)
         for example in empty:

@@ -50,11 +50,10 @@ class Table:
             if self.csv:
                 cells = [_unquoted(cell) for cell in cells]
             if not columns:
-                columns = self._header(cells, path)
+                columns = self._header(cells, path, split)
                 continue
             if not rows and self.columns:
-                columns = self._without_label(cells, columns, path)
-            rows += 1
+                columns = self._without_label(cells, columns, path, split)
             if len(cells) != len(columns):
                 skips.skip(
                     f"line {line}",
@@ -62,6 +61,7 @@ class Table:
                     f"{len(cells)} instead of {len(columns)}: {', '.join(columns)}",
                 )
                 continue
+            rows += 1
             if (line - 1) % self.part[1] not in self.part[0]:
                 continue
             row = dict(zip(columns, cells))
@@ -74,11 +74,13 @@ class Table:
                     label=self._label(row, labels, path, line),
                 )
             )
-        skips.check_share(rows - skips.total)
+        skips.check_share(rows)
         return examples
 
-    def _header(self, cells: Sequence[str], path: Path) -> tuple[str, ...]:
+    def _header(self, cells: Sequence[str], path: Path, split: str) -> tuple[str, ...]:
         needed = {*self.texts, *([self.language] if self.language else [])}
+        if split != "test":
+            needed.add(self.label)
         missing = sorted(needed - set(cells))
         if missing:
             raise DataError(
@@ -88,13 +90,13 @@ class Table:
         return tuple(cells)
 
     def _without_label(
-        self, cells: Sequence[str], columns: tuple[str, ...], path: Path
+        self, cells: Sequence[str], columns: tuple[str, ...], path: Path, split: str
     ) -> tuple[str, ...]:
         """Returns the columns that the first row shows to be there: test files lack labels."""
         if len(cells) == len(columns):
             return columns
         fewer = tuple(name for name in columns if name != self.label)
-        if len(cells) == len(fewer):
+        if len(cells) == len(fewer) and split == "test":
             return fewer
         raise DataError(
             f"{path}, line 1: {len(cells)} columns, where there should be {len(columns)}: "

@@ -37,11 +37,11 @@ class Columns:
             if not text.strip():
                 _end_sentence(examples, words, tags)
                 continue
-            columns = columns or len(cells)
-            if len(cells) != columns or columns > 2:
+            columns = columns or (1 if split == "test" and len(cells) == 1 else 2)
+            if len(cells) != columns:
                 raise DataError(
                     f"{path}, line {line}: {len(cells)} columns, where there should be "
-                    f"{min(columns, 2)}: a word, a tab and its tag. Correct the line"
+                    f"{columns}: a word, a tab and its tag. Correct the line"
                 )
             words.append(cells[0].removeprefix(f"{language}:") if self.prefixed else cells[0])
             if columns == 2:
