@@ -182,7 +182,9 @@ def test_of_a_sweep_only_the_selected_point_counts(tmp_path):
     (tmp_path / "sweep.json").write_text('{"best": "lr=2"}')
     assert results.find(tmp_path) == chosen
     (tmp_path / "sweep.json").write_text('{"best": null}')
-    assert len(results.find(tmp_path)) == 4
+    with pytest.raises(ResultsError, match="lr=1"):
+        results.find(tmp_path)  # They differ in more than the seed.
+    assert results.find(tmp_path / "lr=2") == chosen
     (tmp_path / "sweep.json").write_text('{"best": "../lr=3"}')
     with pytest.raises(ResultsError, match="no folder"):
         results.find(tmp_path)

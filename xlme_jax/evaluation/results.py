@@ -161,10 +161,10 @@ def find(path: Path | str) -> list[Path]:
     """Finds the results files at or below a path, in order of their names.
 
     Of a sweep (a folder with `sweep.json`) only the runs of the point that it selected count, since
-    all others were dropped on the development set; all runs count if it selected none.
+    all others were dropped on the development set.
 
     Raises:
-      ResultsError: there are none.
+      ResultsError: there are none, or a sweep has results of several points and selected none.
     """
     path = Path(path)
     if path.is_file():
@@ -183,7 +183,12 @@ def _find(folder: Path) -> Iterator[Path]:
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     if (folder / SWEEP_FILE).is_file():
         best = selected(folder / SWEEP_FILE)
-        names = [best] if best is not None else names
+        names = [best] if best is not None else [n for n in names if any(_find(folder / n))]
+        if len(names) > 1:
+            raise ResultsError(
+                f"{folder} is a sweep that has selected none of its points; they are no runs of "
+                f"one system. Name one: {folder / names[0]}"
+            )
     for name in names:
         yield from _find(folder / name)
 
