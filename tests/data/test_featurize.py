@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -254,6 +256,9 @@ def test_a_question(vocabulary):
     assert inside.tolist() == [False] * (len(asked) + 2) + [True] * (inside.sum()) + [False]
     first, last = row.labels
     assert (row.offsets[first, 0], row.offsets[last, 1]) == (4, 7)
+    two = [question(context, "кот", 4), question("猫", "猫", 0)]
+    _, other = rows_of(vocabulary, "xquad", two, 64, stride=8)[0]
+    assert other.tokens.tolist() == [0, *asked, 2, *vocabulary.encode("猫"), 2]
 
 
 @given(st.integers(0, 10_000), st.data())
@@ -344,3 +349,20 @@ def test_answers_of_xquad_come_back_to_the_letter():
         rows, _ = rows_of(trained, "xquad", some, 384, stride=128)
         lost = lost_answers(some, rows)
         assert len(lost) < 0.01 * len(some), (language, json.dumps(lost, ensure_ascii=False))
+
+
+def test_the_benchmark_of_spans(tmp_path):
+    context = "xyz (0123). "
+    answers = [{"text": "0123", "answer_start": 5}], [{"text": "012", "answer_start": 5}]
+    qas = [{"id": str(i), "question": "abc?", "answers": a} for i, a in enumerate(answers)]
+    paragraph = {"context": context * 40, "qas": qas}
+    (tmp_path / "xquad").mkdir()
+    (tmp_path / "xquad" / "xquad.en.json").write_text(
+        json.dumps({"data": [{"paragraphs": [paragraph]}]})
+    )
+    script = tiny.REPOSITORY / "benchmarks" / "answer_spans.py"
+    flags = [f"--data={tmp_path}", "--size=300", f"--output={tmp_path / 'spans.json'}"]
+    subprocess.run([sys.executable, script, *flags], env=tiny.environment(), check=True)
+    (found,) = json.loads((tmp_path / "spans.json").read_text())["results"].values()
+    assert found["answers"] == 2 and found["exact"] == 1 - len(found["lost"]) / 2
+    assert sum(found["reasons"].values()) == len(found["lost"])
