@@ -100,8 +100,8 @@ def fill_rows(texts: Iterable[Text], rows: int, length: int) -> dict[str, np.nda
 
 
 def row_length(tokens: int) -> int:
-    """Length of the row for a text: 16, 32, 48, 64, then four to each doubling of 64."""
-    step = max(16, 1 << max((tokens - 1).bit_length() - 2, 0))
+    """Length of the row for a text: multiples of 8 up to 32, then two lengths to a doubling."""
+    step = max(8, 1 << max((tokens - 1).bit_length() - 2, 0))
     return -(-tokens // step) * step
 
 
