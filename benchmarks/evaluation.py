@@ -45,11 +45,13 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--languages", type=int, default=36)
     parser.add_argument("--pairs", type=int, default=1000, help="Pairs a language.")
+    parser.add_argument("--corpora", default="", help="Of wordalign; default: all.")
     parser.add_argument("--vocabulary", type=int, default=16_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", default="benchmarks/results/evaluation.json")
     options = parser.parse_args()
     results = machine.describe("jax", "jaxlib", "numpy") | {"options": vars(options), "tasks": {}}
+    corpora = tuple(filter(None, options.corpora.split(",")))
     with tempfile.TemporaryDirectory() as folder:
         texts = repeat_tatoeba(Path(options.data) / "tatoeba", Path(folder), options)
         vocabulary = train_vocabulary(texts, options.vocabulary, allow_smaller=True)
@@ -57,7 +59,7 @@ def main() -> None:
         print(f"{'':12}{'real tokens':>12}{'padding':>9}{'':14}{'wall s':>9}{'CPU s':>9}")
         for name, settings in (
             ("tatoeba", Tatoeba(folder)),
-            ("wordalign", WordAlignment(str(Path(options.data) / "wordalign"))),
+            ("wordalign", WordAlignment(str(Path(options.data) / "wordalign"), corpora)),
         ):
             results["tasks"][name] = measure(name, settings, subject, params, options.rounds)
     machine.write(options.output, results)
