@@ -21,12 +21,20 @@ from absl import app, flags
 from jax.experimental import multihost_utils
 
 from xlme_jax import config as configs
+from xlme_jax.data import labelled_rows
+from xlme_jax.data.benchmarks import Benchmark, benchmark
 from xlme_jax.data.pipeline import Stream, make_iterator, stream_tasks
 from xlme_jax.data.preparation import PrepareConfig, is_prepared
-from xlme_jax.data.prepared import PreparedDataError, PreparedDataMissing, PreparedDataset
+from xlme_jax.data.prepared import (
+    PreparedDataError,
+    PreparedDataMissing,
+    PreparedDataset,
+    TaskInfo,
+)
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.outcome import subject_of
 from xlme_jax.evaluation.retrieval import RetrievalProbe, with_untrained
+from xlme_jax.objectives.finetune import FineTune
 from xlme_jax.train_config import TrainConfig
 from xlme_jax.training import loop, model_info, peers
 from xlme_jax.training import mesh as meshes
@@ -77,6 +85,8 @@ def train(
     settings = _loop_settings(config, dataset, streams)
     loop.check_divisible(rows, mesh, settings.micro_batches)
     objective.check({stream.name: stream.length for stream in streams})
+    if isinstance(objective, FineTune):
+        _check_labels(objective.benchmark, stream_tasks(dataset, streams[0]))
     schedule = config.optimizer.schedule(settings.train_steps)
     optimizer = config.optimizer.build(settings.train_steps)
     batches = make_iterator(dataset, streams, settings.seed, *meshes.batch_share(mesh))
@@ -120,6 +130,20 @@ def _loop_settings(
     steps = math.ceil(config.epochs * examples / streams[0].rows)
     _log.info("%g epochs of %d examples: %d steps.", config.epochs, examples, steps)
     return dataclasses.replace(config.loop, train_steps=steps)
+
+
+def _check_labels(wanted: Benchmark, tasks: Sequence[TaskInfo]) -> None:
+    """ValueError if the prepared data are of a benchmark with other labels."""
+    for task in tasks:
+        found = labelled_rows.find_benchmark(task.name.removeprefix("tfds_"))
+        if found is None:  # A task of the user's own.
+            continue
+        if (benchmark(found).kind, benchmark(found).labels) != (wanted.kind, wanted.labels):
+            raise ValueError(
+                f"FineTune.task = {wanted.name!r}, but DATA_DIR holds the task {task.name!r}, "
+                f"whose labels are those of {found!r}. Choose the DATA_DIR of {wanted.name!r}, or "
+                "let the run prepare a new one."
+            )
 
 
 def _open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> PreparedDataset:

@@ -121,6 +121,13 @@ def test_data_of_another_vocabulary_are_refused(tmp_path, pretrained, data):
         finetuning.run(finetune_flags(tmp_path / "run", folder, pretrained, "cldr_tagging"))
 
 
+def test_data_of_another_task_are_refused(tmp_path, pretrained, data):
+    with pytest.raises(ValueError, match="whose labels are those of 'cldr_tagging'"):
+        finetuning.run(
+            finetune_flags(tmp_path, data["cldr_tagging"], pretrained, "cldr_classification")
+        )
+
+
 def test_the_command_evaluates_both_kinds_of_checkpoint(tmp_path, pretrained, data):
     flags = finetune_flags(tmp_path / "run", data["cldr_answers"], pretrained, "cldr_answers")
     finetuning.run(flags)
