@@ -58,6 +58,9 @@ _SPLIT = flags.DEFINE_enum("split", "test", ["validation", "test"], "Of a fine-t
 _LANGUAGES = flags.DEFINE_list("languages", [], "Keep to these languages (default: all there are).")
 _LAYER = flags.DEFINE_integer("layer", None, "Layer that is shown; all are written.", 0)
 _LENGTH = flags.DEFINE_integer("length", None, "Tokens of a row at most.", 8)
+_LIMIT = flags.DEFINE_integer(
+    "limit", None, "Examples of a language at most (fine-tuned tasks).", 1
+)
 _UNTRAINED = flags.DEFINE_bool("untrained", True, "Evaluate the encoder before training too.")
 
 FROZEN = ("tatoeba", "wordalign", "bucc")
@@ -170,7 +173,7 @@ def _settings(task: str, config: TrainConfig) -> Any:
         split=_SPLIT.value,
         languages=languages,
         length=_LENGTH.value or settings.length,
-        limit=None,
+        limit=_LIMIT.value,
     )
 
 

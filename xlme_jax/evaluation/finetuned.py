@@ -223,6 +223,14 @@ class _File:
             for metric in self.task.metrics
         ]
 
+    def _setting(self) -> str:
+        parts = []
+        if self._rules.no_answer:
+            parts.append("threshold of no answer tuned on this split")
+        if self.settings.limit is not None:
+            parts.append(f"the first {len(self.examples)} examples")
+        return "; ".join(parts)
+
     def baseline(self) -> list[Result]:
         """Figures that need no model."""
         kind = self.task.kind
