@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 from xlme_jax import sweeping
-from xlme_jax.sweep import Sweep, _of_run
+from xlme_jax.sweep_runner import Sweep, _of_run
 from xlme_jax.sweeping import Point, PointResult, SweepConfig, SweepRun
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_train.py")))

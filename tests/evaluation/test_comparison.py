@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
-from xlme_jax import report
-from xlme_jax.evaluation import pictures, results
+from xlme_jax.evaluation import comparison, pictures, results
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.pictures import AlignmentMatrix, Curve
 from xlme_jax.evaluation.results import Header, Spread
@@ -134,7 +133,9 @@ def test_a_report_holds_tables_and_pictures(tmp_path):
     matrix = pictures.matrix_file("en-hi_0", PAIR)
     _write(tmp_path / "in" / "s0", 0, files=matrix)
     _write(tmp_path / "in" / "s1", 1, files=matrix)  # The same system: not drawn again.
-    page = report.write(report.load([f"small & <ours>={tmp_path / 'in'}"]), tmp_path / "out", "it")
+    page = comparison.write(
+        comparison.load([f"small & <ours>={tmp_path / 'in'}"]), tmp_path / "out", "it"
+    )
     text = page.read_text()
     assert "small &amp; &lt;ours&gt;" in text and "<ours>" not in text
     assert "<td>45.0 ± 7.1<sup>" in text and "2 of 15 languages: de, en; 2 runs" in text
@@ -157,7 +158,7 @@ def test_a_report_holds_tables_and_pictures(tmp_path):
 def test_results_without_flops_or_layers_make_a_report(tmp_path):
     outcome = Outcome((Result("rte", "en", "accuracy", 0.5, "validation"),), {})
     results.write(outcome, tmp_path / "in", Header("c", "runs/a"))
-    report.write(report.load([str(tmp_path / "in")]), tmp_path / "out")
+    comparison.write(comparison.load([str(tmp_path / "in")]), tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.png"))
     assert "| **in** | ours | – | – | – | – | – | 50.0 [1] |" in (
         (tmp_path / "out" / "report.md").read_text()
@@ -166,15 +167,15 @@ def test_results_without_flops_or_layers_make_a_report(tmp_path):
 
 def test_names_are_given_or_the_folders(tmp_path):
     path = _write(tmp_path / "a=b")
-    assert [name for name, _ in report.load([str(tmp_path / "a=b")])] == ["a=b"]
-    assert [name for name, _ in report.load([str(path)])] == ["a=b"]
-    assert [name for name, _ in report.load([f"x={path}"])] == ["x"]
+    assert [name for name, _ in comparison.load([str(tmp_path / "a=b")])] == ["a=b"]
+    assert [name for name, _ in comparison.load([str(path)])] == ["a=b"]
+    assert [name for name, _ in comparison.load([f"x={path}"])] == ["x"]
 
 
 def test_a_result_that_counts_twice_is_refused(tmp_path):
     path = _write(tmp_path / "a")
     with pytest.raises(results.ResultsError, match="leave one out"):
-        report.write(report.load([f"x={path}", f"x={path}"]), tmp_path / "out")
+        comparison.write(comparison.load([f"x={path}", f"x={path}"]), tmp_path / "out")
 
 
 def test_the_command_writes_it_or_says_what_is_wrong(tmp_path):
