@@ -102,10 +102,10 @@ def train(
         settings,
         model_dir,
         dataset.digest,
-        dataset.vocabulary_digest,
         [_evaluator(probe, dataset, objective, mesh) for probe in config.evaluators],
         files={"config.gin": config_text, "model-info.txt": info},
         flops_per_step=sum(objective.flops(shapes).values()),
+        vocabulary_digest=dataset.vocabulary_digest,
     )
     with _reserved(model_dir):
         state = loop.train(run, stop)

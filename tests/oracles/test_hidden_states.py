@@ -55,7 +55,7 @@ def hidden_states(model, text):
 def test_states_of_all_layers_in_batches(embedding_size):
     model, ours, params = masked_lm(embedding_size)
     subject, found = Subject(ours), texts()
-    batches = encoding.batches(found, batch_tokens=64)
+    batches = encoding.batches(found, batch_tokens=16)
     assert len(batches) > 2
     for chosen, layers in encoding.run(subject.encode, params, batches):
         assert len(layers) == LAYERS + 1

@@ -106,11 +106,11 @@ class Run:
       config: the loop's own settings.
       model_dir: where checkpoints and metrics go.
       dataset_digest: of the prepared data, which a resumed run must match.
-      vocabulary_digest: of its vocabulary, which the run of a warm start must match.
       evaluators: each is given the parameters of step 0 and returns an evaluator.
       files: texts to write into `model_dir` once nothing speaks against the run, by name;
         "config.gin" is kept in each checkpoint too.
       flops_per_step: for the MFU shown.
+      vocabulary_digest: of the data's vocabulary, which the run of a warm start must match.
     """
 
     objective: Objective
@@ -121,10 +121,10 @@ class Run:
     config: LoopConfig
     model_dir: Path
     dataset_digest: str
-    vocabulary_digest: str = ""
     evaluators: Sequence[Callable[[Params], Evaluator]] = ()
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     flops_per_step: float | None = None
+    vocabulary_digest: str = ""
 
 
 def check_divisible(rows: Mapping[str, int], mesh: jax.sharding.Mesh, micro_batches: int) -> None:
