@@ -11,7 +11,6 @@ beside it.
 """
 
 import dataclasses
-import logging
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ import optax
 from absl import app, flags
 
 from xlme_jax import config as configs
+from xlme_jax.data import labelled_rows
 from xlme_jax.data.prepared_format import VOCABULARY_FILE
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import results
@@ -37,7 +37,6 @@ from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.checkpoints import latest_checkpoint, read_config, warm_start
 
-_log = logging.getLogger("xlme_jax.evaluate")
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "MODEL_DIR of a run, or one of its checkpoints/STEP.", required=True
 )
@@ -144,10 +143,11 @@ def with_untrained(trained: Outcome, untrained: Outcome) -> Outcome:
         for result in untrained.results
         if result.system == "model"
     )
+    baselines = {result.system for result in untrained.results}
     shown = {
         f"{name} (untrained)": value
         for name, value in untrained.headline.items()
-        if value != trained.headline.get(name)  # else a baseline, which knows no encoder
+        if name.split("/")[-1] not in baselines  # they know no encoder
     }
     return dataclasses.replace(
         trained, results=trained.results + before, headline={**trained.headline, **shown}
@@ -158,7 +158,7 @@ def _settings(task: str, config: TrainConfig) -> Any:
     """What to evaluate, by the flags; what they do not say, as the run itself evaluates it."""
     languages, layer = tuple(_LANGUAGES.value), _LAYER.value
     if task in FROZEN:
-        folder = str(Path(_DATA.value) / {"bucc": "bucc2018"}.get(task, task))
+        folder = str(labelled_rows.folder_of(_DATA.value, task))
         if task == "tatoeba":
             return Tatoeba(folder, languages, layer)
         if task == "wordalign":

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import logging
-import os
 import re
 import shlex
 import signal
@@ -17,6 +16,7 @@ from typing import Any
 from xlme_jax import config as configs
 from xlme_jax import sweeping
 from xlme_jax.config import ConfigError
+from xlme_jax.data.prepared_writer import replace_file
 from xlme_jax.evaluation.results import SWEEP_FILE
 from xlme_jax.sweeping import Point, PointResult, SweepConfig, SweepRun
 from xlme_jax.training.stopping import EXIT_STOPPED, SIGNALS
@@ -211,11 +211,8 @@ class Sweep:
             for point in self._points
         ]
         for name, make in ((SWEEP_FILE, sweeping.to_json), ("sweep.md", sweeping.to_markdown)):
-            path = self._output / name
-            temporary = path.with_name(name + ".tmp")
             text = make(results, self._config, self._command, self._output)
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, path)
+            replace_file(self._output / name, text.encode())
         return results
 
     def _look(self, point: Point, seed: int) -> SweepRun:

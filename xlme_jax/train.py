@@ -138,7 +138,7 @@ def _check_labels(wanted: Benchmark, tasks: Sequence[TaskInfo]) -> None:
         found = labelled_rows.find_benchmark(task.name.removeprefix("tfds_"))
         if found is None:  # A task of the user's own.
             continue
-        if (benchmark(found).kind, benchmark(found).labels) != (wanted.kind, wanted.labels):
+        if not benchmark(found).labelled_like(wanted):
             raise ValueError(
                 f"FineTune.task = {wanted.name!r}, but DATA_DIR holds the task {task.name!r}, "
                 f"whose labels are those of {found!r}. Choose the DATA_DIR of {wanted.name!r}, or "

@@ -69,6 +69,14 @@ def test_classes_figures_and_files(tmp_path, vocabulary):
     assert outcome.files["predictions/xnli/dev-de.tsv"] == "neutral\n" * 3
 
 
+def test_a_limit_stands_in_the_setting_of_every_figure(tmp_path, vocabulary):
+    write_xnli(tmp_path, ["neutral", "neutral", "entailment"])
+    subject = subject_of(vocabulary, "xnli", constant(3, per_token=False))
+    outcome = TaskEvaluation(str(tmp_path), limit=2).build(subject)({})
+    assert values(outcome)["accuracy", "en"] == 1.0
+    assert all("of the first 2 examples" in result.setting for result in outcome.results)
+
+
 def test_predictions_are_of_their_own_rows(tmp_path, vocabulary):
     """Batches are sorted by length; what comes out is in the order of the file."""
     rng = np.random.default_rng(0)

@@ -67,6 +67,10 @@ class Benchmark:
     gap_metric: str
     source: Source
 
+    def labelled_like(self, other: Benchmark) -> bool:
+        """Returns whether a model of the one can be trained and scored on the other."""
+        return (self.kind, self.labels) == (other.kind, other.labels)
+
     def available(self, folder: str | Path) -> dict[str, tuple[str, ...]]:
         """Returns what a folder has.
 

@@ -75,7 +75,7 @@ class TaskEvaluation:
                 "with one of gin_configs/finetune first"
             )
         tuned, task = benchmark(subject.task), benchmark(self.task or subject.task)
-        if (tuned.kind, tuned.labels) != (task.kind, task.labels):
+        if not task.labelled_like(tuned):
             raise ValueError(
                 f"TaskEvaluation.task is {task.name!r}, but the model was fine-tuned on "
                 f"{tuned.name!r}, which has other labels ({', '.join(tuned.labels) or tuned.kind})"
@@ -216,9 +216,7 @@ class _File:
                 scores.score(kind, metric, gold, predictions, rules=self._rules),
                 self.settings.split,
                 system=system,
-                setting="threshold of no answer tuned on this split"
-                if self._rules.no_answer
-                else "",
+                setting=self._setting(),
             )
             for metric in self.task.metrics
         ]
@@ -228,7 +226,7 @@ class _File:
         if self._rules.no_answer:
             parts.append("threshold of no answer tuned on this split")
         if self.settings.limit is not None:
-            parts.append(f"the first {len(self.examples)} examples")
+            parts.append(f"of the first {self.settings.limit} examples")
         return "; ".join(parts)
 
     def baseline(self) -> list[Result]:
@@ -274,7 +272,7 @@ def _means(results: Sequence[Result]) -> list[Result]:
             some[0],
             language="mean",
             value=float(np.mean([result.value for result in some])),
-            setting=f"mean of {len(some)} languages",
+            setting="; ".join(filter(None, [f"mean of {len(some)} languages", some[0].setting])),
         )
         for some in groups.values()
     ]

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from xlme_jax.data.prepared_writer import replace_file
 from xlme_jax.evaluation.outcome import Outcome, Result
 
 RESULTS_FILE = "results.json"
@@ -118,7 +119,7 @@ def write(outcomes: Outcome | Sequence[Outcome], folder: Path | str, header: Hea
         for outcome in outcomes:
             for name, content in outcome.files.items():
                 _write_file(folder, name, content)
-        _replace(path, _to_json(merged))
+        replace_file(path, _to_json(merged).encode())
     return path
 
 
@@ -430,18 +431,7 @@ def _damaged(path: Path, why: str) -> ResultsError:
 def _write_file(folder: Path, name: str, content: str | bytes) -> None:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise ValueError(f"{name!r} would lie outside of the results' folder.")
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    _replace(folder / name, content)
-
-
-def _replace(path: Path, content: str | bytes) -> None:
-    """Writes a file so that a kill leaves the old one or the new one, whole."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    replace_file(folder / name, content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager

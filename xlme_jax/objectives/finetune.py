@@ -6,6 +6,7 @@ of benchmarks (`data.benchmarks`).
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -142,7 +143,7 @@ class FineTune:
 
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """FLOPs of a train step; those of the head are not counted."""
-        per_token = lambda n: flops.encoder(self.encoder_config, n)  # noqa: E731
+        per_token = functools.partial(flops.encoder, self.encoder_config)
         return {"encoder": training_flops(shapes, per_token)}
 
     def encoder_params(self, params: Params) -> Params:
