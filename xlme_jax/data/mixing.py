@@ -98,6 +98,21 @@ def shuffled(indices: np.ndarray, sizes: np.ndarray, seeds: np.ndarray) -> np.nd
     return result
 
 
+def coins(numbers: np.ndarray, probability: float, *parts: str | int) -> np.ndarray:
+    """Coins that fall heads with a probability, each told by a number: nothing stored.
+
+    Args:
+      numbers: int[N], from 0.
+      probability: of heads.
+      *parts: names and numbers that determine, with each number, how its coin falls.
+
+    Returns:
+      bool[N].
+    """
+    states = np.asarray(numbers, np.uint64) * _KEYS[0] + np.uint64(stable_seed(*parts))
+    return (_scrambled(states) >> np.uint64(11)) * 2.0**-53 < probability
+
+
 def _scrambled(values: np.ndarray) -> np.ndarray:
     """The finalizer of SplitMix64 (Steele et al., 2014): uint64 to uint64, one to one."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

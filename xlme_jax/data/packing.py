@@ -11,7 +11,9 @@ from xlme_jax.token_ids import BOS_ID, PAD_ID
 Batch = dict[str, np.ndarray]
 
 
-def pack(lengths: Sequence[int] | np.ndarray, capacity: int) -> list[list[int]]:
+def pack(
+    lengths: Sequence[int] | np.ndarray, capacity: int, most: int | None = None
+) -> list[list[int]]:
     """Distributes items over rows by best fit, longest first, without splitting any.
 
     Best fit decreasing needs at most 11/9 of the fewest possible rows plus a constant, and in
@@ -20,6 +22,7 @@ def pack(lengths: Sequence[int] | np.ndarray, capacity: int) -> list[list[int]]:
     Args:
       lengths: tokens of each item, from 1 to `capacity`.
       capacity: tokens of a row.
+      most: items that a row may hold; None for any number.
 
     Returns:
       Item numbers of each row.
@@ -43,14 +46,19 @@ def pack(lengths: Sequence[int] | np.ndarray, capacity: int) -> list[list[int]]:
             space, row = capacity, len(rows)
             rows.append([item])
         left = space - length
-        if left:
+        if left and len(rows[row]) != most:
             open_rows[left].append(row)
             occupied |= 1 << left
     return rows
 
 
 def lay_out_pieces(
-    ids: np.ndarray, sizes: np.ndarray, row_of_piece: np.ndarray, rows: int, length: int
+    ids: np.ndarray,
+    sizes: np.ndarray,
+    row_of_piece: np.ndarray,
+    rows: int,
+    length: int,
+    segments: np.ndarray | None = None,
 ) -> Batch:
     """Lays texts out in rows, one segment each.
 
@@ -60,6 +68,7 @@ def lay_out_pieces(
       row_of_piece: int[pieces], the row of each, not decreasing.
       rows: rows of the batch.
       length: tokens of a row.
+      segments: int[pieces], segment ids; None counts the texts of a row.
 
     Returns:
       `tokens`, `segment_ids` (from 1 in every row, 0 = padding) and `positions` (from 0 in every
@@ -78,7 +87,8 @@ def lay_out_pieces(
     target = tokens + np.repeat(row_of_piece * length + columns - starts, sizes)
     batch["tokens"].reshape(-1)[target] = ids
     batch["positions"].reshape(-1)[target] = tokens - np.repeat(starts, sizes)
-    segments = np.arange(len(sizes)) - first + 1
+    if segments is None:
+        segments = np.arange(len(sizes)) - first + 1
     batch["segment_ids"].reshape(-1)[target] = np.repeat(segments, sizes)
     return batch
 
@@ -112,6 +122,12 @@ def lay_out_text(ids: np.ndarray, sizes: np.ndarray, length: int) -> Batch:
     latest = np.maximum.accumulate(np.where(begins, columns, np.int32(0)), axis=1)
     np.multiply(columns - latest, real, out=batch["positions"])
     return batch
+
+
+def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """start, start + 1, ..., start + size - 1 of every range, one after another."""
+    ends = np.cumsum(sizes)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - sizes), sizes)
 
 
 def _empty(rows: int, length: int) -> Batch:

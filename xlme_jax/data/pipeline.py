@@ -14,7 +14,6 @@ Three rules make the data reproducible:
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import logging
 import reprlib
 import weakref
@@ -25,12 +24,14 @@ import grain
 import numpy as np
 from grain.experimental import FlatMapIterDataset, ThreadPrefetchIterDataset
 
-from xlme_jax.data import labelled, mixing, packing
+from xlme_jax.data import labelled, layouts, mixing, packing
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
 from xlme_jax.data.prepared_format import LABELS
 from xlme_jax.data.prepared_reader import TaskReader
+from xlme_jax.data.streams import Stream, stream_tasks
 
-KINDS = ("monolingual", "bitext", "labelled")
+__all__ = ["BatchIterator", "Stream", "label_width", "make_iterator", "stream_tasks"]
+
 # Pairs are packed among so many consecutive draws. A constant, so that the order of rows depends
 # neither on the batch size nor on the hosts; large enough that few tokens are wasted.
 WINDOW_DRAWS = 4096
@@ -42,88 +43,6 @@ _TASKS = "_tasks"
 # computed from them fits 64 bits.
 _LAST = 1 << 48
 _log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Stream:
-    """One mixture of tasks with a batch shape of its own.
-
-    Attributes:
-      name: key of the stream in a batch.
-      kind: "monolingual" (running text), "bitext" (packed pairs) or "labelled" (an example a row).
-      rows: rows of the global batch.
-      length: tokens of a row.
-      alpha: exponent of the sampling weights p_j ∝ m_j^alpha; m_j counts tokens of running text
-        (rows are cut from it, documents are not drawn), pairs of bitext and labelled examples.
-      tasks: patterns of task names (`fnmatch`), all tasks of the kind if empty.
-    """
-
-    name: str
-    kind: str
-    rows: int
-    length: int
-    alpha: float = 0.7
-    tasks: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        where = f"stream {self.name!r}"
-        if self.kind not in KINDS:
-            raise ValueError(f"{where}: kind={self.kind!r} must be one of {KINDS}")
-        if self.rows < 1:
-            raise ValueError(f"{where}: rows={self.rows} must be at least 1")
-        if self.length < 8:
-            raise ValueError(f"{where}: length={self.length} must be at least 8 tokens")
-        if not self.alpha >= 0:
-            raise ValueError(f"{where}: alpha={self.alpha} must be at least 0")
-        if isinstance(self.tasks, str):
-            raise ValueError(f"{where}: tasks={self.tasks!r} must be a tuple of patterns")
-
-
-def stream_tasks(
-    dataset: PreparedDataset, stream: Stream, split: str = "train"
-) -> tuple[TaskInfo, ...]:
-    """The tasks that a stream samples, in order of name.
-
-    Raises:
-      PreparedDataError: there are none, a pattern matches none, a task is empty, or labelled
-        tasks do not go together or do not fit the rows.
-    """
-    where = f"stream {stream.name!r}"
-    known = [task for task in dataset.tasks if (task.kind, task.split) == (stream.kind, split)]
-    if not known:
-        have = sorted({f"{task.kind}/{task.split}" for task in dataset.tasks})
-        raise PreparedDataError(
-            f"{where}: {dataset.directory} has no {stream.kind} task in split {split!r} (it has "
-            f"{', '.join(have) or 'no tasks'}): prepare some, or leave the stream out"
-        )
-    for pattern in stream.tasks:
-        if not any(fnmatch.fnmatchcase(task.name, pattern) for task in known):
-            names = sorted(task.name for task in known)
-            shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-            raise PreparedDataError(
-                f"{where}: tasks={pattern!r} matches none of the {len(names)} {stream.kind} tasks "
-                f"of {dataset.directory} ({shown}): correct the pattern or prepare the task"
-            )
-    patterns = stream.tasks or ("*",)
-    chosen = [t for t in known if any(fnmatch.fnmatchcase(t.name, p) for p in patterns)]
-    for task in chosen:
-        if not task.examples:
-            raise PreparedDataError(
-                f"{where}: task {task.name} is empty (skipped: {task.skipped or 'nothing'}): "
-                f"check its source, or exclude it in `tasks`"
-            )
-        if stream.kind == "labelled" and task.longest > stream.length:
-            raise PreparedDataError(
-                f"{where}: task {task.name} has examples of up to {task.longest} tokens, a row "
-                f"holds length={stream.length}: make length larger, or prepare with "
-                f"--max_length={stream.length}"
-            )
-    if len({task.labels for task in chosen}) > 1:
-        shown = ", ".join(f"{task.name}: {task.labels}" for task in chosen[:10])
-        raise PreparedDataError(
-            f"{where}: tasks with different numbers of labels ({shown}): choose one sort in `tasks`"
-        )
-    return tuple(sorted(chosen, key=lambda task: task.name))
 
 
 def label_width(task: TaskInfo, stream: Stream) -> int:
@@ -140,7 +59,7 @@ class _Sampler:
       split: "train" or "validation".
       seed: of the run.
       sizes: examples that each task has to draw from.
-      counts: what the weights are computed from.
+      weights: share of each task.
     """
 
     def __init__(
@@ -149,10 +68,9 @@ class _Sampler:
         stream: Stream,
         seed: int,
         sizes: Sequence[int],
-        counts: Sequence[int],
+        weights: np.ndarray,
     ):
         self._sizes = np.array(sizes, np.int64)
-        weights = mixing.temperature_weights(counts, stream.alpha)
         self._schedule = mixing.MixtureSchedule(weights, (seed, "mixture", stream.name))
         names = (task.name for task in tasks)
         self._seeds = np.array([mixing.stable_seed(seed, "task", n) for n in names], np.uint64)
@@ -188,18 +106,20 @@ class _ReadText(grain.transforms.Map):
     def map(self, rows: Sequence[int]) -> packing.Batch:
         """Draws and reads the rows; int[rows] task numbers ride along."""
         tasks, numbers = self._sampler(np.array(self._shard.of(rows), np.int64))
-        # One token less than a row holds, for the <s> before a window that begins in mid-text.
-        width = self._stream.length - 1
+        width = layouts.text_width(self._stream)
         ids, sizes = self._reader.read_text(tasks, numbers * width, width)
-        return {**packing.lay_out_text(ids, sizes, self._stream.length), _TASKS: tasks}
+        sides = self._stream.layout == "sides"
+        lay_out = layouts.lay_out_halves if sides else packing.lay_out_text
+        return {**lay_out(ids, sizes, self._stream.length), _TASKS: tasks}
 
 
 @dataclasses.dataclass(frozen=True)
 class _RowPlan:
-    """The pairs of one row: int32[N] task numbers and int64[N] pair numbers."""
+    """The pairs of one row: int32[N] task numbers, int64[N] pair numbers, int64[N] draws."""
 
     tasks: np.ndarray
     pairs: np.ndarray
+    draws: np.ndarray
 
 
 class _PlanRows(grain.experimental.FlatMapTransform):
@@ -212,31 +132,35 @@ class _PlanRows(grain.experimental.FlatMapTransform):
         self, reader: TaskReader, stream: Stream, sampler: _Sampler, seed: int, draws: int
     ):
         self._reader, self._stream, self._sampler = reader, stream, sampler
-        self._seed, self._draws = seed, draws
+        self._seed, self._each = seed, layouts.pairs_per_item(stream)
+        self._draws = draws // self._each * self._each
         self._warned = False
 
     def flat_map(self, window: int) -> list[_RowPlan]:
         """Plans the rows of one window."""
-        start = int(window) * self._draws
-        tasks, pairs = self._sampler(np.arange(start, start + self._draws))
-        lengths = self._reader.lengths(tasks, pairs)
-        fits = lengths <= self._stream.length
+        stream = self._stream
+        draws = int(window) * self._draws + np.arange(self._draws)
+        tasks, pairs = self._sampler(draws)
+        lengths = layouts.item_lengths(self._reader.lengths(tasks, pairs), stream)
+        fits = lengths <= stream.length
         if not fits.all():
             self._warn(int((~fits).sum()))
-            tasks, pairs, lengths = tasks[fits], pairs[fits], lengths[fits]
-        rows = packing.pack(lengths, self._stream.length)
-        order = mixing.permutation(len(rows), self._seed, "rows", self._stream.name, int(window))
+        # The draws of the items that fit.
+        chosen = np.arange(self._draws).reshape(-1, self._each)[fits]
+        rows = packing.pack(lengths[fits], stream.length, stream.pairs_per_row)
+        order = mixing.permutation(len(rows), self._seed, "rows", stream.name, int(window))
         # Within a row as drawn: longest first would teach that texts get shorter along a row.
-        planned = (np.sort(np.array(rows[number])) for number in order)
-        return [_RowPlan(tasks[items], pairs[items]) for items in planned]
+        planned = (chosen[np.sort(np.array(rows[number]))].ravel() for number in order)
+        return [_RowPlan(tasks[row], pairs[row], draws[row]) for row in planned]
 
     def _warn(self, count: int) -> None:
         if not self._warned:
             _log.warning(
-                "stream %r: %d of %d pairs are longer than length=%d and are left out (said once)",
+                "stream %r: %d of %d %s are longer than length=%d and are left out (said once)",
                 self._stream.name,
                 count,
-                self._draws,
+                self._draws // self._each,
+                "pairs" if self._each == 1 else "mixed pairs",
                 self._stream.length,
             )
         self._warned = True
@@ -245,17 +169,23 @@ class _PlanRows(grain.experimental.FlatMapTransform):
 class _ReadPairs(grain.transforms.Map):
     """Reads this process's rows of a planned global batch."""
 
-    def __init__(self, reader: TaskReader, stream: Stream, shard: _Shard):
-        self._reader, self._stream, self._shard = reader, stream, shard
+    def __init__(self, reader: TaskReader, stream: Stream, shard: _Shard, seed: int):
+        self._reader, self._stream, self._shard, self._seed = reader, stream, shard, seed
 
     def map(self, plans: Sequence[_RowPlan]) -> packing.Batch:
         """Reads and lays out the rows; int[pairs] task numbers ride along."""
-        plans = self._shard.of(plans)
+        plans, stream = self._shard.of(plans), self._stream
         tasks = np.concatenate([plan.tasks for plan in plans])
         pairs = np.concatenate([plan.pairs for plan in plans])
-        rows = np.repeat(np.arange(len(plans)), [len(plan.pairs) for plan in plans])
+        draws = np.concatenate([plan.draws for plan in plans])
         ids, sizes = self._reader.read(tasks, pairs)
-        batch = packing.lay_out_pieces(ids, sizes, rows, len(plans), self._stream.length)
+        ids, sizes = layouts.arrange_pairs(ids, sizes, draws, stream, self._seed)
+        rows = np.repeat(np.arange(len(plans)), [len(plan.pairs) for plan in plans])
+        if stream.layout == "sides":  # two segments an item
+            rows = np.repeat(rows[:: layouts.pairs_per_item(stream)], 2)
+        batch = packing.lay_out_pieces(ids, sizes, rows, len(plans), stream.length)
+        if stream.pairs_per_row:
+            batch["starts"] = layouts.segment_starts(batch, 2 * stream.pairs_per_row)
         return {**batch, _TASKS: tasks}
 
 
@@ -295,17 +225,19 @@ def _stream_batches(
     tasks = stream_tasks(dataset, stream, split)
     reader = dataset.reader(tasks)
     if stream.kind == "monolingual":
-        rows = [-(-task.tokens // (stream.length - 1)) for task in tasks]
-        sampler = _Sampler(tasks, stream, seed, rows, [task.tokens for task in tasks])
+        rows = [-(-task.tokens // layouts.text_width(stream)) for task in tasks]
+        weights = mixing.temperature_weights([task.tokens for task in tasks], stream.alpha)
+        sampler = _Sampler(tasks, stream, seed, rows, weights)
         numbers = _count_up(_LAST).batch(stream.rows, batch_fn=list)
         return numbers.map(_ReadText(reader, stream, sampler, shard))
     examples = [task.examples for task in tasks]
-    sampler = _Sampler(tasks, stream, seed, examples, examples)
+    weights = mixing.temperature_weights(examples, stream.alpha)
+    sampler = _Sampler(tasks, stream, seed, examples, weights)
     if stream.kind == "labelled":
         numbers = _count_up(_LAST).batch(stream.rows, batch_fn=list)
         return numbers.map(_ReadLabelled(reader, stream, sampler, shard))
-    if all(task.shortest > stream.length for task in tasks):
-        shortest = min(task.shortest for task in tasks)
+    shortest = layouts.shortest_item(stream, min(task.shortest for task in tasks))
+    if shortest > stream.length:
         raise PreparedDataError(
             f"stream {stream.name!r}: no pair fits length={stream.length}, the shortest has "
             f"{shortest} tokens: make length larger"
@@ -313,7 +245,7 @@ def _stream_batches(
     plan = _PlanRows(reader, stream, sampler, seed, window_draws)
     plans = FlatMapIterDataset(_count_up(_LAST), plan)
     batches = plans.batch(stream.rows, batch_fn=list)
-    return batches.map(_ReadPairs(reader, stream, shard))
+    return batches.map(_ReadPairs(reader, stream, shard, seed))
 
 
 class BatchIterator(Iterator[dict[str, packing.Batch]]):
@@ -499,4 +431,7 @@ def _fingerprint(
     tasks = stream_tasks(dataset, stream, split)
     shards = [shard.sha256 for task in tasks for shard in task.shards]
     shape = (stream.name, stream.kind, stream.length, repr(stream.alpha), window_draws)
-    return f"{mixing.stable_seed(seed, split, *shape, *(t.name for t in tasks), *shards):016x}"
+    # Only what differs from its default: positions saved before these fields existed still hold.
+    choices = [f"{name}={value!r}" for name, value in stream.choices().items()]
+    names = [task.name for task in tasks]
+    return f"{mixing.stable_seed(seed, split, *shape, *choices, *names, *shards):016x}"

@@ -21,6 +21,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from array_record.python import array_record_module
 
+from xlme_jax.data import packing
 from xlme_jax.data.prepared_format import (
     LABELS,
     PAGE_TOKENS,
@@ -409,7 +410,7 @@ class TaskReader:
         begin = np.maximum(begins[window], page_begins)
         end = np.minimum((begins + sizes)[window], page_begins + page_sizes[which])
         sources = _starts(np.cumsum(page_sizes))[which] + begin - page_begins
-        return text[_ranges(sources, end - begin)], sizes
+        return text[packing.ranges(sources, end - begin)], sizes
 
     def _page_of(self, tokens: np.ndarray) -> np.ndarray:
         """Numbers of the pages, through all shards, that hold tokens, numbered likewise."""
@@ -425,9 +426,3 @@ def _ends(counts: Sequence[int] | np.ndarray) -> np.ndarray:
 
 def _starts(ends: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)]
-
-
-def _ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """start, start + 1, ..., start + size - 1 of every range, one after another."""
-    ends = np.cumsum(sizes)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - sizes), sizes)

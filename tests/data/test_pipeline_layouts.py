@@ -1,0 +1,365 @@
+"""Layouts of a stream's rows: sides, flipped pairs, mixup, halves of running text."""
+
+import collections
+import dataclasses
+import json
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data.test_pipeline import LENGTH, WINDOW, build, document, iterate, pair, take
+from xlme_jax.data import layouts, mixing, packing
+from xlme_jax.data.pipeline import Stream
+
+JOINT = Stream("b", "bitext", rows=4, length=LENGTH)
+SIDES = dataclasses.replace(JOINT, layout="sides")
+MIXED = dataclasses.replace(SIDES, mixup="order", pairs_per_row=3)
+HALVES = Stream("m", "monolingual", rows=4, length=LENGTH, layout="sides")
+STREAMS = [
+    dataclasses.replace(JOINT, flip=0.5),
+    SIDES,
+    dataclasses.replace(SIDES, flip=0.5, pairs_per_row=2),
+    MIXED,
+    dataclasses.replace(MIXED, mixup="languages", flip=0.3, pairs_per_row=None),
+    HALVES,
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    return build(
+        tmp_path_factory.mktemp("data"),
+        monolingual={
+            "en": [document(rng, n) for n in rng.integers(2, 400, 12)],
+            "sw": [document(rng, n) for n in rng.integers(2, 30, 40)],
+        },
+        bitext={
+            "en-fr": [pair(rng, n) for n in rng.integers(7, 28, 90)],
+            "en-sw": [pair(rng, n) for n in rng.integers(7, 28, 7)],
+        },
+    )
+
+
+def texts(ids):
+    """The two texts of a stored pair, each with its </s> and without <s>."""
+    cut = ids.index(2) + 1
+    return tuple(ids[1:cut]), tuple(ids[cut:])
+
+
+def stored(data):
+    """Text -> (its pair, 0 or 1: which of the two it is); random ids, so that none repeats."""
+    found = {}
+    for name in ("en-fr", "en-sw"):
+        for record in data.records(data.task(name)):
+            found.update(
+                {text: (tuple(record), n) for n, text in enumerate(texts(record.tolist()))}
+            )
+    return found
+
+
+def rows_of(batch):
+    """Per row {segment id: tokens}, after checking what must hold in every layout."""
+    rows = []
+    for tokens, ids, positions in zip(batch["tokens"], batch["segment_ids"], batch["positions"]):
+        real = int((ids > 0).sum())
+        assert (ids[:real] > 0).all() and (tokens[real:] == 1).all() and not positions[real:].any()
+        assert (np.diff(ids[:real]) >= 0).all()
+        row = {}
+        for number in np.unique(ids[:real]).tolist():
+            here = ids == number
+            np.testing.assert_array_equal(positions[here], np.arange(here.sum()))
+            row[number] = tuple(tokens[here].tolist())
+            assert row[number][0] == 0 and row[number].count(0) == 1
+        rows.append(row)
+    return rows
+
+
+def items_of(batch):
+    """Per row the items: lists of (text, text, ...) per side, told by the numbers of segments."""
+    for row in rows_of(batch):
+        assert list(row) == list(range(1, len(row) + 1)) and len(row) % 2 == 0
+        yield [[split(row[s]), split(row[((s - 1) ^ 1) + 1])] for s in range(1, len(row), 2)]
+
+
+def split(side):
+    """The texts of `<s> text </s> text </s>`."""
+    ends = [n + 1 for n, token in enumerate(side) if token == 2]
+    assert ends[-1] == len(side)
+    return [side[start:end] for start, end in zip([1, *ends], ends)]
+
+
+@pytest.mark.parametrize("stream", [SIDES, dataclasses.replace(SIDES, flip=0.3)])
+def test_sides_are_the_stored_pairs_each_once_an_epoch(data, stream):
+    known = stored(data)
+    stream = dataclasses.replace(stream, tasks=("en-fr",), rows=1)
+    iterator = iterate(data, [stream], window_draws=45)  # two windows are one epoch of 90
+    turned = collections.Counter()
+    for epoch in range(8):
+        seen = collections.Counter()
+        while seen.total() < 90:
+            for [[first], [second]] in next(items_of(next(iterator)["b"])):
+                (ids, n), (partner, m) = known[first], known[second]
+                assert ids == partner and {n, m} == {0, 1}
+                seen[ids] += 1
+                turned[n] += 1
+        assert len(seen) == 90 and set(seen.values()) == {1}, epoch
+    assert abs(turned[1] / turned.total() - stream.flip) < (0.05 if stream.flip else 1e-9)
+
+
+@pytest.mark.parametrize("flip", [0.0, 0.25, 1.0])
+def test_joint_pairs_are_flipped_with_their_probability(data, flip):
+    known = stored(data)
+    flipped, plain = dataclasses.replace(JOINT, flip=flip), JOINT
+    turned = collections.Counter()
+    for left, right in zip(*(take(iterate(data, [s]), 40) for s in (flipped, plain))):
+        for row, same in zip(rows_of(left["b"]), rows_of(right["b"])):  # it moves no pair
+            for segment, untouched in zip(row.values(), same.values()):
+                (first, n), (second, m) = (known[text] for text in split(segment))
+                assert first == second == untouched and {n, m} == {0, 1}
+                turned[n] += 1
+    assert abs(turned[1] / turned.total() - flip) < (0.05 if 0 < flip < 1 else 1e-9)
+
+
+@pytest.mark.parametrize("mixup", ["order", "languages"])
+@pytest.mark.parametrize("flip", [0.0, 0.5])
+def test_mixed_items_hold_two_pairs_drawn_one_after_the_other(data, mixup, flip):
+    known = stored(data)
+    stream = dataclasses.replace(MIXED, mixup=mixup, flip=flip, pairs_per_row=None)
+    draws = [known[text][0] for text in drawn(data, stream, 20 * WINDOW)]
+    follows = set(zip(draws[::2], draws[1::2]))
+    kinds = collections.Counter()
+    for batch in take(iterate(data, [stream]), 60):
+        for item in (item for row in items_of(batch["b"]) for item in row):
+            pairs = [[known[text][0] for text in side] for side in item]
+            assert sorted(pairs[0]) == sorted(pairs[1]) and (
+                tuple(pairs[0]) in follows or tuple(pairs[0][::-1]) in follows
+            )
+            sides = [[known[text][1] for text in side] for side in item]
+            # Each pair has one text on each side.
+            for ids, n in zip(pairs[0], sides[0]):
+                assert sides[1][pairs[1].index(ids)] == 1 - n or pairs[0][0] == pairs[0][1]
+            if pairs[0][0] != pairs[0][1]:
+                kinds[tuple(pairs[0]) in follows, tuple(pairs[1]) in follows, *sides[0]] += 1
+    total = kinds.total()
+    for one, other in ((0, 1), (0, 0)):  # both orders of either side come alike
+        share = sum(n for kind, n in kinds.items() if kind[one]) / total
+        assert 0.4 < share < 0.6, (one, other)
+    sides = {kind[2:] for kind in kinds}
+    expected = {(0, 0)} | ({(1, 1)} if flip else set())
+    assert sides == expected | ({(0, 1), (1, 0)} if mixup == "languages" else set())
+    exchanged = sum(n for kind, n in kinds.items() if kind[2] != kind[3]) / total
+    assert abs(exchanged - 0.5 * (mixup == "languages")) < 0.1
+
+
+def drawn(data, stream, count):
+    """First texts of the first draws, read from a stream of as many pairs in the order drawn."""
+    from xlme_jax.data import pipeline
+
+    tasks = pipeline.stream_tasks(data, stream)
+    examples = [task.examples for task in tasks]
+    sampler = pipeline._Sampler(
+        tasks, stream, 1, examples, mixing.temperature_weights(examples, stream.alpha)
+    )
+    numbers, pairs = sampler(np.arange(count))
+    for task, number in zip(numbers, pairs):
+        yield texts(data.read_records(tasks[task], [number])[0].tolist())[0]
+
+
+def test_rows_hold_at_most_so_many_items_and_say_where_segments_begin(data):
+    for stream in (dataclasses.replace(SIDES, pairs_per_row=2), MIXED):
+        counts = collections.Counter()
+        for batch in take(iterate(data, [stream]), 20):
+            starts = batch["b"]["starts"]
+            assert starts.shape == (4, 2 * stream.pairs_per_row) and starts.dtype == np.int32
+            for row, begins, tokens in zip(rows_of(batch["b"]), starts, batch["b"]["tokens"]):
+                counts[len(row) // 2] += 1
+                place = 0
+                for number in range(1, 2 * stream.pairs_per_row + 1):
+                    if number in row:
+                        assert begins[number - 1] == place and tokens[place] == 0
+                        place += len(row[number])
+                    else:
+                        assert begins[number - 1] == -1
+        assert max(counts) <= stream.pairs_per_row and len(counts) > 1 - (stream is not MIXED)
+    assert "starts" not in next(iterate(data, [SIDES]))["b"]
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_restoring_gives_the_same_next_batches(data, stream, prefetch):
+    iterator = iterate(data, [stream], prefetch=prefetch)
+    states, batches = [], []
+    for _ in range(16):
+        states.append(json.loads(json.dumps(iterator.get_state())))
+        batches.append(next(iterator))
+    for position in (0, 3, 11, 15):
+        fresh = iterate(data, [stream], prefetch=prefetch)
+        fresh.set_state(states[position])
+        assert_same(next(fresh), batches[position])
+        fresh.close()
+    iterator.close()
+
+
+def assert_same(left, right):
+    for stream in left:
+        assert left[stream].keys() == right[stream].keys()
+        for name in left[stream]:
+            np.testing.assert_array_equal(left[stream][name], right[stream][name])
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_processes_and_batch_sizes_see_the_same_rows(data, stream):
+    whole = iterate(data, [stream])
+    halves = [iterate(data, [stream], process_index=n, process_count=2) for n in (0, 1)]
+    small = iterate(data, [dataclasses.replace(stream, rows=2)])
+    for _ in range(10):
+        [batch] = next(whole).values()
+        for parts in ([next(half) for half in halves], take(small, 2)):
+            parts = [part[stream.name] for part in parts]
+            joined = {n: np.concatenate([part[n] for part in parts]) for n in batch}
+            assert_same({"": joined}, {"": batch})
+
+
+def test_every_field_changes_the_order_that_a_position_belongs_to(data):
+    def order(stream):
+        [entry] = iterate(data, [stream]).get_state()["streams"].values()
+        return entry["order"]
+
+    assert len({order(stream) for stream in [JOINT, *STREAMS]}) == 1 + len(STREAMS)
+    assert order(dataclasses.replace(MIXED, mixup="languages")) != order(MIXED)
+
+
+def test_the_order_of_a_stream_without_these_fields_is_what_it_was(tmp_path):
+    """Positions that earlier versions saved still hold."""
+    data = build(
+        tmp_path, bitext={"en-fr": [[0, 5, 2, 6, 2]]}, monolingual={"en": [[0, *[5] * 99, 2]]}
+    )
+    streams = [Stream("b", "bitext", 2, 16), Stream("m", "monolingual", 2, 16)]
+    state = iterate(data, streams).get_state()["streams"]
+    assert {name: entry["order"] for name, entry in state.items()} == {
+        "b": "1fdcbe8b36de6967",
+        "m": "4723ead3f760de9e",
+    }
+
+
+def test_items_that_fit_no_row_are_left_out_and_said_once(data, caplog):
+    stream = dataclasses.replace(MIXED, length=30)
+    with caplog.at_level(logging.WARNING):
+        for batch in take(iterate(data, [stream]), 20):
+            assert batch["b"]["tokens"].shape == (4, 30)
+    [said] = [r.getMessage() for r in caplog.records]
+    assert "of 24 mixed pairs are longer than length=30" in said
+
+
+@pytest.mark.parametrize(
+    ("stream", "needed"),
+    [(JOINT, 20), (SIDES, 21), (dataclasses.replace(SIDES, mixup="order"), 40)],
+)
+def test_what_never_fits_is_refused(tmp_path, stream, needed):
+    rng = np.random.default_rng(7)
+    data = build(tmp_path, bitext={"long": [pair(rng, 20)]})
+    next(iterate(data, [dataclasses.replace(stream, length=needed)]))
+    with pytest.raises(ValueError, match=f"length={needed - 1}, the shortest has {needed} tokens"):
+        iterate(data, [dataclasses.replace(stream, length=needed - 1)])
+
+
+@pytest.mark.parametrize("length", [9, 40, 64, 128])
+def test_no_token_of_running_text_is_lost(data, length):
+    stream = dataclasses.replace(HALVES, rows=1, length=length, tasks=("sw",))
+    iterator = iterate(data, [stream])
+    text = np.concatenate(list(data.records(data.task("sw")))).tolist()
+    width = layouts.text_width(stream)
+    windows = [text[start : start + width] for start in range(0, len(text), width)]
+    for _ in range(2):
+        rows = [rows_of(next(iterator)["m"])[0] for _ in windows]
+        found = [tuple(t for s in row.values() for t in s if t) for row in rows]
+        assert sorted(found) == sorted(tuple(t for t in w if t) for w in windows)
+        cut = sum(number % 2 == 0 for row in rows for number in row)
+        assert cut > 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(2, 70), min_size=1, max_size=12), st.integers(1, 60), st.data())
+def test_pieces_are_halved(lengths, length, draw):
+    length += 7
+    text = [t for n in lengths for t in (0, *range(10, 8 + n), 2)]
+    width = layouts.text_width(dataclasses.replace(HALVES, length=length))
+    start = draw.draw(st.integers(0, len(text) - 1))
+    windows = [text[s : s + width] for s in range(start, len(text), width)]
+    ids = np.array([t for window in windows for t in window], np.uint16)
+    batch = layouts.lay_out_halves(ids, np.array([len(w) for w in windows]), length)
+    whole = packing.lay_out_text(ids, np.array([len(w) for w in windows]), length)
+    for row, expected in zip(rows_of(batch), rows_of(whole)):
+        pieces = list(expected.values())
+        assert {(number + 1) // 2 for number in row} == set(expected)
+        cut = []
+        for number, piece in enumerate(pieces, 1):
+            first, second = row[2 * number - 1], row.get(2 * number)
+            if second is None:
+                assert first == piece
+            else:
+                assert first + second[1:] == piece and len(piece) >= layouts.SHORTEST_CUT
+                assert abs(len(first) - len(second)) <= 2
+                cut.append(len(piece))
+        uncut = [len(p) for n, p in enumerate(pieces, 1) if 2 * n not in row]
+        # The longest are, as many as have room.
+        assert len(cut) == min(
+            max(1, length // 32), sum(len(p) >= layouts.SHORTEST_CUT for p in pieces)
+        )
+        assert not cut or not uncut or max(uncut) <= min(cut) or min(cut) >= max(uncut)
+
+
+def test_halves_by_hand():
+    ids = np.array([5, 6, 2, 0, 7, 8, 9, 10, 11, 12, 2, 0, 13], np.uint16)
+    batch = layouts.lay_out_halves(ids, np.array([len(ids)]), 16)
+    assert batch["tokens"].tolist() == [[0, 5, 6, 2, 0, 7, 8, 9, 0, 10, 11, 12, 2, 0, 13, 1]]
+    assert batch["segment_ids"].tolist() == [[1, 1, 1, 1, 3, 3, 3, 3, 4, 4, 4, 4, 4, 5, 5, 0]]
+    assert batch["positions"].tolist() == [[0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 4, 0, 1, 0]]
+
+
+def test_coins_never_change():
+    # Pinned, as are permutations: a run that is resumed must see the same pairs flipped.
+    falls = mixing.coins(np.arange(12), 0.5, 1, "b", "flip").astype(int).tolist()
+    assert falls == [0, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 0]
+    falls = mixing.coins(np.arange(100_000), 0.3, 0)
+    assert abs(falls.mean() - 0.3) < 0.005
+    assert abs(np.corrcoef(falls[1:], falls[:-1])[0, 1]) < 0.01
+    assert not mixing.coins(np.arange(1000), 0.0, 0).any()
+    assert mixing.coins(np.arange(1000), 1.0, 0).all()
+
+
+def test_a_row_takes_no_more_items_than_it_may():
+    assert packing.pack([3, 3, 3, 3, 3], 12, most=2) == [[0, 1], [2, 3], [4]]
+    assert packing.pack([3, 3, 3, 3, 3], 12, most=9) == packing.pack([3, 3, 3, 3, 3], 12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layout": "side"}, "layout='side' must be one of"),
+        ({"mixup": "both"}, "mixup='both' must be one of"),
+        ({"flip": 1.5}, "flip=1.5 must be a probability"),
+        ({"flip": float("nan")}, "flip=nan must be a probability"),
+        ({"pairs_per_row": 0, "layout": "sides"}, "pairs_per_row=0 must be at least 1"),
+        ({"pairs_per_row": 2}, "pairs_per_row=2 is for kind='bitext' with layout='sides'"),
+        ({"mixup": "order"}, "mixup='order' is for kind='bitext' with layout='sides'"),
+        (
+            {"kind": "monolingual", "layout": "sides", "pairs_per_row": 2},
+            "pairs_per_row=2 is for kind='bitext'",
+        ),
+        ({"kind": "monolingual", "flip": 0.5}, "flip=0.5 is for kind='bitext'"),
+        ({"kind": "labelled", "layout": "sides"}, "layout='sides' is for pairs"),
+        ({"kind": "monolingual", "pivot": "en"}, "pivot='en' is for kind='bitext'"),
+        ({"kind": "monolingual", "sampling": "sinkhorn"}, "sampling='sinkhorn' is for kind"),
+        ({"sampling": "random"}, "sampling='random' must be one of"),
+        ({"smoothing": -1.0, "sampling": "sinkhorn"}, "smoothing=-1.0 must be"),
+        ({"smoothing": 1e-9}, "smoothing=1e-09 is for sampling='sinkhorn'"),
+    ],
+)
+def test_impossible_streams_name_the_field(change, message):
+    with pytest.raises(ValueError, match=message):
+        Stream(**{"name": "s", "kind": "bitext", "rows": 4, "length": 64, **change})
