@@ -91,7 +91,7 @@ def random_encoder(vocabulary: Vocabulary, options: argparse.Namespace) -> tuple
     objective = XLMConfig(encoder=config).build(
         vocabulary.size, jnp.bfloat16 if accelerator else jnp.float32
     )
-    params, _ = jax.jit(objective.init)(jax.random.key(0))
+    params = jax.jit(objective.init)(jax.random.key(0))
     return subject_of(objective, vocabulary), mesh.unbox(params)
 
 

@@ -65,7 +65,7 @@ def test_256_devices_hold_equal_parts(run):
     _, objective = build(run)
     sizes = (2, 64, 2)
     mesh = jax.sharding.AbstractMesh(sizes, meshes.AXES, axis_types=(AxisType.Auto,) * 3)
-    boxed, _ = jax.eval_shape(functools.partial(objective.init, jax.random.key(0)))
+    boxed = jax.eval_shape(functools.partial(objective.init, jax.random.key(0)))
     shardings = meshes.shardings(boxed, mesh)
     whole = held = 0
     for leaf, sharding in zip(jax.tree.leaves(meshes.unbox(boxed)), jax.tree.leaves(shardings)):

@@ -21,7 +21,7 @@ def boxed(run, vocab_size, *bindings):
     """Objective of a run and the shapes of its weights."""
     train = config.load([str(RUNS / f"{run}.gin")], bindings, "Train")
     objective = train.objective.build(vocab_size)
-    return objective, jax.eval_shape(objective.init, jax.random.key(0))[0]
+    return objective, jax.eval_shape(objective.init, jax.random.key(0))
 
 
 def encoder_parameters(run, vocab_size, *bindings):

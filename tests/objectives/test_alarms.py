@@ -111,7 +111,7 @@ def compiled(config):
 def trained(config, learning_rate=0.01, words=2 * WORDS):
     """The objective and its log: a line for each `LINE` steps."""
     objective = config.build(VOCAB)
-    params = meta.unbox(jax.jit(objective.init)(jax.random.key(0))[0])
+    params = meta.unbox(jax.jit(objective.init)(jax.random.key(0)))
     metrics = compiled(config)(params, learning_rate, batches(STEPS, words))
     sums = {
         name: [np.asarray(x, float).reshape(-1, LINE).sum(axis=1) for x in pair]

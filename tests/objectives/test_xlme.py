@@ -80,7 +80,7 @@ BATCH = {
 def weights(objective_config):
     """Weights with noise, so that nothing is at a neutral value."""
     objective = objective_config.build(VOCAB)
-    params = meta.unbox(jax.jit(objective.init)(jax.random.key(0))[0])
+    params = meta.unbox(jax.jit(objective.init)(jax.random.key(0)))
     rng = np.random.default_rng(0)
     return jax.tree.map(
         lambda x: x + rng.normal(size=x.shape, scale=0.1).astype(np.float32), params
@@ -343,7 +343,7 @@ def test_what_is_handed_on_is_all_that_encode_needs(sharing):
 
 def test_gdes_starts_from_the_generators_table():
     config = dataclasses.replace(CONFIG, embedding_sharing="gdes")
-    params = meta.unbox(config.build(VOCAB).init(jax.random.key(0))[0])
+    params = meta.unbox(config.build(VOCAB).init(jax.random.key(0)))
     delta = params["discriminator"].pop("tokens")["embedding"]
     assert np.abs(delta).max() == 0.0
     zeros = {"tokens": {"embedding": delta}}
@@ -528,7 +528,7 @@ def test_every_switch_runs(name):
 
 def test_linear_head_starts_at_zero():
     config = SWITCHES["pre-norm, plain"]
-    head = meta.unbox(config.build(VOCAB).init(RNG)[0])["discriminator"]["head"]
+    head = meta.unbox(config.build(VOCAB).init(RNG))["discriminator"]["head"]
     assert set(head) == {"kernel", "bias"} and largest(head) == 0.0
 
 

@@ -135,7 +135,7 @@ def test_an_interrupted_run_goes_on_where_its_checkpoint_was(tmp_path, mesh):
     evaluators = Evaluators()
     found = run(tmp_path / "parts", mesh, (evaluators.first,))
     np.testing.assert_array_equal(found.params["w"], expected.params["w"])
-    assert int(found.aux["calls"]) == 11
+    assert int(found.aux["steps"]) == 11
     # The yardstick of step 0 is made again from the seed, and step 0 is not evaluated again.
     np.testing.assert_array_equal(evaluators.initial[0], loop_start(mesh).params["w"])
     assert evaluators.steps == [5, 10, 11]
@@ -205,7 +205,7 @@ def test_a_poisoned_batch_is_skipped_and_said(tmp_path, mesh, caplog):
     batches = PoisonedBatches({3, 6})
     state = run(tmp_path, mesh, objective=Poisonable(), batches=batches, max_skipped=2)
     assert int(state.step) == 11
-    assert int(state.aux["calls"]) == 9
+    assert int(state.aux["steps"]) == 9
     warnings = [record.getMessage() for record in caplog.records if "skipped" in record.msg]
     assert len(warnings) == 2
     assert "Step 4: update skipped, not finite: grad_norm, loss, monolingual/error" in warnings[0]
@@ -328,3 +328,23 @@ def test_counts_below_one_are_refused(field):
     with pytest.raises(ValueError, match=rf"Loop\.{field} = 0 must be at least 1"):
         LoopConfig(**{"train_steps": 5, field: 0})
     assert LoopConfig(train_steps=5, seed=-1).seed == -1
+
+
+class Filling(Toy):
+    fill = 3
+
+
+def test_what_is_carried_is_filled_before_the_first_step(tmp_path, mesh):
+    """Batches 0 to 2 leave what they leave; the first update is with batch 3."""
+    batches = Batches()
+    state = run(tmp_path / "filled", mesh, objective=Filling(), batches=batches, train_steps=2)
+    assert batches.number == 5
+    assert int(state.aux["steps"]) == 3 + 2
+    later = Batches()
+    later.number = 3
+    expected = run(tmp_path / "plain", mesh, batches=later, train_steps=2)
+    np.testing.assert_array_equal(state.params["w"], expected.params["w"])
+    np.testing.assert_array_equal(state.aux["first"], expected.aux["first"])
+    # A resumed run is ready.
+    resumed = run(tmp_path / "filled", mesh, objective=Filling(), train_steps=3)
+    assert int(resumed.aux["steps"]) == 3 + 3

@@ -111,7 +111,7 @@ def test_every_logical_axis_has_a_rule():
     known = {name for name, _ in meshes.LOGICAL_AXIS_RULES} | {None}
     for run in ("xlme_base", "xlm_base"):
         objective = configs.load([f"gin_configs/runs/{run}.gin"], [], "Train").objective.build(100)
-        params, _ = jax.eval_shape(objective.init, jax.random.key(0))
+        params = jax.eval_shape(objective.init, jax.random.key(0))
         specs = jax.tree.leaves(
             nn.get_partition_spec(params), is_leaf=lambda x: isinstance(x, PartitionSpec)
         )

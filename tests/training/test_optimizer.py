@@ -105,7 +105,7 @@ def test_biases_and_normalisation_of_the_real_model_do_not_decay(run):
     files = [f"gin_configs/runs/{run}.gin"]
     small = ["Encoder.hidden_size = 24", "Encoder.ffn_size = 8", "Encoder.pre_norm = True"]
     objective = configs.load(files, small, "Train").objective.build(100)
-    params, _ = jax.eval_shape(objective.init, jax.random.key(0))
+    params = jax.eval_shape(objective.init, jax.random.key(0))
     leaves = jax.tree_util.tree_flatten_with_path(decay_mask(params))[0]
     kept, decayed = set(), set()
     for path, decays in leaves:

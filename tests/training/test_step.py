@@ -44,7 +44,7 @@ def test_an_update_that_is_not_finite_changes_nothing_but_the_step(value, micro_
     batches = PoisonedBatches({1})
     state, metrics = jax.jit(step)(state, batches.batch(0))
     assert metrics["skipped"][0] == 0
-    assert int(state.aux["calls"]) == micro_batches
+    assert int(state.aux["steps"]) == 1
     new, metrics = jax.jit(step)(state, batches.batch(1))
     assert metrics["skipped"][0] == 1
     assert not np.isfinite(metrics["loss"][0])
@@ -62,7 +62,7 @@ def test_randomness_comes_from_the_seed_and_the_step():
         state, metrics = step(state, Batches().batch(0))
         key = jax.random.fold_in(jax.random.key(3), number + 1)
         assert metrics["noise"][0] == jax.random.uniform(key)
-    initial, _ = Toy().init(jax.random.fold_in(jax.random.key(3), 0))
+    initial = Toy().init(jax.random.fold_in(jax.random.key(3), 0))
     np.testing.assert_array_equal(initial["w"].value, toy_step(seed=3)[0].params["w"])
 
 
@@ -75,8 +75,10 @@ def test_micro_batches_share_the_denominator_of_the_batch():
     _, split = toy_step(micro_batches=4)
     found, metrics = jax.jit(split)(state, batch)
     np.testing.assert_allclose(found.params["w"], expected.params["w"], rtol=1e-6)
-    assert int(found.aux["calls"]) == 4  # carried from one micro-batch to the next
-    assert int(expected.aux["calls"]) == 1
+    # What is carried changes once a step, and rows leave what they leave in their order.
+    assert int(found.aux["steps"]) == int(expected.aux["steps"]) == 1
+    for aux in (found.aux, expected.aux):
+        np.testing.assert_array_equal(aux["first"], batch["monolingual"]["tokens"][:, 0])
     for name in ("loss", "monolingual/error", "grad_norm", "rows", "tokens_per_step"):
         for a, b in zip(metrics[name], expected_metrics[name]):
             if name != "rows":
@@ -119,8 +121,8 @@ def test_four_micro_batches_give_the_gradient_of_one_batch(objective):
     files = [f"gin_configs/models/{objective}.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
     off = ["Encoder.dropout = 0.0", "Encoder.attention_dropout = 0.0"]
     built = configs.load(files, off, "Train").objective.build(200)
-    params, aux = built.init(jax.random.key(0))
-    params = meshes.unbox(params)
+    params = meshes.unbox(built.init(jax.random.key(0)))
+    aux = meshes.unbox(built.init_aux(params))
     batch = ragged_batch(200, np.random.default_rng(0))
     batch = {name: steps._number_rows(rows) for name, rows in batch.items()}
     gradient_of = jax.value_and_grad(built.loss, has_aux=True)
@@ -150,3 +152,22 @@ def test_four_micro_batches_give_the_gradient_of_one_batch(objective):
             continue  # pairs are ranked within a micro-batch
         np.testing.assert_allclose(metrics[name][0], pair[0], rtol=1e-5, err_msg=name)
         np.testing.assert_allclose(metrics[name][1], pair[1], rtol=1e-6, err_msg=name)
+
+
+class Stage(Toy):
+    """Its first two updates are to leave `w` alone; it has a weight that decays besides."""
+
+    def frozen(self, step):
+        return {"w": step < 2}
+
+
+def test_what_is_frozen_stands_still_even_under_weight_decay():
+    optimizer = optax.adamw(0.1, weight_decay=0.5)
+    state = meshes.unbox(steps.init_state(Stage(), optimizer, 3))
+    step = jax.jit(steps.make_train_step(Stage(), optimizer, seed=3))
+    first = state.params["w"]
+    for number in range(3):
+        state, metrics = step(state, Batches().batch(number))
+        assert bool((state.params["w"] == first).all()) == (number < 2)
+        assert (float(metrics["grad_norm"][0]) == 0) == (number < 2)
+        assert (float(jnp.abs(state.opt_state[0].mu["w"]).max()) == 0) == (number < 2)

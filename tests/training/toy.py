@@ -5,17 +5,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xlme_jax.objectives.base import PlainObjective
+
 LENGTH = 4
 
 
-class Toy:
-    """Mean over real tokens of (w - token)^2 / 2; `aux` counts the calls, `noise` shows the key."""
+class Toy(PlainObjective):
+    """Mean over real tokens of (w - token)^2 / 2; `noise` shows the key.
+
+    `aux` counts the steps and keeps the first token of each row of the last one. It is ready after
+    `fill` batches.
+    """
 
     streams = ("monolingual",)
+    fill = 0
 
     def init(self, rng):
         w = jax.random.normal(rng, (2,))
-        return {"w": nn.LogicallyPartitioned(w, ("embed",))}, {"calls": jnp.zeros((), jnp.int32)}
+        return {"w": nn.LogicallyPartitioned(w, ("embed",))}
+
+    def init_aux(self, params):
+        del params
+        return {"steps": jnp.zeros((), jnp.int32), "first": jnp.zeros((8,), jnp.int32)}
+
+    def next_aux(self, params, aux, left):
+        return {"steps": aux["steps"] + 1, "first": left["first"]}
+
+    def ready(self, aux):
+        return aux["steps"] >= self.fill
 
     def totals(self, batch):
         return {name: {"real": (batch[name]["segment_ids"] > 0).sum()} for name in self.streams}
@@ -31,7 +48,7 @@ class Toy:
             "noise": (jax.random.uniform(rng), jnp.ones(())),
             "rows": (rows["rows"].sum().astype(jnp.float32), jnp.ones(())),
         }
-        return error.sum() / count, ({"calls": aux["calls"] + 1}, metrics)
+        return error.sum() / count, ({"first": rows["tokens"][:, 0]}, metrics)
 
     def alarms(self, values):
         return []
@@ -75,11 +92,11 @@ class Poisonable(Toy):
     value = np.nan
 
     def loss(self, params, aux, batch, totals, rng):
-        loss, (aux, metrics) = super().loss(params, aux, batch, totals, rng)
+        loss, (left, metrics) = super().loss(params, aux, batch, totals, rng)
         poisoned = (batch["monolingual"]["tokens"] == POISON).any()
         error, count = metrics["monolingual/error"]
         metrics["monolingual/error"] = jnp.where(poisoned, self.value, error), count
-        return jnp.where(poisoned, self.value, 1.0) * loss, (aux, metrics)
+        return jnp.where(poisoned, self.value, 1.0) * loss, (left, metrics)
 
 
 class PoisonedBatches(Batches):

@@ -14,6 +14,8 @@ from xlme_jax.model.encoder import EncoderConfig
 
 Params = Any
 Aux = Any
+# Arrays whose first axis is the rows of the batch: what rows leave for the next steps.
+Left = Mapping[str, jax.Array]
 # {stream: {"tokens", "segment_ids", "positions", "rows"}}: int32[B, L] thrice and int32[B], the
 # index of each row in the global batch, from which all of its randomness derives.
 Batch = Mapping[str, Mapping[str, jax.Array]]
@@ -38,8 +40,26 @@ class Objective(Protocol):
     def encoder_config(self) -> EncoderConfig:
         """Shape of the encoder that is handed on."""
 
-    def init(self, rng: jax.Array) -> tuple[Params, Aux]:
-        """Fresh weights, with logical axis names, and whatever else the system carries."""
+    def init(self, rng: jax.Array) -> Params:
+        """Fresh weights, with logical axis names."""
+
+    def init_aux(self, params: Params) -> Aux:
+        """What the system carries from step to step besides weights that begin as `params`."""
+
+    def next_aux(self, params: Params, aux: Aux, left: Left) -> Aux:
+        """What is carried on after a step, given its new weights and what all rows have left."""
+
+    def ready(self, aux: Aux) -> bool | jax.Array:
+        """Whether training may begin.
+
+        Until then the loop reads batches only for what their rows leave, and updates nothing else.
+        """
+
+    def frozen(self, step: jax.Array) -> Mapping[str, jax.Array]:
+        """Top-level names of `params` that may stand still, and whether they do at a step: bool[].
+
+        A step is named by the number of updates before it.
+        """
 
     def totals(self, batch: Batch) -> Totals:
         """Denominators of the means in the loss, from the whole batch.
@@ -50,8 +70,11 @@ class Objective(Protocol):
 
     def loss(
         self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
-    ) -> tuple[jax.Array, tuple[Aux, Metrics]]:
-        """This (micro-)batch's share of the loss: shares add up to the loss of the whole batch."""
+    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
+        """This (micro-)batch's share of the loss: shares add up to the loss of the whole batch.
+
+        So that they do, every share sees the same `aux`; it changes once a step (`next_aux`).
+        """
 
     def encode(
         self,
@@ -88,6 +111,32 @@ class Objective(Protocol):
           are the same on every line that it rings on; after it come the figures, which change, what
           they mean and what to try.
         """
+
+
+class PlainObjective:
+    """What most objectives are: they carry nothing from step to step, and nothing stands still."""
+
+    new_params: tuple[str, ...] = ()
+
+    def init_aux(self, params: Params) -> Aux:
+        """Nothing."""
+        del params
+        return {}
+
+    def next_aux(self, params: Params, aux: Aux, left: Left) -> Aux:
+        """Nothing."""
+        del params, left
+        return aux
+
+    def ready(self, aux: Aux) -> bool | jax.Array:
+        """At once."""
+        del aux
+        return True
+
+    def frozen(self, step: jax.Array) -> Mapping[str, jax.Array]:
+        """Nothing."""
+        del step
+        return {}
 
 
 def stream_rng(rng: jax.Array, stream: str) -> jax.Array:

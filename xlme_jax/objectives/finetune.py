@@ -17,7 +17,7 @@ from xlme_jax.data.benchmarks import benchmark
 from xlme_jax.data.labelled import IGNORED, Kind
 from xlme_jax.model import flops
 from xlme_jax.model.heads import TaskHead
-from xlme_jax.objectives.base import Aux, Batch, Metrics, Params, Totals
+from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Params, PlainObjective, Totals
 from xlme_jax.objectives.masked_lm import training_flops
 from xlme_jax.ops import dropout
 
@@ -56,7 +56,7 @@ class FineTuneConfig:
         return FineTune(self, vocab_size, dtype)
 
 
-class FineTune:
+class FineTune(PlainObjective):
     """The objective of `FineTuneConfig`; see `objectives.base.Objective`."""
 
     streams = (STREAM,)
@@ -85,12 +85,12 @@ class FineTune:
         """Shape of the encoder."""
         return self.pretraining.encoder_config
 
-    def init(self, rng: jax.Array) -> tuple[Params, Aux]:
-        """Fresh weights of encoder and head; nothing else is carried."""
+    def init(self, rng: jax.Array) -> Params:
+        """Fresh weights of encoder and head."""
         encoder_rng, head_rng = jax.random.split(rng)
-        params = self.encoder_params(self.pretraining.init(encoder_rng)[0])
+        params = self.encoder_params(self.pretraining.init(encoder_rng))
         hidden = jnp.zeros((1, 1, self.encoder_config.hidden_size))
-        return {**params, HEAD: self._head.init(head_rng, hidden)["params"]}, {}
+        return {**params, HEAD: self._head.init(head_rng, hidden)["params"]}
 
     def totals(self, batch: Batch) -> Totals:
         """Labels in the batch: examples, or tagged words."""
@@ -102,7 +102,7 @@ class FineTune:
 
     def loss(
         self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
-    ) -> tuple[jax.Array, tuple[Aux, Metrics]]:
+    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
         """This batch's share of the mean loss over labels."""
         rows = batch[STREAM]
         encoder_rng, head_rng = jax.random.split(rng)
@@ -119,7 +119,7 @@ class FineTune:
         metrics: Metrics = {f"{STREAM}/loss": (summed, count)}
         if right is not None:
             metrics[f"{STREAM}/accuracy"] = ((right * counted).sum(), count)
-        return summed / totals[STREAM]["labels"], (aux, metrics)
+        return summed / totals[STREAM]["labels"], ({}, metrics)
 
     def predict(self, params: Params, rows: Mapping[str, jax.Array]) -> jax.Array:
         """The head's float32 logits: [B, classes], [B, 1] (regression), [B, L, tags], [B, L, 2]."""

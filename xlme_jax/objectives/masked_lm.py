@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from xlme_jax.model import flops
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.objectives.base import Aux, Batch, Metrics, Params, Totals
+from xlme_jax.objectives.base import Batch, Metrics, Params, PlainObjective, Totals
 from xlme_jax.ops import dropout, masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
 from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
@@ -53,7 +53,7 @@ class MaskingConfig:
         return (rows["segment_ids"] > 0) & ~special
 
 
-class MaskedLMObjective:
+class MaskedLMObjective(PlainObjective):
     """What objectives with a masked language model have in common.
 
     Args:
@@ -79,11 +79,9 @@ class MaskedLMObjective:
         self._predict = predict
         self._masking = masking
 
-    new_params: tuple[str, ...] = ()
-
-    def init(self, rng: jax.Array) -> tuple[Params, Aux]:
-        """Fresh weights; nothing else is carried."""
-        return self.model.init(rng, *_example(self.vocab_size))["params"], {}
+    def init(self, rng: jax.Array) -> Params:
+        """Fresh weights."""
+        return self.model.init(rng, *_example(self.vocab_size))["params"]
 
     def totals(self, batch: Batch) -> Totals:
         """Masked and real tokens of each stream."""

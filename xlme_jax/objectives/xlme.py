@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from xlme_jax.model import flops
 from xlme_jax.model.electra import Electra, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.objectives.base import Aux, Batch, Metrics, Params, Totals, stream_rng
+from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Params, Totals, stream_rng
 from xlme_jax.objectives.masked_lm import (
     MaskedLMObjective,
     MaskingConfig,
@@ -129,7 +129,7 @@ class XLME(MaskedLMObjective):
 
     def loss(
         self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
-    ) -> tuple[jax.Array, tuple[Aux, Metrics]]:
+    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
         """This batch's share of the sum of both losses over the streams."""
         loss = jnp.zeros(())
         metrics: Metrics = {}
@@ -154,7 +154,7 @@ class XLME(MaskedLMObjective):
             )
             loss = loss + mlm_loss + self.config.rtd_weight * rtd_loss
             metrics |= {f"{name}/{k}": v for k, v in (mlm_metrics | rtd_metrics).items()}
-        return loss, (aux, metrics)
+        return loss, ({}, metrics)
 
     @property
     def encoder_config(self) -> EncoderConfig:
@@ -217,7 +217,7 @@ class XLM(MaskedLMObjective):
 
     def loss(
         self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
-    ) -> tuple[jax.Array, tuple[Aux, Metrics]]:
+    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
         """This batch's share of MLM + TLM."""
         loss = jnp.zeros(())
         metrics: Metrics = {}
@@ -227,7 +227,7 @@ class XLM(MaskedLMObjective):
             mlm_loss, mlm_metrics = masked.loss(prediction, totals[name]["masked"])
             loss = loss + mlm_loss
             metrics |= {f"{name}/{k}": v for k, v in mlm_metrics.items()}
-        return loss, (aux, metrics)
+        return loss, ({}, metrics)
 
     @property
     def encoder_config(self) -> EncoderConfig:

@@ -100,16 +100,19 @@ class Checkpoints:
             folder = self._folder / str(step)
             try:
                 with _damage_if_unsealed(folder):
-                    found, record = _shapes(folder), _read_record(folder)
+                    found, carried = _shapes(folder), _shapes(folder, "aux")
+                    record = _read_record(folder)
             except Damaged as error:
                 self._set_aside(step, error)
                 continue
-            _compare_shapes(
-                found,
-                abstract.params,
-                f"The checkpoint of step {step} in {self._folder} is of another model",
-                "Resume with the configuration that the run began with, or choose a new MODEL_DIR.",
-            )
+            for shapes, wanted in ((found, abstract.params), (carried, abstract.aux)):
+                _compare_shapes(
+                    shapes,
+                    wanted,
+                    f"The checkpoint of step {step} in {self._folder} is of another model",
+                    "Resume with the configuration that the run began with, or choose a new "
+                    "MODEL_DIR.",
+                )
             if record["dataset"] != dataset_digest:
                 raise ValueError(
                     f"The checkpoint of step {step} in {self._folder} belongs to other data "
@@ -409,11 +412,11 @@ def _read_record(checkpoint: Path) -> dict[str, Any]:
     return content
 
 
-def _shapes(checkpoint: Path) -> dict[str, tuple[int, ...]]:
-    """{dotted name: shape} of the weights in a checkpoint."""
+def _shapes(checkpoint: Path, part: str = "params") -> dict[str, tuple[int, ...]]:
+    """{dotted name: shape} of the weights in a checkpoint, or of what else it carries ("aux")."""
     # The handler rather than a checkpointer, which warns that an item has no metadata of its own.
     tree = ocp.PyTreeCheckpointHandler().metadata(checkpoint / "state").tree
-    return _tree_shapes(tree["params"])
+    return _tree_shapes(tree.get(part) or {})
 
 
 def _tree_shapes(tree: Any) -> dict[str, tuple[int, ...]]:

@@ -22,7 +22,7 @@ from xlme_jax.training.checkpoints import Checkpoints, RunRecord, check_warm_sta
 from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks
 from xlme_jax.training.metrics import naming
 from xlme_jax.training.progress import Throughput, peak_flops
-from xlme_jax.training.step import TrainState, init_state, make_train_step
+from xlme_jax.training.step import TrainState, init_state, make_fill_step, make_train_step
 from xlme_jax.training.stopping import NEVER, NeverStop
 
 _log = logging.getLogger(__name__)
@@ -309,9 +309,30 @@ def _starting_point(
         inherited, partial = _inherited(run.objective, abstract.params)
         params = warm_start(Path(config.init_from), inherited, run.vocabulary_digest, partial)
         state = dataclasses.replace(state, params={**state.params, **params})
+        out = jax.tree.map(lambda leaf: leaf.sharding, abstract.aux)
+        carried = jax.jit(
+            lambda params: meshes.unbox(run.objective.init_aux(params)), out_shardings=out
+        )
+        state = dataclasses.replace(state, aux=carried(state.params))
     else:
         _log.info("Starting from scratch.")
-    return state, _record(run), evaluators
+    return _filled(run, state, abstract), _record(run), evaluators
+
+
+def _filled(run: Run, state: TrainState, abstract: TrainState) -> TrainState:
+    """The state once what its objective carries is ready for the first step; reads batches."""
+    if bool(run.objective.ready(state.aux)):
+        return state
+    sharding, (_, shares) = meshes.batch_sharding(run.mesh), meshes.batch_share(run.mesh)
+    out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    fill_step = make_fill_step(run.objective, seed=run.config.seed)
+    fill = jax.jit(fill_step, donate_argnums=0, out_shardings=out)
+    number = 0
+    while not bool(run.objective.ready(state.aux)):
+        state = fill(state, meshes.put_batch(next(run.batches), sharding, shares), number)
+        number += 1
+    _log.info("%d batches were read before the first step, for what the objective carries.", number)
+    return state
 
 
 def _inherited(objective: Objective, params: Params) -> tuple[Params, bool]:

@@ -52,7 +52,7 @@ def describe(
       shapes: rows and length of each stream.
       vocab_size: ids, without padding rows.
     """
-    boxed, _ = jax.eval_shape(objective.init, jax.random.key(0))
+    boxed = jax.eval_shape(objective.init, jax.random.key(0))
     total = count_parameters(boxed, vocab_size)
     encoder = count_parameters(objective.encoder_params(boxed), vocab_size)
     flops = objective.flops(shapes)

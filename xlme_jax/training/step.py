@@ -1,5 +1,6 @@
 """The state of a run and the pure function that advances it by one step."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec
 
-from xlme_jax.objectives.base import Aux, Batch, Metrics, Objective, Params, Totals
+from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Objective, Params, Totals
 from xlme_jax.training.mesh import rules_within_replica
 
 
@@ -35,7 +36,8 @@ def init_state(
     objective: Objective, optimizer: optax.GradientTransformation, seed: int
 ) -> TrainState:
     """The state at step 0, its arrays boxed with logical axis names."""
-    params, aux = objective.init(jax.random.fold_in(jax.random.key(seed), 0))
+    params = objective.init(jax.random.fold_in(jax.random.key(seed), 0))
+    aux = objective.init_aux(params)
     return TrainState(jnp.zeros((), jnp.int32), params, aux, optimizer.init(params))
 
 
@@ -69,11 +71,14 @@ def make_train_step(
         rng = jax.random.fold_in(jax.random.key(seed), state.step + 1)
         batch = {name: _number_rows(rows) for name, rows in batch.items()}
         totals = objective.totals(batch)
-        gradient, aux, metrics = over_replicas(
+        gradient, left, metrics = over_replicas(
             loss_and_gradient, state.params, state.aux, batch, totals, rng, micro_batches
         )
+        frozen = objective.frozen(state.step)
+        gradient = _thawed(gradient, frozen)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        updated = optax.apply_updates(state.params, updates), aux, opt_state
+        params = optax.apply_updates(state.params, _thawed(updates, frozen))
+        updated = params, objective.next_aux(params, state.aux, left), opt_state
         norm = optax.global_norm(gradient)
         finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"][0])
         before = state.params, state.aux, state.opt_state
@@ -86,6 +91,35 @@ def make_train_step(
     return train_step
 
 
+def make_fill_step(
+    objective: Objective, *, seed: int
+) -> Callable[[TrainState, Batch, jax.Array], TrainState]:
+    """The function to be jitted: (state, batch, its number) -> state with another `aux`.
+
+    For what an objective carries that must be filled before training (`Objective.ready`).
+    """
+
+    def fill_step(state: TrainState, batch: Batch, number: jax.Array) -> TrainState:
+        # Below the key of initialisation, so that no step draws the same.
+        rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0), number)
+        batch = {name: _number_rows(rows) for name, rows in batch.items()}
+        totals = objective.totals(batch)
+        _, (left, _) = objective.loss(state.params, state.aux, batch, totals, rng)
+        return dataclasses.replace(state, aux=objective.next_aux(state.params, state.aux, left))
+
+    return fill_step
+
+
+def _thawed(tree: Params, frozen: Mapping[str, jax.Array]) -> Params:
+    """Gradients or updates without those of weights that stand still."""
+
+    def still(name: str, value: Any) -> Any:
+        return jax.tree.map(lambda x: jnp.where(frozen[name], jnp.zeros_like(x), x), value)
+
+    held = {name: still(name, tree[name]) for name in frozen}
+    return {**tree, **held} if held else tree
+
+
 def over_replicas(
     loss_and_gradient: Callable[..., Any],
     params: Params,
@@ -94,8 +128,8 @@ def over_replicas(
     totals: Totals,
     rng: jax.Array,
     micro_batches: int,
-) -> tuple[Params, Aux, Metrics]:
-    """Gradient, aux and metrics of a batch; replicas of the weights meet once, after all is added.
+) -> tuple[Params, Left, Metrics]:
+    """Gradient, what rows leave, metrics; replicas of the weights meet once, after all is added.
 
     Left to itself the compiler adds up the replicas' gradients wherever one arises: for each
     stream, micro-batch and use of a weight, and in the compute type. So the mesh's "data" axis is
@@ -103,27 +137,27 @@ def over_replicas(
     """
     mesh = jax.sharding.get_abstract_mesh()
     replicas = dict(mesh.shape).get("data", 1)
-    if replicas == 1 or aux:  # What an objective carries may depend on all rows.
+    if replicas == 1:
         return accumulate(loss_and_gradient, params, aux, batch, totals, rng, micro_batches)
 
-    def replica(params: Params, batch: Batch, totals: Totals, rng: jax.Array):
+    def replica(params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array):
         with nn.logical_axis_rules(rules_within_replica()):
-            gradient, _, metrics = accumulate(
+            gradient, left, metrics = accumulate(
                 loss_and_gradient, params, aux, batch, totals, rng, micro_batches
             )
         metrics["loss"] = metrics["loss"][0], metrics["loss"][1] / replicas
-        return jax.lax.psum((gradient, metrics), "data")
+        gradient, metrics = jax.lax.psum((gradient, metrics), "data")
+        return gradient, left, metrics
 
     rows, whole = PartitionSpec("data"), PartitionSpec()
     mapped = jax.shard_map(
         replica,
         axis_names={"data"},
-        in_specs=(whole, rows, whole, whole),
-        out_specs=whole,
+        in_specs=(whole, whole, rows, whole, whole),
+        out_specs=(whole, rows, whole),
         check_vma=False,
     )
-    gradient, metrics = mapped(params, batch, totals, rng)
-    return gradient, aux, metrics
+    return mapped(params, aux, batch, totals, rng)
 
 
 def accumulate(
@@ -134,27 +168,26 @@ def accumulate(
     totals: Totals,
     rng: jax.Array,
     micro_batches: int,
-) -> tuple[Params, Aux, Metrics]:
-    """Gradient, aux and metrics of a batch, summed over its micro-batches."""
+) -> tuple[Params, Left, Metrics]:
+    """Gradient and metrics of a batch, summed over its micro-batches, and what its rows leave."""
 
-    def part(aux: Aux, rows: Batch) -> tuple[Params, Aux, Metrics]:
-        (loss, (aux, metrics)), gradient = loss_and_gradient(params, aux, rows, totals, rng)
-        return gradient, aux, {**metrics, "loss": (loss, jnp.ones(()) / micro_batches)}
+    def part(rows: Batch) -> tuple[tuple[Params, Metrics], Left]:
+        (loss, (left, metrics)), gradient = loss_and_gradient(params, aux, rows, totals, rng)
+        return (gradient, {**metrics, "loss": (loss, jnp.ones(()) / micro_batches)}), left
 
     if micro_batches == 1:
-        return part(aux, batch)
+        (gradient, metrics), left = part(batch)
+        return gradient, left, metrics
 
-    def add(carry, rows):
-        gradient, aux, metrics = carry
-        new_gradient, aux, new_metrics = part(aux, rows)
-        total = jax.tree.map(jnp.add, (gradient, metrics), (new_gradient, new_metrics))
-        return (total[0], aux, total[1]), None
+    def add(sums, rows):
+        found, left = part(rows)
+        return jax.tree.map(jnp.add, sums, found), left
 
     parts = jax.tree.map(lambda x: _split(x, micro_batches), batch)
-    shapes = jax.eval_shape(part, aux, jax.tree.map(lambda x: x[0], parts))
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (shapes[0], shapes[2]))
-    (gradient, aux, metrics), _ = jax.lax.scan(add, (zeros[0], aux, zeros[1]), parts)
-    return gradient, aux, metrics
+    shapes, _ = jax.eval_shape(part, jax.tree.map(lambda x: x[0], parts))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    (gradient, metrics), left = jax.lax.scan(add, zeros, parts)
+    return gradient, jax.tree.map(_joined, left), metrics
 
 
 def _number_rows(rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -170,3 +203,8 @@ def _real_tokens(batch: Batch) -> jax.Array:
 def _split(x: jax.Array, parts: int) -> jax.Array:
     """[B, ...] -> [parts, B / parts, ...], taking every `parts`-th row so that shards stay put."""
     return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
+
+
+def _joined(x: jax.Array) -> jax.Array:
+    """[parts, B / parts, ...] -> [B, ...], the opposite of `_split`."""
+    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

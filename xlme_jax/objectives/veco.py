@@ -1,0 +1,344 @@
+"""VECO: masked language modelling inside a sequence and across two, on one set of weights.
+
+The rows of both streams hold pairs: of adjacent segments of a document ("monolingual"), or of a
+sentence and its translation ("bitext"). See `model.veco` for how they are numbered.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from xlme_jax.model import flops
+from xlme_jax.model.encoder import EncoderConfig, Source, init_cross_attention
+from xlme_jax.model.veco import EncoderDecoderLM, has_partner, joined, last_layers, partners
+from xlme_jax.objectives.base import (
+    Aux,
+    Batch,
+    Left,
+    Metrics,
+    Params,
+    Totals,
+    stream_rng,
+)
+from xlme_jax.objectives.masked_lm import (
+    STREAMS,
+    MaskedBatch,
+    MaskedLMObjective,
+    MaskingConfig,
+    check_lengths,
+    training_flops,
+)
+from xlme_jax.ops import dropout, masking
+from xlme_jax.ops.vocabulary_head import VocabularyPrediction
+from xlme_jax.token_ids import mask_id
+
+CROSS = "cross"
+Rows = Mapping[str, jax.Array]
+# Steps among which one measures what CS-MLM knows without the other sentence.
+_ALONE_EVERY = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class VecoConfig:
+    """VECO: L = IS-MLM + CS-MLM, both ways, and TLM on bitext (Sec. 2.2 and 3).
+
+    Attributes:
+      encoder: self-attention and feed-forward layers of encoder and decoder; cross-attention has
+        the same number of layers and heads.
+      masking: how tokens are chosen and corrupted on monolingual rows, "like BERT".
+      bitext_masking: the same for bitext rows (Table 7).
+      translation_pairs: train on the bitext stream; False is the upper half of Table 2.
+      cross_attention_steps: steps in which cross-attention alone is trained, before everything is.
+        For a start from XLM-R, which has none; the paper does not say how many.
+    """
+
+    encoder: EncoderConfig = dataclasses.field(
+        default_factory=lambda: EncoderConfig(relative_bias="none")
+    )
+    masking: MaskingConfig = dataclasses.field(
+        default_factory=lambda: MaskingConfig(rate=0.15, split=(0.8, 0.1, 0.1))
+    )
+    bitext_masking: MaskingConfig = dataclasses.field(
+        default_factory=lambda: MaskingConfig(rate=0.25, split=(0.8, 0.1, 0.1))
+    )
+    translation_pairs: bool = True
+    cross_attention_steps: int = 0
+
+    def __post_init__(self):
+        if self.cross_attention_steps < 0:
+            raise ValueError(
+                f"VECO.cross_attention_steps = {self.cross_attention_steps} must not be negative; "
+                "0 trains everything from the start."
+            )
+
+    def with_dropout(self, rate: float) -> "VecoConfig":
+        """The same with another dropout in the encoder."""
+        encoder = dataclasses.replace(self.encoder, dropout=rate, attention_dropout=rate)
+        return dataclasses.replace(self, encoder=encoder)
+
+    def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "VECO":
+        """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
+        return VECO(self, vocab_size, dtype)
+
+
+class VECO(MaskedLMObjective):
+    """The objective of `VecoConfig`; see `objectives.base.Objective`."""
+
+    new_params = (CROSS,)
+
+    def __init__(self, config: VecoConfig, vocab_size: int, dtype: Any = jnp.float32):
+        self.config = config
+        self._dtype = dtype
+        self._maskings = dict(zip(STREAMS, (config.masking, config.bitext_masking)))
+        model = self._model(config.encoder, vocab_size)
+        super().__init__(model, "__call__", config.masking, vocab_size, config.translation_pairs)
+
+    def _model(self, encoder: EncoderConfig, vocab_size: int) -> EncoderDecoderLM:
+        return EncoderDecoderLM(encoder, vocab_size, encoder.hidden_size, self._dtype)
+
+    def init(self, rng: jax.Array) -> Params:
+        """Fresh weights: those of XLM, and cross-attention."""
+        rng, cross_rng = jax.random.split(rng)
+        cross = init_cross_attention(self.config.encoder, cross_rng)
+        return {**super().init(rng), CROSS: cross}
+
+    def frozen(self, step: jax.Array) -> Mapping[str, jax.Array]:
+        """Everything but cross-attention, in the first stage."""
+        if not self.config.cross_attention_steps:
+            return {}
+        names = ["tokens", "encoder", "head"]
+        names += ["positions"] if self.config.encoder.absolute_positions else []
+        first_stage = step < self.config.cross_attention_steps
+        return {name: first_stage for name in names}
+
+    def totals(self, batch: Batch) -> Totals:
+        """Masked tokens of each stream, and how many of them are expected to have a partner.
+
+        Only chance decides whether it hits tokens of a piece that has none, and it is thrown later.
+        Bitext has no such pieces, and the number is exact there.
+        """
+        return {name: self._totals(self._maskings[name], batch[name]) for name in self.streams}
+
+    def _totals(self, config: MaskingConfig, rows: Rows) -> dict[str, jax.Array]:
+        maskable = config.maskable(rows)
+        masked = masking.num_masked(maskable, config.rate).astype(jnp.float32)
+        paired = (maskable & has_partner(rows["segment_ids"])).sum(axis=1)
+        share = paired / jnp.maximum(maskable.sum(axis=1), 1)
+        return {
+            "masked": jnp.maximum(masked.sum(), 1.0),
+            "cross": jnp.maximum((masked * share).sum(), 1.0),
+        }
+
+    def loss(
+        self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
+    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
+        """This batch's share of the sum of all tasks' means over the streams."""
+        loss = jnp.zeros(())
+        metrics: Metrics = {}
+        for name in self.streams:
+            part, found = self._stream_loss(
+                name, params, batch[name], totals[name], stream_rng(rng, name)
+            )
+            loss = loss + part
+            metrics |= {f"{name}/{k}": v for k, v in found.items()}
+        return loss, ({}, metrics)
+
+    def _stream_loss(
+        self,
+        name: str,
+        params: Params,
+        rows: Rows,
+        totals: Mapping[str, jax.Array],
+        rng: jax.Array,
+    ) -> tuple[jax.Array, Metrics]:
+        """The tasks of one stream, which all predict the same tokens of the same corrupted rows.
+
+        IS-MLM is called `mlm`: on monolingual rows it is the MLM of the other systems.
+        """
+        mask_rng, alone_rng, *rngs = jax.random.split(rng, 5)
+        masked = MaskedBatch.draw(self._maskings[name], rows, mask_rng, self.vocab_size)
+        seeds = [dropout.seeds(key, rows["rows"]) for key in rngs]
+        paired = has_partner(rows["segment_ids"])
+        paired = jnp.take_along_axis(paired, masked.positions, axis=1) & masked.is_masked
+
+        states = self._encode(params, masked.rows, seeds[0])
+        # Encoder and decoder are optimised apart from each other (Sec. 2.2).
+        decoded = self._decode_pairs(params, masked.rows, jax.lax.stop_gradient(states), seeds[1])
+        hidden = {"mlm": states, "cs_mlm": decoded}
+        if name == "bitext":
+            hidden["tlm"] = self._encode(params, joined(masked.rows), seeds[2])
+
+        loss = jnp.zeros(())
+        metrics: Metrics = {}
+        predictions = self._predict_at(params, masked, list(hidden.values()))
+        for task, prediction in zip(hidden, predictions):
+            cross = task == "cs_mlm"
+            counted = dataclasses.replace(masked, is_masked=paired) if cross else masked
+            share, found = counted.loss(prediction, totals["cross" if cross else "masked"])
+            loss = loss + share
+            metrics |= {f"{task}_{k}": found[f"mlm_{k}"] for k in ("loss", "accuracy")}
+        metrics["cs_mlm_accuracy_alone"] = jax.lax.cond(
+            jax.random.randint(alone_rng, (), 0, _ALONE_EVERY) == 0,
+            lambda: self._alone(name, jax.lax.stop_gradient(params), rows, masked, paired, seeds),
+            lambda: (jnp.zeros(()), jnp.zeros(())),
+        )
+        return loss, metrics
+
+    def _alone(
+        self,
+        name: str,
+        params: Params,
+        rows: Rows,
+        masked: MaskedBatch,
+        paired: jax.Array,
+        seeds: list[jax.Array],
+    ) -> tuple[jax.Array, jax.Array]:
+        """CS-MLM's hits and tokens when the other sentence says nothing but its length.
+
+        Every word that the encoder reads is `<mask>`. The states of its `<s>` alone would tell, for
+        they have read the sentence; those of another pair would mislead, and a decoder that trusts
+        its source would look worse than one that has none.
+        """
+        maskable = self._maskings[name].maskable(rows)
+        silent = jnp.where(maskable, mask_id(self.vocab_size), rows["tokens"])
+        states = self._encode(params, {**rows, "tokens": silent}, seeds[0])
+        decoded = self._decode_pairs(params, masked.rows, states, seeds[1])
+        (prediction,) = self._predict_at(params, masked, [decoded])
+        counted = dataclasses.replace(masked, is_masked=paired)
+        return counted.loss(prediction, jnp.ones(()))[1]["mlm_accuracy"]
+
+    def _encode(self, params: Params, rows: Rows, seeds: jax.Array) -> jax.Array:
+        """Last states [B, L, D]."""
+        states: Any = self.model.apply(
+            {"params": params}, rows, dropout_seeds=seeds, method=EncoderDecoderLM.encode
+        )
+        return states
+
+    def _decode_pairs(
+        self, params: Params, rows: Rows, states: jax.Array, seeds: jax.Array
+    ) -> jax.Array:
+        """Both segments of each pair, each reading the other's states."""
+        return self.decode(params, rows, states, partners(rows["segment_ids"]), dropout_seeds=seeds)
+
+    def _predict_at(
+        self, params: Params, masked: MaskedBatch, hidden: list[jax.Array]
+    ) -> list[VocabularyPrediction]:
+        """Predictions [B, M] from each of some hidden states, in one visit of the vocabulary."""
+        gathered = [
+            jnp.take_along_axis(states, masked.positions[..., None], axis=1) for states in hidden
+        ]
+        prediction: Any = self.model.apply(
+            {"params": params},
+            jnp.concatenate(gathered, axis=1),
+            jnp.tile(masked.targets, (1, len(hidden))),
+            method=EncoderDecoderLM.predict,
+        )
+        parts = [jnp.split(x, len(hidden), axis=1) for x in prediction]
+        return [VocabularyPrediction(*part) for part in zip(*parts)]
+
+    def decode(
+        self,
+        params: Params,
+        rows: Rows,
+        source_states: jax.Array,
+        source_segment_ids: jax.Array,
+        *,
+        last_layers: int | None = None,
+        dropout_seeds: jax.Array | None = None,
+    ) -> jax.Array:
+        """The decoder's view of the weights: hidden states [B, L, D].
+
+        Args:
+          params: the whole.
+          rows: the text that is decoded. A token sees itself and earlier ones of its segment.
+          source_states: [B, S, D], such as the last of `encode`; gradients flow into them.
+          source_segment_ids: int32[B, S]; tokens of a segment read the states with its number.
+          last_layers: how many layers to use; embeddings feed the first of them. None is all, as in
+            pre-training; the paper translates with 6 of 24.
+          dropout_seeds: uint32[B], a seed per row; None for no dropout.
+        """
+        params, model = self._view(params, last_layers)
+        source = Source(params[CROSS], source_states, source_segment_ids)
+        hidden: Any = model.apply(
+            {"params": params}, rows, source, dropout_seeds, method=EncoderDecoderLM.decode
+        )
+        return hidden
+
+    def _view(self, params: Params, count: int | None) -> tuple[Params, Any]:
+        if count is None or count == self.config.encoder.num_layers:
+            return params, self.model
+        params, encoder = last_layers(params, self.config.encoder, count)
+        return params, self._model(encoder, self.vocab_size)
+
+    def logits(self, params: Params, hidden: jax.Array) -> jax.Array:
+        """What a decoder's hidden states [B, L, D] say comes here: float32[B, L, V]."""
+        scores: Any = self.model.apply({"params": params}, hidden, method=EncoderDecoderLM.logits)
+        return scores
+
+    @property
+    def encoder_config(self) -> EncoderConfig:
+        """The only encoder's."""
+        return self.config.encoder
+
+    def encode(
+        self,
+        params: Params,
+        rows: Rows,
+        dropout_seeds: jax.Array | None = None,
+    ) -> list[jax.Array]:
+        """Hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
+        states: Any = self.model.apply(
+            {"params": params},
+            rows,
+            dropout_seeds=dropout_seeds,
+            all_layers=True,
+            method=EncoderDecoderLM.encode,
+        )
+        return states
+
+    def check(self, lengths: Mapping[str, int]) -> None:
+        """ValueError if a row is longer than the position table, which TLM's pairs may fill."""
+        check_lengths("encoder", self.config.encoder, lengths)
+
+    def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+        """FLOPs of a train step by part, without the accuracy that a step in 16 measures."""
+        encoder = self.config.encoder
+        bitext = {name: shape for name, shape in shapes.items() if name == "bitext"}
+        heads = (
+            training_flops({name: shape}, functools.partial(self._head_flops, name))
+            for name, shape in shapes.items()
+        )
+        return {
+            "encoder": training_flops(shapes, lambda n: flops.encoder(encoder, n)),
+            "decoder": training_flops(shapes, lambda n: flops.decoder(encoder, n, n)),
+            "TLM encoder": training_flops(bitext, lambda n: flops.encoder(encoder, n)),
+            "MLM heads": sum(heads),
+        }
+
+    def _head_flops(self, name: str, length: int) -> float:
+        """Forward FLOPs of the MLM head, per token of a stream's rows."""
+        width = self.config.encoder.hidden_size
+        slots = masking.max_masked(length, self._maskings[name].rate) / length
+        tasks = 3 if name == "bitext" else 2
+        return tasks * slots * flops.mlm_head(width, width, self.vocab_size)
+
+    def encoder_params(self, params: Params) -> Params:
+        """Everything but cross-attention and the MLM head."""
+        return {name: value for name, value in params.items() if name not in (CROSS, "head")}
+
+    def alarms(self, values: Mapping[str, float]) -> list[str]:
+        """Of language models that know less than nothing, inside a sequence or across two."""
+        guess = math.log(self.vocab_size)
+        losses = {name: values.get(f"{name}/cs_mlm_loss", math.nan) for name in self.streams}
+        return super().alarms(values) + [
+            f"Cross-sequence masked language modelling has learned nothing on {name}: cs_mlm_loss "
+            f"is {loss:.3f}, and a blind guess among {self.vocab_size:,} tokens costs {guess:.3f}. "
+            "Lower Optimizer.learning_rate or lengthen Optimizer.warmup_steps."
+            for name, loss in losses.items()
+            if loss >= guess
+        ]
