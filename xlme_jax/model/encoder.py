@@ -1,11 +1,12 @@
-"""The bidirectional Transformer encoder that generator and discriminator both are."""
+"""The Transformer encoder that generator and discriminator both are, and as a decoder, for VECO."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.core import meta
 
 from xlme_jax.model.parameters import ONES, ZEROS, Initializer, parameter
 from xlme_jax.model.relative_bias import Gate, RelativeBiasTable
@@ -115,11 +116,27 @@ def layer_norm(config: EncoderConfig, dtype: jnp.dtype, name: str | None = None)
     )
 
 
+class Source(NamedTuple):
+    """What a decoder reads besides its own text.
+
+    Attributes:
+      weights: of the cross-attention of each layer, as `init_cross_attention` makes them. They are
+        no part of the encoder, which does without.
+      states: [B, S, D], hidden states of the other text.
+      segment_ids: int32[B, S]; the tokens of a segment read the states with its number.
+    """
+
+    weights: Any
+    states: jax.Array
+    segment_ids: jax.Array
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention with the gated relative position bias."""
 
     config: EncoderConfig
     dtype: jnp.dtype = jnp.float32
+    causal: bool = False
 
     @nn.compact
     def __call__(
@@ -149,15 +166,84 @@ class SelfAttention(nn.Module):
             segment_ids,
             distance_bias,
             gate,
+            causal=self.causal,
             dropout_rate=config.attention_dropout,
             dropout_seeds=dropout_seeds,
-            implementation=config.attention,
+            # There is no kernel with a triangular mask.
+            implementation="xla" if self.causal else config.attention,
             partition=nn.logical_to_mesh_axes(("batch", "length", "heads", "kv")),
         )
         axes = ("heads", "kv", "embed")
         return Projection(config, "rhk,hkd->rd", axes, self.dtype, name="out")(
             mixed, (*shape, config.hidden_size), (config.hidden_size,)
         )
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention to the states of another text, and its normalisation (VECO Eq. 2)."""
+
+    config: EncoderConfig
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        segment_ids: jax.Array,
+        states: jax.Array,
+        source_segment_ids: jax.Array,
+        dropout_seeds: jax.Array | None = None,
+    ) -> jax.Array:
+        """[B, L, D] reads states [B, S, D] -> [B, L, D], the residual added."""
+        config = self.config
+        shape = (config.num_heads, config.hidden_size // config.num_heads)
+        width = config.hidden_size
+        norm = layer_norm(config, self.dtype, "norm")
+        q = Projection(config, "rd,dhk->rhk", ("embed", "heads", "kv"), self.dtype, name="q")(
+            norm(x) if config.pre_norm else x, (width, *shape), shape
+        )
+        kv_axes = ("embed", "qkv", "heads", "kv")
+        kv = Projection(config, "rd,dnhk->rnhk", kv_axes, self.dtype, name="kv")(
+            states, (width, 2, *shape), (2, *shape)
+        )
+        q = nn.with_logical_constraint(q, ("batch", "length", "heads", "kv"))
+        kv = nn.with_logical_constraint(kv, ("batch", "length", "qkv", "heads", "kv"))
+        mixed = attention(
+            q,
+            kv[:, :, 0],
+            kv[:, :, 1],
+            segment_ids,
+            key_segment_ids=source_segment_ids,
+            dropout_rate=config.attention_dropout,
+            dropout_seeds=dropout_seeds,
+            implementation="xla",
+        )
+        axes = ("heads", "kv", "embed")
+        h = Projection(config, "rhk,hkd->rd", axes, self.dtype, name="out")(
+            mixed, (*shape, width), (width,)
+        )
+        # Attention folds the numbers of the heads into the seeds.
+        h = dropout(h, config.dropout, dropout_seeds, salt=config.num_heads)
+        x = x + h if config.pre_norm else norm(x + h)
+        return nn.with_logical_constraint(x, HIDDEN_AXES)
+
+
+def init_cross_attention(config: EncoderConfig, rng: jax.Array) -> Any:
+    """Fresh weights, with logical axis names, of the cross-attention of every layer.
+
+    Like the encoder's they are one stack, "layers", with `scan_layers`, else "layer_0" and so on.
+    """
+    states = jnp.zeros((1, 1, config.hidden_size))
+    ids = jnp.ones((1, 1), jnp.int32)
+
+    def init(key: jax.Array) -> Any:
+        return CrossAttention(config).init(key, states, ids, states, ids)["params"]
+
+    keys = jax.random.split(rng, config.num_layers)
+    if config.scan_layers:
+        stack = jax.vmap(init)(keys)
+        return {"layers": meta.add_axis(stack, 0, {nn.PARTITION_NAME: "layers"})}
+    return {f"layer_{index}": init(key) for index, key in enumerate(keys)}
 
 
 class Projection(nn.Module):
@@ -236,12 +322,19 @@ class Layer(nn.Module):
         dropout_seeds: jax.Array | None,
         segment_ids: jax.Array,
         distance_bias: jax.Array | None,
+        cross_weights: Any = None,
+        states: jax.Array | None = None,
+        source_segment_ids: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """[B, L, D] -> carry and (kept) output of a scan over layers, both [B, L, D]."""
+        """[B, L, D] -> carry and (kept) output of a scan over layers, both [B, L, D].
+
+        With the last three, which are this layer's part of a `Source`, it is a decoder's layer.
+        """
         config = self.config
 
         def attend(h):
-            module = SelfAttention(config, self.dtype, name="attention")
+            causal = cross_weights is not None
+            module = SelfAttention(config, self.dtype, causal, name="attention")
             h = module(h, segment_ids, distance_bias, dropout_seeds)
             return dropout(h, config.dropout, dropout_seeds, salt=1)
 
@@ -251,6 +344,13 @@ class Layer(nn.Module):
 
         norms = [layer_norm(config, self.dtype, f"{name}_norm") for name in ("attention", "ffn")]
         for sublayer, norm in zip((attend, feed), norms):
+            if sublayer is feed and cross_weights is not None:
+                # Not a part of this module: its weights come from outside.
+                module = CrossAttention(config, self.dtype, parent=None)
+                seeds = None if dropout_seeds is None else fold_in(dropout_seeds, 3)
+                arguments = x, segment_ids, states, source_segment_ids, seeds
+                read: Any = module.apply({"params": cross_weights}, *arguments)
+                x = read
             x = x + sublayer(norm(x)) if config.pre_norm else norm(x + sublayer(x))
             x = nn.with_logical_constraint(x, HIDDEN_AXES)
         return x, x if self.keep_output else None
@@ -274,14 +374,17 @@ class Encoder(nn.Module):
         *,
         dropout_seeds: jax.Array | None = None,
         all_layers: bool = False,
+        source: Source | None = None,
     ) -> jax.Array | list[jax.Array]:
-        """Encodes packed rows.
+        """Encodes packed rows, or decodes them: the same weights serve both.
 
         Args:
           embedded: [B, L, E] sum of token and position embeddings.
           segment_ids: int32[B, L], 0 = padding.
           dropout_seeds: uint32[B], a seed per row (`ops.dropout.seeds`); None for no dropout.
           all_layers: return the states of every layer.
+          source: what a decoder reads. With it, self-attention sees no later tokens, and
+            cross-attention stands between it and the feed-forward layer (VECO Eq. 6).
 
         Returns:
           [B, L, D], the output of the last layer; or a list of num_layers + 1 such arrays, the
@@ -303,31 +406,35 @@ class Encoder(nn.Module):
                 weight_init(config),
                 name="relative_bias",
             )(x.shape[1])
-        states = self._layers(x, segment_ids, distance_bias, dropout_seeds, all_layers)
+        states = self._layers(x, segment_ids, distance_bias, dropout_seeds, all_layers, source)
         if config.pre_norm:
             states[-1] = layer_norm(config, self.dtype, "final_norm")(states[-1])
         return states if all_layers else states[-1]
 
-    def _layers(self, x, segment_ids, distance_bias, dropout_seeds, keep):
+    def _layers(self, x, segment_ids, distance_bias, dropout_seeds, keep, source):
         config = self.config
         layer = nn.remat(Layer, prevent_cse=not config.scan_layers) if config.remat else Layer
         seeds = None
         if dropout_seeds is not None:
             seeds = fold_in(dropout_seeds, jnp.arange(1, config.num_layers + 1)[:, None])
+        weights, *read = source or (None, None, None)
         if not config.scan_layers:
             states = [x]
             for index in range(config.num_layers):
                 module = layer(config, self.dtype, name=f"layer_{index}")
                 own = None if seeds is None else seeds[index]
-                states.append(module(states[-1], own, segment_ids, distance_bias)[0])
+                cross = None if weights is None else weights[f"layer_{index}"]
+                x = module(states[-1], own, segment_ids, distance_bias, cross, *read)[0]
+                states.append(x)
             return states
         stack = nn.scan(
             layer,
             variable_axes={"params": 0},
             split_rngs={"params": True},
-            in_axes=(0, nn.broadcast, nn.broadcast),
+            in_axes=(0, nn.broadcast, nn.broadcast, 0, nn.broadcast, nn.broadcast),
             length=config.num_layers,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(config, self.dtype, keep, name="layers")
-        last, outputs = stack(x, seeds, segment_ids, distance_bias)
+        cross = None if weights is None else weights["layers"]
+        last, outputs = stack(x, seeds, segment_ids, distance_bias, cross, *read)
         return [x, last] if outputs is None else [x, *outputs[:-1], last]

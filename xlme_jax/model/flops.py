@@ -5,6 +5,8 @@ from xlme_jax.model.encoder import EncoderConfig
 FORMULA = """\
 forward, per token:  layers * (8 D^2 + 4 D F + 4 L D)     Q, K, V, O; feed-forward; scores and mix
                      (full bidirectional attention over the row of L tokens)
+decoder:             the same, masked scores included, and of cross-attention over rows of S tokens
+                     layers * (4 D^2 + 4 D^2 S / L + 4 S D)     Q, O; K, V; scores and mix
 MLM head:            M * (2 D E + 2 E V)                  M masked slots a row, in rows of L
 RTD head:            2 D^2 + 2 D a token ("dense"), 2 D ("linear")
 training step:       3 x forward (backward counts twice; recomputation is not counted)"""
@@ -16,6 +18,13 @@ def encoder(config: EncoderConfig, length: int, embedding_size: int | None = Non
     layer = 8 * hidden**2 + 4 * hidden * ffn + 4 * length * hidden
     width = embedding_size or hidden
     return config.num_layers * layer + (2 * width * hidden if width != hidden else 0)
+
+
+def decoder(config: EncoderConfig, length: int, source_length: int) -> float:
+    """Forward FLOPs per token of an encoder's layers as a decoder that reads `source_length`."""
+    hidden = config.hidden_size
+    cross = 4 * hidden**2 * (1 + source_length / length) + 4 * source_length * hidden
+    return encoder(config, length) + config.num_layers * cross
 
 
 def mlm_head(hidden_size: int, embedding_size: int, vocab_size: int) -> float:

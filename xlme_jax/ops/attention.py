@@ -1,4 +1,4 @@
-"""Self-attention over packed rows, with XLM-E's bias as a gate per query times a Toeplitz table."""
+"""Attention over packed rows, with XLM-E's bias as a gate per query times a Toeplitz table."""
 
 import math
 from typing import Literal
@@ -44,26 +44,32 @@ def attention(
     distance_bias: jax.Array | None = None,
     gate: jax.Array | None = None,
     *,
+    causal: bool = False,
+    key_segment_ids: jax.Array | None = None,
     dropout_rate: float = 0.0,
     dropout_seeds: jax.Array | None = None,
     implementation: Implementation = "auto",
     partition: PartitionSpec | None = None,
 ) -> jax.Array:
-    """Bidirectional attention inside each segment (XLM-E Eq. 6-8).
+    """Attention inside each segment, in both directions by default (XLM-E Eq. 6-8).
 
     Args:
       q: [B, L, H, K] queries.
-      k: [B, L, H, K] keys.
-      v: [B, L, H, K] values.
+      k: [B, L, H, K] keys; [B, S, H, K] of other tokens than the queries' with `key_segment_ids`.
+      v: values, of the keys' shape.
       segment_ids: int32[B, L]; a token attends to its own segment. Padding (0) attends to padding,
         so that no row of the softmax is empty; nobody reads the result.
       distance_bias: [H, 2L], the bias d of each signed distance, laid out as `toeplitz` says.
       gate: [B, L, H] factor on the bias of each query; None leaves the bias as it is.
+      causal: a token attends to itself and earlier tokens alone.
+      key_segment_ids: int32[B, S]; a query attends to the keys with the number of its segment, and
+        gets zeros where there are none. None: the keys stand in the queries' segments.
       dropout_rate: probability of dropping an attention weight.
       dropout_seeds: uint32[B], a seed per row (`ops.dropout.seeds`); None turns dropout off. Both
         implementations drop the same weights.
       implementation: "xla" holds all scores in memory, "kernel" none (`ops.attention_kernel`), on
-        TPUs and GPUs alone. "auto" takes the kernel where there is one for rows this long.
+        TPUs and GPUs alone. "auto" takes the kernel where there is one for rows this long; there is
+        none for `causal` and `key_segment_ids`.
       partition: how a mesh in force (`jax.set_mesh`) splits the axes of `q`: rows and heads over
         mesh axes, length and width over none. The kernel needs it: no compiler splits kernels.
 
@@ -77,9 +83,20 @@ def attention(
     if dropout_rate > 0.0 and dropout_seeds is not None:
         # One more level of seeds, by the global number of the head, however heads are split.
         seeds = dropout.fold_in(dropout_seeds[:, None], jnp.arange(q.shape[2]))
-    platform = _kernel_platform(q, implementation, partition)
+    plain = not causal and key_segment_ids is None
+    if not plain and implementation == "kernel":
+        raise ValueError(
+            "attention(implementation='kernel') has no kernel with causal= or key_segment_ids=; "
+            "use 'auto' or 'xla'."
+        )
+    platform = _kernel_platform(q, implementation, partition) if plain else None
     if platform is None:
-        return _reference(q, k, v, segment_ids, distance_bias, gate, seeds, dropout_rate)
+        reads = _reads(segment_ids, key_segment_ids, causal)
+        mixed = _reference(q, k, v, reads, distance_bias, gate, seeds, dropout_rate)
+        if key_segment_ids is None:
+            return mixed
+        # A softmax over no keys is uniform over all of them.
+        return jnp.where(reads.any(axis=2)[:, :, None, None], mixed, 0)
 
     def kernel(*arrays: jax.Array | None) -> jax.Array:
         return flash_attention(*arrays, dropout_rate=dropout_rate, platform=platform)  # type: ignore
@@ -183,17 +200,24 @@ def compile_platform() -> str:
     return "gpu" if platform in ("cuda", "rocm") else platform
 
 
+def _reads(segment_ids: jax.Array, key_segment_ids: jax.Array | None, causal: bool) -> jax.Array:
+    """Whether a query may read a key: bool[B, L, S]."""
+    keys = segment_ids if key_segment_ids is None else key_segment_ids
+    same = segment_ids[:, :, None] == keys[:, None, :]
+    return jnp.tril(same) if causal else same
+
+
 def _reference(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    segment_ids: jax.Array,
+    reads: jax.Array,
     distance_bias: jax.Array | None,
     gate: jax.Array | None,
     seeds: jax.Array | None,
     dropout_rate: float,
 ) -> jax.Array:
-    """`attention` in plain XLA, with seeds uint32[B, H]."""
+    """`attention` in plain XLA, with bool[B, L, S] of `_reads` and seeds uint32[B, H]."""
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
     exact = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
     scores = jnp.einsum("bihk,bjhk->bhij", q, k, preferred_element_type=accumulate, precision=exact)
@@ -205,8 +229,7 @@ def _reference(
             factor = gate.astype(accumulate)
             bias = jnp.einsum("hij,bih->bhij", bias, factor, precision=jax.lax.Precision.HIGHEST)
         scores = scores + bias
-    same = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
-    weights = jax.nn.softmax(jnp.where(same, scores, MASKED), axis=-1)
+    weights = jax.nn.softmax(jnp.where(reads[:, None], scores, MASKED), axis=-1)
     if seeds is not None:
         keep = dropout.keep_mask(seeds, weights.shape[2:], dropout_rate)
         weights = jnp.where(keep, weights * (1.0 / (1.0 - dropout_rate)), 0.0)

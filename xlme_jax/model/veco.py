@@ -1,0 +1,102 @@
+"""VECO's network: a masked language model whose encoder layers also serve as a decoder's.
+
+The pairs of a row are neighbouring segments 2p - 1 and 2p; an odd one may lack its partner.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from xlme_jax.model.electra import MaskedLM, Rows
+from xlme_jax.model.encoder import EncoderConfig, Source
+from xlme_jax.model.parameters import vocabulary_split
+from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks, vocabulary_head
+
+
+class EncoderDecoderLM(MaskedLM):
+    """`MaskedLM`, weights and all, with a decoder's view of its encoder.
+
+    Cross-attention is not a part of it but an argument: `model.encoder.init_cross_attention`.
+    """
+
+    def decode(
+        self, rows: Rows, source: Source, dropout_seeds: jax.Array | None = None
+    ) -> jax.Array:
+        """Hidden states [B, L, D] of rows whose tokens see earlier ones and the source."""
+        hidden: jax.Array = self.encode(rows, source=source, dropout_seeds=dropout_seeds)
+        return hidden
+
+    def predict(self, hidden: jax.Array, targets: jax.Array) -> VocabularyPrediction:
+        """Scores [B, M, D] by the MLM head for targets int32[B, M]; samples are not random."""
+        rows, bias = self.head(hidden.reshape(-1, hidden.shape[-1]))
+        prediction = vocabulary_head(
+            rows,
+            self.tables()[0],
+            bias,
+            targets.reshape(-1),
+            jnp.zeros((rows.shape[0], num_chunks(self.vocab_size), 2)),
+            vocab_size=self.vocab_size,
+            split=vocabulary_split(),
+        )
+        return jax.tree.map(lambda x: x.reshape(targets.shape), prediction)
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """All of the MLM head's logits, float32: [B, L, D] -> [B, L, V]. To generate with."""
+        rows, bias = self.head(hidden)
+        table = self.tables()[0].astype(rows.dtype)
+        dtype = jnp.promote_types(rows.dtype, jnp.float32)
+        scores = jnp.einsum("...d,vd->...v", rows, table, preferred_element_type=dtype) + bias
+        return scores[..., : self.vocab_size]
+
+
+def partners(segment_ids: jax.Array) -> jax.Array:
+    """Number of the other segment of each pair; -1, which no segment has, for padding."""
+    return ((segment_ids - 1) ^ 1) + 1
+
+
+def has_partner(segment_ids: jax.Array) -> jax.Array:
+    """Whether the other segment of a token's pair is in its row: int32[B, L] -> bool[B, L]."""
+    return (partners(segment_ids)[:, :, None] == segment_ids[:, None, :]).any(axis=2)
+
+
+def joined(rows: Rows) -> dict[str, jax.Array]:
+    """Rows in which each pair is one segment with positions that run on, as TLM reads it.
+
+    The second sentence keeps its `<s>`, so that all tasks of a stream share one row: a pair reads
+    `<s> e </s> <s> f </s>`, where XLM-E's has no `<s>` between.
+    """
+    pairs = (rows["segment_ids"] + 1) // 2
+    column = jnp.broadcast_to(jnp.arange(pairs.shape[1], dtype=jnp.int32), pairs.shape)
+    begins = jnp.diff(pairs, axis=1, prepend=-1) != 0
+    start = jax.lax.cummax(jnp.where(begins, column, 0), axis=1)
+    positions = jnp.where(pairs > 0, column - start, 0)
+    return {**rows, "segment_ids": pairs, "positions": positions}
+
+
+def last_layers(params: Any, config: EncoderConfig, count: int) -> tuple[Any, EncoderConfig]:
+    """The last `count` layers of encoder and cross-attention as a model of that many layers.
+
+    Args:
+      params: weights of `EncoderDecoderLM` and, as "cross", of its cross-attention.
+      config: of the encoder.
+      count: between 1 and the number of layers.
+
+    Returns:
+      The same weights, embeddings feeding the first of these layers; and the config that fits them.
+    """
+    if not 1 <= count <= config.num_layers:
+        raise ValueError(
+            f"last_layers = {count}: choose between 1 and Encoder.num_layers = {config.num_layers}."
+        )
+    first = config.num_layers - count
+
+    def view(tree: Any) -> Any:
+        if config.scan_layers:
+            return {**tree, "layers": jax.tree.map(lambda x: x[first:], tree["layers"])}
+        kept = {name: value for name, value in tree.items() if not name.startswith("layer_")}
+        return kept | {f"layer_{i}": tree[f"layer_{first + i}"] for i in range(count)}
+
+    seen = {**params, "encoder": view(params["encoder"]), "cross": view(params["cross"])}
+    return seen, dataclasses.replace(config, num_layers=count)
