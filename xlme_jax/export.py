@@ -1,0 +1,48 @@
+r"""Hands an encoder over: writes the one of a checkpoint as a Hugging Face folder.
+
+    python -m xlme_jax.export --checkpoint=runs/xlme_base --output=exported/xlme_base
+
+Weights (safetensors), config.json, tokenizer and a model card; encoders that XLM-R's classes cannot
+compute bring their own model file, and load with
+`AutoModel.from_pretrained(FOLDER, trust_remote_code=True)`. Needs `pip install 'xlme_jax[hf]'`, no
+network. docs/huggingface.md says what is exact.
+"""
+
+import logging
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import app, flags
+
+from xlme_jax import config as configs
+from xlme_jax.huggingface import writing
+
+_log = logging.getLogger("xlme_jax.export")
+_CHECKPOINT = flags.DEFINE_string(
+    "checkpoint", None, "MODEL_DIR of a run, or one of its checkpoints/STEP.", required=True
+)
+_OUTPUT = flags.DEFINE_string("output", None, "Folder to make.", required=True)
+_VOCABULARY = flags.DEFINE_string(
+    "vocabulary", None, "SentencePiece model (default: that of the run's DATA_DIR)."
+)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Parses the flags, reads the checkpoint, writes."""
+    if len(argv) > 1:
+        raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
+    exported = writing.load(_CHECKPOINT.value, _VOCABULARY.value)
+    command = shlex.join(["python", "-m", "xlme_jax.export", *sys.argv[1:]])
+    writing.write(exported, Path(_OUTPUT.value), command)
+    _log.info("Written: %s", _OUTPUT.value)
+
+
+def run() -> None:
+    """Entry point: what people can mend is said in one line, without a traceback."""
+    configs.run_app(main)
+
+
+if __name__ == "__main__":
+    run()

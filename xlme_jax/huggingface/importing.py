@@ -1,0 +1,102 @@
+"""Makes a MODEL_DIR of a Hugging Face folder of XLM-R, as if XLM had been trained here."""
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from xlme_jax import config as configs
+from xlme_jax.data.prepared_format import VOCABULARY_FILE
+from xlme_jax.data.prepared_writer import replace_file
+from xlme_jax.data.vocabulary import write_vocabulary
+from xlme_jax.huggingface.reading import FolderError, Source
+from xlme_jax.huggingface.weights import to_tree
+from xlme_jax.objectives.masked_lm import STREAMS
+from xlme_jax.train_config import TrainConfig
+from xlme_jax.training import loop, model_info
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training.checkpoints import FOLDER, Checkpoints, RunRecord
+from xlme_jax.training.step import TrainState
+
+_log = logging.getLogger(__name__)
+_CONFIG_FILE, _INFO_FILE = "config.gin", "model-info.txt"
+_ROWS = 256
+_HEADER = """\
+# XLM on the weights of {source}.
+# Written by python -m xlme_jax.import_hf --source={source} --output={output}
+# To train on: prepare data with the vocabulary.model that lies beside this file, then
+#   python -m xlme_jax.train --gin_file={output}/config.gin --gin.INIT_FROM="'{output}'" \\
+#       --gin.DATA_DIR="'...'" --gin.MODEL_DIR="'...'"
+"""
+
+
+def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
+    """Converts a folder; writes checkpoints/0, config.gin, vocabulary.model, model-info.txt.
+
+    Args:
+      source: with config.json, safetensors and sentencepiece.bpe.model.
+      output: MODEL_DIR, without checkpoints.
+      scan_layers: whether the weights of the layers are stacked, as the large presets want them.
+
+    Raises:
+      ValueError: the folder cannot be converted, or there is a run in `output`; nothing has been
+        written then.
+    """
+    for name in (FOLDER, _CONFIG_FILE):
+        if (output / name).exists():
+            raise FolderError(
+                f"--output={output} holds a run already ({name}); choose another folder."
+            )
+    found = Source(source, scan_layers)
+    config = _train_config(found, output)
+    text = _HEADER.format(source=source, output=output) + configs.operative_config()
+    objective = config.objective.build(found.vocabulary.size, jnp.float32)
+    mesh = meshes.make_mesh(meshes.MeshConfig())
+    tree = to_tree(found.weights, found.read, scan_layers)
+    with loop.sharding_rules(mesh):
+        abstract = loop.abstract_state(objective, optax.identity(), mesh)
+        shapes = {stream.name: (stream.rows, stream.length) for stream in config.streams}
+        info = model_info.describe(objective, abstract, mesh, shapes, found.vocabulary.size)
+        if not found.has_head:
+            fresh = loop.fresh_state(objective, optax.identity(), abstract, config.loop.seed)
+            tree["head"] = fresh.params["head"]
+        params = jax.tree.map(
+            lambda leaf, array: jax.device_put(array, leaf.sharding), abstract.params, tree
+        )
+        step = jax.device_put(np.zeros((), np.int32), abstract.step.sharding)
+        with Checkpoints(output, keep=1) as checkpoints:
+            state = TrainState(step, params, {}, abstract.opt_state)
+            checkpoints.save(0, state, RunRecord({}, "", text, vocabulary=found.vocabulary.digest))
+    write_vocabulary(found.vocabulary, output / VOCABULARY_FILE)
+    # Its first line alone: what a step costs would make the weights seem to have cost nothing.
+    replace_file(output / _INFO_FILE, f"{info.splitlines()[0]}\n".encode())
+    replace_file(output / _CONFIG_FILE, text.encode())
+    for note in found.notes:
+        _log.info("%s: %s.", source, note)
+
+
+def _train_config(source: Source, output: Path) -> TrainConfig:
+    """XLM of that shape, as gin files and bindings would say it."""
+    encoder = source.encoder
+    values = {
+        "MODEL_DIR": str(output),
+        "DATA_DIR": str(output),
+        "Train.vocab_size": source.vocabulary.size,
+        # What InfoXLM takes, which starts from XLM-R.
+        "Optimizer.learning_rate": 2e-4,
+    }
+    values |= {
+        f"Encoder.{field.name}": getattr(encoder, field.name)
+        for field in dataclasses.fields(encoder)
+        if getattr(encoder, field.name) != field.default
+    }
+    for stream in STREAMS:
+        values[f"{stream}/Stream.rows"] = _ROWS
+        values[f"{stream}/Stream.length"] = min(encoder.max_length, 512)
+    bindings = [f"{name} = {value!r}" for name, value in values.items()]
+    config: TrainConfig = configs.load(["gin_configs/models/xlm.gin"], bindings, "Train")
+    return config

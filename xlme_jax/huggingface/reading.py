@@ -1,0 +1,329 @@
+"""Reads a Hugging Face folder of XLM-R: config.json, safetensors, sentencepiece.bpe.model.
+
+Everything is checked by the files' headers before a tensor is read: what is wrong is said with the
+file, the field and the remedy.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.huggingface.weights import POSITION_OFFSET, Head, Layout
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+TOKENIZER_FILE = "sentencepiece.bpe.model"
+_MAX_JSON = 1 << 26
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "tf_model.h5")
+_OTHER_MODELS = {
+    "roberta": "its vocabulary is byte-level BPE, not SentencePiece",
+    "camembert": "its vocabulary has other special ids",
+    "xlm-roberta-xl": "it normalises before each sub-layer, and once more at the end",
+    "xmod": "it has an adapter for each language",
+    "xlm": "it has another encoder and language embeddings",
+    "bert": "its vocabulary is WordPiece",
+    "xlme": "it is an export of this project; start from the checkpoint that it was made of",
+}
+_ARCHITECTURES = ("XLMRobertaForMaskedLM", "XLMRobertaModel")
+# Field -> the only value that the encoder has a place for, and the default of XLMRobertaConfig.
+_FIXED: dict[str, Any] = {
+    "hidden_act": "gelu",
+    "position_embedding_type": "absolute",
+    "pad_token_id": PAD_ID,
+    "bos_token_id": BOS_ID,
+    "eos_token_id": EOS_ID,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+}
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
+# Tensors that nothing reads: buffers of old versions, and the pooler, which MLM does not train.
+_UNUSED = ("embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias")
+# Copies of tensors that are read, which some versions write too.
+_COPIES = {"lm_head.decoder.bias": "lm_head.bias"}
+_DTYPES = {"F64", "F32", "F16", "BF16"}
+
+
+class FolderError(ValueError):
+    """A folder that cannot be converted; says which file or field, and what to do."""
+
+
+class Source:
+    """A folder of XLM-R, checked and ready to be read.
+
+    Attributes:
+      folder: where it lies.
+      encoder: its shape.
+      vocabulary: its SentencePiece model.
+      has_head: whether it has an MLM head.
+      weights: ours that it holds.
+      notes: what was left out or added, for people.
+
+    Raises:
+      FolderError: it cannot be converted; nothing but headers has been read.
+    """
+
+    def __init__(self, folder: Path, scan_layers: bool):
+        self.folder = folder
+        self.notes: list[str] = []
+        if not folder.is_dir():
+            raise FolderError(
+                f"{folder} is no folder; give one with {CONFIG_FILE}, {WEIGHTS_FILE} and "
+                f"{TOKENIZER_FILE}, as XLM-R is published."
+            )
+        config = _read_config(folder / CONFIG_FILE)
+        self._tensors = _Tensors(folder)
+        self.encoder = _encoder_config(folder / CONFIG_FILE, config, scan_layers)
+        self.vocabulary = self._vocabulary(config["vocab_size"])
+        names = self._tensors.names()
+        self._prefix = "roberta." if any(name.startswith("roberta.") for name in names) else ""
+        self.has_head = any(name.startswith("lm_head.") for name in names) or (
+            "XLMRobertaForMaskedLM" in (config.get("architectures") or ())
+        )
+        head: Head | None = "mlm" if self.has_head else None
+        layout = Layout(self.encoder, self.vocabulary.size, head, True, self._prefix)
+        self.weights = layout.weights()
+        self._check(config["type_vocab_size"])
+
+    def read(self, name: str) -> np.ndarray:
+        """A tensor in float32; FolderError if it holds what is no number."""
+        array = self._tensors.read(name).astype(np.float32)
+        if not np.isfinite(array).all():
+            raise FolderError(
+                f"{self._tensors.header(name)[0]}: the tensor {name} has values that are not "
+                "finite; the file is damaged, download it again."
+            )
+        return array
+
+    def _vocabulary(self, size: int) -> Vocabulary:
+        file = self.folder / TOKENIZER_FILE
+        if not file.is_file():
+            raise FolderError(
+                f"{file} is missing: token ids come from this SentencePiece model (tokenizer.json "
+                "does not do). Copy it from the model that this one was trained from, such as "
+                "FacebookAI/xlm-roberta-base."
+            )
+        vocabulary = Vocabulary.load(file)
+        if vocabulary.size != size:
+            raise FolderError(
+                f"{file} makes {vocabulary.size} ids (<pad> and <mask> included), but {CONFIG_FILE}"
+                f" says vocab_size = {size}. Put the SentencePiece model beside it that the model "
+                "was trained with; models with added tokens cannot be converted."
+            )
+        return vocabulary
+
+    def _check(self, types: int) -> None:
+        """FolderError unless the tensors are those of the model, no fewer and no more."""
+        left = self._tensors.names()
+        for weight in self.weights:
+            for name, shape in zip(weight.names, weight.shapes):
+                if name.endswith("token_type_embeddings.weight"):
+                    shape = (types, *shape[1:])
+                self._check_tensor(name, shape)
+                left.discard(name)
+        unused = {name for name in left if name.removeprefix(self._prefix) in _UNUSED}
+        if pooler := sorted(name for name in unused if "pooler" in name):
+            self.notes.append(f"left out, since nothing here reads it: {', '.join(pooler)}")
+        if types > 1:
+            self.notes.append(
+                f"of {types} token types the first is kept, which text has by default"
+            )
+        left -= unused
+        copies = {
+            **_COPIES,
+            "lm_head.decoder.weight": f"{self._prefix}embeddings.word_embeddings.weight",
+        }
+        for name, original in copies.items():
+            if name in left:
+                self._check_copy(name, original)
+                left.discard(name)
+        if left:
+            name = min(left)
+            raise FolderError(
+                f"{self._tensors.header(name)[0]}: there is no place for the tensor {name}; "
+                f"{' and '.join(_ARCHITECTURES)} can be converted, without heads of tasks."
+            )
+        if not self.has_head:
+            self.notes.append("it has no MLM head (lm_head.*); a fresh one was made")
+
+    def _check_tensor(self, name: str, shape: tuple[int, ...]) -> None:
+        if name not in self._tensors.names():
+            raise FolderError(
+                f"{self.folder}: no safetensors file has the tensor {name}; the download is not "
+                "whole, or the model is another one than config.json says."
+            )
+        file, found, dtype = self._tensors.header(name)
+        if found != shape:
+            raise FolderError(
+                f"{file}: the tensor {name} has shape {found}, config.json makes it {shape}. "
+                "Put files together that belong together."
+            )
+        if dtype not in _DTYPES:
+            raise FolderError(
+                f"{file}: the tensor {name} is of type {dtype}; save the model in float32, float16 "
+                "or bfloat16 (quantised models cannot be converted)."
+            )
+
+    def _check_copy(self, name: str, original: str) -> None:
+        (file, *copied), (_, *wanted) = map(self._tensors.header, (name, original))
+        read = self._tensors.read
+        if copied != wanted or not np.array_equal(read(name), read(original)):
+            raise FolderError(
+                f"{file}: {name} differs from {original}; an MLM head with a matrix of its own "
+                "cannot be converted. To begin with a fresh head, save the encoder alone: "
+                "XLMRobertaModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)."
+            )
+
+
+class _Tensors:
+    """The tensors of a folder's safetensors files; only headers are read until one is asked for."""
+
+    def __init__(self, folder: Path):
+        self._headers: dict[str, tuple[Path, tuple[int, ...], str]] = {}
+        for file in _weight_files(folder):
+            with _opened(file) as opened:
+                for name in opened.keys():  # noqa: SIM118  (it is no mapping)
+                    part = opened.get_slice(name)
+                    self._headers[name] = file, tuple(part.get_shape()), part.get_dtype()
+
+    def names(self) -> set[str]:
+        """Of all tensors."""
+        return set(self._headers)
+
+    def header(self, name: str) -> tuple[Path, tuple[int, ...], str]:
+        """File, shape and type ("F32", ...) of a tensor."""
+        return self._headers[name]
+
+    def read(self, name: str) -> np.ndarray:
+        """A tensor, of NumPy's type for it (that of ml_dtypes for bfloat16)."""
+        with _opened(self._headers[name][0]) as opened:
+            array: np.ndarray = opened.get_tensor(name)
+        return array
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    try:
+        with safetensors.safe_open(file, framework="np") as opened:
+            yield opened
+    except safetensors.SafetensorError as error:
+        raise FolderError(
+            f"{file} is not a whole safetensors file ({error}); download it again."
+        ) from error
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The one safetensors file, or those that the index names."""
+    whole, index = folder / WEIGHTS_FILE, folder / INDEX_FILE
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        pickled = [name for name in _PICKLED if (folder / name).exists()]
+        said = f" {pickled[0]} is not read, since pickles run code." if pickled else ""
+        raise FolderError(
+            f"{whole} is missing.{said} Download the model's safetensors file, or write it with "
+            "transformers: XLMRobertaForMaskedLM.from_pretrained(FOLDER).save_pretrained(FOLDER)."
+        )
+    names = _read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise FolderError(
+            f"{index}: weight_map must name a file for each tensor; download it again."
+        )
+    files = []
+    for name in sorted(set(names.values())):
+        if Path(name).name != name or not (folder / name).is_file():
+            raise FolderError(f"{index}: the file {name!r} is not in {folder}; download it too.")
+        files.append(folder / name)
+    return files
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise FolderError(f"{file} is missing; download it from where the model is published.")
+    try:
+        if file.stat().st_size > _MAX_JSON:
+            raise ValueError("it is too large")
+        content = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise FolderError(f"{file} is not JSON ({error}); download it again.") from error
+    if not isinstance(content, dict):
+        raise FolderError(f"{file} must hold a JSON object; download it again.")
+    return content
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    """The fields of config.json, defaults included."""
+    config = {"type_vocab_size": 1, "layer_norm_eps": 1e-12, **_FIXED} | _read_json(file)
+    kind = config.get("model_type")
+    if kind != "xlm-roberta":
+        reason = _OTHER_MODELS.get(str(kind))
+        raise FolderError(
+            f"{file}: model_type is {kind!r}"
+            + (f" ({reason})" if reason else "")
+            + ", only 'xlm-roberta' can be converted. Choose XLM-R or a model of its layout."
+        )
+    architectures = config.get("architectures") or []
+    if other := [name for name in architectures if name not in _ARCHITECTURES]:
+        raise FolderError(
+            f"{file}: architectures has {other[0]!r}, only {' and '.join(_ARCHITECTURES)} can be "
+            "converted. Save the model without the head of a task: "
+            "XLMRobertaModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)."
+        )
+    for name, value in _FIXED.items():
+        if config[name] != value:
+            raise FolderError(
+                f"{file}: {name} is {config[name]!r}, the encoder here has {value!r}; such a model "
+                "cannot be converted."
+            )
+    return config
+
+
+def _encoder_config(file: Path, config: Mapping[str, Any], scan_layers: bool) -> EncoderConfig:
+    for name in _SIZES:
+        value, least = config.get(name), 3 if name == "max_position_embeddings" else 1
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise FolderError(
+                f"{file}: {name} is {value!r}, must be a whole number of at least {least}; "
+                "download the file again."
+            )
+    rates: dict[str, Any] = {}
+    for ours, theirs in (
+        ("dropout", "hidden_dropout_prob"),
+        ("attention_dropout", "attention_probs_dropout_prob"),
+        ("init_std", "initializer_range"),
+        ("layer_norm_eps", "layer_norm_eps"),
+    ):
+        value = config.get(theirs, getattr(EncoderConfig, ours))
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise FolderError(f"{file}: {theirs} is {value!r}, must be a number.")
+        rates[ours] = float(value)
+    try:
+        return EncoderConfig(
+            hidden_size=config["hidden_size"],
+            num_layers=config["num_hidden_layers"],
+            num_heads=config["num_attention_heads"],
+            ffn_size=config["intermediate_size"],
+            max_length=config["max_position_embeddings"] - POSITION_OFFSET,
+            relative_bias="none",
+            scan_layers=scan_layers,
+            **rates,
+        )
+    except ValueError as error:
+        raise FolderError(f"{file}: {error}") from error

@@ -1,0 +1,287 @@
+"""Which of our weights is which tensor of a Hugging Face model, and how one becomes the other.
+
+Both ways run through one table, so that what is written can be read again, bit for bit. Names are
+XLM-R's (`transformers`' XLMRobertaModel) wherever it has the weight.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.ops.vocabulary_head import padded_size
+
+# XLM-R's position table has two rows before that of the first token: positions count from the id of
+# <pad> on, which has a row itself.
+POSITION_OFFSET = 2
+
+Path = tuple[str, ...]
+Arrays = tuple[np.ndarray, ...]
+Head = Literal["mlm", "rtd_dense", "rtd_linear"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """A weight of ours, and the tensors of theirs that it is.
+
+    Attributes:
+      path: where it stands in our tree, layers apart ("layer_0", ...).
+      names: of the tensors.
+      shapes: of the tensors.
+      to_ours: tensors -> weight.
+      to_theirs: weight -> tensors.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    to_ours: Callable[[Arrays], np.ndarray]
+    to_theirs: Callable[[np.ndarray], Arrays]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What a model has, which decides on its weights.
+
+    Attributes:
+      encoder: its shape.
+      vocab_size: V, without padding rows.
+      head: "mlm", "rtd_dense" or "rtd_linear"; None for the encoder alone.
+      is_xlmr: whether the tensors are those of XLM-R, else those of `modeling_xlme.py`.
+      prefix: of the encoder's tensors.
+    """
+
+    encoder: EncoderConfig
+    vocab_size: int
+    head: Head | None
+    is_xlmr: bool
+    prefix: str = ""
+
+    def weights(self) -> list[Weight]:
+        """Every weight of the model."""
+        return [*self._embeddings(), *self._encoder(), *self._head()]
+
+    def _embeddings(self) -> Iterator[Weight]:
+        config, at = self.encoder, f"{self.prefix}embeddings."
+        size = config.hidden_size
+        yield _table(("tokens", "embedding"), f"{at}word_embeddings.weight", self.vocab_size, size)
+        if config.absolute_positions:
+            name, path = f"{at}position_embeddings.weight", ("positions", "embedding")
+            shape = (config.max_length, size)
+            if self.is_xlmr:
+                yield _xlmr_positions(path, name, f"{at}token_type_embeddings.weight", shape)
+            else:
+                yield _same(path, name, shape)
+        yield from _norm(("encoder", "embedding_norm"), f"{at}LayerNorm", size)
+
+    def _encoder(self) -> Iterator[Weight]:
+        config, at = self.encoder, f"{self.prefix}encoder."
+        for index in range(config.num_layers):
+            yield from self._layer(("encoder", f"layer_{index}"), f"{at}layer.{index}.")
+        if config.relative_bias != "none":
+            shape = (config.relative_buckets, config.num_heads)
+            yield _same(("encoder", "relative_bias", "table"), f"{at}relative_bias.weight", shape)
+        if config.pre_norm:
+            yield from _norm(("encoder", "final_norm"), f"{at}final_norm", config.hidden_size)
+
+    def _layer(self, path: Path, at: str) -> Iterator[Weight]:
+        config = self.encoder
+        size, heads = config.hidden_size, config.num_heads
+        attention = (*path, "attention")
+        yield from _query_key_value((*attention, "qkv"), f"{at}attention.self.", size, heads)
+        if config.relative_bias == "gated":
+            width = size // heads
+            for name, length in (("u", width), ("v", width), ("w", heads)):
+                where = (*attention, "gate", name)
+                yield _same(where, f"{at}attention.gate.{name}", (length,))
+        out = (*attention, "out")
+        yield _attention_out((*out, "kernel"), f"{at}attention.output.dense.weight", size, heads)
+        yield _same((*out, "bias"), f"{at}attention.output.dense.bias", (size,))
+        yield from _norm((*path, "attention_norm"), f"{at}attention.output.LayerNorm", size)
+        yield from _dense((*path, "ffn", "wi"), f"{at}intermediate.dense", size, config.ffn_size)
+        yield from _dense((*path, "ffn", "wo"), f"{at}output.dense", config.ffn_size, size)
+        yield from _norm((*path, "ffn_norm"), f"{at}output.LayerNorm", size)
+
+    def _head(self) -> Iterator[Weight]:
+        size = self.encoder.hidden_size
+        if self.head == "mlm":
+            yield from _dense(("head", "dense"), "lm_head.dense", size, size)
+            yield from _norm(("head", "norm"), "lm_head.layer_norm", size)
+            yield _table(("head", "bias"), "lm_head.bias", self.vocab_size)
+        elif self.head is not None:
+            if self.head == "rtd_dense":
+                yield from _dense(("head", "dense"), "rtd_head.dense", size, size)
+            yield _reshaped(("head", "kernel"), "rtd_head.out.weight", (size,), (1, size))
+            yield _reshaped(("head", "bias"), "rtd_head.out.bias", (), (1,))
+
+
+def _same(path: Path, name: str, shape: tuple[int, ...]) -> Weight:
+    return _reshaped(path, name, shape, shape)
+
+
+def _reshaped(path: Path, name: str, ours: tuple[int, ...], theirs: tuple[int, ...]) -> Weight:
+    return Weight(
+        path, (name,), (theirs,), lambda x: x[0].reshape(ours), lambda x: (x.reshape(theirs),)
+    )
+
+
+def _norm(path: Path, name: str, size: int) -> Iterator[Weight]:
+    yield _same((*path, "scale"), f"{name}.weight", (size,))
+    yield _same((*path, "bias"), f"{name}.bias", (size,))
+
+
+def _dense(path: Path, name: str, inputs: int, outputs: int) -> Iterator[Weight]:
+    yield Weight(
+        (*path, "kernel"),
+        (f"{name}.weight",),
+        ((outputs, inputs),),
+        lambda x: x[0].T,
+        lambda x: (x.T,),
+    )
+    yield _same((*path, "bias"), f"{name}.bias", (outputs,))
+
+
+def _query_key_value(path: Path, at: str, size: int, heads: int) -> Iterator[Weight]:
+    """Kernel [D, 3, H, K] and bias [3, H, K]; theirs are three of [D, D] and [D]."""
+    parts, shape = ("query", "key", "value"), (heads, size // heads)
+    yield Weight(
+        (*path, "kernel"),
+        tuple(f"{at}{part}.weight" for part in parts),
+        ((size, size),) * 3,
+        lambda x: np.stack([part.T.reshape(size, *shape) for part in x], axis=1),
+        lambda x: tuple(x[:, index].reshape(size, size).T for index in range(3)),
+    )
+    yield Weight(
+        (*path, "bias"),
+        tuple(f"{at}{part}.bias" for part in parts),
+        ((size,),) * 3,
+        lambda x: np.stack([part.reshape(shape) for part in x]),
+        lambda x: tuple(x[index].reshape(size) for index in range(3)),
+    )
+
+
+def _attention_out(path: Path, name: str, size: int, heads: int) -> Weight:
+    """Kernel [H, K, D]; theirs is [D, D]."""
+    shape = (heads, size // heads, size)
+    return Weight(
+        path,
+        (name,),
+        ((size, size),),
+        lambda x: x[0].T.reshape(shape),
+        lambda x: (x.reshape(size, size).T,),
+    )
+
+
+def _table(path: Path, name: str, rows: int, *size: int) -> Weight:
+    """Something per vocabulary entry; ours has zeros beyond them, which nothing reads."""
+    missing = padded_size(rows) - rows
+    return Weight(
+        path,
+        (name,),
+        ((rows, *size),),
+        lambda x: np.pad(x[0], [(0, missing)] + [(0, 0)] * len(size)),
+        lambda x: (x[:rows],),
+    )
+
+
+def _xlmr_positions(path: Path, name: str, types: str, shape: tuple[int, int]) -> Weight:
+    """Positions and the one token type, which is added to every token: ours is their sum."""
+
+    def fold(x: Arrays) -> np.ndarray:
+        table = x[0][POSITION_OFFSET:]
+        # Of zeros nothing is added: -0.0 would become 0.0, and what was written is to come back.
+        return table + x[1][0] if x[1][0].any() else table
+
+    def unfold(x: np.ndarray) -> Arrays:
+        return np.pad(x, [(POSITION_OFFSET, 0), (0, 0)]), np.zeros((1, shape[1]), x.dtype)
+
+    shapes = ((shape[0] + POSITION_OFFSET, shape[1]), (1, shape[1]))
+    return Weight(path, (name, types), shapes, fold, unfold)
+
+
+def to_tree(
+    weights: Sequence[Weight], read: Callable[[str], np.ndarray], scan_layers: bool
+) -> dict[str, Any]:
+    """Our tree of weights, from tensors.
+
+    Args:
+      weights: all that it is to hold.
+      read: name of a tensor -> tensor, of the shape that the weight says.
+      scan_layers: whether layers are one stack.
+    """
+    tree: dict[str, Any] = {}
+    for weight in weights:
+        place = tree
+        for key in weight.path[:-1]:
+            place = place.setdefault(key, {})
+        array = weight.to_ours(tuple(read(name) for name in weight.names))
+        place[weight.path[-1]] = np.asarray(array, order="C")
+    if scan_layers:
+        encoder = tree["encoder"]
+        names = sorted((name for name in encoder if name.startswith("layer_")), key=_number)
+        encoder["layers"] = _stacked([encoder.pop(name) for name in names])
+    return tree
+
+
+def to_tensors(weights: Sequence[Weight], tree: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Tensors by name, from our tree.
+
+    Args:
+      weights: all that the tree holds.
+      tree: of arrays on the host, its layers one stack or apart.
+
+    Raises:
+      ValueError: the tree lacks a weight, or has one that there is no place for.
+    """
+    flat = dict(_flat(_apart(tree)))
+    tensors: dict[str, np.ndarray] = {}
+    for weight in weights:
+        if weight.path not in flat:
+            raise ValueError(f"The checkpoint lacks the weight {'.'.join(weight.path)}.")
+        arrays = weight.to_theirs(flat.pop(weight.path))
+        for name, array, shape in zip(weight.names, arrays, weight.shapes):
+            if array.shape != shape:
+                raise ValueError(
+                    f"The weight {'.'.join(weight.path)} gives {name} the shape {array.shape}, "
+                    f"where the configuration says {shape}."
+                )
+            tensors[name] = np.asarray(array, order="C")
+    if flat:
+        name = ".".join(sorted(flat)[0])
+        raise ValueError(f"An exported model has no place for the checkpoint's weight {name}.")
+    return tensors
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("layer_"))
+
+
+def _stacked(trees: Sequence[Any]) -> Any:
+    if isinstance(trees[0], Mapping):
+        return {key: _stacked([tree[key] for tree in trees]) for key in trees[0]}
+    return np.stack(trees)
+
+
+def _apart(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with its stack of layers taken apart, if it has one."""
+    encoder = dict(tree["encoder"])
+    if (stack := encoder.pop("layers", None)) is not None:
+        count = len(next(array for _, array in _flat(stack)))
+        encoder |= {f"layer_{index}": _at(stack, index) for index in range(count)}
+    return {**tree, "encoder": encoder}
+
+
+def _at(tree: Any, index: int) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _at(value, index) for key, value in tree.items()}
+    return tree[index]
+
+
+def _flat(tree: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, np.ndarray]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, (*path, key))
+        else:
+            yield (*path, key), np.asarray(value)

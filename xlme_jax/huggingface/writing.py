@@ -1,0 +1,212 @@
+"""Writes the encoder of a checkpoint as a Hugging Face folder.
+
+The checkpoint says what there is: an objective's encoder, its tables and its head are found by the
+names in the tree, whatever the objective. What XLM-R's classes can compute goes out as XLM-R,
+everything else with `modeling_xlme.py`, which the folder carries.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import safetensors.numpy
+
+from xlme_jax import config as configs
+from xlme_jax.data.prepared_format import VOCABULARY_FILE
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.huggingface.model_card import model_card
+from xlme_jax.huggingface.tokenizer import tokenizer_files
+from xlme_jax.huggingface.weights import POSITION_OFFSET, Head, Layout, to_tensors
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.finetune import HEAD as TASK_HEAD
+from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID
+from xlme_jax.training import loop
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training.checkpoints import latest_checkpoint, read_config, warm_start
+
+MODEL_FILES = ("configuration_xlme.py", "modeling_xlme.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """What of a checkpoint is handed over.
+
+    Attributes:
+      checkpoint: MODEL_DIR/checkpoints/STEP.
+      vocabulary: of its data.
+      layout: what the model has.
+      tree: its weights on the host, {"tokens", "positions", "encoder", "head"}.
+    """
+
+    checkpoint: Path
+    vocabulary: Vocabulary
+    layout: Layout
+    tree: Mapping[str, Any]
+
+
+def load(checkpoint: str, vocabulary: str | None) -> Exported:
+    """Reads a checkpoint, knowing nothing but its folder.
+
+    Args:
+      checkpoint: MODEL_DIR of a run, or one of its checkpoints.
+      vocabulary: the SentencePiece model; None takes that of the run's data.
+
+    Raises:
+      ValueError: there is no checkpoint or no vocabulary, or the two do not belong together.
+    """
+    folder = latest_checkpoint(Path(checkpoint))
+    config = configs.load_text(read_config(folder), "Train", str(folder))
+    file = Path(vocabulary or Path(config.data_dir) / VOCABULARY_FILE)
+    if not vocabulary and not file.is_file():
+        raise ValueError(
+            f"{file}, the vocabulary of the run in {checkpoint}, is not there: give it with "
+            "--vocabulary"
+        )
+    words = Vocabulary.load(file)
+    objective = config.objective.build(words.size, jnp.float32)
+    mesh = meshes.make_mesh(meshes.MeshConfig())
+    with loop.sharding_rules(mesh):
+        abstract = loop.abstract_state(objective, optax.identity(), mesh)
+        params = jax.device_get(warm_start(folder, abstract.params, words.digest))
+    tree = handed_on(objective, params)
+    layout = _layout(objective.encoder_config, words.size, tree.get("head"))
+    if layout.is_xlmr and layout.head != "mlm":
+        tree.pop("head", None)
+        layout = dataclasses.replace(layout, head=None)
+    return Exported(folder, words, layout, tree)
+
+
+def handed_on(objective: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The encoder that an objective hands on, its tables summed, and the head that goes with it.
+
+    Args:
+      objective: `objectives.base.Objective`.
+      params: its weights, on the host.
+
+    Returns:
+      {"tokens", "encoder"} and, if there are any, {"positions", "head"}.
+    """
+    parts = objective.encoder_params(params)
+    # Where two networks share tables, they stand side by side; else everything is at the top.
+    own = next((part for part in parts.values() if "encoder" in part), parts)
+    others = [part for part in parts.values() if part is not own] if own is not parts else []
+    tree = {"encoder": own["encoder"]}
+    for name in ("tokens", "positions"):
+        tables = [part[name]["embedding"] for part in (own, *others) if name in part]
+        if tables:
+            # Of two ("gdes") the model reads the sum.
+            tree[name] = {"embedding": sum(tables[1:], start=tables[0])}
+    head = own.get("head") or params.get("head")
+    # After fine-tuning the head of pre-training fits the encoder no more.
+    if head and TASK_HEAD not in params:
+        tree["head"] = head
+    return tree
+
+
+def _layout(encoder: EncoderConfig, vocab_size: int, head: Mapping[str, Any] | None) -> Layout:
+    kind: Head | None = None
+    if head:
+        kind = "mlm" if "norm" in head else "rtd_dense" if "dense" in head else "rtd_linear"
+    is_xlmr = (
+        encoder.relative_bias == "none" and encoder.absolute_positions and not encoder.pre_norm
+    )
+    prefix = {(True, "mlm"): "roberta.", (False, "mlm"): "xlme."}.get((is_xlmr, kind or ""), "")
+    return Layout(encoder, vocab_size, kind, is_xlmr, prefix)
+
+
+def write(exported: Exported, output: Path, command: str) -> None:
+    """Writes the folder, in one go: a kill leaves nothing under its name.
+
+    Args:
+      exported: what to write.
+      output: the folder; must not be there, or be empty.
+      command: that wrote it, for the model card.
+
+    Raises:
+      ValueError: there is something in `output`; nothing has been written then.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ValueError(f"--output={output} is there already; choose another folder.")
+    layout = exported.layout
+    tensors = to_tensors(layout.weights(), exported.tree)
+    longest = layout.encoder.max_length if layout.encoder.absolute_positions else None
+    files = tokenizer_files(exported.vocabulary, longest)
+    files["config.json"] = (json.dumps(hf_config(layout), indent=2) + "\n").encode()
+    parameters = sum(tensor.size for tensor in tensors.values())
+    card = model_card(output.name, layout, exported.checkpoint, parameters, command)
+    files["README.md"] = card.encode()
+    if not layout.is_xlmr:
+        here = Path(__file__).parent
+        files |= {name: (here / name).read_bytes() for name in MODEL_FILES}
+    partial = output.with_name(f".{output.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        for name, content in files.items():
+            (partial / name).write_bytes(content)
+        # The metadata is what transformers asks for before it reads a file.
+        safetensors.numpy.save_file(tensors, partial / "model.safetensors", {"format": "pt"})
+        os.replace(partial, output)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def hf_config(layout: Layout) -> dict[str, Any]:
+    """The content of config.json."""
+    encoder = layout.encoder
+    shape = {
+        "vocab_size": layout.vocab_size,
+        "hidden_size": encoder.hidden_size,
+        "num_hidden_layers": encoder.num_layers,
+        "num_attention_heads": encoder.num_heads,
+        "intermediate_size": encoder.ffn_size,
+        "hidden_dropout_prob": encoder.dropout,
+        "attention_probs_dropout_prob": encoder.attention_dropout,
+        "layer_norm_eps": encoder.layer_norm_eps,
+        "initializer_range": encoder.init_std,
+        "bos_token_id": BOS_ID,
+        "pad_token_id": PAD_ID,
+        "eos_token_id": EOS_ID,
+        "torch_dtype": "float32",
+    }
+    if layout.is_xlmr:
+        name = "XLMRobertaForMaskedLM" if layout.head == "mlm" else "XLMRobertaModel"
+        return {
+            "architectures": [name],
+            "model_type": "xlm-roberta",
+            "max_position_embeddings": encoder.max_length + POSITION_OFFSET,
+            "type_vocab_size": 1,
+            "hidden_act": "gelu",
+            **shape,
+        }
+    classes = {
+        "AutoConfig": "configuration_xlme.XLMEConfig",
+        "AutoModel": "modeling_xlme.XLMEModel",
+    }
+    name = "XLMEModel"
+    if layout.head == "mlm":
+        name = "XLMEForMaskedLM"
+        classes["AutoModelForMaskedLM"] = f"modeling_xlme.{name}"
+    rtd = layout.head is not None and layout.head.startswith("rtd_")
+    return {
+        "architectures": [name],
+        "model_type": "xlme",
+        "auto_map": classes,
+        "max_position_embeddings": encoder.max_length,
+        "absolute_positions": encoder.absolute_positions,
+        "relative_bias": encoder.relative_bias,
+        "relative_buckets": encoder.relative_buckets,
+        "relative_max_distance": encoder.relative_max_distance,
+        "gate_input": encoder.gate_input,
+        "pre_norm": encoder.pre_norm,
+        "rtd_head": str(layout.head).removeprefix("rtd_") if rtd else None,
+        **shape,
+    }

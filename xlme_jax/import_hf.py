@@ -1,0 +1,45 @@
+r"""Starts from XLM-R: makes a MODEL_DIR of a Hugging Face folder.
+
+    python -m xlme_jax.import_hf --source=xlm-roberta-base --output=runs/xlmr_base
+    python -m xlme_jax.train ... --gin.INIT_FROM="'runs/xlmr_base'"
+
+The folder holds config.json, model.safetensors (or its parts and their index) and
+sentencepiece.bpe.model. Needs `pip install 'xlme_jax[hf]'`, no network. docs/huggingface.md says
+what is converted, and how exactly.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import app, flags
+
+from xlme_jax import config as configs
+from xlme_jax.huggingface.importing import import_folder
+
+_log = logging.getLogger("xlme_jax.import_hf")
+_SOURCE = flags.DEFINE_string("source", None, "Hugging Face folder of XLM-R.", required=True)
+_OUTPUT = flags.DEFINE_string("output", None, "MODEL_DIR to make.", required=True)
+_SCAN_LAYERS = flags.DEFINE_bool(
+    "scan_layers",
+    True,
+    "Encoder.scan_layers of the runs that are to start from it; True in the base and large files "
+    "of gin_configs/runs.",
+)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Parses the flags and converts."""
+    if len(argv) > 1:
+        raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
+    import_folder(Path(_SOURCE.value), Path(_OUTPUT.value), _SCAN_LAYERS.value)
+    _log.info("Written: %s. Start from it with --gin.INIT_FROM=\"'%s'\"", *[_OUTPUT.value] * 2)
+
+
+def run() -> None:
+    """Entry point: what people can mend is said in one line, without a traceback."""
+    configs.run_app(main)
+
+
+if __name__ == "__main__":
+    run()
