@@ -1,0 +1,149 @@
+"""Hugging Face folders and checkpoints of ours, tiny and with random weights."""
+
+import functools
+import os
+import random
+from pathlib import Path
+
+# Before transformers is imported: no test asks the network.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import tiny
+
+from xlme_jax import config as configs
+from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary
+from xlme_jax.huggingface import writing
+from xlme_jax.training import loop
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training.checkpoints import (
+    Checkpoints,
+    RunRecord,
+    latest_checkpoint,
+    read_config,
+    warm_start,
+)
+from xlme_jax.training.step import TrainState
+
+LENGTH = 32  # of tests/tiny.gin
+STEP = 7
+TOKENIZER = "sentencepiece.bpe.model"
+
+
+@functools.cache
+def vocabulary():
+    """A small SentencePiece model, byte fallback and all."""
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(1, 6))) for _ in range(400)]
+    return train_vocabulary([" ".join(rng.choices(words, k=10)) for _ in range(1000)], 300)
+
+
+def random_tree(tree, seed=0):
+    """Arrays of the shapes of a tree, none of them at a neutral value."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: (0.05 + 0.2 * rng.standard_normal(x.shape)).astype("f4"), tree)
+
+
+def write_checkpoint(model_dir, objective="xlme", seed=0, **bindings):
+    """A MODEL_DIR with a checkpoint of random weights; returns it."""
+    model_dir = Path(model_dir)
+    model_dir.mkdir(parents=True)
+    (model_dir / "vocabulary.model").write_bytes(vocabulary().model)
+    files, rest = [], []
+    for flag in configs.gin_flags(tiny.flags(model_dir, model_dir, objective, **bindings)):
+        name, value = flag.split("=", 1)
+        (files if name == "--gin_file" else rest).append(value)
+    config = configs.load(files, rest, "Train")
+    text = configs.operative_config()
+    mesh, built = meshes.make_mesh(meshes.MeshConfig()), build(config)
+    with loop.sharding_rules(mesh):
+        abstract = loop.abstract_state(built, optax.identity(), mesh)
+        params = random_tree(abstract.params, seed)
+        state = jax.device_put(TrainState(jnp.int32(STEP), params, {}, abstract.opt_state))
+        with Checkpoints(model_dir, keep=1) as checkpoints:
+            record = RunRecord({}, "", text, vocabulary=vocabulary().digest)
+            checkpoints.save(STEP, state, record)
+    return model_dir
+
+
+def build(config):
+    """The objective of a configuration."""
+    return config.objective.build(vocabulary().size, jnp.float32)
+
+
+def read_checkpoint(model_dir):
+    """Objective and weights of a MODEL_DIR's newest checkpoint."""
+    folder = latest_checkpoint(Path(model_dir))
+    objective = build(configs.load_text(read_config(folder), "Train", str(folder)))
+    mesh = meshes.make_mesh(meshes.MeshConfig())
+    with loop.sharding_rules(mesh):
+        abstract = loop.abstract_state(objective, optax.identity(), mesh)
+        return objective, warm_start(folder, abstract.params)
+
+
+def export(model_dir, output):
+    """The command's work, in this process."""
+    writing.write(writing.load(str(model_dir), None), Path(output), "a command")
+    return Path(output)
+
+
+def write_xlmr(folder, with_head=True, seed=0, **shape):
+    """A Hugging Face folder of XLM-R with random weights; returns the model."""
+    import torch
+    import transformers
+
+    config = transformers.XLMRobertaConfig(
+        **{
+            "vocab_size": vocabulary().size,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 3,
+            "intermediate_size": 40,
+            "max_position_embeddings": LENGTH + 2,
+            "type_vocab_size": 1,
+            "layer_norm_eps": 1e-5,
+        }
+        | shape
+    )
+    kind = transformers.XLMRobertaForMaskedLM if with_head else transformers.XLMRobertaModel
+    torch.manual_seed(seed)
+    model = kind(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(mean=0.05, std=0.2)
+    model.save_pretrained(folder)
+    (Path(folder) / TOKENIZER).write_bytes(vocabulary().model)
+    return model
+
+
+def rows(count=4, length=20):
+    """Padded rows of random tokens, one text each, as our batches have them."""
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(4, vocabulary().size, (count, length)).astype(np.int32)
+    segments = (np.arange(length) < rng.integers(5, length, (count, 1))).astype(np.int32)
+    segments[0] = 1
+    tokens[segments == 0] = Vocabulary.pad_id
+    positions = np.arange(length, dtype=np.int32) * segments
+    return {"tokens": tokens, "segment_ids": segments, "positions": positions}
+
+
+def torch_inputs(batch):
+    """The same for a model of transformers."""
+    import torch
+
+    return {
+        "input_ids": torch.from_numpy(batch["tokens"]).long(),
+        "attention_mask": torch.from_numpy(batch["segment_ids"]).long(),
+    }
+
+
+def largest_difference(ours, theirs, batch):
+    """Over all real tokens and all arrays [B, L, ...]."""
+    real = batch["segment_ids"] > 0
+    assert len(ours) == len(theirs)
+    pairs = [(np.asarray(a), b.detach().numpy()) for a, b in zip(ours, theirs)]
+    assert all(a.shape == b.shape for a, b in pairs)
+    return max(np.abs(a[real] - b[real]).max() for a, b in pairs)

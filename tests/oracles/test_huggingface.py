@@ -1,0 +1,212 @@
+"""What is imported computes what XLM-R computes, and what is exported what we compute.
+
+Folders are written and read by transformers itself, with random weights: nothing here is
+downloaded. Differences are of float32 on values of size 1, or of logits of size 1 to 10.
+"""
+
+import hugging
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="compares with torch code")
+transformers = pytest.importorskip("transformers", reason="compares with Hugging Face's XLM-R")
+
+from xlme_jax.huggingface.importing import import_folder
+from xlme_jax.model.electra import Electra, MaskedLM
+
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def own_modules(tmp_path, monkeypatch):
+    """Model files that folders bring are kept apart from the user's."""
+    module = transformers.dynamic_module_utils
+    monkeypatch.setattr(module, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+
+
+def mlm_logits(objective, params, batch):
+    def logits(module):
+        hidden = module.encode(batch)
+        shape = hidden.shape[:2]
+        hidden, bias = module.head(hidden.reshape(-1, hidden.shape[-1]))
+        scores = (hidden @ module.tables()[0].T + bias)[:, : objective.vocab_size]
+        return scores.reshape(*shape, -1)
+
+    return objective.model.apply({"params": params}, method=logits)
+
+
+def rtd_logits(objective, params, batch):
+    return objective.model.apply({"params": params}, batch, method=Electra.discriminate)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1},
+        {"type_vocab_size": 2, "layer_norm_eps": 1e-3, "max_position_embeddings": 100},
+    ],
+)
+@pytest.mark.parametrize("scan_layers", [True, False])
+def test_imported_states_and_logits(tmp_path, shape, scan_layers):
+    model = hugging.write_xlmr(tmp_path / "xlmr", **shape)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "xlmr").eval()
+    import_folder(tmp_path / "xlmr", tmp_path / "run", scan_layers)
+    objective, params = hugging.read_checkpoint(tmp_path / "run")
+    batch = hugging.rows()
+    with torch.no_grad():
+        expected = model(**hugging.torch_inputs(batch), output_hidden_states=True)
+    states = objective.encode(params, batch)
+    assert hugging.largest_difference(states, expected.hidden_states, batch) < TOLERANCE
+    logits = mlm_logits(objective, params, batch)
+    assert hugging.largest_difference([logits], [expected.logits], batch) < TOLERANCE
+
+
+def test_imported_encoder_without_a_head(tmp_path):
+    model = hugging.write_xlmr(tmp_path / "xlmr", with_head=False)
+    import_folder(tmp_path / "xlmr", tmp_path / "run", True)
+    objective, params = hugging.read_checkpoint(tmp_path / "run")
+    batch = hugging.rows()
+    with torch.no_grad():
+        expected = model(**hugging.torch_inputs(batch), output_hidden_states=True)
+    states = objective.encode(params, batch)
+    assert hugging.largest_difference(states, expected.hidden_states, batch) < TOLERANCE
+    assert np.std(params["head"]["dense"]["kernel"]) == pytest.approx(0.02, rel=0.2)
+
+
+@pytest.mark.parametrize("sharing", ["none", "tokens", "tokens+positions", "gdes"])
+@pytest.mark.parametrize("gate_input", ["query", "hidden"])
+@pytest.mark.parametrize("scan_layers", [True, False])
+def test_exported_discriminator(tmp_path, sharing, gate_input, scan_layers):
+    run = hugging.write_checkpoint(
+        tmp_path / "run",
+        XLME__embedding_sharing=sharing,
+        Encoder__gate_input=gate_input,
+        Encoder__scan_layers=scan_layers,
+        Encoder__num_layers=3,
+        Encoder__relative_buckets=8,
+        Encoder__relative_max_distance=11,
+    )
+    check_exported(run, tmp_path / "exported", rtd_logits)
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        {"relative_bias": "plain"},
+        {"absolute_positions": False},
+        {"pre_norm": True},
+        {"pre_norm": True, "relative_bias": "none"},
+        {"relative_bias": "none", "absolute_positions": False},
+    ],
+)
+def test_other_exported_encoders(tmp_path, encoder):
+    bindings = {f"Encoder__{name}": value for name, value in encoder.items()}
+    run = hugging.write_checkpoint(
+        tmp_path / "run", Encoder__num_layers=2, XLME__rtd_head="linear", **bindings
+    )
+    check_exported(run, tmp_path / "exported", rtd_logits)
+
+
+def check_exported(run, folder, logits):
+    """Every state and the logits of what AutoModel makes of a checkpoint are ours."""
+    hugging.export(run, folder)
+    model, found = transformers.AutoModel.from_pretrained(
+        folder, trust_remote_code=True, output_loading_info=True
+    )
+    assert not found["missing_keys"] and not found["unexpected_keys"]
+    objective, params = hugging.read_checkpoint(run)
+    batch = hugging.rows()
+    with torch.no_grad():
+        actual = model(**hugging.torch_inputs(batch), output_hidden_states=True)
+    states = objective.encode(params, batch)
+    assert hugging.largest_difference(states, actual.hidden_states, batch) < TOLERANCE
+    assert torch.equal(actual.last_hidden_state, actual.hidden_states[-1])
+    expected = logits(objective, params, batch)
+    assert hugging.largest_difference([expected], [actual.logits], batch) < TOLERANCE
+
+
+@pytest.mark.parametrize("bias", ["none", "gated"])
+def test_exported_masked_lm(tmp_path, bias):
+    run = hugging.write_checkpoint(
+        tmp_path / "run", "xlm", Encoder__relative_bias=bias, Encoder__num_layers=2
+    )
+    hugging.export(run, tmp_path / "exported")
+    model, found = transformers.AutoModelForMaskedLM.from_pretrained(
+        tmp_path / "exported", trust_remote_code=True, output_loading_info=True
+    )
+    assert isinstance(model, transformers.XLMRobertaForMaskedLM) == (bias == "none")
+    assert not found["missing_keys"] and not found["unexpected_keys"]
+    objective, params = hugging.read_checkpoint(run)
+    batch = hugging.rows()
+    with torch.no_grad():
+        actual = model(**hugging.torch_inputs(batch), output_hidden_states=True)
+    states = objective.encode(params, batch)
+    assert hugging.largest_difference(states, actual.hidden_states, batch) < TOLERANCE
+    logits = mlm_logits(objective, params, batch)
+    assert hugging.largest_difference([logits], [actual.logits], batch) < TOLERANCE
+
+
+def test_packed_rows(tmp_path):
+    """Segment ids given as the mask keep the texts of a row apart, positions included."""
+    run = hugging.write_checkpoint(tmp_path / "run", Encoder__num_layers=2)
+    hugging.export(run, tmp_path / "exported")
+    model = transformers.AutoModel.from_pretrained(tmp_path / "exported", trust_remote_code=True)
+    objective, params = hugging.read_checkpoint(run)
+    batch = hugging.rows()
+    batch["segment_ids"][0, 8:] = 2
+    batch["positions"][0, 8:] -= 8
+    with torch.no_grad():
+        actual = model(**hugging.torch_inputs(batch)).logits
+    expected = rtd_logits(objective, params, batch)
+    assert hugging.largest_difference([expected], [actual], batch) < TOLERANCE
+
+
+def test_gradients_of_the_exported_model(tmp_path):
+    """All weights have one, and those of the table are ours."""
+    run = hugging.write_checkpoint(tmp_path / "run", Encoder__num_layers=2)
+    hugging.export(run, tmp_path / "exported")
+    model = transformers.AutoModel.from_pretrained(tmp_path / "exported", trust_remote_code=True)
+    objective, params = hugging.read_checkpoint(run)
+    batch = hugging.rows()
+    real = batch["segment_ids"] > 0
+    (model(**hugging.torch_inputs(batch)).logits * torch.from_numpy(real)).sum().backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
+    gradient = jax.grad(lambda p: (rtd_logits(objective, p, batch) * jnp.asarray(real)).sum())
+    ours = gradient(params)["discriminator"]["encoder"]["relative_bias"]["table"]
+    theirs = model.encoder.relative_bias.weight.grad.numpy()
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("scan_layers", [True, False])
+def test_round_trip_of_xlm_is_exact(tmp_path, scan_layers):
+    run = hugging.write_checkpoint(
+        tmp_path / "run", "xlm", Encoder__num_layers=3, Encoder__scan_layers=scan_layers
+    )
+    hugging.export(run, tmp_path / "exported")
+    import_folder(tmp_path / "exported", tmp_path / "again", scan_layers)
+    _, before = hugging.read_checkpoint(run)
+    objective, after = hugging.read_checkpoint(tmp_path / "again")
+    size = objective.vocab_size
+
+    def real(params):
+        # Rows that pad the vocabulary are read by nothing and are not handed over.
+        table, bias = params["tokens"]["embedding"][:size], params["head"]["bias"][:size]
+        return {**params, "tokens": {"embedding": table}, "head": {**params["head"], "bias": bias}}
+
+    assert jax.tree.structure(before) == jax.tree.structure(after)
+    for one, other in zip(jax.tree.leaves(real(before)), jax.tree.leaves(real(after))):
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+def test_round_trip_of_xlmr(tmp_path):
+    model = hugging.write_xlmr(tmp_path / "xlmr")
+    import_folder(tmp_path / "xlmr", tmp_path / "run", True)
+    hugging.export(tmp_path / "run", tmp_path / "exported")
+    again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "exported").eval()
+    batch = hugging.rows()
+    with torch.no_grad():
+        one, other = (m(**hugging.torch_inputs(batch)).logits for m in (model, again))
+    assert hugging.largest_difference([one.numpy()], [other], batch) < TOLERANCE
