@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from xlme_jax.huggingface.importing import import_folder
+from xlme_jax.model.electra import Electra
+
 torch = pytest.importorskip("torch", reason="compares with torch code")
 transformers = pytest.importorskip("transformers", reason="compares with Hugging Face's XLM-R")
-
-from xlme_jax.huggingface.importing import import_folder
-from xlme_jax.model.electra import Electra, MaskedLM
 
 TOLERANCE = 1e-5
 
