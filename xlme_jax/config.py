@@ -38,6 +38,7 @@ from xlme_jax.evaluation.retrieval import RetrievalProbe
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.finetune import FineTuneConfig
+from xlme_jax.objectives.infoxlm import InfoXLMConfig, XLCoConfig
 from xlme_jax.objectives.xlme import MaskingConfig, XLMConfig, XLMEConfig
 from xlme_jax.sweeping import SweepConfig
 from xlme_jax.train_config import TrainConfig
@@ -66,6 +67,8 @@ CONFIGURABLES: dict[str, type] = {
     "Stream": Stream,
     "XLME": XLMEConfig,
     "XLM": XLMConfig,
+    "InfoXLM": InfoXLMConfig,
+    "XLCo": XLCoConfig,
     "FineTune": FineTuneConfig,
     "Masking": MaskingConfig,
     "Encoder": EncoderConfig,

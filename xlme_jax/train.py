@@ -79,7 +79,7 @@ def train(
     dataset = _open_dataset(config, prepare_command)
     dtype = config.dtype_on(jax.default_backend())
     objective = config.objective.build(dataset.vocabulary_size, dtype)
-    streams = config.streams_named(objective.streams)
+    streams = config.streams_of(objective)
     shapes = {stream.name: (stream.rows, stream.length) for stream in streams}
     rows = {name: shape[0] for name, shape in shapes.items()}
     settings = _loop_settings(config, dataset, streams)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import reprlib
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ class TrainConfig:
     Attributes:
       model_dir: where checkpoints, metrics and the report go.
       data_dir: prepared data set (`python -m xlme_jax.prepare`).
-      objective: what is learned, `@XLME()`, `@XLM()` or `@FineTune()`.
+      objective: what is learned: `@XLME()`, `@XLM()`, `@InfoXLM()`, `@VECO()` or `@FineTune()`.
       streams: data of each kind; those that the objective does not ask for stay unused.
       loop: length, logging, checkpoints.
       optimizer: Adam and its schedule.
@@ -55,7 +54,7 @@ class TrainConfig:
         if not hasattr(self.objective, "build"):
             raise ValueError(
                 f"Train.objective = {reprlib.repr(self.objective)} is no objective; bind @XLME(), "
-                "@XLM() or @FineTune()."
+                "@XLM(), @InfoXLM(), @VECO() or @FineTune()."
             )
         for evaluator in self.evaluators:
             if not hasattr(evaluator, "build"):
@@ -69,11 +68,17 @@ class TrainConfig:
         if len(set(names)) < len(names):
             raise ValueError(f"Train.streams = {names}: each stream needs a name of its own.")
 
-    def streams_named(self, names: Sequence[str]) -> list[Stream]:
-        """The streams that an objective reads; ValueError if one of them is missing."""
-        found = [stream for stream in self.streams if stream.name in names]
-        if missing := set(names) - {stream.name for stream in found}:
+    def streams_of(self, objective: Any) -> list[Stream]:
+        """The streams that an objective reads; ValueError if one is missing or laid out wrong."""
+        found = [stream for stream in self.streams if stream.name in objective.streams]
+        if missing := set(objective.streams) - {stream.name for stream in found}:
             raise ValueError(f"Train.streams lacks {sorted(missing)}, which the objective needs.")
+        for stream in found:
+            if stream.layout != (wanted := objective.layouts.get(stream.name, "joint")):
+                raise ValueError(
+                    f"Stream {stream.name!r} has layout = {stream.layout!r}, and the objective "
+                    f"reads {wanted!r}; set {stream.name}/Stream.layout = {wanted!r}."
+                )
         return found
 
     def dtype_on(self, platform: str) -> Any:

@@ -4,6 +4,7 @@ The loop knows nothing else of a system. A new one is a class with these members
 the data configuration, and a gin file.
 """
 
+import types
 import zlib
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -31,6 +32,10 @@ class Objective(Protocol):
     @property
     def streams(self) -> tuple[str, ...]:
         """Names of the streams that a batch must hold."""
+
+    @property
+    def layouts(self) -> Mapping[str, str]:
+        """How streams must lay pairs out in a row (`Stream.layout`); "joint" is not said."""
 
     @property
     def new_params(self) -> tuple[str, ...]:
@@ -116,6 +121,7 @@ class Objective(Protocol):
 class PlainObjective:
     """What most objectives are: they carry nothing from step to step, and nothing stands still."""
 
+    layouts: Mapping[str, str] = types.MappingProxyType({})
     new_params: tuple[str, ...] = ()
 
     def init_aux(self, params: Params) -> Aux:

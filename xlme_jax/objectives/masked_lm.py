@@ -75,7 +75,8 @@ class MaskedLMObjective(PlainObjective):
     ):
         self.model = model
         self.vocab_size = vocab_size
-        self.streams = STREAMS if translation_pairs else STREAMS[:1]
+        self.masked_streams = STREAMS if translation_pairs else STREAMS[:1]
+        self.streams: tuple[str, ...] = self.masked_streams
         self._predict = predict
         self._masking = masking
 
@@ -85,7 +86,7 @@ class MaskedLMObjective(PlainObjective):
 
     def totals(self, batch: Batch) -> Totals:
         """Masked and real tokens of each stream."""
-        return {name: _totals(self._masking, batch[name]) for name in self.streams}
+        return {name: _totals(self._masking, batch[name]) for name in self.masked_streams}
 
     def predict(
         self,
@@ -110,7 +111,7 @@ class MaskedLMObjective(PlainObjective):
     def alarms(self, values: Mapping[str, float]) -> list[str]:
         """Of a masked language model that knows less than nothing."""
         guess = math.log(self.vocab_size)
-        losses = {name: values.get(f"{name}/mlm_loss", math.nan) for name in self.streams}
+        losses = {name: values.get(f"{name}/mlm_loss", math.nan) for name in self.masked_streams}
         return [
             f"The masked language model has learned nothing on {name}: mlm_loss is {loss:.3f}, and "
             f"a blind guess among {self.vocab_size:,} tokens costs {guess:.3f}. Lower "

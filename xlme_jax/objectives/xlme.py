@@ -221,7 +221,7 @@ class XLM(MaskedLMObjective):
         """This batch's share of MLM + TLM."""
         loss = jnp.zeros(())
         metrics: Metrics = {}
-        for name in self.streams:
+        for name in self.masked_streams:
             mask_rng, dropout_rng = jax.random.split(stream_rng(rng, name))
             masked, prediction = self.predict(params, batch[name], mask_rng, dropout_rng)
             mlm_loss, mlm_metrics = masked.loss(prediction, totals[name]["masked"])

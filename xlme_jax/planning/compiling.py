@@ -177,11 +177,11 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
     config.optimizer.schedule(config.loop.train_steps)
     sharding = meshes.batch_sharding(mesh)
     batch = {
-        name: dict.fromkeys(
-            ("tokens", "segment_ids", "positions"),
-            jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding),
-        )
-        for name, shape in shapes.items()
+        stream.name: {
+            name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
+            for name, shape in stream.array_shapes().items()
+        }
+        for stream in config.streams_of(objective)
     }
     with loop.sharding_rules(mesh):
         abstract = loop.abstract_state(objective, optimizer, mesh, config.loop.seed)
@@ -246,7 +246,7 @@ def build_objective(config: TrainConfig, platform: str) -> Objective:
 
 def stream_shapes(config: TrainConfig, objective: Objective) -> dict[str, tuple[int, int]]:
     """Rows and length of the streams that the objective reads."""
-    streams = config.streams_named(objective.streams)
+    streams = config.streams_of(objective)
     return {stream.name: (stream.rows, stream.length) for stream in streams}
 
 

@@ -19,6 +19,8 @@ LOGICAL_AXIS_RULES = (
     ("batch", ("data", "fsdp")),
     # Most of Base's parameters: split over every axis that splits parameters at all.
     ("vocab", ("fsdp", "tensor")),
+    # Keys that are contrasted with. Not over data: every replica compares with all of them.
+    ("queue", ("fsdp", "tensor")),
     ("embed", "fsdp"),
     ("mlp", "tensor"),
     ("heads", "tensor"),

@@ -1,0 +1,315 @@
+"""InfoXLM: MLM + TLM, and cross-lingual contrast with a momentum encoder (Chi et al. 2021).
+
+The third stream, "contrast", holds both sentences of a pair as segments of their own ("sides"), so
+each of the two encoders reads a row once. What contrast carries from step to step, `aux`, is
+{"key": weights of the momentum encoder, "queue": float32[K, D], "count": int32[]}.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from xlme_jax.model import flops
+from xlme_jax.model.electra import MaskedLM
+from xlme_jax.model.encoder import weight_init
+from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Params, Totals, stream_rng
+from xlme_jax.objectives.masked_lm import MaskedBatch
+from xlme_jax.objectives.xlme import XLM, XLMConfig
+from xlme_jax.ops import contrast, dropout
+
+STREAM = "contrast"
+PROJECTION = "projection"
+
+
+@dataclasses.dataclass(frozen=True)
+class XLCoConfig:
+    """Cross-lingual contrast (InfoXLM, Sec. 3.3). Defaults are the paper's, or else its code's.
+
+    Attributes:
+      layer: layer whose `<s>` states are contrasted, 0 the embeddings; 8 in Base, 12 in Large.
+      queue_size: K, negatives.
+      momentum: share of the momentum encoder that stays in a step. 0 makes it the query encoder
+        ("-Momentum", Table 7). .999 in the paper; the command in the public code has .9999.
+      temperature: what dot products are divided by; only in the public code.
+      normalize: contrast directions rather than vectors; the paper and its code do not.
+      mask_inputs: corrupt what is contrasted as for MLM; the public code does, the paper does not
+        say, and its results are the code's.
+      both_directions: let the second sentences of pairs be queries too, and the first ones keys. It
+        costs nothing more, as both encoders read both; the paper's equation has one direction.
+    """
+
+    layer: int = 8
+    queue_size: int = 131_072
+    momentum: float = 0.999
+    temperature: float = 0.25
+    normalize: bool = False
+    mask_inputs: bool = True
+    both_directions: bool = False
+
+    def __post_init__(self):
+        if self.layer < 0:
+            raise ValueError(f"XLCo.layer = {self.layer} must not be negative.")
+        if self.queue_size < 1:
+            raise ValueError(f"XLCo.queue_size = {self.queue_size} must be at least 1.")
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"XLCo.momentum = {self.momentum} must lie in [0, 1).")
+        if self.temperature <= 0:
+            raise ValueError(f"XLCo.temperature = {self.temperature} must be positive.")
+
+
+@dataclasses.dataclass(frozen=True)
+class InfoXLMConfig(XLMConfig):
+    """InfoXLM on one encoder: L = MLM + TLM + XLCo (Eq. 7).
+
+    Attributes:
+      encoder: as in `XLMConfig`, and so are
+      masking: and
+      translation_pairs: whose False is "-TLM" (Table 7).
+      contrast: XLCo; None leaves it out ("-XLCo", Table 7).
+      mean: "tasks" adds the means of the tasks, as Eq. 7 has it; "items" divides the sum of all
+        losses by all masked tokens and sentences together, as the public code does, where few
+        sentences weigh little beside many tokens.
+    """
+
+    contrast: XLCoConfig | None = dataclasses.field(default_factory=XLCoConfig)
+    mean: Literal["tasks", "items"] = "tasks"
+
+    def __post_init__(self):
+        if self.mean not in ("tasks", "items"):
+            raise ValueError(f"InfoXLM.mean = {self.mean!r}; allowed: tasks, items.")
+        if self.contrast is None:
+            return
+        if self.contrast.layer > self.encoder.num_layers:
+            raise ValueError(
+                f"XLCo.layer = {self.contrast.layer} is above the encoder's last: "
+                f"Encoder.num_layers = {self.encoder.num_layers}."
+            )
+        if self.encoder.pre_norm:
+            raise ValueError(
+                "InfoXLM contrasts the states of a layer, which a pre-norm encoder does not "
+                "normalise; set Encoder.pre_norm = False."
+            )
+
+    def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "InfoXLM":
+        """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
+        return InfoXLM(self, vocab_size, dtype)
+
+
+class InfoXLM(XLM):
+    """The objective of `InfoXLMConfig`; see `objectives.base.Objective`."""
+
+    config: InfoXLMConfig
+
+    def __init__(self, config: InfoXLMConfig, vocab_size: int, dtype: Any = jnp.float32):
+        super().__init__(config, vocab_size, dtype)
+        if config.contrast is None:
+            return
+        self.streams = (*self.masked_streams, STREAM)
+        self.layouts = {STREAM: "sides"}
+        self.new_params = (PROJECTION,)
+        self._lower = dataclasses.replace(config.encoder, num_layers=max(config.contrast.layer, 1))
+        self._reader = MaskedLM(self._lower, vocab_size, config.encoder.hidden_size, dtype)
+
+    def init(self, rng: jax.Array) -> Params:
+        """Fresh weights: XLM's, and the projection of what is contrasted."""
+        params = super().init(rng)
+        if self.config.contrast is None:
+            return params
+        size = self.config.encoder.hidden_size
+        init = nn.with_logical_partitioning(weight_init(self.config.encoder), ("embed", None))
+        kernel = init(stream_rng(rng, PROJECTION), (size, size), jnp.float32)
+        return {**params, PROJECTION: {"kernel": kernel}}
+
+    def init_aux(self, params: Params) -> Aux:
+        """The momentum encoder, a copy of the query encoder, and an empty queue."""
+        settings = self.config.contrast
+        if settings is None:
+            return {}
+        # A copy in the eyes of the compiler too: the step gives both buffers away.
+        key = jax.tree.map(jnp.copy, self._contrasted(params))
+        shape = (settings.queue_size, self.config.encoder.hidden_size)
+        queue = nn.LogicallyPartitioned(jnp.zeros(shape), ("queue", None))
+        return {"key": key, "queue": queue, "count": jnp.zeros((), jnp.int32)}
+
+    def next_aux(self, params: Params, aux: Aux, left: Left) -> Aux:
+        """Moves the momentum encoder towards the new weights and the new keys into the queue."""
+        settings = self.config.contrast
+        if settings is None:
+            return aux
+        kept = settings.momentum
+
+        def follow(key: jax.Array, query: jax.Array) -> jax.Array:
+            return key + (1.0 - kept) * (query - key)
+
+        keys = left["keys"].reshape(-1, left["keys"].shape[-1])
+        if len(keys) > settings.queue_size:
+            raise ValueError(
+                f"XLCo.queue_size = {settings.queue_size} must not be below the {len(keys)} keys "
+                "that a step may bring."
+            )
+        queue, count = contrast.enqueue(
+            aux["queue"], aux["count"], keys, left["is_key"].reshape(-1)
+        )
+        key = jax.tree.map(follow, aux["key"], self._contrasted(params))
+        return {"key": key, "queue": queue, "count": count}
+
+    def ready(self, aux: Aux) -> bool | jax.Array:
+        """Once the queue is full of encoded sentences ("pre-fill", Sec. 3.3)."""
+        return aux["count"] >= self.config.contrast.queue_size if self.config.contrast else True
+
+    def totals(self, batch: Batch) -> Totals:
+        """Masked and real tokens of each stream, and pairs to contrast."""
+        totals = {name: dict(values) for name, values in super().totals(batch).items()}
+        if self.config.contrast is not None:
+            pairs = self._pairs(batch[STREAM])[2].sum().astype(jnp.float32)
+            totals[STREAM] = {"pairs": jnp.maximum(pairs, 1.0)}
+        if self.config.mean == "items":
+            counted = {name: "masked" for name in self.masked_streams}
+            counted |= {STREAM: "pairs"} if self.config.contrast else {}
+            every = jnp.stack([totals[name][what] for name, what in counted.items()]).sum()
+            totals = {name: {**totals[name], what: every} for name, what in counted.items()}
+        return totals
+
+    def loss(
+        self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
+    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
+        """This batch's share of MLM + TLM + XLCo."""
+        loss, (left, metrics) = super().loss(params, aux, batch, totals, rng)
+        if self.config.contrast is None:
+            return loss, (left, metrics)
+        contrasted, left, found = self._contrast(
+            params, aux, batch[STREAM], totals[STREAM]["pairs"], stream_rng(rng, STREAM)
+        )
+        return loss + contrasted, (left, metrics | {f"{STREAM}/{k}": v for k, v in found.items()})
+
+    def _contrast(
+        self, params: Params, aux: Aux, rows: Mapping[str, jax.Array], total: jax.Array, rng: Any
+    ) -> tuple[jax.Array, Left, Metrics]:
+        """Share of the mean over `total` pairs, the keys of all rows, and metrics."""
+        settings = self.config.contrast
+        assert settings is not None
+        mask_rng, query_rng, key_rng = jax.random.split(rng, 3)
+        asking, answering, there = self._pairs(rows)
+        if settings.mask_inputs:
+            rows = MaskedBatch.draw(self._masking, rows, mask_rng, self.vocab_size).rows
+        queries = self._represent(self._contrasted(params), rows, asking, query_rng)
+        keys = jax.lax.stop_gradient(self._represent(aux["key"], rows, answering, key_rng))
+        queue = aux["queue"]
+        asked, own = (x.reshape(-1, x.shape[-1]) for x in (queries, keys))
+        found = contrast.contrast(asked, own, queue, settings.temperature)
+        asked, own = contrast.directions(asked), contrast.directions(own)
+        # With the mean direction: the mean cosine with the whole queue.
+        others = asked @ contrast.directions(queue).mean(axis=0)
+        weight = there.reshape(-1).astype(jnp.float32)
+        count, one = weight.sum(), jnp.ones(())
+        summed = (found.loss * weight).sum()
+        metrics: Metrics = {
+            "xlco_loss": (summed, count),
+            "xlco_accuracy": ((found.is_nearest * weight).sum(), count),
+            "positive_cosine": (((asked * own).sum(axis=1) * weight).sum(), count),
+            "negative_cosine": ((others * weight).sum(), count),
+            "queue_norm": (jnp.linalg.norm(queue, axis=1).mean(), one),
+            "queue_spread": (contrast.spread(queue), one),
+        }
+        return summed / total, {"keys": keys, "is_key": there}, metrics
+
+    def _pairs(self, rows: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Columns of the `<s>` of queries and of their keys, int32[B, P], and which are pairs."""
+        settings = self.config.contrast
+        assert settings is not None
+        if "starts" not in rows:
+            raise ValueError(
+                f"Stream {STREAM!r} does not say where its sentences begin; set "
+                f"{STREAM}/Stream.pairs_per_row, the number of pairs in a row."
+            )
+        first, second = rows["starts"][:, ::2], rows["starts"][:, 1::2]
+        if settings.both_directions:
+            both = jnp.concatenate([first, second], 1), jnp.concatenate([second, first], 1)
+            first, second = both
+        return first, second, (first >= 0) & (second >= 0)
+
+    def _represent(
+        self, weights: Params, rows: Mapping[str, jax.Array], columns: jax.Array, rng: jax.Array
+    ) -> jax.Array:
+        """Projected states [B, P, D] of the tokens at some columns [B, P], float32."""
+        settings = self.config.contrast
+        assert settings is not None
+        states: Any = self._reader.apply(
+            {"params": weights},
+            rows,
+            dropout_seeds=dropout.seeds(rng, rows["rows"]),
+            all_layers=True,
+            method=MaskedLM.encode,
+        )
+        columns = jnp.maximum(columns, 0)[:, :, None]
+        projected = jnp.einsum(
+            "bpd,de->bpe",
+            jnp.take_along_axis(states[settings.layer], columns, axis=1).astype(jnp.float32),
+            weights[PROJECTION]["kernel"],
+            precision=jax.lax.Precision.HIGHEST,
+        )
+        return contrast.directions(projected) if settings.normalize else projected
+
+    def _contrasted(self, params: Params) -> Params:
+        """The weights that what is contrasted depends on: the tables and the lower layers."""
+        encoder = dict(params["encoder"])
+        if "layers" in encoder:
+            layers = encoder["layers"]
+            encoder["layers"] = jax.tree.map(lambda x: x[: self._lower.num_layers], layers)
+        else:
+            for index in range(self._lower.num_layers, self.config.encoder.num_layers):
+                del encoder[f"layer_{index}"]
+        kept = {
+            name: params[name] for name in ("tokens", "positions", PROJECTION) if name in params
+        }
+        return {**kept, "encoder": encoder}
+
+    def encoder_params(self, params: Params) -> Params:
+        """Everything but the heads."""
+        params = super().encoder_params(params)
+        return {name: value for name, value in params.items() if name != PROJECTION}
+
+    def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+        """FLOPs of a train step by part; the queue is counted for one pair a row."""
+        settings, encoder = self.config.contrast, self.config.encoder
+        masked = {name: shapes[name] for name in self.masked_streams}
+        parts = super().flops(masked)
+        if settings is None:
+            return parts
+        rows, length = shapes[STREAM]
+        forward = rows * length * flops.encoder(self._lower, length)
+        if settings.layer == 0:
+            forward = 0.0
+        parts["query encoder"] = 3.0 * forward
+        parts["momentum encoder"] = forward
+        pairs = rows * (2 if settings.both_directions else 1)
+        parts["contrast"] = 4.0 * pairs * settings.queue_size * encoder.hidden_size
+        return parts
+
+    def alarms(self, values: Mapping[str, float]) -> list[str]:
+        """Of XLM, and of a contrast that has learned nothing or collapsed."""
+        alarms = super().alarms(values)
+        settings = self.config.contrast
+        if settings is None:
+            return alarms
+        loss = values.get(f"{STREAM}/xlco_loss", math.nan)
+        guess = math.log(settings.queue_size + 1)
+        if loss >= guess:
+            alarms.append(
+                f"The contrast has learned nothing: xlco_loss is {loss:.3f}, and a blind guess "
+                f"among {settings.queue_size:,} keys costs {guess:.3f}. Lower "
+                "Optimizer.learning_rate or lengthen Optimizer.warmup_steps."
+            )
+        spread = values.get(f"{STREAM}/queue_spread", math.nan)
+        if spread < 0.01:
+            alarms.append(
+                f"The sentence vectors have collapsed: queue_spread is {spread:.4f}, where 1 is "
+                "evenly spread and 0 is one direction for all. Lower Optimizer.learning_rate, or "
+                "raise XLCo.momentum."
+            )
+        return alarms

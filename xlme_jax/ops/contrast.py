@@ -1,0 +1,75 @@
+"""Contrast of vectors with a queue of earlier ones (momentum contrast, He et al. 2020)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Contrast(NamedTuple):
+    """Per query [N]: negative log-likelihood of its key (nats), and whether that is the nearest."""
+
+    loss: jax.Array
+    is_nearest: jax.Array
+
+
+def contrast(queries: jax.Array, keys: jax.Array, queue: jax.Array, temperature: float) -> Contrast:
+    """InfoNCE of each query's own key against all keys of the queue (InfoXLM Eq. 6).
+
+    Args:
+      queries: [N, D].
+      keys: [N, D], the positive of each query.
+      queue: [K, D], the negatives; those of the same batch are not among them.
+      temperature: what dot products are divided by.
+
+    Returns:
+      float32[N] each.
+    """
+    exact = jax.lax.Precision.HIGHEST
+    queries, keys = queries.astype(jnp.float32), keys.astype(jnp.float32)
+    positive = jnp.einsum("nd,nd->n", queries, keys, precision=exact) / temperature
+    negative = jnp.einsum("nd,kd->nk", queries, queue, precision=exact) / temperature
+    mass = jnp.logaddexp(positive, jax.nn.logsumexp(negative, axis=1))
+    return Contrast(mass - positive, positive > negative.max(axis=1))
+
+
+def enqueue(
+    queue: jax.Array, count: jax.Array, keys: jax.Array, is_key: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Writes keys over the oldest of a ring.
+
+    Args:
+      queue: [K, D].
+      count: int32[], keys written so far; from 2 K on K less, so that it never overflows.
+      keys: [N, D], N at most K; the oldest first.
+      is_key: bool[N], which of them are to be written.
+
+    Returns:
+      The queue and the count after that. Key n of all that were ever written lies at n mod K.
+    """
+    size = queue.shape[0]
+    place = (count + jnp.cumsum(is_key) - 1) % size
+    place = jnp.where(is_key, place, size)  # Out of bounds, and dropped.
+    written = queue.at[place].set(keys.astype(queue.dtype), mode="drop", unique_indices=True)
+    after = count + is_key.sum(dtype=count.dtype)
+    return written, jnp.where(after < 2 * size, after, after - size)
+
+
+def spread(vectors: jax.Array) -> jax.Array:
+    """How evenly directions are spread: 1 as on a sphere around 0, 0 if all vectors are parallel.
+
+    Args:
+      vectors: [K, D].
+
+    Returns:
+      float32[], 1 - |mean direction|^2.
+    """
+    mean = directions(vectors).mean(axis=0)
+    return 1.0 - (mean * mean).sum()
+
+
+def directions(vectors: jax.Array) -> jax.Array:
+    """Vectors [..., D] scaled to length 1, float32; zeros stay zeros."""
+    vectors = vectors.astype(jnp.float32)
+    squared = (vectors * vectors).sum(axis=-1, keepdims=True)
+    return vectors * jax.lax.rsqrt(jnp.maximum(squared, 1e-12))
