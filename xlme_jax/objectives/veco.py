@@ -89,6 +89,7 @@ class VecoConfig:
 class VECO(MaskedLMObjective):
     """The objective of `VecoConfig`; see `objectives.base.Objective`."""
 
+    layouts = dict.fromkeys(STREAMS, "sides")
     new_params = (CROSS,)
 
     def __init__(self, config: VecoConfig, vocab_size: int, dtype: Any = jnp.float32):
