@@ -39,6 +39,7 @@ from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.finetune import FineTuneConfig
 from xlme_jax.objectives.infoxlm import InfoXLMConfig, XLCoConfig
+from xlme_jax.objectives.veco import VecoConfig
 from xlme_jax.objectives.xlme import MaskingConfig, XLMConfig, XLMEConfig
 from xlme_jax.sweeping import SweepConfig
 from xlme_jax.train_config import TrainConfig
@@ -69,6 +70,7 @@ CONFIGURABLES: dict[str, type] = {
     "XLM": XLMConfig,
     "InfoXLM": InfoXLMConfig,
     "XLCo": XLCoConfig,
+    "VECO": VecoConfig,
     "FineTune": FineTuneConfig,
     "Masking": MaskingConfig,
     "Encoder": EncoderConfig,
