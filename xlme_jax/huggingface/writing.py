@@ -145,6 +145,9 @@ def write(exported: Exported, output: Path, command: str) -> None:
     if not layout.is_xlmr:
         here = Path(__file__).parent
         files |= {name: (here / name).read_bytes() for name in MODEL_FILES}
+    if layout.is_xlmr and layout.head == "mlm":
+        # A copy, without which transformers 4 loads the model with a bias of zeros.
+        tensors["lm_head.decoder.bias"] = tensors["lm_head.bias"]
     partial = output.with_name(f".{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
