@@ -24,7 +24,7 @@ import grain
 import numpy as np
 from grain.experimental import FlatMapIterDataset, ThreadPrefetchIterDataset
 
-from xlme_jax.data import labelled, layouts, mixing, packing
+from xlme_jax.data import labelled, layouts, mixing, packing, pair_sampling
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
 from xlme_jax.data.prepared_format import LABELS
 from xlme_jax.data.prepared_reader import TaskReader
@@ -72,6 +72,7 @@ class _Sampler:
     ):
         self._sizes = np.array(sizes, np.int64)
         self._schedule = mixing.MixtureSchedule(weights, (seed, "mixture", stream.name))
+        self.counts = self._schedule.counts  # draws of each task in a block
         names = (task.name for task in tasks)
         self._seeds = np.array([mixing.stable_seed(seed, "task", n) for n in names], np.uint64)
 
@@ -214,29 +215,49 @@ def _count_up(stop: int) -> grain.IterDataset:
     return grain.MapDataset.range(stop).to_iter_dataset(options)
 
 
+def _sampled_tasks(
+    dataset: PreparedDataset, stream: Stream, split: str
+) -> tuple[tuple[TaskInfo, ...], np.ndarray]:
+    """The tasks that a stream draws from, and the share of each; float64[tasks], positive."""
+    tasks = stream_tasks(dataset, stream, split)
+    if stream.kind == "bitext":
+        weights = pair_sampling.task_weights(tasks, stream)
+    else:
+        sizes = [t.tokens if stream.kind == "monolingual" else t.examples for t in tasks]
+        weights = mixing.temperature_weights(sizes, stream.alpha)
+    chosen = np.flatnonzero(weights)
+    if len(chosen) < len(tasks):
+        _log.info(
+            "stream %r: sampling=%r never draws %d of %d tasks",
+            stream.name,
+            stream.sampling,
+            len(tasks) - len(chosen),
+            len(tasks),
+        )
+    return tuple(tasks[number] for number in chosen), weights[chosen]
+
+
+def _sampler(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream, seed: int) -> _Sampler:
+    if stream.kind == "monolingual":
+        sizes = [-(-task.tokens // layouts.text_width(stream)) for task in tasks]
+    else:
+        sizes = [task.examples for task in tasks]
+    return _Sampler(tasks, stream, seed, sizes, weights)
+
+
 def _stream_batches(
-    dataset: PreparedDataset,
+    reader: TaskReader,
     stream: Stream,
+    sampler: _Sampler,
     seed: int,
     shard: _Shard,
-    split: str,
     window_draws: int,
 ) -> grain.IterDataset:
-    tasks = stream_tasks(dataset, stream, split)
-    reader = dataset.reader(tasks)
-    if stream.kind == "monolingual":
-        rows = [-(-task.tokens // layouts.text_width(stream)) for task in tasks]
-        weights = mixing.temperature_weights([task.tokens for task in tasks], stream.alpha)
-        sampler = _Sampler(tasks, stream, seed, rows, weights)
+    if stream.kind != "bitext":
+        read = _ReadText if stream.kind == "monolingual" else _ReadLabelled
         numbers = _count_up(_LAST).batch(stream.rows, batch_fn=list)
-        return numbers.map(_ReadText(reader, stream, sampler, shard))
-    examples = [task.examples for task in tasks]
-    weights = mixing.temperature_weights(examples, stream.alpha)
-    sampler = _Sampler(tasks, stream, seed, examples, weights)
-    if stream.kind == "labelled":
-        numbers = _count_up(_LAST).batch(stream.rows, batch_fn=list)
-        return numbers.map(_ReadLabelled(reader, stream, sampler, shard))
-    shortest = layouts.shortest_item(stream, min(task.shortest for task in tasks))
+        return numbers.map(read(reader, stream, sampler, shard))
+    shortest = layouts.shortest_item(stream, min(task.shortest for task in reader.tasks))
     if shortest > stream.length:
         raise PreparedDataError(
             f"stream {stream.name!r}: no pair fits length={stream.length}, the shortest has "
@@ -414,24 +435,33 @@ def make_iterator(
                 f"stream {stream.name!r}: rows={stream.rows} cannot be divided among "
                 f"{process_count} processes: make it a multiple"
             )
+        tasks, weights = _sampled_tasks(dataset, stream, split)
+        sampler = _sampler(tasks, weights, stream, seed)
         shard = _Shard(process_index, process_count)
-        batches = _stream_batches(dataset, stream, seed, shard, split, window_draws)
+        reader = dataset.reader(tasks)
+        batches = _stream_batches(reader, stream, sampler, seed, shard, window_draws)
         if prefetch:
             batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
         iterators[stream.name] = iter(batches)
-        fingerprints[stream.name] = _fingerprint(dataset, stream, seed, split, window_draws)
-        task_names[stream.name] = tuple(t.name for t in stream_tasks(dataset, stream, split))
+        fingerprints[stream.name] = _fingerprint(tasks, stream, sampler, seed, split, window_draws)
+        task_names[stream.name] = tuple(task.name for task in tasks)
     return BatchIterator(iterators, fingerprints, task_names, window_draws)
 
 
 def _fingerprint(
-    dataset: PreparedDataset, stream: Stream, seed: int, split: str, window_draws: int
+    tasks: Sequence[TaskInfo],
+    stream: Stream,
+    sampler: _Sampler,
+    seed: int,
+    split: str,
+    window_draws: int,
 ) -> str:
     """Short digest of everything that the order of a stream's rows depends on."""
-    tasks = stream_tasks(dataset, stream, split)
     shards = [shard.sha256 for task in tasks for shard in task.shards]
     shape = (stream.name, stream.kind, stream.length, repr(stream.alpha), window_draws)
     # Only what differs from its default: positions saved before these fields existed still hold.
     choices = [f"{name}={value!r}" for name, value in stream.choices().items()]
+    if stream.sampling != "temperature":  # another solver may find another optimum
+        choices += map(str, sampler.counts.tolist())
     names = [task.name for task in tasks]
     return f"{mixing.stable_seed(seed, split, *shape, *choices, *names, *shards):016x}"
