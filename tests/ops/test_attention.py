@@ -21,11 +21,15 @@ def inputs(seed=0, length=LENGTH):
     return q, k, v, segments, bias, gate
 
 
-def naive(q, k, v, segments, bias=None, gate=None):
+def naive(q, k, v, segments, bias=None, gate=None, causal=False, key_segments=None):
     """A query at a time, in float64, over the keys of its own segment only."""
-    output = np.zeros(v.shape)
+    output = np.zeros(q.shape)
+    key_segments = segments if key_segments is None else key_segments
     for b, i, h in np.ndindex(BATCH, q.shape[1], HEADS):
-        keys = [j for j in range(q.shape[1]) if segments[b, j] == segments[b, i]]
+        keys = [j for j in range(k.shape[1]) if key_segments[b, j] == segments[b, i]]
+        keys = [j for j in keys if j <= i or not causal]
+        if not keys:
+            continue
         scores = []
         for j in keys:
             score = float(q[b, i, h].astype(np.float64) @ k[b, j, h]) / math.sqrt(WIDTH)
@@ -63,6 +67,54 @@ def test_equals_a_naive_loop(with_bias, with_gate):
     actual = attention(q, k, v, segments, bias, gate)
     assert actual.dtype == jnp.float32
     np.testing.assert_allclose(actual, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_causal_equals_a_naive_loop(with_bias):
+    q, k, v, segments, bias, gate = inputs()
+    bias, gate = (bias, gate) if with_bias else (None, None)
+    actual = attention(q, k, v, segments, bias, gate, causal=True)
+    expected = naive(q, k, v, segments, bias, gate, causal=True)
+    np.testing.assert_allclose(actual, expected, atol=2e-6)
+    # The first token of a segment has only itself.
+    np.testing.assert_allclose(actual[0, 3], v[0, 3], atol=1e-6)
+
+
+def sources():
+    """Keys and values of other rows than the queries', longer ones, and their segments."""
+    rng = np.random.default_rng(3)
+    k, v = rng.normal(size=(2, BATCH, 10, HEADS, WIDTH)).astype(np.float32)
+    return k, v, rng.integers(-1, 3, (BATCH, 10)).astype(np.int32)
+
+
+def test_keys_of_other_rows_equal_a_naive_loop():
+    q, _, _, segments, _, _ = inputs()
+    k, v, key_segments = sources()
+    segments[1, 5:] = 7  # For which there is no key.
+    actual = attention(q, k, v, segments, key_segment_ids=key_segments)
+    expected = naive(q, k, v, segments, key_segments=key_segments)
+    np.testing.assert_allclose(actual, expected, atol=2e-6)
+    assert np.abs(actual[1, 5:]).max() == 0.0 < np.abs(actual[1, :5]).min()
+
+
+def test_a_query_without_keys_has_no_gradient():
+    q, _, _, segments, _, _ = inputs()
+    k, v, key_segments = sources()
+    segments[1, 5:] = 7
+
+    def lonely(q, k, v):
+        return (attention(q, k, v, segments, key_segment_ids=key_segments)[1, 5:] ** 2 + 1).sum()
+
+    gradients = jax.grad(lonely, argnums=range(3))(q, k, v)
+    assert all(np.abs(gradient).max() == 0.0 for gradient in gradients)
+
+
+@pytest.mark.parametrize("options", [{"causal": True}, {"key_segment_ids": np.ones((2, 7))}])
+def test_there_is_no_kernel_for_decoders(options):
+    q, k, v, segments, _, _ = inputs()
+    with pytest.raises(ValueError, match="no kernel with causal= or key_segment_ids=; use 'auto'"):
+        attention(q, k, v, segments, implementation="kernel", **options)
+    attention(q, k, v, segments, implementation="auto", **options)
 
 
 def test_float64_is_exact():
