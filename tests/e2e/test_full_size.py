@@ -16,7 +16,10 @@ from xlme_jax import config as configs
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 
-RUNS = ("xlme_base", "xlme_large", "xlme_xl", "xlm_base")
+RUNS = (
+    *("xlme_base", "xlme_large", "xlme_xl", "xlm_base", "xylent_base", "xylent_large", "xylent_xl"),
+    *("infoxlm_base", "infoxlm_large", "veco_small", "veco_large"),
+)
 
 
 def build(run):
@@ -28,14 +31,12 @@ def lower(run):
     config, objective = build(run)
     optimizer = config.optimizer.build(config.loop.train_steps)
     mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
-    rows = {stream.name: (stream.rows, stream.length) for stream in config.streams}
-    assert set(rows.values()) == {(2048, 512)}
     batch = {
-        name: dict.fromkeys(
-            ("tokens", "segment_ids", "positions"),
-            jax.ShapeDtypeStruct(shape, jnp.int32, sharding=meshes.batch_sharding(mesh)),
-        )
-        for name, shape in rows.items()
+        stream.name: {
+            name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=meshes.batch_sharding(mesh))
+            for name, shape in stream.array_shapes().items()
+        }
+        for stream in config.streams_of(objective)
     }
     with loop.sharding_rules(mesh):
         abstract = loop.abstract_state(objective, optimizer, mesh)
@@ -46,11 +47,10 @@ def lower(run):
 @pytest.mark.parametrize("run", RUNS)
 def test_the_train_step_lowers_with_its_full_shapes(run):
     config, lowered = lower(run)
-    width = (
-        config.objective.discriminator if run.startswith("xlme") else config.objective.encoder
-    ).hidden_size
+    width = config.objective.build(config.vocab_size).encoder_config.hidden_size
     text = lowered.as_text()
-    assert f"tensor<2048x512x{width}xbf16>" in text
+    for stream in config.streams:
+        assert f"tensor<{stream.rows}x{stream.length}x{width}xbf16>" in text
     assert f"x{width}xf32>" in text  # weights
     assert "sdy.sharding_constraint" in text or "custom_call @Sharding" in text
     state, metrics = lowered.out_info

@@ -24,6 +24,7 @@ def next_batch(data_dir, record, config):
     return batch
 
 
+OBJECTIVES = ("xlme", "xlm", "infoxlm", "veco")
 BINDINGS = {"TRAIN_STEPS": 12, "CHECKPOINT_EVERY": 4, "Loop__keep_checkpoints": 9}
 
 
@@ -31,6 +32,13 @@ BINDINGS = {"TRAIN_STEPS": 12, "CHECKPOINT_EVERY": 4, "Loop__keep_checkpoints": 
 def uninterrupted(tmp_path_factory, tiny_data, compilation_cache):
     model_dir = tmp_path_factory.mktemp("uninterrupted")
     return model_dir, run(model_dir, tiny_data, **BINDINGS)
+
+
+@pytest.fixture(scope="module", params=OBJECTIVES)
+def whole(request, tmp_path_factory, tiny_data, compilation_cache):
+    """A run of each objective: its name, folder and final state."""
+    model_dir = tmp_path_factory.mktemp(request.param)
+    return request.param, model_dir, run(model_dir, tiny_data, objective=request.param, **BINDINGS)
 
 
 def test_the_data_ends_in_mid_window_and_mid_epoch(tiny_data, uninterrupted):
@@ -50,16 +58,18 @@ def test_the_data_ends_in_mid_window_and_mid_epoch(tiny_data, uninterrupted):
     assert len(str(record.data)) < 1000, position
 
 
-def test_an_interrupted_run_resumes_bitwise(tmp_path, tiny_data, uninterrupted, interrupt, caplog):
-    expected_dir, expected = uninterrupted
+def test_an_interrupted_run_resumes_bitwise(tmp_path, tiny_data, whole, interrupt, caplog):
+    """With all that an objective carries: a momentum encoder and a queue that wraps around."""
+    objective, expected_dir, expected = whole
+    bindings = {"objective": objective, **BINDINGS}
     restore = interrupt(7)  # after the checkpoint of step 4, with steps 5 to 7 lost
     with pytest.raises(Interrupted):
-        run(tmp_path, tiny_data, **BINDINGS)
+        run(tmp_path, tiny_data, **bindings)
     restore()
     logged = [line["step"] for line in tiny.metrics(tmp_path)]
     assert max(logged) in (6, 7)
     with caplog.at_level("INFO"):
-        found = run(tmp_path, tiny_data, **BINDINGS)
+        found = run(tmp_path, tiny_data, **bindings)
     assert "Resuming from the checkpoint of step 4" in caplog.text
     assert int(found.step) == 12
     assert_same_bits(found, expected)
@@ -69,7 +79,7 @@ def test_an_interrupted_run_resumes_bitwise(tmp_path, tiny_data, uninterrupted, 
         )
         assert_same_bits(state, expected_state)
         assert record.data == expected_record.data
-        config = load(tmp_path, tiny_data, **BINDINGS)
+        config = load(tmp_path, tiny_data, **bindings)
         assert_same_bits(
             next_batch(tiny_data, record, config), next_batch(tiny_data, expected_record, config)
         )
@@ -85,8 +95,8 @@ def test_a_finished_run_has_nothing_to_do(tiny_data, uninterrupted, caplog):
     assert (model_dir / "metrics.jsonl").read_text() == before
 
 
-def test_config_gin_runs_again_as_it_is(tmp_path, tiny_data, uninterrupted):
-    model_dir, expected = uninterrupted
+def test_config_gin_runs_again_as_it_is(tmp_path, tiny_data, whole):
+    _, model_dir, expected = whole
     file = tmp_path / "config.gin"
     file.write_text((model_dir / "config.gin").read_text())
     config = configs.load([str(file)], [f"MODEL_DIR = {str(tmp_path / 'again')!r}"], "Train")
@@ -104,11 +114,21 @@ def test_other_data_is_not_resumed_with(tmp_path, tiny_data, uninterrupted):
     assert (model_dir / "config.gin").read_text() == before
 
 
-def test_another_model_is_not_resumed(tiny_data, uninterrupted, monkeypatch):
-    model_dir, _ = uninterrupted
+def test_another_model_is_not_resumed(tiny_data, whole, monkeypatch):
+    objective, model_dir, _ = whole
     monkeypatch.setattr(loop, "fresh_state", None)  # refused before it is called
-    with pytest.raises(ValueError, match=r"weight discriminator\..* this model needs .*MODEL_DIR"):
-        run(model_dir, tiny_data, **BINDINGS, Encoder__ffn_size=48)
+    with pytest.raises(ValueError, match=r"weight \S+ has shape .* this model needs .*MODEL_DIR"):
+        run(model_dir, tiny_data, objective=objective, **BINDINGS, Encoder__ffn_size=48)
+
+
+def test_another_queue_is_not_resumed(tiny_data, whole, monkeypatch):
+    objective, model_dir, _ = whole
+    monkeypatch.setattr(loop, "fresh_state", None)
+    bindings = {"objective": objective, **BINDINGS, "XLCo__queue_size": 24}
+    if objective != "infoxlm":
+        pytest.skip(f"{objective} has no queue")
+    with pytest.raises(ValueError, match=r"weight queue has shape \(20, 32\), .*\(24, 32\)"):
+        run(model_dir, tiny_data, **bindings)
 
 
 # At this learning rate weights stay where they began.

@@ -109,11 +109,12 @@ def test_every_logical_axis_has_a_rule():
     from xlme_jax import config as configs
 
     known = {name for name, _ in meshes.LOGICAL_AXIS_RULES} | {None}
-    for run in ("xlme_base", "xlm_base"):
+    for run in ("xlme_base", "xlm_base", "infoxlm_base", "veco_small"):
         objective = configs.load([f"gin_configs/runs/{run}.gin"], [], "Train").objective.build(100)
         params = jax.eval_shape(objective.init, jax.random.key(0))
+        carried = jax.eval_shape(objective.init_aux, params)
         specs = jax.tree.leaves(
-            nn.get_partition_spec(params), is_leaf=lambda x: isinstance(x, PartitionSpec)
+            nn.get_partition_spec((params, carried)), is_leaf=lambda x: isinstance(x, PartitionSpec)
         )
         assert {name for spec in specs for name in spec} <= known
 

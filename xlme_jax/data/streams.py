@@ -113,6 +113,13 @@ class Stream:
                         f"it out"
                     )
 
+    def array_shapes(self) -> dict[str, tuple[int, int]]:
+        """Shapes of a batch's arrays, but for labels, whose number is the benchmark's."""
+        shapes = dict.fromkeys(("tokens", "segment_ids", "positions"), (self.rows, self.length))
+        if self.pairs_per_row is not None:
+            shapes["starts"] = (self.rows, 2 * self.pairs_per_row)
+        return shapes
+
     def choices(self) -> dict[str, object]:
         """The fields after `tasks` that are not at their defaults."""
         fields = dataclasses.fields(self)

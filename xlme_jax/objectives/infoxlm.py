@@ -206,15 +206,15 @@ class InfoXLM(XLM):
         # With the mean direction: the mean cosine with the whole queue.
         others = asked @ contrast.directions(queue).mean(axis=0)
         weight = there.reshape(-1).astype(jnp.float32)
-        count, one = weight.sum(), jnp.ones(())
+        count = weight.sum()
         summed = (found.loss * weight).sum()
         metrics: Metrics = {
             "xlco_loss": (summed, count),
             "xlco_accuracy": ((found.is_nearest * weight).sum(), count),
             "positive_cosine": (((asked * own).sum(axis=1) * weight).sum(), count),
             "negative_cosine": ((others * weight).sum(), count),
-            "queue_norm": (jnp.linalg.norm(queue, axis=1).mean(), one),
-            "queue_spread": (contrast.spread(queue), one),
+            "queue_norm": (jnp.linalg.norm(queue, axis=1).mean() * count, count),
+            "queue_spread": (contrast.spread(queue) * count, count),
         }
         return summed / total, {"keys": keys, "is_key": there}, metrics
 

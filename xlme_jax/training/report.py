@@ -29,7 +29,7 @@ _STREAM_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E
 _NEUTRAL = "#444444"
 _PROBE_COLOR = "#6A3D9A"
 _PAIR_COLORS = ("#9CCBE8", "#A5D6A0", "#F2C48D", "#E8AFC4", "#C9C9C9", "#D8CF8A")
-_STREAM_SUFFIXES = ("/mlm_loss", "/rtd_loss", "/replace_rate")
+_STREAM_SUFFIXES = ("/mlm_loss", "/rtd_loss", "/replace_rate", "/xlco_loss")
 _MAX_POINTS = 2000
 
 
@@ -293,6 +293,40 @@ _PANELS = (
         limits=(0, 1),
     ),
     _Panel(
+        "Cross-lingual contrast: loss",
+        "good: falls far below the logarithm of the queue's size",
+        "nats per pair",
+        _by_stream(("xlco_loss", "", "-")),
+        limits=(0, None),
+    ),
+    _Panel(
+        "Cross-lingual contrast: accuracy and cosines",
+        "good: translations are nearest, and nearer than the rest of the queue",
+        "share, cosine",
+        _by_stream(
+            ("xlco_accuracy", ": accuracy", "-"),
+            ("positive_cosine", ": cosine with the translation", "--"),
+            ("negative_cosine", ": cosine with the queue", ":"),
+        ),
+    ),
+    _Panel(
+        "Cross-lingual contrast: spread of the queue",
+        "good: stays well above 0, where all vectors have one direction",
+        "1 - |mean direction| squared",
+        _by_stream(("queue_spread", "", "-")),
+        limits=(0, 1),
+    ),
+    _Panel(
+        "Cross-sequence MLM: accuracy",
+        "good: above the same without the other segment, on bitext clearly",
+        "share of masked tokens",
+        _by_stream(
+            ("cs_mlm_accuracy", ": with the other segment", "-"),
+            ("cs_mlm_accuracy_alone", ": without", "--"),
+        ),
+        limits=(0, None),
+    ),
+    _Panel(
         "Held-out translation retrieval",
         "good: leaves both chance and the untrained encoder behind",
         "accuracy@1",
@@ -410,6 +444,15 @@ def verdicts(curves: Curves) -> list[tuple[str, float, str, float]]:
         for stream in streams(curves)
     ]
     retrieval = ("held-out retrieval, accuracy@1", "probe/retrieval_accuracy")
+    wanted += [
+        (
+            f"{stream}: cross-sequence MLM accuracy",
+            f"{stream}/cs_mlm_accuracy",
+            "without the other segment",
+            f"{stream}/cs_mlm_accuracy_alone",
+        )
+        for stream in streams(curves)
+    ]
     wanted += [
         (*retrieval, "chance", "probe/retrieval_chance"),
         (*retrieval, "the untrained encoder", "probe/retrieval_untrained"),

@@ -1,0 +1,258 @@
+"""InfoXLM by itself; step by step against NumPy in tests/e2e/test_contrast.py."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.core import meta
+
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.infoxlm import InfoXLMConfig, XLCoConfig
+from xlme_jax.objectives.masked_lm import MaskingConfig
+from xlme_jax.objectives.xlme import XLMConfig
+
+VOCAB, ROWS, LENGTH = 30, 4, 16
+ENCODER = EncoderConfig(
+    hidden_size=8,
+    num_layers=3,
+    num_heads=2,
+    ffn_size=12,
+    max_length=LENGTH,
+    relative_bias="none",
+    dropout=0.0,
+    attention_dropout=0.0,
+    init_std=0.3,
+)
+MASKING = MaskingConfig(rate=0.3, split=(0.8, 0.1, 0.1))
+CONTRAST = XLCoConfig(layer=2, queue_size=9)
+CONFIG = InfoXLMConfig(ENCODER, MASKING, contrast=CONTRAST)
+
+
+def rows(seed, parts):
+    """Rows of segments of these lengths; pairs of them are the sides of a pair."""
+    rng = np.random.default_rng(seed)
+    tokens = np.ones((len(parts), LENGTH), np.int32)
+    segments, positions = np.zeros_like(tokens), np.zeros_like(tokens)
+    starts = np.full((len(parts), 4), -1, np.int32)
+    for row, lengths in enumerate(parts):
+        column = 0
+        for segment, length in enumerate(lengths):
+            part = slice(column, column + length)
+            tokens[row, part] = [0, *rng.integers(4, VOCAB - 1, length - 2), 2]
+            segments[row, part], positions[row, part] = segment + 1, range(length)
+            starts[row, segment] = column
+            column += length
+    arrays = {"tokens": tokens, "segment_ids": segments, "positions": positions, "starts": starts}
+    return {**{k: jnp.asarray(v) for k, v in arrays.items()}, "rows": jnp.arange(len(parts))}
+
+
+PARTS = [[5, 6], [4, 4, 4, 4], [7, 5], [3, 6, 3, 4]]  # 6 pairs
+BATCH = {
+    "monolingual": rows(0, [[16], [9, 7], [12], [16]]),
+    "bitext": rows(1, [[16], [8, 8], [11], [6, 9]]),
+    "contrast": rows(2, PARTS),
+}
+RNG = jax.random.key(5)
+
+
+def built(config=CONFIG, seed=0):
+    objective = config.build(VOCAB)
+    params = meta.unbox(objective.init(jax.random.key(seed)))
+    return objective, params, meta.unbox(objective.init_aux(params))
+
+
+def filled(objective, params, aux):
+    """With a queue of random keys."""
+    queue = jax.random.normal(jax.random.key(9), aux["queue"].shape)
+    return {**aux, "queue": queue, "count": jnp.asarray(len(queue))}
+
+
+def loss(objective, params, aux, batch=None, rng=RNG):
+    batch = batch or BATCH
+    return objective.loss(params, aux, batch, objective.totals(batch), rng)
+
+
+def changed(**settings):
+    return dataclasses.replace(CONFIG, contrast=dataclasses.replace(CONTRAST, **settings))
+
+
+def test_without_contrast_it_is_xlm():
+    config = dataclasses.replace(CONFIG, contrast=None)
+    objective, params, aux = built(config)
+    xlm = XLMConfig(ENCODER, MASKING).build(VOCAB)
+    assert objective.streams == xlm.streams
+    assert aux == {}
+    assert objective.ready(aux) is True
+    assert jax.tree.structure(params) == jax.tree.structure(meta.unbox(xlm.init(jax.random.key(0))))
+    found, (left, metrics) = loss(objective, params, aux)
+    expected, (_, expected_metrics) = loss(xlm, params, {})
+    assert found == expected
+    assert left == {}
+    assert metrics == expected_metrics
+
+
+def test_the_loss_is_xlms_and_that_of_contrast():
+    objective, params, aux = built()
+    aux = filled(objective, params, aux)
+    total, (left, metrics) = loss(objective, params, aux)
+    parts = ("monolingual/mlm_loss", "bitext/mlm_loss", "contrast/xlco_loss")
+    np.testing.assert_allclose(total, sum(metrics[p][0] / metrics[p][1] for p in parts), rtol=1e-6)
+    assert metrics["contrast/xlco_loss"][1] == 6  # pairs
+    assert left["keys"].shape == (ROWS, 2, 8)
+    np.testing.assert_array_equal(left["is_key"], [[len(p) > 1, len(p) > 3] for p in PARTS])
+
+
+def test_items_share_one_denominator():
+    """The public code divides the sum of all losses by masked tokens and sentences together."""
+    config = dataclasses.replace(CONFIG, mean="items")
+    objective, params, aux = built(config)
+    aux = filled(objective, params, aux)
+    total, (_, metrics) = loss(objective, params, aux)
+    parts = ("monolingual/mlm_loss", "bitext/mlm_loss", "contrast/xlco_loss")
+    sums, counts = zip(*(metrics[part] for part in parts))
+    np.testing.assert_allclose(total, sum(sums) / sum(counts), rtol=1e-6)
+
+
+def test_gradients_reach_the_lower_layers_and_the_projection_alone():
+    config = dataclasses.replace(changed(mask_inputs=False), translation_pairs=False)
+    objective, params, aux = built(config)
+    aux = filled(objective, params, aux)
+    batch = {name: BATCH[name] for name in objective.streams}
+    totals = objective.totals(batch)
+
+    def contrasted(params, aux):
+        _, (_, metrics) = objective.loss(params, aux, batch, totals, RNG)
+        return metrics["contrast/xlco_loss"][0]
+
+    gradient, none = jax.grad(contrasted, argnums=(0, 1), allow_int=True)(params, aux)
+    size = {
+        name: max(float(jnp.abs(x).max()) for x in jax.tree.leaves(tree))
+        for name, tree in {**gradient, **gradient["encoder"]}.items()
+    }
+    for name in ("tokens", "positions", "layer_0", "layer_1", "projection"):
+        assert size[name] > 0, name
+    assert size["layer_2"] == size["head"] == 0
+    assert all(float(jnp.abs(x).max()) == 0 for x in jax.tree.leaves(none["key"]))
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("layer", [0, 1, 3])
+def test_the_layer_that_is_contrasted(scan, layer):
+    """Its `<s>` states, projected: those that `encode` gives."""
+    encoder = dataclasses.replace(ENCODER, scan_layers=scan)
+    config = dataclasses.replace(changed(layer=layer, mask_inputs=False), encoder=encoder)
+    objective, params, aux = built(config)
+    _, (left, _) = loss(objective, params, filled(objective, params, aux))
+    states = objective.encode(params, BATCH["contrast"])[layer]
+    starts = BATCH["contrast"]["starts"]
+    for row, pair in zip(*np.nonzero(left["is_key"])):
+        expected = states[row, starts[row, 2 * pair + 1]] @ params["projection"]["kernel"]
+        np.testing.assert_allclose(left["keys"][row, pair], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_both_directions_ask_both_sentences():
+    one, params, aux = built(changed(mask_inputs=False))
+    aux = filled(one, params, aux)
+    both = changed(mask_inputs=False, both_directions=True).build(VOCAB)
+    _, (left, metrics) = loss(both, params, aux)
+    assert metrics["contrast/xlco_loss"][1] == 12
+    _, (forward, _) = loss(one, params, aux)
+    np.testing.assert_allclose(left["keys"][:, :2], forward["keys"], rtol=1e-6)
+    swapped = dict(BATCH["contrast"])
+    swapped["starts"] = swapped["starts"].reshape(ROWS, 2, 2)[..., ::-1].reshape(ROWS, 4)
+    _, (backward, _) = loss(one, params, aux, {**BATCH, "contrast": swapped})
+    np.testing.assert_allclose(left["keys"][:, 2:], backward["keys"], rtol=1e-6)
+
+
+def test_normalised_keys_have_length_1():
+    objective, params, aux = built(changed(normalize=True))
+    _, (left, _) = loss(objective, params, filled(objective, params, aux))
+    norms = np.linalg.norm(left["keys"], axis=-1)
+    np.testing.assert_allclose(norms[np.asarray(left["is_key"])], 1.0, rtol=1e-5)
+
+
+def test_inputs_are_masked_unless_told_otherwise():
+    masked, params, aux = built()
+    aux = filled(masked, params, aux)
+    plain = changed(mask_inputs=False).build(VOCAB)
+    keys = [
+        loss(o, params, aux, rng=r)[1][0]["keys"]
+        for o in (masked, plain)
+        for r in (RNG, jax.random.key(6))
+    ]
+    assert np.abs(keys[0] - keys[1]).max() > 1e-3  # other masks
+    np.testing.assert_array_equal(keys[2], keys[3])
+    assert np.abs(keys[0] - keys[2]).max() > 1e-3
+
+
+def test_without_momentum_the_key_encoder_is_the_query_encoder():
+    objective, params, aux = built(changed(momentum=0.0))
+    other = jax.tree.map(lambda x: x + 1.0, params)
+    _, (left, _) = loss(objective, params, filled(objective, params, aux))
+    after = objective.next_aux(other, aux, left)
+    expected = objective._contrasted(other)
+    for a, b in zip(jax.tree.leaves(after["key"]), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_the_momentum_encoder_holds_no_layer_that_is_not_read():
+    _, _, aux = built()
+    assert set(aux["key"]["encoder"]) == {"embedding_norm", "layer_0", "layer_1"}
+    assert "head" not in aux["key"]
+
+
+def test_what_is_handed_on_has_neither_head_nor_projection():
+    objective, params, _ = built()
+    assert set(objective.encoder_params(params)) == {"tokens", "positions", "encoder"}
+    assert objective.new_params == ("projection",)
+
+
+def test_flops_count_two_encoders_on_the_third_stream():
+    objective, *_ = built()
+    shapes = {name: (ROWS, LENGTH) for name in objective.streams}
+    parts = objective.flops(shapes)
+    layer = 8 * 8**2 + 4 * 8 * 12 + 4 * LENGTH * 8
+    assert parts["momentum encoder"] == ROWS * LENGTH * 2 * layer
+    assert parts["query encoder"] == 3 * parts["momentum encoder"]
+    assert parts["encoder"] == 3 * 2 * ROWS * LENGTH * 3 * layer
+    assert parts["contrast"] == 4 * ROWS * 9 * 8
+
+
+def test_alarms_of_a_contrast_that_learned_nothing_and_of_one_that_collapsed():
+    objective, *_ = built()
+    fine = {"contrast/xlco_loss": 0.5, "contrast/queue_spread": 0.7}
+    assert objective.alarms(fine) == []
+    (text,) = objective.alarms({**fine, "contrast/xlco_loss": 2.4})  # log(10) is 2.30
+    assert text.startswith("The contrast has learned nothing: ")
+    (text,) = objective.alarms({**fine, "contrast/queue_spread": 0.001})
+    assert text.startswith("The sentence vectors have collapsed: ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"layer": 4}, r"XLCo.layer = 4 is above .* Encoder.num_layers = 3"),
+        ({"layer": -1}, r"XLCo.layer = -1"),
+        ({"queue_size": 0}, r"XLCo.queue_size = 0"),
+        ({"momentum": 1.0}, r"XLCo.momentum = 1.0 must lie in \[0, 1\)"),
+        ({"temperature": 0.0}, r"XLCo.temperature = 0.0 must be positive"),
+    ],
+)
+def test_bad_settings_are_named(settings, expected):
+    with pytest.raises(ValueError, match=expected):
+        changed(**settings)
+
+
+def test_what_it_cannot_read_is_said():
+    with pytest.raises(ValueError, match=r"InfoXLM.mean = 'both'; allowed: tasks, items"):
+        dataclasses.replace(CONFIG, mean="both")
+    with pytest.raises(ValueError, match=r"pre_norm = False"):
+        dataclasses.replace(CONFIG, encoder=dataclasses.replace(ENCODER, pre_norm=True))
+    objective, params, aux = built(changed(queue_size=5))
+    with pytest.raises(ValueError, match=r"queue_size = 5 must not be below the 8 keys"):
+        objective.next_aux(params, aux, loss(objective, params, aux)[1][0])
+    unmarked = {k: v for k, v in BATCH["contrast"].items() if k != "starts"}
+    with pytest.raises(ValueError, match=r"set contrast/Stream.pairs_per_row"):
+        objective.totals({**BATCH, "contrast": unmarked})
