@@ -2,3 +2,10 @@
 
 Needs safetensors and NumPy; neither PyTorch nor transformers.
 """
+
+try:
+    import safetensors  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "Hugging Face folders need safetensors: pip install 'xlme_jax[hf]'", name="safetensors"
+    ) from error

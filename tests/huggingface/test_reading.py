@@ -1,0 +1,216 @@
+"""Folders that cannot be converted are refused with what is wrong and what to do."""
+
+import json
+import shutil
+
+import hugging
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from xlme_jax.data.vocabulary import train_vocabulary
+from xlme_jax.huggingface.importing import import_folder
+from xlme_jax.huggingface.reading import FolderError, Source
+
+pytest.importorskip("transformers", reason="writes the folders")
+WORDS, HEAD = "roberta.embeddings.word_embeddings.weight", "lm_head.dense.weight"
+QUERY = "roberta.encoder.layer.1.attention.self.query.weight"
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("xlmr")
+    hugging.write_xlmr(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(good, tmp_path):
+    return shutil.copytree(good, tmp_path / "xlmr")
+
+
+def change_config(folder, **fields):
+    file = folder / "config.json"
+    config = json.loads(file.read_text()) | fields
+    kept = {name: value for name, value in config.items() if value is not ...}
+    file.write_text(json.dumps(kept))
+
+
+def change_tensors(folder, **tensors):
+    """Sets tensors, whose names are given with _ for . at the end of the prefix; ... deletes."""
+    file = folder / "model.safetensors"
+    found = {**safetensors.numpy.load_file(file), **tensors}
+    safetensors.numpy.save_file({k: v for k, v in found.items() if v is not ...}, file)
+
+
+def tensor(folder, name):
+    return safetensors.numpy.load_file(folder / "model.safetensors")[name]
+
+
+def refused(folder, expected):
+    """The import fails with this, and leaves nothing behind."""
+    output = folder.parent / "run"
+    with pytest.raises(ValueError, match=expected):
+        import_folder(folder, output, True)
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"model_type": "roberta"}, r"config.json: model_type is 'roberta' .*byte-level BPE"),
+        ({"model_type": "camembert"}, r"model_type is 'camembert' .*special ids"),
+        ({"model_type": "xlm-roberta-xl"}, r"model_type is 'xlm-roberta-xl' .*before each"),
+        ({"model_type": "xmod"}, r"model_type is 'xmod' .*adapter"),
+        ({"model_type": "xlme"}, r"model_type is 'xlme' .*start from the checkpoint"),
+        ({"model_type": ...}, r"model_type is None, only 'xlm-roberta'"),
+        (
+            {"architectures": ["XLMRobertaForTokenClassification"]},
+            r"architectures has 'XLMRobertaForTokenClassification'.*without the head",
+        ),
+        ({"hidden_act": "relu"}, r"hidden_act is 'relu', the encoder here has 'gelu'"),
+        ({"position_embedding_type": "relative_key"}, r"position_embedding_type is"),
+        ({"pad_token_id": 0}, r"pad_token_id is 0, the encoder here has 1"),
+        ({"is_decoder": True}, r"is_decoder is True"),
+        ({"tie_word_embeddings": False}, r"tie_word_embeddings is False"),
+        ({"num_hidden_layers": "three"}, r"num_hidden_layers is 'three', must be a whole number"),
+        ({"hidden_size": ...}, r"hidden_size is None, must be a whole number"),
+        ({"max_position_embeddings": 2}, r"max_position_embeddings is 2, .* at least 3"),
+        ({"num_attention_heads": 5}, r"config.json: .*hidden_size = 24 is not divisible"),
+        ({"layer_norm_eps": "1e-5"}, r"layer_norm_eps is '1e-5', must be a number"),
+        ({"hidden_dropout_prob": 1.5}, r"config.json: .*dropout = 1.5 must lie in"),
+        ({"vocab_size": 301}, r"sentencepiece.bpe.model makes 300 ids .* vocab_size = 301"),
+        (
+            {"intermediate_size": 41},
+            r"intermediate.dense.weight has shape \(40, 24\), .*\(41, 24\)",
+        ),
+        (
+            {"num_hidden_layers": 4},
+            r"has the tensor roberta.encoder.layer.3.*download is not whole",
+        ),
+        ({"num_hidden_layers": 2}, r"no place for the tensor roberta.encoder.layer.2"),
+        ({"type_vocab_size": 2}, r"token_type_embeddings.weight has shape \(1, 24\)"),
+    ],
+)
+def test_configurations_that_are_refused(folder, fields, expected):
+    change_config(folder, **fields)
+    refused(folder, expected)
+
+
+def test_files_that_are_missing_or_damaged(folder):
+    refused(folder / "nothing", r"nothing is no folder")
+    for name, expected in (
+        ("config.json", r"config.json is missing; download"),
+        (hugging.TOKENIZER, r"sentencepiece.bpe.model is missing: token ids .*tokenizer.json"),
+        ("model.safetensors", r"model.safetensors is missing. Download"),
+    ):
+        kept = (folder / name).read_bytes()
+        (folder / name).unlink()
+        refused(folder, expected)
+        (folder / name).write_bytes(kept[:-9])
+        if name != hugging.TOKENIZER:  # Its last bytes are settings of the training.
+            refused(folder, rf"{name} is not (JSON|a whole safetensors file) .*download it again")
+        (folder / name).write_bytes(kept)
+
+
+def test_pickled_weights_are_not_read(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    refused(folder, r"pytorch_model.bin is not read, since pickles run code. .*save_pretrained")
+
+
+def test_another_vocabulary(folder):
+    other = train_vocabulary(["a b c d e f g " * 9] * 50, 270, allow_smaller=True)
+    (folder / hugging.TOKENIZER).write_bytes(other.model)
+    refused(folder, rf"makes {other.size} ids .* vocab_size = 300. Put the SentencePiece model")
+
+
+def test_tensors_that_are_refused(folder, tmp_path):
+    table, query = tensor(folder, WORDS), tensor(folder, QUERY)
+    odd = query.copy()
+    odd[3, 4] = np.nan
+    for tensors, expected in (
+        ({HEAD: ...}, rf"no safetensors file has the tensor {HEAD}"),
+        ({QUERY: ...}, rf"no safetensors file has the tensor {QUERY}"),
+        ({WORDS: table[:-1]}, rf"{WORDS} has shape \(299, 24\), config.json makes it \(300, 24\)"),
+        ({QUERY: query.astype("i4")}, rf"{QUERY} is of type I32; save the model in float32"),
+        ({QUERY: odd}, rf"model.safetensors: the tensor {QUERY} has values that are not finite"),
+        ({"classifier.bias": query}, r"no place for the tensor classifier.bias"),
+        ({"lm_head.decoder.weight": table + 1}, r"lm_head.decoder.weight differs from roberta.emb"),
+        ({"lm_head.decoder.bias": query}, r"lm_head.decoder.bias differs from lm_head.bias"),
+    ):
+        copy = shutil.copytree(folder, tmp_path / "changed" / "xlmr")
+        change_tensors(copy, **tensors)
+        refused(copy, expected)
+        shutil.rmtree(copy.parent)
+
+
+def test_a_head_that_the_configuration_promises_is_not_made_up(folder):
+    names = [n for n in safetensors.numpy.load_file(folder / "model.safetensors") if "lm_" in n]
+    change_tensors(folder, **dict.fromkeys(names, ...))
+    refused(folder, r"no safetensors file has the tensor lm_head")
+    change_config(folder, architectures=["XLMRobertaModel"])
+    source = Source(folder, True)
+    assert not source.has_head and "fresh one" in source.notes[-1]
+
+
+def test_what_nothing_reads_is_left_out_and_said(folder):
+    table, bias = tensor(folder, WORDS), tensor(folder, "lm_head.bias")
+    change_tensors(
+        folder,
+        **{
+            "roberta.pooler.dense.weight": np.eye(24, dtype="f4"),
+            "roberta.pooler.dense.bias": np.zeros(24, "f4"),
+            "roberta.embeddings.position_ids": np.arange(34)[None],
+            "lm_head.decoder.weight": table.copy(),
+            "lm_head.decoder.bias": bias.copy(),
+        },
+    )
+    (note,) = Source(folder, True).notes
+    assert "roberta.pooler.dense.bias, roberta.pooler.dense.weight" in note
+
+
+def test_parts_with_an_index(folder):
+    expected = safetensors.numpy.load_file(folder / "model.safetensors")
+    names = sorted(expected)
+    parts = {"model-00001-of-00002.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, chosen in parts.items():
+        safetensors.numpy.save_file({name: expected[name] for name in chosen}, folder / file)
+    (folder / "model.safetensors").unlink()
+    index = {name: file for file, chosen in parts.items() for name in chosen}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    source = Source(folder, True)
+    assert all(
+        np.array_equal(source.read(name), expected[name])
+        for weight in source.weights
+        for name in weight.names
+    )
+    (folder / "b.safetensors").unlink()
+    refused(folder, r"index.json: the file 'b.safetensors' is not in .*download it too")
+    index[names[0]] = "../outside.safetensors"
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    refused(folder, r"index.json: the file '../outside.safetensors' is not in")
+    (folder / "model.safetensors.index.json").write_text("{}")
+    refused(folder, r"weight_map must name a file for each tensor")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_widened(good, tmp_path, dtype):
+    import torch
+    import transformers
+
+    model = transformers.XLMRobertaForMaskedLM.from_pretrained(good).to(getattr(torch, dtype))
+    model.save_pretrained(tmp_path / "half")
+    shutil.copy(good / hugging.TOKENIZER, tmp_path / "half")
+    found = Source(tmp_path / "half", True).read(WORDS)
+    assert found.dtype == np.float32
+    expected = model.roberta.embeddings.word_embeddings.weight.detach().float().numpy()
+    assert np.array_equal(found, expected)
+
+
+def test_a_run_is_not_written_over(folder, tmp_path):
+    run = hugging.write_checkpoint(tmp_path / "run", "xlm")
+    before = sorted(path for path in run.rglob("*"))
+    with pytest.raises(FolderError, match=r"holds a run already \(checkpoints\)"):
+        import_folder(folder, run, True)
+    assert sorted(path for path in run.rglob("*")) == before
