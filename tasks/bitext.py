@@ -1,8 +1,8 @@
 """Files of translation pairs as tasks `bitext_<lang>_<lang>`, and the mixture `bitext` of them all.
 
 Moses files, OPUS zips, TSV, TMX and multi-way files, whatever `xlme_jax.data.bitext` finds in a
-folder; all files of a pair make one task. The two languages of a pair stand in alphabetical order,
-and so they are trained on; `Stream.flip` swaps them at random.
+folder; all files of a pair make one task. The two languages of a pair stand in alphabetical order;
+training keeps it, or swaps them at random where `Stream.flip` says so.
 """
 
 from __future__ import annotations

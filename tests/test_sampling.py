@@ -1,0 +1,48 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.data.test_pipeline import complete, fill, pair
+from xlme_jax.data import prepared
+
+PAIRS = {("en", "pt-br"): 9, ("en", "sw"): 6, ("pt-br", "sw"): 3, ("en", "zh-hant"): 4}
+PAIRS[("sw", "zh-hant")] = 2
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    directory, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    rows = []
+    for (one, other), count in PAIRS.items():
+        writer = prepared.BitextWriter(directory, f"x_{one}_{other}", [one, other], 300)
+        rows.append(fill(writer, [pair(rng, 9) for _ in range(count)]))
+    return complete(directory, rows).directory
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "xlme_jax.sampling", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+
+
+def test_one_command_draws_and_prints(data, tmp_path):
+    path = tmp_path / "densities.png"
+    done = run(f"--data={data}", "--alpha=0.9", f"--output={path}")
+    assert done.returncode == 0, done.stderr
+    assert path.read_bytes().startswith(b"\x89PNG")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "alpha=0.9, 5 pairs of 4 languages, 24 examples"
+    never = {line[:16].strip(): int(line.split()[-6]) for line in lines[2:]}
+    assert never["temperature"] == never["Sinkhorn"] == 0
+    assert 1 <= never["linear programme"] <= 3
+
+
+def test_what_cannot_be_is_said_in_one_line(data, tmp_path):
+    for arguments, message in (
+        ([f"--data={data}", f"--output={tmp_path}/x.png", "--alpha=9"], "language 'en' is to have"),
+        ([f"--data={data}"], "--output=FILE.png are needed"),
+    ):
+        done = run(*arguments)
+        assert done.returncode == 1 and message in done.stderr
+        assert "Traceback" not in done.stderr
