@@ -1,0 +1,190 @@
+"""What an exported folder holds, whatever the objective was."""
+
+import json
+
+import hugging
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from xlme_jax.evaluation import results
+from xlme_jax.evaluation.outcome import Outcome, Result
+from xlme_jax.huggingface import writing
+from xlme_jax.huggingface.weights import Layout, to_tensors, to_tree
+from xlme_jax.model.encoder import EncoderConfig
+
+FILES = {
+    "README.md",
+    "config.json",
+    "model.safetensors",
+    "sentencepiece.bpe.model",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
+
+
+def tensors_of(folder):
+    return safetensors.numpy.load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("is_xlmr", [True, False])
+@pytest.mark.parametrize("scan_layers", [True, False])
+@pytest.mark.parametrize("head", [None, "mlm", "rtd_dense", "rtd_linear"])
+def test_both_ways_are_inverse(is_xlmr, scan_layers, head):
+    bias = "none" if is_xlmr else "gated"
+    encoder = EncoderConfig(12, 11, 3, 20, 9, relative_bias=bias, pre_norm=not is_xlmr)
+    weights = Layout(encoder, 130, head, is_xlmr, "a.").weights()
+    names = [name for weight in weights for name in weight.names]
+    assert len(set(names)) == len(names)
+    rng = np.random.default_rng(0)
+    tensors = {
+        name: rng.standard_normal(shape).astype("f4")
+        for weight in weights
+        for name, shape in zip(weight.names, weight.shapes)
+    }
+    if is_xlmr:
+        tensors["a.embeddings.token_type_embeddings.weight"][:] = 0
+        tensors["a.embeddings.position_embeddings.weight"][:2] = 0
+    tree = to_tree(weights, tensors.__getitem__, scan_layers)
+    assert tree["tokens"]["embedding"].shape == (256, 12)
+    again = to_tensors(weights, tree)
+    assert again.keys() == tensors.keys()
+    assert all(again[name].tobytes() == tensors[name].tobytes() for name in tensors)
+
+
+def test_weights_without_a_place_are_refused():
+    layout = Layout(EncoderConfig(12, 2, 3, 20, 9, relative_bias="none"), 130, None, True)
+    weights = layout.weights()
+    shapes = {n: s for weight in weights for n, s in zip(weight.names, weight.shapes)}
+    tree = to_tree(weights, lambda name: np.zeros(shapes[name], "f4"), False)
+    more = {**tree, "cross": {"kernel": np.zeros(3)}}
+    with pytest.raises(ValueError, match=r"no place for the checkpoint's weight cross.kernel"):
+        to_tensors(weights, more)
+    del tree["encoder"]["layer_1"]["ffn"]["wi"]["bias"]
+    with pytest.raises(ValueError, match=r"lacks the weight encoder.layer_1.ffn.wi.bias"):
+        to_tensors(weights, tree)
+
+
+def test_two_tables_are_summed(tmp_path):
+    """The discriminator of "gdes" reads the sum of the generator's table and its own."""
+    run = hugging.write_checkpoint(tmp_path / "run", XLME__embedding_sharing="gdes")
+    _, params = hugging.read_checkpoint(run)
+    tables = [params[part]["tokens"]["embedding"] for part in ("generator", "discriminator")]
+    hugging.export(run, tmp_path / "exported")
+    found = tensors_of(tmp_path / "exported")["embeddings.word_embeddings.weight"]
+    np.testing.assert_array_equal(found, np.asarray(sum(tables))[: len(found)])
+    assert len(found) == hugging.vocabulary().size
+
+
+class Objective:
+    """An objective that nobody has heard of."""
+
+    encoder_config = EncoderConfig(12, 1, 3, 20, 9, relative_bias="none")
+
+    def __init__(self, *dropped):
+        self.dropped = dropped
+
+    def encoder_params(self, params):
+        return {name: value for name, value in params.items() if name not in self.dropped}
+
+
+def test_any_objective_hands_its_encoder_on():
+    tables = {name: {"embedding": np.ones(3)} for name in ("tokens", "positions")}
+    head = {"norm": {}, "bias": np.ones(2)}
+    params = {**tables, "encoder": {"layer_0": {}}, "head": head, "projection": {}, "cross": {}}
+    tree = writing.handed_on(Objective("head", "projection", "cross"), params)
+    assert tree == {**tables, "encoder": {"layer_0": {}}, "head": head}
+    tuned = {**params, "task_head": {}}
+    assert "head" not in writing.handed_on(Objective("task_head"), tuned)
+
+
+@pytest.mark.parametrize("objective", ["xlm", "infoxlm", "veco"])
+def test_masked_language_models_go_out_as_xlmr(tmp_path, objective):
+    run = hugging.write_checkpoint(tmp_path / "run", objective)
+    hugging.export(run, tmp_path / "exported")
+    assert {path.name for path in (tmp_path / "exported").iterdir()} == FILES
+    config = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert config["architectures"] == ["XLMRobertaForMaskedLM"] and "auto_map" not in config
+    assert config["max_position_embeddings"] == hugging.LENGTH + 2
+    _, params = hugging.read_checkpoint(run)
+    found, size = tensors_of(tmp_path / "exported"), hugging.vocabulary().size
+    for name, array in (
+        ("roberta.embeddings.word_embeddings.weight", params["tokens"]["embedding"][:size]),
+        ("lm_head.dense.weight", np.asarray(params["head"]["dense"]["kernel"]).T),
+        ("lm_head.bias", params["head"]["bias"][:size]),
+    ):
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_rtd_without_relative_bias_goes_out_as_xlmr_without_head(tmp_path):
+    run = hugging.write_checkpoint(tmp_path / "run", Encoder__relative_bias="none")
+    hugging.export(run, tmp_path / "exported")
+    config = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert config["architectures"] == ["XLMRobertaModel"]
+    assert not any("head" in name for name in tensors_of(tmp_path / "exported"))
+
+
+def test_the_model_file_comes_along_where_it_is_needed(tmp_path):
+    run = hugging.write_checkpoint(tmp_path / "run")
+    hugging.export(run, tmp_path / "exported")
+    found = {path.name for path in (tmp_path / "exported").iterdir()}
+    assert found == FILES | {"modeling_xlme.py", "configuration_xlme.py"}
+    for name in writing.MODEL_FILES:
+        lines = (tmp_path / "exported" / name).read_text().splitlines()
+        imported = [line.split()[1] for line in lines if line.startswith(("import ", "from "))]
+        known = {"dataclasses", "functools", "math", "numpy", "torch", "transformers"}
+        assert {n.split(".")[0] for n in imported if not n.startswith(".")} <= known
+
+
+def test_the_card_says_what_it_is(tmp_path):
+    yaml = pytest.importorskip("yaml")
+    run = hugging.write_checkpoint(tmp_path / "run")
+    outcome = Outcome((Result("tatoeba", "no", "accuracy", 0.5),), {"tatoeba/accuracy": 0.625})
+    header = results.Header("a command", str(run / "checkpoints" / str(hugging.STEP)))
+    results.write(outcome, run / "evaluation" / str(hugging.STEP), header)
+    hugging.export(run, tmp_path / "my model")
+    text = (tmp_path / "my model" / "README.md").read_text()
+    _, front, body = text.split("---\n", 2)
+    fields = yaml.safe_load(front)
+    assert fields["license"] == "other" and fields["library_name"] == "transformers"
+    assert fields["pipeline_tag"] == "feature-extraction" and "language" not in fields
+    for expected in (
+        "# my model",
+        'AutoModel.from_pretrained("my model", trust_remote_code=True)',
+        f"1. XLME, {hugging.STEP} steps.",
+        "embedding_sharing: 'tokens'",
+        "| tatoeba/accuracy | 0.6250 |",
+        "XLM-E: Cross-lingual Language Model Pre-training via ELECTRA",
+        "Written by `a command`",
+    ):
+        assert expected in body
+
+
+def test_nothing_is_written_over_and_nothing_half(tmp_path, monkeypatch):
+    run = hugging.write_checkpoint(tmp_path / "run")
+    exported = writing.load(str(run), None)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").touch()
+    with pytest.raises(ValueError, match=r"--output=.*there is there already"):
+        writing.write(exported, tmp_path / "there", "")
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", fail)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(OSError, match="No space"):
+        writing.write(exported, tmp_path / "new", "")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_missing_vocabulary_is_asked_for(tmp_path):
+    run = hugging.write_checkpoint(tmp_path / "run")
+    moved = (run / "vocabulary.model").rename(tmp_path / "v.model")
+    with pytest.raises(ValueError, match=r"vocabulary of the run .* --vocabulary"):
+        writing.load(str(run), None)
+    exported = writing.load(str(run), str(moved))
+    assert exported.vocabulary.size == hugging.vocabulary().size
+    assert jax.tree.leaves(exported.tree)
