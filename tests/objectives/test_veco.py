@@ -1,0 +1,633 @@
+"""VECO's tasks: by an independent model in NumPy, and what each may depend on."""
+
+import dataclasses
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax.core import meta
+
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.base import stream_rng
+from xlme_jax.objectives.masked_lm import MaskedBatch, MaskingConfig
+from xlme_jax.objectives.veco import VecoConfig
+from xlme_jax.objectives.xlme import XLMConfig
+from xlme_jax.ops import masking
+from xlme_jax.planning.counting import matmul_flops
+from xlme_jax.training.mesh import unbox
+from xlme_jax.training.step import init_state, make_train_step
+
+VOCAB, LENGTH = 14, 16
+MASK_ID = VOCAB - 1
+BOS, PAD, EOS = 0, 1, 2
+
+ENCODER = EncoderConfig(
+    hidden_size=8,
+    num_layers=2,
+    num_heads=2,
+    ffn_size=12,
+    max_length=LENGTH,
+    relative_bias="none",
+    dropout=0.0,
+    attention_dropout=0.0,
+    init_std=0.3,
+)
+SPLIT = (0.8, 0.1, 0.1)
+CONFIG = VecoConfig(ENCODER, MaskingConfig(0.3, SPLIT), MaskingConfig(0.4, SPLIT))
+RNG = jax.random.key(7)
+KINDS = ("loss", "accuracy")
+TASKS = {"monolingual": ("mlm", "cs_mlm"), "bitext": ("mlm", "cs_mlm", "tlm")}
+
+
+def stream(seed, lengths):
+    """Rows of pairs `(length, length or 0)` of segments `<s> ... </s>`, `LENGTH` tokens in all."""
+    rng = np.random.default_rng(seed)
+    tokens = np.full((len(lengths), LENGTH), PAD)
+    segments, positions = np.zeros_like(tokens), np.zeros_like(tokens)
+    for row, pairs in enumerate(lengths):
+        start = 0
+        for segment, length in enumerate((n for pair in pairs for n in pair), 1):
+            if not length:
+                continue
+            part = slice(start, start + length)
+            tokens[row, part] = [BOS, *rng.integers(4, MASK_ID, length - 2), EOS]
+            segments[row, part], positions[row, part] = segment, range(length)
+            start += length
+    arrays = {"tokens": tokens, "segment_ids": segments, "positions": positions}
+    arrays["rows"] = np.arange(len(lengths))
+    return {name: jnp.asarray(array, jnp.int32) for name, array in arrays.items()}
+
+
+BATCH = {
+    "monolingual": stream(0, [[(8, 8)], [(7, 6), (3, 0)], [(5, 0)], [(4, 4), (3, 5)]]),
+    "bitext": stream(1, [[(5, 6), (3, 2)], [(4, 3)], [(8, 7)], [(3, 3), (4, 6)]]),
+}
+
+
+def changed(**changes):
+    return dataclasses.replace(CONFIG, encoder=dataclasses.replace(ENCODER, **changes))
+
+
+@functools.cache
+def weights(config=CONFIG):
+    """Weights with noise, so that nothing is at a neutral value."""
+    objective = config.build(VOCAB)
+    params = meta.unbox(jax.jit(objective.init)(jax.random.key(0)))
+    rng = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda x: x + rng.normal(size=x.shape, scale=0.2).astype(np.float32), params
+    )
+
+
+@functools.cache
+def compiled(config):
+    objective = config.build(VOCAB)
+
+    def loss(params, batch, totals, rng):
+        return objective.loss(params, {}, batch, totals, rng)
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+
+def run(config=CONFIG, batch=None, totals=None, rng=RNG, params=None):
+    """Loss, metrics and gradient."""
+    batch = batch or BATCH
+    totals = totals or config.build(VOCAB).totals(batch)
+    params = weights(config) if params is None else params
+    (loss, (left, metrics)), gradient = compiled(config)(params, batch, totals, rng)
+    assert left == {}
+    return float(loss), {k: tuple(map(float, v)) for k, v in metrics.items()}, gradient
+
+
+def draw(name, rows=None, rng=RNG):
+    """The corrupted rows of a stream, as the objective draws them."""
+    mask_rng = jax.random.split(stream_rng(rng, name), 5)[0]
+    config = {"monolingual": CONFIG.masking, "bitext": CONFIG.bitext_masking}[name]
+    return MaskedBatch.draw(config, BATCH[name] if rows is None else rows, mask_rng, VOCAB)
+
+
+# ---- An independent model: a sentence at a time, no rows, no packing ----------------------------
+
+
+def normalise(x, p):
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    return x * p["scale"] + p["bias"]
+
+
+def heads_of(q, k, v, mask, out):
+    """[n, H, K] and [m, H, K] twice -> [n, D]."""
+    scores = np.einsum("ihk,jhk->hij", q, k) / np.sqrt(q.shape[-1])
+    scores = np.exp(np.where(mask, scores, -np.inf))
+    mixed = np.einsum("hij,jhk->ihk", scores / scores.sum(-1, keepdims=True), v)
+    return np.einsum("ihk,hkd->id", mixed, out["kernel"]) + out["bias"]
+
+
+def states_of(params, tokens, source=None):
+    """Last states [n, D] of one text; with the states of a source those of the decoder."""
+    n = len(tokens)
+    x = params["tokens"]["embedding"][tokens] + params["positions"]["embedding"][:n]
+    x = normalise(x, params["encoder"]["embedding_norm"])
+    mask = np.ones((n, n), bool) if source is None else np.tri(n, dtype=bool)
+    for index in range(ENCODER.num_layers):
+        p, c = params["encoder"][f"layer_{index}"], params["cross"][f"layer_{index}"]
+        qkv = np.einsum("id,dnhk->nihk", x, p["attention"]["qkv"]["kernel"])
+        qkv = qkv + p["attention"]["qkv"]["bias"][:, None]
+        mixed = heads_of(*qkv, mask, p["attention"]["out"])
+        x = normalise(x + mixed, p["attention_norm"])
+        if source is not None:
+            q = np.einsum("id,dhk->ihk", x, c["q"]["kernel"]) + c["q"]["bias"]
+            kv = np.einsum("id,dnhk->nihk", source, c["kv"]["kernel"]) + c["kv"]["bias"][:, None]
+            x = normalise(x + heads_of(q, *kv, True, c["out"]), c["norm"])
+        h = x @ p["ffn"]["wi"]["kernel"] + p["ffn"]["wi"]["bias"]
+        h = 0.5 * h * (1 + np.vectorize(math.erf)(h / np.sqrt(2)))
+        h = h @ p["ffn"]["wo"]["kernel"] + p["ffn"]["wo"]["bias"]
+        x = normalise(x + h, p["ffn_norm"])
+    return x
+
+
+def log_probabilities(params, states):
+    head = params["head"]
+    h = states @ head["dense"]["kernel"] + head["dense"]["bias"]
+    h = normalise(0.5 * h * (1 + np.vectorize(math.erf)(h / np.sqrt(2))), head["norm"])
+    logits = (h @ params["tokens"]["embedding"].T + head["bias"])[:, :VOCAB]
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def terms(name, masked, silent=False):
+    """{task: [(loss, hit) of every token that it predicts]}, by the paper's equations.
+
+    Args:
+      name: of the stream.
+      masked: its corrupted rows.
+      silent: whether the sentence that CS-MLM reads is all `<mask>`.
+    """
+    params = jax.tree.map(lambda x: np.asarray(x, float), weights())
+    found = {task: [] for task in TASKS[name]}
+    for row in range(len(BATCH[name]["tokens"])):
+        segments = np.asarray(masked.rows["segment_ids"][row])
+        tokens, slots = np.asarray(masked.rows["tokens"][row]), np.asarray(masked.is_masked[row])
+        places = [int(p) for p in np.asarray(masked.positions[row])[slots]]
+        targets = dict(zip(places, np.asarray(masked.targets[row])[slots]))
+
+        def predict(task, columns, states, targets=targets):
+            scores = log_probabilities(params, states)
+            for column, score in zip(columns, scores):
+                if column in targets:
+                    target = targets[column]
+                    found[task].append((-score[target], score.argmax() == target))
+
+        for one in range(1, segments.max() + 1, 2):
+            pair = [np.flatnonzero(segments == s) for s in (one, one + 1)]
+            for own, other in (pair, pair[::-1]):
+                if not own.size:
+                    continue
+                predict("mlm", own, states_of(params, tokens[own]))
+                if other.size:
+                    read = tokens[other]
+                    if silent:
+                        read = np.where((read == BOS) | (read == EOS), read, MASK_ID)
+                    source = states_of(params, read)
+                    predict("cs_mlm", own, states_of(params, tokens[own], source))
+            if name == "bitext":
+                both = np.concatenate(pair)
+                predict("tlm", both, states_of(params, tokens[both]))
+    return {task: np.array(values, float) for task, values in found.items()}
+
+
+@functools.cache
+def expected():
+    return {name: terms(name, draw(name)) for name in BATCH}
+
+
+def test_metrics_by_definition():
+    _, metrics, _ = run()
+    names = {f"{name}/{task}_{kind}" for name in BATCH for task in TASKS[name] for kind in KINDS}
+    assert set(metrics) == names | {f"{name}/cs_mlm_accuracy_alone" for name in BATCH}
+    for name, tasks in expected().items():
+        # Tokens of pieces without partner are predicted by the other tasks alone.
+        assert (len(tasks["cs_mlm"]) < len(tasks["mlm"])) == (name == "monolingual")
+        for task, values in tasks.items():
+            loss, hits = values.sum(axis=0)
+            np.testing.assert_allclose(metrics[f"{name}/{task}_loss"][0], loss, rtol=1e-4)
+            assert metrics[f"{name}/{task}_loss"][1] == len(values)
+            assert metrics[f"{name}/{task}_accuracy"] == (hits, len(values))
+
+
+def test_the_loss_is_the_sum_of_the_means():
+    """Of CS-MLM on monolingual rows by the tokens that are expected to have a partner."""
+    loss, _, _ = run()
+    total = sum(values.mean(axis=0)[0] for values in expected()["bitext"].values())
+    mono = expected()["monolingual"]
+    maskable = [[6 + 6], [5 + 4, 1], [3], [2 + 2 + 1 + 3]]
+    masked = [max(1, round(0.3 * sum(row))) for row in maskable]
+    assert sum(masked) == len(mono["mlm"])
+    paired = [1, 9 / 10, 0, 1]
+    total += mono["mlm"].mean(axis=0)[0]
+    total += mono["cs_mlm"].sum(axis=0)[0] / np.dot(masked, paired)
+    np.testing.assert_allclose(loss, total, rtol=1e-4)
+    totals = CONFIG.build(VOCAB).totals(BATCH)
+    assert float(totals["bitext"]["cross"]) == totals["bitext"]["masked"]
+    np.testing.assert_allclose(totals["monolingual"]["cross"], np.dot(masked, paired), rtol=1e-6)
+
+
+def step_that_measures(name, wanted=True):
+    """A key with which the accuracy without the other sentence is measured, or is not."""
+    for seed in range(200):
+        alone_rng = jax.random.split(stream_rng(jax.random.key(seed), name), 5)[1]
+        if (jax.random.randint(alone_rng, (), 0, 16) == 0) == wanted:
+            return jax.random.key(seed)
+    raise AssertionError("one step in 16 measures")
+
+
+@pytest.mark.parametrize("name", BATCH)
+def test_accuracy_without_the_other_sentence(name):
+    rng = step_that_measures(name)
+    masked = draw(name, rng=rng)
+    hits = terms(name, masked, silent=True)["cs_mlm"].sum(axis=0)[1]
+    with_it = terms(name, masked)["cs_mlm"]
+    _, metrics, _ = run(rng=rng)
+    assert metrics[f"{name}/cs_mlm_accuracy_alone"] == (hits, len(with_it))
+    assert metrics[f"{name}/cs_mlm_accuracy"] == (with_it.sum(axis=0)[1], len(with_it))
+    unmeasured = run(rng=step_that_measures(name, wanted=False))[1]
+    assert unmeasured[f"{name}/cs_mlm_accuracy_alone"] == (0.0, 0.0)
+
+
+def test_one_step_in_sixteen_measures():
+    keys = jax.vmap(lambda seed: stream_rng(jax.random.key(seed), "bitext"))(jnp.arange(1600))
+    alone = jax.vmap(lambda key: jax.random.split(key, 5)[1])(keys)
+    drawn = jax.vmap(lambda key: jax.random.randint(key, (), 0, 16))(alone)
+    assert 60 < (drawn == 0).sum() < 140
+
+
+def test_measuring_changes_neither_loss_nor_gradient():
+    """The branch is taken out of the program: the rest is the same to the bit."""
+    rng = step_that_measures("bitext")
+    loss, metrics, gradient = run(rng=rng)
+    assert metrics["bitext/cs_mlm_accuracy_alone"][1] > 0
+    objective = CONFIG.build(VOCAB)
+    objective._alone = lambda *arguments: (jnp.zeros(()), jnp.zeros(()))
+    totals = objective.totals(BATCH)
+    plain = jax.jit(
+        jax.value_and_grad(lambda p: objective.loss(p, {}, BATCH, totals, rng), has_aux=True)
+    )
+    (value, _), other = plain(weights())
+    np.testing.assert_allclose(loss, value, rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), gradient, other)
+
+
+# ---- What depends on what ----------------------------------------------------------------------
+
+
+@functools.cache
+def scores_of(name):
+    """(tokens) -> log-probabilities [B, L, V] of CS-MLM, of rows with these tokens."""
+    objective, rows = CONFIG.build(VOCAB), BATCH[name]
+
+    def scores(tokens, params):
+        given = {**rows, "tokens": tokens}
+        seeds = jnp.zeros(len(tokens), jnp.uint32)
+        states = objective._encode(params, given, seeds)
+        decoded = objective._decode_pairs(params, given, states, seeds)
+        return jax.nn.log_softmax(objective.logits(params, decoded))
+
+    return jax.jit(scores)
+
+
+@pytest.mark.parametrize("name", BATCH)
+def test_cs_mlm_sees_earlier_tokens_and_the_other_segment(name):
+    """By values: every token of every row is changed in turn."""
+    tokens, segments = (np.asarray(BATCH[name][key]) for key in ("tokens", "segment_ids"))
+    before = np.asarray(scores_of(name)(tokens, weights()))
+    for column in range(LENGTH):
+        other = tokens.copy()
+        other[:, column] = 4 + (tokens[:, column] - 3) % (MASK_ID - 4)
+        differs = (np.asarray(scores_of(name)(other, weights())) != before).any(axis=-1)
+        here = segments[:, column, None]
+        earlier = (segments == here) & (np.arange(LENGTH) >= column)
+        partner = segments == ((here - 1) ^ 1) + 1
+        real = (segments > 0) & (here > 0)
+        np.testing.assert_array_equal(differs[real], (earlier | partner)[real])
+        # And what is changed in the padding reaches no token.
+        assert not differs[(segments > 0) & (here == 0)].any()
+
+
+def task_gradient(task, params=None):
+    objective, totals = CONFIG.build(VOCAB), CONFIG.build(VOCAB).totals(BATCH)
+
+    def loss(params):
+        metrics = objective.loss(params, {}, BATCH, totals, RNG)[1][1]
+        return metrics[f"bitext/{task}_loss"][0]
+
+    return jax.jit(jax.grad(loss))(weights() if params is None else params)
+
+
+def largest(tree):
+    return max(float(np.abs(x).max()) for x in jax.tree.leaves(tree))
+
+
+def test_no_gradient_of_cs_mlm_reaches_the_encoder_pass():
+    """Its gradient is that of a decoder to which the states are given as mere numbers."""
+    objective, masked = CONFIG.build(VOCAB), draw("bitext")
+    seeds = jnp.zeros(4, jnp.uint32)
+    states = objective._encode(weights(), masked.rows, seeds)
+
+    def loss(params, states):
+        decoded = objective._decode_pairs(params, masked.rows, states, seeds)
+        (prediction,) = objective._predict_at(params, masked, [decoded])
+        return (prediction.loss * masked.is_masked).sum()
+
+    wanted, through = jax.jit(jax.grad(loss, argnums=(0, 1)))(weights(), states)
+    found = task_gradient("cs_mlm")
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, wanted)
+    # There is a gradient that could have flowed, and it would have shown.
+    assert largest(through) > 1e-2
+    flowing = jax.jit(
+        jax.grad(lambda params: loss(params, objective._encode(params, masked.rows, seeds)))
+    )(weights())
+    assert largest(jax.tree.map(jnp.subtract, flowing, found)) > 1e-2
+
+
+def test_which_weights_each_task_trains():
+    for task in TASKS["bitext"]:
+        gradient = task_gradient(task)
+        for name in ("tokens", "positions", "encoder", "head"):
+            assert largest(gradient[name]) > 0
+        assert (largest(gradient["cross"]) > 0) == (task == "cs_mlm")
+
+
+# ---- Training ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_cross_attention_alone_is_trained_at_first(scan):
+    """With weight decay and momentum, through the loop's step; then everything is."""
+    config = dataclasses.replace(changed(scan_layers=scan), cross_attention_steps=2)
+    objective, optimizer = config.build(VOCAB), optax.adamw(0.01, weight_decay=0.1)
+    step = jax.jit(make_train_step(objective, optimizer, seed=0))
+    states = [unbox(init_state(objective, optimizer, 0))]
+    for _ in range(4):
+        states.append(step(states[-1], BATCH)[0])
+    for number, (before, after) in enumerate(itertools.pairwise(states)):
+        moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), before.params, after.params)
+        assert all(x > 0 for x in jax.tree.leaves(moved["cross"]["layers" if scan else "layer_0"]))
+        others = [max(jax.tree.leaves(tree)) for name, tree in moved.items() if name != "cross"]
+        assert (max(others) == 0.0) if number < 2 else (min(others) > 0.0), number
+
+
+def test_nothing_is_frozen_by_default():
+    assert CONFIG.build(VOCAB).frozen(jnp.zeros((), jnp.int32)) == {}
+    config = dataclasses.replace(changed(absolute_positions=False), cross_attention_steps=3)
+    frozen = config.build(VOCAB).frozen(jnp.asarray(2))
+    assert set(frozen) == {"tokens", "encoder", "head"} and all(frozen.values())
+    assert not any(config.build(VOCAB).frozen(jnp.asarray(3)).values())
+
+
+def test_a_step_lowers_the_loss_of_every_task():
+    objective, optimizer = CONFIG.build(VOCAB), optax.adam(3e-3)
+    step = jax.jit(make_train_step(objective, optimizer, seed=0))
+    state = unbox(init_state(objective, optimizer, 0))
+    before = run(params=state.params)[1]
+    for _ in range(60):
+        state, metrics = step(state, BATCH)
+    after = run(params=state.params)[1]
+    assert float(metrics["skipped"][0]) == 0
+    for name in BATCH:
+        for task in TASKS[name]:
+            losses = [m[f"{name}/{task}_loss"] for m in (before, after)]
+            assert losses[1][0] < 0.97 * losses[0][0], (name, task)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_micro_batches_add_up(dropout):
+    """Halves with unequal numbers of tokens, and a step that measures everything."""
+    config = changed(dropout=dropout, attention_dropout=dropout)
+    totals, rng = config.build(VOCAB).totals(BATCH), step_that_measures("monolingual")
+    whole, metrics, gradient = run(config, rng=rng, params=weights())
+    parts = [
+        run(
+            config,
+            jax.tree.map(lambda x, i=i: x[i::2], BATCH),
+            totals=totals,
+            rng=rng,
+            params=weights(),
+        )
+        for i in (0, 1)
+    ]
+    sizes = [part[1]["monolingual/cs_mlm_loss"][1] for part in parts]
+    assert sizes[0] != sizes[1] and metrics["monolingual/cs_mlm_accuracy_alone"][1] > 0
+    np.testing.assert_allclose(sum(part[0] for part in parts), whole, rtol=1e-5)
+    for key, pair in metrics.items():
+        added = np.sum([part[1][key] for part in parts], axis=0)
+        np.testing.assert_allclose(added, pair, rtol=1e-4)
+    added = jax.tree.map(jnp.add, parts[0][2], parts[1][2])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), added, gradient)
+
+
+def test_passes_drop_differently():
+    """With dropout, encoder and decoder of a pair draw masks of their own."""
+    config = changed(dropout=0.4)
+    _, metrics, _ = run(config, params=weights())
+    _, plain, _ = run()
+    for name in BATCH:
+        for task in TASKS[name]:
+            assert metrics[f"{name}/{task}_loss"] != plain[f"{name}/{task}_loss"]
+    objective, masked = config.build(VOCAB), draw("bitext")
+    seeds = [jnp.full((4,), n, jnp.uint32) for n in (1, 2)]
+    states = objective._encode(weights(), masked.rows, seeds[0])
+    one, two = (objective._decode_pairs(weights(), masked.rows, states, s) for s in seeds)
+    assert np.abs(np.asarray(one - two)).max() > 0.1
+
+
+# ---- What is handed on -------------------------------------------------------------------------
+
+
+def test_weights_are_xlms_and_cross_attention():
+    """So a converted XLM-R brings everything but what is new."""
+    objective = CONFIG.build(VOCAB)
+    xlm = XLMConfig(ENCODER).build(VOCAB)
+    shapes, others = (
+        jax.tree.map(jnp.shape, meta.unbox(jax.eval_shape(o.init, RNG))) for o in (objective, xlm)
+    )
+    assert objective.new_params == ("cross",)
+    assert {k: v for k, v in shapes.items() if k not in objective.new_params} == others
+    rows = BATCH["bitext"]
+    handed_on = objective.encoder_params(weights())
+    assert set(handed_on) == {"tokens", "positions", "encoder"}
+    states = objective.encode(handed_on, rows)
+    wanted = xlm.encode(handed_on, rows)
+    assert len(states) == len(wanted) == 3
+    jax.tree.map(np.testing.assert_array_equal, states, wanted)
+
+
+def test_decoding_with_all_layers_is_the_pass_of_cs_mlm():
+    objective, rows = CONFIG.build(VOCAB), BATCH["bitext"]
+    segments = rows["segment_ids"]
+    states = objective.encode(weights(), rows)[-1]
+    read = jnp.where(segments > 0, ((segments - 1) ^ 1) + 1, -1)
+    seeds = jnp.zeros(4, jnp.uint32)
+    wanted = objective._decode_pairs(weights(), rows, states, seeds)
+    for count in (None, 2):
+        decoded = objective.decode(weights(), rows, states, read, last_layers=count)
+        np.testing.assert_array_equal(decoded, wanted)
+    last = objective.decode(weights(), rows, states, read, last_layers=1)
+    assert np.abs(np.asarray(last - wanted)).max() > 0.1
+    assert objective.logits(weights(), last).shape == (4, LENGTH, VOCAB)
+    with pytest.raises(ValueError, match="last_layers = 3"):
+        objective.decode(weights(), rows, states, read, last_layers=3)
+
+
+def test_translating_from_another_row():
+    """A row of targets reads the states of a longer row of sources."""
+    objective = CONFIG.build(VOCAB)
+    rng = np.random.default_rng(5)
+    source = {**stream(3, [[(16, 0)], [(9, 0)]])}
+    target = jnp.asarray([[BOS, *rng.integers(4, MASK_ID, 4), EOS]] * 2, jnp.int32)
+    rows = {
+        "tokens": target,
+        "segment_ids": jnp.ones_like(target),
+        "positions": jnp.broadcast_to(jnp.arange(6), (2, 6)),
+    }
+
+    def loss(params):
+        states = objective.encode(params, source)[-1]
+        hidden = objective.decode(params, rows, states, source["segment_ids"], last_layers=1)
+        return (objective.logits(params, hidden) ** 2).mean()
+
+    gradient = jax.jit(jax.grad(loss))(weights())
+    # The encoder is trained through what the decoder reads; of cross-attention the last layer.
+    assert largest(gradient["encoder"]["layer_0"]) > 0
+    assert largest(gradient["cross"]["layer_1"]) > 0.0 == largest(gradient["cross"]["layer_0"])
+
+
+# ---- Switches, errors, figures -----------------------------------------------------------------
+
+
+SWITCHES = {
+    "gated bias, scan, remat, dropout": changed(
+        relative_bias="gated",
+        relative_buckets=8,
+        relative_max_distance=6,
+        scan_layers=True,
+        remat=True,
+        dropout=0.1,
+        attention_dropout=0.1,
+    ),
+    "pre-norm, no absolute positions": changed(
+        pre_norm=True,
+        absolute_positions=False,
+        relative_bias="plain",
+        relative_buckets=8,
+        relative_max_distance=6,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_every_switch_runs(name):
+    config = SWITCHES[name]
+    loss, _, gradient = run(config)
+    assert np.isfinite(loss)
+    assert all(0 < np.abs(x).max() < 1e4 for x in jax.tree.leaves(gradient["cross"]))
+
+
+def test_without_translation_pairs_the_stream_is_dropped():
+    config = dataclasses.replace(CONFIG, translation_pairs=False)
+    objective = config.build(VOCAB)
+    assert objective.streams == ("monolingual",) == tuple(objective.totals(BATCH))
+    alone = {"monolingual": BATCH["monolingual"]}
+    _, metrics, _ = run(config, alone, params=weights())
+    both = run()[1]
+    assert metrics == {k: v for k, v in both.items() if k.startswith("monolingual")}
+
+
+def test_a_stream_of_padding_alone_adds_nothing():
+    empty = {**BATCH, "bitext": stream(1, [[]] * 4)}
+    loss, metrics, gradient = run(batch=empty)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
+    assert metrics["bitext/cs_mlm_loss"] == metrics["bitext/tlm_loss"] == (0.0, 0.0)
+    # And rows without any partner leave CS-MLM nothing to do.
+    lonely = {**BATCH, "monolingual": stream(1, [[(9, 0)]] * 4)}
+    loss, metrics, gradient = run(batch=lonely)
+    assert np.isfinite(loss) and metrics["monolingual/cs_mlm_loss"] == (0.0, 0.0)
+    assert metrics["monolingual/mlm_loss"][1] > 0
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
+
+
+def test_bfloat16_compute_stays_near_float32():
+    objective = CONFIG.build(VOCAB, jnp.bfloat16)
+    totals = objective.totals(BATCH)
+    loss, (_, metrics) = jax.jit(lambda p: objective.loss(p, {}, BATCH, totals, RNG))(weights())
+    assert loss.dtype == jnp.float32
+    assert all(x.dtype == jnp.float32 for pair in metrics.values() for x in pair)
+    np.testing.assert_allclose(loss, run()[0], rtol=0.02)
+
+
+def test_dropout_for_fine_tuning():
+    encoder = CONFIG.with_dropout(0.3).encoder
+    assert (encoder.dropout, encoder.attention_dropout) == (0.3, 0.3)
+    assert CONFIG.with_dropout(0.3).build(VOCAB).encoder_config == encoder
+
+
+def test_masking_rates_are_table_7s():
+    config = VecoConfig()
+    assert (config.masking.rate, config.bitext_masking.rate) == (0.15, 0.25)
+    assert config.masking.split == config.bitext_masking.split == SPLIT
+
+
+def test_errors_name_the_field():
+    with pytest.raises(ValueError, match=r"VECO\.cross_attention_steps = -1"):
+        dataclasses.replace(CONFIG, cross_attention_steps=-1)
+    with pytest.raises(ValueError, match=r"'bitext' has rows of 17 tokens.*max_length = 16"):
+        CONFIG.build(VOCAB).check({"monolingual": 16, "bitext": 17})
+    CONFIG.build(VOCAB).check({"monolingual": 16, "bitext": 16})
+
+
+def test_alarms():
+    objective = CONFIG.build(VOCAB)
+    guess = math.log(VOCAB)
+    fine = {f"{n}/{t}_loss": 0.9 * guess for n in BATCH for t in TASKS[n]}
+    assert objective.alarms(fine) == []
+    (text,) = objective.alarms({**fine, "bitext/mlm_loss": guess + 0.01})
+    assert text.startswith("The masked language model has learned nothing on bitext:")
+    (text,) = objective.alarms({**fine, "monolingual/cs_mlm_loss": guess + 0.01})
+    assert text.startswith("Cross-sequence masked language modelling has learned nothing on mono")
+    assert objective.alarms({}) == []
+    assert objective.alarms(dict.fromkeys(fine, math.nan)) == []
+
+
+def test_flops_count_every_part():
+    shapes = {"monolingual": (4, 16), "bitext": (2, 10)}
+    parts = CONFIG.build(VOCAB).flops(shapes)
+    d, f, layers = 8, 12, 2
+
+    def encoder(n):
+        return layers * (8 * d**2 + 4 * d * f + 4 * n * d)
+
+    def decoder(n):
+        return encoder(n) + layers * (8 * d**2 + 4 * n * d)
+
+    assert set(parts) == {"encoder", "decoder", "TLM encoder", "MLM heads"}
+    assert parts["encoder"] == 3 * (64 * encoder(16) + 20 * encoder(10))
+    assert parts["decoder"] == 3 * (64 * decoder(16) + 20 * decoder(10))
+    assert parts["TLM encoder"] == 3 * 20 * encoder(10)
+    slots = 2 * 4 * masking.max_masked(16, 0.3) + 3 * 2 * masking.max_masked(10, 0.4)
+    assert parts["MLM heads"] == pytest.approx(3 * slots * (2 * d * d + 2 * d * VOCAB))
+
+
+def test_flops_are_the_programs():
+    """Those of the forward pass without heads, to the operation, by the products it consists of."""
+    objective, rows = CONFIG.build(VOCAB), BATCH["bitext"]
+    seeds = jnp.zeros(4, jnp.uint32)
+
+    def passes(params):
+        states = objective._encode(params, rows, seeds)
+        return objective._decode_pairs(params, rows, states, seeds)
+
+    parts = objective.flops({"bitext": (4, LENGTH)})
+    counted = matmul_flops(jax.make_jaxpr(passes)(weights()))
+    assert counted == (parts["encoder"] + parts["decoder"]) / 3
