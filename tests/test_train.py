@@ -32,6 +32,7 @@ def load(model_dir, data_dir, *bindings, objective="xlme"):
     return configs.load(files, [*folders, *bindings], "Train")
 
 
+@pytest.mark.parametrize("objective", ["xlme", "xlm", "infoxlm", "veco"])
 @pytest.mark.parametrize(
     ("binding", "expected"),
     [
@@ -41,7 +42,7 @@ def load(model_dir, data_dir, *bindings, objective="xlme"):
         ("bitext/Stream.length = 64", r"'bitext' has rows of 64 .*Encoder.max_length = 32"),
         ("Mesh.tensor = 3", r"does not fit 1 devices"),
         ("Mesh.fsdp = -1", r"at most one may be -1"),
-        ("Train.streams = (@monolingual/Stream(),)", r"Train.streams lacks \['bitext'\]"),
+        ("Train.streams = (@monolingual/Stream(),)", r"Train.streams lacks \['bitext'.*\]"),
         ("bitext/Stream.tasks = ('en-xx',)", r"'en-xx' matches none of the 3 bitext tasks"),
         (
             "Train.evaluators = (@RetrievalProbe(),)\nRetrievalProbe.length = 32\n"
@@ -53,12 +54,33 @@ def load(model_dir, data_dir, *bindings, objective="xlme"):
     ],
 )
 def test_what_cannot_run_is_refused_before_compilation(
-    tmp_path, tiny_data, no_compilation, binding, expected
+    tmp_path, tiny_data, no_compilation, objective, binding, expected
 ):
-    config = load(tmp_path / "run", tiny_data, *binding.split("\n"))
+    config = load(tmp_path / "run", tiny_data, *binding.split("\n"), objective=objective)
     with pytest.raises(ValueError, match=expected):
         train.train(config)
     assert not list((tmp_path / "run").glob("checkpoints/*"))
+
+
+@pytest.mark.parametrize(
+    ("objective", "binding", "expected"),
+    [
+        ("xlme", "bitext/Stream.layout = 'sides'", r"'bitext' has layout = 'sides', .* 'joint'"),
+        ("veco", "bitext/Stream.layout = 'joint'", r"set bitext/Stream.layout = 'sides'"),
+        ("infoxlm", "contrast/Stream.pairs_per_row = None", r"set contrast/Stream.pairs_per_row"),
+        ("infoxlm", "XLCo.layer = 2", r"XLCo.layer = 2 is above .* Encoder.num_layers = 1"),
+        ("infoxlm", "contrast/Stream.mixup = 'both'", r"mixup='both' must be one of"),
+        ("infoxlm", "contrast/Stream.pivot = 'xx'", r"pivot='xx' is a language of no bitext task"),
+        ("veco", "VECO.cross_attention_steps = -1", r"VECO.cross_attention_steps = -1"),
+        ("xlme", "bitext/Stream.sampling = 'lp'", r"sampling='lp' must be one of"),
+        ("xlme", "bitext/Stream.flip = 1.5", r"flip=1.5 must be a probability"),
+    ],
+)
+def test_what_a_system_cannot_read_is_refused_before_compilation(
+    tmp_path, tiny_data, no_compilation, objective, binding, expected
+):
+    with pytest.raises(ValueError, match=expected):
+        train.train(load(tmp_path / "run", tiny_data, binding, objective=objective))
 
 
 def test_missing_data_names_the_command_that_makes_it(tmp_path, no_compilation):

@@ -79,6 +79,11 @@ class TrainConfig:
                     f"Stream {stream.name!r} has layout = {stream.layout!r}, and the objective "
                     f"reads {wanted!r}; set {stream.name}/Stream.layout = {wanted!r}."
                 )
+            if stream.name in objective.marked and stream.pairs_per_row is None:
+                raise ValueError(
+                    f"Stream {stream.name!r} does not say where its sentences begin; set "
+                    f"{stream.name}/Stream.pairs_per_row, the most pairs in a row."
+                )
         return found
 
     def dtype_on(self, platform: str) -> Any:

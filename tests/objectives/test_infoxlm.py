@@ -253,6 +253,3 @@ def test_what_it_cannot_read_is_said():
     objective, params, aux = built(changed(queue_size=5))
     with pytest.raises(ValueError, match=r"queue_size = 5 must not be below the 8 keys"):
         objective.next_aux(params, aux, loss(objective, params, aux)[1][0])
-    unmarked = {k: v for k, v in BATCH["contrast"].items() if k != "starts"}
-    with pytest.raises(ValueError, match=r"set contrast/Stream.pairs_per_row"):
-        objective.totals({**BATCH, "contrast": unmarked})

@@ -18,7 +18,8 @@ Aux = Any
 # Arrays whose first axis is the rows of the batch: what rows leave for the next steps.
 Left = Mapping[str, jax.Array]
 # {stream: {"tokens", "segment_ids", "positions", "rows"}}: int32[B, L] thrice and int32[B], the
-# index of each row in the global batch, from which all of its randomness derives.
+# index of each row in the global batch, from which all of its randomness derives. Marked streams
+# have "starts" too, int32[B, S], labelled ones "labels".
 Batch = Mapping[str, Mapping[str, jax.Array]]
 # Sums over the whole global batch that losses are divided by, per stream.
 Totals = Mapping[str, Mapping[str, jax.Array]]
@@ -36,6 +37,10 @@ class Objective(Protocol):
     @property
     def layouts(self) -> Mapping[str, str]:
         """How streams must lay pairs out in a row (`Stream.layout`); "joint" is not said."""
+
+    @property
+    def marked(self) -> tuple[str, ...]:
+        """Streams that must say where segments begin, in "starts" (`Stream.pairs_per_row`)."""
 
     @property
     def new_params(self) -> tuple[str, ...]:
@@ -122,6 +127,7 @@ class PlainObjective:
     """What most objectives are: they carry nothing from step to step, and nothing stands still."""
 
     layouts: Mapping[str, str] = types.MappingProxyType({})
+    marked: tuple[str, ...] = ()
     new_params: tuple[str, ...] = ()
 
     def init_aux(self, params: Params) -> Aux:

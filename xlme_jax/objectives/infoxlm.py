@@ -110,7 +110,7 @@ class InfoXLM(XLM):
         if config.contrast is None:
             return
         self.streams = (*self.masked_streams, STREAM)
-        self.layouts = {STREAM: "sides"}
+        self.layouts, self.marked = {STREAM: "sides"}, (STREAM,)
         self.new_params = (PROJECTION,)
         self._lower = dataclasses.replace(config.encoder, num_layers=max(config.contrast.layer, 1))
         self._reader = MaskedLM(self._lower, vocab_size, config.encoder.hidden_size, dtype)
@@ -222,11 +222,6 @@ class InfoXLM(XLM):
         """Columns of the `<s>` of queries and of their keys, int32[B, P], and which are pairs."""
         settings = self.config.contrast
         assert settings is not None
-        if "starts" not in rows:
-            raise ValueError(
-                f"Stream {STREAM!r} does not say where its sentences begin; set "
-                f"{STREAM}/Stream.pairs_per_row, the number of pairs in a row."
-            )
         first, second = rows["starts"][:, ::2], rows["starts"][:, 1::2]
         if settings.both_directions:
             both = jnp.concatenate([first, second], 1), jnp.concatenate([second, first], 1)
