@@ -414,6 +414,8 @@ def make_iterator(
 
     Returns:
       An iterator of `{stream: {"tokens", "segment_ids", "positions"}}`, int32[rows, length].
+      With `pairs_per_row` a stream has "starts" too, int32[rows, 2 * pairs_per_row], the columns at
+      which segments begin, -1 where there are none.
       A labelled stream has "labels" too, int32[rows, 1], [rows, 2] or, filled with
       `labelled.IGNORED`, [rows, length] (see `labelled.Features`).
 
