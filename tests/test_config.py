@@ -87,7 +87,7 @@ def test_an_unknown_name_says_what_was_meant(binding, expected):
         ("Masking.split = (1, 0)", "Masking.split = (1, 0): expected tuple[float, float, float]."),
         ("Train.streams = 3", "Train.streams = 3: expected tuple[Stream, ...]."),
         ("Train.vocab_size = '9'", "Train.vocab_size = '9': expected int or None."),
-        ("Train.objective = 3", "Train.objective = 3 is no objective; bind @XLME(), @XLM() or"),
+        ("Train.objective = 3", "Train.objective = 3 is no objective; bind @XLME(), @XLM(), @"),
         ("Train.evaluators = (@Mesh(),)", "is no evaluation; bind (@RetrievalProbe(),)"),
     ],
 )
@@ -190,6 +190,76 @@ def test_an_ablation_is_added_after_the_file_of_a_run(name, get, value):
     run = "gin_configs/runs/xlme_base.gin"
     assert get(load(files=(run,)).objective) != value
     assert get(load(files=(run, f"gin_configs/ablations/{name}.gin")).objective) == value
+
+
+def test_english_centric_pairs_are_one_file_away():
+    run = "gin_configs/runs/xylent_base.gin"
+    bitext = load(files=(run,)).streams[1]
+    assert (bitext.sampling, bitext.flip, bitext.pivot) == ("sinkhorn", 0.5, None)
+    bitext = load(files=(run, "gin_configs/ablations/english_centric.gin")).streams[1]
+    assert (bitext.sampling, bitext.flip, bitext.pivot) == ("temperature", 0.5, "en")
+
+
+@pytest.mark.parametrize(
+    ("binding", "get", "value"),
+    [
+        ("InfoXLM.contrast = None", lambda c: c.objective.contrast, None),  # -XLCo
+        ("InfoXLM.translation_pairs = False", lambda c: c.objective.translation_pairs, False),
+        ("contrast/Stream.mixup = 'none'", lambda c: c.streams[2].mixup, "none"),
+        ("XLCo.momentum = 0.0", lambda c: c.objective.contrast.momentum, 0.0),
+        ("XLCo.layer = 12", lambda c: c.objective.contrast.layer, 12),  # -Universal
+    ],
+)
+def test_the_ablations_of_infoxlm_are_one_override_each(binding, get, value):
+    """Table 7."""
+    run = "gin_configs/runs/infoxlm_base.gin"
+    assert get(load(files=(run,))) != value
+    assert get(load(binding, files=(run,))) == value
+
+
+PRESETS = [
+    # Layers, D, F, H, steps, learning rate, warm-up, clipping, betas: Tables 8, 9 of XY-LENT,
+    # 10 of InfoXLM, 7 of VECO.
+    ("xylent_base", 12, 768, 3072, 12, 125_000, 8e-4, 10_000, 2.0, (0.9, 0.98)),
+    ("xylent_large", 24, 1024, 4096, 16, 500_000, 2e-4, 10_000, 1.0, (0.9, 0.98)),
+    ("xylent_xl", 48, 1536, 6144, 24, 150_000, 1e-4, 10_000, 1.0, (0.9, 0.98)),
+    ("infoxlm_base", 12, 768, 3072, 12, 150_000, 2e-4, 10_000, 1.0, (0.9, 0.98)),
+    ("infoxlm_large", 24, 1024, 4096, 16, 200_000, 1e-4, 10_000, 1.0, (0.9, 0.98)),
+    ("veco_large", 24, 1024, 4096, 16, 240_000, 2e-4, 12_000, None, (0.9, 0.98)),
+    ("veco_small", 6, 768, 3072, 12, 240_000, 3e-4, 12_000, None, (0.9, 0.999)),
+]
+
+
+@pytest.mark.parametrize(
+    ("run", "layers", "width", "ffn", "heads", "steps", "rate", "warmup", "clip", "betas"), PRESETS
+)
+def test_presets_have_the_papers_hyper_parameters(
+    run, layers, width, ffn, heads, steps, rate, warmup, clip, betas
+):
+    config = load(files=(f"gin_configs/runs/{run}.gin",))
+    encoder = config.objective.build(config.vocab_size).encoder_config
+    shape = encoder.num_layers, encoder.hidden_size, encoder.ffn_size, encoder.num_heads
+    assert shape == (layers, width, ffn, heads)
+    optimizer = config.optimizer
+    assert config.loop.train_steps == steps
+    assert (optimizer.learning_rate, optimizer.warmup_steps) == (rate, warmup)
+    assert clip in (None, optimizer.clip_norm)
+    assert (optimizer.b1, optimizer.b2) == betas
+    assert (optimizer.eps, optimizer.weight_decay) == (1e-6, 0.01)
+
+
+def test_presets_have_the_papers_tasks():
+    base, large = (load(files=(f"gin_configs/runs/infoxlm_{s}.gin",)) for s in ("base", "large"))
+    for config, layer in ((base, 8), (large, 12)):
+        xlco = config.objective.contrast
+        assert (xlco.layer, xlco.momentum, xlco.queue_size) == (layer, 0.999, 131_072)
+        assert {stream.rows for stream in config.streams} == {2048}
+    for size in ("small", "large"):
+        config = load(files=(f"gin_configs/runs/veco_{size}.gin",))
+        masking = config.objective.masking, config.objective.bitext_masking
+        assert [m.rate for m in masking] == [0.15, 0.25]
+        shapes = [(stream.rows, stream.length) for stream in config.streams]
+        assert shapes == [(1024, 512), (4096, 128)]
 
 
 def test_the_operative_configuration_builds_the_same(tmp_path):
