@@ -113,3 +113,21 @@ def test_vocabulary_padding_is_not_counted():
     assert rows > 250_002
     table = {"table": shapes["generator"]["tokens"]}
     assert count_parameters(table, 250_002) == 250_002 * 768
+
+
+def test_veco_large_is_the_papers_662m():
+    """Ours, heads included, and the pooler that XLM-R's checkpoints have and nothing here reads.
+
+    VECO small has 249.9M here; the paper's 247M does not follow from its Table 7.
+    """
+    _, shapes = boxed("veco_large", 250_002)
+    assert round((count_parameters(shapes, 250_002) + 1024 * 1024 + 1024) / 1e6) == 662
+    cross = count_parameters(shapes["cross"], 250_002)
+    assert cross == 24 * (4 * (1024 * 1024 + 1024) + 2 * 1024)
+    assert cross < 0.2 * count_parameters(shapes, 250_002)  # Sec. 2.3: less than 20%
+
+
+def test_infoxlm_is_xlm_r_and_a_projection():
+    _, shapes = boxed("infoxlm_base", 250_002)
+    assert encoder_parameters("infoxlm_base", 250_002) == encoder_parameters("xlm_base", 250_002)
+    assert count_parameters(shapes["projection"], 250_002) == 768 * 768
