@@ -287,7 +287,7 @@ class InfoXLM(XLM):
         return parts
 
     def alarms(self, values: Mapping[str, float]) -> list[str]:
-        """Of XLM, and of a contrast that has learned nothing or collapsed."""
+        """Of XLM, and of a contrast that has learned nothing."""
         alarms = super().alarms(values)
         settings = self.config.contrast
         if settings is None:
@@ -299,12 +299,5 @@ class InfoXLM(XLM):
                 f"The contrast has learned nothing: xlco_loss is {loss:.3f}, and a blind guess "
                 f"among {settings.queue_size:,} keys costs {guess:.3f}. Lower "
                 "Optimizer.learning_rate or lengthen Optimizer.warmup_steps."
-            )
-        spread = values.get(f"{STREAM}/queue_spread", math.nan)
-        if spread < 0.01:
-            alarms.append(
-                f"The sentence vectors have collapsed: queue_spread is {spread:.4f}, where 1 is "
-                "evenly spread and 0 is one direction for all. Lower Optimizer.learning_rate, or "
-                "raise XLCo.momentum."
             )
         return alarms
