@@ -16,6 +16,7 @@ import tiny
 
 from xlme_jax import config as configs
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary
+from xlme_jax.evaluation import encoding
 from xlme_jax.huggingface import writing
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
@@ -71,7 +72,8 @@ def write_checkpoint(model_dir, objective="xlme", seed=0, **bindings):
 
 def build(config):
     """The objective of a configuration."""
-    return config.objective.build(vocabulary().size, jnp.float32)
+    words = Vocabulary.load(Path(config.data_dir) / "vocabulary.model")
+    return config.objective.build(words.size, jnp.float32)
 
 
 def read_checkpoint(model_dir):
@@ -122,12 +124,9 @@ def write_xlmr(folder, with_head=True, seed=0, **shape):
 def rows(count=4, length=20):
     """Padded rows of random tokens, one text each, as our batches have them."""
     rng = np.random.default_rng(0)
-    tokens = rng.integers(4, vocabulary().size, (count, length)).astype(np.int32)
-    segments = (np.arange(length) < rng.integers(5, length, (count, 1))).astype(np.int32)
-    segments[0] = 1
-    tokens[segments == 0] = Vocabulary.pad_id
-    positions = np.arange(length, dtype=np.int32) * segments
-    return {"tokens": tokens, "segment_ids": segments, "positions": positions}
+    lengths = [length, *rng.integers(5, length, count - 1)]
+    texts = [rng.integers(4, vocabulary().size, size).tolist() for size in lengths]
+    return encoding.fill_rows(texts, count, length)
 
 
 def torch_inputs(batch):
