@@ -20,6 +20,7 @@ from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.checkpoints import Checkpoints
 
+TOLERANCE = 1e-6
 STEPS, QUEUE, MOMENTUM, TEMPERATURE = 50, 37, 0.9, 0.25
 BINDINGS = {
     "TRAIN_STEPS": STEPS,
@@ -75,9 +76,9 @@ class Reference:
         self.key, self.queue = weights, collections.deque(maxlen=QUEUE)
 
     def step(self, weights, pairs):
-        """Loss and accuracy of pairs; their keys push the oldest ones out."""
+        """Loss, accuracy and largest score of pairs; their keys push the oldest ones out."""
         keys = [represent(self.key, second) for _, second in pairs]
-        losses, right = [], []
+        losses, right, largest = [], [], 0.0
         if len(self.queue) == QUEUE:
             for (first, _), key in zip(pairs, keys):
                 query = represent(weights, first)
@@ -86,8 +87,9 @@ class Reference:
                     np.log(np.exp(scores - scores.max()).sum()) + scores.max() - scores[0]
                 )
                 right.append(scores.argmax() == 0)
+                largest = max(largest, np.abs(scores).max())
         self.queue.extend(keys)
-        return np.mean(losses or [math.nan]), np.mean(right or [math.nan])
+        return np.mean(losses or [math.nan]), np.mean(right or [math.nan]), largest
 
     def follow(self, weights):
         """Moves the momentum encoder."""
@@ -125,7 +127,10 @@ def oldest_first(aux):
 
 
 def check(model_dir, data_dir, bindings):
-    """Follows a run through its checkpoints; returns the largest error of a loss, of it or of 1."""
+    """Follows a run through its checkpoints; returns the largest error of a loss.
+
+    In units of the step's largest score, which float32 knows to 6e-8 of itself at best.
+    """
     config = load(model_dir, data_dir, objective="infoxlm", **bindings)
     objective = config.objective.build(tiny.VOCABULARY)
     optimizer = config.optimizer.build(STEPS)
@@ -144,8 +149,8 @@ def check(model_dir, data_dir, bindings):
     checkpoints = Checkpoints(model_dir, keep=STEPS)
     for step in range(1, STEPS + 1):
         pairs = list(pairs_of(next(batches)["contrast"]))
-        loss, accuracy = reference.step(lower(state.params), pairs)
-        worst = max(worst, abs(logged[step]["contrast/xlco_loss"] - loss) / max(loss, 1))
+        loss, accuracy, scale = reference.step(lower(state.params), pairs)
+        worst = max(worst, abs(logged[step]["contrast/xlco_loss"] - loss) / scale)
         assert logged[step]["contrast/xlco_accuracy"] == pytest.approx(accuracy)
         state, record = checkpoints.restore(step, abstract)
         reference.follow(lower(state.params))
@@ -166,15 +171,15 @@ def check(model_dir, data_dir, bindings):
 def test_one_device(tmp_path, tiny_data):
     tiny.train(*tiny.flags(tmp_path, tiny_data, "infoxlm", **BINDINGS))
     worst = check(tmp_path, tiny_data, BINDINGS)
-    print(f"largest error of a loss: {worst:.1e}")
-    assert worst < 1e-5
+    print(f"largest error of a loss: {worst:.1e} of the largest score")
+    assert worst < TOLERANCE
 
 
 @pytest.mark.slow
 def test_eight_devices(tmp_path, tiny_data):
     meshed = {"Mesh__data": 2, "Mesh__fsdp": 2, "Mesh__tensor": 2}
     tiny.train(*tiny.flags(tmp_path, tiny_data, "infoxlm", **BINDINGS, **meshed), devices=8)
-    assert check(tmp_path, tiny_data, BINDINGS) < 1e-5
+    assert check(tmp_path, tiny_data, BINDINGS) < TOLERANCE
 
 
 @pytest.mark.slow
@@ -191,4 +196,4 @@ def test_killed_and_resumed(tmp_path, tiny_data):
     output = tiny.train(*flags)
     assert "Resuming from the checkpoint of step" in output
     assert "batches were read before the first step" not in output  # The queue came along.
-    assert check(tmp_path, tiny_data, BINDINGS) < 1e-5
+    assert check(tmp_path, tiny_data, BINDINGS) < TOLERANCE
