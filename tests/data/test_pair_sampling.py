@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.data.test_pipeline import LENGTH, complete, fill, iterate, pair, take
@@ -101,6 +101,7 @@ def test_shares_are_met_and_every_pair_keeps_one_or_a_language_is_named(counts, 
 
 @settings(max_examples=100, deadline=None)
 @given(matrices(), st.sampled_from([0.0, 0.3, 0.7, 1.0, 1.4]))
+@example(symmetric(4, [1, 1, 0, 2, 0, 2_499_997_960]), 1.0)
 def test_the_linear_programme_is_a_corner_and_no_corner_is_better(counts, alpha):
     shares = pair_sampling.marginals(counts, alpha)
     try:

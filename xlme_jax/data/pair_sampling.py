@@ -207,7 +207,12 @@ def _corner(
         method="highs-ds",  # the dual simplex method ends in a corner
         options={"primal_feasibility_tolerance": 1e-10},
     )
-    return None if solved.x is None else np.maximum(solved.x, 0) * least
+    if solved.x is None:
+        return None
+    # A corner has no more entries; where shares differ by many orders, the solver leaves traces.
+    traces = np.argsort(-solved.x, kind="stable")[2 * len(shares) - 1 :]
+    solved.x[traces] = 0
+    return np.maximum(solved.x, 0) * least
 
 
 def task_weights(tasks: Sequence[TaskInfo], stream: Stream) -> np.ndarray:
