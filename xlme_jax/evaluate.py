@@ -29,6 +29,7 @@ from xlme_jax.evaluation import results
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
 from xlme_jax.evaluation.cost import pretraining_flops
+from xlme_jax.evaluation.encoding import POOLINGS
 from xlme_jax.evaluation.finetuned import TaskEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Subject, subject_of
 from xlme_jax.evaluation.tatoeba import Tatoeba
@@ -59,6 +60,9 @@ _LAYER = flags.DEFINE_integer("layer", None, "Layer that is shown; all are writt
 _LENGTH = flags.DEFINE_integer("length", None, "Tokens of a row at most.", 8)
 _LIMIT = flags.DEFINE_integer(
     "limit", None, "Examples of a language at most (fine-tuned tasks).", 1
+)
+_POOLING = flags.DEFINE_enum(
+    "pooling", "mean", list(POOLINGS), "What of a sentence's states is compared (tatoeba, bucc)."
 )
 _UNTRAINED = flags.DEFINE_bool("untrained", True, "Evaluate the encoder before training too.")
 
@@ -160,10 +164,10 @@ def _settings(task: str, config: TrainConfig) -> Any:
     if task in FROZEN:
         folder = str(labelled_rows.folder_of(_DATA.value, task))
         if task == "tatoeba":
-            return Tatoeba(folder, languages, layer)
+            return Tatoeba(folder, languages, layer, pooling=_POOLING.value)
         if task == "wordalign":
             return WordAlignment(folder, languages, layer)
-        return Bucc(folder, layer=layer)
+        return Bucc(folder, layer=layer, pooling=_POOLING.value)
     own = [known for known in config.evaluators if isinstance(known, TaskEvaluation)]
     settings = own[0] if own else TaskEvaluation()
     return dataclasses.replace(
