@@ -304,6 +304,15 @@ def test_positions_belong_to_a_sampling(data):
     assert len(set(orders)) == len(orders)
 
 
+def test_a_solver_that_finds_another_optimum_is_another_order(data, monkeypatch, caplog):
+    state = iterate(data, [SINKHORN]).get_state()
+    weights = pair_sampling.task_weights(data.tasks, SINKHORN)
+    for others, said in ((weights * (1 + 1e-14), False), (weights[::-1], True)):
+        monkeypatch.setattr(pair_sampling, "task_weights", lambda *_, w=others: w / w.sum())
+        iterate(data, [SINKHORN]).set_state(state)
+        assert ("changed since" in caplog.text) == said
+
+
 def test_sampled_streams_resume(data):
     iterator = iterate(data, [SINKHORN])
     take(iterator, 5)
