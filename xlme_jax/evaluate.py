@@ -163,11 +163,12 @@ def _settings(task: str, config: TrainConfig) -> Any:
     languages, layer = tuple(_LANGUAGES.value), _LAYER.value
     if task in FROZEN:
         folder = str(labelled_rows.folder_of(_DATA.value, task))
+        pooling: Any = _POOLING.value
         if task == "tatoeba":
-            return Tatoeba(folder, languages, layer, pooling=_POOLING.value)
+            return Tatoeba(folder, languages, layer, pooling=pooling)
         if task == "wordalign":
             return WordAlignment(folder, languages, layer)
-        return Bucc(folder, layer=layer, pooling=_POOLING.value)
+        return Bucc(folder, layer=layer, pooling=pooling)
     own = [known for known in config.evaluators if isinstance(known, TaskEvaluation)]
     settings = own[0] if own else TaskEvaluation()
     return dataclasses.replace(

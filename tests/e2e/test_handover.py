@@ -17,6 +17,8 @@ from xlme_jax.huggingface import writing
 torch = pytest.importorskip("torch", reason="reads what is exported")
 transformers = pytest.importorskip("transformers", reason="writes and reads the folders")
 
+pytestmark = pytest.mark.usefixtures("compilation_cache")
+
 HEAVY = ("torch", "transformers", "tokenizers", "tensorflow", "seqio", "tasks")
 RUN = """
 import json, sys
@@ -78,7 +80,10 @@ def test_training_needs_none_of_it():
     assert imported(output) == []
 
 
-@pytest.mark.parametrize("objective", ["xlm", "infoxlm", "veco"])
+@pytest.mark.parametrize(
+    "objective",
+    ["xlm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("infoxlm", "veco"))],
+)
 def test_pretraining_goes_on_from_it_and_is_handed_over(
     tmp_path, taken_over, vocabulary, objective
 ):
@@ -142,7 +147,7 @@ def test_evaluation_finds_everything_in_it(tmp_path, taken_over):
         texts = [f"{name} {number}" for number in range(30)]
         (data / f"tatoeba.rus-eng.{name}").write_text("\n".join(texts) + "\n")
     flags = [f"--checkpoint={taken_over}", "--tasks=tatoeba", f"--data={tmp_path / 'eval'}"]
-    run("evaluate", *flags, f"--output={tmp_path / 'results'}")
+    tiny.run(["-m", "xlme_jax.evaluate", *flags, f"--output={tmp_path / 'results'}"])
     found = read(tmp_path / "results")
     assert found.header.step == 0 and found.header.flops is None
     assert 0 < found.headline["tatoeba/accuracy"] <= 1

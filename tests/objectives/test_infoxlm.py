@@ -1,4 +1,4 @@
-"""InfoXLM by itself; step by step against NumPy in tests/e2e/test_contrast.py."""
+"""InfoXLM by itself; step by step against NumPy in tests/e2e/test_momentum_contrast.py."""
 
 import dataclasses
 
