@@ -117,10 +117,8 @@ def draw(
     there = counts[places] > 0
     for axis, (name, density) in zip(axes, panels):
         never = int(np.triu(there & (density == 0)).sum())
-        axis.set_title(
-            f"{name}: {never:,} of {np.triu(there).sum():,} pairs never drawn",
-            fontsize=11, fontweight="bold", loc="left",
-        )  # fmt: skip
+        title = f"{name}:\n{never:,} of {np.triu(there).sum():,} pairs never drawn"
+        axis.set_title(title, fontsize=11, fontweight="bold", loc="left")
         axis.set_facecolor("white")
         axis.imshow(np.where(there, 0.0, np.nan), cmap="Greys_r", vmin=-5, vmax=1)
         image = axis.imshow(np.ma.masked_equal(density, 0), cmap="viridis_r", norm=norm)
