@@ -17,14 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import optax
 from absl import app, flags
 
 from xlme_jax import config as configs
+from xlme_jax import trained
 from xlme_jax.data import labelled_rows
-from xlme_jax.data.prepared_format import VOCABULARY_FILE
-from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import results
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
@@ -36,7 +33,6 @@ from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.train_config import TrainConfig
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.checkpoints import latest_checkpoint, read_config, warm_start
 
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "MODEL_DIR of a run, or one of its checkpoints/STEP.", required=True
@@ -69,68 +65,21 @@ _UNTRAINED = flags.DEFINE_bool("untrained", True, "Evaluate the encoder before t
 FROZEN = ("tatoeba", "wordalign", "bucc")
 
 
-@dataclasses.dataclass(frozen=True)
-class Loaded:
-    """A checkpoint, ready to be evaluated.
-
-    Attributes:
-      folder: of the checkpoint.
-      config: of the run.
-      subject: what it trained.
-      params: its weights.
-      untrained: makes the weights that the run began with.
-    """
-
-    folder: Path
-    config: TrainConfig
-    subject: Subject
-    params: Any
-    untrained: Callable[[], Any]
-
-
-def load(checkpoint: str, vocabulary: str | None, mesh: jax.sharding.Mesh) -> Loaded:
-    """Reads a checkpoint, knowing nothing but its folder.
-
-    Args:
-      checkpoint: MODEL_DIR of a run, or one of its checkpoints.
-      vocabulary: the SentencePiece model; None takes that of the run's data.
-      mesh: where the weights go.
-
-    Raises:
-      ValueError: there is no checkpoint or no vocabulary, or the two do not belong together.
-    """
-    folder = latest_checkpoint(Path(checkpoint))
-    config = configs.load_text(read_config(folder), "Train", str(folder))
-    file = Path(vocabulary or Path(config.data_dir) / VOCABULARY_FILE)
-    if not vocabulary and not file.is_file():
-        raise ValueError(
-            f"{file}, the vocabulary of the run in {checkpoint}, is not there: give it with "
-            "--vocabulary"
-        )
-    words = Vocabulary.load(file)
-    objective = config.objective.build(words.size, config.dtype_on(jax.default_backend()))
-    abstract = loop.abstract_state(objective, optax.identity(), mesh)
-    params = warm_start(folder, abstract.params, words.digest)
-
-    def untrained() -> Any:
-        return loop.fresh_state(objective, optax.identity(), abstract, config.loop.seed).params
-
-    subject = subject_of(objective, words, meshes.batch_shards(mesh))
-    return Loaded(folder, config, subject, params, untrained)
-
-
-def evaluate(loaded: Loaded, tasks: Sequence[str], make: Callable[[str], Any]) -> list[Outcome]:
+def evaluate(
+    loaded: trained.Trained, subject: Subject, tasks: Sequence[str], make: Callable[[str], Any]
+) -> list[Outcome]:
     """Runs evaluations, of frozen encoders also on the weights before training.
 
     Args:
       loaded: the checkpoint.
+      subject: what it trained.
       tasks: names.
       make: task -> its settings.
 
     Raises:
       ValueError: a task does not suit the checkpoint, or its files are missing or damaged.
     """
-    evaluations: dict[str, Evaluation] = {task: make(task).build(loaded.subject) for task in tasks}
+    evaluations: dict[str, Evaluation] = {task: make(task).build(subject) for task in tasks}
     outcomes = {task: run(loaded.params) for task, run in evaluations.items()}
     frozen = [task for task in tasks if task in FROZEN]
     if frozen and _UNTRAINED.value:
@@ -188,10 +137,11 @@ def main(argv: Sequence[str]) -> None:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with loop.sharding_rules(mesh):
-        loaded = load(_CHECKPOINT.value, _VOCABULARY.value, mesh)
-        own = [loaded.subject.task] if loaded.subject.task else ["tatoeba", "wordalign"]
+        loaded = trained.load(_CHECKPOINT.value, _VOCABULARY.value, mesh)
+        subject = subject_of(loaded.objective, loaded.vocabulary, meshes.batch_shards(mesh))
+        own = [subject.task] if subject.task else ["tatoeba", "wordalign"]
         outcomes = evaluate(
-            loaded, _TASKS.value or own, lambda task: _settings(task, loaded.config)
+            loaded, subject, _TASKS.value or own, lambda task: _settings(task, loaded.config)
         )
     step = int(loaded.folder.name) if loaded.folder.name.isdigit() else None
     run = loaded.folder.parent.parent

@@ -15,11 +15,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 import safetensors.numpy
 
-from xlme_jax import config as configs
-from xlme_jax.data.prepared_format import VOCABULARY_FILE
+from xlme_jax import trained
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.huggingface.model_card import model_card
 from xlme_jax.huggingface.tokenizer import tokenizer_files
@@ -29,7 +27,6 @@ from xlme_jax.objectives.finetune import HEAD as TASK_HEAD
 from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.checkpoints import latest_checkpoint, read_config, warm_start
 
 MODEL_FILES = ("configuration_xlme.py", "modeling_xlme.py")
 
@@ -61,26 +58,16 @@ def load(checkpoint: str, vocabulary: str | None) -> Exported:
     Raises:
       ValueError: there is no checkpoint or no vocabulary, or the two do not belong together.
     """
-    folder = latest_checkpoint(Path(checkpoint))
-    config = configs.load_text(read_config(folder), "Train", str(folder))
-    file = Path(vocabulary or Path(config.data_dir) / VOCABULARY_FILE)
-    if not vocabulary and not file.is_file():
-        raise ValueError(
-            f"{file}, the vocabulary of the run in {checkpoint}, is not there: give it with "
-            "--vocabulary"
-        )
-    words = Vocabulary.load(file)
-    objective = config.objective.build(words.size, jnp.float32)
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with loop.sharding_rules(mesh):
-        abstract = loop.abstract_state(objective, optax.identity(), mesh)
-        params = jax.device_get(warm_start(folder, abstract.params, words.digest))
-    tree = handed_on(objective, params)
+        loaded = trained.load(checkpoint, vocabulary, mesh, jnp.float32)
+    objective, words = loaded.objective, loaded.vocabulary
+    tree = handed_on(objective, jax.device_get(loaded.params))
     layout = _layout(objective.encoder_config, words.size, tree.get("head"))
     if layout.is_xlmr and layout.head != "mlm":
         tree.pop("head", None)
         layout = dataclasses.replace(layout, head=None)
-    return Exported(folder, words, layout, tree)
+    return Exported(loaded.folder, words, layout, tree)
 
 
 def handed_on(objective: Any, params: Mapping[str, Any]) -> dict[str, Any]:
