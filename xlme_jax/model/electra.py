@@ -67,10 +67,17 @@ class MaskedLM(nn.Module):
           loss, argmax and sample, [B, M] each.
         """
         hidden = self.encode(rows, dropout_seeds=dropout_seeds)
-        hidden = jnp.take_along_axis(hidden, positions[..., None], axis=1)
-        hidden, bias = self.head(hidden.reshape(-1, hidden.shape[-1]))
+        return self.predict(
+            jnp.take_along_axis(hidden, positions[..., None], axis=1), targets, uniforms
+        )
+
+    def predict(
+        self, hidden: jax.Array, targets: jax.Array, uniforms: jax.Array
+    ) -> VocabularyPrediction:
+        """What hidden states [B, M, D] say about tokens [B, M]; other arguments as above."""
+        rows, bias = self.head(hidden.reshape(-1, hidden.shape[-1]))
         prediction = vocabulary_head(
-            hidden,
+            rows,
             self.tables()[0],
             bias,
             targets.reshape(-1),

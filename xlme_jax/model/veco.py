@@ -11,8 +11,6 @@ import jax.numpy as jnp
 
 from xlme_jax.model.electra import MaskedLM, Rows
 from xlme_jax.model.encoder import EncoderConfig, Source
-from xlme_jax.model.parameters import vocabulary_split
-from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks, vocabulary_head
 
 
 class EncoderDecoderLM(MaskedLM):
@@ -27,20 +25,6 @@ class EncoderDecoderLM(MaskedLM):
         """Hidden states [B, L, D] of rows whose tokens see earlier ones and the source."""
         hidden: jax.Array = self.encode(rows, source=source, dropout_seeds=dropout_seeds)
         return hidden
-
-    def predict(self, hidden: jax.Array, targets: jax.Array) -> VocabularyPrediction:
-        """Scores [B, M, D] by the MLM head for targets int32[B, M]; samples are not random."""
-        rows, bias = self.head(hidden.reshape(-1, hidden.shape[-1]))
-        prediction = vocabulary_head(
-            rows,
-            self.tables()[0],
-            bias,
-            targets.reshape(-1),
-            jnp.zeros((rows.shape[0], num_chunks(self.vocab_size), 2)),
-            vocab_size=self.vocab_size,
-            split=vocabulary_split(),
-        )
-        return jax.tree.map(lambda x: x.reshape(targets.shape), prediction)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """All of the MLM head's logits, float32: [B, L, D] -> [B, L, V]. To generate with."""

@@ -264,11 +264,6 @@ class InfoXLM(XLM):
         }
         return {**kept, "encoder": encoder}
 
-    def encoder_params(self, params: Params) -> Params:
-        """Everything but the heads."""
-        params = super().encoder_params(params)
-        return {name: value for name, value in params.items() if name != PROJECTION}
-
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """FLOPs of a train step by part; the queue is counted for one pair a row."""
         settings, encoder = self.config.contrast, self.config.encoder

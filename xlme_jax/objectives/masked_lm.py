@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from xlme_jax.model import flops
+from xlme_jax.model.electra import MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import Batch, Metrics, Params, PlainObjective, Totals
 from xlme_jax.ops import dropout, masking
@@ -120,6 +121,44 @@ class MaskedLMObjective(PlainObjective):
             for name, loss in losses.items()
             if loss >= guess
         ]
+
+
+class OneEncoder(MaskedLMObjective):
+    """A masked language model whose only encoder, `config.encoder`, is the one that is handed on.
+
+    `params` are those of `model.electra.MaskedLM`, and whatever else an objective adds beside them.
+    """
+
+    config: Any
+
+    @property
+    def encoder_config(self) -> EncoderConfig:
+        """The only encoder's."""
+        return self.config.encoder
+
+    def encode(
+        self,
+        params: Params,
+        rows: Mapping[str, jax.Array],
+        dropout_seeds: jax.Array | None = None,
+    ) -> list[jax.Array]:
+        """Hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
+        states: Any = self.model.apply(
+            {"params": params},
+            rows,
+            dropout_seeds=dropout_seeds,
+            all_layers=True,
+            method=MaskedLM.encode,
+        )
+        return states
+
+    def check(self, lengths: Mapping[str, int]) -> None:
+        """ValueError if a row is longer than the position table."""
+        check_lengths("encoder", self.encoder_config, lengths)
+
+    def encoder_params(self, params: Params) -> Params:
+        """The encoder and its tables."""
+        return {name: params[name] for name in ("tokens", "positions", "encoder") if name in params}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,13 +28,12 @@ from xlme_jax.objectives.base import (
 from xlme_jax.objectives.masked_lm import (
     STREAMS,
     MaskedBatch,
-    MaskedLMObjective,
     MaskingConfig,
-    check_lengths,
+    OneEncoder,
     training_flops,
 )
 from xlme_jax.ops import dropout, masking
-from xlme_jax.ops.vocabulary_head import VocabularyPrediction
+from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
 from xlme_jax.token_ids import mask_id
 
 CROSS = "cross"
@@ -86,7 +85,7 @@ class VecoConfig:
         return VECO(self, vocab_size, dtype)
 
 
-class VECO(MaskedLMObjective):
+class VECO(OneEncoder):
     """The objective of `VecoConfig`; see `objectives.base.Objective`."""
 
     layouts = dict.fromkeys(STREAMS, "sides")
@@ -233,10 +232,13 @@ class VECO(MaskedLMObjective):
         gathered = [
             jnp.take_along_axis(states, masked.positions[..., None], axis=1) for states in hidden
         ]
+        targets = jnp.tile(masked.targets, (1, len(hidden)))
         prediction: Any = self.model.apply(
             {"params": params},
             jnp.concatenate(gathered, axis=1),
-            jnp.tile(masked.targets, (1, len(hidden))),
+            targets,
+            # Nobody reads the samples.
+            jnp.zeros((*targets.shape, num_chunks(self.vocab_size), 2)),
             method=EncoderDecoderLM.predict,
         )
         parts = [jnp.split(x, len(hidden), axis=1) for x in prediction]
@@ -281,31 +283,6 @@ class VECO(MaskedLMObjective):
         scores: Any = self.model.apply({"params": params}, hidden, method=EncoderDecoderLM.logits)
         return scores
 
-    @property
-    def encoder_config(self) -> EncoderConfig:
-        """The only encoder's."""
-        return self.config.encoder
-
-    def encode(
-        self,
-        params: Params,
-        rows: Rows,
-        dropout_seeds: jax.Array | None = None,
-    ) -> list[jax.Array]:
-        """Hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
-        states: Any = self.model.apply(
-            {"params": params},
-            rows,
-            dropout_seeds=dropout_seeds,
-            all_layers=True,
-            method=EncoderDecoderLM.encode,
-        )
-        return states
-
-    def check(self, lengths: Mapping[str, int]) -> None:
-        """ValueError if a row is longer than the position table, which TLM's pairs may fill."""
-        check_lengths("encoder", self.config.encoder, lengths)
-
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """FLOPs of a train step by part, without the accuracy that a step in 16 measures."""
         encoder = self.config.encoder
@@ -327,10 +304,6 @@ class VECO(MaskedLMObjective):
         slots = masking.max_masked(length, self._maskings[name].rate) / length
         tasks = 3 if name == "bitext" else 2
         return tasks * slots * flops.mlm_head(width, width, self.vocab_size)
-
-    def encoder_params(self, params: Params) -> Params:
-        """Everything but cross-attention and the MLM head."""
-        return {name: value for name, value in params.items() if name not in (CROSS, "head")}
 
     def alarms(self, values: Mapping[str, float]) -> list[str]:
         """Of language models that know less than nothing, inside a sequence or across two."""

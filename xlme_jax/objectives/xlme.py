@@ -19,6 +19,7 @@ from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Params, Totals, 
 from xlme_jax.objectives.masked_lm import (
     MaskedLMObjective,
     MaskingConfig,
+    OneEncoder,
     check_lengths,
     masked_lm_flops,
     training_flops,
@@ -207,7 +208,7 @@ class XLME(MaskedLMObjective):
         return super().alarms(values) + [alarm for alarm in found if alarm is not None]
 
 
-class XLM(MaskedLMObjective):
+class XLM(OneEncoder):
     """The objective of `XLMConfig`; see `objectives.base.Objective`."""
 
     def __init__(self, config: XLMConfig, vocab_size: int, dtype: Any = jnp.float32):
@@ -229,31 +230,6 @@ class XLM(MaskedLMObjective):
             metrics |= {f"{name}/{k}": v for k, v in mlm_metrics.items()}
         return loss, ({}, metrics)
 
-    @property
-    def encoder_config(self) -> EncoderConfig:
-        """The only encoder's."""
-        return self.config.encoder
-
-    def encode(
-        self,
-        params: Params,
-        rows: Mapping[str, jax.Array],
-        dropout_seeds: jax.Array | None = None,
-    ) -> list[jax.Array]:
-        """Hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
-        states: Any = self.model.apply(
-            {"params": params},
-            rows,
-            dropout_seeds=dropout_seeds,
-            all_layers=True,
-            method=MaskedLM.encode,
-        )
-        return states
-
-    def check(self, lengths: Mapping[str, int]) -> None:
-        """ValueError if a row is longer than the position table."""
-        check_lengths("encoder", self.config.encoder, lengths)
-
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """FLOPs of a train step by part."""
         encoder = self.config.encoder
@@ -261,10 +237,6 @@ class XLM(MaskedLMObjective):
         return masked_lm_flops(
             "encoder", encoder, encoder.hidden_size, self.vocab_size, rate, shapes
         )
-
-    def encoder_params(self, params: Params) -> Params:
-        """Everything but the MLM head."""
-        return {name: value for name, value in params.items() if name != "head"}
 
 
 def detection_loss(
