@@ -143,6 +143,8 @@ def write(exported: Exported, output: Path, command: str) -> None:
             (partial / name).write_bytes(content)
         # The metadata is what transformers asks for before it reads a file.
         safetensors.numpy.save_file(tensors, partial / "model.safetensors", {"format": "pt"})
+        # It keeps the file from other users, unlike any other file.
+        (partial / "model.safetensors").chmod((partial / "config.json").stat().st_mode)
         os.replace(partial, output)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
