@@ -21,7 +21,7 @@ from xlme_jax.training import mesh as meshes
 from xlme_jax.training.checkpoints import Checkpoints
 
 TOLERANCE = 1e-6
-STEPS, QUEUE, MOMENTUM, TEMPERATURE = 50, 37, 0.9, 0.25
+STEPS, QUEUE, MOMENTUM, TEMPERATURE = 50, 36, 0.9, 0.25
 BINDINGS = {
     "TRAIN_STEPS": STEPS,
     "CHECKPOINT_EVERY": 1,
@@ -30,7 +30,8 @@ BINDINGS = {
     "Encoder__dropout": 0.0,
     "Encoder__attention_dropout": 0.0,
     "XLCo__layer": 1,
-    # No multiple of the 8 pairs of a step: the queue wraps around inside of one.
+    # No multiple of the 8 pairs of a step: the queue wraps around inside of one. Of 4, which eight
+    # devices split it into.
     "XLCo__queue_size": QUEUE,
     "XLCo__momentum": MOMENTUM,
     "XLCo__temperature": TEMPERATURE,

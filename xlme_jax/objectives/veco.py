@@ -182,10 +182,15 @@ class VECO(OneEncoder):
             share, found = counted.loss(prediction, totals["cross" if cross else "masked"])
             loss = loss + share
             metrics |= {f"{task}_{k}": found[f"mlm_{k}"] for k in ("loss", "accuracy")}
-        metrics["cs_mlm_accuracy_alone"] = jax.lax.cond(
-            jax.random.randint(alone_rng, (), 0, _ALONE_EVERY) == 0,
-            lambda: self._alone(name, jax.lax.stop_gradient(params), rows, masked, paired, seeds),
-            lambda: (jnp.zeros(()), jnp.zeros(())),
+        # A loop of one round or none. In a conditional, XLA was seen to mix up the devices' parts of
+        # the sums on CPUs, to the point of a crash.
+        metrics["cs_mlm_accuracy_alone"] = jax.lax.fori_loop(
+            0,
+            (jax.random.randint(alone_rng, (), 0, _ALONE_EVERY) == 0).astype(jnp.int32),
+            lambda *_: self._alone(
+                name, jax.lax.stop_gradient(params), rows, masked, paired, seeds
+            ),
+            (jnp.zeros(()), jnp.zeros(())),
         )
         return loss, metrics
 
