@@ -392,6 +392,7 @@ def test_a_step_lowers_the_loss_of_every_task():
 DROPPED = changed(dropout=0.3, attention_dropout=0.3)
 
 
+@pytest.mark.slow
 def test_micro_batches_add_up():
     """Halves with unequal numbers of tokens, dropout, and a step that measures everything."""
     config = DROPPED
