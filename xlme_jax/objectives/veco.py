@@ -182,8 +182,8 @@ class VECO(OneEncoder):
             share, found = counted.loss(prediction, totals["cross" if cross else "masked"])
             loss = loss + share
             metrics |= {f"{task}_{k}": found[f"mlm_{k}"] for k in ("loss", "accuracy")}
-        # A loop of one round or none. In a conditional, XLA was seen to mix up the devices' parts of
-        # the sums on CPUs, to the point of a crash.
+        # A loop of one round or none. In a conditional, XLA was seen to mix up the devices' parts
+        # of the sums on CPUs, to the point of a crash.
         metrics["cs_mlm_accuracy_alone"] = jax.lax.fori_loop(
             0,
             (jax.random.randint(alone_rng, (), 0, _ALONE_EVERY) == 0).astype(jnp.int32),
