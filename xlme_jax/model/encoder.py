@@ -246,6 +246,17 @@ def init_cross_attention(config: EncoderConfig, rng: jax.Array) -> Any:
     return {f"layer_{index}": init(key) for index, key in enumerate(keys)}
 
 
+def some_layers(weights: Any, config: EncoderConfig, first: int, end: int) -> Any:
+    """Weights of an encoder, or of its cross-attention, with layers `first` to `end` - 1 alone.
+
+    They are numbered from 0 again; what belongs to no layer stays.
+    """
+    if config.scan_layers:
+        return {**weights, "layers": jax.tree.map(lambda x: x[first:end], weights["layers"])}
+    kept = {name: value for name, value in weights.items() if not name.startswith("layer_")}
+    return kept | {f"layer_{i}": weights[f"layer_{first + i}"] for i in range(end - first)}
+
+
 class Projection(nn.Module):
     """A dense layer on rows of features, whose kernel may keep the heads apart.
 

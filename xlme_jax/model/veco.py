@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from xlme_jax.model.electra import MaskedLM, Rows
-from xlme_jax.model.encoder import EncoderConfig, Source
+from xlme_jax.model.encoder import EncoderConfig, Source, some_layers
 
 
 class EncoderDecoderLM(MaskedLM):
@@ -74,13 +74,6 @@ def last_layers(params: Any, config: EncoderConfig, count: int) -> tuple[Any, En
         raise ValueError(
             f"last_layers = {count}: choose between 1 and Encoder.num_layers = {config.num_layers}."
         )
-    first = config.num_layers - count
-
-    def view(tree: Any) -> Any:
-        if config.scan_layers:
-            return {**tree, "layers": jax.tree.map(lambda x: x[first:], tree["layers"])}
-        kept = {name: value for name, value in tree.items() if not name.startswith("layer_")}
-        return kept | {f"layer_{i}": tree[f"layer_{first + i}"] for i in range(count)}
-
-    seen = {**params, "encoder": view(params["encoder"]), "cross": view(params["cross"])}
-    return seen, dataclasses.replace(config, num_layers=count)
+    bounds = config.num_layers - count, config.num_layers
+    seen = {name: some_layers(params[name], config, *bounds) for name in ("encoder", "cross")}
+    return {**params, **seen}, dataclasses.replace(config, num_layers=count)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from xlme_jax.model import flops
 from xlme_jax.model.electra import MaskedLM
-from xlme_jax.model.encoder import weight_init
+from xlme_jax.model.encoder import some_layers, weight_init
 from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Params, Totals, stream_rng
 from xlme_jax.objectives.masked_lm import MaskedBatch
 from xlme_jax.objectives.xlme import XLM, XLMConfig
@@ -252,17 +252,9 @@ class InfoXLM(XLM):
 
     def _contrasted(self, params: Params) -> Params:
         """The weights that what is contrasted depends on: the tables and the lower layers."""
-        encoder = dict(params["encoder"])
-        if "layers" in encoder:
-            layers = encoder["layers"]
-            encoder["layers"] = jax.tree.map(lambda x: x[: self._lower.num_layers], layers)
-        else:
-            for index in range(self._lower.num_layers, self.config.encoder.num_layers):
-                del encoder[f"layer_{index}"]
-        kept = {
-            name: params[name] for name in ("tokens", "positions", PROJECTION) if name in params
-        }
-        return {**kept, "encoder": encoder}
+        encoder = some_layers(params["encoder"], self._lower, 0, self._lower.num_layers)
+        read = {**self.encoder_params(params), "encoder": encoder}
+        return {**read, PROJECTION: params[PROJECTION]}
 
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """FLOPs of a train step by part; the queue is counted for one pair a row."""

@@ -100,14 +100,13 @@ class Checkpoints:
             folder = self._folder / str(step)
             try:
                 with _damage_if_unsealed(folder):
-                    found, carried = _shapes(folder), _shapes(folder, "aux")
-                    record = _read_record(folder)
+                    found, record = _metadata(folder), _read_record(folder)
             except Damaged as error:
                 self._set_aside(step, error)
                 continue
-            for shapes, wanted in ((found, abstract.params), (carried, abstract.aux)):
+            for part, wanted in (("params", abstract.params), ("aux", abstract.aux)):
                 _compare_shapes(
-                    shapes,
+                    _tree_shapes(found.get(part) or {}),
                     wanted,
                     f"The checkpoint of step {step} in {self._folder} is of another model",
                     "Resume with the configuration that the run began with, or choose a new "
@@ -335,7 +334,8 @@ def check_warm_start(
     with _named_source(checkpoint):
         _check_files(checkpoint)
         with _damage_if_unsealed(checkpoint):
-            found, theirs = _shapes(checkpoint), _read_record(checkpoint).get("vocabulary")
+            found = _tree_shapes(_metadata(checkpoint)["params"])
+            theirs = _read_record(checkpoint).get("vocabulary")
     if vocabulary and theirs and vocabulary != theirs:
         raise ValueError(
             f"INIT_FROM = {str(run)!r} was trained with another vocabulary (sha256 {theirs[:12]}) "
@@ -412,11 +412,10 @@ def _read_record(checkpoint: Path) -> dict[str, Any]:
     return content
 
 
-def _shapes(checkpoint: Path, part: str = "params") -> dict[str, tuple[int, ...]]:
-    """{dotted name: shape} of the weights in a checkpoint, or of what else it carries ("aux")."""
+def _metadata(checkpoint: Path) -> Any:
+    """The state in a checkpoint, "params" and all, with the shapes of its arrays alone."""
     # The handler rather than a checkpointer, which warns that an item has no metadata of its own.
-    tree = ocp.PyTreeCheckpointHandler().metadata(checkpoint / "state").tree
-    return _tree_shapes(tree.get(part) or {})
+    return ocp.PyTreeCheckpointHandler().metadata(checkpoint / "state").tree
 
 
 def _tree_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
