@@ -18,6 +18,7 @@ import sys
 import tokenize
 import traceback
 import typing
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -500,11 +501,8 @@ def run_app(main: Callable[[Sequence[str]], int | None]) -> None:
     define_flags()
 
     def guarded(argv: Sequence[str]) -> int | None:
-        # Ours alone: Orbax logs dozens of lines a checkpoint, and when one cannot be written the
-        # stacks of all its threads, though it raises too. --verbosity=0 shows everybody's.
         if not flags.FLAGS["verbosity"].present:
-            absl_logging.set_verbosity(absl_logging.WARNING)
-            absl_logging.get_absl_handler().addFilter(lambda r: "orbax" not in r.pathname)
+            _leave_out_what_others_tell()
         for package in _OUR_PACKAGES:
             logging.getLogger(package).setLevel(logging.INFO)
         try:
@@ -517,6 +515,26 @@ def run_app(main: Callable[[Sequence[str]], int | None]) -> None:
             return 1
 
     app.run(guarded, argv=gin_flags(sys.argv), flags_parser=_parse_flags)
+
+
+def _leave_out_what_others_tell() -> None:
+    """Shows our own log alone; --verbosity=0 shows everybody's.
+
+    Orbax logs dozens of lines a checkpoint. When one cannot be written, it, asyncio and TensorStore
+    go on to tell of every other array's write, even after the error has been raised and said.
+    """
+    absl_logging.set_verbosity(absl_logging.WARNING)
+    absl_logging.get_absl_handler().addFilter(
+        lambda record: "orbax" not in record.pathname and record.name != "asyncio"
+    )
+    warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
+    tell = sys.unraisablehook
+
+    def tell_unless_closed(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            tell(unraisable)
+
+    sys.unraisablehook = tell_unless_closed
 
 
 def _explanation(error: ValueError | OSError) -> str:
