@@ -60,9 +60,11 @@ class MetricsWriter:
         model_dir = Path(model_dir)
         model_dir.mkdir(parents=True, exist_ok=True)
         self.path = model_dir / METRICS_FILE
-        self.last_step = _drop_after(self.path, resume_step)
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._events = _Events(model_dir / TENSORBOARD_DIRECTORY, resume_step)
+        with naming(self.path):
+            self.last_step = _drop_after(self.path, resume_step)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        with naming(model_dir / TENSORBOARD_DIRECTORY):
+            self._events = _Events(model_dir / TENSORBOARD_DIRECTORY, resume_step)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Logs everything that is known of one step.
@@ -98,7 +100,8 @@ class MetricsWriter:
     def sync(self) -> None:
         """Waits until the lines are on the disk, so that they outlive the machine."""
         if self._file is not None:
-            os.fsync(self._file)
+            with naming(self.path):
+                os.fsync(self._file)
 
     def close(self) -> None:
         """Flushes to disk and closes; a second call does nothing."""
