@@ -496,9 +496,15 @@ def _parts(scope: str) -> set[str]:
     return {part for part in scope.split("/") if part}
 
 
-def run_app(main: Callable[[Sequence[str]], int | None]) -> None:
-    """Runs a command: --gin.X=Y understood, and what people can mend said without a traceback."""
-    define_flags()
+def run_app(main: Callable[[Sequence[str]], int | None], reads_gin: bool = True) -> None:
+    """Runs a command: what people can mend is said without a traceback.
+
+    Args:
+      main: of the arguments; returns the exit code.
+      reads_gin: whether it understands --gin_file and --gin.X=Y.
+    """
+    if reads_gin:
+        define_flags()
 
     def guarded(argv: Sequence[str]) -> int | None:
         if not flags.FLAGS["verbosity"].present:
@@ -514,7 +520,8 @@ def run_app(main: Callable[[Sequence[str]], int | None]) -> None:
             print(f"{type(error).__name__}: {_printable(message)}", file=sys.stderr)
             return 1
 
-    app.run(guarded, argv=gin_flags(sys.argv), flags_parser=_parse_flags)
+    argv = gin_flags(sys.argv) if reads_gin else sys.argv
+    app.run(guarded, argv=argv, flags_parser=_parse_flags)
 
 
 def _leave_out_what_others_tell() -> None:
@@ -567,8 +574,9 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     if any(arg in ("--help", "-h", "--helpfull") for arg in argv):
         print(sys.modules["__main__"].__doc__, "\n")
         print(flags.FLAGS.main_module_help())
-        print(flags.FLAGS.module_help(define_flags.__module__))
-        print(describe())
+        if "gin_file" in flags.FLAGS:
+            print(flags.FLAGS.module_help(define_flags.__module__))
+            print(describe())
         sys.exit(0)
     try:
         return flags.FLAGS(argv)

@@ -163,4 +163,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    configs.run_app(main)
+    configs.run_app(main, reads_gin=False)

@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> None:
 
 def run() -> None:
     """Entry point: what people can mend is said in one line, without a traceback."""
-    configs.run_app(main)
+    configs.run_app(main, reads_gin=False)
 
 
 if __name__ == "__main__":

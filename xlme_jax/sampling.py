@@ -35,10 +35,11 @@ def main(argv: Sequence[str]) -> int:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     if not _DATA.value or not _OUTPUT.value:
         raise configs.ConfigError("--data=FOLDER and --output=FILE.png are needed.")
-    stream = Stream("bitext", "bitext", 1, 8, _ALPHA.value)
+    sampling, smoothing = "sinkhorn", _SMOOTHING.value
+    stream = Stream("bitext", "bitext", 1, 8, _ALPHA.value, sampling=sampling, smoothing=smoothing)
     tasks = stream_tasks(PreparedDataset.load(_DATA.value), stream)
     languages, counts = pair_sampling.count_matrix((t.languages, t.examples) for t in tasks)
-    found = pair_densities.samplers(languages, counts, _ALPHA.value, _SMOOTHING.value)
+    found = pair_densities.samplers(languages, counts, _ALPHA.value, smoothing)
     print(f"alpha={_ALPHA.value:g}, {pair_densities.table(counts, found)}")
     # The two that give languages the same shares.
     pair_densities.draw(Path(_OUTPUT.value), languages, counts, found[1:], _LANGUAGES.value)
@@ -48,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
 def run() -> None:
     """Entry point: what people can mend is said in one line, without a traceback."""
-    configs.run_app(main)
+    configs.run_app(main, reads_gin=False)
 
 
 if __name__ == "__main__":

@@ -263,6 +263,8 @@ def check_feasible(
       alpha: see `marginals`.
       every_pair: whether each pair must be able to get a share too.
     """
+    if alpha == 1:  # The data themselves are an example.
+        return
     support, shares = counts > 0, marginals(counts, alpha)
     if unmet(support, shares, _LEAST if every_pair else 0) is None:
         return
@@ -299,8 +301,8 @@ def _remedy(counts: np.ndarray, alpha: float, every_pair: bool = True) -> str:
         f"raise alpha to {digits / 1000:g}" if good > alpha else f"lower alpha to {digits / 1000:g}"
     )
     return (
-        f"{change} (a temperature of {1000 / digits:.3g}), leave languages out in `tasks`, or "
-        f"sample pairs with sampling='temperature' (for English-centric data)"
+        f"{change} (a temperature of {1000 / digits:.3g}), prepare the data without some "
+        f"languages, or sample pairs with sampling='temperature' (for English-centric data)"
     )
 
 

@@ -166,7 +166,7 @@ def stream_tasks(
         if not task.examples:
             raise PreparedDataError(
                 f"{where}: task {task.name} is empty (skipped: {task.skipped or 'nothing'}): "
-                f"check its source, or exclude it in `tasks`"
+                f"check its source, or name the others in `tasks`"
             )
         if stream.kind == "labelled" and task.longest > stream.length:
             raise PreparedDataError(

@@ -47,6 +47,8 @@ class RunRecord:
       window: sums of the metrics since the last line of the log, {name: (numerator, denominator)}.
       skipped: updates skipped in a row up to this step.
       vocabulary: digest of the vocabulary; empty in checkpoints that do not say.
+      origin: absolute path of the checkpoint, or of the Hugging Face folder, that the run's weights
+        were taken from; empty if they were fresh, or the checkpoint does not say.
     """
 
     data: dict[str, Any]
@@ -55,6 +57,7 @@ class RunRecord:
     window: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     skipped: int = 0
     vocabulary: str = ""
+    origin: str = ""
 
 
 class Checkpoints:

@@ -18,7 +18,13 @@ import optax
 
 from xlme_jax.objectives.base import Metrics, Objective, Params
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.checkpoints import Checkpoints, RunRecord, check_warm_start, warm_start
+from xlme_jax.training.checkpoints import (
+    Checkpoints,
+    RunRecord,
+    check_warm_start,
+    latest_checkpoint,
+    warm_start,
+)
 from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks
 from xlme_jax.training.metrics import naming
 from xlme_jax.training.progress import Throughput, peak_flops
@@ -303,9 +309,12 @@ def _starting_point(
         state, record = restored
         run.batches.set_state(record.data)
         _log.info("Resuming from the checkpoint of step %d.", int(state.step))
-        return state, _record(run, window=record.window, skipped=record.skipped), evaluators
+        kept = {"window": record.window, "skipped": record.skipped, "origin": record.origin}
+        return state, _record(run, **kept), evaluators
     assert state is not None  # Damaged checkpoints raise.
+    origin = ""
     if config.init_from is not None:
+        origin = str(latest_checkpoint(Path(config.init_from)))
         inherited, partial = _inherited(run.objective, abstract.params)
         params = warm_start(Path(config.init_from), inherited, run.vocabulary_digest, partial)
         state = dataclasses.replace(state, params={**state.params, **params})
@@ -316,7 +325,7 @@ def _starting_point(
         state = dataclasses.replace(state, aux=carried(state.params))
     else:
         _log.info("Starting from scratch.")
-    return _filled(run, state, abstract), _record(run), evaluators
+    return _filled(run, state, abstract), _record(run, origin=origin), evaluators
 
 
 def _filled(run: Run, state: TrainState, abstract: TrainState) -> TrainState:
@@ -376,7 +385,7 @@ def _roll_back(
             f"{error} Rolled back to step {step} {_MAX_ROLL_BACKS} times, to no avail."
         ) from error
     _log.warning("%s Rolling back to step %d, and on with other data.", error, step)
-    return state, _record(run, window=record.window)
+    return state, _record(run, window=record.window, origin=record.origin)
 
 
 def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:
