@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from flax.core import meta
 
-from xlme_jax.model.encoder import Encoder, EncoderConfig, SelfAttention
+from xlme_jax.model.encoder import (
+    Encoder,
+    EncoderConfig,
+    SelfAttention,
+    Source,
+    init_cross_attention,
+)
+from xlme_jax.ops import dropout
 
 ROWS, LENGTH = 2, 9
 TINY = EncoderConfig(
@@ -292,6 +299,27 @@ def test_layers_drop_differently(scan):
     first, second = (np.asarray(b - a) for a, b in itertools.pairwise(states[:3]))
     assert set(np.unique(first)) == set(np.unique(second)) == {0.0, 2.0}
     assert 0.3 < (first == second).mean() < 0.7
+
+
+def test_no_two_masks_of_a_pass_are_the_same(monkeypatch):
+    """Of all heads, sub-layers and layers, of a decoder that has every kind of them."""
+    drawn = []
+
+    def words(given):
+        jax.debug.callback(lambda x: drawn.extend(np.asarray(x)[0].ravel().tolist()), given)
+        return real(given)
+
+    real = dropout.words
+    monkeypatch.setattr(dropout, "words", words)
+    config = variant(num_heads=4)
+    ids = inputs()[1]
+    cross = meta.unbox(init_cross_attention(config, jax.random.key(1)))
+    source = Source(cross, inputs()[0], ids)
+    encode(config, init(config), dropout_seeds=seeds(5), source=source)
+    jax.effects_barrier()
+    # Of each layer, in both attentions: 4 heads and the output; and the feed-forward layer.
+    assert len(drawn) == 1 + config.num_layers * (2 * (4 + 1) + 1)
+    assert len(set(drawn)) == len(drawn)
 
 
 def test_embeddings_of_another_width_are_projected():

@@ -222,8 +222,7 @@ class CrossAttention(nn.Module):
         h = Projection(config, "rhk,hkd->rd", axes, self.dtype, name="out")(
             mixed, (*shape, width), (width,)
         )
-        # Attention folds the numbers of the heads into the seeds.
-        h = dropout(h, config.dropout, dropout_seeds, salt=config.num_heads)
+        h = dropout(h, config.dropout, dropout_seeds, salt=config.num_heads)  # As in Layer.
         x = x + h if config.pre_norm else norm(x + h)
         return nn.with_logical_constraint(x, HIDDEN_AXES)
 
@@ -342,23 +341,24 @@ class Layer(nn.Module):
         With the last three, which are this layer's part of a `Source`, it is a decoder's layer.
         """
         config = self.config
+        heads = config.num_heads  # Attention folds their numbers into the seeds; others follow.
 
         def attend(h):
             causal = cross_weights is not None
             module = SelfAttention(config, self.dtype, causal, name="attention")
             h = module(h, segment_ids, distance_bias, dropout_seeds)
-            return dropout(h, config.dropout, dropout_seeds, salt=1)
+            return dropout(h, config.dropout, dropout_seeds, salt=heads)
 
         def feed(h):
             h = FeedForward(config, self.dtype, name="ffn")(h)
-            return dropout(h, config.dropout, dropout_seeds, salt=2)
+            return dropout(h, config.dropout, dropout_seeds, salt=heads + 1)
 
         norms = [layer_norm(config, self.dtype, f"{name}_norm") for name in ("attention", "ffn")]
         for sublayer, norm in zip((attend, feed), norms):
             if sublayer is feed and cross_weights is not None:
                 # Not a part of this module: its weights come from outside.
                 module = CrossAttention(config, self.dtype, parent=None)
-                seeds = None if dropout_seeds is None else fold_in(dropout_seeds, 3)
+                seeds = None if dropout_seeds is None else fold_in(dropout_seeds, heads + 2)
                 arguments = x, segment_ids, states, source_segment_ids, seeds
                 read: Any = module.apply({"params": cross_weights}, *arguments)
                 x = read
