@@ -53,7 +53,10 @@ def register(
     folder = labelled_rows.folder_of(parent, name)
     shared = features.as_vocabulary(vocabulary)
     if name == "wordalign":
-        names = [_add_links(folder / one, shared) for one in parallel_sets.alignment_sets(folder)]
+        folders = [folder / one for one in parallel_sets.alignment_sets(folder)]
+        origins = ((sources.task_name(name, one.name), one) for one in folders)
+        sources.check_names(origins, "rename one")
+        names = [_add_links(one, shared) for one in folders]
     else:
         by_split = _languages(name, folder)
         codes = sorted({code for codes in by_split.values() for code in codes})

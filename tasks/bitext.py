@@ -48,14 +48,14 @@ def register(
     """
     folder = features.required_folder(directory, FOLDER_VARIABLE, "pair files", "bitext_dir")
     shared = features.as_vocabulary(vocabulary)
-    found = discover_bitext(folder, languages or None, pairs or None, pivot)
-    names = []
-    for group in group_by_pair(found).values():
-        languages_of_pair = (group[0].lang1, group[0].lang2)
-        task = sources.task_name(name, *languages_of_pair)
+    groups = group_by_pair(discover_bitext(folder, languages or None, pairs or None, pivot))
+    names = [sources.task_name(name, group[0].lang1, group[0].lang2) for group in groups.values()]
+    # `en-pt_sw` and `en_pt-sw` are different pairs whose tasks would have one name.
+    files = [group[0].paths[0] for group in groups.values()]
+    sources.check_names(zip(names, files), "move one of them to another folder")
+    for task, group in zip(names, groups.values()):
         shards = [_shard(source) for source in group]
-        sources.add_task(task, {"train": shards}, languages_of_pair, shared)
-        names.append(task)
+        sources.add_task(task, {"train": shards}, (group[0].lang1, group[0].lang2), shared)
     return [mixtures.add_mixture(name, names, alpha, prepared).name]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import seqio
@@ -162,6 +162,18 @@ def add_task(
         output_features=features.output_features(fields, vocabulary),
         metric_fns=[],
     )
+
+
+def check_names(origins: Iterable[tuple[str, object]], remedy: str) -> None:
+    """Raises ValueError if two of the (task's name, where its text is) have the same name."""
+    known: dict[str, object] = {}
+    for name, origin in origins:
+        if name in known:
+            raise ValueError(
+                f"{known[name]} and {origin}: both would be the task {name}, and one would be "
+                f"lost; {remedy}"
+            )
+        known[name] = origin
 
 
 def task_name(prefix: str, *languages: str) -> str:

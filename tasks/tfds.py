@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import seqio
 import tensorflow as tf
 
-from tasks import features, mixtures
+from tasks import features, mixtures, sources
 
 PREFIX = "tfds"
 TASKS_VARIABLE = "TFDS_TASKS"
@@ -135,7 +135,7 @@ def register_all(
       Names of the mixtures.
 
     Raises:
-      ValueError: If there is no line, or one cannot be read.
+      ValueError: If there is no line, one cannot be read, or two are of the same set.
     """
     if not lines:
         raise ValueError(
@@ -144,7 +144,10 @@ def register_all(
         )
     shared = features.as_vocabulary(vocabulary)
     groups: dict[str, list[str]] = {}
-    for text in map(TfdsText.parse, lines):
+    texts = [TfdsText.parse(line) for line in lines]
+    origins = zip([text.task for text in texts], lines)
+    sources.check_names(origins, "leave one out of --tfds")
+    for text in texts:
         mixture = PREFIX if len(text.languages) == 1 else f"{PREFIX}_bitext"
         groups.setdefault(mixture, []).append(register(text, shared))
     return [mixtures.add_mixture(name, names, alpha).name for name, names in groups.items()]

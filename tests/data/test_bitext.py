@@ -493,6 +493,22 @@ class TestDiscovery:
         with pytest.raises(ValueError, match="must be in sorted order, got sw-en"):
             BitextSource("sw", "en", "tsv", (tmp_path,))
 
+    @pytest.mark.parametrize(
+        ("names", "others"),
+        [
+            (("b.en-zh-TW.tsv", "en-zh_TW.tsv"), ()),
+            (("b.en-pt_br.tsv", "en-pt_BR.tsv"), ("en-fr.tsv",)),
+            (("x.en-zh-TW.zh-TW", "y.fr-zh_TW.zh_TW"), ("x.en-zh-TW.en", "y.fr-zh_TW.fr")),
+            (("a/zh-TW.txt", "b/zh_TW.txt"), ("a/ids.txt", "a/en.txt", "b/ids.txt", "b/en.txt")),
+            (("a/en-zh-TW.tmx", "de-zh_TW.txt.zip"), ()),
+        ],
+    )
+    def test_two_spellings_of_a_language_are_refused(self, tmp_path, names, others):
+        touch(tmp_path, *names, *others)
+        with pytest.raises(DataError, match="two spellings of one language; rename one") as caught:
+            discover_bitext(tmp_path, pivot="en")
+        assert all(str(tmp_path / name) in str(caught.value) for name in names)
+
     def test_every_kind_comes_out_in_canonical_order(self, tmp_path):
         write(tmp_path / "a.sw-en.tsv", "s\te\n")
         write(tmp_path / "b.sw-en.en", "e\n")

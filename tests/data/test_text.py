@@ -5,6 +5,7 @@ import gzip
 import lzma
 import pathlib
 import random
+import re
 import tracemalloc
 
 import pytest
@@ -331,6 +332,25 @@ class TestDiscovery:
             "zh-Hans": ["zh-Hans.txt.xz"],
         }
         assert list(found) == sorted(found)
+
+    @pytest.mark.parametrize(
+        "names",
+        [
+            ("zh-TW.txt", "zh_TW.txt.xz"),
+            ("pt_BR.txt", "pt_br.txt"),
+            ("cc100.pt-br.txt", "pt_BR/a.txt"),
+            ("en/a.txt", "zh-Hans/a.txt", "zh_hans/a.txt"),
+        ],
+    )
+    def test_two_spellings_of_a_language_are_refused(self, tmp_path, names):
+        for name in names:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).touch()
+        with pytest.raises(DataError, match="two spellings of one language; rename one") as caught:
+            discover_documents(tmp_path)
+        for name in names[-2:]:  # in a folder of its own, the folder is what must be renamed
+            place = str(tmp_path / name).removesuffix("/a.txt")
+            assert re.search(re.escape(place) + "(:| and)", str(caught.value))
 
     def test_chosen_languages(self, tmp_path):
         for name in ("en.txt", "fr.txt", "sw.txt"):

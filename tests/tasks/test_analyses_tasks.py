@@ -71,6 +71,15 @@ def test_what_is_missing_is_named(folder, raw, tmp_path):
     assert tasks.analyses.register_found(folder)[:2] == ["tatoeba_sw", "tatoeba"]
 
 
+def test_two_alignment_sets_of_one_name_are_refused(tmp_path):
+    for name in ("en-sw_dev", "en-sw-dev"):
+        (tmp_path / "wordalign" / name).mkdir(parents=True)
+        for file in ("src.txt", "tgt.txt", "gold.txt"):
+            (tmp_path / "wordalign" / name / file).touch()
+    with pytest.raises(ValueError, match=r"en-sw-dev and .*en-sw_dev: both would be the task"):
+        tasks.analyses.register_found(tmp_path)
+
+
 def test_there_is_nothing_to_prepare(folder, raw, tmp_path):
     tasks.analyses.register("tatoeba", folder, raw.vocabulary)
     config = PrepareConfig(str(tmp_path), ("tatoeba_sw",), vocabulary=str(raw.vocabulary))

@@ -128,6 +128,16 @@ def test_what_is_missing_is_named(raw, monkeypatch):
         seqio.get_mixture_or_task("cc100").get_dataset(split="train").take(1).get_single_element()
 
 
+def test_no_task_replaces_another_of_the_same_call(tmp_path):
+    for name in ("en-pt_sw.tsv", "en_pt-sw.tsv"):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=r"en-pt_sw\.tsv and .*en_pt-sw\.tsv: both would be the"):
+        tasks.bitext.register(tmp_path)
+    (tmp_path / "en_pt-sw.tsv").unlink()
+    for _ in range(2):  # but those of an earlier call are replaced
+        assert tasks.bitext.register(tmp_path) == ["bitext"]
+
+
 def test_importing_tasks_reads_no_text(raw, tmp_path):
     # Files that cannot be read: a directory listing is all that importing may need.
     (tmp_path / "en.txt.xz").write_bytes(b"no xz file")

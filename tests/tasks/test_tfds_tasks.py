@@ -34,6 +34,12 @@ def test_other_lines_are_refused(line):
         tasks.tfds.register_all([])
 
 
+def test_two_lines_of_one_set_are_refused():
+    lines = ["wiki40b/th:1.3.0=th", "wiki40b/en:1.3.0=en", "wiki40b/th:1.2.0=th"]
+    with pytest.raises(ValueError, match=r"th:1\.3\.0=th and .*th:1\.2\.0=th: both .*leave one"):
+        tasks.tfds.register_all(lines)
+
+
 @pytest.mark.parametrize(
     ("line", "fields"),
     [

@@ -80,22 +80,26 @@ def discover_bitext(
 
     Raises:
         DataError: No such folder, no file found, one of `pairs` missing, half of a Moses pair
-            missing, or a name that could mean several pairs.
+            missing, a name that could mean several pairs, or a language of two spellings.
     """
     folder = text.check_folder(folder)
     wanted = None if pairs is None else {_canonical_name(pair) for pair in pairs}
-    sources = []
+    found = []
     for directory in _folders(folder):
-        found = (
-            _multiway_sources(directory) if unit_ids_file(directory) else _folder_sources(directory)
-        )
-        sources += [
-            source
-            for source in found
-            if (languages is None or (source.lang1 in languages and source.lang2 in languages))
-            and (wanted is None or source.pair in wanted)
-            and (pivot is None or pivot in (source.lang1, source.lang2))
-        ]
+        multiway = unit_ids_file(directory)
+        found += _multiway_sources(directory) if multiway else _folder_sources(directory)
+    text.check_spellings(
+        (language, path)
+        for source in found
+        for language, path in ((source.lang1, source.paths[0]), (source.lang2, source.paths[-1]))
+    )
+    sources = [
+        source
+        for source in found
+        if (languages is None or (source.lang1 in languages and source.lang2 in languages))
+        and (wanted is None or source.pair in wanted)
+        and (pivot is None or pivot in (source.lang1, source.lang2))
+    ]
     if not sources:
         raise DataError(
             f"{folder}: no bitext found that matches; files must be named by language pair, for "

@@ -332,6 +332,25 @@ def normalized_language(code: str) -> str:
     return code.replace("_", "-").lower()
 
 
+def check_spellings(found: Iterable[tuple[str, Path]]) -> None:
+    """Refuses two spellings of a language, of which one would be lost or sampled as another.
+
+    Args:
+        found: Language codes, each with a file or folder of that name.
+
+    Raises:
+        DataError: Two codes have the same normalized form.
+    """
+    known: dict[str, tuple[str, Path]] = {}
+    for code, path in found:
+        other, first = known.setdefault(normalized_language(code), (code, path))
+        if other != code:
+            raise DataError(
+                f"{first} and {path}: {other!r} and {code!r} are two spellings of one language; "
+                f"rename one, so that both say {other!r} or both {code!r}"
+            )
+
+
 def strip_shard(stem: str) -> str:
     """`en-2`, `en.part1` and `en-00001-of-00010` -> `en`."""
     return _SHARD.sub("", stem)
@@ -419,7 +438,8 @@ def discover_documents(
         {language: files in order of name}, in order of language.
 
     Raises:
-        DataError: No such folder, no language found, or one of `languages` missing.
+        DataError: No such folder, no language found, one of `languages` missing, or a language of
+            two spellings (`zh_TW.txt` and `zh-TW.txt`).
     """
     folder = check_folder(folder)
     found: dict[str, list[Path]] = {}
@@ -449,6 +469,11 @@ def discover_documents(
             f"{folder}: no monolingual text found; files must be named by language, for example "
             "`en.txt.xz`"
         )
+    check_spellings(
+        (language, path if path.parent == folder else path.parent)
+        for language, paths in found.items()
+        for path in paths[:1]
+    )
     if languages is not None:
         missing = sorted(set(languages) - set(found))
         if missing:
