@@ -1,9 +1,11 @@
 """AutoTokenizer gives our ids, on text of many scripts and on nonsense."""
 
+import io
 import json
 
 import hugging
 import pytest
+import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +13,7 @@ from xlme_jax.data import cldr
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary
 from xlme_jax.huggingface.tokenizer import tokenizer_files
 
+tokenizers = pytest.importorskip("tokenizers", reason="reads the files")
 transformers = pytest.importorskip("transformers", reason="reads the files")
 
 # Of Universal Declarations of Human Rights, article 1 or its beginning.
@@ -96,27 +99,61 @@ def test_any_string_of_known_characters(pair, text):
     assert tokenizer(text)["input_ids"] == [0, *vocabulary.encode(text), 2]
 
 
-def test_other_kinds_of_models_are_refused(tmp_path):
-    import io
+def trained(**options):
+    """A vocabulary that `spm_train` has made with options of its own."""
+    model = io.BytesIO()
+    texts = [*ARTICLE.values(), *["on the other hand [URL] of the end of the day"] * 20]
+    settings = {"vocab_size": 800, "hard_vocab_limit": False, "minloglevel": 2}
+    ids = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts * 3), model_writer=model, **(settings | ids | options)
+    )
+    return Vocabulary(model.getvalue())
 
-    import sentencepiece
 
-    for options in ({"model_type": "bpe"}, {"add_dummy_prefix": False}):
-        model = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter([*ARTICLE.values()] * 5),
-            model_writer=model,
-            vocab_size=400,
-            hard_vocab_limit=False,
-            unk_id=0,
-            bos_id=1,
-            eos_id=2,
-            pad_id=-1,
-            minloglevel=2,
-            **options,
-        )
-        with pytest.raises(ValueError, match="only unigram models with a space"):
-            tokenizer_files(Vocabulary(model.getvalue()), None)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"split_by_whitespace": False},
+        {"control_symbols": ["[URL]", "▁hand"]},
+        {"user_defined_symbols": ["[URL]", "of"]},
+        {"normalization_rule_name": "nfkc"},
+        {"normalization_rule_name": "identity", "byte_fallback": True},
+    ],
+)
+def test_ids_of_models_that_others_have_trained(options):
+    vocabulary = trained(**options)
+    if "split_by_whitespace" in options:
+        assert any("▁" in vocabulary.id_to_piece(i)[1:] for i in range(4, vocabulary.size))
+    content = tokenizer_files(vocabulary, None)["tokenizer.json"].decode()
+    tokenizer = tokenizers.Tokenizer.from_str(content)
+    assert tokenizer.get_vocab_size() == vocabulary.size
+    texts = [text for language, text in ARTICLE.items() if language != "am"]  # It has ties.
+    texts += ["on the other hand", "a [URL] b", "a[URL]s of", "[URL", "", "  ", " the  hand\t"]
+    texts += ["one\tof the\r\nother\n\nhand\u00a0of\u3000it", "▁the", "on ▁▁ the", "\t"]
+    for text in texts:
+        ids = vocabulary.encode(text)
+        assert tokenizer.encode(text).ids == [0, *ids, 2], text
+    assert tokenizer.decode(vocabulary.encode(ARTICLE["en"])) == ARTICLE["en"]
+    one, other = vocabulary.encode("on the"), vocabulary.encode("hand of")
+    masked = [0, *one, vocabulary.mask_id, *other, 2]
+    assert tokenizer.encode(" on the <mask> hand of ").ids == masked
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"model_type": "bpe"}, r"only unigram models with a space .*train_vocabulary"),
+        ({"add_dummy_prefix": False}, r"only unigram models with a space .*train_vocabulary"),
+        ({"treat_whitespace_as_suffix": True}, r"treat_whitespace_as_suffix is set.*train_vocab"),
+        ({"user_defined_symbols": ["of", "Ａ"]}, r"user_defined_symbols has 'Ａ'.*without"),
+        ({"user_defined_symbols": ["  "]}, r"user_defined_symbols has .*without"),
+    ],
+)
+def test_other_kinds_of_models_are_refused(options, expected):
+    with pytest.raises(ValueError, match=expected):
+        tokenizer_files(trained(**options), None)
 
 
 def test_length_is_left_open_without_a_position_table():

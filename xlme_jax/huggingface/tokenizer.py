@@ -7,6 +7,7 @@ of the `tokenizers` package, under the class that takes such a file as it is.
 
 import base64
 import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sentencepiece
@@ -23,10 +24,15 @@ _SPECIAL = {
     "pad_token": "<pad>",
     "mask_token": MASK_PIECE,
 }
-# Fields of SentencePiece's ModelProto, TrainerSpec and NormalizerSpec.
-_TRAINER, _NORMALIZER = 2, 3
-_MODEL_TYPE, _UNIGRAM = 3, 1
+# Fields of SentencePiece's ModelProto, its pieces, TrainerSpec and NormalizerSpec.
+_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
+_KIND, _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 3, 1, 3, 4, 5
+_MODEL_TYPE, _UNIGRAM, _SPACE_BEHIND = 3, 1, 24
 _CHARSMAP, _DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPE = 2, 3, 4, 5
+
+# Where `tokenizers` parts words.
+_WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
+_WHITE_SPACE += "\u2028\u2029\u202f\u205f\u3000"
 
 
 def tokenizer_files(vocabulary: Vocabulary, max_length: int | None) -> dict[str, bytes]:
@@ -63,15 +69,22 @@ def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
     """The content of tokenizer.json."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
     charsmap = _charsmap(vocabulary)
-    # Our id is SentencePiece's + 1 from the fourth piece on.
-    pieces = [(piece, 0.0) for piece in SPECIAL_PIECES]
-    pieces += [
-        (processor.id_to_piece(i), processor.get_score(i))
-        for i in range(len(SPECIAL_PIECES) - 1, processor.get_piece_size())
-    ]
-    pieces += [(MASK_PIECE, 0.0)]
+    pieces = list(_pieces(vocabulary, processor))
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     decoders = [{"type": "ByteFallback"}, metaspace]
+    precompiled = charsmap and {"type": "Precompiled", "precompiled_charsmap": charsmap}
+    words: dict[str, Any] = {
+        "normalizer": precompiled,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace],
+        },
+    }
+    if not _splits_at_white_space(vocabulary, pieces):
+        steps = [precompiled] if precompiled else []
+        steps += [_replace(r"\A +| +\z", ""), _replace(" +", "▁")]
+        steps.append({"type": "Prepend", "prepend": "▁"})
+        words = {"normalizer": {"type": "Sequence", "normalizers": steps}, "pre_tokenizer": None}
     return {
         "version": "1.0",
         "truncation": None,
@@ -80,11 +93,7 @@ def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
             _special(vocabulary.piece_to_id(piece), piece)
             for piece in (*SPECIAL_PIECES, MASK_PIECE)
         ],
-        "normalizer": charsmap and {"type": "Precompiled", "precompiled_charsmap": charsmap},
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace],
-        },
+        **words,
         "post_processor": _template(vocabulary),
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": {
@@ -94,6 +103,33 @@ def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
             "byte_fallback": any(processor.is_byte(i) for i in range(processor.get_piece_size())),
         },
     }
+
+
+def _pieces(
+    vocabulary: Vocabulary, processor: sentencepiece.SentencePieceProcessor
+) -> Iterator[tuple[str, float]]:
+    """Pieces and scores in the order of our ids; ValueError if one cannot be expressed."""
+    normalizer = _normalizer(vocabulary)
+    kinds = [
+        dict(_fields(message)).get(_KIND, _NORMAL)
+        for number, message in _fields(vocabulary.model)
+        if number == _PIECES
+    ]
+    yield from ((piece, 0.0) for piece in SPECIAL_PIECES)
+    # Our id is SentencePiece's + 1 from the fourth piece on.
+    for i in range(len(SPECIAL_PIECES) - 1, processor.get_piece_size()):
+        piece, score = processor.id_to_piece(i), processor.get_score(i)
+        if kinds[i] in (_CONTROL, _UNUSED):
+            # SentencePiece finds these in no text. Nor is anything found that holds a space, since
+            # all have become "▁"; the score must not be the lowest, which that of <unk> hangs on.
+            piece, score = f" {piece}", 0.0
+        elif kinds[i] == _USER_DEFINED and normalizer.normalize(piece) != f"▁{piece}":
+            raise ValueError(
+                f"{_name(vocabulary)}: user_defined_symbols has {piece!r}, which SentencePiece "
+                "alone keeps from normalization. Train on data of a vocabulary without this symbol."
+            )
+        yield piece, score
+    yield MASK_PIECE, 0.0
 
 
 def _special(token: int, piece: str) -> dict[str, Any]:
@@ -124,25 +160,59 @@ def _template(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
+def _splits_at_white_space(vocabulary: Vocabulary, pieces: Iterable[tuple[str, float]]) -> bool:
+    """Whether all white space parts words, and no piece reaches beyond one, as in XLM-R.
+
+    Not so with `split_by_whitespace=False`, nor where normalization leaves tabs and the like.
+    """
+    # Of pieces with two spaces in a row no text has any.
+    if any("▁" in piece[1:] and "▁▁" not in piece for piece, _ in pieces):
+        return False
+    normalizer = _normalizer(vocabulary)
+    return all(normalizer.normalize(f"a{space}b") == "▁a▁b" for space in _WHITE_SPACE)
+
+
+def _normalizer(vocabulary: Vocabulary) -> sentencepiece.SentencePieceNormalizer:
+    return sentencepiece.SentencePieceNormalizer(
+        model_proto=vocabulary.model,
+        add_dummy_prefix=True,
+        escape_whitespaces=True,
+        remove_extra_whitespaces=True,
+    )
+
+
+def _replace(pattern: str, content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+
+
+def _name(vocabulary: Vocabulary) -> str:
+    return vocabulary.path or "The vocabulary"
+
+
 def _charsmap(vocabulary: Vocabulary) -> str | None:
     """How characters are normalised, in base64; ValueError if the model is unlike XLM-R's."""
-    model = _fields(vocabulary.model)
-    normalizer = _fields(model.get(_NORMALIZER, b""))
-    kind = _fields(model.get(_TRAINER, b"")).get(_MODEL_TYPE, _UNIGRAM)
+    model = dict(_fields(vocabulary.model))
+    normalizer = dict(_fields(model.get(_NORMALIZER, b"")))
+    trainer = dict(_fields(model.get(_TRAINER, b"")))
     spaces = [normalizer.get(field, 1) for field in (_DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPE)]
-    if kind != _UNIGRAM or spaces != [1, 1, 1]:
+    if trainer.get(_MODEL_TYPE, _UNIGRAM) != _UNIGRAM or spaces != [1, 1, 1]:
         raise ValueError(
-            f"{vocabulary.path or 'The vocabulary'}: only unigram models with a space put before "
-            "the text and runs of spaces made one can be exported, as XLM-R's and those of "
-            "`python -m xlme_jax.train_vocabulary` are."
+            f"{_name(vocabulary)}: only unigram models with a space put before the text and runs "
+            "of spaces made one can be exported, as XLM-R's and those of `python -m "
+            "xlme_jax.train_vocabulary` are."
+        )
+    if trainer.get(_SPACE_BEHIND):
+        raise ValueError(
+            f"{_name(vocabulary)}: treat_whitespace_as_suffix is set, for which Hugging Face's "
+            "tokenizers have no place. Train on data of a vocabulary without it, such as those of "
+            "`python -m xlme_jax.train_vocabulary`."
         )
     charsmap = normalizer.get(_CHARSMAP, b"")
     return base64.b64encode(charsmap).decode() if charsmap else None
 
 
-def _fields(message: bytes) -> dict[int, Any]:
-    """Fields of a protobuf message by number, of repeated ones the last."""
-    found: dict[int, Any] = {}
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Numbers and contents of the fields of a protobuf message, in their order."""
     place = 0
 
     def varint() -> int:
@@ -159,9 +229,8 @@ def _fields(message: bytes) -> dict[int, Any]:
     while place < len(message):
         number, kind = divmod(varint(), 8)
         if kind == 0:
-            found[number] = varint()
+            yield number, varint()
             continue
         size = {1: 8, 5: 4}.get(kind) or varint()
-        found[number] = message[place : place + size]
+        yield number, message[place : place + size]
         place += size
-    return found
