@@ -115,6 +115,36 @@ def test_a_weight_that_is_missing_is_named(run_folder):
         warm_start(run_folder, params)
 
 
+def test_what_a_checkpoint_may_lack_is_taken_if_it_is_there(run_folder, caplog):
+    layer = abstract(state_of(0)).params["layer"]
+    head = jax.ShapeDtypeStruct((7,), jnp.float32)
+    with caplog.at_level("INFO"):
+        params = warm_start(run_folder, {"layer": layer, "head": head}, may_lack=("head", "layer"))
+    assert params.keys() == {"layer"}
+    np.testing.assert_array_equal(
+        params["layer"]["kernel"], state_of(100).params["layer"]["kernel"]
+    )
+    assert "fresh, as it has none: head" in caplog.text
+    # In another shape it is as good as not there.
+    wide = abstract(state_of(0, width=5)).params["layer"]
+    assert check_warm_start(run_folder, {"layer": wide}, may_lack=("layer",)) == {}
+
+
+def test_layers_that_are_stacked_on_one_side_only_are_told(tmp_path):
+    weight = jnp.ones((3,))
+    for name, params in {
+        "True": {"encoder": {"layers": {"bias": weight}}},
+        "False": {"encoder": {"layer_0": {"bias": weight}}},
+    }.items():
+        checkpoints = Checkpoints(tmp_path / name, keep=2)
+        state = TrainState(jnp.int32(0), params, {}, ())
+        checkpoints.save(0, state, record(0))
+        checkpoints.close()
+        other = {"encoder": {"layers" if name == "False" else "layer_0": {"bias": weight}}}
+        with pytest.raises(ValueError, match=f"trained with Encoder.scan_layers = {name}; set"):
+            check_warm_start(tmp_path / name, abstract(other))
+
+
 @pytest.fixture
 def damaged(run_folder, tmp_path):
     """A copy of the run to damage, and a function that does: checkpoint, file, what to it."""

@@ -1,5 +1,6 @@
 import json
 
+import flax.linen as nn
 import jax
 import numpy as np
 import optax
@@ -330,19 +331,78 @@ def test_counts_below_one_are_refused(field):
     assert LoopConfig(train_steps=5, seed=-1).seed == -1
 
 
+class Growing(Toy):
+    """With a weight more, which may be new."""
+
+    new_params = ("extra",)
+
+    def init(self, rng):
+        extra = jax.random.normal(jax.random.fold_in(rng, 1), (3,))
+        return {**super().init(rng), "extra": nn.LogicallyPartitioned(extra, ("embed",))}
+
+
+def test_a_warm_start_takes_all_that_is_there(tmp_path, mesh):
+    still = {"train_steps": 1, "seed": 7}  # No loss moves the weight that is new.
+    plain = run(tmp_path / "plain", mesh)
+    fresh = run(tmp_path / "fresh", mesh, objective=Growing(), init_from=str(tmp_path / "plain"))
+    kept = run(
+        tmp_path / "kept", mesh, objective=Growing(), init_from=str(tmp_path / "fresh"), **still
+    )
+    assert fresh.params["extra"].shape == (3,) and "extra" not in plain.params
+    np.testing.assert_array_equal(kept.params["extra"], fresh.params["extra"])
+    assert not np.array_equal(
+        kept.params["extra"],
+        run(tmp_path / "7", mesh, objective=Growing(), **still).params["extra"],
+    )
+
+
+class Staged(Toy):
+    """Its weight stands still for some steps."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def frozen(self, step):
+        return {"w": step < self.steps}
+
+
+def test_weights_that_are_never_trained_are_refused(tmp_path, mesh):
+    run(tmp_path / "other", mesh)
+    settings = {"train_steps": 11, "init_from": str(tmp_path / "other")}
+    with pytest.raises(ValueError, match=r"TRAIN_STEPS = 11 ends while .* weights of w fixed"):
+        run(tmp_path / "run", mesh, objective=Staged(11), **settings)
+    with pytest.raises(ValueError, match=r"begins with the weights of w fixed.* Set INIT_FROM"):
+        run(tmp_path / "run", mesh, objective=Staged(10))
+    assert not list((tmp_path / "run").glob("*.gin"))
+    state = run(tmp_path / "run", mesh, objective=Staged(10), **settings)
+    # A resumed run needs it no more.
+    run(tmp_path / "run", mesh, objective=Staged(10), train_steps=12)
+    assert not np.array_equal(state.params["w"], loop_start(mesh).params["w"])
+
+
 class Filling(Toy):
     fill = 3
 
 
-def test_what_is_carried_is_filled_before_the_first_step(tmp_path, mesh):
+@pytest.mark.parametrize("micro_batches", [1, 4])
+def test_what_is_carried_is_filled_before_the_first_step(tmp_path, mesh, micro_batches):
     """Batches 0 to 2 leave what they leave; the first update is with batch 3."""
     batches = Batches()
-    state = run(tmp_path / "filled", mesh, objective=Filling(), batches=batches, train_steps=2)
+    state = run(
+        tmp_path / "filled",
+        mesh,
+        objective=Filling(),
+        batches=batches,
+        train_steps=2,
+        micro_batches=micro_batches,
+    )
     assert batches.number == 5
     assert int(state.aux["steps"]) == 3 + 2
     later = Batches()
     later.number = 3
-    expected = run(tmp_path / "plain", mesh, batches=later, train_steps=2)
+    expected = run(
+        tmp_path / "plain", mesh, batches=later, train_steps=2, micro_batches=micro_batches
+    )
     np.testing.assert_array_equal(state.params["w"], expected.params["w"])
     np.testing.assert_array_equal(state.aux["first"], expected.aux["first"])
     # A resumed run is ready.

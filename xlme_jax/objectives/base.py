@@ -44,7 +44,7 @@ class Objective(Protocol):
 
     @property
     def new_params(self) -> tuple[str, ...]:
-        """Top-level names of `params` that a warm start does not bring: heads of a new task."""
+        """Top-level names of `params` that a warm start may lack: the head of a new task."""
 
     @property
     def encoder_config(self) -> EncoderConfig:

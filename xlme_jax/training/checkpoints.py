@@ -12,7 +12,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -330,9 +330,12 @@ def latest_checkpoint(run: Path) -> Path:
 
 
 def check_warm_start(
-    run: Path, abstract_params: Params, vocabulary: str = "", partial: bool = False
-) -> None:
-    """ValueError if `warm_start` cannot read these weights; reads files, but makes no arrays."""
+    run: Path, abstract_params: Params, vocabulary: str = "", may_lack: Collection[str] = ()
+) -> Params:
+    """What of these weights `warm_start` would bring; reads files, but makes no arrays.
+
+    Arguments and errors are those of `warm_start`.
+    """
     checkpoint = latest_checkpoint(run)
     with _named_source(checkpoint):
         _check_files(checkpoint)
@@ -345,14 +348,32 @@ def check_warm_start(
             f"than the data in DATA_DIR was prepared with ({vocabulary[:12]}). Prepare the data "
             "with the vocabulary.model of that run's DATA_DIR."
         )
+
+    def is_there(part: str) -> bool:
+        return _tree_shapes({part: abstract_params[part]}).items() <= found.items()
+
+    brought = {
+        part: weights
+        for part, weights in abstract_params.items()
+        if part not in may_lack or is_there(part)
+    }
     remedy = "Warm starts need the same objective, model sizes and vocabulary."
-    if partial:
-        found = {name: found[name] for name in found.keys() & _tree_shapes(abstract_params).keys()}
-    _compare_shapes(found, abstract_params, f"INIT_FROM = {str(run)!r}", remedy)
+    stacked, wanted = (
+        any(".layers." in name for name in names) for names in (found, _tree_shapes(brought))
+    )
+    if stacked != wanted:
+        remedy = (
+            f"It was trained with Encoder.scan_layers = {stacked}; set that here too, or import it "
+            "again with the other form."
+        )
+    if may_lack:
+        found = {name: found[name] for name in found.keys() & _tree_shapes(brought).keys()}
+    _compare_shapes(found, brought, f"INIT_FROM = {str(run)!r}", remedy)
+    return brought
 
 
 def warm_start(
-    run: Path, abstract_params: Params, vocabulary: str = "", partial: bool = False
+    run: Path, abstract_params: Params, vocabulary: str = "", may_lack: Collection[str] = ()
 ) -> Params:
     """Reads the weights of another run's newest checkpoint into the shardings of this one.
 
@@ -360,15 +381,19 @@ def warm_start(
       run: MODEL_DIR of the other run or one of its checkpoints.
       abstract_params: ShapeDtypeStructs with shardings.
       vocabulary: digest of the vocabulary that this run reads; empty if it does not matter.
-      partial: whether the checkpoint may hold weights that are not asked for.
+      may_lack: top-level names of weights that the checkpoint need not have, or may have in another
+        shape. It may then also hold weights that are not asked for.
+
+    Returns:
+      The weights that it has.
 
     Raises:
       ValueError: if there is no checkpoint, it is damaged, a weight is missing or of another
         shape, or the vocabulary is another one.
     """
-    check_warm_start(run, abstract_params, vocabulary, partial)
+    brought = check_warm_start(run, abstract_params, vocabulary, may_lack)
     checkpoint = latest_checkpoint(run)
-    item = {"params": abstract_params}
+    item = {"params": brought}
     with _named_source(checkpoint), _damage_if_unsealed(checkpoint):
         expected = _read_record(checkpoint)["digests"]
         params = ocp.PyTreeCheckpointer().restore(
@@ -380,7 +405,9 @@ def warm_start(
             ),
         )
         _compare_digests(params, expected)
-    _log.info("Warm start: weights of %s", checkpoint)
+    fresh = sorted(abstract_params.keys() - brought.keys())
+    rest = f"; fresh, as it has none: {', '.join(fresh)}" if fresh else ""
+    _log.info("Warm start: weights of %s%s", checkpoint, rest)
     return params["params"]
 
 

@@ -145,6 +145,31 @@ def check_divisible(rows: Mapping[str, int], mesh: jax.sharding.Mesh, micro_batc
             )
 
 
+def check_frozen(objective: Objective, config: LoopConfig, fresh: bool) -> None:
+    """ValueError if weights stand still to the end, or, in a fresh run, before they have learned.
+
+    Args:
+      objective: says which weights stand still, and when.
+      config: says how long the run is, and where its weights come from.
+      fresh: whether it is to begin now.
+    """
+
+    def at(step: int) -> str:
+        held = objective.frozen(jnp.int32(step))
+        return ", ".join(sorted(name for name, still in held.items() if bool(still)))
+
+    if names := at(config.train_steps - 1):
+        raise ValueError(
+            f"TRAIN_STEPS = {config.train_steps} ends while the objective still holds the weights "
+            f"of {names} fixed: they would never be trained. Train longer, or shorten that stage."
+        )
+    if fresh and config.init_from is None and (names := at(0)):
+        raise ValueError(
+            f"The objective begins with the weights of {names} fixed, and they are random, as "
+            "INIT_FROM is None. Set INIT_FROM, or leave that stage out."
+        )
+
+
 def abstract_state(
     objective: Objective,
     optimizer: optax.GradientTransformation,
@@ -218,9 +243,10 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         checkpoints = stack.enter_context(Checkpoints(run.model_dir, config.keep_checkpoints))
         abstract = abstract_state(run.objective, run.optimizer, run.mesh, config.seed)
         checkpoints.check(abstract, run.dataset_digest)
+        check_frozen(run.objective, config, fresh=checkpoints.latest_step() is None)
         if checkpoints.latest_step() is None and config.init_from is not None:
-            inherited, partial = _inherited(run.objective, abstract.params)
-            check_warm_start(Path(config.init_from), inherited, run.vocabulary_digest, partial)
+            source, may_lack = Path(config.init_from), run.objective.new_params
+            check_warm_start(source, abstract.params, run.vocabulary_digest, may_lack)
         if jax.process_index() == 0:  # Not before: a run that is refused leaves the folder as is.
             for name, text in run.files.items():
                 with naming(run.model_dir / name):
@@ -314,9 +340,9 @@ def _starting_point(
     assert state is not None  # Damaged checkpoints raise.
     origin = ""
     if config.init_from is not None:
-        origin = str(latest_checkpoint(Path(config.init_from)))
-        inherited, partial = _inherited(run.objective, abstract.params)
-        params = warm_start(Path(config.init_from), inherited, run.vocabulary_digest, partial)
+        source, may_lack = Path(config.init_from), run.objective.new_params
+        origin = str(latest_checkpoint(source))
+        params = warm_start(source, abstract.params, run.vocabulary_digest, may_lack)
         state = dataclasses.replace(state, params={**state.params, **params})
         out = jax.tree.map(lambda leaf: leaf.sharding, abstract.aux)
         carried = jax.jit(
@@ -334,7 +360,9 @@ def _filled(run: Run, state: TrainState, abstract: TrainState) -> TrainState:
         return state
     sharding, (_, shares) = meshes.batch_sharding(run.mesh), meshes.batch_share(run.mesh)
     out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    fill_step = make_fill_step(run.objective, seed=run.config.seed)
+    fill_step = make_fill_step(
+        run.objective, seed=run.config.seed, micro_batches=run.config.micro_batches
+    )
     fill = jax.jit(fill_step, donate_argnums=0, out_shardings=out)
     number = 0
     while not bool(run.objective.ready(state.aux)):
@@ -342,12 +370,6 @@ def _filled(run: Run, state: TrainState, abstract: TrainState) -> TrainState:
         number += 1
     _log.info("%d batches were read before the first step, for what the objective carries.", number)
     return state
-
-
-def _inherited(objective: Objective, params: Params) -> tuple[Params, bool]:
-    """What of `params` a warm start brings, and whether that is only a part."""
-    kept = {name: value for name, value in params.items() if name not in objective.new_params}
-    return kept, bool(objective.new_params)
 
 
 def _record(run: Run, **fields: Any) -> RunRecord:

@@ -92,19 +92,26 @@ def make_train_step(
 
 
 def make_fill_step(
-    objective: Objective, *, seed: int
+    objective: Objective, *, seed: int, micro_batches: int = 1
 ) -> Callable[[TrainState, Batch, jax.Array], TrainState]:
     """The function to be jitted: (state, batch, its number) -> state with another `aux`.
 
     For what an objective carries that must be filled before training (`Objective.ready`).
     """
 
+    def without_gradient(*arguments: Any) -> tuple[Any, jax.Array]:
+        # Nor the loss: what does not lead to what rows leave is not computed.
+        _, (left, _) = objective.loss(*arguments)
+        return (jnp.zeros(()), (left, {})), jnp.zeros(())
+
     def fill_step(state: TrainState, batch: Batch, number: jax.Array) -> TrainState:
         # Below the key of initialisation, so that no step draws the same.
         rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0), number)
         batch = {name: _number_rows(rows) for name, rows in batch.items()}
         totals = objective.totals(batch)
-        _, (left, _) = objective.loss(state.params, state.aux, batch, totals, rng)
+        _, left, _ = over_replicas(
+            without_gradient, state.params, state.aux, batch, totals, rng, micro_batches
+        )
         return dataclasses.replace(state, aux=objective.next_aux(state.params, state.aux, left))
 
     return fill_step
