@@ -1,3 +1,4 @@
+import dataclasses
 import fractions
 import itertools
 import logging
@@ -286,6 +287,25 @@ def test_a_pivot_keeps_its_pairs(data):
         iterate(data, [Stream("b", "bitext", 4, LENGTH, pivot="de")])
     with pytest.raises(ValueError, match=r"stream 'b', sampling='sinkhorn': .*'en'.*raise alpha"):
         iterate(data, [Stream("b", "bitext", 4, LENGTH, pivot="en", sampling="sinkhorn")])
+
+
+def test_pairs_that_never_fit_take_no_share_from_their_languages(tmp_path, caplog):
+    rng, rows = np.random.default_rng(0), []
+    for (one, other), count in PAIRS.items():
+        length = 60 if {one, other} == {"fr", "sw"} else 9
+        writer = prepared.BitextWriter(tmp_path, f"x_{one}_{other}", [one, other], 300)
+        rows.append(fill(writer, [pair(rng, length) for _ in range(count)]))
+    data = complete(tmp_path, rows)
+    stream = dataclasses.replace(SINKHORN, length=40, alpha=0.9)
+    with caplog.at_level(logging.WARNING):
+        iterator = iterate(data, [stream], window_draws=512)
+    assert "1 of 5 tasks are left out, of which no pair fits length=40: x_fr_sw" in caplog.text
+    others = dataclasses.replace(stream, tasks=("x_en_*", "x_sw_yo"))
+    expected = iterate(data, [others], window_draws=512)
+    assert iterator.get_state() == expected.get_state()
+    for _ in range(20):
+        np.testing.assert_array_equal(next(iterator)["b"]["tokens"], next(expected)["b"]["tokens"])
+    assert "are longer" not in caplog.text
 
 
 def test_positions_belong_to_a_sampling(data):

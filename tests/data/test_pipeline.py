@@ -2,6 +2,7 @@ import collections
 import dataclasses
 import json
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -322,6 +323,28 @@ def test_pairs_longer_than_a_row_are_left_out_and_said_once(data, caplog):
             assert max(map(len, segments(batch["b"]))) <= 40
     assert [r.getMessage() for r in caplog.records if "longer than length=40" in r.getMessage()]
     assert len(caplog.records) == 1
+
+
+def test_the_tasks_that_lose_most_pairs_are_named(tmp_path, caplog):
+    rng = np.random.default_rng(8)
+    long = {"a": 3, "b": 0, "c": 9, "d": 5, "e": 7, "f": 1, "g": 2}
+    pairs = {
+        name: [pair(rng, 50) for _ in range(count)] + [pair(rng, 9) for _ in range(10 - count)]
+        for name, count in long.items()
+    }
+    data = build(tmp_path, bitext=pairs)
+    with caplog.at_level(logging.WARNING):
+        # 1,024 draws are a block of the mixture: of each task 146 or 147, some 14 epochs of it.
+        next(iterate(data, [Stream("b", "bitext", 4, 40, alpha=0)], window_draws=1024))
+    [said] = [record.getMessage() for record in caplog.records]
+    total, listed = re.match(
+        r".*?: (\d+) of 1024 pairs .* most of them of (.*) \(said", said
+    ).groups()
+    named = re.findall(r"(\w) \((\d+) of (14[67]) pairs\)", listed)
+    assert [name for name, *_ in named] == ["c", "e", "d", "a", "g"]
+    for name, lost, drawn in named:
+        assert abs(int(lost) - int(drawn) * long[name] / 10) <= 10
+    assert 0 <= int(total) - sum(int(lost) for _, lost, _ in named) - 14 <= 6  # f's
 
 
 def test_resuming_with_other_data_is_said(data, caplog):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.data.test_pipeline import LENGTH, WINDOW, build, document, iterate, pair, take
 from xlme_jax.data import layouts, mixing, packing
 from xlme_jax.data.pipeline import Stream
+from xlme_jax.data.prepared import PreparedDataError
 
 JOINT = Stream("b", "bitext", rows=4, length=LENGTH)
 SIDES = dataclasses.replace(JOINT, layout="sides")
@@ -265,6 +266,41 @@ def test_what_never_fits_is_refused(tmp_path, stream, needed):
     next(iterate(data, [dataclasses.replace(stream, length=needed)]))
     with pytest.raises(ValueError, match=f"length={needed - 1}, the shortest has {needed} tokens"):
         iterate(data, [dataclasses.replace(stream, length=needed - 1)])
+
+
+def test_tasks_that_fit_with_no_partner_are_left_out(tmp_path, caplog):
+    rng = np.random.default_rng(7)
+    sizes = {"short": 10, "middle": 25, "long": 31}
+    data = build(tmp_path, bitext={n: [pair(rng, size)] * 5 for n, size in sizes.items()})
+    stream = dataclasses.replace(SIDES, mixup="order", length=40)
+    with caplog.at_level(logging.WARNING):
+        iterator = iterate(data, [stream])
+    assert "1 of 3 tasks are left out, of which no pair fits length=40: long" in caplog.text
+    drawn = set()
+    for _ in range(20):
+        next(iterator)
+        drawn |= set(iterator.tasks()["b"])
+    assert drawn == {"short", "middle"}
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_stream_that_hardly_ever_gives_a_row_is_refused(tmp_path, prefetch):
+    rng = np.random.default_rng(7)
+    # An epoch is an even number of draws, so that the short pair never meets itself.
+    data = build(tmp_path, bitext={"b": [pair(rng, 10), *(pair(rng, 60) for _ in range(99))]})
+    stream = dataclasses.replace(SIDES, mixup="order")
+    with pytest.raises(PreparedDataError, match=r"'b': none of 1536 mixed .* fits length=64: make"):
+        next(iterate(data, [stream], prefetch=prefetch))
+    next(iterate(data, [dataclasses.replace(stream, length=70)], prefetch=prefetch))
+
+
+def test_a_stream_may_wait_for_its_rows(tmp_path):
+    """One item of sixty fits: fewer windows than it takes to give up are empty between two rows."""
+    rng = np.random.default_rng(7)
+    data = build(tmp_path, bitext={"b": [pair(rng, 10), *(pair(rng, 60) for _ in range(59))]})
+    stream = dataclasses.replace(SIDES, length=40, rows=1)
+    iterator = iterate(data, [stream], window_draws=4)
+    assert len(take(iterator, 30)) == 30
 
 
 @pytest.mark.parametrize("length", [9, 40, 64, 128])

@@ -38,9 +38,9 @@ def item_lengths(lengths: np.ndarray, stream: Stream) -> np.ndarray:
     return lengths + (stream.layout == "sides")
 
 
-def shortest_item(stream: Stream, shortest: int) -> int:
-    """Tokens of an item of pairs with `shortest` tokens each."""
-    return int(item_lengths(np.full(pairs_per_item(stream), shortest), stream)[0])
+def shortest_item(stream: Stream, pair: int, partner: int) -> int:
+    """Tokens of the item of a pair of `pair` tokens; with mixup, joined to one of `partner`."""
+    return int(item_lengths(np.array([pair, partner][: pairs_per_item(stream)]), stream)[0])
 
 
 def arrange_pairs(

@@ -35,6 +35,8 @@ __all__ = ["BatchIterator", "Stream", "label_width", "make_iterator", "stream_ta
 # Pairs are packed among so many consecutive draws. A constant, so that the order of rows depends
 # neither on the batch size nor on the hosts; large enough that few tokens are wasted.
 WINDOW_DRAWS = 4096
+# After so many windows without a row a stream gives up: no wait for a pair that hardly ever comes.
+_MOST_EMPTY_WINDOWS = 64
 # Positions of version 1 count through another shuffle of the examples.
 _STATE_VERSION = 2
 # Task numbers travel with their batch, through the prefetching thread, under a key of their own.
@@ -136,16 +138,22 @@ class _PlanRows(grain.experimental.FlatMapTransform):
         self._seed, self._each = seed, layouts.pairs_per_item(stream)
         self._draws = draws // self._each * self._each
         self._warned = False
+        self._empty = 0  # windows without a row, in a row
 
     def flat_map(self, window: int) -> list[_RowPlan]:
-        """Plans the rows of one window."""
+        """Plans the rows of one window.
+
+        Raises:
+          PreparedDataError: This window has none, and neither had many before it.
+        """
         stream = self._stream
         draws = int(window) * self._draws + np.arange(self._draws)
         tasks, pairs = self._sampler(draws)
         lengths = layouts.item_lengths(self._reader.lengths(tasks, pairs), stream)
         fits = lengths <= stream.length
         if not fits.all():
-            self._warn(int((~fits).sum()))
+            self._warn(tasks.reshape(-1, self._each), fits)
+        self._check_some_fit(fits)
         # The draws of the items that fit.
         chosen = np.arange(self._draws).reshape(-1, self._each)[fits]
         rows = packing.pack(lengths[fits], stream.length, stream.pairs_per_row)
@@ -154,17 +162,36 @@ class _PlanRows(grain.experimental.FlatMapTransform):
         planned = (chosen[np.sort(np.array(rows[number]))].ravel() for number in order)
         return [_RowPlan(tasks[row], pairs[row], draws[row]) for row in planned]
 
-    def _warn(self, count: int) -> None:
+    def _warn(self, tasks: np.ndarray, fits: np.ndarray) -> None:
+        """Says once how much is left out; int[items, pairs] task numbers, bool[items]."""
         if not self._warned:
+            count = len(self._reader.tasks)
+            drawn = np.bincount(tasks.ravel(), minlength=count)
+            lost = np.bincount(tasks[~fits].ravel(), minlength=count)
+            most = [task for task in np.argsort(-lost, kind="stable")[:5].tolist() if lost[task]]
             _log.warning(
-                "stream %r: %d of %d %s are longer than length=%d and are left out (said once)",
+                "stream %r: %d of %d %s are longer than length=%d and are left out, most of them "
+                "of %s (said once)",
                 self._stream.name,
-                count,
-                self._draws // self._each,
+                int((~fits).sum()),
+                len(fits),
                 "pairs" if self._each == 1 else "mixed pairs",
                 self._stream.length,
+                ", ".join(
+                    f"{self._reader.tasks[task].name} ({lost[task]} of {drawn[task]} pairs)"
+                    for task in most
+                ),
             )
         self._warned = True
+
+    def _check_some_fit(self, fits: np.ndarray) -> None:
+        self._empty = 0 if fits.any() else self._empty + 1
+        if self._empty >= _MOST_EMPTY_WINDOWS:
+            raise PreparedDataError(
+                f"stream {self._stream.name!r}: none of {self._empty * len(fits)} "
+                f"{'pairs' if self._each == 1 else 'mixed pairs'} in a row fits "
+                f"length={self._stream.length}: make length larger"
+            )
 
 
 class _ReadPairs(grain.transforms.Map):
@@ -221,6 +248,7 @@ def _sampled_tasks(
     """The tasks that a stream draws from, and the share of each; float64[tasks], positive."""
     tasks = stream_tasks(dataset, stream, split)
     if stream.kind == "bitext":
+        tasks = _fitting(tasks, stream)
         weights = pair_sampling.task_weights(tasks, stream)
     else:
         sizes = [t.tokens if stream.kind == "monolingual" else t.examples for t in tasks]
@@ -235,6 +263,36 @@ def _sampled_tasks(
             len(tasks),
         )
     return tuple(tasks[number] for number in chosen), weights[chosen]
+
+
+def _fitting(tasks: tuple[TaskInfo, ...], stream: Stream) -> tuple[TaskInfo, ...]:
+    """Those of the tasks of which some pair fits a row.
+
+    The others must not have a share: a sampler of pairs that counts on them would give their
+    languages less than they are to have.
+
+    Raises:
+      PreparedDataError: None has such a pair.
+    """
+    partner = min(task.shortest for task in tasks)
+    shortest = [layouts.shortest_item(stream, task.shortest, partner) for task in tasks]
+    if min(shortest) > stream.length:
+        raise PreparedDataError(
+            f"stream {stream.name!r}: no pair fits length={stream.length}, the shortest has "
+            f"{min(shortest)} tokens: make length larger"
+        )
+    left_out = [task.name for task, size in zip(tasks, shortest) if size > stream.length]
+    if left_out:
+        _log.warning(
+            "stream %r: %d of %d tasks are left out, of which no pair fits length=%d: %s%s",
+            stream.name,
+            len(left_out),
+            len(tasks),
+            stream.length,
+            ", ".join(left_out[:10]),
+            ", ..." if len(left_out) > 10 else "",
+        )
+    return tuple(task for task, size in zip(tasks, shortest) if size <= stream.length)
 
 
 def _sampler(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream, seed: int) -> _Sampler:
@@ -257,12 +315,6 @@ def _stream_batches(
         read = _ReadText if stream.kind == "monolingual" else _ReadLabelled
         numbers = _count_up(_LAST).batch(stream.rows, batch_fn=list)
         return numbers.map(read(reader, stream, sampler, shard))
-    shortest = layouts.shortest_item(stream, min(task.shortest for task in reader.tasks))
-    if shortest > stream.length:
-        raise PreparedDataError(
-            f"stream {stream.name!r}: no pair fits length={stream.length}, the shortest has "
-            f"{shortest} tokens: make length larger"
-        )
     plan = _PlanRows(reader, stream, sampler, seed, window_draws)
     plans = FlatMapIterDataset(_count_up(_LAST), plan)
     batches = plans.batch(stream.rows, batch_fn=list)
