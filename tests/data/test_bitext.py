@@ -509,6 +509,31 @@ class TestDiscovery:
             discover_bitext(tmp_path, pivot="en")
         assert all(str(tmp_path / name) in str(caught.value) for name in names)
 
+    @pytest.mark.parametrize(
+        "names",
+        [("en-de.tsv.xz",), ("x.en-yo.en", "x.en-yo.yo"), ("dev.de", "dev.en"), ("en-de.tmx",)],
+    )
+    def test_pair_files_in_a_multiway_folder_are_refused(self, tmp_path, names):
+        touch(
+            tmp_path,
+            "w/ids.txt.gz",
+            "w/en.txt",
+            "w/de.txt",
+            "w/zh-Hant.txt",
+            *(f"w/{n}" for n in names),
+        )
+        with pytest.raises(
+            DataError, match=r"a pair file beside ids\.txt\.gz, .*; move it"
+        ) as caught:
+            discover_bitext(tmp_path)
+        assert str(tmp_path / "w" / names[0]) in str(caught.value)
+
+    def test_other_files_of_a_multiway_folder_are_said(self, tmp_path, caplog):
+        touch(tmp_path, "ids.txt", "en.txt", "pt-br.txt", "README.md", "versions.tsv", "notes.en")
+        with caplog.at_level("INFO"):
+            assert [source.pair for source in discover_bitext(tmp_path)] == ["en-pt-br"]
+        assert "not taken as bitext: README.md, notes.en, versions.tsv" in caplog.text
+
     def test_every_kind_comes_out_in_canonical_order(self, tmp_path):
         write(tmp_path / "a.sw-en.tsv", "s\te\n")
         write(tmp_path / "b.sw-en.en", "e\n")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +65,8 @@ def discover_bitext(
         pairs);
       * OPUS zip: `en-sw.txt.zip`, `Tatoeba_v2023_moses_en-sw.txt.zip`;
       * TMX: `en-sw.tmx`;
-      * a multi-way folder: `ids.txt` + `<language>.txt` files: all pairs of its languages.
+      * a multi-way folder: `ids.txt` + `<language>.txt` files: all pairs of its languages, and no
+        pair files.
     The name of the folder gives the pair where that of the file does not (`en-sw/news.tsv`).
     Several files of one pair are several sources; `group_by_pair` puts them together.
 
@@ -80,14 +81,17 @@ def discover_bitext(
 
     Raises:
         DataError: No such folder, no file found, one of `pairs` missing, half of a Moses pair
-            missing, a name that could mean several pairs, or a language of two spellings.
+            missing, a name that could mean several pairs, a language of two spellings, or a pair
+            file in a multi-way folder.
     """
     folder = text.check_folder(folder)
     wanted = None if pairs is None else {_canonical_name(pair) for pair in pairs}
     found = []
     for directory in _folders(folder):
-        multiway = unit_ids_file(directory)
-        found += _multiway_sources(directory) if multiway else _folder_sources(directory)
+        if unit_ids := unit_ids_file(directory):
+            found += _multiway_sources(directory, unit_ids)
+        else:
+            found += _pair_sources(directory, text.data_files(directory))
     text.check_spellings(
         (language, path)
         for source in found
@@ -176,12 +180,11 @@ def _source(kind: str, pair: tuple[str, str], *paths: Path) -> BitextSource:
 _KINDS = {".tsv": "tsv", ".tmx": "tmx", ".zip": "zip", ".txt": "tsv"}
 
 
-def _folder_sources(directory: Path) -> list[BitextSource]:
-    """The sources directly in a folder that is not multi-way."""
+def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
+    """The sources of some files of a folder; says which files are in none."""
     sources = []
     moses: dict[str, dict[str, Path]] = defaultdict(dict)
-    unknown = []
-    for path in text.data_files(directory):
+    for path in files:
         stem, dot, suffix = strip_compression(path.name).rpartition(".")
         if dot and text.is_language(suffix):
             moses[stem][suffix] = path
@@ -191,13 +194,12 @@ def _folder_sources(directory: Path) -> list[BitextSource]:
         # A plain text file is a TSV file only if its own name is a pair: en-sw.txt, as ParaCrawl
         # has it.
         unnamed = suffix == "txt" and not _pair_of(text.strip_shard(stem))
-        if kind is None or pair is None or unnamed:
-            unknown.append(path.name)
-        else:
+        if kind and pair and not unnamed:
             sources.append(_source(kind, pair, path))
-    for stem, files in moses.items():
-        sources += _moses_sources(directory / stem, files)
-    if unknown:
+    for stem, sides in moses.items():
+        sources += _moses_sources(directory / stem, sides)
+    taken = {path for source in sources for path in source.paths}
+    if unknown := [path.name for path in files if path not in taken]:
         _logger.info("%s: not taken as bitext: %s", directory, ", ".join(unknown[:20]))
     return sources
 
@@ -236,8 +238,16 @@ def multiway_files(directory: Path) -> dict[str, Path]:
     return files
 
 
-def _multiway_sources(directory: Path) -> list[BitextSource]:
+def _multiway_sources(directory: Path, unit_ids: Path) -> list[BitextSource]:
+    """All pairs of the languages of a multi-way folder, which must hold no pair files besides."""
     files = multiway_files(directory)
+    known = {unit_ids, *files.values()}
+    others = [path for path in text.data_files(directory) if path not in known]
+    if pairs := _pair_sources(directory, others):
+        raise DataError(
+            f"{pairs[0].paths[0]}: a pair file beside {unit_ids.name}, where only "
+            "`<language>.txt` files are read; move it to another folder"
+        )
     return [
         BitextSource(a, b, "multiway", (files[a], files[b]))
         for a, b in itertools.combinations(sorted(files), 2)
