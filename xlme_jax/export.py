@@ -30,12 +30,11 @@ _VOCABULARY = flags.DEFINE_string(
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parses the flags, reads the checkpoint, writes."""
+    """Parses the flags, exports."""
     if len(argv) > 1:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
-    exported = writing.load(_CHECKPOINT.value, _VOCABULARY.value)
     command = shlex.join(["python", "-m", "xlme_jax.export", *sys.argv[1:]])
-    writing.write(exported, Path(_OUTPUT.value), command)
+    writing.export(_CHECKPOINT.value, _VOCABULARY.value, Path(_OUTPUT.value), command)
     _log.info("Written: %s", _OUTPUT.value)
 
 

@@ -9,6 +9,7 @@ import pytest
 import safetensors.numpy
 
 from xlme_jax.data.vocabulary import train_vocabulary
+from xlme_jax.huggingface import importing
 from xlme_jax.huggingface.importing import import_folder
 from xlme_jax.huggingface.reading import FolderError, Source
 
@@ -214,3 +215,37 @@ def test_a_run_is_not_written_over(folder, tmp_path):
     with pytest.raises(FolderError, match=r"holds a run already \(checkpoints\)"):
         import_folder(folder, run, True)
     assert sorted(path for path in run.rglob("*")) == before
+
+
+def test_nor_is_any_other_folder(folder, tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "file").touch()
+    with pytest.raises(ValueError, match=r"--output=.*notes is there already"):
+        import_folder(folder, tmp_path / "notes", True)
+    assert [path.name for path in (tmp_path / "notes").iterdir()] == ["file"]
+
+
+def test_an_interrupted_import_leaves_nothing_in_the_way(folder, tmp_path, monkeypatch):
+    def interrupt(*_):
+        assert list(tmp_path.glob("**/checkpoints/0"))  # It comes when the weights are saved.
+        raise KeyboardInterrupt
+
+    before = sorted(tmp_path.iterdir())
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(importing, "write_vocabulary", interrupt)
+        import_folder(folder, tmp_path / "run", True)
+    assert sorted(tmp_path.iterdir()) == before
+    killed = tmp_path / ".run.partial" / "checkpoints" / "0"
+    killed.mkdir(parents=True)
+    (killed / "half").touch()
+    import_folder(folder, tmp_path / "run", True)
+    assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "run"])
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "checkpoints",
+        "config.gin",
+        "model-info.txt",
+        "vocabulary.model",
+    }
+    objective, params = hugging.read_checkpoint(tmp_path / "run")
+    size = objective.vocab_size
+    np.testing.assert_array_equal(params["tokens"]["embedding"][:size], tensor(folder, WORDS))

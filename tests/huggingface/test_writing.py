@@ -1,6 +1,7 @@
 """What an exported folder holds, whatever the objective was."""
 
 import json
+from pathlib import Path
 
 import hugging
 import jax
@@ -178,6 +179,24 @@ def test_nothing_is_written_over_and_nothing_half(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         writing.write(exported, tmp_path / "new", "")
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_is_there_is_refused_before_weights_are_read(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    for output in (tmp_path, Path("."), Path("file")):
+        with pytest.raises(ValueError, match=r"--output=.* is there already"):
+            writing.export("no checkpoint at all", None, output, "")
+
+
+def test_an_empty_working_directory_can_be_filled(tmp_path, monkeypatch):
+    run = hugging.write_checkpoint(tmp_path / "run", "xlm")
+    (tmp_path / "my model").mkdir()
+    monkeypatch.chdir(tmp_path / "my model")
+    writing.export(str(run), None, Path("."), "")
+    assert {path.name for path in (tmp_path / "my model").iterdir()} == FILES
+    assert "# my model" in (tmp_path / "my model" / "README.md").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my model", "run"]
 
 
 def test_a_missing_vocabulary_is_asked_for(tmp_path):

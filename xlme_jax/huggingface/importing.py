@@ -13,6 +13,7 @@ from xlme_jax import config as configs
 from xlme_jax.data.prepared_format import VOCABULARY_FILE
 from xlme_jax.data.prepared_writer import replace_file
 from xlme_jax.data.vocabulary import write_vocabulary
+from xlme_jax.huggingface.folders import free_place, new_folder
 from xlme_jax.huggingface.reading import FolderError, Source
 from xlme_jax.huggingface.weights import to_tree
 from xlme_jax.objectives.masked_lm import STREAMS
@@ -37,20 +38,23 @@ _HEADER = """\
 def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
     """Converts a folder; writes checkpoints/0, config.gin, vocabulary.model, model-info.txt.
 
+    In one go: a kill leaves nothing under the name of `output`.
+
     Args:
       source: with config.json, safetensors and sentencepiece.bpe.model.
-      output: MODEL_DIR, without checkpoints.
+      output: MODEL_DIR; must not be there, or be empty.
       scan_layers: whether the weights of the layers are stacked, as the large presets want them.
 
     Raises:
-      ValueError: the folder cannot be converted, or there is a run in `output`; nothing has been
-        written then.
+      ValueError: the folder cannot be converted, or there is something in `output`; nothing has
+        been written then.
     """
     for name in (FOLDER, _CONFIG_FILE):
         if (output / name).exists():
             raise FolderError(
                 f"--output={output} holds a run already ({name}); choose another folder."
             )
+    free_place(output)
     found = Source(source, scan_layers)
     config = _train_config(found, output)
     text = _HEADER.format(source=source, output=output) + configs.operative_config()
@@ -68,13 +72,15 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
             lambda leaf, array: jax.device_put(array, leaf.sharding), abstract.params, tree
         )
         step = jax.device_put(np.zeros((), np.int32), abstract.step.sharding)
-        with Checkpoints(output, keep=1) as checkpoints:
-            state = TrainState(step, params, {}, abstract.opt_state)
-            checkpoints.save(0, state, RunRecord({}, "", text, vocabulary=found.vocabulary.digest))
-    write_vocabulary(found.vocabulary, output / VOCABULARY_FILE)
-    # Its first line alone: what a step costs would make the weights seem to have cost nothing.
-    replace_file(output / _INFO_FILE, f"{info.splitlines()[0]}\n".encode())
-    replace_file(output / _CONFIG_FILE, text.encode())
+        state = TrainState(step, params, {}, abstract.opt_state)
+    record = RunRecord({}, "", text, vocabulary=found.vocabulary.digest)
+    with new_folder(output) as partial:
+        with Checkpoints(partial, keep=1) as checkpoints:
+            checkpoints.save(0, state, record)
+        write_vocabulary(found.vocabulary, partial / VOCABULARY_FILE)
+        # Its first line alone: what a step costs would make the weights seem to have cost nothing.
+        replace_file(partial / _INFO_FILE, f"{info.splitlines()[0]}\n".encode())
+        replace_file(partial / _CONFIG_FILE, text.encode())
     for note in found.notes:
         _log.info("%s: %s.", source, note)
 
@@ -86,7 +92,7 @@ def _train_config(source: Source, output: Path) -> TrainConfig:
         "MODEL_DIR": str(output),
         "DATA_DIR": str(output),
         "Train.vocab_size": source.vocabulary.size,
-        # What InfoXLM takes, which starts from XLM-R.
+        # What InfoXLM Base takes, which starts from XLM-R; InfoXLM Large takes 1e-4 (Table 10).
         "Optimizer.learning_rate": 2e-4,
     }
     values |= {

@@ -7,8 +7,6 @@ everything else with `modeling_xlme.py`, which the folder carries.
 
 import dataclasses
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import safetensors.numpy
 
 from xlme_jax import trained
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.huggingface.folders import free_place, new_folder
 from xlme_jax.huggingface.model_card import model_card
 from xlme_jax.huggingface.tokenizer import tokenizer_files
 from xlme_jax.huggingface.weights import POSITION_OFFSET, Head, Layout, to_tensors
@@ -46,6 +45,12 @@ class Exported:
     vocabulary: Vocabulary
     layout: Layout
     tree: Mapping[str, Any]
+
+
+def export(checkpoint: str, vocabulary: str | None, output: Path, command: str) -> None:
+    """Writes the encoder of a checkpoint; arguments and errors as of `load` and `write`."""
+    free_place(output)  # Before gigabytes are read.
+    write(load(checkpoint, vocabulary), output, command)
 
 
 def load(checkpoint: str, vocabulary: str | None) -> Exported:
@@ -119,15 +124,14 @@ def write(exported: Exported, output: Path, command: str) -> None:
     Raises:
       ValueError: there is something in `output`; nothing has been written then.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ValueError(f"--output={output} is there already; choose another folder.")
+    place = free_place(output)
     layout = exported.layout
     tensors = to_tensors(layout.weights(), exported.tree)
     longest = layout.encoder.max_length if layout.encoder.absolute_positions else None
     files = tokenizer_files(exported.vocabulary, longest)
     files["config.json"] = (json.dumps(hf_config(layout), indent=2) + "\n").encode()
     parameters = sum(tensor.size for tensor in tensors.values())
-    card = model_card(output.name, layout, exported.checkpoint, parameters, command)
+    card = model_card(place.name, layout, exported.checkpoint, parameters, command)
     files["README.md"] = card.encode()
     if not layout.is_xlmr:
         here = Path(__file__).parent
@@ -135,20 +139,13 @@ def write(exported: Exported, output: Path, command: str) -> None:
     if layout.is_xlmr and layout.head == "mlm":
         # A copy, without which transformers 4 loads the model with a bias of zeros.
         tensors["lm_head.decoder.bias"] = tensors["lm_head.bias"]
-    partial = output.with_name(f".{output.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
+    with new_folder(output) as partial:
         for name, content in files.items():
             (partial / name).write_bytes(content)
         # The metadata is what transformers asks for before it reads a file.
         safetensors.numpy.save_file(tensors, partial / "model.safetensors", {"format": "pt"})
         # It keeps the file from other users, unlike any other file.
         (partial / "model.safetensors").chmod((partial / "config.json").stat().st_mode)
-        os.replace(partial, output)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
 
 
 def hf_config(layout: Layout) -> dict[str, Any]:
