@@ -72,6 +72,8 @@ def slack(counts, shares):
 
 @settings(max_examples=150, deadline=None)
 @given(matrices(), st.sampled_from([0.0, 0.3, 0.7, 1.0, 1.4]), st.sampled_from([0.0, 1e-6]))
+# Hardly anything is left for the third pair, but the data show that the shares can be met.
+@example(symmetric(3, [10**9, 10**9, 1]), 1.0, 0.0)
 def test_shares_are_met_and_every_pair_keeps_one_or_a_language_is_named(counts, alpha, smoothing):
     shares = pair_sampling.marginals(counts, alpha)
     room = slack(counts, shares)
@@ -103,6 +105,7 @@ def test_shares_are_met_and_every_pair_keeps_one_or_a_language_is_named(counts, 
 @settings(max_examples=100, deadline=None)
 @given(matrices(), st.sampled_from([0.0, 0.3, 0.7, 1.0, 1.4]))
 @example(symmetric(4, [1, 1, 0, 2, 0, 2_499_997_960]), 1.0)
+@example(symmetric(3, [10**9, 10**9, 1]), 1.0)
 def test_the_linear_programme_is_a_corner_and_no_corner_is_better(counts, alpha):
     shares = pair_sampling.marginals(counts, alpha)
     try:
@@ -119,6 +122,7 @@ def test_the_linear_programme_is_a_corner_and_no_corner_is_better(counts, alpha)
     try:
         entropic = pair_sampling.entropic(names(counts), counts, alpha)
     except ValueError:
+        assert alpha != 1
         return  # only some pairs can have a share
     assert gain >= (entropic * counts).sum() * (1 - 1e-6)
 
@@ -327,10 +331,30 @@ def test_positions_belong_to_a_sampling(data):
 def test_a_solver_that_finds_another_optimum_is_another_order(data, monkeypatch, caplog):
     state = iterate(data, [SINKHORN]).get_state()
     weights = pair_sampling.task_weights(data.tasks, SINKHORN)
-    for others, said in ((weights * (1 + 1e-14), False), (weights[::-1], True)):
-        monkeypatch.setattr(pair_sampling, "task_weights", lambda *_, w=others: w / w.sum())
-        iterate(data, [SINKHORN]).set_state(state)
-        assert ("changed since" in caplog.text) == said
+    monkeypatch.setattr(pair_sampling, "task_weights", lambda *_: weights[::-1])
+    iterate(data, [SINKHORN]).set_state(state)
+    assert "changed since" in caplog.text
+
+
+@pytest.mark.parametrize("pairs", [PAIRS, dict.fromkeys(itertools.combinations("abcde", 2), 5)])
+def test_the_last_digits_of_a_solver_change_no_order(pairs, tmp_path, monkeypatch):
+    """Not of pairs that are alike either, of which only some are drawn once more in a block."""
+    rng, rows = np.random.default_rng(0), []
+    for (one, other), count in pairs.items():
+        writer = prepared.BitextWriter(tmp_path, f"{one}_{other}", [one, other], 300)
+        rows.append(fill(writer, [pair(rng, 9) for _ in range(count)]))
+    data = complete(tmp_path, rows)
+    state = iterate(data, [SINKHORN]).get_state()
+    entropic = pair_sampling.entropic
+
+    def elsewhere(*arguments):
+        sampled = entropic(*arguments)
+        noise = np.triu(rng.choice([-1e-14, 1e-14], sampled.shape))
+        return sampled * (1 + noise + noise.T)
+
+    monkeypatch.setattr(pair_sampling, "entropic", elsewhere)
+    for _ in range(20):
+        assert iterate(data, [SINKHORN]).get_state() == state
 
 
 def test_sampled_streams_resume(data):

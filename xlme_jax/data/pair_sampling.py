@@ -31,6 +31,8 @@ _LEAST = 1e-8
 # Of the scaling: rounds of Sinkhorn's, then steps of Newton's method, until row sums are right but
 # for so much of themselves. In tests of some thousand supports 60 steps were the most.
 _ROUNDS, _STEPS, _HALVINGS, _TOLERANCE = 20, 300, 30, 1e-13
+# Bits of a weight that are kept: to so many it does not depend on the machine (`_TOLERANCE`).
+_BITS = 33
 _LONGEST_STEP, _RIDGE, _ROUNDING = 3.0, 1e-14, 1e-15
 
 
@@ -243,6 +245,9 @@ def task_weights(tasks: Sequence[TaskInfo], stream: Stream) -> np.ndarray:
     number = {language: n for n, language in enumerate(languages)}
     one, other = np.array([[number[language] for language in task.languages] for task in tasks]).T
     weights = (sampled + sampled.T)[one, other] * sizes / counts[one, other]
+    # Else the last digits would decide which of several pairs that are alike is drawn once more.
+    mantissas, exponents = np.frexp(weights)
+    weights = np.ldexp(np.rint(np.ldexp(mantissas, _BITS)), exponents - _BITS)
     return weights / weights.sum()
 
 
