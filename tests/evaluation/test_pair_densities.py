@@ -43,6 +43,22 @@ def test_the_table_counts_pairs_that_are_never_drawn():
     ]
 
 
+@pytest.mark.parametrize(
+    ("size", "total", "head", "entropy", "largest"),
+    [
+        (2, 1, "1 pair of 2 languages, 1 example", "0.000", "100.00%"),
+        (2, 5000, "1 pair of 2 languages, 5,000 examples", "0.000", "100.00%"),
+        (448, 1, "100,128 pairs of 448 languages, 100,128 examples", "11.514", "0.0010%"),
+    ],
+)
+def test_the_table_of_one_pair_and_of_very_many(size, total, head, entropy, largest):
+    counts = total * (1.0 - np.eye(size))
+    alike = Sampler("alike", counts / counts.sum())
+    first, _, row = pair_densities.table(counts, [alike]).split("\n")
+    assert first == head
+    assert [row.split()[column] for column in (3, 5)] == [entropy, largest]
+
+
 def test_the_linear_programme_leaves_out_what_sinkhorn_keeps(counts):
     found = pair_densities.samplers(names(counts), counts, 0.6)
     never = [int(line.split()[-6]) for line in pair_densities.table(counts, found).split("\n")[2:]]

@@ -59,21 +59,31 @@ def table(counts: np.ndarray, found: Sequence[Sampler]) -> str:
     """
     upper = np.triu(counts > 0)
     lines = [
-        f"{upper.sum():,} pairs of {len(counts)} languages, {np.triu(counts).sum():,.0f} examples",
+        f"{_numbered(upper.sum(), 'pair')} of {len(counts)} languages, "
+        f"{_numbered(np.triu(counts).sum(), 'example')}",
         f"{'sampler':<18}{'never drawn':>12}{'share':>8}{'entropy':>9}{'effective pairs':>17}"
         f"{'largest pair':>14}{'largest language':>18}",
     ]
     for sampler in found:
         shares = 2 * sampler.density[upper]
         drawn = shares[shares > 0]
-        entropy = -float((drawn * np.log(drawn)).sum())
+        entropy = max(0.0, -float((drawn * np.log(drawn)).sum()))  # of one pair 0, not -0
         never = len(shares) - len(drawn)
         largest = float(sampler.density.sum(axis=1).max())
         lines.append(
             f"{sampler.name:<18}{never:>12,}{never / len(shares):>8.1%}{entropy:>9.3f}"
-            f"{math.exp(entropy):>17,.1f}{shares.max():>14.2%}{largest:>18.2%}"
+            f"{math.exp(entropy):>17,.1f}{_percent(shares.max()):>14}{_percent(largest):>18}"
         )
     return "\n".join(lines)
+
+
+def _numbered(count: float, what: str) -> str:
+    return f"{count:,.0f} {what}{'' if count == 1 else 's'}"
+
+
+def _percent(share: float) -> str:
+    """With two decimals, or as many as show two digits of a small share."""
+    return f"{share:.{max(2, 1 - math.floor(math.log10(100 * share)))}%}"
 
 
 def draw(
