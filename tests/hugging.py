@@ -48,8 +48,8 @@ def random_tree(tree, seed=0):
     return jax.tree.map(lambda x: (0.05 + 0.2 * rng.standard_normal(x.shape)).astype("f4"), tree)
 
 
-def write_checkpoint(model_dir, objective="xlme", seed=0, **bindings):
-    """A MODEL_DIR with a checkpoint of random weights; returns it."""
+def write_checkpoint(model_dir, objective="xlme", seed=0, origin="", **bindings):
+    """A MODEL_DIR with a checkpoint of random weights, which says its origin; returns it."""
     model_dir = Path(model_dir)
     model_dir.mkdir(parents=True)
     (model_dir / "vocabulary.model").write_bytes(vocabulary().model)
@@ -65,7 +65,7 @@ def write_checkpoint(model_dir, objective="xlme", seed=0, **bindings):
         params = random_tree(abstract.params, seed)
         state = jax.device_put(TrainState(jnp.int32(STEP), params, {}, abstract.opt_state))
         with Checkpoints(model_dir, keep=1) as checkpoints:
-            record = RunRecord({}, "", text, vocabulary=vocabulary().digest)
+            record = RunRecord({}, "", text, vocabulary=vocabulary().digest, origin=str(origin))
             checkpoints.save(STEP, state, record)
     return model_dir
 

@@ -99,7 +99,7 @@ def test_pretraining_goes_on_from_it_and_is_handed_over(
     np.testing.assert_array_equal(found, table(trained))
     card = (tmp_path / "exported" / "README.md").read_text()
     assert '- "en"\n- "ru"\n' in card
-    assert "1. XLM, weights as they were taken over." in card and ", 2 steps." in card
+    assert "1. XLM-R, weights of `xlmr`." in card and ", 2 steps." in card
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "exported")
     assert tokenizer("русский язык")["input_ids"][1:-1] == vocabulary.encode("русский язык")
 

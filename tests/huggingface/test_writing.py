@@ -1,6 +1,7 @@
 """What an exported folder holds, whatever the objective was."""
 
 import json
+import shutil
 from pathlib import Path
 
 import hugging
@@ -11,7 +12,8 @@ import safetensors.numpy
 
 from xlme_jax.evaluation import results
 from xlme_jax.evaluation.outcome import Outcome, Result
-from xlme_jax.huggingface import writing
+from xlme_jax.huggingface import importing, writing
+from xlme_jax.huggingface.model_card import stages
 from xlme_jax.huggingface.weights import Layout, to_tensors, to_tree
 from xlme_jax.model.encoder import EncoderConfig
 
@@ -161,6 +163,54 @@ def test_the_card_says_what_it_is(tmp_path):
         "Written by `a command`",
     ):
         assert expected in body
+
+
+def test_the_history_is_of_the_checkpoints_that_were_used(tmp_path):
+    def history(run):
+        return [(stage.name, stage.step) for stage in stages(run)]
+
+    first = hugging.write_checkpoint(tmp_path / "first", "xlm")
+    used = first / "checkpoints" / str(hugging.STEP)
+    shutil.copytree(used, used.with_name("9"))
+    start = {"INIT_FROM": str(first)}
+    run = hugging.write_checkpoint(tmp_path / "run", "infoxlm", origin=used, INIT_FROM=str(used))
+    last = ("InfoXLM", hugging.STEP)
+    assert history(run) == [last, ("XLM", hugging.STEP)]
+    shutil.rmtree(used)
+    assert history(run) == [last, ("XLM", hugging.STEP)]
+    silent = hugging.write_checkpoint(tmp_path / "silent", "infoxlm", **start)
+    assert history(silent) == [last, ("XLM", 9)]
+    moved = hugging.write_checkpoint(
+        tmp_path / "moved", "infoxlm", origin="/elsewhere/first/checkpoints/8", **start
+    )
+    assert history(moved) == [last, ("XLM", 8)]
+    shutil.rmtree(first)
+    assert history(run) == [last, ("A run that is not there any more (`first`)", hugging.STEP)]
+    assert history(silent) == [last]
+    hugging.export(run, tmp_path / "exported")
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert "1. A run that is not there any more (`first`), 7 steps.\n2. InfoXLM, 7 steps." in card
+
+
+def test_the_card_says_that_it_comes_from_xlmr(tmp_path):
+    pytest.importorskip("transformers", reason="writes the folder")
+    hugging.write_xlmr(tmp_path / "xlm-roberta-tiny")
+    run = tmp_path / "imported"
+    importing.import_folder(tmp_path / "xlm-roberta-tiny", run, True)
+    xlmr = 'Conneau et al., "Unsupervised Cross-lingual Representation Learning at Scale", 2020'
+    hugging.export(run, tmp_path / "one")
+    card = (tmp_path / "one" / "README.md").read_text()
+    assert "XLM-R (`xlm-roberta-tiny`) taken over.\n" in card and xlmr in card
+    assert "## Training\n\n1. XLM-R, weights of `xlm-roberta-tiny`.\n\n## Licence" in card
+    assert "pre-trained" not in card and "Conneau and Lample" not in card
+    more = hugging.write_checkpoint(
+        tmp_path / "more", "infoxlm", origin=run / "checkpoints" / "0", INIT_FROM=str(run)
+    )
+    hugging.export(more, tmp_path / "two")
+    card = (tmp_path / "two" / "README.md").read_text()
+    assert "XLM-R (`xlm-roberta-tiny`) trained further with xlme_jax.\n" in card and xlmr in card
+    assert "1. XLM-R, weights of `xlm-roberta-tiny`.\n2. InfoXLM, 7 steps.\n" in card
+    assert "InfoXLM: An Information-Theoretic" in card and "Conneau and Lample" not in card
 
 
 def test_nothing_is_written_over_and_nothing_half(tmp_path, monkeypatch):

@@ -73,7 +73,8 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
         )
         step = jax.device_put(np.zeros((), np.int32), abstract.step.sharding)
         state = TrainState(step, params, {}, abstract.opt_state)
-    record = RunRecord({}, "", text, vocabulary=found.vocabulary.digest)
+    origin = str(source.resolve())
+    record = RunRecord({}, "", text, vocabulary=found.vocabulary.digest, origin=origin)
     with new_folder(output) as partial:
         with Checkpoints(partial, keep=1) as checkpoints:
             checkpoints.save(0, state, record)

@@ -12,11 +12,16 @@ from xlme_jax.evaluation import results
 from xlme_jax.huggingface.weights import Layout
 from xlme_jax.objectives.finetune import FineTuneConfig
 from xlme_jax.train_config import TrainConfig
-from xlme_jax.training.checkpoints import latest_checkpoint, read_config
+from xlme_jax.training.checkpoints import FOLDER, latest_checkpoint, read_config
 
 _MAX_RUNS = 100
-# By objective, in lower case.
+# By objective, in lower case, and of XLM-R.
 _PAPERS = {
+    "xlmr": (
+        "Conneau et al.",
+        "Unsupervised Cross-lingual Representation Learning at Scale",
+        2020,
+    ),
     "xlme": ("Chi et al.", "XLM-E: Cross-lingual Language Model Pre-training via ELECTRA", 2022),
     "xlm": ("Conneau and Lample", "Cross-lingual Language Model Pretraining", 2019),
     "infoxlm": (
@@ -35,45 +40,96 @@ _PAPERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A run that the weights have been through.
+    """A run that the weights have been through, or the XLM-R that they were taken over from.
 
     Attributes:
-      config: of the run.
+      config: of the run; None if the run is not there any more.
       step: updates; None if the checkpoint does not say.
       languages: of its data; empty if the data is not there.
+      model_dir: name of the run's folder.
+      xlmr: name of the Hugging Face folder that was imported, None if this is a run.
     """
 
-    config: TrainConfig
+    config: TrainConfig | None
     step: int | None
-    languages: tuple[str, ...]
+    languages: tuple[str, ...] = ()
+    model_dir: str = ""
+    xlmr: str | None = None
 
     @property
     def name(self) -> str:
         """Of the objective: "XLME", or "FineTune (xnli)"."""
+        if self.xlmr is not None:
+            return "XLM-R"
+        if self.config is None:
+            return f"A run that is not there any more (`{self.model_dir}`)"
         objective = self.config.objective
         name = type(objective).__name__.removesuffix("Config")
         return f"{name} ({objective.task})" if isinstance(objective, FineTuneConfig) else name
+
+    @property
+    def system(self) -> str:
+        """What the encoder was trained as, a name of `_PAPERS` if it is a published system."""
+        if self.xlmr is not None:
+            return "xlmr"
+        objective = getattr(self.config, "objective", None)
+        objective = getattr(objective, "pretrained", objective)
+        return type(objective).__name__.removesuffix("Config").lower()
 
 
 def stages(checkpoint: Path) -> list[Stage]:
     """The runs that a checkpoint's weights have been through, the last one first.
 
-    Runs that are not there any more end the list.
+    Each checkpoint says which one its run began with. Where that is not there any more, its number
+    and the newest checkpoint of its run tell the rest. Of checkpoints that do not say, INIT_FROM
+    must do; runs that are not there end the list then.
     """
+    folder = latest_checkpoint(checkpoint)
+    config = _config(folder)
     found: list[Stage] = []
-    source: str | None = str(checkpoint)
-    while source and len(found) < _MAX_RUNS:
-        try:
-            folder = latest_checkpoint(Path(source))
-            config = configs.load_text(read_config(folder), "Train", str(folder))
-        except ValueError:
-            if not found:
-                raise
+    step = _step(folder)
+    while len(found) < _MAX_RUNS:
+        record = json.loads((folder / "run" / "metadata").read_bytes())
+        origin = Path(record.get("origin", ""))
+        if not record["dataset"] and not step and not config.loop.init_from:
+            return [*found, Stage(config, step, xlmr=origin.name)]
+        found.append(Stage(config, step, _languages(Path(config.data_dir)), _run_of(folder).name))
+        candidates = [origin, _run_of(origin)] if origin.name else []
+        if config.loop.init_from:
+            candidates.append(Path(config.loop.init_from))
+        there = _first_there(candidates)
+        if there is None:
+            if origin.name:
+                found.append(Stage(None, _step(origin), model_dir=_run_of(origin).name))
             break
-        step = int(folder.name) if folder.name.isdigit() else None
-        found.append(Stage(config, step, _languages(Path(config.data_dir))))
-        source = config.loop.init_from
+        folder, config = there
+        step = _step(origin if origin.name else folder)
     return found
+
+
+def _config(folder: Path) -> TrainConfig:
+    config: TrainConfig = configs.load_text(read_config(folder), "Train", str(folder))
+    return config
+
+
+def _first_there(runs: Sequence[Path]) -> tuple[Path, TrainConfig] | None:
+    """The checkpoint and configuration of the first of these that can be read."""
+    for run in runs:
+        try:
+            folder = latest_checkpoint(run)
+            return folder, _config(folder)
+        except ValueError:
+            continue
+    return None
+
+
+def _step(checkpoint: Path) -> int | None:
+    return int(checkpoint.name) if checkpoint.name.isdigit() else None
+
+
+def _run_of(checkpoint: Path) -> Path:
+    """Its MODEL_DIR; of a checkpoint that was moved out of one the checkpoint."""
+    return checkpoint.parent.parent if checkpoint.parent.name == FOLDER else checkpoint
 
 
 def _languages(data: Path) -> tuple[str, ...]:
@@ -102,7 +158,7 @@ def model_card(name: str, layout: Layout, checkpoint: Path, parameters: int, com
         _header(layout, sorted({language for run in runs for language in run.languages})),
         f"# {name}\n\nA cross-lingual encoder of {layout.encoder.num_layers} layers, width "
         f"{layout.encoder.hidden_size}, {parameters:,} parameters and a vocabulary of "
-        f"{layout.vocab_size:,}, pre-trained with xlme_jax.",
+        f"{layout.vocab_size:,}, {_made(runs)}.",
         _use(name, layout),
         "## Training\n\n" + "\n".join(_training(runs)),
         _figures(checkpoint),
@@ -153,16 +209,25 @@ def _use(name: str, layout: Layout) -> str:
     return "\n".join(lines)
 
 
+def _made(runs: Sequence[Stage]) -> str:
+    if (folder := runs[-1].xlmr) is None:
+        return "pre-trained with xlme_jax"
+    xlmr = f"XLM-R (`{folder}`)" if folder else "XLM-R"
+    return f"{xlmr} taken over" if len(runs) == 1 else f"{xlmr} trained further with xlme_jax"
+
+
 def _training(runs: Sequence[Stage]) -> Iterator[str]:
     for index, run in enumerate(reversed(runs)):
-        steps = "" if run.step is None else f", {run.step:,} steps"
-        if not run.step and not run.config.loop.init_from and run.languages == ():
-            steps = ", weights as they were taken over"
-        yield f"{index + 1}. {run.name}{steps}."
+        more = "" if run.step is None else f", {run.step:,} steps"
+        if run.xlmr is not None:
+            more = f", weights of `{run.xlmr}`" if run.xlmr else ", weights as they were taken over"
+        yield f"{index + 1}. {run.name}{more}."
         if run.languages:
             yield f"   Data: {', '.join(run.languages)}."
-    yield "\n<details><summary>Configuration</summary>\n\n```"
     config = runs[0].config
+    if config is None or runs[0].xlmr is not None:
+        return
+    yield "\n<details><summary>Configuration</summary>\n\n```"
     for field in ("objective", "optimizer", "streams"):
         yield from _fields(field, getattr(config, field), "")
     yield f"seed: {config.loop.seed}\n```\n\n</details>"
@@ -192,7 +257,7 @@ def _figures(checkpoint: Path) -> str:
 
 
 def _citation(runs: Sequence[Stage]) -> str:
-    names: Mapping[str, None] = dict.fromkeys(_systems(runs))
+    names: Mapping[str, None] = dict.fromkeys(run.system for run in runs)
     lines = [
         f'- {authors}, "{title}", {year}.'
         for name in names
@@ -200,9 +265,3 @@ def _citation(runs: Sequence[Stage]) -> str:
         for authors, title, year in [_PAPERS[name]]
     ]
     return "\n".join(["## Citation\n", *lines]) if lines else ""
-
-
-def _systems(runs: Sequence[Stage]) -> Iterator[str]:
-    for run in runs:
-        objective = getattr(run.config.objective, "pretrained", run.config.objective)
-        yield type(objective).__name__.removesuffix("Config").lower()
