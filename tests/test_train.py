@@ -68,6 +68,15 @@ def test_what_cannot_run_is_refused_before_compilation(
         ("xlme", "bitext/Stream.layout = 'sides'", r"'bitext' has layout = 'sides', .* 'joint'"),
         ("veco", "bitext/Stream.layout = 'joint'", r"set bitext/Stream.layout = 'sides'"),
         ("infoxlm", "contrast/Stream.pairs_per_row = None", r"set contrast/Stream.pairs_per_row"),
+        ("infoxlm", "contrast/Stream.kind = 'monolingual'", r"is for kind='bitext'"),
+        ("xlme", "bitext/Stream.kind = 'monolingual'", r"'bitext' has kind = 'monolingual', .*"),
+        ("xlm", "monolingual/Stream.kind = 'bitext'", r"set monolingual/Stream.kind = 'mono"),
+        ("infoxlm", "XLCo.queue_size = 1", r"XLCo.queue_size = 1 must not be below the \d+ keys"),
+        (
+            "infoxlm",
+            "XLCo.queue_size = 100_000\ncontrast/Stream.mixup = 'none'",
+            r"100000 is more than the \d+ pairs that stream 'contrast' has",
+        ),
         ("infoxlm", "XLCo.layer = 2", r"XLCo.layer = 2 is above .* Encoder.num_layers = 1"),
         ("infoxlm", "contrast/Stream.mixup = 'both'", r"mixup='both' must be one of"),
         ("infoxlm", "contrast/Stream.pivot = 'xx'", r"pivot='xx' is a language of no bitext task"),
@@ -80,7 +89,8 @@ def test_what_a_system_cannot_read_is_refused_before_compilation(
     tmp_path, tiny_data, no_compilation, objective, binding, expected
 ):
     with pytest.raises(ValueError, match=expected):
-        train.train(load(tmp_path / "run", tiny_data, binding, objective=objective))
+        bindings = binding.split("\n")
+        train.train(load(tmp_path / "run", tiny_data, *bindings, objective=objective))
 
 
 def test_missing_data_names_the_command_that_makes_it(tmp_path, no_compilation):

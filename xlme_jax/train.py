@@ -85,6 +85,7 @@ def train(
     settings = _loop_settings(config, dataset, streams)
     loop.check_divisible(rows, mesh, settings.micro_batches)
     objective.check({stream.name: stream.length for stream in streams})
+    objective.check_supply(*_supply(dataset, streams))
     if isinstance(objective, FineTune):
         _check_labels(objective.benchmark, stream_tasks(dataset, streams[0]))
     schedule = config.optimizer.schedule(settings.train_steps)
@@ -113,6 +114,19 @@ def train(
             report = write_report(model_dir, shlex.join(sys.argv))
             _log.info("Report: %s", report)
     return state
+
+
+def _supply(
+    dataset: PreparedDataset, streams: Sequence[Stream]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The arguments of `Objective.check_supply`."""
+    per_step = {s.name: s.rows * s.pairs_per_row for s in streams if s.pairs_per_row}
+    distinct = {
+        s.name: sum(task.examples for task in stream_tasks(dataset, s))
+        for s in streams
+        if s.mixup == "none"
+    }
+    return per_step, distinct
 
 
 def _loop_settings(

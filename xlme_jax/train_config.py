@@ -69,11 +69,16 @@ class TrainConfig:
             raise ValueError(f"Train.streams = {names}: each stream needs a name of its own.")
 
     def streams_of(self, objective: Any) -> list[Stream]:
-        """The streams that an objective reads; ValueError if one is missing or laid out wrong."""
+        """The streams that an objective reads; ValueError if one is missing or of another sort."""
         found = [stream for stream in self.streams if stream.name in objective.streams]
         if missing := set(objective.streams) - {stream.name for stream in found}:
             raise ValueError(f"Train.streams lacks {sorted(missing)}, which the objective needs.")
         for stream in found:
+            if stream.kind != (wanted := objective.kinds.get(stream.name, stream.name)):
+                raise ValueError(
+                    f"Stream {stream.name!r} has kind = {stream.kind!r}, and the objective reads "
+                    f"{wanted!r} there; set {stream.name}/Stream.kind = {wanted!r}."
+                )
             if stream.layout != (wanted := objective.layouts.get(stream.name, "joint")):
                 raise ValueError(
                     f"Stream {stream.name!r} has layout = {stream.layout!r}, and the objective "

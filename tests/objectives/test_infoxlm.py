@@ -249,4 +249,6 @@ def test_what_it_cannot_read_is_said():
         dataclasses.replace(CONFIG, encoder=dataclasses.replace(ENCODER, pre_norm=True))
     objective, params, aux = built(changed(queue_size=5))
     with pytest.raises(ValueError, match=r"queue_size = 5 must not be below the 8 keys"):
+        objective.check_supply({"contrast": 8}, {})
+    with pytest.raises(ValueError, match=r"a queue of 5 does not take 8 keys"):
         objective.next_aux(params, aux, loss(objective, params, aux)[1][0])

@@ -35,6 +35,10 @@ class Objective(Protocol):
         """Names of the streams that a batch must hold."""
 
     @property
+    def kinds(self) -> Mapping[str, str]:
+        """What streams hold (`Stream.kind`), where their names do not say it."""
+
+    @property
     def layouts(self) -> Mapping[str, str]:
         """How streams must lay pairs out in a row (`Stream.layout`); "joint" is not said."""
 
@@ -101,6 +105,14 @@ class Objective(Protocol):
     def check(self, lengths: Mapping[str, int]) -> None:
         """ValueError if rows of these lengths, by stream, do not fit the model."""
 
+    def check_supply(self, per_step: Mapping[str, int], distinct: Mapping[str, int]) -> None:
+        """ValueError if steps bring too many items, or data hold too few.
+
+        Args:
+          per_step: items that a step may bring at most, of the streams in `marked`.
+          distinct: different items that the data hold; of streams that make no new ones of them.
+        """
+
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """Floating-point operations of a train step by part, for (rows, length) of each stream."""
 
@@ -126,9 +138,13 @@ class Objective(Protocol):
 class PlainObjective:
     """What most objectives are: they carry nothing from step to step, and nothing stands still."""
 
+    kinds: Mapping[str, str] = types.MappingProxyType({})
     layouts: Mapping[str, str] = types.MappingProxyType({})
     marked: tuple[str, ...] = ()
     new_params: tuple[str, ...] = ()
+
+    def check_supply(self, per_step: Mapping[str, int], distinct: Mapping[str, int]) -> None:
+        """Takes what comes."""
 
     def init_aux(self, params: Params) -> Aux:
         """Nothing."""

@@ -110,7 +110,7 @@ class InfoXLM(XLM):
         if config.contrast is None:
             return
         self.streams = (*self.masked_streams, STREAM)
-        self.layouts, self.marked = {STREAM: "sides"}, (STREAM,)
+        self.kinds, self.layouts, self.marked = {STREAM: "bitext"}, {STREAM: "sides"}, (STREAM,)
         self.new_params = (PROJECTION,)
         self._lower = dataclasses.replace(config.encoder, num_layers=max(config.contrast.layer, 1))
         self._reader = MaskedLM(self._lower, vocab_size, config.encoder.hidden_size, dtype)
@@ -147,11 +147,6 @@ class InfoXLM(XLM):
             return key + (1.0 - kept) * (query - key)
 
         keys = left["keys"].reshape(-1, left["keys"].shape[-1])
-        if len(keys) > settings.queue_size:
-            raise ValueError(
-                f"XLCo.queue_size = {settings.queue_size} must not be below the {len(keys)} keys "
-                "that a step may bring."
-            )
         queue, count = contrast.enqueue(
             aux["queue"], aux["count"], keys, left["is_key"].reshape(-1)
         )
@@ -161,6 +156,25 @@ class InfoXLM(XLM):
     def ready(self, aux: Aux) -> bool | jax.Array:
         """Once the queue is full of encoded sentences ("pre-fill", Sec. 3.3)."""
         return aux["count"] >= self.config.contrast.queue_size if self.config.contrast else True
+
+    def check_supply(self, per_step: Mapping[str, int], distinct: Mapping[str, int]) -> None:
+        """ValueError if a step's keys do not fit the queue, or the queue would hold pairs twice."""
+        settings = self.config.contrast
+        if settings is None:
+            return
+        keys = per_step[STREAM] * (2 if settings.both_directions else 1)
+        if keys > settings.queue_size:
+            raise ValueError(
+                f"XLCo.queue_size = {settings.queue_size} must not be below the {keys} keys that "
+                f"a step may bring: {STREAM}/Stream.rows x pairs_per_row, twice with both "
+                "directions."
+            )
+        if STREAM in distinct and distinct[STREAM] < settings.queue_size:
+            raise ValueError(
+                f"XLCo.queue_size = {settings.queue_size} is more than the {distinct[STREAM]} "
+                f"pairs that stream {STREAM!r} has: the key of a pair would stand among its own "
+                "negatives. Lower it."
+            )
 
     def totals(self, batch: Batch) -> Totals:
         """Masked and real tokens of each stream, and pairs to contrast."""

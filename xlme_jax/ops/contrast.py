@@ -41,13 +41,18 @@ def enqueue(
     Args:
       queue: [K, D].
       count: int32[], keys written so far; from 2 K on K less, so that it never overflows.
-      keys: [N, D], N at most K; the oldest first.
+      keys: [N, D], the oldest first.
       is_key: bool[N], which of them are to be written.
 
     Returns:
       The queue and the count after that. Key n of all that were ever written lies at n mod K.
+
+    Raises:
+      ValueError: N is above K.
     """
     size = queue.shape[0]
+    if len(keys) > size:
+        raise ValueError(f"a queue of {size} does not take {len(keys)} keys at once")
     place = (count + jnp.cumsum(is_key) - 1) % size
     place = jnp.where(is_key, place, size)  # Out of bounds, and dropped.
     written = queue.at[place].set(keys.astype(queue.dtype), mode="drop", unique_indices=True)
