@@ -534,6 +534,19 @@ class TestDiscovery:
             assert [source.pair for source in discover_bitext(tmp_path)] == ["en-pt-br"]
         assert "not taken as bitext: README.md, notes.en, versions.tsv" in caplog.text
 
+    def test_training_text_that_is_named_as_held_out_is_said(self, tmp_path, caplog):
+        touch(tmp_path, "train.en", "train.fr", "contest.en-fr.tsv", "latest/devices.en-fr.tsv")
+        discover_bitext(tmp_path)
+        assert not caplog.records
+        touch(tmp_path, "valid.en", "valid.fr", "Test/a.en-fr.tsv", "a.en-fr.test-1.tsv")
+        discover_bitext(tmp_path)
+        [said] = [record.getMessage() for record in caplog.records]
+        assert "held out: Test/a.en-fr.tsv, a.en-fr.test-1.tsv, valid.en, valid.fr; move" in said
+        touch(tmp_path, *(f"dev_{n}.en-fr.tsv" for n in range(12)))
+        discover_bitext(tmp_path)
+        said = caplog.records[-1].getMessage()
+        assert said.count("dev_") == 8 and " and 6 more; move" in said
+
     def test_every_kind_comes_out_in_canonical_order(self, tmp_path):
         write(tmp_path / "a.sw-en.tsv", "s\te\n")
         write(tmp_path / "b.sw-en.en", "e\n")

@@ -359,6 +359,15 @@ class TestDiscovery:
         with pytest.raises(DataError, match="no file for xx, yy; there are en, fr, sw"):
             discover_documents(tmp_path, ["en", "yy", "xx"])
 
+    def test_training_text_that_is_named_as_held_out_is_said(self, tmp_path, caplog):
+        for name in ("en.txt", "fr.dev.txt", "sw.test.txt"):
+            (tmp_path / name).touch()
+        discover_documents(tmp_path, ["en"])
+        assert not caplog.records
+        discover_documents(tmp_path, ["en", "sw"])
+        [said] = [record.getMessage() for record in caplog.records]
+        assert "though named as if held out: sw.test.txt; move" in said
+
     def test_nothing_found(self, tmp_path):
         with pytest.raises(DataError, match=r"no monolingual text found.*en\.txt\.xz"):
             discover_documents(tmp_path)

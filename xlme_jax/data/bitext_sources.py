@@ -113,6 +113,7 @@ def discover_bitext(
     missing = (wanted or set()) - {source.pair for source in sources}
     if missing:
         raise DataError(f"{folder}: no file for the pairs {', '.join(sorted(missing))}")
+    text.warn_of_held_out(folder, {path for source in sources for path in source.paths})
     return sorted(sources)
 
 

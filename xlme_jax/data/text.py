@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import codecs
 import enum
+import itertools
 import logging
 import os
 import re
@@ -351,6 +352,23 @@ def check_spellings(found: Iterable[tuple[str, Path]]) -> None:
             )
 
 
+_HELD_OUT = frozenset({"dev", "devtest", "test", "valid", "validation"})
+
+
+def warn_of_held_out(folder: Path, paths: Iterable[Path]) -> None:
+    """Warns of files that are taken as training text although their names say otherwise."""
+    names = (path.relative_to(folder).as_posix() for path in paths)
+    found = sorted(name for name in names if _HELD_OUT & set(re.split(r"[\W_]+", name.lower())))
+    if found:
+        _logger.warning(
+            "%s: taken as training text, though named as if held out: %s%s; move out of this "
+            "folder what is not to be trained on",
+            folder,
+            ", ".join(found[:10]),
+            f" and {len(found) - 10} more" if len(found) > 10 else "",
+        )
+
+
 def strip_shard(stem: str) -> str:
     """`en-2`, `en.part1` and `en-00001-of-00010` -> `en`."""
     return _SHARD.sub("", stem)
@@ -482,4 +500,5 @@ def discover_documents(
                 f"{', '.join(sorted(found))}. Correct `languages` or add the files"
             )
         found = {language: found[language] for language in languages}
+    warn_of_held_out(folder, itertools.chain.from_iterable(found.values()))
     return {language: found[language] for language in sorted(found)}
