@@ -149,6 +149,66 @@ def test_exported_masked_lm(tmp_path, bias):
     assert hugging.largest_difference([logits], [actual.logits], batch) < TOLERANCE
 
 
+@pytest.fixture
+def masked_lm(tmp_path):
+    """An exported masked language model with a relative bias, and rows with labels for it."""
+    run = hugging.write_checkpoint(
+        tmp_path / "run", "xlm", Encoder__relative_bias="gated", Encoder__num_layers=2
+    )
+    folder = hugging.export(run, tmp_path / "exported")
+    kind = transformers.AutoModelForMaskedLM
+    inputs = hugging.torch_inputs(hugging.rows())
+    chosen = torch.from_numpy(np.random.default_rng(0).random(inputs["input_ids"].shape) < 0.3)
+    labels = inputs["input_ids"].where(chosen, -100)
+    return kind.from_pretrained(folder, trust_remote_code=True), inputs | {"labels": labels}
+
+
+@pytest.mark.parametrize("more", [5, -7])
+def test_exported_masked_lm_with_more_or_fewer_tokens(tmp_path, masked_lm, more):
+    model, inputs = masked_lm
+    size, common = model.config.vocab_size, model.config.vocab_size + min(more, 0)
+    inputs = {
+        "input_ids": inputs["input_ids"].clamp(max=common - 1),
+        "attention_mask": inputs["attention_mask"],
+    }
+    with torch.no_grad():
+        before, bias = model(**inputs).logits, model.lm_head.bias.clone()
+        assert model.resize_token_embeddings(size + more).num_embeddings == size + more
+        after = model(**inputs).logits
+    assert model.config.vocab_size == after.shape[-1] == size + more
+    torch.testing.assert_close(after[..., :common], before[..., :common])
+    assert torch.equal(model.lm_head.bias[:common], bias[:common])
+    assert not model.lm_head.bias[common:].any() and model.lm_head.bias.requires_grad
+    model.save_pretrained(tmp_path / "resized")
+    again, found = type(model).from_pretrained(tmp_path / "resized", output_loading_info=True)
+    assert not found["missing_keys"] and not found["unexpected_keys"]
+    with torch.no_grad():
+        torch.testing.assert_close(again(**inputs).logits, after)
+
+
+def test_exported_masked_lm_as_a_tuple(masked_lm):
+    model, inputs = masked_lm
+    with torch.no_grad():
+        expected = model(**inputs, output_hidden_states=True)
+        found = model(**inputs, output_hidden_states=True, return_dict=False)
+    assert isinstance(found, tuple) and len(found) == 3
+    assert torch.equal(found[0], expected.loss) and torch.equal(found[1], expected.logits)
+
+
+def test_losses_of_accumulated_batches_add_up(masked_lm):
+    """As Trainer accumulates: each batch's loss is divided by the labels of all of them."""
+    model, inputs = masked_lm
+    assert model.accepts_loss_kwargs  # Else Trainer divides by the number of batches.
+    count = (inputs["labels"] != -100).sum()
+    whole = model(**inputs).loss
+    for items in (count, int(count)):
+        parts = [
+            model(**{name: value[rows] for name, value in inputs.items()}, num_items_in_batch=items)
+            for rows in (slice(0, 1), slice(1, 4))
+        ]
+        torch.testing.assert_close(sum(part.loss for part in parts), whole)
+
+
 def test_packed_rows(tmp_path):
     """Segment ids given as the mask keep the texts of a row apart, positions included."""
     run = hugging.write_checkpoint(tmp_path / "run", Encoder__num_layers=2)

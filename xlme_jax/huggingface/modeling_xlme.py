@@ -332,19 +332,57 @@ class XLMEModel(XLMEPreTrainedModel):
 class XLMEForMaskedLM(XLMEPreTrainedModel):
     """The encoder and a masked language model's head, tied to the token table."""
 
+    # Trainer then gives `num_items_in_batch`, and leaves it to the model to divide by it.
+    accepts_loss_kwargs = True
+
     def __init__(self, config):
         super().__init__(config)
         self.xlme = XLMEModel(config)
         self.lm_head = MLMHead(config)
         self.post_init()
 
-    def forward(self, input_ids=None, attention_mask=None, labels=None, **kwargs):
-        """As `XLMEModel`; with `labels`, int[B, L], -100 where none is predicted, the loss too."""
-        kwargs.pop("return_dict", None)
+    def get_output_embeddings(self):
+        """None: the head multiplies with the token table, and has no matrix of its own."""
+        return None
+
+    def resize_token_embeddings(self, *args, **kwargs):
+        """As for other models; new tokens have a bias of 0."""
+        table = super().resize_token_embeddings(*args, **kwargs)
+        bias = self.lm_head.bias
+        resized = nn.functional.pad(bias.detach(), (0, table.num_embeddings - len(bias)))
+        self.lm_head.bias = nn.Parameter(resized, requires_grad=bias.requires_grad)
+        return table
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        labels=None,
+        num_items_in_batch=None,
+        return_dict=None,
+        **kwargs,
+    ):
+        """Logits of the vocabulary, and the loss if there are labels.
+
+        Args:
+          input_ids: int[B, L].
+          attention_mask: int[B, L], as of `XLMEModel`.
+          labels: int[B, L], -100 where none is predicted.
+          num_items_in_batch: what the sum of the losses is divided by; by default the number of
+            labels here. `Trainer` gives that of all batches that make one update.
+          return_dict: False returns a tuple.
+          **kwargs: for `XLMEModel`.
+        """
         output = self.xlme(input_ids, attention_mask, **kwargs)
         table = self.xlme.embeddings.word_embeddings.weight
         logits = self.lm_head(output.last_hidden_state, table)
         loss = None
         if labels is not None:
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)
+            scores, labels = logits.flatten(0, 1).float(), labels.flatten()
+            if num_items_in_batch is None:
+                loss = nn.functional.cross_entropy(scores, labels)
+            else:
+                loss = nn.functional.cross_entropy(scores, labels, reduction="sum")
+                loss = loss / torch.as_tensor(num_items_in_batch, device=loss.device)
+        result = MaskedLMOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)
+        return result.to_tuple() if return_dict is False else result
