@@ -248,6 +248,19 @@ def test_presets_have_the_papers_hyper_parameters(
     assert (optimizer.eps, optimizer.weight_decay) == (1e-6, 0.01)
 
 
+@pytest.mark.parametrize(("size", "tokens"), [("base", 4), ("large", 1), ("xl", 4)])
+def test_presets_of_xylent_have_the_papers_streams(size, tokens):
+    """Tables 8 and 9, Secs. 3 to 5; tokens in millions (2^20)."""
+    config = load(files=(f"gin_configs/runs/xylent_{size}.gin",))
+    assert config.vocab_size == 500_000
+    assert [s.rows * s.length for s in config.streams] == [tokens * 2**20] * 2
+    bitext = config.streams[1]
+    assert (bitext.sampling, bitext.flip, bitext.pivot) == ("sinkhorn", 0.5, None)
+    generator = config.objective.generator
+    assert (generator.dropout, generator.attention_dropout) == (0.0, 0.0)
+    assert not config.objective.masking.mask_bos
+
+
 def test_presets_have_the_papers_tasks():
     base, large = (load(files=(f"gin_configs/runs/infoxlm_{s}.gin",)) for s in ("base", "large"))
     for config, layer in ((base, 8), (large, 12)):

@@ -32,7 +32,7 @@ def load(model_dir, data_dir, *bindings, objective="xlme"):
     return configs.load(files, [*folders, *bindings], "Train")
 
 
-@pytest.mark.parametrize("objective", ["xlme", "xlm", "infoxlm", "veco"])
+@pytest.mark.parametrize("objective", ["xlme", "xylent", "xlm", "infoxlm", "veco"])
 @pytest.mark.parametrize(
     ("binding", "expected"),
     [

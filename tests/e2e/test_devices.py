@@ -54,7 +54,7 @@ def two_processes(flags):
 
 
 # The sum, and one for each task and stream.
-LOSSES = {"xlme": 5, "xlm": 3, "infoxlm": 4, "veco": 6}
+LOSSES = {"xlme": 5, "xylent": 5, "xlm": 3, "infoxlm": 4, "veco": 6}
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ def next_batch(data_dir, record, config):
     return batch
 
 
-OBJECTIVES = ("xlme", "xlm", "infoxlm", "veco")
+OBJECTIVES = ("xlme", "xylent", "xlm", "infoxlm", "veco")
 BINDINGS = {"TRAIN_STEPS": 12, "CHECKPOINT_EVERY": 4, "Loop__keep_checkpoints": 9}
 
 

@@ -115,7 +115,7 @@ def ragged_batch(vocabulary, rng, streams):
 
 @pytest.mark.parametrize("objective", ["xlme", "xlm", "infoxlm", "veco"])
 def test_four_micro_batches_give_the_gradient_of_one_batch(objective):
-    """Gradient, loss and every metric, without dropout, whose masks are drawn per micro-batch.
+    """Gradient, loss and every metric; without dropout, so that nothing hides behind noise.
 
     In float32, which the vocabulary head computes in: 3e-7 of the largest entry of each weight's
     gradient was measured, the limit allows for processors that add in another order.

@@ -39,8 +39,9 @@ class XLCoConfig:
       normalize: contrast directions rather than vectors; the paper and its code do not.
       mask_inputs: corrupt what is contrasted as for MLM; the public code does, the paper does not
         say, and its results are the code's.
-      both_directions: let the second sentences of pairs be queries too, and the first ones keys. It
-        costs nothing more, as both encoders read both; the paper's equation has one direction.
+      both_directions: let the second sentences of pairs be queries too, and the first ones keys.
+        Both encoders read both anyway; the queue is asked, and turns over, twice as fast. The
+        paper's equation has one direction.
     """
 
     layer: int = 8
