@@ -24,7 +24,7 @@ from xlme_jax.training.checkpoints import (
     Checkpoints,
     RunRecord,
     latest_checkpoint,
-    read_config,
+    read_record,
     warm_start,
 )
 from xlme_jax.training.step import TrainState
@@ -79,7 +79,7 @@ def build(config):
 def read_checkpoint(model_dir):
     """Objective and weights of a MODEL_DIR's newest checkpoint."""
     folder = latest_checkpoint(Path(model_dir))
-    objective = build(configs.load_text(read_config(folder), "Train", str(folder)))
+    objective = build(configs.load_text(read_record(folder).config, "Train", str(folder)))
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with loop.sharding_rules(mesh):
         abstract = loop.abstract_state(objective, optax.identity(), mesh)

@@ -44,7 +44,7 @@ from xlme_jax.objectives.veco import VecoConfig
 from xlme_jax.objectives.xlme import MaskingConfig, XLMConfig, XLMEConfig
 from xlme_jax.sweeping import SweepConfig
 from xlme_jax.train_config import TrainConfig
-from xlme_jax.training.checkpoints import read_config
+from xlme_jax.training.checkpoints import read_record
 from xlme_jax.training.loop import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.optimizer import OptimizerConfig
@@ -185,7 +185,7 @@ def _pretrained() -> str:
             "FineTune needs an encoder to start from: give the MODEL_DIR of its pre-training, "
             "--gin.INIT_FROM=\"'runs/xlme_base'\"."
         )
-    run = load_text(read_config(Path(source)), "Train", f"INIT_FROM = {source!r}")
+    run = load_text(read_record(Path(source)).config, "Train", f"INIT_FROM = {source!r}")
     objective = getattr(run.objective, "pretrained", run.objective)
     lines = [f"FineTune.pretrained = @pretrained/{_name_of(objective)}()"]
     lines += _bindings(objective, "pretrained")

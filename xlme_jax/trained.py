@@ -13,7 +13,7 @@ from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.objectives.base import Objective, Params
 from xlme_jax.train_config import TrainConfig
 from xlme_jax.training import loop
-from xlme_jax.training.checkpoints import latest_checkpoint, read_config, warm_start
+from xlme_jax.training.checkpoints import latest_checkpoint, read_record, warm_start
 from xlme_jax.training.step import TrainState
 
 
@@ -58,7 +58,7 @@ def load(
       ValueError: there is no checkpoint or no vocabulary, or the two do not belong together.
     """
     folder = latest_checkpoint(Path(checkpoint))
-    config = configs.load_text(read_config(folder), "Train", str(folder))
+    config = configs.load_text(read_record(folder).config, "Train", str(folder))
     file = Path(vocabulary or Path(config.data_dir) / VOCABULARY_FILE)
     if not vocabulary and not file.is_file():
         raise ValueError(

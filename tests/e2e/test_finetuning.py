@@ -17,7 +17,7 @@ from xlme_jax.evaluation.results import read
 from xlme_jax.objectives.finetune import HEAD
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.checkpoints import read_config
+from xlme_jax.training.checkpoints import read_record
 
 TASKS = ("cldr_classification", "cldr_tagging", "cldr_answers")
 
@@ -60,7 +60,7 @@ def test_a_run_starts_from_the_encoder_and_logs_its_figures(tmp_path, pretrained
 
 def _pretrained_state(pretrained):
     """The state of the pre-training run, in shape."""
-    config = configs.load_text(read_config(pretrained), "Train", "test")
+    config = configs.load_text(read_record(pretrained).config, "Train", "test")
     objective = config.objective.build(Vocabulary.load(_model(pretrained)).size)
     optimizer = config.optimizer.build(config.loop.train_steps)
     return loop.abstract_state(objective, optimizer, meshes.make_mesh(config.mesh))

@@ -12,7 +12,7 @@ from xlme_jax.evaluation import results
 from xlme_jax.huggingface.weights import Layout
 from xlme_jax.objectives.finetune import FineTuneConfig
 from xlme_jax.train_config import TrainConfig
-from xlme_jax.training.checkpoints import FOLDER, latest_checkpoint, read_config
+from xlme_jax.training.checkpoints import FOLDER, RunRecord, latest_checkpoint, read_record
 
 _MAX_RUNS = 100
 # By objective, in lower case, and of XLM-R.
@@ -85,13 +85,12 @@ def stages(checkpoint: Path) -> list[Stage]:
     must do; runs that are not there end the list then.
     """
     folder = latest_checkpoint(checkpoint)
-    config = _config(folder)
+    record, config = _read(folder)
     found: list[Stage] = []
     step = _step(folder)
     while len(found) < _MAX_RUNS:
-        record = json.loads((folder / "run" / "metadata").read_bytes())
-        origin = Path(record.get("origin", ""))
-        if not record["dataset"] and not step and not config.loop.init_from:
+        origin = Path(record.origin)
+        if not record.dataset and not step and not config.loop.init_from:
             return [*found, Stage(config, step, xlmr=origin.name)]
         found.append(Stage(config, step, _languages(Path(config.data_dir)), _run_of(folder).name))
         candidates = [origin, _run_of(origin)] if origin.name else []
@@ -102,22 +101,22 @@ def stages(checkpoint: Path) -> list[Stage]:
             if origin.name:
                 found.append(Stage(None, _step(origin), model_dir=_run_of(origin).name))
             break
-        folder, config = there
+        folder, record, config = there
         step = _step(origin if origin.name else folder)
     return found
 
 
-def _config(folder: Path) -> TrainConfig:
-    config: TrainConfig = configs.load_text(read_config(folder), "Train", str(folder))
-    return config
+def _read(folder: Path) -> tuple[RunRecord, TrainConfig]:
+    record = read_record(folder)
+    return record, configs.load_text(record.config, "Train", str(folder))
 
 
-def _first_there(runs: Sequence[Path]) -> tuple[Path, TrainConfig] | None:
-    """The checkpoint and configuration of the first of these that can be read."""
+def _first_there(runs: Sequence[Path]) -> tuple[Path, RunRecord, TrainConfig] | None:
+    """The checkpoint, record and configuration of the first of these that can be read."""
     for run in runs:
         try:
             folder = latest_checkpoint(run)
-            return folder, _config(folder)
+            return folder, *_read(folder)
         except ValueError:
             continue
     return None

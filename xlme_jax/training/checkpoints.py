@@ -411,15 +411,17 @@ def warm_start(
     return params["params"]
 
 
-def read_config(run: Path) -> str:
-    """The operative configuration that a run's newest checkpoint was saved with.
+def read_record(run: Path) -> RunRecord:
+    """What a run's newest checkpoint says beside its state.
 
     Raises:
       ValueError: if there is no checkpoint, or it is damaged.
     """
     checkpoint = latest_checkpoint(run)
     with _named_source(checkpoint), _damage_if_unsealed(checkpoint):
-        return str(_read_record(checkpoint)["config"])
+        record = _read_record(checkpoint)
+        record.pop("digests")
+        return RunRecord(**record)
 
 
 @contextlib.contextmanager
