@@ -11,7 +11,21 @@ import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+import jax
 import tiny
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compile_fast(request):
+    """Turns off most of XLA's optimisations: compiling costs more than running at these sizes.
+
+    Not for whole runs, which are compared bit by bit with those of other processes.
+    """
+    jax.config.update("jax_disable_most_optimizations", "e2e" not in request.path.parts)
+    yield
+    # At once: what a session shares is made before the next module's turn.
+    jax.config.update("jax_disable_most_optimizations", False)
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")
