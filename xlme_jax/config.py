@@ -357,7 +357,9 @@ def _explained(source: str) -> Iterator[None]:
     except ConfigError as error:
         raise ConfigError(str(error).split("\n  In file ")[0]) from error
     except tokenize.TokenError as error:
-        raise ConfigError(f"{source}: a bracket or quote is not closed.") from error
+        deep = "too many nested" in str(error)  # From Python 3.12 on; before, a RecursionError.
+        what = "brackets are nested too deep" if deep else "a bracket or quote is not closed"
+        raise ConfigError(f"{source}: {what}.") from error
     except SyntaxError as error:
         # Of Python's tokenizer: "<tokenize>" or "<string>".
         named = error.filename and not error.filename.startswith("<")

@@ -240,7 +240,8 @@ def test_matrix_products_are_counted_in_loops_and_when_recomputed():
 
 
 def test_what_is_split_by_hand_counts_on_all_devices():
-    mesh = jax.sharding.AbstractMesh((4, 2), ("a", "b"))
+    automatic = (jax.sharding.AxisType.Auto,) * 2  # Not by default from JAX 0.11 on.
+    mesh = jax.sharding.AbstractMesh((4, 2), ("a", "b"), axis_types=automatic)
     split = jax.shard_map(
         lambda x, w: x @ w,
         mesh=mesh,
