@@ -35,12 +35,19 @@ def main(argv: Sequence[str]) -> int:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     if not _DATA.value or not _OUTPUT.value:
         raise configs.ConfigError("--data=FOLDER and --output=FILE.png are needed.")
-    sampling, smoothing = "sinkhorn", _SMOOTHING.value
-    stream = Stream("bitext", "bitext", 1, 8, _ALPHA.value, sampling=sampling, smoothing=smoothing)
+    stream = Stream(
+        "bitext",
+        "bitext",
+        rows=1,
+        length=8,
+        alpha=_ALPHA.value,
+        sampling="sinkhorn",
+        smoothing=_SMOOTHING.value,
+    )
     tasks = stream_tasks(PreparedDataset.load(_DATA.value), stream)
     languages, counts = pair_sampling.count_matrix((t.languages, t.examples) for t in tasks)
-    found = pair_densities.samplers(languages, counts, _ALPHA.value, smoothing)
-    print(f"alpha={_ALPHA.value:g}, {pair_densities.table(counts, found)}")
+    found = pair_densities.samplers(languages, counts, stream.alpha, stream.smoothing)
+    print(f"alpha={stream.alpha:g}, {pair_densities.table(counts, found)}")
     # The two that give languages the same shares.
     pair_densities.draw(Path(_OUTPUT.value), languages, counts, found[1:], _LANGUAGES.value)
     _log.info("Picture: %s", _OUTPUT.value)

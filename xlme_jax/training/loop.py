@@ -243,8 +243,9 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         checkpoints = stack.enter_context(Checkpoints(run.model_dir, config.keep_checkpoints))
         abstract = abstract_state(run.objective, run.optimizer, run.mesh, config.seed)
         checkpoints.check(abstract, run.dataset_digest)
-        check_frozen(run.objective, config, fresh=checkpoints.latest_step() is None)
-        if checkpoints.latest_step() is None and config.init_from is not None:
+        fresh = checkpoints.latest_step() is None
+        check_frozen(run.objective, config, fresh)
+        if fresh and config.init_from is not None:
             source, may_lack = Path(config.init_from), run.objective.new_params
             check_warm_start(source, abstract.params, run.vocabulary_digest, may_lack)
         if jax.process_index() == 0:  # Not before: a run that is refused leaves the folder as is.
