@@ -7,12 +7,15 @@ training keeps it, or swaps them at random where `Stream.flip` says so.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Collection
 
 from tasks import features, mixtures, sources
+from xlme_jax.data import examples
 from xlme_jax.data.bitext import BitextSource, discover_bitext, group_by_pair, read_bitext
+from xlme_jax.data.held_out import SPLITS, VALIDATION, HeldOut
 
 NAME = "bitext"
 FOLDER_VARIABLE = "BITEXT_DIR"
@@ -27,6 +30,7 @@ def register(
     pairs: Collection[str] = (),
     pivot: str | None = None,
     name: str = NAME,
+    held_out: HeldOut | None = None,
 ) -> list[str]:
     """Registers a task per language pair found, and the mixture; reads folder listings, no text.
 
@@ -39,6 +43,7 @@ def register(
       pairs: Keep to these ("en-sw"); empty: all.
       pivot: Keep to pairs with this language.
       name: Of the mixture, and prefix of the tasks.
+      held_out: What forms the split "validation"; None: there is no such split.
 
     Returns:
       `[name]`.
@@ -54,8 +59,14 @@ def register(
     files = [group[0].paths[0] for group in groups.values()]
     sources.check_names(zip(names, files), "move one of them to another folder")
     for task, group in zip(names, groups.values()):
-        shards = [_shard(source) for source in group]
-        sources.add_task(task, {"train": shards}, (group[0].lang1, group[0].lang2), shared)
+        if held_out is None:
+            splits = {"train": [_shard(source) for source in group]}
+        else:
+            splits = {
+                split: [_split_shard(held_out, source, split) for source in group]
+                for split in SPLITS
+            }
+        sources.add_task(task, splits, (group[0].lang1, group[0].lang2), shared)
     return [mixtures.add_mixture(name, names, alpha, prepared).name]
 
 
@@ -65,3 +76,13 @@ def _shard(source: BitextSource) -> sources.Shard:
     multiway = source.kind == "multiway"
     key = f"{source.kind} {source.swap}"
     return sources.Shard(title, read, source.paths, key, may_be_empty=multiway)
+
+
+def _split_shard(held_out: HeldOut, source: BitextSource, split: str) -> sources.Shard:
+    whole = _shard(source)
+    return dataclasses.replace(
+        whole,
+        read=functools.partial(examples.split_pairs, held_out.without_corpora(), source, split),
+        key=f"{whole.key} {held_out.key((source.lang1, source.lang2))}",
+        may_be_empty=whole.may_be_empty or split == VALIDATION,
+    )

@@ -32,12 +32,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from xlme_jax.data import cldr, encoding, prepared, prepared_format
+from xlme_jax.data import cldr, encoding, held_out, prepared, prepared_format
 from xlme_jax.data import workers as worker_pool
+from xlme_jax.data.bitext_sources import BitextSource, discover_bitext
 from xlme_jax.data.encoding import Job, Unit
 from xlme_jax.data.prepared_format import unseal
 from xlme_jax.data.prepared_writer import replace_file
-from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, DataError
+from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, DataError, discover_documents
 from xlme_jax.data.vocabulary import (
     Vocabulary,
     VocabularyError,
@@ -48,6 +49,7 @@ from xlme_jax.sealing import seal
 # Below this much (compressed) text a second process costs more to start than it saves.
 _BYTES_WORTH_A_WORKER = 2 << 20
 _LOCK_FILE = ".prepare.lock"
+HELD_OUT_FILE = "held-out.npz"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +107,8 @@ class PrepareConfig:
       stride: Tokens that neighbouring windows of a question's context share.
       max_document_chars: Longer documents are cut.
       max_pair_tokens: Longer pairs (`<s> e </s> f </s>`) are skipped and counted.
+      validation: What of `cc100` and `bitext` forms the split "validation", and is left out of all
+        training text: "every:20", see `held_out`. Empty: nothing.
       workers: Processes; 0 decides by the amount of text and the cores.
       runner: Apache Beam runner ("DirectRunner", "DataflowRunner", ...); empty: no Beam.
       runner_options: Further Beam options, as on the command line ("--project=...").
@@ -127,6 +131,7 @@ class PrepareConfig:
     stride: int = 128
     max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS
     max_pair_tokens: int = 510
+    validation: str = ""
     workers: int = 0
     runner: str = ""
     runner_options: tuple[str, ...] = ()
@@ -150,6 +155,8 @@ class PrepareConfig:
             raise ValueError(
                 "prepare: task `cldr` needs the field `cldr`, a CldrCorpus (its languages)"
             )
+        if self.validation:
+            held_out.check_tasks(self.validation, self.tasks)
         if self.workers < 0:
             raise ValueError(f"prepare: `workers` is {self.workers}; give 0 (automatic) or more")
 
@@ -191,8 +198,7 @@ def prepare(config: PrepareConfig, command: str = "") -> list[prepared.TaskInfo]
         rows |= _run(config, str(model), pending)
         table = [rows[job] for job in jobs if rows[job].examples]
         if len(table) < len(jobs):
-            empty = sorted({job.name for job in jobs if not rows[job].examples})
-            _say(f"Left out, since their files have no unit in common: {', '.join(empty)}")
+            _say_empty([job for job in jobs if not rows[job].examples])
         prepared.write_dataset(output, table, model, vocabulary.size, command)
         _write_settings(config, command)
         shutil.rmtree(output / ".parts", ignore_errors=True)
@@ -223,6 +229,10 @@ def settings(config: PrepareConfig) -> dict[str, Any]:
     content = dataclasses.asdict(config)
     for how in ("output", "workers", "runner", "runner_options"):
         del content[how]
+    # Data sets that were made before these fields existed are what they are without them.
+    for field in ("validation",):
+        if not content[field]:
+            del content[field]
     return json.loads(json.dumps(content))
 
 
@@ -290,6 +300,54 @@ def train_cldr_vocabulary(corpus: CldrCorpus, size: int) -> Vocabulary:
     return train_vocabulary(
         texts, size, byte_fallback=False, character_coverage=1.0, allow_smaller=True
     )
+
+
+# --- Held-out data. ---
+
+
+def held_out_in(config: PrepareConfig) -> held_out.HeldOut | None:
+    """What is held out, as `write_held_out` has written it; None if nothing is."""
+    if not config.validation:
+        return None
+    return held_out.HeldOut(config.validation, os.path.join(config.output, HELD_OUT_FILE))
+
+
+def find_corpora(config: PrepareConfig) -> held_out.Corpora:
+    """Lists the files of which a part is held out; reads no text.
+
+    Raises:
+      DataError: A folder or a language is missing.
+    """
+    documents: list[tuple[str, Path]] = []
+    sources: list[BitextSource] = []
+    languages = config.languages or None
+    if "cc100" in config.tasks and config.cc100_dir:
+        found = discover_documents(config.cc100_dir, languages)
+        documents = [(language, file) for language, files in found.items() for file in files]
+    if "bitext" in config.tasks and config.bitext_dir:
+        sources = discover_bitext(config.bitext_dir, languages, config.pairs or None, config.pivot)
+    return held_out.Corpora(tuple(documents), tuple(sources), config.max_document_chars)
+
+
+def write_held_out(config: PrepareConfig) -> None:
+    """Makes the file of held-out texts, unless it is there and of the same files."""
+    held = held_out_in(config)
+    if held is None:
+        return
+    corpora = find_corpora(config)
+    held = dataclasses.replace(held, corpora=corpora)
+    if held_out.write(held, fingerprint(corpora.names(), corpora.files())):
+        _say(f"{held.file}: the texts that {config.validation} holds out")
+
+
+def _say_empty(jobs: Sequence[Job]) -> None:
+    """Says which tasks and splits are no part of the data set, since there is nothing in them."""
+    for split, why in (
+        ("train", "Left out, since their files have no unit in common"),
+        (held_out.VALIDATION, "Without a held-out unit"),
+    ):
+        if names := sorted({job.name for job in jobs if job.split == split}):
+            _say(f"{why}: {', '.join(names)}")
 
 
 # --- Bookkeeping: what is done, and what it depended on. ---
