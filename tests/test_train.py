@@ -82,6 +82,16 @@ def test_what_cannot_run_is_refused_before_compilation(
         ("infoxlm", "contrast/Stream.pivot = 'xx'", r"pivot='xx' is a language of no bitext task"),
         ("veco", "VECO.cross_attention_steps = -1", r"VECO.cross_attention_steps = -1"),
         ("xlme", "bitext/Stream.sampling = 'lp'", r"sampling='lp' must be one of"),
+        (
+            "veco",
+            "bitext/Stream.positions = 'restart'",
+            r"is for kind='bitext' with layout='joint'",
+        ),
+        (
+            "xlm",
+            "bitext/Stream.positions = 'restart'\nEncoder.absolute_positions = False",
+            r"'bitext' has positions = 'restart', which nothing sees",
+        ),
         ("xlme", "bitext/Stream.flip = 1.5", r"flip=1.5 must be a probability"),
     ],
 )

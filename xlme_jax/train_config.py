@@ -84,6 +84,12 @@ class TrainConfig:
                     f"Stream {stream.name!r} has layout = {stream.layout!r}, and the objective "
                     f"reads {wanted!r}; set {stream.name}/Stream.layout = {wanted!r}."
                 )
+            if stream.positions == "restart" and not objective.encoder_config.absolute_positions:
+                raise ValueError(
+                    f"Stream {stream.name!r} has positions = 'restart', which nothing sees: the "
+                    "encoder has Encoder.absolute_positions = False, and its relative bias goes "
+                    f"by distances in the row. Leave {stream.name}/Stream.positions out."
+                )
             if stream.name in objective.marked and stream.pairs_per_row is None:
                 raise ValueError(
                     f"Stream {stream.name!r} does not say where its sentences begin; set "

@@ -18,15 +18,21 @@ from xlme_jax.data.prepared import PreparedDataError
 JOINT = Stream("b", "bitext", rows=4, length=LENGTH)
 SIDES = dataclasses.replace(JOINT, layout="sides")
 MIXED = dataclasses.replace(SIDES, mixup="order", pairs_per_row=3)
+RESTART = dataclasses.replace(JOINT, positions="restart")
 HALVES = Stream("m", "monolingual", rows=4, length=LENGTH, layout="sides")
 STREAMS = [
     dataclasses.replace(JOINT, flip=0.5),
+    RESTART,
+    dataclasses.replace(RESTART, flip=0.5),
     SIDES,
     dataclasses.replace(SIDES, flip=0.5, pairs_per_row=2),
     MIXED,
     dataclasses.replace(MIXED, mixup="languages", flip=0.3, pairs_per_row=None),
     HALVES,
 ]
+
+
+ROW = ("tokens", "segment_ids", "positions")
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +193,33 @@ def test_rows_hold_at_most_so_many_items_and_say_where_segments_begin(data):
                         assert begins[number - 1] == -1
         assert max(counts) <= stream.pairs_per_row and len(counts) > 1 - (stream is not MIXED)
     assert "starts" not in next(iterate(data, [SIDES]))["b"]
+
+
+@pytest.mark.parametrize("flip", [0.0, 0.5])
+def test_positions_restart_on_the_second_side_and_nothing_else_changes(data, flip):
+    streams = [dataclasses.replace(stream, flip=flip) for stream in (JOINT, RESTART)]
+    pairs = 0
+    for plain, restarted in zip(*(take(iterate(data, [stream]), 12) for stream in streams)):
+        plain, restarted = plain["b"], restarted["b"]
+        rows_of(plain)
+        assert plain.keys() == restarted.keys()
+        for name in plain:
+            assert plain[name].dtype == restarted[name].dtype == np.int32
+        for name in ("tokens", "segment_ids"):
+            np.testing.assert_array_equal(plain[name], restarted[name])
+        # One token after another, as one would by hand.
+        for tokens, ids, positions in zip(*(restarted[name] for name in ROW)):
+            segment, place, ended = 0, 0, 0
+            for token, number, position in zip(tokens, ids, positions):
+                if number != segment:
+                    segment, place, ended = number, 0, 0
+                assert position == (place if number else 0)
+                place += 1
+                if number and token == 2:
+                    place, ended = 0, ended + 1
+                    pairs += ended == 2
+                    assert ended <= 2
+    assert pairs > 50
 
 
 @pytest.mark.parametrize("stream", STREAMS)
@@ -392,6 +425,15 @@ def test_a_row_takes_no_more_items_than_it_may():
         ({"kind": "monolingual", "pivot": "en"}, "pivot='en' is for kind='bitext'"),
         ({"kind": "monolingual", "sampling": "sinkhorn"}, "sampling='sinkhorn' is for kind"),
         ({"sampling": "random"}, "sampling='random' must be one of"),
+        ({"positions": "reset"}, "positions='reset' must be one of"),
+        (
+            {"positions": "restart", "layout": "sides"},
+            "with layout='joint', not kind='bitext' with",
+        ),
+        (
+            {"positions": "restart", "kind": "monolingual"},
+            "positions='restart' is for kind='bitext'",
+        ),
         ({"smoothing": -1.0, "sampling": "sinkhorn"}, "smoothing=-1.0 must be"),
         ({"smoothing": 1e-9}, "smoothing=1e-09 is for sampling='sinkhorn'"),
     ],

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from flax.core import meta
 
+from xlme_jax.data import layouts, packing
+from xlme_jax.model.electra import MaskedLM
 from xlme_jax.model.encoder import (
     Encoder,
     EncoderConfig,
@@ -395,3 +397,29 @@ def test_invalid_values_name_the_field(field, value, message):
 def test_negative_sizes_name_the_field(field, value):
     with pytest.raises(ValueError, match=f"Encoder.{field}"):
         variant(**{field: value})
+
+
+@pytest.mark.parametrize("bias", ["none", "gated"])
+def test_both_sides_see_each_other_where_positions_restart(bias):
+    """Segments and distances are what they are without: only the absolute positions differ."""
+    config = variant(relative_bias=bias, dropout=0.0, attention_dropout=0.0)
+    model = MaskedLM(config, 50, config.hidden_size)
+    sizes, rows = np.array([9, 5]), np.zeros(2, int)
+    ids = np.array([0, 11, 12, 2, 13, 14, 15, 16, 2, 0, 21, 2, 22, 2])
+    plain = packing.lay_out_pieces(ids, sizes, rows, 1, 15)
+    restarted = layouts.lay_out_restarting(ids, sizes, rows, 1, 15)
+    slot = np.zeros((1, 1), np.int32)
+    params = model.init(jax.random.key(0), plain, slot, slot, np.zeros((1, 1, 1, 2)))["params"]
+    params = randomised(meta.unbox(params))
+
+    def states(batch, **changes):
+        return np.asarray(model.apply({"params": params}, {**batch, **changes}, method="encode"))[0]
+
+    # Changing a token of f changes all of e's states, and those of no other pair.
+    other = restarted["tokens"].copy()
+    other[0, 7] = 30
+    changed = np.abs(states(restarted) - states(restarted, tokens=other)).max(axis=1) > 1e-5
+    assert changed.tolist() == [True] * 9 + [False] * 6
+    # Positions are the only way in which the two layouts differ.
+    assert np.abs(states(restarted) - states(plain)).max() > 1e-2
+    np.testing.assert_array_equal(states(restarted, positions=plain["positions"]), states(plain))

@@ -60,9 +60,7 @@ def arrange_pairs(
     """
     if stream.layout == "joint" and not stream.flip:
         return ids, sizes
-    starts = np.cumsum(sizes) - sizes
-    ends = np.flatnonzero(ids == EOS_ID)
-    cuts = ends[np.searchsorted(ends, starts)] + 1 - starts
+    starts, cuts = np.cumsum(sizes) - sizes, _first_sides(ids, sizes)
     # Both texts of every pair, without <s> and with </s>.
     begins = np.stack([starts + 1, starts + cuts], axis=1).ravel()
     counts = np.stack([cuts - 1, sizes - cuts], axis=1).ravel()
@@ -73,6 +71,36 @@ def arrange_pairs(
     begins = np.concatenate([bos, begins[texts]], axis=2)
     counts = np.concatenate([np.ones_like(bos), counts[texts]], axis=2)
     return ids[packing.ranges(begins.ravel(), counts.ravel())], counts.sum(axis=2).ravel()
+
+
+def _first_sides(ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """int64[pairs], tokens of `<s> e </s>` in pairs `<s> e </s> f </s>`, one after another."""
+    starts, ends = np.cumsum(sizes) - sizes, np.flatnonzero(ids == EOS_ID)
+    return ends[np.searchsorted(ends, starts)] + 1 - starts
+
+
+def lay_out_restarting(
+    ids: np.ndarray, sizes: np.ndarray, rows: np.ndarray, count: int, length: int
+) -> packing.Batch:
+    """Lays joint pairs out; positions begin again at 0 after the first `</s>` of each.
+
+    Tokens and segment ids are those of `packing.lay_out_pieces`.
+
+    Args:
+      ids: token ids of pairs `<s> e </s> f </s>`, one after another, ordered by row.
+      sizes: int64[pairs], tokens of each.
+      rows: int[pairs], the row of each, not decreasing.
+      count: rows of the batch.
+      length: tokens of a row.
+
+    Returns:
+      As `packing.lay_out_pieces`.
+    """
+    first = _first_sides(ids, sizes)
+    sides = np.stack([first, sizes - first], axis=1).ravel()
+    segments = np.arange(len(sizes)) - np.searchsorted(rows, rows) + 1
+    twice = np.repeat(rows, 2), count, length, np.repeat(segments, 2)
+    return packing.lay_out_pieces(ids, sides, *twice)
 
 
 def _texts_of_sides(draws: np.ndarray, stream: Stream, seed: int) -> np.ndarray:
@@ -95,10 +123,10 @@ def _texts_of_sides(draws: np.ndarray, stream: Stream, seed: int) -> np.ndarray:
 
 
 def segment_starts(batch: packing.Batch, segments: int) -> np.ndarray:
-    """Where segments begin.
+    """Where segments begin: at position 0, hence not for rows with positions that restart.
 
     Args:
-      batch: rows of at most so many segments.
+      batch: rows of at most so many segments, `layout="sides"`.
       segments: most segments in a row.
 
     Returns:

@@ -60,7 +60,7 @@ def lay_out_pieces(
     length: int,
     segments: np.ndarray | None = None,
 ) -> Batch:
-    """Lays texts out in rows, one segment each.
+    """Lays texts out in rows, one segment each, or as `segments` says.
 
     Args:
       ids: token ids of all texts, one after another, ordered by row.
@@ -68,11 +68,12 @@ def lay_out_pieces(
       row_of_piece: int[pieces], the row of each, not decreasing.
       rows: rows of the batch.
       length: tokens of a row.
-      segments: int[pieces], segment ids; None counts the texts of a row.
+      segments: int[pieces], segment ids; None counts the texts of a row. Texts with the same id
+        are one segment, in which positions begin again.
 
     Returns:
       `tokens`, `segment_ids` (from 1 in every row, 0 = padding) and `positions` (from 0 in every
-      segment, 0 in padding), each int32[rows, length].
+      text, 0 in padding), each int32[rows, length].
     """
     batch = _empty(rows, length)
     if not len(sizes):

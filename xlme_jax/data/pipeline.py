@@ -211,7 +211,9 @@ class _ReadPairs(grain.transforms.Map):
         rows = np.repeat(np.arange(len(plans)), [len(plan.pairs) for plan in plans])
         if stream.layout == "sides":  # two segments an item
             rows = np.repeat(rows[:: layouts.pairs_per_item(stream)], 2)
-        batch = packing.lay_out_pieces(ids, sizes, rows, len(plans), stream.length)
+        restarts = stream.positions == "restart"
+        lay_out = layouts.lay_out_restarting if restarts else packing.lay_out_pieces
+        batch = lay_out(ids, sizes, rows, len(plans), stream.length)
         if stream.pairs_per_row:
             batch["starts"] = layouts.segment_starts(batch, 2 * stream.pairs_per_row)
         return {**batch, _TASKS: tasks}

@@ -10,6 +10,7 @@ from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
 
 KINDS = ("monolingual", "bitext", "labelled")
 LAYOUTS = ("joint", "sides")
+POSITIONS = ("continuous", "restart")
 MIXUPS = ("none", "order", "languages")
 SAMPLINGS = ("temperature", "sinkhorn", "linear_programme")
 
@@ -41,6 +42,11 @@ class Stream:
         (`pair_sampling`).
       smoothing: "sinkhorn" adds it to the shares of the pairs that there are.
       pivot: keep to the pairs with this language ("en": English-centric).
+      positions: of a joint pair `<s> e </s> f </s>`: "continuous" counts on, "restart" begins again
+        at 0 with the first token of f, as XLM does (Lample and Conneau 2019, Sec. 3.3: "we also
+        reset the positions of target sentences"). Only learned absolute positions restart: a
+        relative bias goes by distances in the row, whatever the positions
+        (`model.relative_bias`).
     """
 
     name: str
@@ -56,6 +62,7 @@ class Stream:
     sampling: str = "temperature"
     smoothing: float = 0.0
     pivot: str | None = None
+    positions: str = "continuous"
 
     def __post_init__(self) -> None:
         where = f"stream {self.name!r}"
@@ -73,7 +80,7 @@ class Stream:
         self._check_sampling(where)
 
     def _check_layout(self, where: str) -> None:
-        for field, known in (("layout", LAYOUTS), ("mixup", MIXUPS)):
+        for field, known in (("layout", LAYOUTS), ("mixup", MIXUPS), ("positions", POSITIONS)):
             if getattr(self, field) not in known:
                 raise ValueError(
                     f"{where}: {field}={getattr(self, field)!r} must be one of {known}"
@@ -88,6 +95,11 @@ class Stream:
             )
         if self.kind != "bitext" and self.flip:
             raise ValueError(f"{where}: flip={self.flip} is for kind='bitext': leave it out")
+        if self.positions != "continuous" and (self.kind, self.layout) != ("bitext", "joint"):
+            raise ValueError(
+                f"{where}: positions={self.positions!r} is for kind='bitext' with layout='joint', "
+                f"not kind={self.kind!r} with layout={self.layout!r}: leave it out"
+            )
         if self.kind != "bitext" or self.layout != "sides":
             for field in ("mixup", "pairs_per_row"):
                 if getattr(self, field) not in ("none", None):

@@ -1,4 +1,9 @@
-"""XLM-E's gated relative position bias (Sec. 3.3): a learned bias per distance, and its gate."""
+"""XLM-E's gated relative position bias (Sec. 3.3): a learned bias per distance, and its gate.
+
+Distances are those of columns in a row. A segment's tokens stand side by side, so that inside it
+they are the distances of positions that count on; where the positions of a pair's second side
+restart (`Stream.positions`), the bias still goes by columns, as if they did not.
+"""
 
 import math
 
