@@ -35,6 +35,7 @@ from xlme_jax.data.prepared_format import VOCABULARY_FILE
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
 from xlme_jax.evaluation.finetuned import TaskEvaluation
+from xlme_jax.evaluation.held_out import HeldOut
 from xlme_jax.evaluation.retrieval import RetrievalProbe
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.model.encoder import EncoderConfig
@@ -76,6 +77,7 @@ CONFIGURABLES: dict[str, type] = {
     "Masking": MaskingConfig,
     "Encoder": EncoderConfig,
     "RetrievalProbe": RetrievalProbe,
+    "HeldOut": HeldOut,
     "Tatoeba": Tatoeba,
     "WordAlignment": WordAlignment,
     "Bucc": Bucc,

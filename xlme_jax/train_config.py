@@ -25,7 +25,8 @@ class TrainConfig:
       loop: length, logging, checkpoints.
       optimizer: Adam and its schedule.
       mesh: devices.
-      evaluators: what is measured on the way, such as `@RetrievalProbe()` or `@Tatoeba()`.
+      evaluators: what is measured on the way, such as `@RetrievalProbe()`, `@HeldOut()` or
+        `@Tatoeba()` (`evaluation.context.EvaluatorConfig`).
       vocab_size: ids of the vocabulary; None takes it from the prepared data.
       compute_dtype: "bfloat16", "float32", or "auto": bfloat16 on accelerators, float32 on CPUs.
       prepare: how the data is made; with `prepare_if_missing` training does so itself.
@@ -57,7 +58,7 @@ class TrainConfig:
                 "@XLM(), @InfoXLM(), @VECO() or @FineTune()."
             )
         for evaluator in self.evaluators:
-            if not hasattr(evaluator, "build"):
+            if not hasattr(evaluator, "evaluator"):
                 raise ValueError(
                     f"Train.evaluators: {reprlib.repr(evaluator)} is no evaluation; bind "
                     "(@RetrievalProbe(),) or others of --help."

@@ -21,6 +21,7 @@ import numpy as np
 from xlme_jax.data.parallel_sets import MiningCorpus, bucc_languages, read_bucc
 from xlme_jax.data.text import ReadReport
 from xlme_jax.evaluation import encoding
+from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
 from xlme_jax.evaluation.results import prediction_files
 from xlme_jax.evaluation.retrieval import normalised
@@ -32,7 +33,7 @@ _BLOCK = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
-class Bucc:
+class Bucc(OfficialEvaluation):
     """What to mine and how.
 
     Attributes:

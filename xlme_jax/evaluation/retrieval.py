@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.data.prepared import PreparedDataset, TaskInfo
+from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.encoding import Batch, Text, choose_layer, cut, embed, fill_rows, pool
 from xlme_jax.token_ids import BOS_ID, EOS_ID
 
@@ -224,6 +225,19 @@ class RetrievalProbe:
             if len(chosen) == self.max_pairs:
                 break
         return chosen
+
+    def evaluator(self, context: Context) -> MakeEvaluator:
+        """As `context.EvaluatorConfig.evaluator`."""
+        objective = context.objective
+        objective.check({"RetrievalProbe": self.length})
+        layer = self.layer_of(objective.encoder_config.num_layers)
+
+        def encode(params: Any, rows: Mapping[str, jax.Array]) -> jax.Array:
+            states: list[jax.Array] = objective.encode(params, rows)
+            return states[layer]
+
+        evaluate = self.build(context.dataset, encode, context.row_multiple)
+        return lambda initial_params: with_untrained(evaluate, initial_params)
 
 
 def shared_tokens(source: Text, target: Text) -> float:

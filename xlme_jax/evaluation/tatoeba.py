@@ -21,6 +21,7 @@ from xlme_jax.data.parallel_sets import (
 )
 from xlme_jax.data.text import ReadReport
 from xlme_jax.evaluation import encoding
+from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
 from xlme_jax.evaluation.results import prediction_files
 from xlme_jax.evaluation.retrieval import nearest
@@ -33,7 +34,7 @@ Accuracies = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
-class Tatoeba:
+class Tatoeba(OfficialEvaluation):
     """What to retrieve and how.
 
     Attributes:

@@ -4,10 +4,11 @@ The loop knows nothing else of a system. A new one is a class with these members
 the data configuration, and a gin file.
 """
 
+import dataclasses
 import types
 import zlib
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import jax
 
@@ -25,6 +26,7 @@ Batch = Mapping[str, Mapping[str, jax.Array]]
 Totals = Mapping[str, Mapping[str, jax.Array]]
 # {name: (numerator, denominator)}. Micro-batches add both up; the ratio is what is logged.
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
+Config = TypeVar("Config")
 
 
 class Objective(Protocol):
@@ -170,3 +172,14 @@ class PlainObjective:
 def stream_rng(rng: jax.Array, stream: str) -> jax.Array:
     """Key of a stream: independent of which other streams there are and in which order."""
     return jax.random.fold_in(rng, zlib.crc32(stream.encode()))
+
+
+def without_dropout(config: Config) -> Config:
+    """A dataclass with dropout 0 in every `EncoderConfig` among its fields."""
+    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}  # type: ignore
+    encoders = {
+        name: dataclasses.replace(value, dropout=0.0, attention_dropout=0.0)
+        for name, value in fields.items()
+        if isinstance(value, EncoderConfig)
+    }
+    return dataclasses.replace(config, **encoders)  # type: ignore

@@ -15,7 +15,16 @@ import jax.numpy as jnp
 from xlme_jax.model import flops
 from xlme_jax.model.electra import Electra, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Params, Totals, stream_rng
+from xlme_jax.objectives.base import (
+    Aux,
+    Batch,
+    Left,
+    Metrics,
+    Params,
+    Totals,
+    stream_rng,
+    without_dropout,
+)
 from xlme_jax.objectives.masked_lm import (
     MaskedLMObjective,
     MaskingConfig,
@@ -79,6 +88,10 @@ class XLMEConfig:
         encoder = dataclasses.replace(self.discriminator, dropout=rate, attention_dropout=rate)
         return dataclasses.replace(self, discriminator=encoder)
 
+    def held_out(self) -> "XLMEConfig":
+        """What is measured on held-out text: the same without dropout."""
+        return without_dropout(self)
+
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "XLME":
         """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
         return XLME(self, vocab_size, dtype)
@@ -107,6 +120,10 @@ class XLMConfig:
         """The same with another dropout in the encoder that is handed on."""
         encoder = dataclasses.replace(self.encoder, dropout=rate, attention_dropout=rate)
         return dataclasses.replace(self, encoder=encoder)
+
+    def held_out(self) -> "XLMConfig":
+        """What is measured on held-out text: the same without dropout."""
+        return without_dropout(self)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "XLM":
         """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
