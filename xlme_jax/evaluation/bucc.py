@@ -22,8 +22,8 @@ from xlme_jax.data.parallel_sets import MiningCorpus, bucc_languages, read_bucc
 from xlme_jax.data.text import ReadReport
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
+from xlme_jax.evaluation.readouts import normalised
 from xlme_jax.evaluation.results import prediction_files
-from xlme_jax.evaluation.retrieval import normalised
 
 Pair = tuple[int, int]
 

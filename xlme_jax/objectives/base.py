@@ -4,9 +4,10 @@ The loop knows nothing else of a system. A new one is a class with these members
 the data configuration, and a gin file.
 """
 
+import dataclasses
 import types
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -25,6 +26,19 @@ Batch = Mapping[str, Mapping[str, jax.Array]]
 Totals = Mapping[str, Mapping[str, jax.Array]]
 # {name: (numerator, denominator)}. Micro-batches add both up; the ratio is what is logged.
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherEncoder:
+    """An encoder that is trained beside the one that is handed on.
+
+    Attributes:
+      config: its shape.
+      encode: (params, rows) -> hidden states, as `Objective.encode`.
+    """
+
+    config: EncoderConfig
+    encode: Callable[[Params, Mapping[str, jax.Array]], list[jax.Array]]
 
 
 class Objective(Protocol):
@@ -53,6 +67,10 @@ class Objective(Protocol):
     @property
     def encoder_config(self) -> EncoderConfig:
         """Shape of the encoder that is handed on."""
+
+    @property
+    def other_encoders(self) -> Mapping[str, OtherEncoder]:
+        """Encoders in `params` besides that one, by name: evaluated beside it."""
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh weights, with logical axis names."""
@@ -142,6 +160,7 @@ class PlainObjective:
     layouts: Mapping[str, str] = types.MappingProxyType({})
     marked: tuple[str, ...] = ()
     new_params: tuple[str, ...] = ()
+    other_encoders: Mapping[str, OtherEncoder] = types.MappingProxyType({})
 
     def check_supply(self, per_step: Mapping[str, int], distinct: Mapping[str, int]) -> None:
         """Takes what comes."""

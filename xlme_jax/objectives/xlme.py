@@ -15,7 +15,16 @@ import jax.numpy as jnp
 from xlme_jax.model import flops
 from xlme_jax.model.electra import Electra, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Params, Totals, stream_rng
+from xlme_jax.objectives.base import (
+    Aux,
+    Batch,
+    Left,
+    Metrics,
+    OtherEncoder,
+    Params,
+    Totals,
+    stream_rng,
+)
 from xlme_jax.objectives.masked_lm import (
     MaskedLMObjective,
     MaskingConfig,
@@ -173,6 +182,18 @@ class XLME(MaskedLMObjective):
             {"params": params}, rows, dropout_seeds, method=Electra.encode
         )
         return states
+
+    @property
+    def other_encoders(self) -> Mapping[str, OtherEncoder]:
+        """The generator."""
+
+        def encode(params: Params, rows: Mapping[str, jax.Array]) -> list[jax.Array]:
+            states: Any = self.model.apply(
+                {"params": params}, rows, method=Electra.encode_by_generator
+            )
+            return states
+
+        return {"generator": OtherEncoder(self.config.generator, encode)}
 
     def check(self, lengths: Mapping[str, int]) -> None:
         """ValueError if a row is longer than a position table."""
