@@ -107,6 +107,7 @@ class Subject:
     num_layers = 2
     max_length = None
     row_multiple = 1
+    training_text = None
 
     def encode(self, params, rows):
         states = params[rows["tokens"] % 32]

@@ -170,7 +170,7 @@ def test_pairs_without_one_right_answer_are_left_out(tmp_path):
         ([402], [402]),  # the same text on both sides
     ]
     dataset = prepare(tmp_path, {"t": (("en", "fr"), pairs)})
-    chosen = RetrievalProbe()._candidates(dataset)["en-fr"]
+    chosen = RetrievalProbe().candidates(dataset)["en-fr"].pairs
     sources, targets = zip(*chosen)
     assert len(set(sources)) == len(set(targets)) == len(chosen)
     assert (0, 402, 2) not in sources
@@ -181,16 +181,16 @@ def test_pairs_without_one_right_answer_are_left_out(tmp_path):
 def test_pairs_are_few_and_the_same_each_time_but_not_the_first(tmp_path):
     dataset = prepare(tmp_path, {"t": (("en", "fr"), translations(90))})
     probe = RetrievalProbe(max_pairs=30)
-    chosen = probe._candidates(dataset)["en-fr"]
+    chosen = probe.candidates(dataset)["en-fr"].pairs
     assert len(chosen) == 30
-    assert chosen == probe._candidates(dataset)["en-fr"]
+    assert chosen == probe.candidates(dataset)["en-fr"].pairs
     assert max(source[1] for source, _ in chosen) > 70
 
 
 def test_long_texts_are_cut_and_stay_texts(tmp_path):
     pairs = [(list(range(10, 30)), [300]), (list(range(40, 60)), [301])]
     dataset = prepare(tmp_path, {"t": (("en", "fr"), pairs)})
-    (first, _), (second, _) = sorted(RetrievalProbe(length=5)._candidates(dataset)["en-fr"])
+    (first, _), (second, _) = sorted(RetrievalProbe(length=5).candidates(dataset)["en-fr"].pairs)
     assert first == (0, 10, 11, 12, 2)
     assert second == (0, 40, 41, 42, 2)
 
@@ -205,7 +205,7 @@ def test_max_shared_leaves_out_what_tokens_alone_would_find(tmp_path):
     pairs = [*translations(4), ([30, 31], [31, 32]), ([33, 34], [34, 35])]
     dataset = prepare(tmp_path, {"t": (("en", "fr"), pairs)})
     counts = {
-        limit: len(RetrievalProbe(max_shared=limit)._candidates(dataset)["en-fr"])
+        limit: len(RetrievalProbe(max_shared=limit).candidates(dataset)["en-fr"].pairs)
         for limit in (0.0, 0.5, 1.0)
     }
     assert counts == {0.0: 4, 0.5: 6, 1.0: 6}
@@ -214,7 +214,7 @@ def test_max_shared_leaves_out_what_tokens_alone_would_find(tmp_path):
 def test_patterns_choose_tasks(tmp_path):
     tasks = {name: (("en", "ru"), translations(5)) for name in ("a.en-ru", "b.en-ru")}
     dataset = prepare(tmp_path, tasks)
-    assert list(RetrievalProbe(pairs=("b.*",))._candidates(dataset)) == ["en-ru"]
+    assert list(RetrievalProbe(pairs=("b.*",)).candidates(dataset)) == ["en-ru"]
     with pytest.raises(ValueError, match=r"pairs = \('c.\*',\).*there are: a.en-ru, b.en-ru"):
         RetrievalProbe(pairs=("c.*",)).build(dataset, table_encoder)
 

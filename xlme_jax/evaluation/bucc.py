@@ -23,8 +23,8 @@ from xlme_jax.data.text import ReadReport
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
+from xlme_jax.evaluation.readouts import normalised
 from xlme_jax.evaluation.results import prediction_files
-from xlme_jax.evaluation.retrieval import normalised
 
 Pair = tuple[int, int]
 

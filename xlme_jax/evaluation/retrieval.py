@@ -17,17 +17,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.data.prepared import PreparedDataset, TaskInfo
+from xlme_jax.evaluation import readouts
 from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.encoding import Batch, Text, choose_layer, cut, embed, fill_rows, pool
+from xlme_jax.evaluation.outcome import Result
 from xlme_jax.token_ids import BOS_ID, EOS_ID
 
 ACCURACY = "probe/retrieval_accuracy"
 CHANCE = "probe/retrieval_chance"
 UNTRAINED = "probe/retrieval_untrained"
+# The mean over the languages that the training text has, where it has some but not all.
+TRAINED = "mean-trained"
 
 Evaluator = Callable[[Any, int], dict[str, float]]
 # (params, {"tokens", "segment_ids", "positions"}: int32 [rows, L]) -> hidden states [rows, L, D].
@@ -37,50 +40,44 @@ _READ_AT_ONCE = 1024
 _log = logging.getLogger(__name__)
 
 
-@jax.jit
-def nearest(source: jax.Array, target: jax.Array) -> dict[str, jax.Array]:
-    """Searches every source among all targets by cosine, and every target among all sources.
+def accuracy_at_1(source: np.ndarray, target: np.ndarray) -> tuple[float, float]:
+    """Returns how often the nearest by cosine is right each way, for embeddings [N, D]."""
+    found = readouts.search(source[None], target[None], readouts=(readouts.RAW,))
+    accuracies = readouts.accuracies(found[readouts.RAW])
+    return float(accuracies["forward"][0]), float(accuracies["backward"][0])
+
+
+def figures(
+    task: str,
+    split: str,
+    setting: str,
+    accuracies: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
+    groups: Mapping[str, Sequence[str]],
+) -> list[Result]:
+    """The results of a retrieval task, at each layer.
 
     Args:
-      source: [K, N, D]: embeddings of N texts at K layers.
-      target: [K, N, D]; text i translates text i of `source`.
-
-    Returns:
-      "forward", float32[K, N]: 1 for each source whose nearest target is its translation, else 0.
-      Where k candidates tie for the best and the translation is one of them it counts 1/k, so that
-      an encoder that maps everything to one point gets chance, 1/N. Embeddings that are not finite
-      find nothing. "backward", float32[K, N]: the same for each target. "found", int32[K, N]: the
-      source nearest to each target.
+      task: its name.
+      split: of the benchmark.
+      setting: how embeddings were made, with {} for the readout.
+      accuracies: language or pair -> readout -> metric -> float64[K].
+      groups: name of a mean -> what it is over. A group has figures of those readouts alone that
+        all of its members have: means of different languages must not be compared.
     """
-
-    def search(layer: tuple[jax.Array, jax.Array]) -> dict[str, jax.Array]:
-        # One layer at a time: only one [N, N] is held.
-        source, target = map(normalised, layer)
-        similarity = jnp.matmul(source, target.T, precision=jax.lax.Precision.HIGHEST)
-        gold = jnp.diagonal(similarity)
-
-        def right(axis: int) -> jax.Array:
-            best = similarity.max(axis)
-            ties = (similarity == jnp.expand_dims(best, axis)).sum(axis)
-            return (gold == best) / jnp.maximum(ties, 1)
-
-        return {"forward": right(1), "backward": right(0), "found": similarity.argmax(0)}
-
-    return jax.lax.map(search, (source, target))
-
-
-def accuracy_at_1(source: np.ndarray, target: np.ndarray) -> tuple[float, float]:
-    """Returns how often `nearest` is right in each direction, for embeddings [N, D] of a layer."""
-    found = nearest(source[None], target[None])
-    forward, backward = (np.asarray(found[way], np.float64) for way in ("forward", "backward"))
-    return float(forward.mean()), float(backward.mean())
-
-
-def normalised(embeddings: jax.Array) -> jax.Array:
-    """Scales rows to length 1; rows of zeros stay."""
-    embeddings = embeddings.astype(jnp.float32)
-    norms = jnp.linalg.norm(embeddings, axis=-1, keepdims=True)
-    return embeddings / jnp.maximum(norms, 1e-12)
+    results = []
+    for name, members in groups.items():
+        shared = [r for r in readouts.READOUTS if all(r in accuracies[m] for m in members)]
+        for readout in shared:
+            metrics = accuracies[members[0]][readout]
+            for metric in metrics:
+                mean = np.mean([accuracies[m][readout][metric] for m in members], axis=0)
+                how = setting.format(readouts.DESCRIPTIONS[readout])
+                results += [
+                    Result(task, name, metric, float(value), split, layer, setting=how,
+                           readout=readout)
+                    for layer, value in enumerate(mean)
+                ]  # fmt: skip
+    return results
 
 
 def with_untrained(evaluator: Evaluator, initial_params: Any) -> Evaluator:
@@ -93,6 +90,19 @@ def with_untrained(evaluator: Evaluator, initial_params: Any) -> Evaluator:
     """
     untrained = {UNTRAINED: evaluator(initial_params, 0)[ACCURACY]}
     return lambda params, step: evaluator(params, step) | untrained
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidates:
+    """Translations of two languages, tokenized; no text occurs twice.
+
+    Attributes:
+      languages: of the sources and of the targets.
+      pairs: (source, target), in an order that is random but always the same.
+    """
+
+    languages: tuple[str, str]
+    pairs: Sequence[tuple[Text, Text]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,8 +163,9 @@ class RetrievalProbe:
         Raises:
           ValueError: no task fits, or none has two different translations.
         """
-        candidates = self._candidates(dataset)
-        texts = list(dict.fromkeys(text for pair in candidates.values() for text in _flat(pair)))
+        found = self.candidates(dataset)
+        candidates = {name: one.pairs for name, one in found.items()}
+        texts = list(dict.fromkeys(text for pair in candidates.values() for text in flat(pair)))
         rows = {text: row for row, text in enumerate(texts)}
         # As short as the texts allow, since padding costs as much as text; 8 suits all devices.
         length = -(-max(len(text) for text in texts) // 8) * 8
@@ -180,8 +191,12 @@ class RetrievalProbe:
 
         return evaluate
 
-    def _candidates(self, dataset: PreparedDataset) -> dict[str, list[tuple[Text, Text]]]:
-        """Returns the translations of each task, by the name that its metric gets."""
+    def candidates(self, dataset: PreparedDataset) -> dict[str, Candidates]:
+        """Returns the translations of each task, by the name that its metric gets.
+
+        Raises:
+          ValueError: no task fits, or none has two different translations.
+        """
         held_out = ("bitext", "validation")
         found = [task for task in dataset.tasks if (task.kind, task.split) == held_out]
         wanted = [task for task in found if not self.pairs or _matches(task.name, self.pairs)]
@@ -192,7 +207,7 @@ class RetrievalProbe:
                 f"split (there are: {known}); change the patterns, or prepare the data with "
                 "held-out pairs"
             )
-        chosen: dict[str, list[tuple[Text, Text]]] = {}
+        chosen: dict[str, Candidates] = {}
         languages = ["-".join(task.languages) for task in wanted]
         for task, language in zip(wanted, languages):
             pairs = self._choose(_read_pairs(dataset, task))
@@ -200,7 +215,8 @@ class RetrievalProbe:
                 _log.warning("retrieval probe: %s has no two usable pairs, left out", task.name)
                 continue
             # Two corpora of the same languages are told apart by the tasks' names.
-            chosen[language if languages.count(language) == 1 else task.name] = pairs
+            name = language if languages.count(language) == 1 else task.name
+            chosen[name] = Candidates((task.languages[0], task.languages[1]), pairs)
         if not chosen:
             raise ValueError(
                 "RetrievalProbe: no task has two different translations; hold out more pairs, or "
@@ -268,5 +284,6 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _flat(pairs: Iterable[tuple[Text, Text]]) -> Iterable[Text]:
+def flat(pairs: Iterable[tuple[Text, Text]]) -> Iterable[Text]:
+    """Yields the texts of pairs, side by side."""
     return (text for pair in pairs for text in pair)

@@ -7,7 +7,7 @@ the data configuration, and a gin file.
 import dataclasses
 import types
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import jax
@@ -27,6 +27,19 @@ Totals = Mapping[str, Mapping[str, jax.Array]]
 # {name: (numerator, denominator)}. Micro-batches add both up; the ratio is what is logged.
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 Config = TypeVar("Config")
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherEncoder:
+    """An encoder that is trained beside the one that is handed on.
+
+    Attributes:
+      config: its shape.
+      encode: (params, rows) -> hidden states, as `Objective.encode`.
+    """
+
+    config: EncoderConfig
+    encode: Callable[[Params, Mapping[str, jax.Array]], list[jax.Array]]
 
 
 class Objective(Protocol):
@@ -55,6 +68,10 @@ class Objective(Protocol):
     @property
     def encoder_config(self) -> EncoderConfig:
         """Shape of the encoder that is handed on."""
+
+    @property
+    def other_encoders(self) -> Mapping[str, OtherEncoder]:
+        """Encoders in `params` besides that one, by name: evaluated beside it."""
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh weights, with logical axis names."""
@@ -144,6 +161,7 @@ class PlainObjective:
     layouts: Mapping[str, str] = types.MappingProxyType({})
     marked: tuple[str, ...] = ()
     new_params: tuple[str, ...] = ()
+    other_encoders: Mapping[str, OtherEncoder] = types.MappingProxyType({})
 
     def check_supply(self, per_step: Mapping[str, int], distinct: Mapping[str, int]) -> None:
         """Takes what comes."""

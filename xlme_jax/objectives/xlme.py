@@ -20,6 +20,7 @@ from xlme_jax.objectives.base import (
     Batch,
     Left,
     Metrics,
+    OtherEncoder,
     Params,
     Totals,
     stream_rng,
@@ -190,6 +191,18 @@ class XLME(MaskedLMObjective):
             {"params": params}, rows, dropout_seeds, method=Electra.encode
         )
         return states
+
+    @property
+    def other_encoders(self) -> Mapping[str, OtherEncoder]:
+        """The generator."""
+
+        def encode(params: Params, rows: Mapping[str, jax.Array]) -> list[jax.Array]:
+            states: Any = self.model.apply(
+                {"params": params}, rows, method=Electra.encode_by_generator
+            )
+            return states
+
+        return {"generator": OtherEncoder(self.config.generator, encode)}
 
     def check(self, lengths: Mapping[str, int]) -> None:
         """ValueError if a row is longer than a position table."""
