@@ -49,6 +49,7 @@ from xlme_jax.training.checkpoints import read_record
 from xlme_jax.training.loop import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.optimizer import OptimizerConfig
+from xlme_jax.training.stop_rule import StopRule
 
 # Every configuration defines these, so that they can be overridden in every run.
 MACROS = ("MODEL_DIR", "DATA_DIR", "TRAIN_STEPS", "CHECKPOINT_EVERY", "SEED")
@@ -66,6 +67,7 @@ CONFIGURABLES: dict[str, type] = {
     "Train": TrainConfig,
     "Loop": LoopConfig,
     "Optimizer": OptimizerConfig,
+    "StopRule": StopRule,
     "Mesh": MeshConfig,
     "Stream": Stream,
     "XLME": XLMEConfig,

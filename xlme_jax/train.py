@@ -110,6 +110,7 @@ def train(
         files={"config.gin": config_text, "model-info.txt": info},
         flops_per_step=sum(objective.flops(shapes).values()),
         vocabulary_digest=dataset.vocabulary_digest,
+        stop_rules=config.stop_rules,
     )
     with _reserved(model_dir):
         state = loop.train(run, stop)

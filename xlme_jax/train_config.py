@@ -11,6 +11,7 @@ from xlme_jax.data.preparation import PrepareConfig
 from xlme_jax.training.loop import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.optimizer import OptimizerConfig
+from xlme_jax.training.stop_rule import StopRule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,7 @@ class TrainConfig:
       verify_data: compare the checksums of all prepared files before training, each process its
         share; what is read in training is checked again by ArrayRecord.
       epochs: passes over the examples of a labelled stream, instead of TRAIN_STEPS.
+      stop_rules: what the log must show for the run to go on, such as `(@StopRule(),)`.
     """
 
     model_dir: str
@@ -50,6 +52,7 @@ class TrainConfig:
     prepare_if_missing: bool = False
     verify_data: bool = True
     epochs: float | None = None
+    stop_rules: tuple[StopRule, ...] = ()
 
     def __post_init__(self):
         if not hasattr(self.objective, "build"):
