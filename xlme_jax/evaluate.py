@@ -3,7 +3,8 @@
 Of a pre-trained encoder, at every layer: `--tasks=tatoeba,wordalign,bucc,held_out_retrieval`, and
 beside it the same encoder before training, and others that were trained with it (XLM-E's
 generator). Retrieval is told by several readouts, each at the layer that held-out lines of the
-training corpora choose. Of a fine-tuned one, the task on every language that has a file:
+training corpora choose. `--tasks=held_out`: its losses on the validation split of the run's
+DATA_DIR. Of a fine-tuned one, the task on every language that has a file:
 
     python -m xlme_jax.evaluate --checkpoint=runs/xlme_base --tasks=tatoeba,wordalign --data=eval
     python -m xlme_jax.evaluate --checkpoint=runs/xnli --data=eval --split=test
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import app, flags
 
 from xlme_jax import config as configs
@@ -28,15 +30,17 @@ from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.evaluation import held_out_retrieval, results
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
+from xlme_jax.evaluation.context import Context
 from xlme_jax.evaluation.cost import pretraining_flops
 from xlme_jax.evaluation.encoding import POOLINGS
 from xlme_jax.evaluation.finetuned import TaskEvaluation
+from xlme_jax.evaluation.held_out import HeldOut, OfCheckpoint
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Subject, other_subjects, subject_of
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.evaluation.training_text import TrainingText
-from xlme_jax.train_config import TrainConfig
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training.metrics import HELD_OUT
 
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "MODEL_DIR of a run, or one of its checkpoints/STEP.", required=True
@@ -44,8 +48,9 @@ _CHECKPOINT = flags.DEFINE_string(
 _TASKS = flags.DEFINE_list(
     "tasks",
     [],
-    "tatoeba, wordalign, bucc, held_out_retrieval; or benchmarks of the kind that the model was "
-    "fine-tuned for (default: the one it was fine-tuned on; of an encoder, tatoeba and wordalign).",
+    "tatoeba, wordalign, bucc, held_out_retrieval, held_out; or benchmarks of the kind that the "
+    "model was fine-tuned for (default: the one it was fine-tuned on; of an encoder, tatoeba and "
+    "wordalign).",
 )
 _DATA = flags.DEFINE_string("data", "", "Holds a folder of official files for each task.")
 _DATA_DIR = flags.DEFINE_string(
@@ -189,9 +194,11 @@ def _tasks(subject: Subject) -> list[str]:
     return [*tasks, held_out_retrieval.TASK]
 
 
-def _settings(task: str, config: TrainConfig) -> Any:
+def _settings(task: str, loaded: trained.Trained, mesh: jax.sharding.Mesh) -> Any:
     """What to evaluate, by the flags; what they do not say, as the run itself evaluates it."""
-    languages, layer = tuple(_LANGUAGES.value), _LAYER.value
+    config, languages, layer = loaded.config, tuple(_LANGUAGES.value), _LAYER.value
+    if task == HELD_OUT:
+        return _held_out(loaded, mesh)
     if task in FROZEN:
         pooling: Any = _POOLING.value
         if task == held_out_retrieval.TASK:
@@ -216,6 +223,30 @@ def _settings(task: str, config: TrainConfig) -> Any:
     )
 
 
+def _held_out(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheckpoint:
+    """The run's own held-out losses.
+
+    Raises:
+      ValueError: its data are not there, or have another vocabulary.
+    """
+    config = loaded.config
+    own = [known for known in config.evaluators if isinstance(known, HeldOut)]
+    dataset = PreparedDataset.load(config.data_dir)
+    if dataset.vocabulary_digest != loaded.vocabulary.digest:
+        raise ValueError(
+            f"DATA_DIR = {config.data_dir!r} of the run was prepared again, with another "
+            "vocabulary: --tasks=held_out needs the data that the run was trained on"
+        )
+    context = Context(
+        *(dataset, loaded.objective, config.objective),
+        tuple(config.streams_of(loaded.objective)),
+        mesh,
+        config.dtype_on(jax.default_backend()),
+        config.loop.micro_batches,
+    )
+    return OfCheckpoint(own[0] if own else HeldOut(), context)
+
+
 def main(argv: Sequence[str]) -> None:
     """Parses the flags, loads, evaluates, writes."""
     if len(argv) > 1:
@@ -227,7 +258,7 @@ def main(argv: Sequence[str]) -> None:
         if set(_TASKS.value or _own(subject)) & {*RETRIEVAL}:
             subject = dataclasses.replace(subject, training_text=_text(_DATA_DIR.value, loaded))
         outcomes = evaluate(
-            loaded, subject, _tasks(subject), lambda task: _settings(task, loaded.config)
+            loaded, subject, _tasks(subject), lambda task: _settings(task, loaded, mesh)
         )
     step = int(loaded.folder.name) if loaded.folder.name.isdigit() else None
     run = loaded.folder.parent.parent

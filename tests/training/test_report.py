@@ -152,3 +152,30 @@ def test_final_value_is_the_mean_of_the_last_tenth():
 def test_a_million_points_are_thinned_before_drawing():
     curve = [(step, 1.0 / (step + 1)) for step in range(200_000)]
     assert draw({"loss": curve}).startswith(PNG)
+
+
+def test_held_out_figures_stand_beside_those_of_training():
+    curve = [(0, 5.0), (500, 4.0)]
+    curves = with_derived(
+        {
+            name: curve
+            for name in ("bitext/mlm_loss", "held_out/bitext/mlm_loss", "held_out/bitext/rtd_f1")
+        }
+        | {"held_out/bitext/replace_rate": [(0, 0.1), (500, 0.1)]}
+    )
+    assert streams(curves) == ["bitext"]
+    (panel,) = [p for p in report._PANELS if "bitext/mlm_loss" in p.names(curves)]
+    assert panel.names(curves) == ["bitext/mlm_loss", "held_out/bitext/mlm_loss"]
+    lines = {name: (label, color, style) for name, label, color, style in panel.lines(curves)}
+    label, color, style = lines["bitext/mlm_loss"]
+    assert lines["held_out/bitext/mlm_loss"] == (f"{label}, held out", color, "-.")
+    assert style == "-"
+    ((what, value, _, least),) = verdicts(curves)
+    assert (what, value) == ("bitext, held out: detection F1", 4.0)
+    assert least == pytest.approx(0.2 / 1.1)
+
+
+def test_a_run_without_held_out_figures_is_drawn_as_before():
+    curves = {name: [(0, 1.0)] for name in ("bitext/mlm_loss", "monolingual/mlm_loss")}
+    (panel,) = [p for p in report._PANELS if "bitext/mlm_loss" in p.names(curves)]
+    assert panel.names(curves) == ["monolingual/mlm_loss", "bitext/mlm_loss"]

@@ -19,6 +19,7 @@ from xlme_jax.data import layouts
 from xlme_jax.data.pipeline import OnePass, held_out_tasks, one_pass
 from xlme_jax.data.streams import Stream
 from xlme_jax.evaluation.context import Context, MakeEvaluator
+from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.objectives.base import Metrics, Objective, Params
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.metrics import HELD_OUT, ratios
@@ -87,6 +88,35 @@ class HeldOut:
             }
 
         return measure
+
+
+@dataclasses.dataclass(frozen=True)
+class OfCheckpoint:
+    """`HeldOut` as `xlme_jax.evaluate` wants it.
+
+    Attributes:
+      settings: what is measured.
+      context: of the run that the checkpoint is of.
+    """
+
+    settings: HeldOut
+    context: Context
+
+    def build(self, subject: Subject) -> Evaluation:
+        """As `HeldOut.build`; figures are named as in the run's log."""
+        del subject
+        measure = self.settings.build(self.context)
+
+        def evaluate(params: Any) -> Outcome:
+            values = measure(params)
+            results = [
+                Result(HELD_OUT, *name.rsplit("/", 1), value, split="validation")
+                for name, value in values.items()
+            ]
+            shown = {f"{HELD_OUT}/{name}": value for name, value in values.items()}
+            return Outcome(tuple(results), shown)
+
+        return evaluate
 
 
 def _passes(context: Context, streams: list[Stream], max_rows: int | None) -> list[OnePass]:

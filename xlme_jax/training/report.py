@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xlme_jax.training.metrics import METRICS_FILE, naming, read_metrics
+from xlme_jax.training.metrics import HELD_OUT, METRICS_FILE, naming, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +69,7 @@ def all_replaced_f1(replace_rate: float) -> float:
 def with_derived(curves: Curves) -> Curves:
     """Adds `<stream>/all_replaced_f1`, and `<stream>/rtd_f1` where a run logged none."""
     derived = dict(curves)
-    for stream in streams(curves):
+    for stream in _stream_labels(curves):
         rates = curves.get(f"{stream}/replace_rate", [])
         derived[f"{stream}/all_replaced_f1"] = [(step, all_replaced_f1(r)) for step, r in rates]
         if f"{stream}/rtd_f1" not in curves:
@@ -85,13 +85,20 @@ def with_derived(curves: Curves) -> Curves:
 def streams(curves: Mapping[str, Curve]) -> list[str]:
     """Returns the names of the streams, monolingual before bitext before others."""
     found = {
-        name.removesuffix(suffix)
+        name.removeprefix(f"{HELD_OUT}/").removesuffix(suffix)
         for name in curves
         for suffix in _STREAM_SUFFIXES
         if name.endswith(suffix)
     }
     known = [name for name in ("monolingual", "bitext") if name in found]
     return known + sorted(found - set(known))
+
+
+def _stream_labels(curves: Mapping[str, Curve]) -> dict[str, str]:
+    """Returns what metrics of a stream begin with -> its label, of training and held-out text."""
+    names = streams(curves)
+    held_out = {f"{HELD_OUT}/{name}": f"{name}, held out" for name in names}
+    return {name: name for name in names} | held_out
 
 
 # ---- The picture -------------------------------------------------------------------------------
@@ -211,14 +218,25 @@ def _tick_label(value: float, position: float | None = None) -> str:
 
 
 def _by_stream(*kinds: tuple[str, str, str]) -> Callable[[Curves], list[Line]]:
-    """Returns lines for each stream; a kind is (metric of a stream, what its label adds, style)."""
+    """Returns lines for each stream; a kind is (metric of a stream, what its label adds, style).
+
+    What is solid is drawn of held-out text too, in the stream's colour.
+    """
 
     def lines(curves: Curves) -> list[Line]:
-        return [
+        colors = _colors(curves)
+        trained = [
             (f"{stream}/{metric}", f"{stream}{added}", color, style)
-            for stream, color in _colors(curves).items()
+            for stream, color in colors.items()
             for metric, added, style in kinds
         ]
+        held_out = [
+            (f"{HELD_OUT}/{stream}/{metric}", f"{stream}, held out{added}", color, "-.")
+            for stream, color in colors.items()
+            for metric, added, style in kinds
+            if style == "-"
+        ]
+        return trained + held_out
 
     return lines
 
@@ -440,18 +458,18 @@ def verdicts(curves: Curves) -> list[tuple[str, float, str, float]]:
       (what, its final value, yardstick, the yardstick's final value), as far as the run has them.
     """
     wanted = [
-        (f"{stream}: detection F1", f"{stream}/rtd_f1", _ALL_REPLACED, f"{stream}/all_replaced_f1")
-        for stream in streams(curves)
+        (f"{label}: detection F1", f"{stream}/rtd_f1", _ALL_REPLACED, f"{stream}/all_replaced_f1")
+        for stream, label in _stream_labels(curves).items()
     ]
     retrieval = ("held-out retrieval, accuracy@1", "probe/retrieval_accuracy")
     wanted += [
         (
-            f"{stream}: cross-sequence MLM accuracy",
+            f"{label}: cross-sequence MLM accuracy",
             f"{stream}/cs_mlm_accuracy",
             "without the other segment",
             f"{stream}/cs_mlm_accuracy_alone",
         )
-        for stream in streams(curves)
+        for stream, label in _stream_labels(curves).items()
     ]
     wanted += [
         (*retrieval, "chance", "probe/retrieval_chance"),
