@@ -250,12 +250,9 @@ def _probe(
     probe: RetrievalProbe, dataset: PreparedDataset, objective: Any, mesh: jax.sharding.Mesh
 ) -> Any:
     objective.check({"RetrievalProbe": probe.length})
-    layer = probe.layer_of(objective.encoder_config.num_layers)
-
-    def encode(params: Any, rows: Any) -> jax.Array:
-        return objective.encode(params, rows)[layer]
-
-    evaluator = probe.build(dataset, encode, meshes.batch_shards(mesh))
+    probe.layer_of(objective.encoder_config.num_layers)
+    others = {name: other.encode for name, other in objective.other_encoders.items()}
+    evaluator = probe.build(dataset, objective.encode, meshes.batch_shards(mesh), others)
     return lambda initial_params: with_untrained(evaluator, initial_params)
 
 
