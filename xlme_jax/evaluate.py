@@ -27,7 +27,7 @@ from xlme_jax import config as configs
 from xlme_jax import trained
 from xlme_jax.data import labelled_rows
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
-from xlme_jax.evaluation import held_out_retrieval, results
+from xlme_jax.evaluation import held_out_retrieval, readouts, results
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
 from xlme_jax.evaluation.context import Context
@@ -35,6 +35,7 @@ from xlme_jax.evaluation.cost import pretraining_flops
 from xlme_jax.evaluation.encoding import POOLINGS
 from xlme_jax.evaluation.finetuned import TaskEvaluation
 from xlme_jax.evaluation.held_out import HeldOut, OfCheckpoint
+from xlme_jax.evaluation.held_out_retrieval import HeldOutRetrieval
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Subject, other_subjects, subject_of
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.evaluation.training_text import TrainingText
@@ -74,6 +75,11 @@ _LIMIT = flags.DEFINE_integer(
 )
 _POOLING = flags.DEFINE_enum(
     "pooling", "mean", list(POOLINGS), "What of a sentence's states is compared (tatoeba, bucc)."
+)
+_READOUTS = flags.DEFINE_list(
+    "readouts",
+    list(readouts.READOUTS),
+    "How sentences are compared (tatoeba, held_out_retrieval); procrustes encodes the most text.",
 )
 _UNTRAINED = flags.DEFINE_bool("untrained", True, "Evaluate the encoder before training too.")
 
@@ -187,7 +193,7 @@ def _tasks(subject: Subject) -> list[str]:
     if not chooses or held_out_retrieval.TASK in tasks:
         return tasks
     try:
-        held_out_retrieval.HeldOutRetrieval().build(subject)
+        HeldOutRetrieval().build(subject)
     except ValueError as error:
         print(f"No layer is chosen on held-out lines: {error}.")
         return tasks
@@ -201,12 +207,14 @@ def _settings(task: str, loaded: trained.Trained, mesh: jax.sharding.Mesh) -> An
         return _held_out(loaded, mesh)
     if task in FROZEN:
         pooling: Any = _POOLING.value
+        wanted = tuple(_READOUTS.value)
         if task == held_out_retrieval.TASK:
-            limit = {} if _LIMIT.value is None else {"max_pairs": _LIMIT.value}
-            return held_out_retrieval.HeldOutRetrieval(layer=layer, pooling=pooling, **limit)
+            held_out = HeldOutRetrieval(layer=layer, pooling=pooling, readouts=wanted)
+            limit = _LIMIT.value or held_out.max_pairs
+            return dataclasses.replace(held_out, max_pairs=limit)
         folder = str(labelled_rows.folder_of(_DATA.value, task))
         if task == "tatoeba":
-            return Tatoeba(folder, languages, layer, pooling=pooling)
+            return Tatoeba(folder, languages, layer, pooling=pooling, readouts=wanted)
         if task == "wordalign":
             return WordAlignment(folder, languages, layer)
         return Bucc(folder, layer=layer, pooling=pooling)

@@ -156,7 +156,7 @@ def at_layers(task: str, results: Sequence[Result], layers: Layers) -> dict[str,
 
 def _means(results: Sequence[Result], task: str) -> dict[tuple[str, str, int], float]:
     """(system, readout, layer) -> mean accuracy: over trained languages where not all are."""
-    found = {}
+    found: dict[tuple[str, str, int], float] = {}
     for name in ("mean", TRAINED):
         found |= {
             (result.system, result.readout, result.layer): result.value

@@ -161,7 +161,11 @@ class PlainObjective:
     layouts: Mapping[str, str] = types.MappingProxyType({})
     marked: tuple[str, ...] = ()
     new_params: tuple[str, ...] = ()
-    other_encoders: Mapping[str, OtherEncoder] = types.MappingProxyType({})
+
+    @property
+    def other_encoders(self) -> Mapping[str, OtherEncoder]:
+        """None."""
+        return {}
 
     def check_supply(self, per_step: Mapping[str, int], distinct: Mapping[str, int]) -> None:
         """Takes what comes."""
