@@ -27,7 +27,7 @@ from xlme_jax import config as configs
 from xlme_jax import trained
 from xlme_jax.data import labelled_rows
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
-from xlme_jax.evaluation import held_out_retrieval, readouts, results
+from xlme_jax.evaluation import held_out_retrieval, pictures, readouts, results
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
 from xlme_jax.evaluation.context import Context
@@ -146,7 +146,10 @@ def with_system(outcome: Outcome, other: Outcome, system: str) -> Outcome:
 
 
 def _at_chosen_layers(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Adds the means of all readouts at one layer to the headlines: --layer, or the chosen one."""
+    """Adds the means of all readouts at one layer to the headlines: --layer, or the chosen one.
+
+    And a picture of them all.
+    """
     results = [result for outcome in outcomes for result in outcome.results]
     layers = held_out_retrieval.choose_layers(results)
     if _LAYER.value is not None:
@@ -159,10 +162,20 @@ def _at_chosen_layers(outcomes: Sequence[Outcome]) -> list[Outcome]:
                 **outcome.headline,
                 **held_out_retrieval.at_layers(task, outcome.results, layers),
             },
+            files={**outcome.files, **_picture(task, outcome)},
         )
         for outcome in outcomes
         for task in [outcome.results[0].task]
     ]
+
+
+def _picture(task: str, outcome: Outcome) -> dict[str, bytes]:
+    """{file: PNG} of retrieval over layers; none of other tasks, or of one layer."""
+    panels = held_out_retrieval.readout_panels(task, outcome.results)
+    if task not in ("tatoeba", held_out_retrieval.TASK) or not panels:
+        return {}
+    drawn = pictures.layers_by_readout(panels, f"{task}: mean over languages and directions")
+    return {f"{task}_readouts.png": drawn}
 
 
 def _text(data_dir: str | None, loaded: trained.Trained) -> TrainingText | None:
