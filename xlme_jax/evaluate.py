@@ -275,7 +275,12 @@ def main(argv: Sequence[str]) -> None:
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with loop.sharding_rules(mesh):
         loaded = trained.load(_CHECKPOINT.value, _VOCABULARY.value, mesh)
-        subject = subject_of(loaded.objective, loaded.vocabulary, meshes.batch_shards(mesh))
+        subject = subject_of(
+            loaded.objective,
+            loaded.vocabulary,
+            meshes.batch_shards(mesh),
+            streams=loaded.config.streams,
+        )
         if set(_TASKS.value or _own(subject)) & {*RETRIEVAL}:
             subject = dataclasses.replace(subject, training_text=_text(_DATA_DIR.value, loaded))
         outcomes = evaluate(

@@ -89,6 +89,7 @@ class Subject:
     num_layers = 2
     max_length = None
     row_multiple = 1
+    restarts: bool = False
 
     def encode(self, params, rows):
         return states(params, rows, jnp)
@@ -144,6 +145,8 @@ def expected_links(subject, params, pair, layer, temperature=None):
         "segment_ids": np.ones_like(tokens),
         "positions": np.arange(tokens.size)[None],
     }
+    if subject.restarts:
+        rows["positions"] = np.array([[*range(len(e) + 2), *range(len(f) + 1)]])
     params = {name: np.asarray(array, np.float64) for name, array in params.items()}
     (hidden,) = states(params, rows, np)[layer]
     dots = hidden[1 : 1 + len(e)] @ hidden[2 + len(e) : -1].T
@@ -165,8 +168,9 @@ def predicted_links(subject, params, corpus, temperature=None, **options):
 
 @pytest.mark.parametrize("temperature", [None, 20.0])
 @pytest.mark.parametrize("options", [{}, {"batch_tokens": 100}, {"row_multiple": 8}])
-def test_links_of_every_layer_are_those_of_a_pair_alone(temperature, options):
-    subject, params, corpus = Subject(), parameters(), random_corpus(30)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_links_of_every_layer_are_those_of_a_pair_alone(temperature, options, restarts):
+    subject, params, corpus = Subject(restarts), parameters(), random_corpus(30)
     found = predicted_links(subject, params, corpus, temperature, **options)
     for pair, layers in zip(zip(corpus.sources, corpus.targets), found):
         for layer, links in enumerate(layers):

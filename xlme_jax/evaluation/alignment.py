@@ -290,10 +290,21 @@ def _aligner(subject: Subject, temperature: float | None) -> Callable[[Any, Rows
 
     def align(params: Any, rows: Rows) -> jax.Array:
         sides = _sides(rows)
-        states = subject.encode(params, rows)
+        states = _encode(subject, params, rows)
         return jnp.stack([_mutual(_plan(h, *sides, temperature)) for h in states], axis=1)
 
     return align
+
+
+def _encode(subject: Subject, params: Any, rows: Rows) -> list[jax.Array]:
+    """Hidden states of pairs, with the positions that the encoder was trained on."""
+    if not subject.restarts:
+        return subject.encode(params, rows)
+    is_end = rows["tokens"] == EOS_ID
+    is_second = (jnp.cumsum(is_end, axis=1) - is_end >= 1) & (rows["segment_ids"] > 0)
+    first = ((rows["segment_ids"] > 0) & ~is_second).sum(axis=1, keepdims=True)
+    positions = jnp.where(is_second, rows["positions"] - first, rows["positions"])
+    return subject.encode(params, {**rows, "positions": positions})
 
 
 def _sides(rows: Rows) -> tuple[jax.Array, jax.Array]:
@@ -370,7 +381,7 @@ def _planner(
     """Returns (params, rows) -> plan with rows scaled last, float32[R, L, L], and `_mutual`'s."""
 
     def plan(params: Any, rows: Rows) -> tuple[jax.Array, jax.Array]:
-        scaled = _plan(subject.encode(params, rows)[layer], *_sides(rows), temperature)
+        scaled = _plan(_encode(subject, params, rows)[layer], *_sides(rows), temperature)
         shares = jnp.where(jnp.isfinite(scaled), jax.nn.softmax(scaled, axis=2), 0.0)
         return shares, _mutual(scaled)
 

@@ -72,7 +72,10 @@ class OfficialEvaluation:
     def evaluator(self, context: Context) -> MakeEvaluator:
         """As `EvaluatorConfig.evaluator`; metrics are `eval/<name>`."""
         vocabulary = Vocabulary.load(context.dataset.vocabulary_path)
-        evaluation = self.build(subject_of(context.objective, vocabulary, context.row_multiple))
+        subject = subject_of(
+            context.objective, vocabulary, context.row_multiple, streams=context.streams
+        )
+        evaluation = self.build(subject)
 
         def evaluate(params: Any, step: int) -> dict[str, float]:
             del step

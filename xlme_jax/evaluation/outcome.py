@@ -5,11 +5,12 @@ a schedule) and `xlme_jax.evaluate` (on a checkpoint) run the same code.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
+from xlme_jax.data.streams import Stream
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.readouts import RAW
 from xlme_jax.evaluation.training_text import TrainingText
@@ -33,6 +34,8 @@ class Subject:
       predict: (params, rows) -> float32 logits of the task's head: [B, classes], [B, 1]
         (regression), [B, L, tags], or [B, L, 2] (first and last token of the answer).
       training_text: what readouts learn the means of languages from; None does without.
+      restarts: whether it was trained on pairs whose second side begins at position 0 again
+        (`Stream.positions`), and is to read pairs so.
     """
 
     vocabulary: Vocabulary
@@ -43,6 +46,7 @@ class Subject:
     task: str | None = None
     predict: Callable[[Any, Rows], jax.Array] | None = None
     training_text: TrainingText | None = None
+    restarts: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +105,7 @@ def subject_of(
     vocabulary: Vocabulary,
     row_multiple: int = 1,
     training_text: TrainingText | None = None,
+    streams: Sequence[Stream] = (),
 ) -> Subject:
     """The subject that an objective (`objectives.base.Objective`) trains.
 
@@ -109,6 +114,7 @@ def subject_of(
       vocabulary: of its data.
       row_multiple: devices that share a batch.
       training_text: of its data.
+      streams: that it is trained on.
     """
     config = objective.encoder_config
     benchmark = getattr(objective, "benchmark", None)
@@ -121,6 +127,7 @@ def subject_of(
         task=None if benchmark is None else benchmark.name,
         predict=getattr(objective, "predict", None) if benchmark else None,
         training_text=training_text,
+        restarts=any(stream.positions == "restart" for stream in streams),
     )
 
 

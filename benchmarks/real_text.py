@@ -1,0 +1,159 @@
+"""Draws how runs on real text become cross-lingual: retrieval and alignment over the tokens seen.
+
+    python benchmarks/real_text.py --run="XLM=runs/laptop_xlm" --run="shuffled=runs/shuffled" \
+        --readout=centred --layer=3 --dictionary=benchmarks/results/dictionary.json
+
+Everything is read from the runs' `metrics.jsonl`, whose first line is the untrained encoder. With
+`--checkpoint`, a second picture shows the cosines of a paragraph with its translation, sentence by
+sentence, before and after training.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+GREY = "#666666"
+PARAGRAPH = {
+    "en": (
+        "The house stands on a hill above the river.",
+        "My father built it when he was young.",
+        "In the morning we drink tea in the garden.",
+        "The children go to school at eight o'clock.",
+        "Last winter there was a lot of snow.",
+        "Nobody could leave the village for three days.",
+        "We read old books and told stories by the fire.",
+        "Now the sun is shining and the birds are singing.",
+    ),
+    "fr": (
+        "La maison se trouve sur une colline au-dessus de la rivière.",
+        "Mon père l'a construite quand il était jeune.",
+        "Le matin, nous buvons du thé dans le jardin.",
+        "Les enfants vont à l'école à huit heures.",
+        "L'hiver dernier, il y a eu beaucoup de neige.",
+        "Personne n'a pu quitter le village pendant trois jours.",
+        "Nous lisions de vieux livres et racontions des histoires près du feu.",
+        "Maintenant le soleil brille et les oiseaux chantent.",
+    ),
+    "ru": (
+        "Дом стоит на холме над рекой.",
+        "Мой отец построил его, когда был молодым.",
+        "Утром мы пьём чай в саду.",
+        "Дети идут в школу в восемь часов.",
+        "Прошлой зимой было много снега.",
+        "Никто не мог покинуть деревню три дня.",
+        "Мы читали старые книги и рассказывали истории у огня.",
+        "Теперь светит солнце и поют птицы.",
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--run", action="append", default=[], help="LABEL=MODEL_DIR; repeatable")
+    parser.add_argument("--readout", default="centred")
+    parser.add_argument("--layer", type=int, required=True)
+    parser.add_argument("--pairs", default="en-fr,en-ru")
+    parser.add_argument("--dictionary", help="result of benchmarks/dictionary.py")
+    parser.add_argument("--checkpoint", help="MODEL_DIR for the similarity matrices")
+    parser.add_argument("--output", default="docs/real_text.png")
+    parser.add_argument("--matrices", default="docs/real_text_matrix.png")
+    options = parser.parse_args()
+    if options.run:
+        draw_curves(options)
+    if options.checkpoint:
+        draw_matrices(options)
+
+
+def curve(model_dir: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Millions of tokens seen and the values of a metric, in order."""
+    tokens, last, found = 0.0, 0, []
+    for text in (Path(model_dir) / "metrics.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        tokens += line.get("tokens_per_step", 0.0) * (line["step"] - last)
+        last = line["step"]
+        if line.get(metric) is not None:
+            found.append((tokens / 1e6, line[metric]))
+    return np.array([x for x, _ in found]), np.array([y for _, y in found])
+
+
+def draw_curves(options: argparse.Namespace) -> None:
+    """A panel a language pair, and one for alignment if the runs measured it."""
+    runs = dict(text.split("=", 1) for text in options.run)
+    dictionary = json.loads(Path(options.dictionary).read_text()) if options.dictionary else {}
+    panels = [
+        (f"{pair}: held-out retrieval", f"probe/{options.readout}/layer_{options.layer}/{pair}")
+        for pair in options.pairs.split(",")
+    ]
+    panels.append(("en-fr: alignment error rate (lower is better)", "eval/wordalign/aer"))
+    panels = [p for p in panels if any(len(curve(folder, p[1])[0]) for folder in runs.values())]
+    figure = Figure(figsize=(5 * len(panels), 3.8), dpi=110, layout="constrained")
+    for axis, (title, metric) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+        untrained = None
+        for color, (label, folder) in zip(COLORS, runs.items()):
+            x, y = curve(folder, metric)
+            if len(x):
+                axis.plot(x, y, "-", color=color, label=label)
+                untrained = y[0] if x[0] == 0 and untrained is None else untrained
+        if untrained is not None:
+            axis.axhline(untrained, color=GREY, linestyle="--", linewidth=1, label="untrained")
+        pair = title.split(":")[0]
+        if (best := _dictionary_figure(dictionary, pair)) is not None and "retrieval" in title:
+            axis.axhline(best, color=GREY, linestyle=":", linewidth=1, label="dictionary")
+        axis.set_title(title, fontsize=10, loc="left")
+        axis.set_xlabel("millions of tokens seen")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set_ylim(0, None)
+        axis.legend(fontsize=8, frameon=False)
+    figure.savefig(options.output)
+    print(f"-> {options.output}")
+
+
+def _dictionary_figure(result: dict[str, Any], pair: str) -> float | None:
+    return result.get("results", {}).get(pair, {}).get("held_out", {}).get("dictionary")
+
+
+def draw_matrices(options: argparse.Namespace) -> None:
+    """Cosines of the paragraph's sentences with their translations, untrained and trained."""
+    import jax
+
+    from xlme_jax import trained
+    from xlme_jax.evaluation import encoding
+    from xlme_jax.training import loop
+    from xlme_jax.training import mesh as meshes
+
+    mesh = meshes.make_mesh(meshes.MeshConfig())
+    with loop.sharding_rules(mesh):
+        loaded = trained.load(options.checkpoint, None, mesh)
+        pooled = jax.jit(encoding.pool_all(loaded.objective.encode, "mean"))
+        sides = {}
+        for name, params in (("untrained", loaded.untrained()), ("trained", loaded.params)):
+            for language, sentences in PARAGRAPH.items():
+                texts = encoding.texts_of(loaded.vocabulary, sentences, 128)
+                found = encoding.embed(pooled, params, encoding.batches(texts))[:, options.layer]
+                found = found - found.mean(axis=0)
+                sides[name, language] = found / np.linalg.norm(found, axis=1, keepdims=True)
+    figure = Figure(figsize=(8, 7.4), dpi=110, layout="constrained")
+    axes = figure.subplots(2, 2)
+    for row, language in enumerate(("fr", "ru")):
+        for column, name in enumerate(("untrained", "trained")):
+            cosines = sides[name, "en"] @ sides[name, language].T
+            found = np.mean(cosines.argmax(axis=1) == np.arange(len(cosines)))
+            axis = axes[row][column]
+            image = axis.imshow(cosines, vmin=-0.6, vmax=1, cmap="viridis")
+            axis.set_title(f"en-{language}, {name}: {found:.0%} found", fontsize=10)
+            axis.set_xlabel(f"sentence in {language}")
+            axis.set_ylabel("sentence in en")
+    figure.colorbar(image, ax=axes, shrink=0.6, label="cosine, centred")
+    figure.savefig(options.matrices)
+    print(f"-> {options.matrices}")
+
+
+if __name__ == "__main__":
+    main()
