@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tasks import features, mixtures, sources
 from xlme_jax.data import examples
-from xlme_jax.data.encoding import Texts
-from xlme_jax.data.held_out import SPLITS, VALIDATION, HeldOut
+from xlme_jax.data.held_out import VALIDATION, HeldOut
 from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, discover_documents
 
 NAME = "cc100"
@@ -55,37 +54,45 @@ def register(
     shared = features.as_vocabulary(vocabulary)
     names = []
     for language, files in discover_documents(folder, languages or None).items():
-        if held_out is None:
-            read = functools.partial(examples.documents, max_document_chars)
-            splits = {"train": [_shard(file, read) for file in files]}
-        else:
-            splits = {
-                split: [
-                    _split_shard(held_out, language, split, max_document_chars, file)
-                    for file in files
-                ]
-                for split in SPLITS
-            }
+        splits = {"train": [_shard(max_document_chars, file) for file in files]}
+        if held_out is not None:
+            splits = _splits(held_out, language, files, max_document_chars)
         task = sources.add_task(sources.task_name(name, language), splits, (language,), shared)
         names.append(task.name)
     return [mixtures.add_mixture(name, names, alpha, prepared).name]
 
 
-def _shard(file: Path, read: Callable[..., Texts]) -> sources.Shard:
-    return sources.Shard(os.fspath(file), functools.partial(read, file), (file,))
+def _shard(max_document_chars: int, file: Path) -> sources.Shard:
+    read = functools.partial(examples.documents, max_document_chars, file)
+    return sources.Shard(os.fspath(file), read, (file,))
+
+
+def _splits(
+    held_out: HeldOut, language: str, files: Sequence[Path], max_document_chars: int
+) -> dict[str, list[sources.Shard]]:
+    """The splits of a language; without "validation" where nothing of it can be held out."""
+    rule = held_out.rule
+
+    def shards(split: str) -> list[sources.Shard]:
+        return [_split_shard(held_out, language, split, max_document_chars, f) for f in files]
+
+    validation = shards(VALIDATION) if rule.kind in ("every", "count") else []
+    if rule.kind == "folder":
+        others = held_out.folder().documents
+        validation = [_shard(max_document_chars, file) for name, file in others if name == language]
+    return {"train": shards("train")} | ({VALIDATION: validation} if validation else {})
 
 
 def _split_shard(
     held_out: HeldOut, language: str, split: str, max_document_chars: int, file: Path
 ) -> sources.Shard:
-    small = held_out.without_corpora()
     read = functools.partial(
-        examples.split_documents, small, language, split, max_document_chars, file
+        examples.split_documents,
+        held_out.without_corpora(),
+        language,
+        split,
+        max_document_chars,
+        file,
     )
-    return sources.Shard(
-        os.fspath(file),
-        read,
-        (file,),
-        key=held_out.key((language,)),
-        may_be_empty=split == VALIDATION,
-    )
+    key = held_out.key(os.fspath(file), language)
+    return sources.Shard(os.fspath(file), read, (file,), key, may_be_empty=split == VALIDATION)

@@ -79,6 +79,7 @@ def _register_one(
             vocabulary,
             pairs=config.pairs,
             pivot=config.pivot,
+            tsv_columns=config.tsv_columns,
             held_out=preparation.held_out_in(config),
         )
     if task == "tfds":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import stat
 import struct
 import zipfile
@@ -39,6 +40,7 @@ from xlme_jax.data.tmx import tmx_pairs
 
 __all__ = [
     "BitextSource",
+    "count_lines",
     "discover_bitext",
     "group_by_pair",
     "read_bitext",
@@ -55,6 +57,10 @@ _ZIP_DAMAGE = (
     *(zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError),
     struct.error,
 )
+
+# A column of a TSV file that is a number in nearly all of its first pairs is no text.
+_PROBED_PAIRS, _LEAST_PAIRS, _NEARLY_ALL = 300, 10, 0.95
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)*|[.,]\d+)(?:[eE][-+]?\d+)?%?")
 
 Pairs = Iterator[tuple[str, str]]
 Lines = Iterator[str | Rejected]
@@ -103,7 +109,10 @@ def read_units(source: BitextSource, report: ReadReport) -> Units:
         case "tmx", (path,):
             return read_tmx(path, source.lang1, source.lang2, report)
         case "tsv", (path,):
-            return _tsv_units(path, report, columns=(1, 0) if source.swap else (0, 1))
+            one, two = source.columns or (0, 1)
+            columns = (two, one) if source.swap else (one, two)
+            units = _tsv_units(path, report, columns)
+            return units if source.columns else _not_numbers(path, units, columns)
     raise ValueError(
         "kind, paths: moses or multiway with two paths, or zip, tsv or tmx with one, got "
         f"{source.kind!r} with {len(source.paths)}"
@@ -231,23 +240,28 @@ def _check_member(member: zipfile.ZipInfo, name: str) -> None:
 
 
 def read_tsv(
-    path: str | Path, report: ReadReport | None = None, columns: tuple[int, int] = (0, 1)
+    path: str | Path,
+    report: ReadReport | None = None,
+    columns: tuple[int, int] | None = None,
 ) -> Pairs:
     """Streams two columns of a tab-separated file (no quoting, no header).
 
     Args:
         path: The file, compressed or not.
         report: Gets the counts; made anew if None.
-        columns: Which columns are the first and second text, counted from 0.
+        columns: Which columns are the first and second text, counted from 0. None: the first two,
+            which must not be numbers.
 
     Yields:
         (text in the first of `columns`, text in the second).
 
     Raises:
-        DataError: The file is missing or damaged, or no line in it has both columns.
+        DataError: The file is missing or damaged, no line in it has both columns, or one of the
+            first two columns holds numbers.
     """
     report = ReadReport() if report is None else report
-    return _counted(_tsv_units(path, report, columns), report)
+    units = _tsv_units(path, report, columns or (0, 1))
+    return _counted(units if columns else _not_numbers(path, units, (0, 1)), report)
 
 
 def _tsv_units(path: str | Path, report: ReadReport, columns: tuple[int, int]) -> Units:
@@ -272,6 +286,45 @@ def _tsv_units(path: str | Path, report: ReadReport, columns: tuple[int, int]) -
             f"{path}: none of its {count:,} lines has {needed} tab-separated columns of UTF-8 "
             "text; write `text<TAB>translation` lines, or leave the file out"
         )
+
+
+def _not_numbers(path: str | Path, units: Units, columns: tuple[int, int]) -> Units:
+    """Passes the units of a TSV file on, unless one of the two columns is a score or an id.
+
+    Raises:
+        DataError: Nearly all of the first pairs have a number in the same column.
+    """
+    seen: list[tuple[str, str] | str] = []
+    pairs = 0
+    for unit in units:
+        seen.append(unit)
+        pairs += not isinstance(unit, str)
+        if pairs == _PROBED_PAIRS:
+            break
+    texts = [unit for unit in seen if not isinstance(unit, str)]
+    for side, column in enumerate(columns):
+        numbers = sum(_NUMBER.fullmatch(pair[side]) is not None for pair in texts)
+        if len(texts) >= _LEAST_PAIRS and numbers >= _NEARLY_ALL * len(texts):
+            _raise_numbers(path, column, numbers, len(texts))
+    yield from seen
+    yield from units
+
+
+def _raise_numbers(path: str | Path, column: int, numbers: int, pairs: int) -> NoReturn:
+    lines = text.aligned_lines(read_blocks(path), str(path), ReadReport())
+    line = next(line for line in lines if isinstance(line, str) and line.count("\t"))
+    fields = line.split("\t")
+    others = [str(i) for i, field in enumerate(fields) if not _NUMBER.fullmatch(field.strip())]
+    remedy = (
+        f"if the texts are in columns {others[0]} and {others[1]} (counted from 0), pass "
+        f"--tsv_columns={others[0]},{others[1]}"
+        if len(others) > 1
+        else "leave the file out"
+    )
+    raise DataError(
+        f"{path}: column {column} is taken as text, and is a number in {numbers} of the first "
+        f"{pairs} pairs, as in {shown(line)!r}; {remedy} (or --tsv_columns=0,1 if it is text)"
+    )
 
 
 def read_tmx(path: str | Path, lang1: str, lang2: str, report: ReadReport | None = None) -> Pairs:
@@ -332,7 +385,7 @@ def _multiway_units(first: Path, second: Path, report: ReadReport) -> Units:
     lines = [text.aligned_lines(read_blocks(name), name, report) for name in names]
     units = yield from _aligned_units(names, lines, "missing unit")
     ids = unit_ids_file(first.parent)
-    if ids is not None and (listed := _count_lines(ids)) != units:
+    if ids is not None and (listed := count_lines(ids)) != units:
         raise DataError(
             f"{ids} has {listed:,} lines, {first} and {second} have {units:,}; line n of each "
             "must be the same unit, so one is cut short or has extra lines: fetch the folder again"
@@ -396,7 +449,8 @@ def _raise_unequal(
     )
 
 
-def _count_lines(path: Path) -> int:
+def count_lines(path: Path) -> int:
+    """The number of lines of a file, compressed or not; the last needs no line end."""
     count, last = 0, b"\n"
     for block in read_blocks(path):
         count += block.count(b"\n")

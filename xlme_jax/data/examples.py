@@ -17,6 +17,7 @@ from xlme_jax.data.bitext_sources import BitextSource
 from xlme_jax.data.encoding import Texts
 from xlme_jax.data.held_out import HeldOut
 from xlme_jax.data.text import ReadReport, read_documents
+from xlme_jax.data.text_digests import digest
 
 if TYPE_CHECKING:
     from xlme_jax.data.preparation import CldrCorpus
@@ -52,7 +53,7 @@ def split_documents(
 def _without_texts(document: str, texts: Container[int], report: ReadReport) -> str:
     """Removes the lines of a document whose digests are in `texts`, counting them."""
     lines = document.split("\n")
-    kept = [line for line in lines if held_out.digest(line) not in texts]
+    kept = [line for line in lines if digest(line) not in texts]
     if len(kept) == len(lines):
         return document
     report.skip(held_out.REASON, len(lines) - len(kept))
@@ -73,7 +74,7 @@ def split_pairs(held: HeldOut, source: BitextSource, split: str, report: ReadRep
             continue
         if isinstance(unit, str):
             report.skip(unit)
-        elif training and (held_out.digest(unit[0]) in first or held_out.digest(unit[1]) in second):
+        elif training and (digest(unit[0]) in first or digest(unit[1]) in second):
             report.skip(held_out.REASON)
         else:
             report.read += 1
