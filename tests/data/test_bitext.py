@@ -624,7 +624,7 @@ def test_a_column_of_scores_is_no_text(tmp_path, name, order, column, remedy):
     (source,) = discover_bitext(tmp_path, tsv_columns=columns)
     assert (source.lang1, source.lang2) == ("en", "fr")
     assert list(read_bitext(source))[:2] == [("Hello 0.", "Bonjour 0."), ("Hello 1.", "Bonjour 1.")]
-    assert next(iter(read_tsv(file, columns=columns))) == (
+    assert next(read_tsv(file, columns=columns)) == (
         ("Bonjour 0.", "Hello 0.") if name.startswith("fr") else ("Hello 0.", "Bonjour 0.")
     )
 
@@ -634,7 +634,7 @@ def test_pairs_of_a_score_and_nothing_else_have_no_remedy_but_to_go(tmp_path):
     file.write_text(scored(order="{score}\t{en}"))
     with pytest.raises(DataError, match=r"column 0 .*; leave the file out \(or --tsv_columns=0,1"):
         list(read_tsv(file))
-    assert next(iter(read_tsv(file, columns=(0, 1)))) == ("1.0000", "Hello 0.")
+    assert next(read_tsv(file, columns=(0, 1))) == ("1.0000", "Hello 0.")
 
 
 def test_text_with_numbers_in_it_is_text(tmp_path):
