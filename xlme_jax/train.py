@@ -107,6 +107,7 @@ def train(
         files={"config.gin": config_text, "model-info.txt": info},
         flops_per_step=sum(objective.flops(shapes).values()),
         vocabulary_digest=dataset.vocabulary_digest,
+        weights={s.name: points for s in streams if (points := s.weight_points())},
     )
     with _reserved(model_dir):
         state = loop.train(run, stop)

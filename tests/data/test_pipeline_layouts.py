@@ -265,6 +265,9 @@ def test_every_field_changes_the_order_that_a_position_belongs_to(data):
 
     assert len({order(stream) for stream in [JOINT, *STREAMS]}) == 1 + len(STREAMS)
     assert order(dataclasses.replace(MIXED, mixup="languages")) != order(MIXED)
+    # The weight of a loss changes no row.
+    assert order(dataclasses.replace(MIXED, weight=0.5)) == order(MIXED)
+    assert order(dataclasses.replace(MIXED, weights=((0, 0.5),))) == order(MIXED)
 
 
 def test_the_order_of_a_stream_without_these_fields_is_what_it_was(tmp_path):
@@ -425,6 +428,14 @@ def test_a_row_takes_no_more_items_than_it_may():
         ({"kind": "monolingual", "pivot": "en"}, "pivot='en' is for kind='bitext'"),
         ({"kind": "monolingual", "sampling": "sinkhorn"}, "sampling='sinkhorn' is for kind"),
         ({"sampling": "random"}, "sampling='random' must be one of"),
+        ({"weight": -1.0}, "weight=-1.0 must be a number of at least 0"),
+        ({"weight": float("inf")}, "weight=inf must be"),
+        ({"weight": 2.0, "weights": ((0, 1.0),)}, "set one of them"),
+        ({"weights": (0, 1.0)}, r"must be points \(step, weight\)"),
+        ({"weights": ((0.5, 1.0),)}, r"must be points \(step, weight\)"),
+        ({"weights": ((5, 1.0), (5, 2.0))}, "steps must rise"),
+        ({"weights": ((-1, 1.0),)}, "steps must rise, from 0"),
+        ({"weights": ((0, float("nan")),)}, "each weight must be"),
         ({"positions": "reset"}, "positions='reset' must be one of"),
         (
             {"positions": "restart", "layout": "sides"},
