@@ -92,7 +92,8 @@ def train(
     optimizer = config.optimizer.build(settings.train_steps)
     batches = make_iterator(dataset, streams, settings.seed, *meshes.batch_share(mesh))
     abstract = loop.abstract_state(objective, optimizer, mesh)
-    info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size)
+    left_out = batches.expected_left_out()
+    info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size, left_out)
     model_dir = Path(config.model_dir)
     run = loop.Run(
         objective,

@@ -57,6 +57,9 @@ class BatchIterator(Protocol):
     def tasks(self) -> Tasks:
         """Where this process's rows of the last batch came from."""
 
+    def left_out(self) -> Mapping[str, tuple[float, float]]:
+        """Items of the last global batch's streams that fit no row, and all that were drawn."""
+
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
@@ -321,7 +324,8 @@ def _steps(
         step += 1
         if pending is not None:  # One step late, so that the device never waits for us.
             journal.add(*pending)
-        pending = step, metrics, batches.tasks()
+        lost: Any = {f"{name}/left_out": pair for name, pair in batches.left_out().items()}
+        pending = step, {**metrics, **lost}, batches.tasks()
         save = (
             stop.requested(step)
             or step == config.train_steps
