@@ -6,6 +6,8 @@ always:
 - `cldr`, `cldr_bitext`: embedded, in the languages of `CLDR_LANGUAGES` (default "en,ru,zh");
 - `cc100`: the files in `CC100_DIR`; tasks `cc100_<lang>`;
 - `bitext`: the pair files in `BITEXT_DIR`; tasks `bitext_<lang>_<lang>`;
+- the split "validation" of these two, and what training leaves out for it, by `XLME_VALIDATION`
+  ("every:20", see `xlme_jax.data.held_out`);
 - `tfds`, `tfds_bitext`: the data sets listed in `TFDS_TASKS`
   ("wiki40b/th:1.3.0=th,para_crawl/ende:1.2.0=en-de");
 - labelled sets ("xnli", "panx_translate_train", ...): those of which `EVAL_DIR` has a folder, the
@@ -30,9 +32,11 @@ import os
 
 from tasks import analyses, bitext, cc100, cldr, labelled, labelled_tfds, tfds
 from xlme_jax.data.cldr import CldrConfig
+from xlme_jax.data.held_out import HeldOut, find_corpora
 from xlme_jax.data.preparation import CldrCorpus
 
 CLDR_LANGUAGES_VARIABLE = "CLDR_LANGUAGES"
+VALIDATION_VARIABLE = "XLME_VALIDATION"
 
 
 def register_from_environment() -> list[str]:
@@ -43,10 +47,13 @@ def register_from_environment() -> list[str]:
     """
     languages = os.environ.get(CLDR_LANGUAGES_VARIABLE) or "en,ru,zh"
     registered = cldr.register(CldrCorpus(CldrConfig(tuple(languages.split(",")))))
-    if os.environ.get(cc100.FOLDER_VARIABLE):
-        registered += cc100.register()
-    if os.environ.get(bitext.FOLDER_VARIABLE):
-        registered += bitext.register()
+    mono, pairs = map(os.environ.get, (cc100.FOLDER_VARIABLE, bitext.FOLDER_VARIABLE))
+    spec = os.environ.get(VALIDATION_VARIABLE)
+    held = HeldOut(spec, corpora=find_corpora(mono, pairs)) if spec else None
+    if mono:
+        registered += cc100.register(held_out=held)
+    if pairs:
+        registered += bitext.register(held_out=held)
     if lines := os.environ.get(tfds.TASKS_VARIABLE):
         registered += tfds.register_all(lines.split(","))
     evaluation = os.environ.get(labelled.FOLDER_VARIABLE)

@@ -7,12 +7,15 @@ training keeps it, or swaps them at random where `Stream.flip` says so.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from tasks import features, mixtures, sources
+from xlme_jax.data import examples
 from xlme_jax.data.bitext import BitextSource, discover_bitext, group_by_pair, read_bitext
+from xlme_jax.data.held_out import VALIDATION, HeldOut, corpus_name
 
 NAME = "bitext"
 FOLDER_VARIABLE = "BITEXT_DIR"
@@ -27,6 +30,8 @@ def register(
     pairs: Collection[str] = (),
     pivot: str | None = None,
     name: str = NAME,
+    held_out: HeldOut | None = None,
+    tsv_columns: tuple[int, int] | None = None,
 ) -> list[str]:
     """Registers a task per language pair found, and the mixture; reads folder listings, no text.
 
@@ -39,6 +44,8 @@ def register(
       pairs: Keep to these ("en-sw"); empty: all.
       pivot: Keep to pairs with this language.
       name: Of the mixture, and prefix of the tasks.
+      held_out: What forms the split "validation"; None: there is no such split.
+      tsv_columns: See `xlme_jax.data.bitext_sources.BitextSource.columns`.
 
     Returns:
       `[name]`.
@@ -48,14 +55,18 @@ def register(
     """
     folder = features.required_folder(directory, FOLDER_VARIABLE, "pair files", "bitext_dir")
     shared = features.as_vocabulary(vocabulary)
-    groups = group_by_pair(discover_bitext(folder, languages or None, pairs or None, pivot))
+    groups = group_by_pair(
+        discover_bitext(folder, languages or None, pairs or None, pivot, tsv_columns=tsv_columns)
+    )
     names = [sources.task_name(name, group[0].lang1, group[0].lang2) for group in groups.values()]
     # `en-pt_sw` and `en_pt-sw` are different pairs whose tasks would have one name.
     files = [group[0].paths[0] for group in groups.values()]
     sources.check_names(zip(names, files), "move one of them to another folder")
     for task, group in zip(names, groups.values()):
-        shards = [_shard(source) for source in group]
-        sources.add_task(task, {"train": shards}, (group[0].lang1, group[0].lang2), shared)
+        splits = {"train": [_shard(source) for source in group]}
+        if held_out is not None:
+            splits = _splits(held_out, group)
+        sources.add_task(task, splits, (group[0].lang1, group[0].lang2), shared)
     return [mixtures.add_mixture(name, names, alpha, prepared).name]
 
 
@@ -63,5 +74,29 @@ def _shard(source: BitextSource) -> sources.Shard:
     title = " + ".join(map(os.fspath, source.paths))
     read = functools.partial(read_bitext, source)
     multiway = source.kind == "multiway"
-    key = f"{source.kind} {source.swap}"
+    key = f"{source.kind} {source.swap}" + (f" {source.columns}" if source.columns else "")
     return sources.Shard(title, read, source.paths, key, may_be_empty=multiway)
+
+
+def _splits(held_out: HeldOut, group: Sequence[BitextSource]) -> dict[str, list[sources.Shard]]:
+    """The splits of a pair; without "validation" where nothing of it can be held out."""
+    rule = held_out.rule
+    if rule.kind == "folder":
+        others = held_out.folder().sources
+        validation = [_shard(other) for other in others if other.pair == group[0].pair]
+    else:
+        chosen = [s for s in group if rule.kind != "ids" or s.kind == "multiway"]
+        validation = [_split_shard(held_out, source, VALIDATION) for source in chosen]
+    splits = {"train": [_split_shard(held_out, source, "train") for source in group]}
+    return {**splits, VALIDATION: validation} if validation else splits
+
+
+def _split_shard(held_out: HeldOut, source: BitextSource, split: str) -> sources.Shard:
+    whole = _shard(source)
+    key = held_out.key(corpus_name(source), source.lang1, source.lang2)
+    return dataclasses.replace(
+        whole,
+        read=functools.partial(examples.split_pairs, held_out.without_corpora(), source, split),
+        key=f"{whole.key} {key}",
+        may_be_empty=whole.may_be_empty or split == VALIDATION,
+    )

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from tasks import features, mixtures, sources
 from xlme_jax.data import examples
+from xlme_jax.data.held_out import VALIDATION, HeldOut
 from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, discover_documents
 
 NAME = "cc100"
@@ -26,6 +28,7 @@ def register(
     prepared: str | os.PathLike[str] | None = None,
     max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS,
     name: str = NAME,
+    held_out: HeldOut | None = None,
 ) -> list[str]:
     """Registers a task per language found, and the mixture; reads the folder's listing, no text.
 
@@ -37,6 +40,7 @@ def register(
       prepared: Prepared data set with exact counts for the rates; else file sizes decide.
       max_document_chars: Longer documents are cut.
       name: Of the mixture, and prefix of the tasks.
+      held_out: What forms the split "validation"; None: there is no such split.
 
     Returns:
       `[name]`.
@@ -50,12 +54,45 @@ def register(
     shared = features.as_vocabulary(vocabulary)
     names = []
     for language, files in discover_documents(folder, languages or None).items():
-        read = functools.partial(examples.documents, max_document_chars)
-        shards = [
-            sources.Shard(os.fspath(file), functools.partial(read, file), (file,)) for file in files
-        ]
-        task = sources.add_task(
-            sources.task_name(name, language), {"train": shards}, (language,), shared
-        )
+        splits = {"train": [_shard(max_document_chars, file) for file in files]}
+        if held_out is not None:
+            splits = _splits(held_out, language, files, max_document_chars)
+        task = sources.add_task(sources.task_name(name, language), splits, (language,), shared)
         names.append(task.name)
     return [mixtures.add_mixture(name, names, alpha, prepared).name]
+
+
+def _shard(max_document_chars: int, file: Path) -> sources.Shard:
+    read = functools.partial(examples.documents, max_document_chars, file)
+    return sources.Shard(os.fspath(file), read, (file,))
+
+
+def _splits(
+    held_out: HeldOut, language: str, files: Sequence[Path], max_document_chars: int
+) -> dict[str, list[sources.Shard]]:
+    """The splits of a language; without "validation" where nothing of it can be held out."""
+    rule = held_out.rule
+
+    def shards(split: str) -> list[sources.Shard]:
+        return [_split_shard(held_out, language, split, max_document_chars, f) for f in files]
+
+    validation = shards(VALIDATION) if rule.kind in ("every", "count") else []
+    if rule.kind == "folder":
+        others = held_out.folder().documents
+        validation = [_shard(max_document_chars, file) for name, file in others if name == language]
+    return {"train": shards("train")} | ({VALIDATION: validation} if validation else {})
+
+
+def _split_shard(
+    held_out: HeldOut, language: str, split: str, max_document_chars: int, file: Path
+) -> sources.Shard:
+    read = functools.partial(
+        examples.split_documents,
+        held_out.without_corpora(),
+        language,
+        split,
+        max_document_chars,
+        file,
+    )
+    key = held_out.key(os.fspath(file), language)
+    return sources.Shard(os.fspath(file), read, (file,), key, may_be_empty=split == VALIDATION)

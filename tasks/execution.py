@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tasks import bitext, cc100, cldr, features, labelled, labelled_tfds, sources
 from tasks import tfds as tfds_tasks
-from xlme_jax.data import encoding, labelled_rows, preparation, prepared, prepared_format
+from xlme_jax.data import encoding, held_out, labelled_rows, preparation, prepared, prepared_format
 from xlme_jax.data.benchmarks import BENCHMARKS
 from xlme_jax.data.text import DataError, ReadReport
 
@@ -70,10 +70,17 @@ def _register_one(
             config.languages,
             vocabulary,
             max_document_chars=config.max_document_chars,
+            held_out=preparation.held_out_in(config),
         )
     if task == "bitext":
         return bitext.register(
-            config.bitext_dir, config.languages, vocabulary, pairs=config.pairs, pivot=config.pivot
+            config.bitext_dir,
+            config.languages,
+            vocabulary,
+            pairs=config.pairs,
+            pivot=config.pivot,
+            tsv_columns=config.tsv_columns,
+            held_out=preparation.held_out_in(config),
         )
     if task == "tfds":
         return tfds_tasks.register_all(config.tfds, vocabulary)
@@ -124,6 +131,7 @@ def list_jobs(
     """
     global _registered
     _registered = None  # an earlier run in this process may have had another file of this name
+    preparation.write_held_out(config)
     jobs = [
         _job(config, seqio.TaskRegistry.get(name), split, model, vocabulary_digest)
         for name in register(config, model)
@@ -169,7 +177,8 @@ def _job(
         shards=names,
         bytes=sum(file.stat().st_size for file in files),
         fingerprint=preparation.fingerprint(content, files),
-        may_be_empty=not config.pairs and all(shard.may_be_empty for shard in shards),
+        may_be_empty=(split == held_out.VALIDATION or not config.pairs)
+        and all(shard.may_be_empty for shard in shards),
         benchmark=benchmark,
         reads=_reads(task, shards, model),
     )
@@ -321,7 +330,7 @@ def list_raw_text(
 ) -> list[tuple[str, tuple[str, ...], int]]:
     """Returns (task, languages, training examples or 0) of what `config` means by `name`."""
     found = []
-    for task_name in register(dataclasses.replace(config, tasks=(name,)), model=""):
+    for task_name in register(dataclasses.replace(config, tasks=(name,), validation=""), model=""):
         task = seqio.TaskRegistry.get(task_name)
         if _kind(task) == "labelled":
             raise ValueError(

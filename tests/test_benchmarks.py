@@ -5,8 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
+
+from xlme_jax.data import prepared
+from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
@@ -51,3 +55,79 @@ def test_prepare(tmp_path):
     assert found["bytes"] == sum(file.stat().st_size + 1 for file in text.iterdir())
     assert set(found["seconds"]) == {"encode", "read and encode", "prepare"}
     assert "prepare / read and encode, by cpu time" in said
+
+
+def write_multiway(folder, units, shift):
+    """Units of five words; those of language b are the words of a moved, in another order."""
+    rng = np.random.default_rng(units)
+    folder.mkdir(parents=True)
+    ids, a, b = [], [], []
+    for unit in range(units):
+        numbers = rng.integers(0, 60, 5)
+        ids.append(f"unit {unit}")
+        a.append(" ".join(f"a{n:03}" for n in numbers))
+        b.append(" ".join(f"b{(n + shift) % 60:03}" for n in rng.permutation(numbers)))
+    b[7] = ""  # A unit that one language lacks.
+    for name, lines in (("ids", ids), ("en", a), ("fr", b), ("de", a)):
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+
+
+def test_dictionary(tmp_path):
+    """Words of the languages have nothing in common: only what is counted tells them."""
+    write_multiway(tmp_path / "multiway" / "one", 400, shift=7)
+    write_multiway(tmp_path / "multiway" / "two", 200, shift=7)
+    tatoeba, gold = tmp_path / "tatoeba", tmp_path / "en-fr"
+    for folder in (tatoeba, gold):
+        folder.mkdir()
+    numbers = np.random.default_rng(1).integers(0, 60, (50, 4))
+    english = [" ".join(f"a{n:03}" for n in row) for row in numbers]
+    french = [" ".join(f"b{(n + 7) % 60:03}" for n in reversed(row)) for row in numbers]
+    (tatoeba / "tatoeba.fra-eng.eng").write_text("\n".join(english))
+    (tatoeba / "tatoeba.fra-eng.fra").write_text("\n".join(french))
+    (gold / "src.txt").write_text("\n".join(english))
+    (gold / "tgt.txt").write_text("\n".join(french))
+    (gold / "gold.txt").write_text("0-3 1-2 2-1 3-0\n" * 50)
+    found, said = run(
+        "dictionary",
+        tmp_path,
+        f"--multiway={tmp_path / 'multiway'}",
+        "--languages=fr",
+        f"--tatoeba={tatoeba}",
+        f"--wordalign={gold}",
+    )
+    pair = found["pairs"]["en-fr"]
+    # Of 600 units two are not in both languages, 30 are held out.
+    assert (pair["train"], pair["held out"]["pairs"]) == (568, 30)
+    for name, count in (("held out", 30), ("tatoeba", 50)):
+        figures = pair[name]
+        assert figures["pairs"] == count and figures["chance"] == 1 / count
+        assert figures["shared words"] == pytest.approx(1 / count)  # All tie.
+        assert figures["dictionary"] > 0.9
+        assert f"{figures['dictionary']:.3f}" in said
+    assert pair["AER"]["en-fr"] < 0.1
+    assert found["cores"] >= 1 and found["versions"]["scipy"]
+
+
+def test_dictionary_of_a_prepared_data_set(tmp_path):
+    """Decoded, the texts are those of the files, so the figures are the same."""
+    write_multiway(tmp_path / "multiway" / "one", 400, shift=7)
+    raw, _ = run("dictionary", tmp_path, f"--multiway={tmp_path / 'multiway'}", "--languages=fr")
+    texts = [
+        (tmp_path / "multiway" / "one" / f"{language}.txt").read_text().splitlines()
+        for language in ("en", "fr")
+    ]
+    vocabulary = train_vocabulary(texts[0] + texts[1], 400, allow_smaller=True)
+    folder, rows = tmp_path / "data", []
+    write_vocabulary(vocabulary, tmp_path / "v.model")
+    for split in ("train", "validation"):
+        size = len(vocabulary)
+        writer = prepared.BitextWriter(folder, "en-fr", ("en", "fr"), size, split=split)
+        for unit, (english, french) in enumerate(zip(*texts)):
+            if french and (unit % 20 == 19) == (split == "validation"):
+                sides = vocabulary.encode(english), vocabulary.encode(french)
+                writer.add([0, *sides[0], 2, *sides[1], 2])
+        rows.append(writer.close())
+    prepared.write_dataset(folder, rows, tmp_path / "v.model", len(vocabulary))
+    found, _ = run("dictionary", tmp_path, f"--data_dir={folder}", "--languages=fr")
+    assert found["pairs"] == raw["pairs"]
+    assert found["pairs"]["en-fr"]["held out"]["pairs"] == 20

@@ -635,3 +635,259 @@ def test_beam_names_the_damaged_file(config, raw, tmp_path):
     broken = dataclasses.replace(config, tasks=("cc100",), cc100_dir=str(tmp_path / "mono"))
     with pytest.raises(DataError, match=r"sw\.txt\.xz.*truncated"):
         prepare(dataclasses.replace(broken, runner="DirectRunner"))
+
+
+# --- Held-out data, overlap, columns of TSV files. ---
+
+
+@pytest.fixture(scope="module")
+def multiway(tmp_path_factory):
+    """A multi-way folder of three languages, and running text that repeats some of its lines."""
+    root = tmp_path_factory.mktemp("multiway")
+    (root / "pairs" / "way").mkdir(parents=True)
+    (root / "mono").mkdir()
+    words = {"en": "House", "fr": "Maison", "sw": "Nyumba"}
+    for language, word in words.items():
+        lines = [f"{word} number {i}." for i in range(40)]
+        if language == "sw":
+            lines[7] = ""
+        (root / "pairs" / "way" / f"{language}.txt").write_text("\n".join(lines) + "\n")
+        documents = [f"Only {word} {i} here.\n{word.upper()}  number {i}." for i in range(20)]
+        data = "\n\n".join(documents).encode()
+        (root / "mono" / f"{language}.txt.xz").write_bytes(lzma.compress(data))
+    (root / "pairs" / "way" / "ids.txt").write_text("".join(f"u{i}\n" for i in range(40)))
+    (root / "eval").mkdir()
+    (root / "eval" / "test.tsv").write_text(
+        "1\tHouse number 0.\tMaison number 3.\n2\tNot there at all\tx\n"
+    )
+    texts = [f"{word} number {i} only here." for word in words.values() for i in range(40)]
+    vocabulary = train_vocabulary(texts, 200, byte_fallback=True, allow_smaller=True)
+    write_vocabulary(vocabulary, root / "vocabulary.model")
+    return root
+
+
+@pytest.fixture
+def held_config(multiway, tmp_path):
+    return PrepareConfig(
+        output=str(tmp_path / "out"),
+        tasks=("cc100", "bitext"),
+        vocabulary=str(multiway / "vocabulary.model"),
+        cc100_dir=str(multiway / "mono"),
+        bitext_dir=str(multiway / "pairs"),
+        validation="every:4",
+        workers=1,
+    )
+
+
+def texts_of(config):
+    """The texts of each task and split."""
+    dataset, vocabulary = PreparedDataset.load(config.output), Vocabulary.load(config.vocabulary)
+    found = {}
+    for row in dataset.tasks:
+        ids = np.concatenate(dataset.records(row)).tolist()
+        pieces = []
+        for token in ids:
+            if token == 0:
+                pieces.append([])
+            elif token != 2:
+                pieces[-1].append(token)
+        found[row.name, row.split] = [vocabulary.decode(piece) for piece in pieces]
+    return found
+
+
+def test_validation_is_held_out_of_everything(held_config):
+    prepare(held_config)
+    rows = {(row.name, row.split): row for row in PreparedDataset.load(held_config.output).tasks}
+    names = ["bitext_en_fr", "bitext_en_sw", "bitext_fr_sw", "cc100_en", "cc100_fr", "cc100_sw"]
+    assert sorted(rows) == [(name, split) for name in names for split in ("train", "validation")]
+    assert (
+        {name: row.examples for name, row in rows.items()}
+        == {
+            ("bitext_en_fr", "train"): 27,  # 30, without the texts of three held-out documents
+            ("bitext_en_fr", "validation"): 10,
+            ("bitext_en_sw", "train"): 27,
+            ("bitext_en_sw", "validation"): 9,
+            ("bitext_fr_sw", "train"): 27,
+            ("bitext_fr_sw", "validation"): 9,
+            **{(name, "train"): 15 for name in names[3:]},
+            **{(name, "validation"): 5 for name in names[3:]},
+        }
+    )
+    reason = "text held out for validation"
+    assert {name: row.skipped for name, row in rows.items() if row.skipped} == {
+        ("bitext_en_fr", "train"): {reason: 3},
+        ("bitext_en_sw", "train"): {reason: 3},
+        ("bitext_fr_sw", "train"): {reason: 3},
+        ("bitext_en_sw", "validation"): {"missing unit": 1},
+        ("bitext_fr_sw", "validation"): {"missing unit": 1},
+    }
+
+
+def test_only_text_of_its_own_split_is_written(held_config, multiway):
+    # Documents end in the lines 0 to 19 of the folder: every:5 holds out others than every:4.
+    config = dataclasses.replace(held_config, validation="ids:" + str(multiway / "ids"))
+    (multiway / "ids").write_text("u5\nu19\nu30\n")
+    prepare(config)
+    texts = texts_of(config)
+    assert ("cc100_en", "validation") not in texts
+    assert len(texts["bitext_en_fr", "validation"]) == 3
+    numbers = {text.split()[-1] for text in texts["bitext_en_fr", "train"]}
+    assert numbers == {f"{i}." for i in range(40)} - {"5.", "19.", "30."}
+    assert sum("HOUSE" in text for text in texts["cc100_en", "train"]) == 18
+    row = PreparedDataset.load(config.output).task("cc100_en")
+    assert (row.examples, row.skipped) == (20, {"text held out for validation": 2})
+
+
+def test_held_out_units_are_made_once_and_again_if_they_change(held_config, done):
+    prepare(held_config)
+    before = contents(held_config.output)
+    done.clear()
+    prepare(held_config)
+    assert not done and contents(held_config.output) == before
+    prepare(dataclasses.replace(held_config, validation="count:3"))
+    assert sorted(set(done)) == sorted({row.name for row in tasks_of(held_config)})
+    sizes = {row.examples for row in tasks_of(held_config) if row.split == "validation"}
+    assert sizes == {3}
+
+
+def tasks_of(config):
+    return PreparedDataset.load(config.output).tasks
+
+
+def test_held_out_data_are_the_same_with_workers_and_with_seqio(held_config, tmp_path, monkeypatch):
+    prepare(held_config)
+    expected = contents(held_config.output)
+    several = dataclasses.replace(held_config, output=str(tmp_path / "several"), workers=2)
+    prepare(several)
+    assert contents(several.output) == expected
+    monkeypatch.setattr(execution, "_reads", lambda task, shards, model: ())
+    ours = dataclasses.replace(held_config, output=str(tmp_path / "seqio"))
+    prepare(ours)
+    assert contents(ours.output) == expected
+
+
+def test_held_out_data_on_beam(held_config, tmp_path):
+    pytest.importorskip("apache_beam")
+    config = dataclasses.replace(held_config, languages=("en", "fr"))
+    prepare(config)
+    other = dataclasses.replace(config, output=str(tmp_path / "beam"), runner="DirectRunner")
+    prepare(other)
+    assert contents(other.output) == contents(config.output)
+
+
+def test_plain_seqio_has_the_splits(multiway):
+    from tasks import bitext, cc100
+    from xlme_jax.data.held_out import HeldOut, find_corpora
+
+    model = str(multiway / "vocabulary.model")
+    held = HeldOut("every:4", corpora=find_corpora(multiway / "mono", multiway / "pairs"))
+    cc100.register(multiway / "mono", vocabulary=model, held_out=held)
+    bitext.register(multiway / "pairs", vocabulary=model, held_out=held)
+
+    def count(name, split):
+        task = seqio.get_mixture_or_task(name)
+        return sum(1 for _ in task.get_dataset(split=split, num_epochs=1).as_numpy_iterator())
+
+    assert count("bitext_en_sw", "train") == 27 and count("bitext_en_sw", "validation") == 9
+    assert count("cc100_en", "train") == 15 and count("cc100_en", "validation") == 5
+    assert set(seqio.get_mixture_or_task("cc100").splits) == {"train", "validation"}
+
+
+def test_a_vocabulary_reads_nothing_held_out(held_config):
+    from xlme_jax.data import vocabulary_text
+
+    texts = vocabulary_text.find_text(held_config)
+    lines = {
+        line
+        for text in texts
+        if text.language == "en"
+        for piece in text.read()
+        for line in piece.split("\n")
+    }
+    assert "House number 4." in lines and "Only House 4 here." in lines
+    assert not {"House number 3.", "House number 39.", "Only House 3 here."} & lines
+    everything = vocabulary_text.find_text(dataclasses.replace(held_config, validation=""))
+    assert "House number 3." in {piece for text in everything for piece in text.read()}
+
+
+def test_overlap_with_evaluation_text_is_reported(held_config, multiway, capfd):
+    config = dataclasses.replace(held_config, check_overlap=str(multiway / "eval"))
+    prepare(config)
+    report = json.loads((Path(config.output) / "overlap.json").read_text())
+    # The third unit is held out, and its text gone from training with it.
+    assert report["files"]["test.tsv"]["found"] == {
+        "bitext_en_fr": 1,
+        "bitext_en_sw": 1,
+        "cc100_en": 1,
+    }
+    said = capfd.readouterr().err
+    assert "overlap of test.tsv (5 texts): 1 in bitext_en_fr, 1 in bitext_en_sw" in said
+    assert preparation.settings(config) == preparation.settings(held_config)
+
+
+def test_columns_of_scored_pairs(config, tmp_path):
+    (tmp_path / "pairs").mkdir()
+    lines = [f"1.{i:03}\tNyumba {i}.\tThe house {i}.\n" for i in range(30)]
+    (tmp_path / "pairs" / "sw-en.tsv").write_text("".join(lines))
+    config = dataclasses.replace(config, tasks=("bitext",), bitext_dir=str(tmp_path / "pairs"))
+    with pytest.raises(DataError, match=r"sw-en\.tsv: column 0 .* pass --tsv_columns=1,2"):
+        prepare(config)
+    config = dataclasses.replace(config, tsv_columns=("1", "2"))  # as a flag gives them
+    assert config.tsv_columns == (1, 2)
+    prepare(config)
+    dataset, vocabulary = PreparedDataset.load(config.output), Vocabulary.load(config.vocabulary)
+    first = next(iter(dataset.records(dataset.task("bitext_en_sw")))).tolist()
+    encoded = [vocabulary.encode(text) for text in ("The house 0.", "Nyumba 0.")]
+    assert first == [0, *encoded[0], 2, *encoded[1], 2]
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"validation": "every:1"}, "`validation` is 'every:1'; give every:20"),
+        ({"validation": "every:5", "tasks": ("tfds",)}, "holds out text of the tasks cc100 and"),
+        ({"tsv_columns": (1, 1)}, r"`tsv_columns` is \(1, 1\); give two different"),
+        ({"tsv_columns": ("a", "b")}, "`tsv_columns` is .* give two different columns"),
+        ({"tsv_columns": (0, 1, 2)}, "`tsv_columns` is .* give two different columns"),
+    ],
+)
+def test_values_about_splits_and_columns_are_checked(config, fields, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(config, **fields)
+
+
+@pytest.mark.parametrize("rule", ["ids", "folder"])
+def test_a_missing_file_of_units_is_named(held_config, rule):
+    with pytest.raises(DataError, match="nowhere"):
+        prepare(dataclasses.replace(held_config, validation=f"{rule}:nowhere"))
+
+
+def test_without_held_out_data_fingerprints_are_as_before(tmp_path, monkeypatch):
+    # Computed before there was `validation`: data sets of that time are not made again.
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "mono/en.txt": "One.\n\nTwo.\n",
+        "pairs/a.en-sw.en": "One.\n",
+        "pairs/a.en-sw.sw": "Moja.\n",
+        "pairs/sw-en.tsv": "Moja.\tOne.\n",
+        "pairs/way/ids.txt": "1\n",
+        "pairs/way/en.txt": "One.\n",
+        "pairs/way/sw.txt": "Moja.\n",
+    }
+    for name, text in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+        os.utime(name, ns=(10**18, 10**18))
+    config = PrepareConfig("out", tasks=("cc100", "bitext"), cc100_dir="mono", bitext_dir="pairs")
+    jobs = execution.list_jobs(config, "out/vocabulary.model", "0" * 64)
+    assert {(job.name, job.split): job.fingerprint for job in jobs} == {
+        ("cc100_en", "train"): "01f5524a375ab96090ce7db2f9d1decd3797a7aaa121d52b95012260d2248397",
+        ("bitext_en_sw", "train"): (
+            "ed0d154a6d201564e7315daef516d35cb72379249eec1337670245a9903c5e3e"
+        ),
+    }
+    assert not {"validation", "tsv_columns", "check_overlap"} & preparation.settings(config).keys()
+    held = dataclasses.replace(config, validation="every:2")
+    fingerprints = {job.fingerprint for job in jobs}
+    others = execution.list_jobs(held, "out/vocabulary.model", "0" * 64)
+    assert len(others) == 4 and not {job.fingerprint for job in others} & fingerprints

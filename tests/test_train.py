@@ -81,6 +81,7 @@ def test_what_cannot_run_is_refused_before_compilation(
         ("infoxlm", "contrast/Stream.mixup = 'both'", r"mixup='both' must be one of"),
         ("infoxlm", "contrast/Stream.pivot = 'xx'", r"pivot='xx' is a language of no bitext task"),
         ("veco", "VECO.cross_attention_steps = -1", r"VECO.cross_attention_steps = -1"),
+        ("veco", "VECO.alone_every = 0", r"VECO.alone_every = 0 must be at least 1"),
         ("xlme", "bitext/Stream.sampling = 'lp'", r"sampling='lp' must be one of"),
         (
             "veco",
@@ -101,6 +102,15 @@ def test_what_a_system_cannot_read_is_refused_before_compilation(
     with pytest.raises(ValueError, match=expected):
         bindings = binding.split("\n")
         train.train(load(tmp_path / "run", tiny_data, *bindings, objective=objective))
+
+
+def test_held_out_losses_without_held_out_text_are_refused_before_compilation(
+    tmp_path, tiny_data, no_compilation
+):
+    alone = ("XLME.translation_pairs = False", "Train.evaluators = (@HeldOut(),)")
+    config = load(tmp_path / "run", tiny_data, *alone)
+    with pytest.raises(ValueError, match=r"streams 'monolingual': .*--validation=every:20"):
+        train.train(config)
 
 
 def test_missing_data_names_the_command_that_makes_it(tmp_path, no_compilation):

@@ -35,6 +35,7 @@ from xlme_jax.data.prepared_format import VOCABULARY_FILE
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
 from xlme_jax.evaluation.finetuned import TaskEvaluation
+from xlme_jax.evaluation.held_out import HeldOut
 from xlme_jax.evaluation.retrieval import RetrievalProbe
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.model.encoder import EncoderConfig
@@ -48,6 +49,7 @@ from xlme_jax.training.checkpoints import read_record
 from xlme_jax.training.loop import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.optimizer import OptimizerConfig
+from xlme_jax.training.stop_rule import StopRule
 
 # Every configuration defines these, so that they can be overridden in every run.
 MACROS = ("MODEL_DIR", "DATA_DIR", "TRAIN_STEPS", "CHECKPOINT_EVERY", "SEED")
@@ -65,6 +67,7 @@ CONFIGURABLES: dict[str, type] = {
     "Train": TrainConfig,
     "Loop": LoopConfig,
     "Optimizer": OptimizerConfig,
+    "StopRule": StopRule,
     "Mesh": MeshConfig,
     "Stream": Stream,
     "XLME": XLMEConfig,
@@ -76,6 +79,7 @@ CONFIGURABLES: dict[str, type] = {
     "Masking": MaskingConfig,
     "Encoder": EncoderConfig,
     "RetrievalProbe": RetrievalProbe,
+    "HeldOut": HeldOut,
     "Tatoeba": Tatoeba,
     "WordAlignment": WordAlignment,
     "Bucc": Bucc,

@@ -16,6 +16,12 @@ Labelled examples to fine-tune on, from the official files of a benchmark::
     python -m xlme_jax.prepare --tasks=xnli --eval_dir=eval --max_length=128 \
         --vocabulary=vocabulary.model --output=data/xnli
 
+Every 20th unit of files becomes the split "validation", and its text is left out of all training
+text; `--check_overlap` reports which evaluation texts stand in what is left::
+
+    python -m xlme_jax.prepare --tasks=cc100,bitext --cc100_dir=mono --bitext_dir=multiway \
+        --validation=every:20 --check_overlap=eval --vocabulary=vocabulary.model --output=data/mine
+
 Flags on the command line come before those of the gin file. Interrupted, the same command goes on
 where it was; where files are damaged or gone, it makes those tasks anew. `--runner=DirectRunner`
 (or DataflowRunner, FlinkRunner, SparkRunner with their `--runner_options`) does the same work on
@@ -53,6 +59,9 @@ flags.DEFINE_integer("max_document_chars", 100_000, "Longer documents are cut.",
 flags.DEFINE_integer("workers", 0, "Worker processes; 0 decides by the amount of text.", 0)
 flags.DEFINE_string("runner", "", "Apache Beam runner, such as DirectRunner; empty: no Beam.")
 flags.DEFINE_list("runner_options", [], "Further Beam options, such as --project=mine.")
+flags.DEFINE_string(
+    "check_overlap", "", "Folder of evaluation files to look for in the training text."
+)
 _VERIFY = flags.DEFINE_bool("verify", False, "Only check that the files are as they were written.")
 
 

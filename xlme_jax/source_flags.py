@@ -29,6 +29,15 @@ flags.DEFINE_string("pivot", None, "Keep to pairs with this language, such as en
 flags.DEFINE_list(
     "tfds", [], "TFDS data sets, such as wiki40b/th:1.3.0=th or para_crawl/ende:1.2.0=en-de."
 )
+flags.DEFINE_list(
+    "tsv_columns", None, "Columns with text in TSV pair files, from 0, such as 1,2 (default: 0,1)."
+)
+flags.DEFINE_string(
+    "validation",
+    "",
+    "What of cc100 and bitext is held out of training: every:20, count:1000, ids:FILE (unit ids of "
+    "multi-way folders) or folder:PATH; empty: nothing.",
+)
 flags.DEFINE_list("modules", [], "Python modules that register further SeqIO tasks.")
 flags.DEFINE_list("cldr_kinds", list(cldr.KINDS), "Kinds of cldr phrases.")
 flags.DEFINE_integer("cldr_documents", 2000, "Training documents per cldr language.", 0)

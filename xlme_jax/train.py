@@ -31,9 +31,7 @@ from xlme_jax.data.prepared import (
     PreparedDataset,
     TaskInfo,
 )
-from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.evaluation.outcome import subject_of
-from xlme_jax.evaluation.retrieval import RetrievalProbe, with_untrained
+from xlme_jax.evaluation.context import Context
 from xlme_jax.objectives.finetune import FineTune
 from xlme_jax.train_config import TrainConfig
 from xlme_jax.training import loop, model_info, peers
@@ -91,6 +89,11 @@ def train(
     schedule = config.optimizer.schedule(settings.train_steps)
     optimizer = config.optimizer.build(settings.train_steps)
     batches = make_iterator(dataset, streams, settings.seed, *meshes.batch_share(mesh))
+    context = Context(
+        *(dataset, objective, config.objective, tuple(streams), mesh),
+        dtype=dtype,
+        micro_batches=settings.micro_batches,
+    )
     abstract = loop.abstract_state(objective, optimizer, mesh)
     left_out = batches.expected_left_out()
     info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size, left_out)
@@ -104,11 +107,12 @@ def train(
         settings,
         model_dir,
         dataset.digest,
-        [_evaluator(probe, dataset, objective, mesh) for probe in config.evaluators],
+        [evaluator.evaluator(context) for evaluator in config.evaluators],
         files={"config.gin": config_text, "model-info.txt": info},
         flops_per_step=sum(objective.flops(shapes).values()),
         vocabulary_digest=dataset.vocabulary_digest,
         weights={s.name: points for s in streams if (points := s.weight_points())},
+        stop_rules=config.stop_rules,
     )
     with _reserved(model_dir):
         state = loop.train(run, stop)
@@ -230,35 +234,6 @@ def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:
         failed = int(multihost_utils.broadcast_one_to_all(np.int32(failed)))
     if failed:
         raise ValueError(f"DATA_DIR = {config.output!r} could not be prepared, see above.")
-
-
-def _evaluator(
-    settings: Any, dataset: PreparedDataset, objective: Any, mesh: jax.sharding.Mesh
-) -> Any:
-    """An evaluation as the loop wants it: given the parameters of step 0, an evaluator."""
-    if isinstance(settings, RetrievalProbe):
-        return _probe(settings, dataset, objective, mesh)
-    vocabulary = Vocabulary.load(dataset.vocabulary_path)
-    evaluation = settings.build(subject_of(objective, vocabulary, meshes.batch_shards(mesh)))
-
-    def evaluate(params: Any, step: int) -> dict[str, float]:
-        del step
-        return {f"eval/{name}": value for name, value in evaluation(params).headline.items()}
-
-    return lambda initial_params: evaluate
-
-
-def _probe(
-    probe: RetrievalProbe, dataset: PreparedDataset, objective: Any, mesh: jax.sharding.Mesh
-) -> Any:
-    objective.check({"RetrievalProbe": probe.length})
-    layer = probe.layer_of(objective.encoder_config.num_layers)
-
-    def encode(params: Any, rows: Any) -> jax.Array:
-        return objective.encode(params, rows)[layer]
-
-    evaluator = probe.build(dataset, encode, meshes.batch_shards(mesh))
-    return lambda initial_params: with_untrained(evaluator, initial_params)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ from xlme_jax.data.preparation import PrepareConfig
 from xlme_jax.training.loop import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.optimizer import OptimizerConfig
+from xlme_jax.training.stop_rule import StopRule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,8 @@ class TrainConfig:
       loop: length, logging, checkpoints.
       optimizer: Adam and its schedule.
       mesh: devices.
-      evaluators: what is measured on the way, such as `@RetrievalProbe()` or `@Tatoeba()`.
+      evaluators: what is measured on the way, such as `@RetrievalProbe()`, `@HeldOut()` or
+        `@Tatoeba()` (`evaluation.context.EvaluatorConfig`).
       vocab_size: ids of the vocabulary; None takes it from the prepared data.
       compute_dtype: "bfloat16", "float32", or "auto": bfloat16 on accelerators, float32 on CPUs.
       prepare: how the data is made; with `prepare_if_missing` training does so itself.
@@ -33,6 +35,7 @@ class TrainConfig:
       verify_data: compare the checksums of all prepared files before training, each process its
         share; what is read in training is checked again by ArrayRecord.
       epochs: passes over the examples of a labelled stream, instead of TRAIN_STEPS.
+      stop_rules: what the log must show for the run to go on, such as `(@StopRule(),)`.
     """
 
     model_dir: str
@@ -49,6 +52,7 @@ class TrainConfig:
     prepare_if_missing: bool = False
     verify_data: bool = True
     epochs: float | None = None
+    stop_rules: tuple[StopRule, ...] = ()
 
     def __post_init__(self):
         if not hasattr(self.objective, "build"):
@@ -57,7 +61,7 @@ class TrainConfig:
                 "@XLM(), @InfoXLM(), @VECO() or @FineTune()."
             )
         for evaluator in self.evaluators:
-            if not hasattr(evaluator, "build"):
+            if not hasattr(evaluator, "evaluator"):
                 raise ValueError(
                     f"Train.evaluators: {reprlib.repr(evaluator)} is no evaluation; bind "
                     "(@RetrievalProbe(),) or others of --help."

@@ -593,3 +593,63 @@ def test_real_multiway_folder():
     assert set(report.skipped) <= {"missing unit"}
     ratio = [len(one) / len(two) for one, two in pairs]
     assert 0.9 < sum(ratio) / len(ratio) < 1.5
+
+
+def scored(rows=40, order="{score}\t{en}\t{fr}"):
+    """Lines as WikiMatrix has them."""
+    return "".join(
+        order.format(score=f"1.{i:04}", en=f"Hello {i}.", fr=f"Bonjour {i}.") + "\n"
+        for i in range(rows)
+    )
+
+
+@pytest.mark.parametrize(
+    "name, order, column, remedy",
+    [
+        ("en-fr.tsv", "{score}\t{en}\t{fr}", 0, "1,2"),
+        ("fr-en.tsv", "{score}\t{fr}\t{en}", 0, "1,2"),
+        ("en-fr.tsv.gz", "{en}\t{score}\t{fr}", 1, "0,2"),
+    ],
+)
+def test_a_column_of_scores_is_no_text(tmp_path, name, order, column, remedy):
+    file = tmp_path / name
+    data = scored(order=order).encode()
+    file.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    with pytest.raises(DataError) as error:
+        list(read_bitext(discover_bitext(tmp_path)[0]))
+    message = str(error.value)
+    assert message.startswith(f"{file}: column {column} is taken as text, and is a number in 40 of")
+    assert "1.0000" in message and f"pass --tsv_columns={remedy} " in message
+    columns = tuple(map(int, remedy.split(",")))
+    (source,) = discover_bitext(tmp_path, tsv_columns=columns)
+    assert (source.lang1, source.lang2) == ("en", "fr")
+    assert list(read_bitext(source))[:2] == [("Hello 0.", "Bonjour 0."), ("Hello 1.", "Bonjour 1.")]
+    assert next(iter(read_tsv(file, columns=columns))) == (
+        ("Bonjour 0.", "Hello 0.") if name.startswith("fr") else ("Hello 0.", "Bonjour 0.")
+    )
+
+
+def test_pairs_of_a_score_and_nothing_else_have_no_remedy_but_to_go(tmp_path):
+    file = tmp_path / "en-fr.tsv"
+    file.write_text(scored(order="{score}\t{en}"))
+    with pytest.raises(DataError, match=r"column 0 .*; leave the file out \(or --tsv_columns=0,1"):
+        list(read_tsv(file))
+    assert next(iter(read_tsv(file, columns=(0, 1)))) == ("1.0000", "Hello 0.")
+
+
+def test_text_with_numbers_in_it_is_text(tmp_path):
+    file = tmp_path / "en-fr.tsv"
+    lines = [f"{i}\t{i}" if i % 2 else f"Page {i}\tPage {i}" for i in range(100)]
+    file.write_text("\n".join(lines) + "\n")
+    report = ReadReport()
+    assert len(list(read_tsv(file, report))) == report.read == 100
+    file.write_text("1\t2\n" * 9)  # too few to judge
+    assert len(list(read_tsv(file))) == 9
+
+
+def test_skipped_lines_before_the_first_pairs_are_counted_once(tmp_path):
+    file = tmp_path / "en-fr.tsv"
+    file.write_text("no column\n\t\n" + "a\tb\n" * 400 + "x\t\n")
+    report = ReadReport()
+    assert len(list(read_tsv(file, report))) == report.read == 400
+    assert report.skipped == {"missing column": 1, "empty side": 2}

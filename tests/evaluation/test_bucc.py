@@ -107,6 +107,7 @@ class Subject:
     num_layers = 2
     max_length = None
     row_multiple = 1
+    training_text = None
 
     def encode(self, params, rows):
         states = params[rows["tokens"] % 32]
@@ -146,6 +147,38 @@ def test_translations_are_mined_from_files(tmp_path):
     assert list(outcome.files) == ["predictions/bucc2018/dev-zh.tsv"]
     lines = outcome.files["predictions/bucc2018/dev-zh.tsv"].splitlines()
     assert sorted(lines) == [f"zh-{index:03}\ten-{15 + index:03}" for index in range(1, 8)]
+
+
+class Letterwise:
+    """Training text in both languages: each letter once."""
+
+    languages = frozenset(("zh", "en"))
+
+    def texts(self, language, count, length):
+        letters = "abcdefghijklmnop"
+        letters = letters.upper() if language == "zh" else letters
+        return [(0, *[ord(letter)] * 30, 2) for letter in letters]
+
+
+@dataclasses.dataclass
+class Apart(Subject):
+    """Each language has a direction of its own on top."""
+
+    training_text = Letterwise()
+
+    def encode(self, params, rows):
+        apart = params[8 * jnp.clip(rows["tokens"] // 32, 0, 3)]
+        return [states + 4 * apart for states in super().encode(params, rows)]
+
+
+def test_means_of_training_text_are_taken_off_before_mining(tmp_path):
+    write(tmp_path)
+    params = jnp.asarray(np.random.default_rng(1).normal(size=(32, 16)), jnp.float32)
+    outcome = Bucc(str(tmp_path), layer=1).build(Apart())(params)
+    f1 = {result.readout: result for result in outcome.results if result.metric == "f1"}
+    assert f1["centred"].value == outcome.headline["bucc/centred/f1"] > 0.8
+    assert f1["raw"].value == outcome.headline["bucc/f1"] < 0.5
+    assert "training text" in f1["centred"].setting and "training text" not in f1["raw"].setting
 
 
 def test_wrong_settings_say_what_to_do(tmp_path):

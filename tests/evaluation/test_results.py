@@ -47,6 +47,26 @@ def test_what_is_written_is_read(tmp_path):
     json.loads(path.read_text(), parse_constant=pytest.fail)  # No NaN, which JSON has not.
 
 
+def test_readouts_are_figures_of_their_own_and_old_files_are_raw(tmp_path):
+    rows = [
+        Result("tatoeba", "de", "accuracy", value, layer=2, readout=readout)
+        for value, readout in ((0.1, "raw"), (0.4, "centred"))
+    ]
+    path = results.write(Outcome(tuple(rows), {}), tmp_path, HEADER)
+    assert list(results.read(path).results) == rows
+    means = {key.readout: spread.mean for key, spread in results.aggregate([path]).items()}
+    assert means == {"raw": 0.1, "centred": 0.4}
+    content = json.loads(path.read_text())
+    content["results"] = content["results"][:1]
+    del content["results"][0]["readout"]
+    path.write_text(json.dumps(content))
+    assert list(results.read(path).results) == rows[:1]
+    content["results"][0]["readout"] = "cosine"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ResultsError, match=r'"results"\[0\]: readout is \'cosine\''):
+        results.read(path)
+
+
 def test_a_second_task_replaces_its_own_rows_only(tmp_path):
     first = _outcome("xnli", ("de", 0.5), ("fr", 0.6))
     first = dataclasses.replace(first, headline={"xnli/accuracy/fr": 0.6})

@@ -18,14 +18,15 @@ def pair(source, target):
     return [BOS, *source, EOS, *target, EOS]
 
 
-def prepare(directory, tasks, split="validation"):
+def prepare(directory, tasks, split="validation", train=()):
     """Writes a real data set; tasks: name -> (languages, pairs of token lists)."""
     rows = []
-    for name, (languages, pairs) in tasks.items():
-        writer = BitextWriter(directory, name, languages, VOCABULARY_SIZE, split=split)
-        for source, target in pairs:
-            writer.add(pair(source, target))
-        rows.append(writer.close())
+    for of, part in ((split, tasks), ("train", dict(train))):
+        for name, (languages, pairs) in part.items():
+            writer = BitextWriter(directory, name, languages, VOCABULARY_SIZE, split=of)
+            for source, target in pairs:
+                writer.add(pair(source, target))
+            rows.append(writer.close())
     model = directory / "source.model"
     model.write_bytes(b"model")
     write_dataset(directory, rows, model, VOCABULARY_SIZE)
@@ -39,8 +40,8 @@ def translations(count, offset=100):
 
 
 def table_encoder(params, batch):
-    """Embeddings alone: [rows, L] -> [rows, L, D]."""
-    return params[batch["tokens"]]
+    """Embeddings alone: [rows, L] -> one layer [rows, L, D]."""
+    return [params[batch["tokens"]]]
 
 
 def cross_lingual_table(offset=100):
@@ -98,12 +99,68 @@ def test_cross_lingual_encoder_beats_the_untrained_one(tmp_path):
     evaluate = RetrievalProbe(batch_rows=8).build(dataset, table_encoder)
     evaluate = with_untrained(evaluate, random_table())
     metrics = evaluate(cross_lingual_table(), 7)
-    assert metrics.pop("probe/retrieval_untrained") < 0.3
+    untrained = {name: metrics.pop(name) for name in list(metrics) if "untrained" in name}
+    assert untrained.keys() == {
+        "probe/retrieval_untrained",
+        "probe/untrained/raw/layer_0",
+        "probe/untrained/csls/layer_0",
+    }
+    assert max(untrained.values()) < 0.3
+    # Without training text nothing is centred.
     assert metrics == {
         "probe/retrieval_accuracy": 1.0,
         "probe/retrieval_chance": 1 / 50,
         "probe/retrieval_accuracy/en-ru": 1.0,
+        "probe/raw/layer_0": 1.0,
+        "probe/raw/layer_0/en-ru": 1.0,
+        "probe/csls/layer_0": 1.0,
+        "probe/csls/layer_0/en-ru": 1.0,
     }
+
+
+def offset_table(offset=100, scale=3.0):
+    """Translations have the same vector but for one direction per language."""
+    table = np.array(cross_lingual_table(offset))
+    directions = np.random.default_rng(3).normal(size=(2, 16))
+    table[10 : 10 + offset] += scale * directions[0]
+    table[10 + offset : 10 + 2 * offset] += scale * directions[1]
+    return jax.numpy.asarray(table)
+
+
+def test_training_text_shows_what_a_direction_per_language_hides(tmp_path):
+    pairs = translations(90)
+    dataset = prepare(
+        tmp_path,
+        {"en-ru": (("en", "ru"), pairs[::2]), "en-el": (("en", "el"), pairs[:20])},
+        train={"en-ru": (("en", "ru"), pairs[1::2])},
+    )
+    probe = RetrievalProbe(batch_rows=8, readouts=("centred", "centred_transductive"))
+    metrics = probe.build(dataset, table_encoder)(offset_table(), 0)
+    raw, centred = (metrics[f"probe/{name}/layer_0/en-ru"] for name in ("raw", "centred"))
+    assert raw < 0.5 and centred > raw + 0.2
+    # There is no Greek to train on: no figure, and no mean over other pairs than raw's.
+    assert {name for name in metrics if "/centred/" in name} == {"probe/centred/layer_0/en-ru"}
+    transductive = [metrics[f"probe/centred_transductive/layer_0/{x}"] for x in ("en-ru", "en-el")]
+    assert metrics["probe/centred_transductive/layer_0"] == pytest.approx(np.mean(transductive))
+
+
+def test_every_layer_and_the_encoders_beside_have_their_figures(tmp_path):
+    dataset = prepare(tmp_path, {"en-ru": (("en", "ru"), translations(30))})
+
+    def deep(params, batch):
+        (first,) = table_encoder(params, batch)
+        return [first, 0 * first]
+
+    evaluate = RetrievalProbe(layer=1, readouts=("raw",)).build(
+        dataset, deep, 1, {"generator": table_encoder}
+    )
+    metrics = with_untrained(evaluate, random_table())(cross_lingual_table(), 5)
+    assert metrics["probe/retrieval_accuracy"] == pytest.approx(1 / 30)
+    assert metrics["probe/raw/layer_0"] == metrics["probe/generator/raw/layer_0"] == 1
+    assert metrics["probe/raw/layer_1"] == metrics["probe/retrieval_accuracy"]
+    assert metrics["probe/untrained/generator/raw/layer_0"] < 0.5
+    assert not any("generator" in name and name.endswith("en-ru") for name in metrics)
+    assert not any("untrained" in name and name.endswith("en-ru") for name in metrics)
 
 
 def test_each_side_is_encoded_alone_in_batches_of_one_shape(tmp_path):
@@ -170,7 +227,7 @@ def test_pairs_without_one_right_answer_are_left_out(tmp_path):
         ([402], [402]),  # the same text on both sides
     ]
     dataset = prepare(tmp_path, {"t": (("en", "fr"), pairs)})
-    chosen = RetrievalProbe()._candidates(dataset)["en-fr"]
+    chosen = RetrievalProbe().candidates(dataset)["en-fr"].pairs
     sources, targets = zip(*chosen)
     assert len(set(sources)) == len(set(targets)) == len(chosen)
     assert (0, 402, 2) not in sources
@@ -181,16 +238,16 @@ def test_pairs_without_one_right_answer_are_left_out(tmp_path):
 def test_pairs_are_few_and_the_same_each_time_but_not_the_first(tmp_path):
     dataset = prepare(tmp_path, {"t": (("en", "fr"), translations(90))})
     probe = RetrievalProbe(max_pairs=30)
-    chosen = probe._candidates(dataset)["en-fr"]
+    chosen = probe.candidates(dataset)["en-fr"].pairs
     assert len(chosen) == 30
-    assert chosen == probe._candidates(dataset)["en-fr"]
+    assert chosen == probe.candidates(dataset)["en-fr"].pairs
     assert max(source[1] for source, _ in chosen) > 70
 
 
 def test_long_texts_are_cut_and_stay_texts(tmp_path):
     pairs = [(list(range(10, 30)), [300]), (list(range(40, 60)), [301])]
     dataset = prepare(tmp_path, {"t": (("en", "fr"), pairs)})
-    (first, _), (second, _) = sorted(RetrievalProbe(length=5)._candidates(dataset)["en-fr"])
+    (first, _), (second, _) = sorted(RetrievalProbe(length=5).candidates(dataset)["en-fr"].pairs)
     assert first == (0, 10, 11, 12, 2)
     assert second == (0, 40, 41, 42, 2)
 
@@ -205,7 +262,7 @@ def test_max_shared_leaves_out_what_tokens_alone_would_find(tmp_path):
     pairs = [*translations(4), ([30, 31], [31, 32]), ([33, 34], [34, 35])]
     dataset = prepare(tmp_path, {"t": (("en", "fr"), pairs)})
     counts = {
-        limit: len(RetrievalProbe(max_shared=limit)._candidates(dataset)["en-fr"])
+        limit: len(RetrievalProbe(max_shared=limit).candidates(dataset)["en-fr"].pairs)
         for limit in (0.0, 0.5, 1.0)
     }
     assert counts == {0.0: 4, 0.5: 6, 1.0: 6}
@@ -214,7 +271,7 @@ def test_max_shared_leaves_out_what_tokens_alone_would_find(tmp_path):
 def test_patterns_choose_tasks(tmp_path):
     tasks = {name: (("en", "ru"), translations(5)) for name in ("a.en-ru", "b.en-ru")}
     dataset = prepare(tmp_path, tasks)
-    assert list(RetrievalProbe(pairs=("b.*",))._candidates(dataset)) == ["en-ru"]
+    assert list(RetrievalProbe(pairs=("b.*",)).candidates(dataset)) == ["en-ru"]
     with pytest.raises(ValueError, match=r"pairs = \('c.\*',\).*there are: a.en-ru, b.en-ru"):
         RetrievalProbe(pairs=("c.*",)).build(dataset, table_encoder)
 

@@ -215,6 +215,38 @@ def test_layers_are_the_fixed_one_and_the_best():
     assert _row(aer, "ours, layer 3")["mean"] == "22.5"
 
 
+def test_readouts_do_not_mix_and_the_papers_table_is_raw():
+    rows = [
+        row
+        for readout, values in (("centred", (0.9, 0.8)), ("raw", (0.1, 0.2)))
+        for layer, value in enumerate(values)
+        for metric in ("accuracy", "accuracy_to_en", "accuracy_from_en")
+        for row in _rows("tatoeba", metric, {"de": value}, layer=layer, readout=readout)
+    ]
+    rows += _rows("tatoeba", "accuracy", {"de": 0.001}, system="chance")
+    entry = _entry(rows)
+    curve = tables.layer_curve(entry, "tatoeba", "accuracy")
+    assert {layer: spread.mean for layer, spread in curve.items()} == {0: 0.1, 1: 0.2}
+    centred = tables.layer_curve(entry, "tatoeba", "accuracy", readout="centred")
+    assert {layer: spread.mean for layer, spread in centred.items()} == {0: 0.9, 1: 0.8}
+    shown = {
+        text
+        for row in _sheet("Tatoeba sentence retrieval", [entry]).rows
+        if row[0].text.startswith("ours")
+        for text in (cell.text for cell in row[2:])
+    }
+    assert shown == {"20.0", "0.1"}
+    details = {sheet.title: sheet for sheet in tables.details([entry])}
+    assert list(details) == [
+        "tatoeba: accuracy",
+        "tatoeba: accuracy (centred)",
+        "tatoeba: accuracy_from_en",
+        "tatoeba: accuracy_to_en",
+    ]
+    best = _row(details["tatoeba: accuracy (centred)"], "ours, layer 0 (best on this set)")
+    assert best["de"] == best["mean"] == "90.0"
+
+
 def test_a_single_layer_is_not_called_the_best():
     entry = _entry(_rows("bucc", "f1", {"zh-en": 0.3}, layer=2, split="validation"))
     [sheet] = tables.details([entry])

@@ -341,6 +341,22 @@ def test_what_is_handed_on_is_all_that_encode_needs(sharing):
     np.testing.assert_array_equal(states[-1], objective.encode(params, BATCH["bitext"])[-1])
 
 
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_the_generator_is_an_encoder_beside(sharing):
+    config = dataclasses.replace(CONFIG, embedding_sharing=sharing)
+    objective, params = config.build(VOCAB), weights(config)
+    (other,) = objective.other_encoders.values()
+    assert list(objective.other_encoders) == ["generator"] and other.config == GENERATOR
+    rows = BATCH["bitext"]
+    states = other.encode(params, rows)
+    own = GENERATOR if sharing == "none" else DISCRIMINATOR
+    alone = MaskedLM(GENERATOR, VOCAB, own.hidden_size)
+    expected = alone.apply({"params": params["generator"]}, rows, method=MaskedLM.encode)
+    assert len(states) == GENERATOR.num_layers + 1
+    np.testing.assert_array_equal(states[-1], expected)
+    assert not XLM_CONFIG.build(VOCAB).other_encoders
+
+
 def test_gdes_starts_from_the_generators_table():
     config = dataclasses.replace(CONFIG, embedding_sharing="gdes")
     params = meta.unbox(config.build(VOCAB).init(jax.random.key(0)))

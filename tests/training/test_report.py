@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from xlme_jax.evaluation import pictures
 from xlme_jax.training import report
 from xlme_jax.training.report import (
     all_replaced_f1,
@@ -73,6 +74,39 @@ def test_figures_stand_beside_what_they_must_beat(tmp_path, undrawn):
     ) in page
     assert "<td>0.08</td><td>chance: 0.002</td><td>40.0×</td>" in page
     assert "<td>0.08</td><td>the untrained encoder: 0.01</td><td>8.0×</td>" in page
+
+
+def test_readouts_over_layers_are_a_picture_of_their_own(tmp_path, undrawn, monkeypatch):
+    write_run(tmp_path, [10])
+    assert "Retrieval over layers" not in write_report(tmp_path).read_text()
+    values = {
+        "probe/raw/layer_0": 0.1,
+        "probe/raw/layer_1": 0.2,
+        "probe/raw/layer_1/en-ru": 0.9,
+        "probe/untrained/centred/layer_1": 0.3,
+        "probe/generator/csls/layer_2": 0.4,
+        "probe/untrained/generator/csls/layer_2": 0.5,
+        "probe/centred/layer_0": math.nan,
+    }
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({"step": 20, **values}) + "\n")
+    drawn = []
+    draw_them = pictures.layers_by_readout
+    monkeypatch.setattr(
+        pictures, "layers_by_readout", lambda *args: drawn.append(args[0]) or draw_them(*args)
+    )
+    page = write_report(tmp_path).read_text()
+    assert drawn == [
+        {
+            "encoder": {
+                ("raw", "trained"): {0: 0.1, 1: 0.2},
+                ("centred", "untrained"): {1: 0.3},
+            },
+            "generator": {("csls", "trained"): {2: 0.4}, ("csls", "untrained"): {2: 0.5}},
+        }
+    ]
+    picture = (tmp_path / "readouts.png").read_bytes()
+    assert picture.startswith(PNG) and base64.b64encode(picture).decode() in page
 
 
 @pytest.mark.parametrize(
@@ -152,3 +186,30 @@ def test_final_value_is_the_mean_of_the_last_tenth():
 def test_a_million_points_are_thinned_before_drawing():
     curve = [(step, 1.0 / (step + 1)) for step in range(200_000)]
     assert draw({"loss": curve}).startswith(PNG)
+
+
+def test_held_out_figures_stand_beside_those_of_training():
+    curve = [(0, 5.0), (500, 4.0)]
+    curves = with_derived(
+        {
+            name: curve
+            for name in ("bitext/mlm_loss", "held_out/bitext/mlm_loss", "held_out/bitext/rtd_f1")
+        }
+        | {"held_out/bitext/replace_rate": [(0, 0.1), (500, 0.1)]}
+    )
+    assert streams(curves) == ["bitext"]
+    (panel,) = [p for p in report._PANELS if "bitext/mlm_loss" in p.names(curves)]
+    assert panel.names(curves) == ["bitext/mlm_loss", "held_out/bitext/mlm_loss"]
+    lines = {name: (label, color, style) for name, label, color, style in panel.lines(curves)}
+    label, color, style = lines["bitext/mlm_loss"]
+    assert lines["held_out/bitext/mlm_loss"] == (f"{label}, held out", color, "-.")
+    assert style == "-"
+    ((what, value, _, least),) = verdicts(curves)
+    assert (what, value) == ("bitext, held out: detection F1", 4.0)
+    assert least == pytest.approx(0.2 / 1.1)
+
+
+def test_a_run_without_held_out_figures_is_drawn_as_before():
+    curves = {name: [(0, 1.0)] for name in ("bitext/mlm_loss", "monolingual/mlm_loss")}
+    (panel,) = [p for p in report._PANELS if "bitext/mlm_loss" in p.names(curves)]
+    assert panel.names(curves) == ["monolingual/mlm_loss", "bitext/mlm_loss"]

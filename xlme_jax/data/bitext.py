@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import stat
 import struct
 import zipfile
@@ -39,6 +40,7 @@ from xlme_jax.data.tmx import tmx_pairs
 
 __all__ = [
     "BitextSource",
+    "count_lines",
     "discover_bitext",
     "group_by_pair",
     "read_bitext",
@@ -47,6 +49,7 @@ __all__ = [
     "read_opus_zip",
     "read_tmx",
     "read_tsv",
+    "read_units",
 ]
 
 # What zipfile raises on files that are no sound archives, encrypted ones included.
@@ -55,8 +58,14 @@ _ZIP_DAMAGE = (
     struct.error,
 )
 
+# A column of a TSV file that is a number in nearly all of its first pairs is no text.
+_PROBED_PAIRS, _LEAST_PAIRS, _NEARLY_ALL = 300, 10, 0.95
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)*|[.,]\d+)(?:[eE][-+]?\d+)?%?")
+
 Pairs = Iterator[tuple[str, str]]
 Lines = Iterator[str | Rejected]
+# A pair of texts, stripped, neither empty; or the reason why there is none in this place.
+Units = Iterator[tuple[str, str] | str]
 
 
 def read_bitext(source: BitextSource, report: ReadReport | None = None) -> Pairs:
@@ -69,21 +78,55 @@ def read_bitext(source: BitextSource, report: ReadReport | None = None) -> Pairs
     Raises:
         DataError: As the reader of the source's kind.
     """
+    report = ReadReport() if report is None else report
+    if source.kind == "tmx" and len(source.paths) == 1:
+        return read_tmx(source.paths[0], source.lang1, source.lang2, report)
+    return _counted(read_units(source, report), report)
+
+
+def read_units(source: BitextSource, report: ReadReport) -> Units:
+    """Streams what stands in each place of a source: line by line, so that places can be counted.
+
+    A TMX file has no lines; its places are its usable pairs.
+
+    Args:
+        source: The file or files.
+        report: Gets the count of repairs; for a TMX file all counts.
+
+    Yields:
+        A pair (text in lang1, text in lang2), or why the place has none.
+
+    Raises:
+        DataError: As the reader of the source's kind.
+    """
     match source.kind, source.paths:
         case "moses", (first, second):
-            return read_moses(first, second, report)
+            return _moses_units(first, second, report)
         case "multiway", (first, second):
-            return _read_multiway(first, second, report)
+            return _multiway_units(first, second, report)
         case "zip", (path,):
-            return read_opus_zip(path, source.lang1, source.lang2, report)
+            return _zip_units(path, source.lang1, source.lang2, report)
         case "tmx", (path,):
             return read_tmx(path, source.lang1, source.lang2, report)
         case "tsv", (path,):
-            return read_tsv(path, report, columns=(1, 0) if source.swap else (0, 1))
+            one, two = source.columns or (0, 1)
+            columns = (two, one) if source.swap else (one, two)
+            units = _tsv_units(path, report, columns)
+            return units if source.columns else _not_numbers(path, units, columns)
     raise ValueError(
         "kind, paths: moses or multiway with two paths, or zip, tsv or tmx with one, got "
         f"{source.kind!r} with {len(source.paths)}"
     )
+
+
+def _counted(units: Units, report: ReadReport) -> Pairs:
+    """Passes the pairs on, counting them and what is missing."""
+    for unit in units:
+        if isinstance(unit, str):
+            report.skip(unit)
+        else:
+            report.read += 1
+            yield unit
 
 
 def read_moses(
@@ -103,9 +146,13 @@ def read_moses(
         DataError: A file is missing, damaged or without any text, or they differ in length.
     """
     report = ReadReport() if report is None else report
+    return _counted(_moses_units(src_path, tgt_path, report), report)
+
+
+def _moses_units(src_path: str | Path, tgt_path: str | Path, report: ReadReport) -> Units:
     names = (str(src_path), str(tgt_path))
     lines = [text.aligned_lines(read_blocks(name), name, report) for name in names]
-    return _aligned_pairs(names, lines, report, "empty side")
+    return _aligned_units(names, lines, "empty side")
 
 
 def read_opus_zip(
@@ -128,6 +175,10 @@ def read_opus_zip(
         DataError: As `read_moses`, or the zip is damaged or lacks files of these languages.
     """
     report = ReadReport() if report is None else report
+    return _counted(_zip_units(zip_path, lang1, lang2, report), report)
+
+
+def _zip_units(zip_path: str | Path, lang1: str, lang2: str, report: ReadReport) -> Units:
     try:
         with open_file(zip_path) as file, zipfile.ZipFile(file) as archive:
             # One for all: members may share their compressed bytes.
@@ -139,7 +190,7 @@ def read_opus_zip(
                         text.aligned_lines(decompressed_blocks(raw, name, allowance), name, report)
                         for raw, name in zip((first, second), names)
                     ]
-                    yield from _aligned_pairs(names, lines, report, "empty side")
+                    yield from _aligned_units(names, lines, "empty side")
     except DataError:
         raise
     except _ZIP_DAMAGE as error:
@@ -189,22 +240,31 @@ def _check_member(member: zipfile.ZipInfo, name: str) -> None:
 
 
 def read_tsv(
-    path: str | Path, report: ReadReport | None = None, columns: tuple[int, int] = (0, 1)
+    path: str | Path,
+    report: ReadReport | None = None,
+    columns: tuple[int, int] | None = None,
 ) -> Pairs:
     """Streams two columns of a tab-separated file (no quoting, no header).
 
     Args:
         path: The file, compressed or not.
         report: Gets the counts; made anew if None.
-        columns: Which columns are the first and second text, counted from 0.
+        columns: Which columns are the first and second text, counted from 0. None: the first two,
+            which must not be numbers.
 
     Yields:
         (text in the first of `columns`, text in the second).
 
     Raises:
-        DataError: The file is missing or damaged, or no line in it has both columns.
+        DataError: The file is missing or damaged, no line in it has both columns, or one of the
+            first two columns holds numbers.
     """
     report = ReadReport() if report is None else report
+    units = _tsv_units(path, report, columns or (0, 1))
+    return _counted(units if columns else _not_numbers(path, units, (0, 1)), report)
+
+
+def _tsv_units(path: str | Path, report: ReadReport, columns: tuple[int, int]) -> Units:
     one, two = columns
     needed = max(columns) + 1
     count = good = 0
@@ -212,24 +272,59 @@ def read_tsv(
     for line in text.aligned_lines(read_blocks(path), name, report):
         count += 1
         if not isinstance(line, str):
-            report.skip(line.value)
+            yield line.value
             continue
         fields = line.split("\t", needed)
         if len(fields) < needed:
-            report.skip("missing column")
+            yield "missing column"
             continue
         good += 1
         first, second = fields[one].strip(), fields[two].strip()
-        if first and second:
-            report.read += 1
-            yield first, second
-        else:
-            report.skip("empty side")
+        yield (first, second) if first and second else "empty side"
     if not good:
         raise DataError(
             f"{path}: none of its {count:,} lines has {needed} tab-separated columns of UTF-8 "
             "text; write `text<TAB>translation` lines, or leave the file out"
         )
+
+
+def _not_numbers(path: str | Path, units: Units, columns: tuple[int, int]) -> Units:
+    """Passes the units of a TSV file on, unless one of the two columns is a score or an id.
+
+    Raises:
+        DataError: Nearly all of the first pairs have a number in the same column.
+    """
+    seen: list[tuple[str, str] | str] = []
+    pairs = 0
+    for unit in units:
+        seen.append(unit)
+        pairs += not isinstance(unit, str)
+        if pairs == _PROBED_PAIRS:
+            break
+    texts = [unit for unit in seen if not isinstance(unit, str)]
+    for side, column in enumerate(columns):
+        numbers = sum(_NUMBER.fullmatch(pair[side]) is not None for pair in texts)
+        if len(texts) >= _LEAST_PAIRS and numbers >= _NEARLY_ALL * len(texts):
+            _raise_numbers(path, column, numbers, len(texts))
+    yield from seen
+    yield from units
+
+
+def _raise_numbers(path: str | Path, column: int, numbers: int, pairs: int) -> NoReturn:
+    lines = text.aligned_lines(read_blocks(path), str(path), ReadReport())
+    line = next(line for line in lines if isinstance(line, str) and line.count("\t"))
+    fields = line.split("\t")
+    others = [str(i) for i, field in enumerate(fields) if not _NUMBER.fullmatch(field.strip())]
+    remedy = (
+        f"if the texts are in columns {others[0]} and {others[1]} (counted from 0), pass "
+        f"--tsv_columns={others[0]},{others[1]}"
+        if len(others) > 1
+        else "leave the file out"
+    )
+    raise DataError(
+        f"{path}: column {column} is taken as text, and is a number in {numbers} of the first "
+        f"{pairs} pairs, as in {shown(line)!r}; {remedy} (or --tsv_columns=0,1 if it is text)"
+    )
 
 
 def read_tmx(path: str | Path, lang1: str, lang2: str, report: ReadReport | None = None) -> Pairs:
@@ -281,35 +376,34 @@ def read_multiway(
         raise DataError(
             f"{folder}: no file for {', '.join(missing)}; there are {', '.join(sorted(files))}"
         )
-    return _read_multiway(files[lang1], files[lang2], report)
-
-
-def _read_multiway(first: Path, second: Path, report: ReadReport | None) -> Pairs:
     report = ReadReport() if report is None else report
+    return _counted(_multiway_units(files[lang1], files[lang2], report), report)
+
+
+def _multiway_units(first: Path, second: Path, report: ReadReport) -> Units:
     names = (str(first), str(second))
     lines = [text.aligned_lines(read_blocks(name), name, report) for name in names]
-    units = yield from _aligned_pairs(names, lines, report, "missing unit")
+    units = yield from _aligned_units(names, lines, "missing unit")
     ids = unit_ids_file(first.parent)
-    if ids is not None and (listed := _count_lines(ids)) != units:
+    if ids is not None and (listed := count_lines(ids)) != units:
         raise DataError(
             f"{ids} has {listed:,} lines, {first} and {second} have {units:,}; line n of each "
             "must be the same unit, so one is cut short or has extra lines: fetch the folder again"
         )
 
 
-def _aligned_pairs(
-    names: Sequence[str], lines: Sequence[Lines], report: ReadReport, empty: str
-) -> Generator[tuple[str, str], None, int]:
+def _aligned_units(
+    names: Sequence[str], lines: Sequence[Lines], empty: str
+) -> Generator[tuple[str, str] | str, None, int]:
     """Pairs up two streams of lines.
 
     Args:
         names: What to call the two in errors.
         lines: One item for each line of each file.
-        report: Gets the counts.
         empty: The reason to give for pairs with an empty side.
 
     Yields:
-        Pairs of texts, stripped, neither empty.
+        For each line, the two texts, stripped, neither empty, or the reason why there are not two.
 
     Returns:
         The number of lines of each file.
@@ -326,12 +420,11 @@ def _aligned_pairs(
         if isinstance(one, str) and isinstance(two, str):
             one, two = one.strip(), two.strip()
             if one and two:
-                report.read += 1
                 yield one, two
                 continue
-            report.skip(empty)
+            yield empty
         else:
-            report.skip(next(line.value for line in (one, two) if isinstance(line, Rejected)))
+            yield next(line.value for line in (one, two) if isinstance(line, Rejected))
         empty_first += isinstance(one, str) and not one.strip()
         empty_second += isinstance(two, str) and not two.strip()
     for name, blank in zip(names, (empty_first, empty_second)):
@@ -356,7 +449,8 @@ def _raise_unequal(
     )
 
 
-def _count_lines(path: Path) -> int:
+def count_lines(path: Path) -> int:
+    """The number of lines of a file, compressed or not; the last needs no line end."""
     count, last = 0, b"\n"
     for block in read_blocks(path):
         count += block.count(b"\n")

@@ -7,6 +7,7 @@ registered for a folder of thousands of pairs at no cost.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 from collections import defaultdict
@@ -33,6 +34,8 @@ class BitextSource:
             (one).
         paths: The files.
         swap: The file's name gives the order (lang2, lang1), and so do the columns of a TSV file.
+        columns: The columns of a TSV file, from 0, with text in the first and the second language
+            of its name. None: the first two, unless they hold numbers.
     """
 
     lang1: str
@@ -40,6 +43,7 @@ class BitextSource:
     kind: str
     paths: tuple[Path, ...]
     swap: bool = False
+    columns: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not self.lang1 < self.lang2:
@@ -56,6 +60,8 @@ def discover_bitext(
     languages: Collection[str] | None = None,
     pairs: Collection[str] | None = None,
     pivot: str | None = None,
+    tsv_columns: tuple[int, int] | None = None,
+    may_be_empty: bool = False,
 ) -> list[BitextSource]:
     """Lists every pair file in `folder` and the folders below it by their names; opens none.
 
@@ -75,6 +81,8 @@ def discover_bitext(
         languages: Keep only pairs of two of these.
         pairs: Keep only these pairs, written either way round ("en-sw", "sw-en").
         pivot: Keep only pairs with this language ("en": English-centric).
+        tsv_columns: See `BitextSource.columns`.
+        may_be_empty: Whether it is no error if nothing is found.
 
     Returns:
         Sources in order of pair, kind and path.
@@ -104,7 +112,7 @@ def discover_bitext(
         and (wanted is None or source.pair in wanted)
         and (pivot is None or pivot in (source.lang1, source.lang2))
     ]
-    if not sources:
+    if not sources and not may_be_empty:
         raise DataError(
             f"{folder}: no bitext found that matches; files must be named by language pair, for "
             "example `news.en-sw.tsv.xz`, `news.en-sw.en` + `news.en-sw.sw`, `en-sw.tmx` or "
@@ -114,6 +122,11 @@ def discover_bitext(
     if missing:
         raise DataError(f"{folder}: no file for the pairs {', '.join(sorted(missing))}")
     text.warn_of_held_out(folder, {path for source in sources for path in source.paths})
+    if tsv_columns is not None:
+        sources = [
+            dataclasses.replace(source, columns=tsv_columns) if source.kind == "tsv" else source
+            for source in sources
+        ]
     return sorted(sources)
 
 

@@ -5,13 +5,19 @@ Workers get these functions by name, so they stand in a module that imports no T
 
 from __future__ import annotations
 
+import os
+from collections.abc import Container
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xlme_jax.data import cldr, labelled_rows
+from xlme_jax.data import cldr, held_out, labelled_rows
 from xlme_jax.data.benchmarks import benchmark
+from xlme_jax.data.bitext import read_units
+from xlme_jax.data.bitext_sources import BitextSource
 from xlme_jax.data.encoding import Texts
+from xlme_jax.data.held_out import HeldOut
 from xlme_jax.data.text import ReadReport, read_documents
+from xlme_jax.data.text_digests import digest
 
 if TYPE_CHECKING:
     from xlme_jax.data.preparation import CldrCorpus
@@ -20,6 +26,62 @@ if TYPE_CHECKING:
 def documents(max_chars: int, file: Path, report: ReadReport) -> Texts:
     """Documents of a file of CC-100's layout."""
     return ((document,) for document in read_documents(file, report, max_chars))
+
+
+def split_documents(
+    held: HeldOut, language: str, split: str, max_chars: int, file: Path, report: ReadReport
+) -> Texts:
+    """Documents of one split of a file; those of training without lines that are held out.
+
+    Lines that cannot be read are counted with the training split, of whichever document they are.
+    """
+    reading = ReadReport()
+    chosen, texts = held.chooses(os.fspath(file)), held.texts(language)
+    for number, document in enumerate(read_documents(file, reading, max_chars)):
+        if chosen(number) != (split == held_out.VALIDATION):
+            continue
+        if split != held_out.VALIDATION:
+            document = _without_texts(document, texts, report)
+        if document:
+            report.read += 1
+            yield (document,)
+    if split != held_out.VALIDATION:
+        report.skipped.update(reading.skipped)
+        report.repaired.update(reading.repaired)
+
+
+def _without_texts(document: str, texts: Container[int], report: ReadReport) -> str:
+    """Removes the lines of a document whose digests are in `texts`, counting them."""
+    lines = document.split("\n")
+    kept = [line for line in lines if digest(line) not in texts]
+    if len(kept) == len(lines):
+        return document
+    report.skip(held_out.REASON, len(lines) - len(kept))
+    return "\n".join(kept).strip()
+
+
+def split_pairs(held: HeldOut, source: BitextSource, split: str, report: ReadReport) -> Texts:
+    """Pairs of one split of a source; those of training without pairs that hold a held-out text.
+
+    What a place of the file lacks is counted with the split of the place.
+    """
+    reading = ReadReport()
+    training = split != held_out.VALIDATION
+    chosen = held.chooses(held_out.corpus_name(source))
+    first, second = held.texts(source.lang1), held.texts(source.lang2)
+    for number, unit in enumerate(read_units(source, reading)):
+        if chosen(number) == training:
+            continue
+        if isinstance(unit, str):
+            report.skip(unit)
+        elif training and (digest(unit[0]) in first or digest(unit[1]) in second):
+            report.skip(held_out.REASON)
+        else:
+            report.read += 1
+            yield unit
+    if training:
+        report.skipped.update(reading.skipped)
+        report.repaired.update(reading.repaired)
 
 
 def cldr_documents(

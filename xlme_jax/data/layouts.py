@@ -8,11 +8,13 @@ What is left to chance is a hash of the number of the draw.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from xlme_jax.data import mixing, packing
 from xlme_jax.data.streams import Stream
-from xlme_jax.token_ids import BOS_ID, EOS_ID
+from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID
 
 # A piece of running text that is shorter is not cut in two: its halves would say nothing.
 SHORTEST_CUT = 8
@@ -137,6 +139,13 @@ def segment_starts(batch: packing.Batch, segments: int) -> np.ndarray:
     starts = np.full((len(ids), segments), -1, np.int32)
     starts[rows, ids[rows, columns] - 1] = columns
     return starts
+
+
+def empty_rows(stream: Stream, rows: int) -> packing.Batch:
+    """Rows of padding in the shape of a stream's batches, labels apart."""
+    padding = {"tokens": PAD_ID, "starts": -1}
+    shapes = dataclasses.replace(stream, rows=rows).array_shapes()
+    return {name: np.full(shape, padding.get(name, 0), np.int32) for name, shape in shapes.items()}
 
 
 def text_width(stream: Stream) -> int:

@@ -29,13 +29,16 @@ from xlme_jax.data import labelled, layouts, mixing, packing, pair_sampling
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
 from xlme_jax.data.prepared_format import LABELS
 from xlme_jax.data.prepared_reader import TaskReader
-from xlme_jax.data.streams import Stream, stream_tasks
+from xlme_jax.data.streams import Stream, held_out_tasks, stream_tasks
 
 __all__ = [
     "BatchIterator",
+    "OnePass",
     "Stream",
+    "held_out_tasks",
     "label_width",
     "make_iterator",
+    "one_pass",
     "stream_tasks",
 ]
 
@@ -53,6 +56,10 @@ _LEFT_OUT = "_left_out"
 # Numbers of rows and windows end there: more than any run will see, and few enough that what is
 # computed from them fits 64 bits.
 _LAST = 1 << 48
+# Of every finite pass, so that runs of different seeds are measured on the same rows.
+_PASS_SEED = 0
+# int[N] numbers of draws -> int[N] task numbers, int64[N] numbers of examples in their tasks.
+_Draw = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 _log = logging.getLogger(__name__)
 
 
@@ -96,6 +103,30 @@ class _Sampler:
         return tasks, mixing.shuffled(indices, sizes, seeds)
 
 
+class _EachOnce:
+    """Maps draws to (task, number of the example in the task), each example once.
+
+    Args:
+      sizes: examples of each task.
+
+    Attributes:
+      total: draws.
+    """
+
+    def __init__(self, sizes: Sequence[int]):
+        self._ends = np.cumsum(np.array(sizes, np.int64))
+        self.total = int(self._ends[-1])
+
+    def __call__(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """int64[N] task numbers and int64[N] example numbers of int[N] draws below `total`."""
+        seed = np.uint64(mixing.stable_seed(_PASS_SEED, "pass"))
+        numbers = mixing.shuffled(
+            draws, np.full(len(draws), self.total), np.full(len(draws), seed, np.uint64)
+        )
+        tasks = np.searchsorted(self._ends, numbers, side="right")
+        return tasks, numbers - np.concatenate([[0], self._ends])[tasks]
+
+
 @dataclasses.dataclass(frozen=True)
 class _Shard:
     """The rows of a global batch that belong to this process."""
@@ -111,7 +142,7 @@ class _Shard:
 class _ReadText(grain.transforms.Map):
     """Turns the global row numbers of a batch into this process's rows of running text."""
 
-    def __init__(self, reader: TaskReader, stream: Stream, sampler: _Sampler, shard: _Shard):
+    def __init__(self, reader: TaskReader, stream: Stream, sampler: _Draw, shard: _Shard):
         self._reader, self._stream, self._sampler = reader, stream, sampler
         self._shard = shard
 
@@ -145,11 +176,18 @@ class _PlanRows(grain.experimental.FlatMapTransform):
     max_fan_out = WINDOW_DRAWS
 
     def __init__(
-        self, reader: TaskReader, stream: Stream, sampler: _Sampler, seed: int, draws: int
+        self,
+        reader: TaskReader,
+        stream: Stream,
+        sampler: _Draw,
+        seed: int,
+        draws: int,
+        total: int | None = None,
     ):
         self._reader, self._stream, self._sampler = reader, stream, sampler
         self._seed, self._each = seed, layouts.pairs_per_item(stream)
         self._draws = draws // self._each * self._each
+        self._total = total  # draws of a finite pass
         self._warned = False
         self._empty = 0  # windows without a row, in a row
 
@@ -166,7 +204,7 @@ class _PlanRows(grain.experimental.FlatMapTransform):
             self._warn(tasks.reshape(-1, self._each), fits)
         self._check_some_fit(fits)
         # The draws of the items that fit.
-        chosen = np.arange(self._draws).reshape(-1, self._each)[fits]
+        chosen = np.arange(len(draws)).reshape(-1, self._each)[fits]
         rows = packing.pack(lengths[fits], stream.length, stream.pairs_per_row)
         order = mixing.permutation(len(rows), self._seed, "rows", stream.name, int(window))
         # Within a row as drawn: longest first would teach that texts get shorter along a row.
@@ -177,6 +215,8 @@ class _PlanRows(grain.experimental.FlatMapTransform):
     def _draw(self, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Draws, task and pair numbers of a window, [draws] each, and the items' lengths."""
         draws = int(window) * self._draws + np.arange(self._draws)
+        if self._total is not None:
+            draws = draws[: max(self._total // self._each * self._each - int(draws[0]), 0)]
         tasks, pairs = self._sampler(draws)
         lengths = layouts.item_lengths(self._reader.lengths(tasks, pairs), self._stream)
         return draws, tasks, pairs, lengths
@@ -246,7 +286,7 @@ class _ReadPairs(grain.transforms.Map):
 class _ReadLabelled(grain.transforms.Map):
     """Turns the global row numbers of a batch into this process's rows of labelled examples."""
 
-    def __init__(self, reader: TaskReader, stream: Stream, sampler: _Sampler, shard: _Shard):
+    def __init__(self, reader: TaskReader, stream: Stream, sampler: _Draw, shard: _Shard):
         self._reader, self._stream, self._sampler = reader, stream, sampler
         self._shard = shard
         self._width = label_width(reader.tasks[0], stream)
@@ -322,11 +362,14 @@ def _fitting(tasks: tuple[TaskInfo, ...], stream: Stream) -> tuple[TaskInfo, ...
 
 
 def _sampler(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream, seed: int) -> _Sampler:
+    return _Sampler(tasks, stream, seed, _sizes(tasks, stream), weights)
+
+
+def _sizes(tasks: Sequence[TaskInfo], stream: Stream) -> list[int]:
+    """What each task has to draw from: rows of running text, pairs or labelled examples."""
     if stream.kind == "monolingual":
-        sizes = [-(-task.tokens // layouts.text_width(stream)) for task in tasks]
-    else:
-        sizes = [task.examples for task in tasks]
-    return _Sampler(tasks, stream, seed, sizes, weights)
+        return [-(-task.tokens // layouts.text_width(stream)) for task in tasks]
+    return [task.examples for task in tasks]
 
 
 def _stream_batches(
@@ -577,3 +620,102 @@ def _fingerprint(
         choices += map(str, sampler.counts.tolist())
     names = [task.name for task in tasks]
     return f"{mixing.stable_seed(seed, split, *shape, *choices, *names, *shards):016x}"
+
+
+class OnePass:
+    """Rows of a stream that hold each of some examples once; made by `one_pass`.
+
+    Attributes:
+      stream: how they are laid out.
+      rows: rows in all.
+      examples: rows of running text, or pairs, that are in them.
+      too_long: pairs that do not fit a row, among those that were looked at.
+      beyond: examples that were not looked at, or have no place, because of `max_rows`.
+    """
+
+    def __init__(self, reader: TaskReader, stream: Stream, max_rows: int | None):
+        self.stream = stream
+        sampler, shard = _EachOnce(_sizes(reader.tasks, stream)), _Shard(0, 1)
+        self._read: _ReadText | _ReadPairs
+        self._planned: Sequence[Any]
+        if stream.kind == "monolingual":
+            self._read = _ReadText(reader, stream, sampler, shard)
+            self._planned = range(sampler.total)[:max_rows]
+            self.examples, self.too_long = len(self._planned), 0
+        else:
+            self._read = _ReadPairs(reader, stream, shard, _PASS_SEED)
+            planned, looked_at = _plan_pass(reader, stream, sampler, max_rows)
+            self.too_long = looked_at - sum(len(row.pairs) for row in planned)
+            self._planned = planned[:max_rows]
+            self.examples = sum(len(row.pairs) for row in self._planned)
+        self.rows = len(self._planned)
+        self.beyond = sampler.total - self.examples - self.too_long
+
+    def batches(
+        self, rows: int, process_index: int = 0, process_count: int = 1
+    ) -> Iterator[packing.Batch]:
+        """Yields a process's rows of each global batch; the same at every call.
+
+        Args:
+          rows: rows of the global batch, a multiple of `process_count`. The last batch is filled
+            up with empty rows.
+          process_index: this process's number.
+          process_count: processes that share each global batch.
+        """
+        own = rows // process_count
+        for start in range(process_index * own, self.rows + process_index * own, rows):
+            yield self._batch(self._planned[start : start + own], own)
+
+    def _batch(self, planned: Sequence[Any], rows: int) -> packing.Batch:
+        batch = layouts.empty_rows(self.stream, rows)
+        if planned:
+            found = self._read.map(planned)
+            for name, array in batch.items():
+                array[: len(planned)] = found[name]
+        return batch
+
+
+def _plan_pass(
+    reader: TaskReader, stream: Stream, sampler: _EachOnce, max_rows: int | None
+) -> tuple[list[_RowPlan], int]:
+    """Rows of pairs, window after window until there are enough, and pairs that were looked at."""
+    plan = _PlanRows(reader, stream, sampler, _PASS_SEED, WINDOW_DRAWS, sampler.total)
+    planned: list[_RowPlan] = []
+    for window, start in enumerate(range(0, sampler.total, WINDOW_DRAWS)):
+        if max_rows is not None and len(planned) >= max_rows:
+            return planned, start
+        planned += plan.flat_map(window)
+    return planned, sampler.total
+
+
+def one_pass(
+    dataset: PreparedDataset,
+    tasks: Sequence[TaskInfo],
+    stream: Stream,
+    max_rows: int | None = None,
+) -> OnePass:
+    """Lays tasks out in rows as `make_iterator` does, but each example once.
+
+    Examples come in an order that looks random and is always the same, those of large tasks more
+    often: `stream.alpha` and `stream.sampling` have no say. So the first `max_rows` rows stand for
+    all.
+
+    Args:
+      dataset: a prepared data set.
+      tasks: of the stream's kind, none of them empty, such as `held_out_tasks` returns them.
+      stream: says how rows are laid out.
+      max_rows: rows at most; None for all.
+
+    Raises:
+      ValueError: labelled tasks, of which a row holds one example, or no pair fits a row.
+    """
+    if stream.kind == "labelled":
+        raise ValueError(f"stream {stream.name!r}: kind='labelled' is not packed into rows")
+    found = OnePass(dataset.reader(tuple(tasks)), stream, max_rows)
+    if not found.rows:
+        raise ValueError(
+            f"stream {stream.name!r}: none of the {found.too_long} pairs of "
+            f"{', '.join(task.name for task in tasks[:10])} fits length={stream.length}: make "
+            "length larger"
+        )
+    return found

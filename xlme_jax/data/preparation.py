@@ -28,16 +28,16 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from xlme_jax.data import cldr, encoding, prepared, prepared_format
+from xlme_jax.data import cldr, encoding, held_out, overlap, prepared, prepared_format
 from xlme_jax.data import workers as worker_pool
 from xlme_jax.data.encoding import Job, Unit
 from xlme_jax.data.prepared_format import unseal
 from xlme_jax.data.prepared_writer import replace_file
-from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, DataError
+from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, DataError, ReadReport
 from xlme_jax.data.vocabulary import (
     Vocabulary,
     VocabularyError,
@@ -48,6 +48,8 @@ from xlme_jax.sealing import seal
 # Below this much (compressed) text a second process costs more to start than it saves.
 _BYTES_WORTH_A_WORKER = 2 << 20
 _LOCK_FILE = ".prepare.lock"
+HELD_OUT_FILE = "held-out.npz"
+OVERLAP_FILE = "overlap.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +107,13 @@ class PrepareConfig:
       stride: Tokens that neighbouring windows of a question's context share.
       max_document_chars: Longer documents are cut.
       max_pair_tokens: Longer pairs (`<s> e </s> f </s>`) are skipped and counted.
+      tsv_columns: Columns of TSV pair files, from 0, with text in the first and second language of
+        the file's name. None: the first two, which must not be numbers.
+      validation: What of `cc100` and `bitext` forms the split "validation", and is left out of all
+        training text: "every:20", "count:1000", "ids:FILE" or "folder:PATH", see `held_out`. Empty:
+        nothing.
+      check_overlap: Folder of evaluation files; what of them stands in the training text is
+        reported and written to `overlap.json`. Empty: no report.
       workers: Processes; 0 decides by the amount of text and the cores.
       runner: Apache Beam runner ("DirectRunner", "DataflowRunner", ...); empty: no Beam.
       runner_options: Further Beam options, as on the command line ("--project=...").
@@ -127,6 +136,9 @@ class PrepareConfig:
     stride: int = 128
     max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS
     max_pair_tokens: int = 510
+    tsv_columns: tuple[int, int] | None = None
+    validation: str = ""
+    check_overlap: str = ""
     workers: int = 0
     runner: str = ""
     runner_options: tuple[str, ...] = ()
@@ -150,8 +162,25 @@ class PrepareConfig:
             raise ValueError(
                 "prepare: task `cldr` needs the field `cldr`, a CldrCorpus (its languages)"
             )
+        if self.tsv_columns is not None:
+            object.__setattr__(self, "tsv_columns", _columns(self.tsv_columns))
+        if self.validation:
+            held_out.check_tasks(self.validation, self.tasks)
         if self.workers < 0:
             raise ValueError(f"prepare: `workers` is {self.workers}; give 0 (automatic) or more")
+
+
+def _columns(value: Any) -> tuple[int, int]:
+    try:
+        one, two = (int(column) for column in value)
+    except (TypeError, ValueError):
+        one = two = -1
+    if one == two or min(one, two) < 0:
+        raise ValueError(
+            f"prepare: `tsv_columns` is {value!r}; give two different columns counted from 0, such "
+            "as 1,2"
+        )
+    return one, two
 
 
 Rows = list[prepared.TaskInfo]
@@ -191,10 +220,11 @@ def prepare(config: PrepareConfig, command: str = "") -> list[prepared.TaskInfo]
         rows |= _run(config, str(model), pending)
         table = [rows[job] for job in jobs if rows[job].examples]
         if len(table) < len(jobs):
-            empty = sorted({job.name for job in jobs if not rows[job].examples})
-            _say(f"Left out, since their files have no unit in common: {', '.join(empty)}")
+            _say_empty([job for job in jobs if not rows[job].examples])
         prepared.write_dataset(output, table, model, vocabulary.size, command)
         _write_settings(config, command)
+        if config.check_overlap:
+            _report_overlap(config, jobs)
         shutil.rmtree(output / ".parts", ignore_errors=True)
     _summarize(table)
     return table
@@ -221,8 +251,12 @@ def _alone(output: Path) -> Iterator[None]:
 def settings(config: PrepareConfig) -> dict[str, Any]:
     """Returns what of a configuration decides the content of the data set, ready for JSON."""
     content = dataclasses.asdict(config)
-    for how in ("output", "workers", "runner", "runner_options"):
+    for how in ("output", "check_overlap", "workers", "runner", "runner_options"):
         del content[how]
+    # Data sets that were made before these fields existed are what they are without them.
+    for field in ("tsv_columns", "validation"):
+        if not content[field]:
+            del content[field]
     return json.loads(json.dumps(content))
 
 
@@ -290,6 +324,93 @@ def train_cldr_vocabulary(corpus: CldrCorpus, size: int) -> Vocabulary:
     return train_vocabulary(
         texts, size, byte_fallback=False, character_coverage=1.0, allow_smaller=True
     )
+
+
+# --- Held-out data. ---
+
+
+def held_out_in(config: PrepareConfig) -> held_out.HeldOut | None:
+    """What is held out, as `write_held_out` has written it; None if nothing is."""
+    if not config.validation:
+        return None
+    file = os.path.join(config.output, HELD_OUT_FILE)
+    return held_out.HeldOut(config.validation, file, tsv_columns=config.tsv_columns)
+
+
+def find_corpora(config: PrepareConfig) -> held_out.Corpora:
+    """Lists the files of which a part is held out; reads no text.
+
+    Raises:
+      DataError: A folder or a language is missing.
+    """
+    return held_out.find_corpora(
+        config.cc100_dir if "cc100" in config.tasks else None,
+        config.bitext_dir if "bitext" in config.tasks else None,
+        config.languages,
+        config.pairs,
+        config.pivot,
+        config.max_document_chars,
+        config.tsv_columns,
+    )
+
+
+def write_held_out(config: PrepareConfig) -> None:
+    """Makes the file of held-out texts, unless it is there and of the same files."""
+    held = held_out_in(config)
+    if held is None:
+        return
+    corpora, rule = find_corpora(config), held.rule
+    names, files = list(corpora.names()), corpora.files()
+    if rule.kind == "ids":
+        files.append(Path(rule.path))
+    elif rule.kind == "folder":
+        others = held.folder()
+        names += others.names()
+        files += others.files()
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"prepare: `validation` is {config.validation!r}: no file {file}")
+    if held_out.write(dataclasses.replace(held, corpora=corpora), fingerprint(names, files)):
+        _say(f"{held.file}: the texts that {config.validation} holds out")
+
+
+def _say_empty(jobs: Sequence[Job]) -> None:
+    """Says which tasks and splits are no part of the data set, since there is nothing in them."""
+    for split, why in (
+        ("train", "Left out, since their files have no unit in common"),
+        (held_out.VALIDATION, "Without a held-out unit"),
+    ):
+        if names := sorted({job.name for job in jobs if job.split == split}):
+            _say(f"{why}: {', '.join(names)}")
+
+
+# --- Overlap with evaluation text. ---
+
+
+def _report_overlap(config: PrepareConfig, jobs: Sequence[Job]) -> None:
+    """Says and writes which evaluation texts stand in the training text of which task."""
+    evaluation = overlap.evaluation_digests(config.check_overlap)
+    tasks = [job for job in jobs if job.split == "train" and job.kind != "labelled"]
+    with worker_pool.open_bar(desc="overlap", unit="task", total=len(tasks), delay=5) as bar:
+        found = overlap.find(evaluation, _training_text(tasks, bar.update))
+    content = json.dumps({"folder": config.check_overlap, **found.to_json()}, indent=1) + "\n"
+    replace_file(Path(config.output) / OVERLAP_FILE, content.encode())
+    for line in found.lines():
+        _say(line)
+
+
+def _training_text(
+    jobs: Iterable[Job], done: Callable[[], object]
+) -> Iterator[tuple[str, Iterable[tuple[str, ...]]]]:
+    """Yields a task and its examples, for each source shard of each job."""
+    from tasks import execution
+
+    for job in jobs:
+        if not job.reads:
+            yield job.name, execution.read_raw_text(job.name)
+        for read in job.reads:
+            yield job.name, read(ReadReport())
+        done()
 
 
 # --- Bookkeeping: what is done, and what it depended on. ---

@@ -240,3 +240,21 @@ def stream_tasks(
             f"{where}: tasks with different numbers of labels ({shown}): choose one sort in `tasks`"
         )
     return tuple(sorted(chosen, key=lambda task: task.name))
+
+
+def held_out_tasks(dataset: PreparedDataset, stream: Stream) -> tuple[TaskInfo, ...]:
+    """The validation tasks of a stream that are not empty, in order of name; () if there are none.
+
+    A stream's patterns are for its training tasks, of which only some may have text held out: one
+    that matches none here is no error.
+    """
+    patterns = stream.tasks or ("*",)
+    found = [
+        task
+        for task in dataset.tasks
+        if (task.kind, task.split) == (stream.kind, "validation")
+        and any(fnmatch.fnmatchcase(task.name, pattern) for pattern in patterns)
+        and stream.pivot in (None, *task.languages)
+        and task.examples
+    ]
+    return tuple(sorted(found, key=lambda task: task.name))

@@ -441,7 +441,7 @@ def _language_of(name: str) -> str | None:
 
 
 def discover_documents(
-    folder: str | Path, languages: Collection[str] | None = None
+    folder: str | Path, languages: Collection[str] | None = None, may_be_empty: bool = False
 ) -> dict[str, list[Path]]:
     """Finds the monolingual files of each language by their names; opens none.
 
@@ -451,6 +451,7 @@ def discover_documents(
     Args:
         folder: Where to look.
         languages: Look for these only; all of them must be there. None: whatever is there.
+        may_be_empty: Whether it is no error if nothing is found.
 
     Returns:
         {language: files in order of name}, in order of language.
@@ -482,7 +483,7 @@ def discover_documents(
             found.setdefault(sub.name, []).extend(files)
     if unknown:
         _logger.info("%s: not taken as text of a language: %s", folder, ", ".join(unknown[:20]))
-    if not found:
+    if not found and not may_be_empty:
         raise DataError(
             f"{folder}: no monolingual text found; files must be named by language, for example "
             "`en.txt.xz`"

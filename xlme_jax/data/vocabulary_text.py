@@ -14,12 +14,14 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from xlme_jax.data import cldr, workers
+from xlme_jax.data import cldr, examples, workers
 from xlme_jax.data.bitext import discover_bitext, read_bitext
 from xlme_jax.data.bitext_sources import BitextSource
 from xlme_jax.data.decompression import DataError, read_blocks
-from xlme_jax.data.preparation import PrepareConfig
+from xlme_jax.data.held_out import HeldOut
+from xlme_jax.data.preparation import PrepareConfig, find_corpora
 from xlme_jax.data.text import ReadReport, aligned_lines, discover_documents, read_documents
+from xlme_jax.data.text_digests import digest
 from xlme_jax.data.vocabulary import VocabularyError
 
 # A sample should span a file, but reading all of a huge file for a little of it would take hours:
@@ -58,13 +60,14 @@ def find_text(config: PrepareConfig) -> list[LanguageText]:
       ValueError: If a folder or language is missing, or a task is unknown.
     """
     found: list[LanguageText] = []
+    held = _held_out(config)
     for task in config.tasks:
         if task == "cldr":
             found += _cldr(config)
         elif task == "cc100":
-            found += _cc100(config)
+            found += _cc100(config, held)
         elif task == "bitext":
-            found += _bitext(config)
+            found += _bitext(config, held)
         else:
             found += _other(config, task)
     return found
@@ -176,22 +179,26 @@ def _cldr(config: PrepareConfig) -> list[LanguageText]:
     ]
 
 
-def _cc100(config: PrepareConfig) -> list[LanguageText]:
+def _cc100(config: PrepareConfig, held: HeldOut | None) -> list[LanguageText]:
     if not config.cc100_dir:
         raise DataError("No folder of CC-100 files (<lang>.txt.xz) given: pass --cc100_dir=FOLDER.")
     files = discover_documents(config.cc100_dir, config.languages or None)
     return [
-        LanguageText(language, _size(file), functools.partial(read_documents, file))
+        LanguageText(language, _size(file), functools.partial(_documents, held, language, file))
         for language, paths in files.items()
         for file in paths
     ]
 
 
-def _bitext(config: PrepareConfig) -> list[LanguageText]:
+def _bitext(config: PrepareConfig, held: HeldOut | None) -> list[LanguageText]:
     if not config.bitext_dir:
         raise DataError("No folder of pair files given: pass --bitext_dir=FOLDER.")
     sources = discover_bitext(
-        config.bitext_dir, config.languages or None, config.pairs or None, config.pivot
+        config.bitext_dir,
+        config.languages or None,
+        config.pairs or None,
+        config.pivot,
+        tsv_columns=config.tsv_columns,
     )
     found: dict[Path | tuple[Path, int], LanguageText] = {}
     for source in sources:
@@ -199,22 +206,48 @@ def _bitext(config: PrepareConfig) -> list[LanguageText]:
             if len(source.paths) == 2:
                 # A file of a multi-way folder is in a hundred pairs, and is to be read once.
                 file = source.paths[side]
-                found[file] = LanguageText(language, _size(file), functools.partial(_lines, file))
+                read = functools.partial(_lines, held, language, file)
+                found[file] = LanguageText(language, _size(file), read)
             else:
                 file = source.paths[0]
-                read = functools.partial(_side, source, side)
+                read = functools.partial(_side, held, source, side)
                 found[file, side] = LanguageText(language, _size(file, 0.5), read)
     return list(found.values())
 
 
-def _lines(file: Path) -> Iterator[str]:
-    # prepare counts and reports the lines that cannot be used
+def _held_out(config: PrepareConfig) -> HeldOut | None:
+    """What is held out of the text; found when the first text is read."""
+    if not config.validation:
+        return None
+    corpora = find_corpora(config)
+    return HeldOut(config.validation, corpora=corpora, tsv_columns=config.tsv_columns)
+
+
+# prepare counts and reports what cannot be used and what is held out: here nobody does.
+
+
+def _documents(held: HeldOut | None, language: str, file: Path) -> Iterator[str]:
+    if held is None:
+        return read_documents(file)
+    chars = held.corpora.max_document_chars
+    found = examples.split_documents(held, language, "train", chars, file, ReadReport())
+    return (document for (document,) in found)
+
+
+def _lines(held: HeldOut | None, language: str, file: Path) -> Iterator[str]:
     lines = aligned_lines(read_blocks(file), str(file), ReadReport())
-    return (line for line in lines if isinstance(line, str))
+    if held is None:
+        return (line for line in lines if isinstance(line, str))
+    # The text of a held-out unit is among the held-out texts.
+    texts = held.texts(language)
+    return (line for line in lines if isinstance(line, str) and digest(line) not in texts)
 
 
-def _side(source: BitextSource, side: int) -> Iterator[str]:
-    return (pair[side] for pair in read_bitext(source))
+def _side(held: HeldOut | None, source: BitextSource, side: int) -> Iterator[str]:
+    if held is None:
+        return (pair[side] for pair in read_bitext(source))
+    pairs = examples.split_pairs(held, source, "train", ReadReport())
+    return (pair[side] for pair in pairs)
 
 
 def _other(config: PrepareConfig, task: str) -> list[LanguageText]:
@@ -222,10 +255,10 @@ def _other(config: PrepareConfig, task: str) -> list[LanguageText]:
     from tasks import execution
 
     found = []
-    for name, languages, examples in execution.list_raw_text(config, task):
+    for name, languages, count in execution.list_raw_text(config, task):
         for side, language in enumerate(languages):
             read = functools.partial(_raw_side, name, side)
-            found.append(LanguageText(language, max(1, examples) * 200, read))
+            found.append(LanguageText(language, max(1, count) * 200, read))
     return found
 
 

@@ -27,6 +27,7 @@ from xlme_jax.data.parallel_sets import AlignedCorpus, alignment_sets, read_alig
 from xlme_jax.data.text import ReadReport
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import encoding
+from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
 from xlme_jax.evaluation.pictures import AlignmentMatrix, matrix_file
 from xlme_jax.token_ids import BOS_ID, EOS_ID
@@ -104,7 +105,7 @@ def diagonal(source: int, target: int) -> set[tuple[int, int]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class WordAlignment:
+class WordAlignment(OfficialEvaluation):
     """What to align and how.
 
     Attributes:

@@ -5,7 +5,8 @@ neighbours in the other corpus (ratio margin). Every sentence of either side pro
 its neighbours; proposals are accepted from the best score down unless one of the sentences is taken
 already. The pairs above a threshold are compared with the gold ones; the threshold is the one with
 the best F1 on those same gold pairs, hence the figures are upper bounds where there is no second
-set to apply it to.
+set to apply it to. Cosines are taken of the embeddings as they are ("raw", as in the papers), and
+"centred" by each language's mean over training text, where there is any.
 """
 
 import collections
@@ -21,18 +22,24 @@ import numpy as np
 from xlme_jax.data.parallel_sets import MiningCorpus, bucc_languages, read_bucc
 from xlme_jax.data.text import ReadReport
 from xlme_jax.evaluation import encoding
+from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
+from xlme_jax.evaluation.readouts import DESCRIPTIONS, RAW, normalised
 from xlme_jax.evaluation.results import prediction_files
-from xlme_jax.evaluation.retrieval import normalised
+from xlme_jax.evaluation.training_text import Fitted, Sample
 
 Pair = tuple[int, int]
+# Embeddings [N, D] and [M, D].
+Sides = tuple[np.ndarray, np.ndarray]
 
 # Similarities held at once, 4 bytes each.
 _BLOCK = 1 << 24
+# What the margin is taken of.
+_READOUTS = (RAW, "centred")
 
 
 @dataclasses.dataclass(frozen=True)
-class Bucc:
+class Bucc(OfficialEvaluation):
     """What to mine and how.
 
     Attributes:
@@ -75,26 +82,47 @@ class Bucc:
             return encoding.pool(subject.encode(params, rows)[layer], rows, self.pooling)
 
         compiled = jax.jit(pooled)
-        setting = (
-            f"ratio margin, k = {self.neighbours}, greedy in both directions, threshold tuned on "
-            f"the same gold pairs; {encoding.POOLINGS[self.pooling]}; {encoding.LAYERS}"
+        sample = Sample(
+            subject.training_text,
+            [one.languages for one in corpora],
+            min(self.length, subject.max_length or self.length),
+            lambda texts: encoding.batches(texts, subject.row_multiple, self.batch_tokens),
+            _READOUTS,
         )
 
         def evaluate(params: Any) -> Outcome:
             results: list[Result] = []
             files: dict[str, str] = {}
+            fitted = sample.fit(compiled, params)
             for one in corpora:
-                chosen, figures = tune(one.mine(compiled, params, self.neighbours), one.gold)
-                name = "-".join(one.corpus.languages)
-                results += [
-                    Result("bucc", name, metric, value, self.split, layer, setting=setting)
-                    for metric, value in figures.items()
-                ]
-                files |= prediction_files("bucc", "mining", self.split, name[:2], one.ids(chosen))
-            f1 = float(np.mean([result.value for result in results if result.metric == "f1"]))
-            return Outcome(tuple(results), {"bucc/f1": f1}, files, dict(report.skipped))
+                name = "-".join(one.languages)
+                sides = one.embed(compiled, params)
+                for readout, embeddings in _spaces(sides, one.languages, fitted).items():
+                    chosen, figures = tune(one.mine(embeddings, self.neighbours), one.gold)
+                    results += [
+                        Result("bucc", name, metric, value, self.split, layer,
+                               setting=self._setting(readout), readout=readout)
+                        for metric, value in figures.items()
+                    ]  # fmt: skip
+                    if readout == RAW:
+                        ids = one.ids(chosen)
+                        files |= prediction_files("bucc", "mining", self.split, name[:2], ids)
+            headline = {}
+            for readout in _READOUTS:
+                found = [r.value for r in results if (r.metric, r.readout) == ("f1", readout)]
+                if len(found) == len(corpora):
+                    shown = "bucc/f1" if readout == RAW else f"bucc/{readout}/f1"
+                    headline[shown] = float(np.mean(found))
+            return Outcome(tuple(results), headline, files, dict(report.skipped))
 
         return evaluate
+
+    def _setting(self, readout: str) -> str:
+        return (
+            f"ratio margin, k = {self.neighbours}, on {DESCRIPTIONS[readout]}; greedy in both "
+            "directions, threshold tuned on the same gold pairs; "
+            f"{encoding.POOLINGS[self.pooling]}; {encoding.LAYERS}"
+        )
 
     def _read(self, report: ReadReport) -> list[MiningCorpus]:
         languages = self.languages or bucc_languages(self.folder, self.split)
@@ -118,7 +146,7 @@ class _Corpora:
     """A pair of corpora, each text encoded once."""
 
     def __init__(self, corpus: MiningCorpus, settings: Bucc, subject: Subject):
-        self.corpus = corpus
+        self.corpus, self.languages = corpus, corpus.languages
         self.gold: Set[Pair] = corpus.gold or frozenset()
         length = min(settings.length, subject.max_length or settings.length)
         self.occurrences, self.batches = [], []
@@ -132,25 +160,36 @@ class _Corpora:
                 encoding.batches(texts, subject.row_multiple, settings.batch_tokens)
             )
 
-    def mine(
-        self, pooled: Callable[[Any, Rows], jax.Array], params: Any, neighbours: int
-    ) -> list[tuple[float, Pair]]:
+    def embed(self, pooled: Callable[[Any, Rows], jax.Array], params: Any) -> Sides:
+        """Encodes both sides."""
+        source, target = (encoding.embed(pooled, params, batches) for batches in self.batches)
+        return source, target
+
+    def mine(self, sides: Sides, neighbours: int) -> list[tuple[float, Pair]]:
         """Returns (score, pair), the best first.
 
         Sentences that occur more than once are mined, but cannot be told from each other: as in
         XTREME they are no part of the result.
         """
-        source, target = (encoding.embed(pooled, params, batches) for batches in self.batches)
         one, other = self.occurrences
         return [
             (score, (one[i][0], other[j][0]))
-            for score, (i, j) in mine(source, target, neighbours)
+            for score, (i, j) in mine(*sides, neighbours)
             if len(one[i]) == len(other[j]) == 1
         ]
 
     def ids(self, pairs: Sequence[Pair]) -> list[tuple[str, str]]:
         """The names of pairs in the corpora's files."""
         return [(self.corpus.source_ids[i], self.corpus.target_ids[j]) for i, j in pairs]
+
+
+def _spaces(sides: Sides, languages: tuple[str, str], fitted: Fitted) -> dict[str, Sides]:
+    """The embeddings under each readout, as far as the training text has the languages."""
+    found = {RAW: sides}
+    if set(languages) <= fitted.means.keys():
+        one, other = (side - fitted.means[x] for side, x in zip(sides, languages))
+        found["centred"] = one, other
+    return found
 
 
 def mine(source: np.ndarray, target: np.ndarray, neighbours: int = 4) -> list[tuple[float, Pair]]:

@@ -19,12 +19,13 @@ from xlme_jax.data.featurize import encode
 from xlme_jax.data.labelled import Example, Features
 from xlme_jax.data.text import ReadReport
 from xlme_jax.evaluation import answers, encoding, scores
+from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.evaluation.results import prediction_files
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskEvaluation:
+class TaskEvaluation(OfficialEvaluation):
     """What to predict and how.
 
     Attributes:

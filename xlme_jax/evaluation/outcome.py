@@ -11,6 +11,8 @@ from typing import Any
 import jax
 
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation.readouts import RAW
+from xlme_jax.evaluation.training_text import TrainingText
 
 # {"tokens", "segment_ids", "positions"}: int32[B, L] each.
 Rows = Mapping[str, jax.Array]
@@ -30,6 +32,7 @@ class Subject:
       task: what it was fine-tuned for; None if it was not.
       predict: (params, rows) -> float32 logits of the task's head: [B, classes], [B, 1]
         (regression), [B, L, tags], or [B, L, 2] (first and last token of the answer).
+      training_text: what readouts learn the means of languages from; None does without.
     """
 
     vocabulary: Vocabulary
@@ -39,6 +42,7 @@ class Subject:
     row_multiple: int = 1
     task: str | None = None
     predict: Callable[[Any, Rows], jax.Array] | None = None
+    training_text: TrainingText | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +57,11 @@ class Result:
       split: "validation" or "test".
       layer: hidden states that it was computed from, counted as in `Subject.encode`; None for the
         output of a fine-tuned head.
-      system: "model", or the baseline that the figure belongs to: "untrained", "chance",
+      system: "model"; another encoder that was trained beside it, such as "generator"; or the
+        baseline that the figure belongs to: "untrained", "generator (untrained)", "chance",
         "diagonal", "majority".
       setting: what else one must know to read it: pooling, margin, ...
+      readout: how embeddings were compared, one of `readouts.READOUTS`.
     """
 
     task: str
@@ -66,6 +72,7 @@ class Result:
     layer: int | None = None
     system: str = "model"
     setting: str = ""
+    readout: str = RAW
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,13 +96,19 @@ class Outcome:
 Evaluation = Callable[[Any], Outcome]
 
 
-def subject_of(objective: Any, vocabulary: Vocabulary, row_multiple: int = 1) -> Subject:
+def subject_of(
+    objective: Any,
+    vocabulary: Vocabulary,
+    row_multiple: int = 1,
+    training_text: TrainingText | None = None,
+) -> Subject:
     """The subject that an objective (`objectives.base.Objective`) trains.
 
     Args:
       objective: of pre-training or fine-tuning.
       vocabulary: of its data.
       row_multiple: devices that share a batch.
+      training_text: of its data.
     """
     config = objective.encoder_config
     benchmark = getattr(objective, "benchmark", None)
@@ -107,4 +120,18 @@ def subject_of(objective: Any, vocabulary: Vocabulary, row_multiple: int = 1) ->
         row_multiple,
         task=None if benchmark is None else benchmark.name,
         predict=getattr(objective, "predict", None) if benchmark else None,
+        training_text=training_text,
     )
+
+
+def other_subjects(objective: Any, subject: Subject) -> dict[str, Subject]:
+    """The encoders that an objective trains beside the one of `subject_of`, by name."""
+    return {
+        name: dataclasses.replace(
+            subject,
+            encode=other.encode,
+            num_layers=other.config.num_layers,
+            max_length=other.config.max_length if other.config.absolute_positions else None,
+        )
+        for name, other in objective.other_encoders.items()
+    }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xlme_jax.evaluation.readouts import READOUTS
 from xlme_jax.evaluation.results import Spread
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ MATRICES = "matrices"
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _NEUTRAL = "#888888"
+
+# (readout, "trained" or "untrained") -> {layer: accuracy}.
+ReadoutLines = Mapping[tuple[str, str], Mapping[int, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +53,48 @@ def layer_curves(curves: Sequence[Curve], title: str, unit: str) -> bytes:
     axis.set_xlabel("layer (0: embeddings)")
     axis.set_ylabel(unit)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return _png(figure)
+
+
+def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
+    """Draws retrieval over layers, a panel for each encoder, a colour for each readout; a PNG.
+
+    Without "procrustes", which is no way to retrieve and would flatten the others.
+
+    Args:
+      panels: name of an encoder -> its lines.
+      title: a heading.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(5.5 * len(panels) + 1, 4.2), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=11, fontweight="bold")
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axis, (encoder, lines) in zip(axes, panels.items()):
+        order = sorted(lines, key=lambda line: (line[1], READOUTS.index(line[0])))
+        for readout, system in order:
+            if readout == "procrustes":
+                continue
+            values = lines[readout, system]
+            points = {layer: 100 * value for layer, value in sorted(values.items())}
+            untrained = system == "untrained"
+            axis.plot(
+                list(points), list(points.values()), "--" if untrained else "-", marker="o",
+                markersize=3, color=_COLORS[READOUTS.index(readout) % len(_COLORS)],
+                alpha=0.6 if untrained else 1.0, label=f"{readout}, {system}",
+            )  # fmt: skip
+        axis.set_title(encoder, fontsize=10, loc="left")
+        axis.set_xlabel("layer (0: embeddings)")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.grid(True, color="#e6e6e6", linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylim(bottom=0)
+    axes[0].set_ylabel("accuracy@1 in percent")
+    axes[-1].legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return _png(figure)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from xlme_jax.data.prepared_writer import replace_file
 from xlme_jax.evaluation.outcome import Outcome, Result
+from xlme_jax.evaluation.readouts import RAW, READOUTS
 
 RESULTS_FILE = "results.json"
 SWEEP_FILE = "sweep.json"
@@ -42,7 +43,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "layer": (int, type(None)),
     "system": (str,),
     "setting": (str,),
+    "readout": (str,),
 }
+# What files lack that were written before there were such fields.
+_DEFAULTS = {"readout": RAW}
 
 
 class ResultsError(ValueError):
@@ -223,6 +227,7 @@ class Key:
     layer: int | None = None
     system: str = "model"
     setting: str = ""
+    readout: str = RAW
 
 
 @dataclasses.dataclass(frozen=True)
@@ -397,11 +402,14 @@ def _number(value: Any) -> float:
 
 def _result(path: Path, index: int, row: Any) -> Result:
     where = f'"results"[{index}]'
+    row = {**_DEFAULTS, **row} if isinstance(row, dict) else row
     if not isinstance(row, dict) or row.keys() != _TYPES.keys():
         raise _damaged(path, f"{where} must have the fields {', '.join(_TYPES)}")
     for name, types in _TYPES.items():
         if not isinstance(row[name], types) or isinstance(row[name], bool):
             raise _damaged(path, f"{where}: {name} is {row[name]!r}")
+    if row["readout"] not in READOUTS:
+        raise _damaged(path, f"{where}: readout is {row['readout']!r}")
     return Result(**{**row, "value": _number(row["value"])})
 
 

@@ -1,9 +1,9 @@
 """Held-out translation retrieval: does a text find its translation among all candidates?
 
 It is the cheapest sign that an encoder becomes cross-lingual: no labels, no fine-tuning, seconds a
-run. The setting is Tatoeba's in XTREME: mean-pooled hidden states of a middle layer, cosine,
-accuracy@1. Layers are counted as in Hugging Face's `hidden_states`: 0 is the embeddings, k the
-output of layer k.
+run. The setting of the figure that a log shows is Tatoeba's in XTREME: mean-pooled hidden states of
+a middle layer, cosine, accuracy@1; beside it stand all layers by several `readouts`. Layers are
+counted as in Hugging Face's `hidden_states`: 0 is the embeddings, k the output of layer k.
 
 Shared tokens (digits, names, punctuation) alone let an untrained encoder find many translations. A
 figure therefore means something only beside the same encoder's at step 0 (`with_untrained`), and
@@ -12,86 +12,115 @@ figure therefore means something only beside the same encoder's at step 0 (`with
 
 import dataclasses
 import fnmatch
+import functools
 import logging
+import re
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.data.prepared import PreparedDataset, TaskInfo
-from xlme_jax.evaluation.encoding import Batch, Text, choose_layer, cut, embed, fill_rows, pool
+from xlme_jax.evaluation import readouts
+from xlme_jax.evaluation.context import Context, MakeEvaluator
+from xlme_jax.evaluation.encoding import Batch, Text, choose_layer, cut, embed, fill_rows, pool_all
+from xlme_jax.evaluation.outcome import Result
+from xlme_jax.evaluation.training_text import Pooled, Sample, TrainingText
 from xlme_jax.token_ids import BOS_ID, EOS_ID
 
 ACCURACY = "probe/retrieval_accuracy"
 CHANCE = "probe/retrieval_chance"
 UNTRAINED = "probe/retrieval_untrained"
+# The mean over the languages that the training text has, where it has some but not all.
+TRAINED = "mean-trained"
 
 Evaluator = Callable[[Any, int], dict[str, float]]
-# (params, {"tokens", "segment_ids", "positions"}: int32 [rows, L]) -> hidden states [rows, L, D].
-Encode = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
+# (params, {"tokens", "segment_ids", "positions"}: int32 [rows, L]) -> hidden states [rows, L, D] of
+# the embeddings and each layer.
+Encode = Callable[[Any, Mapping[str, jax.Array]], Sequence[jax.Array]]
+# Task -> readout -> accuracy@1 at each layer, the mean of both directions: float64[K].
+Accuracies = Mapping[str, Mapping[str, np.ndarray]]
 
+# Tasks that have metrics of their own for every readout and layer.
+_NAMED_TASKS = 12
+_MEAN = re.compile(rf"probe/(\w+/)?({'|'.join(readouts.READOUTS)})/layer_\d+")
 _READ_AT_ONCE = 1024
 _log = logging.getLogger(__name__)
 
 
-@jax.jit
-def nearest(source: jax.Array, target: jax.Array) -> dict[str, jax.Array]:
-    """Searches every source among all targets by cosine, and every target among all sources.
+def accuracy_at_1(source: np.ndarray, target: np.ndarray) -> tuple[float, float]:
+    """Returns how often the nearest by cosine is right each way, for embeddings [N, D]."""
+    found = readouts.search(source[None], target[None], readouts=(readouts.RAW,))
+    accuracies = readouts.accuracies(found[readouts.RAW])
+    return float(accuracies["forward"][0]), float(accuracies["backward"][0])
+
+
+def figures(
+    task: str,
+    split: str,
+    setting: str,
+    accuracies: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
+    groups: Mapping[str, Sequence[str]],
+) -> list[Result]:
+    """The results of a retrieval task, at each layer.
 
     Args:
-      source: [K, N, D]: embeddings of N texts at K layers.
-      target: [K, N, D]; text i translates text i of `source`.
-
-    Returns:
-      "forward", float32[K, N]: 1 for each source whose nearest target is its translation, else 0.
-      Where k candidates tie for the best and the translation is one of them it counts 1/k, so that
-      an encoder that maps everything to one point gets chance, 1/N. Embeddings that are not finite
-      find nothing. "backward", float32[K, N]: the same for each target. "found", int32[K, N]: the
-      source nearest to each target.
+      task: its name.
+      split: of the benchmark.
+      setting: how embeddings were made, with {} for the readout.
+      accuracies: language or pair -> readout -> metric -> float64[K].
+      groups: name of a mean -> what it is over. A group has figures of those readouts alone that
+        all of its members have: means of different languages must not be compared.
     """
-
-    def search(layer: tuple[jax.Array, jax.Array]) -> dict[str, jax.Array]:
-        # One layer at a time: only one [N, N] is held.
-        source, target = map(normalised, layer)
-        similarity = jnp.matmul(source, target.T, precision=jax.lax.Precision.HIGHEST)
-        gold = jnp.diagonal(similarity)
-
-        def right(axis: int) -> jax.Array:
-            best = similarity.max(axis)
-            ties = (similarity == jnp.expand_dims(best, axis)).sum(axis)
-            return (gold == best) / jnp.maximum(ties, 1)
-
-        return {"forward": right(1), "backward": right(0), "found": similarity.argmax(0)}
-
-    return jax.lax.map(search, (source, target))
-
-
-def accuracy_at_1(source: np.ndarray, target: np.ndarray) -> tuple[float, float]:
-    """Returns how often `nearest` is right in each direction, for embeddings [N, D] of a layer."""
-    found = nearest(source[None], target[None])
-    forward, backward = (np.asarray(found[way], np.float64) for way in ("forward", "backward"))
-    return float(forward.mean()), float(backward.mean())
-
-
-def normalised(embeddings: jax.Array) -> jax.Array:
-    """Scales rows to length 1; rows of zeros stay."""
-    embeddings = embeddings.astype(jnp.float32)
-    norms = jnp.linalg.norm(embeddings, axis=-1, keepdims=True)
-    return embeddings / jnp.maximum(norms, 1e-12)
+    results = []
+    for name, members in groups.items():
+        shared = [r for r in readouts.READOUTS if all(r in accuracies[m] for m in members)]
+        for readout in shared:
+            metrics = accuracies[members[0]][readout]
+            for metric in metrics:
+                mean = np.mean([accuracies[m][readout][metric] for m in members], axis=0)
+                how = setting.format(readouts.DESCRIPTIONS[readout])
+                results += [
+                    Result(task, name, metric, float(value), split, layer, setting=how,
+                           readout=readout)
+                    for layer, value in enumerate(mean)
+                ]  # fmt: skip
+    return results
 
 
 def with_untrained(evaluator: Evaluator, initial_params: Any) -> Evaluator:
-    """Adds `probe/retrieval_untrained`, the accuracy of the parameters of step 0, to an evaluator.
+    """Adds the figures of the parameters of step 0 to an evaluator.
 
     Args:
       evaluator: as `RetrievalProbe.build` makes it.
       initial_params: the parameters at step 0; used now and not kept. A resumed run makes them
         again from its seed.
+
+    Returns:
+      The evaluator with `probe/retrieval_untrained` and the means `probe/untrained/...`.
     """
-    untrained = {UNTRAINED: evaluator(initial_params, 0)[ACCURACY]}
+    before = evaluator(initial_params, 0)
+    untrained = {UNTRAINED: before[ACCURACY]} | {
+        name.replace("probe/", "probe/untrained/", 1): value
+        for name, value in before.items()
+        if _MEAN.fullmatch(name)
+    }
     return lambda params, step: evaluator(params, step) | untrained
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidates:
+    """Translations of two languages, tokenized; no text occurs twice.
+
+    Attributes:
+      languages: of the sources and of the targets.
+      pairs: (source, target), in an order that is random but always the same.
+    """
+
+    languages: tuple[str, str]
+    pairs: Sequence[tuple[Text, Text]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +137,9 @@ class RetrievalProbe:
       max_shared: leaves out a translation where more than this share of the distinct tokens of the
         shorter side stand in the other side too; 1 keeps all but identical texts, 0 keeps texts
         without any token in common.
+      readouts: how texts are compared (`evaluation.readouts`), at every layer; "raw" is always
+        among them.
+      training_texts: of each language, whose mean embedding the centred readouts subtract.
     """
 
     pairs: tuple[str, ...] = ()
@@ -116,9 +148,17 @@ class RetrievalProbe:
     length: int = 128
     batch_rows: int = 64
     max_shared: float = 1.0
+    readouts: tuple[str, ...] = ("raw", "centred", "csls")
+    training_texts: int = 256
 
     def __post_init__(self) -> None:
-        for name, least in (("max_pairs", 2), ("length", 3), ("batch_rows", 1)):
+        readouts.check(self.readouts, "RetrievalProbe.readouts")
+        for name, least in (
+            ("max_pairs", 2),
+            ("length", 3),
+            ("batch_rows", 1),
+            ("training_texts", 1),
+        ):
             if getattr(self, name) < least:
                 raise ValueError(
                     f"RetrievalProbe.{name} is {getattr(self, name)}, must be at least {least}"
@@ -134,53 +174,92 @@ class RetrievalProbe:
         """
         return choose_layer(self.layer, num_layers, "RetrievalProbe.layer")
 
-    def build(self, dataset: PreparedDataset, encode: Encode, row_multiple: int = 1) -> Evaluator:
+    def build(
+        self,
+        dataset: PreparedDataset,
+        encode: Encode,
+        row_multiple: int = 1,
+        others: Mapping[str, Encode] = types.MappingProxyType({}),
+    ) -> Evaluator:
         """Reads the translations and returns an evaluator.
 
         Args:
           dataset: prepared data whose bitext tasks have a validation split.
           encode: (params, {"tokens", "segment_ids", "positions"} of int32 [rows, L]) -> hidden
-            states [rows, L, D] of the layer `layer_of(num_layers)`, without dropout. One text a
-            row, as `<s> x </s>`; segment id 0 is padding.
+            states [rows, L, D] of all layers, without dropout. One text a row, as `<s> x </s>`;
+            segment id 0 is padding.
           row_multiple: rows are rounded up to a multiple of it: the devices that share a batch.
+          others: encoders that are trained beside it, by name.
 
         Returns:
-          (params, step) -> metrics, a pure function that every process calls:
-          `probe/retrieval_accuracy` (mean over tasks and both directions), `probe/retrieval_chance`
-          (mean of 1/N), and for each task `probe/retrieval_accuracy/<language>-<language>`.
+          (params, step) -> metrics, a pure function that every process calls. Of the cosine at
+          `layer` `probe/retrieval_accuracy` (mean over tasks and both directions),
+          `probe/retrieval_chance` (mean of 1/N), and for each task
+          `probe/retrieval_accuracy/<language>-<language>`; of every readout and layer
+          `probe/<readout>/layer_<k>`, where tasks are few `probe/<readout>/layer_<k>/<task>`, and
+          for the other encoders `probe/<name>/<readout>/layer_<k>`. A readout that some task lacks
+          (centred, for languages without training text) has no mean.
 
         Raises:
           ValueError: no task fits, or none has two different translations.
         """
-        candidates = self._candidates(dataset)
-        texts = list(dict.fromkeys(text for pair in candidates.values() for text in _flat(pair)))
-        rows = {text: row for row, text in enumerate(texts)}
+        candidates = self.candidates(dataset)
         # As short as the texts allow, since padding costs as much as text; 8 suits all devices.
-        length = -(-max(len(text) for text in texts) // 8) * 8
-        batches = list(_batches(texts, -(-self.batch_rows // row_multiple) * row_multiple, length))
-        sides = {
-            name: np.array([[rows[source], rows[target]] for source, target in pairs])
-            for name, pairs in candidates.items()
+        longest = max(len(text) for one in candidates.values() for text in flat(one.pairs))
+        lay_out = functools.partial(
+            _batches,
+            rows=-(-self.batch_rows // row_multiple) * row_multiple,
+            lengths=sorted({-(-longest // (8 * parts)) * 8 for parts in (1, 2, 4)}),
+        )
+        batches = {name: lay_out(list(flat(one.pairs))) for name, one in candidates.items()}
+        wanted = tuple(dict.fromkeys((readouts.RAW, *self.readouts)))
+        sample = Sample(
+            TrainingText(dataset),
+            dict.fromkeys(one.languages for one in candidates.values()),
+            longest,
+            lay_out,
+            wanted,
+            self.training_texts,
+        )
+        chance = float(np.mean([1.0 / len(one.pairs) for one in candidates.values()]))
+
+        def search(pooled: Pooled, params: Any) -> Accuracies:
+            fitted = sample.fit(pooled, params)
+            found: dict[str, dict[str, np.ndarray]] = {}
+            for name, one in candidates.items():
+                states = embed(pooled, params, batches[name]).swapaxes(0, 1)
+                sides = states[:, 0::2], states[:, 1::2]
+                of_task = fitted.search(one.languages, *sides, wanted)
+                found[name] = {r: readouts.accuracies(of)["mean"] for r, of in of_task.items()}
+            return found
+
+        encoders = {
+            name: jax.jit(pool_all(one, "mean")) for name, one in ({"": encode} | others).items()
         }
-        pooled = jax.jit(lambda params, rows: pool(encode(params, rows), rows))
 
         def evaluate(params: Any, step: int) -> dict[str, float]:
             del step
-            embeddings = embed(pooled, params, batches)
-            accuracies = {
-                f"{ACCURACY}/{name}": float(
-                    np.mean(accuracy_at_1(embeddings[side[:, 0]], embeddings[side[:, 1]]))
-                )
-                for name, side in sides.items()
-            }
-            chance = float(np.mean([1.0 / len(side) for side in sides.values()]))
-            mean = float(np.mean(list(accuracies.values())))
-            return {ACCURACY: mean, CHANCE: chance} | accuracies
+            found = {name: search(pooled, params) for name, pooled in encoders.items()}
+            metrics = self._at_layer(found[""]) | {CHANCE: chance}
+            for name, accuracies in found.items():
+                metrics |= _at_all_layers(name, accuracies)
+            return metrics
 
         return evaluate
 
-    def _candidates(self, dataset: PreparedDataset) -> dict[str, list[tuple[Text, Text]]]:
-        """Returns the translations of each task, by the name that its metric gets."""
+    def _at_layer(self, accuracies: Accuracies) -> dict[str, float]:
+        """Metrics of the cosine at the layer that was asked for."""
+        raw = {name: of_task[readouts.RAW] for name, of_task in accuracies.items()}
+        layer = self.layer_of(len(next(iter(raw.values()))) - 1)
+        metrics = {f"{ACCURACY}/{name}": float(values[layer]) for name, values in raw.items()}
+        return {ACCURACY: float(np.mean(list(metrics.values())))} | metrics
+
+    def candidates(self, dataset: PreparedDataset) -> dict[str, Candidates]:
+        """Returns the translations of each task, by the name that its metric gets.
+
+        Raises:
+          ValueError: no task fits, or none has two different translations.
+        """
         held_out = ("bitext", "validation")
         found = [task for task in dataset.tasks if (task.kind, task.split) == held_out]
         wanted = [task for task in found if not self.pairs or _matches(task.name, self.pairs)]
@@ -191,7 +270,7 @@ class RetrievalProbe:
                 f"split (there are: {known}); change the patterns, or prepare the data with "
                 "held-out pairs"
             )
-        chosen: dict[str, list[tuple[Text, Text]]] = {}
+        chosen: dict[str, Candidates] = {}
         languages = ["-".join(task.languages) for task in wanted]
         for task, language in zip(wanted, languages):
             pairs = self._choose(_read_pairs(dataset, task))
@@ -199,7 +278,8 @@ class RetrievalProbe:
                 _log.warning("retrieval probe: %s has no two usable pairs, left out", task.name)
                 continue
             # Two corpora of the same languages are told apart by the tasks' names.
-            chosen[language if languages.count(language) == 1 else task.name] = pairs
+            name = language if languages.count(language) == 1 else task.name
+            chosen[name] = Candidates((task.languages[0], task.languages[1]), pairs)
         if not chosen:
             raise ValueError(
                 "RetrievalProbe: no task has two different translations; hold out more pairs, or "
@@ -225,6 +305,15 @@ class RetrievalProbe:
                 break
         return chosen
 
+    def evaluator(self, context: Context) -> MakeEvaluator:
+        """As `context.EvaluatorConfig.evaluator`."""
+        objective = context.objective
+        objective.check({"RetrievalProbe": self.length})
+        self.layer_of(objective.encoder_config.num_layers)
+        others = {name: other.encode for name, other in objective.other_encoders.items()}
+        evaluate = self.build(context.dataset, objective.encode, context.row_multiple, others)
+        return lambda initial_params: with_untrained(evaluate, initial_params)
+
 
 def shared_tokens(source: Text, target: Text) -> float:
     """Returns which share of the shorter side's distinct tokens, specials apart, the other has."""
@@ -243,16 +332,45 @@ def _read_pairs(dataset: PreparedDataset, task: TaskInfo) -> Iterable[tuple[Text
             yield tuple(source.tolist()), tuple(target.tolist())
 
 
-def _batches(texts: Sequence[Text], rows: int, length: int) -> Iterable[Batch]:
-    """Yields batches of one shape: a probe runs beside training, which compiles once."""
-    for start in range(0, len(texts), rows):
-        chosen = np.arange(start, min(start + rows, len(texts)))
-        yield Batch(fill_rows(texts[start : start + rows], rows, length), chosen)
+def _at_all_layers(encoder: str, accuracies: Accuracies) -> dict[str, float]:
+    """Metrics of every readout and layer of an encoder, "" for the one that is handed on."""
+    prefix = f"probe/{encoder}/" if encoder else "probe/"
+    tasks = list(accuracies.values())
+    metrics = {}
+    for readout in tasks[0]:
+        if not all(readout in task for task in tasks):
+            continue
+        for layer, value in enumerate(np.mean([task[readout] for task in tasks], axis=0)):
+            metrics[f"{prefix}{readout}/layer_{layer}"] = float(value)
+    if not encoder and len(tasks) <= _NAMED_TASKS:
+        for name, task in accuracies.items():
+            for readout, values in task.items():
+                for layer, value in enumerate(values):
+                    metrics[f"{prefix}{readout}/layer_{layer}/{name}"] = float(value)
+    return metrics
+
+
+def _batches(texts: Sequence[Text], rows: int, lengths: Sequence[int]) -> list[Batch]:
+    """Sorts texts into batches of few shapes: a probe runs beside training, and each is compiled.
+
+    Args:
+      texts: not longer than the last one of the lengths.
+      rows: of a batch.
+      lengths: that rows may have, ascending; the shortest that fits is taken.
+    """
+    found = []
+    for shortest, length in zip([0, *lengths], lengths):
+        fits = [i for i, text in enumerate(texts) if shortest < len(text) <= length]
+        for start in range(0, len(fits), rows):
+            chosen = np.array(fits[start : start + rows])
+            found.append(Batch(fill_rows([texts[i] for i in chosen], rows, length), chosen))
+    return found
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _flat(pairs: Iterable[tuple[Text, Text]]) -> Iterable[Text]:
+def flat(pairs: Iterable[tuple[Text, Text]]) -> Iterable[Text]:
+    """Yields the texts of pairs, side by side."""
     return (text for pair in pairs for text in pair)

@@ -5,6 +5,7 @@ what a paper averages over (fewer languages, a validation set), a note says so.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -15,6 +16,7 @@ from xlme_jax.data.parallel_sets import TATOEBA_14, TATOEBA_36
 from xlme_jax.evaluation import published
 from xlme_jax.evaluation.cost import encoder_parameters
 from xlme_jax.evaluation.outcome import Result
+from xlme_jax.evaluation.readouts import RAW, READOUTS
 from xlme_jax.evaluation.results import Results, Spread
 
 MODEL = "model"
@@ -133,6 +135,7 @@ def score(
     system: str = MODEL,
     layer: int | None = None,
     reduce: Callable[[Mapping[str, float]], float] | None = None,
+    readout: str = RAW,
 ) -> Score | None:
     """Averages a metric over languages, for each run that has it.
 
@@ -145,6 +148,7 @@ def score(
       system: "model" or a baseline.
       layer: hidden states, None for the output of a head or a baseline without layers.
       reduce: {language: value} -> figure; None for the mean.
+      readout: how embeddings were compared; the papers' is "raw".
 
     Returns:
       The score; of the test set, unless the validation set has more of the languages. None if there
@@ -154,9 +158,13 @@ def score(
     for run in entry.runs:
         splits: dict[str, dict[str, float]] = {}
         for row in run.results:
-            what = (row.task, row.metric, row.system, row.layer)
+            what = (row.task, row.metric, row.system, row.layer, row.readout)
             wanted = row.language in languages if languages else row.language[:4] != "mean"
-            if wanted and what == (task, metric, system, layer) and math.isfinite(row.value):
+            if (
+                wanted
+                and what == (task, metric, system, layer, readout)
+                and math.isfinite(row.value)
+            ):
                 splits.setdefault(row.split, {}).setdefault(row.language, row.value)
         if splits:
             per_run.append(splits)
@@ -359,10 +367,12 @@ def layers(entry: Entry, task: str, system: str = MODEL) -> list[int]:
     return sorted(layer for layer in found if layer is not None)
 
 
-def layer_curve(entry: Entry, task: str, metric: str, system: str = MODEL) -> dict[int, Spread]:
+def layer_curve(
+    entry: Entry, task: str, metric: str, system: str = MODEL, readout: str = RAW
+) -> dict[int, Spread]:
     """A metric's mean over languages, at every layer."""
     scores = {
-        layer: score(entry, task, metric, (), system, layer)
+        layer: score(entry, task, metric, (), system, layer, readout=readout)
         for layer in layers(entry, task, system)
     }
     return {layer: one.spread for layer, one in scores.items() if one}
@@ -374,13 +384,13 @@ def fixed_layer(num_layers: int) -> int:
 
 
 def _layer_rows(
-    entry: Entry, task: str, metric: str, least: bool = False
+    entry: Entry, task: str, metric: str, least: bool = False, readout: str = RAW
 ) -> list[tuple[str, str, int | None]]:
     """(name, system, layer) of the rows of a frozen encoder: a layer fixed beforehand, the best."""
     rows: list[tuple[str, str, int | None]] = []
     for system in entry.systems(task):
         name = entry.name if system == MODEL else f"{entry.name}: {system}"
-        curve = layer_curve(entry, task, metric, system)
+        curve = layer_curve(entry, task, metric, system, readout)
         if not curve:
             rows.append((name, system, None))
             continue
@@ -464,34 +474,42 @@ def _layered(
 
 
 def details(ours: Sequence[Entry]) -> list[Sheet]:
-    """A table for each task and metric: every language that there is."""
+    """A table for each task, metric and readout: every language that there is."""
     rows = (row for entry in ours for run in entry.runs for row in run.results)
-    kinds = sorted({(row.task, row.metric) for row in rows})
-    return [_detail(ours, task, metric) for task, metric in kinds]
+    kinds = {
+        (row.task, row.metric, row.readout)
+        for row in rows
+        if row.readout == RAW or row.metric in ("accuracy", "f1")  # not of each direction again
+    }
+    order = sorted(kinds, key=lambda kind: (*kind[:2], READOUTS.index(kind[2])))
+    return [_detail(ours, *kind) for kind in order]
 
 
-def _detail(ours: Sequence[Entry], task: str, metric: str) -> Sheet:
+def _detail(ours: Sequence[Entry], task: str, metric: str, readout: str = RAW) -> Sheet:
     least = metric == "aer"
     of_task: list[Result] = [
         row
         for entry in ours
         for run in entry.runs
         for row in run.results
-        if (row.task, row.metric) == (task, metric)
+        if (row.task, row.metric, row.readout) == (task, metric, readout)
     ]
     languages = sorted({r.language for r in of_task if not r.language.startswith("mean")})
     rows = []
     for entry in ours:
-        for name, system, layer in _layer_rows(entry, task, metric, least):
-            cells = [_cell([score(entry, task, metric, [x], system, layer)]) for x in languages]
+        for name, system, layer in _layer_rows(entry, task, metric, least, readout):
+            found = functools.partial(
+                score, entry, task, metric, system=system, layer=layer, readout=readout
+            )
+            cells = [_cell([found(languages=[x])]) for x in languages]
             if any(cell.text != _NONE for cell in cells):
-                mean = _cell([score(entry, task, metric, (), system, layer)], len(languages))
-                rows.append((Cell(name), *cells, mean))
+                rows.append((Cell(name), *cells, _cell([found()], len(languages))))
     settings = sorted({row.setting for row in of_task if row.setting})
     caption = "In percent. " + " ".join(f"{setting}." for setting in settings)
     columns = ("model", *languages, "mean")
     rows = _once(rows)
-    return Sheet(f"{task}: {metric}", caption.strip(), columns, tuple(rows), (True,) * len(rows))
+    title = f"{task}: {metric}" + ("" if readout == RAW else f" ({readout})")
+    return Sheet(title, caption.strip(), columns, tuple(rows), (True,) * len(rows))
 
 
 # ---- Putting rows together ---------------------------------------------------------------------

@@ -4,10 +4,11 @@ The loop knows nothing else of a system. A new one is a class with these members
 the data configuration, and a gin file.
 """
 
+import dataclasses
 import types
 import zlib
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
 import jax
 
@@ -25,6 +26,20 @@ Batch = Mapping[str, Mapping[str, jax.Array]]
 Totals = Mapping[str, Mapping[str, jax.Array]]
 # {name: (numerator, denominator)}. Micro-batches add both up; the ratio is what is logged.
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
+Config = TypeVar("Config")
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherEncoder:
+    """An encoder that is trained beside the one that is handed on.
+
+    Attributes:
+      config: its shape.
+      encode: (params, rows) -> hidden states, as `Objective.encode`.
+    """
+
+    config: EncoderConfig
+    encode: Callable[[Params, Mapping[str, jax.Array]], list[jax.Array]]
 
 
 class Objective(Protocol):
@@ -53,6 +68,10 @@ class Objective(Protocol):
     @property
     def encoder_config(self) -> EncoderConfig:
         """Shape of the encoder that is handed on."""
+
+    @property
+    def other_encoders(self) -> Mapping[str, OtherEncoder]:
+        """Encoders in `params` besides that one, by name: evaluated beside it."""
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh weights, with logical axis names."""
@@ -150,6 +169,11 @@ class PlainObjective:
     marked: tuple[str, ...] = ()
     new_params: tuple[str, ...] = ()
 
+    @property
+    def other_encoders(self) -> Mapping[str, OtherEncoder]:
+        """None."""
+        return {}
+
     def check_supply(self, per_step: Mapping[str, int], distinct: Mapping[str, int]) -> None:
         """Takes what comes."""
 
@@ -182,3 +206,14 @@ class PlainObjective:
 def stream_rng(rng: jax.Array, stream: str) -> jax.Array:
     """Key of a stream: independent of which other streams there are and in which order."""
     return jax.random.fold_in(rng, zlib.crc32(stream.encode()))
+
+
+def without_dropout(config: Config) -> Config:
+    """A dataclass with dropout 0 in every `EncoderConfig` among its fields."""
+    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}  # type: ignore
+    encoders = {
+        name: dataclasses.replace(value, dropout=0.0, attention_dropout=0.0)
+        for name, value in fields.items()
+        if isinstance(value, EncoderConfig)
+    }
+    return dataclasses.replace(config, **encoders)  # type: ignore

@@ -17,7 +17,16 @@ import jax.numpy as jnp
 from xlme_jax.model import flops
 from xlme_jax.model.electra import MaskedLM
 from xlme_jax.model.encoder import some_layers, weight_init
-from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Params, Totals, stream_rng
+from xlme_jax.objectives.base import (
+    Aux,
+    Batch,
+    Left,
+    Metrics,
+    Params,
+    Totals,
+    stream_rng,
+    without_dropout,
+)
 from xlme_jax.objectives.masked_lm import MaskedBatch
 from xlme_jax.objectives.xlme import XLM, XLMConfig
 from xlme_jax.ops import contrast, dropout
@@ -95,6 +104,13 @@ class InfoXLMConfig(XLMConfig):
                 "InfoXLM contrasts the states of a layer, which a pre-norm encoder does not "
                 "normalise; set Encoder.pre_norm = False."
             )
+
+    def held_out(self) -> "InfoXLMConfig":
+        """What is measured on held-out text: MLM and TLM without dropout.
+
+        Contrast needs the keys of the training steps before, which held-out pairs are not among.
+        """
+        return dataclasses.replace(without_dropout(self), contrast=None)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "InfoXLM":
         """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""

@@ -24,6 +24,7 @@ from xlme_jax.objectives.base import (
     Params,
     Totals,
     stream_rng,
+    without_dropout,
 )
 from xlme_jax.objectives.masked_lm import (
     STREAMS,
@@ -38,8 +39,6 @@ from xlme_jax.token_ids import mask_id
 
 CROSS = "cross"
 Rows = Mapping[str, jax.Array]
-# Steps among which one measures what CS-MLM knows without the other sentence.
-_ALONE_EVERY = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +53,8 @@ class VecoConfig:
       translation_pairs: train on the bitext stream; False is the upper half of Table 2.
       cross_attention_steps: steps in which cross-attention alone is trained, before everything is.
         For a start from XLM-R, which has none; the paper does not say how many.
+      alone_every: steps among which one, drawn at random, measures what CS-MLM knows without the
+        other sentence, at the cost of another pass through encoder and decoder.
     """
 
     encoder: EncoderConfig = dataclasses.field(
@@ -67,6 +68,7 @@ class VecoConfig:
     )
     translation_pairs: bool = True
     cross_attention_steps: int = 0
+    alone_every: int = 16
 
     def __post_init__(self):
         if self.cross_attention_steps < 0:
@@ -74,11 +76,17 @@ class VecoConfig:
                 f"VECO.cross_attention_steps = {self.cross_attention_steps} must not be negative; "
                 "0 trains everything from the start."
             )
+        if self.alone_every < 1:
+            raise ValueError(f"VECO.alone_every = {self.alone_every} must be at least 1.")
 
     def with_dropout(self, rate: float) -> "VecoConfig":
         """The same with another dropout in the encoder."""
         encoder = dataclasses.replace(self.encoder, dropout=rate, attention_dropout=rate)
         return dataclasses.replace(self, encoder=encoder)
+
+    def held_out(self) -> "VecoConfig":
+        """What is measured on held-out text: the same without dropout, all of it each time."""
+        return dataclasses.replace(without_dropout(self), alone_every=1)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "VECO":
         """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
@@ -186,7 +194,7 @@ class VECO(OneEncoder):
         # of the sums on CPUs, to the point of a crash.
         metrics["cs_mlm_accuracy_alone"] = jax.lax.fori_loop(
             0,
-            (jax.random.randint(alone_rng, (), 0, _ALONE_EVERY) == 0).astype(jnp.int32),
+            (jax.random.randint(alone_rng, (), 0, self.config.alone_every) == 0).astype(jnp.int32),
             lambda *_: self._alone(
                 name, jax.lax.stop_gradient(params), rows, masked, paired, seeds
             ),

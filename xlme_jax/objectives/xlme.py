@@ -15,7 +15,17 @@ import jax.numpy as jnp
 from xlme_jax.model import flops
 from xlme_jax.model.electra import Electra, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Params, Totals, stream_rng
+from xlme_jax.objectives.base import (
+    Aux,
+    Batch,
+    Left,
+    Metrics,
+    OtherEncoder,
+    Params,
+    Totals,
+    stream_rng,
+    without_dropout,
+)
 from xlme_jax.objectives.masked_lm import (
     MaskedLMObjective,
     MaskingConfig,
@@ -84,6 +94,10 @@ class XLMEConfig:
         encoder = dataclasses.replace(self.discriminator, dropout=rate, attention_dropout=rate)
         return dataclasses.replace(self, discriminator=encoder)
 
+    def held_out(self) -> "XLMEConfig":
+        """What is measured on held-out text: the same without dropout."""
+        return without_dropout(self)
+
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "XLME":
         """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
         return XLME(self, vocab_size, dtype)
@@ -112,6 +126,10 @@ class XLMConfig:
         """The same with another dropout in the encoder that is handed on."""
         encoder = dataclasses.replace(self.encoder, dropout=rate, attention_dropout=rate)
         return dataclasses.replace(self, encoder=encoder)
+
+    def held_out(self) -> "XLMConfig":
+        """What is measured on held-out text: the same without dropout."""
+        return without_dropout(self)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "XLM":
         """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
@@ -185,6 +203,18 @@ class XLME(MaskedLMObjective):
             {"params": params}, rows, dropout_seeds, method=Electra.encode
         )
         return states
+
+    @property
+    def other_encoders(self) -> Mapping[str, OtherEncoder]:
+        """The generator."""
+
+        def encode(params: Params, rows: Mapping[str, jax.Array]) -> list[jax.Array]:
+            states: Any = self.model.apply(
+                {"params": params}, rows, method=Electra.encode_by_generator
+            )
+            return states
+
+        return {"generator": OtherEncoder(self.config.generator, encode)}
 
     def check(self, lengths: Mapping[str, int]) -> None:
         """ValueError if a row is longer than a position table."""

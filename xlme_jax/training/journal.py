@@ -19,6 +19,7 @@ from jax.experimental import multihost_utils
 from xlme_jax.objectives.base import Metrics, Params
 from xlme_jax.training.metrics import MetricsWriter, ratios
 from xlme_jax.training.progress import ProgressLine, Throughput
+from xlme_jax.training.stop_rule import StopRule, StopRules
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Journal:
       alarms: what is wrong, judged by a line's values (`Objective.alarms`).
       evaluators: what is measured every `evaluate_every` steps.
       meter: rates.
+      stop_rules: what the lines must show for the run to go on.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Journal:
         alarms: Callable[[Mapping[str, float]], list[str]],
         evaluators: Sequence[Evaluator],
         meter: Throughput,
+        stop_rules: Sequence[StopRule] = (),
     ):
         self._model_dir, self._settings, self._schedule = model_dir, settings, schedule
         self._find_alarms, self._evaluators, self._meter = alarms, evaluators, meter
@@ -58,6 +61,7 @@ class Journal:
         self._progress = ProgressLine(settings.train_steps, meter, active=self._active)
         self._writer: MetricsWriter | None = None
         self._alarms: set[str] = set()
+        self._rules = StopRules(stop_rules, model_dir)
 
     def begin(
         self, step: int, window: Mapping[str, Sequence[float]], skipped: int, params: Params
@@ -73,6 +77,7 @@ class Journal:
         if self._writer is not None:
             self._writer.close()
         self._writer = MetricsWriter(self._model_dir, resume_step=step, active=self._active)
+        self._rules.begin()
         self._sums: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(2))
         self.skipped = skipped
         # Process 0 has the file; all take part in an evaluation.
@@ -154,9 +159,14 @@ class Journal:
                 for evaluate in self._evaluators:
                     values |= evaluate(params, step)
         self._writer.write(step, values)
+        self._rules.add(step, values)
         if step > 0:
             self._progress.show(step, values, log=True)
             self._sound_alarms(step, values)
+
+    def broken_rule(self, step: int) -> ValueError | None:
+        """Why the run is to end after the lines up to `step`, if a stop rule is not met."""
+        return self._rules.error(self._is_last(step))
 
     def _sound_alarms(self, step: int, values: Mapping[str, float]) -> None:
         """Says each alarm when it begins, not on every line that it lasts."""

@@ -36,6 +36,7 @@ from xlme_jax.training.step import (
     make_fill_step,
     make_train_step,
 )
+from xlme_jax.training.stop_rule import StopRule
 from xlme_jax.training.stopping import NEVER, NeverStop
 
 _log = logging.getLogger(__name__)
@@ -128,6 +129,7 @@ class Run:
       flops_per_step: for the MFU shown.
       vocabulary_digest: of the data's vocabulary, which the run of a warm start must match.
       weights: of streams over time, for `make_train_step`.
+      stop_rules: what its log must show for the run to go on.
     """
 
     objective: Objective
@@ -143,6 +145,7 @@ class Run:
     flops_per_step: float | None = None
     vocabulary_digest: str = ""
     weights: Mapping[str, Points] = dataclasses.field(default_factory=dict)
+    stop_rules: Sequence[StopRule] = ()
 
 
 def check_divisible(rows: Mapping[str, int], mesh: jax.sharding.Mesh, micro_batches: int) -> None:
@@ -265,6 +268,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
     Raises:
       Stopped: `stop` asked for the end; the state is saved.
       Diverged: updates were skipped too often.
+      RuleNotMet: a stop rule ended the run; the state is saved.
       CheckpointError: a checkpoint could not be written, or all there are are damaged.
     """
     config = run.config
@@ -289,7 +293,13 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
             flops_per_step=run.flops_per_step, peak_flops_per_second=_peak_flops(run.mesh)
         )
         journal = Journal(
-            run.model_dir, config, run.schedule, run.objective.alarms, evaluators, meter
+            run.model_dir,
+            config,
+            run.schedule,
+            run.objective.alarms,
+            evaluators,
+            meter,
+            run.stop_rules,
         )
         stack.callback(journal.close)
         train_step = compile_step(run.objective, run.optimizer, abstract, config, run.weights)
@@ -315,6 +325,17 @@ def _steps(
     sharding, (_, shares) = meshes.batch_sharding(run.mesh), meshes.batch_share(run.mesh)
     step = int(state.step)
     journal.begin(step, record.window, record.skipped, state.params)
+    if (broken := journal.broken_rule(step)) is not None:
+        raise broken
+
+    def save_now() -> None:
+        journal.sync()  # No checkpoint without the lines before it.
+        reached = dataclasses.replace(
+            record, data=batches.get_state(), window=journal.window(), skipped=journal.skipped
+        )
+        checkpoints.save(step, state, reached)
+        stop.saved(step, checkpoints.wait)
+
     if step >= config.train_steps:
         _log.info("Nothing to do: the run in %s already has %d steps.", run.model_dir, step)
     pending: tuple[int, Metrics, Tasks] | None = None
@@ -336,15 +357,15 @@ def _steps(
             journal.add(*pending)
             pending = None
         if save:
-            journal.sync()  # No checkpoint without the lines before it.
-            record = dataclasses.replace(
-                record, data=batches.get_state(), window=journal.window(), skipped=journal.skipped
-            )
-            checkpoints.save(step, state, record)
-            stop.saved(step, checkpoints.wait)
+            save_now()
         if journal.is_due(step):
             checkpoints.check_writes()
             journal.write(step, state.params)
+            if (broken := journal.broken_rule(step)) is not None:
+                if not save:
+                    save_now()
+                checkpoints.wait()
+                raise broken
     return state
 
 

@@ -17,6 +17,8 @@ from typing import Any
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_DIRECTORY = "tensorboard"
+# Names of metrics on held-out text begin with it: "held_out/<stream>/<metric>".
+HELD_OUT = "held_out"
 
 
 def ratios(metrics: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:

@@ -9,11 +9,12 @@ import dataclasses
 import html
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xlme_jax.training.metrics import METRICS_FILE, naming, read_metrics
+from xlme_jax.training.metrics import HELD_OUT, METRICS_FILE, naming, read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +24,7 @@ Curves = dict[str, Curve]
 
 REPORT_HTML = "report.html"
 REPORT_PNG = "report.png"
+READOUTS_PNG = "readouts.png"
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; a stream keeps its own everywhere.
 _STREAM_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -51,10 +53,13 @@ def write_report(model_dir: Path, command: str = "") -> Path:
     model_dir = Path(model_dir)
     curves = with_derived(read_metrics(model_dir / METRICS_FILE))
     picture = draw(curves, title=model_dir.resolve().name)
+    readouts = draw_readouts(curves)
     path = model_dir / REPORT_HTML
     with naming(path):
         (model_dir / REPORT_PNG).write_bytes(picture)
-        path.write_text(_page(model_dir, curves, picture, command), encoding="utf-8")
+        if readouts:
+            (model_dir / READOUTS_PNG).write_bytes(readouts)
+        path.write_text(_page(model_dir, curves, picture, readouts, command), encoding="utf-8")
     return path
 
 
@@ -69,7 +74,7 @@ def all_replaced_f1(replace_rate: float) -> float:
 def with_derived(curves: Curves) -> Curves:
     """Adds `<stream>/all_replaced_f1`, and `<stream>/rtd_f1` where a run logged none."""
     derived = dict(curves)
-    for stream in streams(curves):
+    for stream in _stream_labels(curves):
         rates = curves.get(f"{stream}/replace_rate", [])
         derived[f"{stream}/all_replaced_f1"] = [(step, all_replaced_f1(r)) for step, r in rates]
         if f"{stream}/rtd_f1" not in curves:
@@ -85,13 +90,20 @@ def with_derived(curves: Curves) -> Curves:
 def streams(curves: Mapping[str, Curve]) -> list[str]:
     """Returns the names of the streams, monolingual before bitext before others."""
     found = {
-        name.removesuffix(suffix)
+        name.removeprefix(f"{HELD_OUT}/").removesuffix(suffix)
         for name in curves
         for suffix in _STREAM_SUFFIXES
         if name.endswith(suffix)
     }
     known = [name for name in ("monolingual", "bitext") if name in found]
     return known + sorted(found - set(known))
+
+
+def _stream_labels(curves: Mapping[str, Curve]) -> dict[str, str]:
+    """Returns what metrics of a stream begin with -> its label, of training and held-out text."""
+    names = streams(curves)
+    held_out = {f"{HELD_OUT}/{name}": f"{name}, held out" for name in names}
+    return {name: name for name in names} | held_out
 
 
 # ---- The picture -------------------------------------------------------------------------------
@@ -129,6 +141,28 @@ def draw(curves: Curves, title: str = "") -> bytes:
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
 
+
+def draw_readouts(curves: Curves) -> bytes | None:
+    """Draws the last retrieval of the probe over layers and readouts; a PNG, None without any."""
+    # Not at the top: tables of results are not needed to draw curves.
+    from xlme_jax.evaluation import pictures
+
+    panels: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
+    for name, curve in curves.items():
+        found = _READOUT_METRIC.fullmatch(name)
+        if found and math.isfinite(curve[-1][1]):
+            system = "untrained" if found["untrained"] else "trained"
+            lines = panels.setdefault(found["encoder"] or "encoder", {})
+            lines.setdefault((found["readout"], system), {})[int(found["layer"])] = curve[-1][1]
+    if not panels:
+        return None
+    return pictures.layers_by_readout(panels, "Held-out retrieval over layers, at the last step")
+
+
+# "probe/untrained/generator/centred/layer_2", where "untrained" and "generator" may be missing.
+_READOUT_METRIC = re.compile(
+    r"probe/(?P<untrained>untrained/)?(?:(?P<encoder>\w+)/)?(?P<readout>\w+)/layer_(?P<layer>\d+)"
+)
 
 Line = tuple[str, str, str, str]  # Metric, label, colour, line style.
 
@@ -211,14 +245,25 @@ def _tick_label(value: float, position: float | None = None) -> str:
 
 
 def _by_stream(*kinds: tuple[str, str, str]) -> Callable[[Curves], list[Line]]:
-    """Returns lines for each stream; a kind is (metric of a stream, what its label adds, style)."""
+    """Returns lines for each stream; a kind is (metric of a stream, what its label adds, style).
+
+    What is solid is drawn of held-out text too, in the stream's colour.
+    """
 
     def lines(curves: Curves) -> list[Line]:
-        return [
+        colors = _colors(curves)
+        trained = [
             (f"{stream}/{metric}", f"{stream}{added}", color, style)
-            for stream, color in _colors(curves).items()
+            for stream, color in colors.items()
             for metric, added, style in kinds
         ]
+        held_out = [
+            (f"{HELD_OUT}/{stream}/{metric}", f"{stream}, held out{added}", color, "-.")
+            for stream, color in colors.items()
+            for metric, added, style in kinds
+            if style == "-"
+        ]
+        return trained + held_out
 
     return lines
 
@@ -394,7 +439,9 @@ summary { cursor: pointer; font-weight: 600; margin: 1em 0; }
 """
 
 
-def _page(model_dir: Path, curves: Curves, picture: bytes, command: str) -> str:
+def _page(
+    model_dir: Path, curves: Curves, picture: bytes, readouts: bytes | None, command: str
+) -> str:
     """Returns the whole page."""
     name = html.escape(model_dir.resolve().name)
     last_step = max((curve[-1][0] for curve in curves.values()), default=0)
@@ -404,7 +451,8 @@ def _page(model_dir: Path, curves: Curves, picture: bytes, command: str) -> str:
         "points, which even out single steps.</p>",
         _verdict_table(curves),
         "<h2>Curves</h2>",
-        f'<img alt="Training curves" src="data:image/png;base64,{_base64(picture)}">',
+        _image("Training curves", picture),
+        _image("Retrieval over layers and readouts", readouts) if readouts else "",
         "<h2>All figures</h2>",
         _details("Every logged metric", _metrics_table(curves)),
         _details("Model", _file(model_dir / "model-info.txt")),
@@ -440,18 +488,18 @@ def verdicts(curves: Curves) -> list[tuple[str, float, str, float]]:
       (what, its final value, yardstick, the yardstick's final value), as far as the run has them.
     """
     wanted = [
-        (f"{stream}: detection F1", f"{stream}/rtd_f1", _ALL_REPLACED, f"{stream}/all_replaced_f1")
-        for stream in streams(curves)
+        (f"{label}: detection F1", f"{stream}/rtd_f1", _ALL_REPLACED, f"{stream}/all_replaced_f1")
+        for stream, label in _stream_labels(curves).items()
     ]
     retrieval = ("held-out retrieval, accuracy@1", "probe/retrieval_accuracy")
     wanted += [
         (
-            f"{stream}: cross-sequence MLM accuracy",
+            f"{label}: cross-sequence MLM accuracy",
             f"{stream}/cs_mlm_accuracy",
             "without the other segment",
             f"{stream}/cs_mlm_accuracy_alone",
         )
-        for stream in streams(curves)
+        for stream, label in _stream_labels(curves).items()
     ]
     wanted += [
         (*retrieval, "chance", "probe/retrieval_chance"),
@@ -509,6 +557,10 @@ def _file(path: Path) -> str:
     if not path.is_file():
         return ""
     return f"<pre>{html.escape(path.read_text(encoding='utf-8', errors='replace'))}</pre>"
+
+
+def _image(what: str, png: bytes) -> str:
+    return f'<img alt="{what}" src="data:image/png;base64,{_base64(png)}">'
 
 
 def _base64(data: bytes) -> str:

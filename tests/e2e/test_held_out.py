@@ -1,0 +1,95 @@
+"""Held-out losses of whole runs: training does not feel them; the weights alone matter."""
+
+import numpy as np
+import pytest
+import runs
+import tiny
+
+STEPS = 6
+BINDINGS = {
+    "TRAIN_STEPS": STEPS,
+    "CHECKPOINT_EVERY": 2,
+    "Loop__keep_checkpoints": 9,
+    "Loop__evaluate_every": 2,
+    "Encoder__dropout": 0.1,
+}
+HELD_OUT = {"Train__evaluators": runs._Gin("(@HeldOut(),)")}
+
+
+def figures(model_dir):
+    """{step: {metric: value}} of held-out text."""
+    lines = {
+        line["step"]: {name: x for name, x in line.items() if name.startswith("held_out/")}
+        for line in tiny.metrics(model_dir)
+    }
+    return {step: found for step, found in lines.items() if found}
+
+
+@pytest.mark.parametrize("objective", ["xlme", "infoxlm"])
+def test_training_does_not_feel_it_and_a_resumed_run_finds_the_same(
+    tmp_path, tiny_data, compilation_cache, interrupt, objective
+):
+    def run(name, **bindings):
+        return runs.run(tmp_path / name, tiny_data, objective=objective, **BINDINGS, **bindings)
+
+    expected = run("without")
+    runs.assert_same_bits(run("with", **HELD_OUT), expected)
+    found = figures(tmp_path / "with")
+    assert list(found) == [0, 2, 4, 6]
+    assert len({values["held_out/bitext/mlm_loss"] for values in found.values()}) == 4
+    # Lines of training are the same, and the data went on as if nothing had been read.
+    for line, plain in zip(
+        tiny.metrics(tmp_path / "with")[1:], tiny.metrics(tmp_path / "without"), strict=True
+    ):
+        assert {name: line[name] for name in plain if name not in ("tokens_per_second", "mfu")} == {
+            name: x for name, x in plain.items() if name not in ("tokens_per_second", "mfu")
+        }
+    batches = {"xlme": 3, "infoxlm": 6}[objective]  # InfoXLM fills its queue first.
+    go_on = interrupt(batches)
+    with pytest.raises(runs.Interrupted):
+        run("resumed", **HELD_OUT)
+    go_on()
+    runs.assert_same_bits(run("resumed", **HELD_OUT), expected)
+    assert figures(tmp_path / "resumed") == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["xlme", "veco"])
+def test_figures_do_not_depend_on_devices_and_processes(tmp_path, tiny_data, objective):
+    """Through the command; tolerance as in test_devices.py."""
+
+    def flags(name, **bindings):
+        bindings = {**BINDINGS, **HELD_OUT, "Loop__evaluate_every": STEPS, **bindings}
+        return tiny.flags(tmp_path / name, tiny_data, objective, **bindings)
+
+    mesh = {"Mesh__data": 2, "Mesh__fsdp": 2, "Mesh__tensor": 2}
+    tiny.train(*flags("one"))
+    tiny.train(*flags("mesh", **mesh), devices=8)
+    tiny.train(*flags("data"), devices=8)
+    port = tiny.free_port()
+    processes = [
+        tiny.start(
+            [
+                *("-m", "xlme_jax.train", *flags("two", **mesh), "--num_processes=2"),
+                *(f"--coordinator_address=localhost:{port}", f"--process_id={index}"),
+            ],
+            devices=4,
+        )
+        for index in range(2)
+    ]
+    try:
+        for process in processes:
+            tiny.finish(process)
+    finally:  # If one fails, the other waits for it.
+        for process in processes:
+            process.kill()
+    expected = figures(tmp_path / "one")
+    assert list(expected) == [0, STEPS]
+    for name in ("mesh", "data", "two"):
+        found = figures(tmp_path / name)
+        for step, values in expected.items():
+            assert found[step].keys() == values.keys()
+            for metric, value in values.items():
+                np.testing.assert_allclose(
+                    found[step][metric], value, rtol=2e-6, err_msg=f"{name}, {step}, {metric}"
+                )

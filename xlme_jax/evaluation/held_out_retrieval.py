@@ -1,0 +1,178 @@
+"""Retrieval on the held-out translations of a prepared data set, and the layer that it chooses.
+
+A layer that is chosen on a test set flatters. Held-out lines of the training corpora choose one
+layer for each readout, which then holds for all languages and all other tasks.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from xlme_jax.evaluation import encoding, pictures, readouts
+from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
+from xlme_jax.evaluation.retrieval import TRAINED, Candidates, RetrievalProbe, figures, flat
+from xlme_jax.evaluation.training_text import Fitted, Sample
+
+TASK = "held_out_retrieval"
+_METRICS = {"forward": "accuracy_forward", "backward": "accuracy_backward", "mean": "accuracy"}
+# (system, readout) -> layer.
+Layers = Mapping[tuple[str, str], int]
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOutRetrieval:
+    """What to retrieve and how; all held-out translations that are different from each other.
+
+    Attributes:
+      pairs: patterns (as in file names: *, ?) of bitext task names; empty for all that have a
+        validation split.
+      max_pairs: translations at most per task: a search holds the similarities of all with all.
+      layer: the layer of the headline; None the middle one. Results are of every layer.
+      pooling: as for `Tatoeba`.
+      length: tokens of a text at most, specials included; longer ones are cut.
+      batch_tokens: tokens encoded at once.
+      readouts: how texts are compared (`evaluation.readouts`).
+    """
+
+    pairs: tuple[str, ...] = ()
+    max_pairs: int = 10_000
+    layer: int | None = None
+    pooling: encoding.Pooling = "mean"
+    length: int = 512
+    batch_tokens: int = encoding.BATCH_TOKENS
+    readouts: tuple[str, ...] = readouts.READOUTS
+
+    def __post_init__(self) -> None:
+        encoding.check(self)
+        readouts.check(self.readouts, "HeldOutRetrieval.readouts")
+        if self.max_pairs < 2:
+            raise ValueError(f"HeldOutRetrieval.max_pairs is {self.max_pairs}, must be at least 2")
+
+    def build(self, subject: Subject) -> Evaluation:
+        """Reads the translations and returns the evaluation of some parameters.
+
+        Raises:
+          ValueError: there is no prepared data set, it has no held-out translations, or the encoder
+            has no such layer.
+        """
+        headline = encoding.choose_layer(self.layer, subject.num_layers, "HeldOutRetrieval.layer")
+        if subject.training_text is None:
+            raise ValueError(f"{TASK} reads held-out translations: it needs a prepared data set")
+        length = min(self.length, subject.max_length or self.length)
+        probe = RetrievalProbe(self.pairs, self.max_pairs, length=length)
+        candidates = probe.candidates(subject.training_text.dataset)
+        lay_out = functools.partial(
+            encoding.batches, row_multiple=subject.row_multiple, batch_tokens=self.batch_tokens
+        )
+        languages = dict.fromkeys(one.languages for one in candidates.values())
+        sample = Sample(subject.training_text, languages, length, lay_out, self.readouts)
+        batches = {name: lay_out(list(flat(one.pairs))) for name, one in candidates.items()}
+        pooled = jax.jit(encoding.pool_all(subject.encode, self.pooling))
+
+        def evaluate(params: Any) -> Outcome:
+            fitted = sample.fit(pooled, params)
+            accuracies = {
+                name: self._search(
+                    one, encoding.embed(pooled, params, batches[name]).swapaxes(0, 1), fitted
+                )
+                for name, one in candidates.items()
+            }
+            results = self._results(accuracies, candidates)
+            shown = {
+                f"{TASK}/{result.metric if result.system == 'model' else 'chance'}": result.value
+                for result in results
+                if (result.language, result.readout) == ("mean", readouts.RAW)
+                and result.layer in (headline, None)
+            }
+            return Outcome(tuple(results), shown)
+
+        return evaluate
+
+    def _search(
+        self, one: Candidates, embeddings: np.ndarray, fitted: Fitted
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """By readout and metric float64[K], of embeddings [K, 2 N, D], side by side."""
+        sides = embeddings[:, 0::2], embeddings[:, 1::2]
+        found = fitted.search(one.languages, *sides, self.readouts)
+        return {
+            name: {_METRICS[way]: value for way, value in readouts.accuracies(of).items()}
+            for name, of in found.items()
+        }
+
+    def _results(
+        self,
+        accuracies: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
+        candidates: Mapping[str, Candidates],
+    ) -> list[Result]:
+        groups = {name: (name,) for name in accuracies} | {"mean": tuple(accuracies)}
+        trained = tuple(name for name, found in accuracies.items() if "centred" in found)
+        if 0 < len(trained) < len(accuracies):
+            groups[TRAINED] = trained
+        results = []
+        for name, members in groups.items():
+            chance = float(np.mean([1.0 / len(candidates[member].pairs) for member in members]))
+            results.append(Result(TASK, name, "accuracy", chance, "validation", system="chance"))
+        setting = f"{encoding.POOLINGS[self.pooling]}; {{}}; {encoding.LAYERS}"
+        return results + figures(TASK, "validation", setting, accuracies, groups)
+
+
+def choose_layers(results: Sequence[Result]) -> dict[tuple[str, str], int]:
+    """Returns (system, readout) -> the layer with the best mean over held-out pairs.
+
+    Args:
+      results: figures, of which those of `HeldOutRetrieval` count; of layers that are equal the
+        lowest is taken.
+    """
+    best: dict[tuple[str, str], tuple[float, int]] = {}
+    for (system, readout, layer), value in _means(results, TASK).items():
+        known = best.get((system, readout))
+        if known is None or (value, -layer) > (known[0], -known[1]):
+            best[system, readout] = value, layer
+    return {key: layer for key, (_, layer) in best.items()}
+
+
+def at_layers(task: str, results: Sequence[Result], layers: Layers) -> dict[str, float]:
+    """Returns a task's mean accuracy by each readout at its layer, as lines of a headline.
+
+    Args:
+      task: "tatoeba" or `TASK`.
+      results: figures.
+      layers: as `choose_layers` returns them.
+
+    Returns:
+      "tatoeba/centred/layer_2" -> accuracy; of another system than "model" with its name in
+      brackets behind it.
+    """
+    return {
+        f"{task}/{readout}/layer_{layer}" + ("" if system == "model" else f" ({system})"): value
+        for (system, readout, layer), value in _means(results, task).items()
+        if layers.get((system, readout)) == layer
+    }
+
+
+def readout_panels(task: str, results: Sequence[Result]) -> dict[str, pictures.ReadoutLines]:
+    """Returns a task's mean accuracies as `pictures.layers_by_readout` draws them."""
+    panels: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
+    for (system, readout, layer), value in _means(results, task).items():
+        trained = "untrained" if "untrained" in system else "trained"
+        encoder = "encoder" if system in ("model", "untrained") else system.split(" (")[0]
+        lines = panels.setdefault(encoder, {})
+        lines.setdefault((readout, trained), {})[layer] = value
+    return dict(panels)
+
+
+def _means(results: Sequence[Result], task: str) -> dict[tuple[str, str, int], float]:
+    """(system, readout, layer) -> mean accuracy: over trained languages where not all are."""
+    found: dict[tuple[str, str, int], float] = {}
+    for name in ("mean", TRAINED):
+        found |= {
+            (result.system, result.readout, result.layer): result.value
+            for result in results
+            if (result.task, result.language, result.metric) == (task, name, "accuracy")
+            and result.layer is not None
+        }
+    return found

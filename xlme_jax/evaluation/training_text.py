@@ -1,0 +1,187 @@
+"""What readouts learn from training text: each language's mean embedding, and rotations.
+
+The sample of texts is random but always the same, so that figures of different checkpoints differ
+by their weights alone. Languages must be represented by texts of one kind: sides of translations
+where there are any, which correspond in content and length, else pieces of running text.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from xlme_jax.data.prepared import PreparedDataset, TaskInfo
+from xlme_jax.evaluation import encoding, readouts
+from xlme_jax.evaluation.encoding import Batch, Text
+from xlme_jax.token_ids import BOS_ID, EOS_ID
+
+TEXTS = 1_000  # of a language
+PAIRS = 2_000  # of two languages
+# Tokens of the pieces that running text is cut into, about a sentence.
+_PIECE = 32
+# Pooled states of all layers, [texts, K, D]: see `encoding.pool_all`.
+Pooled = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
+Batcher = Callable[[Sequence[Text]], list[Batch]]
+
+
+class TrainingText:
+    """The training text of a prepared data set, as readouts want it.
+
+    Args:
+      dataset: whose split "train" is read.
+    """
+
+    def __init__(self, dataset: PreparedDataset):
+        self.dataset = dataset
+        self._tasks = [
+            task
+            for task in dataset.tasks
+            if task.split == "train" and task.kind != "labelled" and task.examples
+        ]
+
+    @property
+    def languages(self) -> frozenset[str]:
+        """The languages that it has text of."""
+        return frozenset(language for task in self._tasks for language in task.languages)
+
+    def texts(self, language: str, count: int, length: int) -> list[Text]:
+        """Samples different texts of a language; fewer where there are not so many.
+
+        Args:
+          language: one of `languages`.
+          count: how many, as many from each task as possible.
+          length: tokens of a text at most, specials included; longer texts are cut.
+        """
+        tasks = [task for task in self._tasks if language in task.languages]
+        tasks = [task for task in tasks if task.kind == "bitext"] or tasks
+        found: list[Text] = []
+        # What small tasks lack, large ones make up for.
+        for left, task in zip(range(len(tasks), 0, -1), sorted(tasks, key=lambda t: t.tokens)):
+            share = -(-(count - len(found)) // left)
+            read = (
+                self._sides(task, language, share)
+                if task.kind == "bitext"
+                else self._pieces(task, share, length)
+            )
+            found = _unique((*found, *_unique(read, length)[:share]), length)
+        return found
+
+    def pairs(self, one: str, other: str, count: int, length: int) -> list[tuple[Text, Text]]:
+        """Samples translations of two languages, in this order; none if there are none."""
+        tasks = [
+            task
+            for task in self._tasks
+            if task.kind == "bitext" and set(task.languages) == {one, other} and one != other
+        ]
+        share = -(-count // len(tasks)) if tasks else 0
+        found = []
+        for task in tasks:
+            for pair in self.dataset.read_pairs(task, _some(task.examples, share)):
+                source, target = (encoding.cut(tuple(side.tolist()), length) for side in pair)
+                found.append((source, target) if task.languages[0] == one else (target, source))
+        return found[:count]
+
+    def _sides(self, task: TaskInfo, language: str, count: int) -> Iterable[Text]:
+        side = task.languages.index(language)
+        # Some occur more than once, as in Bibles and menus.
+        for pair in self.dataset.read_pairs(task, _some(task.examples, 2 * count)):
+            yield tuple(pair[side].tolist())
+
+    def _pieces(self, task: TaskInfo, count: int, length: int) -> Iterable[Text]:
+        tokens = min(_PIECE, length) - 2
+        starts = _some(max(task.tokens - tokens, 1), count)
+        for piece in self.dataset.read_text(task, starts, tokens):
+            inner = piece[(piece != BOS_ID) & (piece != EOS_ID)].tolist()
+            if inner:
+                yield (BOS_ID, *inner, EOS_ID)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """What one encoder with one set of weights makes of the training text.
+
+    Attributes:
+      means: language -> mean embedding at each layer, float32[K, D].
+      rotations: (source, target) -> `readouts.orthogonal_map`, float32[K, D, D].
+    """
+
+    means: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    rotations: Mapping[tuple[str, str], np.ndarray] = dataclasses.field(default_factory=dict)
+
+    def search(
+        self,
+        languages: tuple[str, str],
+        source: np.ndarray,
+        target: np.ndarray,
+        wanted: Sequence[str] = readouts.READOUTS,
+    ) -> dict[str, readouts.Found]:
+        """`readouts.search` of embeddings [K, N, D] in two languages, with all that is known."""
+        one, other = languages
+        known = one in self.means and other in self.means
+        centres = (self.means[one], self.means[other]) if known else None
+        rotation = self.rotations.get(languages) if known else None
+        return readouts.search(source, target, centres, rotation, wanted)
+
+
+class Sample:
+    """A sample of training text, tokenized and in batches, to be encoded with several weights.
+
+    Args:
+      text: where it is taken from; None takes nothing.
+      languages: pairs of languages that will be searched.
+      length: tokens of a text at most.
+      batches: lays texts out in rows.
+      wanted: the readouts that are wanted; what none of them needs is not read.
+      texts: of a language.
+      pairs: of two languages.
+    """
+
+    def __init__(
+        self,
+        text: TrainingText | None,
+        languages: Iterable[tuple[str, str]],
+        length: int,
+        batches: Batcher,
+        wanted: Sequence[str] = readouts.READOUTS,
+        texts: int = TEXTS,
+        pairs: int = PAIRS,
+    ):
+        needed = readouts.available(wanted, True, True) != readouts.available(wanted, False, False)
+        languages = list(languages) if text is not None and needed else []
+        self._texts: dict[str, list[Batch]] = {}
+        self._pairs: dict[tuple[str, str], tuple[list[Batch], list[Batch]]] = {}
+        if text is None:
+            return
+        both = [pair for pair in languages if text.languages.issuperset(pair)]
+        for language in sorted({language for pair in both for language in pair}):
+            self._texts[language] = batches(text.texts(language, texts, length))
+        for one, other in both if "procrustes" in wanted else []:
+            if found := text.pairs(one, other, pairs, length):
+                sides = [batches([pair[side] for pair in found]) for side in (0, 1)]
+                self._pairs[one, other] = (sides[0], sides[1])
+
+    def fit(self, pooled: Pooled, params: Any) -> Fitted:
+        """Encodes the sample with some weights."""
+        means = {
+            language: encoding.embed(pooled, params, found).mean(axis=0, dtype=np.float64)
+            for language, found in self._texts.items()
+        }
+        means = {language: mean.astype(np.float32) for language, mean in means.items()}
+        rotations = {}
+        for languages, sides in self._pairs.items():
+            one, other = (encoding.embed(pooled, params, side).swapaxes(0, 1) for side in sides)
+            centres = (means[languages[0]], means[languages[1]])
+            rotations[languages] = readouts.orthogonal_map(one, other, centres)
+        return Fitted(means, rotations)
+
+
+def _some(size: int, count: int) -> np.ndarray:
+    """Up to `count` different numbers below `size`, in a random order that is always the same."""
+    rng = np.random.default_rng(0)
+    return rng.choice(size, min(count, size), replace=False, shuffle=True)
+
+
+def _unique(texts: Iterable[Text], length: int) -> list[Text]:
+    return list(dict.fromkeys(encoding.cut(text, length) for text in texts))
