@@ -229,7 +229,9 @@ def _settings(task: str, loaded: trained.Trained, mesh: jax.sharding.Mesh) -> An
         if task == "tatoeba":
             return Tatoeba(folder, languages, layer, pooling=pooling, readouts=wanted)
         if task == "wordalign":
-            return WordAlignment(folder, languages, layer)
+            restart = any(stream.positions == "restart" for stream in config.streams)
+            positions = "restart" if restart else "continuous"
+            return WordAlignment(folder, languages, layer, positions=positions)
         return Bucc(folder, layer=layer, pooling=pooling)
     own = [known for known in config.evaluators if isinstance(known, TaskEvaluation)]
     settings = own[0] if own else TaskEvaluation()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from xlme_jax.data.parallel_sets import AlignedCorpus
 from xlme_jax.evaluation import alignment, encoding
+from xlme_jax.evaluation import outcome as outcome_module
 from xlme_jax.evaluation.alignment import Counts, WordAlignment, aer, alignment_matrices, diagonal
 
 BOS, PAD, EOS = 0, 1, 2
@@ -134,7 +135,7 @@ def random_corpus(count=12, seed=1, name="en-fr"):
     return corpus_of([(sentence(), sentence()) for _ in range(count)], name)
 
 
-def expected_links(subject, params, pair, layer, temperature=None):
+def expected_links(subject, params, pair, layer, temperature=None, restart=False):
     """One pair (source words, target words) alone, float64: tokens to words by hand."""
     pieces = [[subject.vocabulary.encode_batch([w])[0] for w in side] for side in pair]
     e, f = ([token for word in side for token in word] for side in pieces)
@@ -144,6 +145,8 @@ def expected_links(subject, params, pair, layer, temperature=None):
         "segment_ids": np.ones_like(tokens),
         "positions": np.arange(tokens.size)[None],
     }
+    if restart:
+        rows["positions"] = np.array([[*range(len(e) + 2), *range(len(f) + 1)]])
     params = {name: np.asarray(array, np.float64) for name, array in params.items()}
     (hidden,) = states(params, rows, np)[layer]
     dots = hidden[1 : 1 + len(e)] @ hidden[2 + len(e) : -1].T
@@ -289,6 +292,29 @@ def one_corpus(folder, name):
     return WordAlignment(str(folder), (name,)).build(Subject())(parameters()).results
 
 
+def test_positions_may_restart_on_the_second_side(tmp_path, corpora):
+    subject, params = Subject(), parameters()
+    whole = outcome_module.Subject(Letters(), subject.encode, subject.num_layers)
+    plain, restarted = (
+        WordAlignment(str(tmp_path), positions=positions).build(whole)(params)
+        for positions in ("continuous", "restart")
+    )
+    figures = {(r.language, r.metric, r.layer): r for r in restarted.results}
+    for name, corpus in corpora.items():
+        for layer in range(3):
+            predicted = [
+                expected_links(subject, params, pair, layer, restart=True)
+                for pair in zip(corpus.sources, corpus.targets)
+            ]
+            figure = figures[name, "aer", layer]
+            expected = reference_aer(predicted, corpus.sure, corpus.possible)
+            assert figure.value == pytest.approx(expected)
+            assert figure.setting.endswith("; positions restart")
+    values = [[r.value for r in found.results] for found in (plain, restarted)]
+    assert values[0] != values[1]
+    assert plain == WordAlignment(str(tmp_path)).build(subject)(params)
+
+
 def test_pairs_that_are_too_long_are_counted_and_left_out(tmp_path, corpora):
     subject, params = Subject(), parameters()
     subject.max_length = 30
@@ -310,6 +336,8 @@ def test_pairs_that_are_too_long_are_counted_and_left_out(tmp_path, corpora):
 def test_wrong_settings_name_the_field(tmp_path, corpora):
     with pytest.raises(ValueError, match=r"WordAlignment.temperature is 0.0, must be positive"):
         WordAlignment("somewhere", temperature=0.0)
+    with pytest.raises(ValueError, match=r"WordAlignment.positions is 'reset'; allowed: cont"):
+        WordAlignment("somewhere", positions="reset")
     with pytest.raises(ValueError, match=r"WordAlignment.length is 2, must be at least 3"):
         WordAlignment("somewhere", length=2)
     with pytest.raises(ValueError, match=r"WordAlignment.layer is 3, but the encoder has 2"):

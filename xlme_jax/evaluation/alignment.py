@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.data.parallel_sets import AlignedCorpus, alignment_sets, read_alignments
+from xlme_jax.data.streams import POSITIONS
 from xlme_jax.data.text import ReadReport
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import encoding
@@ -116,6 +117,8 @@ class WordAlignment(OfficialEvaluation):
         does; a number exp(dot product / temperature).
       length: tokens of a pair at most, specials included; longer ones are skipped and counted.
       batch_tokens: tokens encoded at once.
+      positions: as the encoder has read pairs in training (`Stream.positions`): "continuous", or
+        "restart" at the first token of f.
     """
 
     folder: str
@@ -124,9 +127,14 @@ class WordAlignment(OfficialEvaluation):
     temperature: float | None = None
     length: int = 512
     batch_tokens: int = encoding.BATCH_TOKENS
+    positions: str = "continuous"
 
     def __post_init__(self) -> None:
         encoding.check(self)
+        if self.positions not in POSITIONS:
+            raise ValueError(
+                f"WordAlignment.positions is {self.positions!r}; allowed: {', '.join(POSITIONS)}"
+            )
         if self.temperature is not None and not self.temperature > 0:
             raise ValueError(
                 f"WordAlignment.temperature is {self.temperature}, must be positive, or None for "
@@ -141,6 +149,8 @@ class WordAlignment(OfficialEvaluation):
             encoder has no such layer.
         """
         headline = encoding.choose_layer(self.layer, subject.num_layers, "WordAlignment.layer")
+        if self.positions == "restart":
+            subject = _restarting(subject)
         length = min(self.length, subject.max_length or self.length)
         skipped: dict[str, int] = {}
         kept: list[tuple[str, _Row]] = []
@@ -202,6 +212,8 @@ class WordAlignment(OfficialEvaluation):
         if self.temperature is not None:
             kernel = f"exp(dot products / {self.temperature:g})"
         setting = f"optimal transport, {_ROUNDS} rounds on {kernel}; {encoding.LAYERS}"
+        if self.positions == "restart":
+            setting += "; positions restart"
         results = []
         of_all: dict[tuple[str, int | None], list[float]] = collections.defaultdict(list)
         for (corpus, layer), found in counts.items():
@@ -216,6 +228,19 @@ class WordAlignment(OfficialEvaluation):
         ]
         shown = {"wordalign/aer": means["aer", headline], "wordalign/diagonal": means["aer", None]}
         return results, shown
+
+
+def _restarting(subject: Subject) -> Subject:
+    """An encoder that reads the second side of pairs from position 0 on."""
+
+    def encode(params: Any, rows: Rows) -> list[jax.Array]:
+        is_end = (rows["tokens"] == EOS_ID) & (rows["segment_ids"] > 0)
+        second = (jnp.cumsum(is_end, axis=1) > is_end) & (rows["segment_ids"] > 0)
+        first = jnp.argmax(is_end, axis=1, keepdims=True) + 1  # Tokens of `<s> e </s>`.
+        positions = jnp.where(second, rows["positions"] - first, rows["positions"])
+        return subject.encode(params, {**rows, "positions": positions.astype(jnp.int32)})
+
+    return dataclasses.replace(subject, encode=encode)
 
 
 class _Tally(dict[tuple[str, int | None], Counts]):
