@@ -95,7 +95,8 @@ def train(
         micro_batches=settings.micro_batches,
     )
     abstract = loop.abstract_state(objective, optimizer, mesh)
-    info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size)
+    left_out = batches.expected_left_out()
+    info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size, left_out)
     model_dir = Path(config.model_dir)
     run = loop.Run(
         objective,
@@ -110,6 +111,7 @@ def train(
         files={"config.gin": config_text, "model-info.txt": info},
         flops_per_step=sum(objective.flops(shapes).values()),
         vocabulary_digest=dataset.vocabulary_digest,
+        weights={s.name: points for s in streams if (points := s.weight_points())},
         stop_rules=config.stop_rules,
     )
     with _reserved(model_dir):

@@ -265,6 +265,9 @@ def test_every_field_changes_the_order_that_a_position_belongs_to(data):
 
     assert len({order(stream) for stream in [JOINT, *STREAMS]}) == 1 + len(STREAMS)
     assert order(dataclasses.replace(MIXED, mixup="languages")) != order(MIXED)
+    # The weight of a loss changes no row.
+    assert order(dataclasses.replace(MIXED, weight=0.5)) == order(MIXED)
+    assert order(dataclasses.replace(MIXED, weights=((0, 0.5),))) == order(MIXED)
 
 
 def test_the_order_of_a_stream_without_these_fields_is_what_it_was(tmp_path):
@@ -287,6 +290,57 @@ def test_items_that_fit_no_row_are_left_out_and_said_once(data, caplog):
             assert batch["b"]["tokens"].shape == (4, 30)
     [said] = [r.getMessage() for r in caplog.records]
     assert "of 24 mixed pairs are longer than length=30" in said
+
+
+def counted(iterator, items):
+    """Sums of `left_out` after each number of drawn items, to `items`."""
+    sums, found = np.zeros(2), {}
+    while sums[1] < items - 1e-6:
+        next(iterator)
+        sums += iterator.left_out()["b"]
+        found[round(sums[1], 6)] = sums[0]
+    return found
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_what_fits_no_row_is_counted(tmp_path, prefetch):
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(6, 60, 2 * WINDOW)  # Two windows are one epoch.
+    data = build(tmp_path, bitext={"en-fr": [pair(rng, size) for size in sizes]})
+    stream = dataclasses.replace(JOINT, rows=1, length=40)
+    iterator = iterate(data, [stream], prefetch=prefetch)
+    assert iterator.left_out() == {}
+    before = iterator.get_state()
+    expected = iterator.expected_left_out()["b"]
+    assert iterator.get_state() == before
+    found = counted(iterator, 2 * WINDOW)
+    lost = (sizes > 40).sum()
+    assert 10 < lost < 90
+    np.testing.assert_allclose(found[2 * WINDOW], lost, rtol=1e-9)
+    np.testing.assert_allclose(found[WINDOW] / WINDOW, expected, rtol=1e-9)
+    assert counted(iterate(data, [dataclasses.replace(stream, length=60)]), WINDOW)[WINDOW] == 0
+
+
+def test_counts_are_those_of_the_global_batch_and_of_where_the_data_stand(data):
+    stream = dataclasses.replace(MIXED, length=30)
+    whole = iterate(data, [stream])
+    half = iterate(data, [stream], process_index=1, process_count=2)
+    found = []
+    for _ in range(12):
+        state = whole.get_state()
+        next(whole)
+        next(half)
+        found.append(whole.left_out())
+        assert half.left_out() == found[-1]
+    again = iterate(data, [stream])
+    again.set_state(state)
+    next(again)
+    assert again.left_out() == found[-1]
+    (lost, drawn) = np.sum([each["b"] for each in found], axis=0)
+    assert 0.1 < lost / drawn < 0.9  # Two pairs of up to 27 tokens, beside rows of 30.
+    text = iterate(data, [HALVES])
+    next(text)
+    assert text.left_out() == text.expected_left_out() == {}
 
 
 @pytest.mark.parametrize(
@@ -425,6 +479,14 @@ def test_a_row_takes_no_more_items_than_it_may():
         ({"kind": "monolingual", "pivot": "en"}, "pivot='en' is for kind='bitext'"),
         ({"kind": "monolingual", "sampling": "sinkhorn"}, "sampling='sinkhorn' is for kind"),
         ({"sampling": "random"}, "sampling='random' must be one of"),
+        ({"weight": -1.0}, "weight=-1.0 must be a number of at least 0"),
+        ({"weight": float("inf")}, "weight=inf must be"),
+        ({"weight": 2.0, "weights": ((0, 1.0),)}, "set one of them"),
+        ({"weights": (0, 1.0)}, r"must be points \(step, weight\)"),
+        ({"weights": ((0.5, 1.0),)}, r"must be points \(step, weight\)"),
+        ({"weights": ((5, 1.0), (5, 2.0))}, "steps must rise"),
+        ({"weights": ((-1, 1.0),)}, "steps must rise, from 0"),
+        ({"weights": ((0, float("nan")),)}, "each weight must be"),
         ({"positions": "reset"}, "positions='reset' must be one of"),
         (
             {"positions": "restart", "layout": "sides"},

@@ -175,3 +175,81 @@ def test_what_is_frozen_stands_still_even_under_weight_decay():
         assert bool((state.params["w"] == first).all()) == (number < 2)
         assert (float(metrics["grad_norm"][0]) == 0) == (number < 2)
         assert (float(jnp.abs(state.opt_state[0].mu["w"]).max()) == 0) == (number < 2)
+
+
+@pytest.mark.parametrize(
+    ("objective", "micro_batches"),
+    [("xlme", 1), ("xlm", 4), ("infoxlm", 1), ("infoxlm items", 1), ("veco", 1)],
+)
+def test_the_weight_of_a_stream_is_that_of_its_gradient(objective, micro_batches):
+    """The gradient is linear in each weight, and with weight 0 the stream's rows do not count."""
+    name, *items = objective.split()
+    files = [f"gin_configs/models/{name}.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
+    more = ["InfoXLM.mean = 'items'"] if items else []
+    built = configs.load(files, more, "Train").objective.build(200)
+    params = meshes.unbox(built.init(jax.random.key(0)))
+    aux = meshes.unbox(built.init_aux(params))
+    batches = [ragged_batch(200, np.random.default_rng(n), built.streams) for n in (0, 1)]
+    for rows in batches:
+        rows.update({name: steps._number_rows(found) for name, found in rows.items()})
+    batch, other = batches
+    gradient_of = jax.value_and_grad(built.loss, has_aux=True)
+
+    @jax.jit
+    def run(batch, totals, weights):
+        totals = steps.weighted(totals, weights, {})
+        found, _, metrics = steps.accumulate(
+            gradient_of, params, aux, batch, totals, jax.random.key(1), micro_batches
+        )
+        return found, metrics
+
+    ones, totals = {name: jnp.ones(()) for name in built.streams}, built.totals(batch)
+    _, metrics = run(batch, totals, ones)
+    alone = {}
+    for name in built.streams:
+        alone[name], _ = run(batch, totals, {n: jnp.float32(n == name) for n in ones})
+        without = {**ones, name: jnp.zeros(())}
+        found, unweighted = run(batch, totals, without)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+        changed, _ = run({**batch, name: other[name]}, totals, without)
+        jax.tree.map(np.testing.assert_array_equal, found, changed)
+        for key in metrics.keys() - {"loss"}:
+            np.testing.assert_array_equal(unweighted[key], metrics[key], err_msg=key)
+    weights = dict(zip(built.streams, (0.3, 2.0, 0.7)))
+    found, metrics = run(batch, totals, {n: jnp.float32(w) for n, w in weights.items()})
+    for (path, a), *parts in zip(
+        jax.tree_util.tree_flatten_with_path(found)[0], *map(jax.tree.leaves, alone.values())
+    ):
+        expected = sum(w * np.asarray(part) for w, part in zip(weights.values(), parts))
+        scale = np.abs(expected).max()
+        assert scale > 0, jax.tree_util.keystr(path)
+        np.testing.assert_allclose(a, expected, rtol=0, atol=3e-6 * scale)
+
+
+def test_weights_over_time_by_hand():
+    points = ((2, 0.0), (4, 1.0), (5, 0.5))
+    optimizer = optax.trace(0.0)  # Its state is the gradient.
+    state, plain = toy_step(optimizer=optimizer)
+    weighted = steps.make_train_step(Toy(), optimizer, seed=3, weights={"monolingual": points})
+    plain, weighted = jax.jit(plain), jax.jit(weighted)
+    batch = Batches().batch(0)
+    for number, expected in enumerate([0.0, 0.0, 0.0, 0.5, 1.0, 0.5, 0.5]):
+        here = state.replace(step=jnp.int32(number))
+        (before, metrics), (after, found) = plain(here, batch), weighted(here, batch)
+        gradient = np.asarray(before.opt_state.trace["w"])
+        np.testing.assert_allclose(after.opt_state.trace["w"], expected * gradient, rtol=1e-6)
+        np.testing.assert_allclose(found["loss"][0], expected * metrics["loss"][0], rtol=1e-6)
+        assert found.pop("monolingual/weight") == (expected, 1.0)
+        assert found["monolingual/error"] == metrics["monolingual/error"]
+        assert found["skipped"][0] == 0 and after.aux["steps"] == 1
+        assert found.keys() == metrics.keys()
+
+
+def test_a_program_without_weights_has_none():
+    state, step = toy_step()
+    explicit = steps.make_train_step(Toy(), optax.sgd(0.5), seed=3, weights={})
+    one = steps.make_train_step(Toy(), optax.sgd(0.5), seed=3, weights={"monolingual": ((0, 1),)})
+    programs = [
+        jax.jit(f).lower(state, Batches().batch(0)).as_text() for f in (step, explicit, one)
+    ]
+    assert programs[0] == programs[1] != programs[2]

@@ -76,6 +76,9 @@ class Batches:
     def tasks(self):
         return {"monolingual": {"en": self.rows}}
 
+    def left_out(self):
+        return {}
+
     def get_state(self):
         return {"number": self.number}
 

@@ -14,6 +14,7 @@ Three rules make the data reproducible:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import reprlib
 import weakref
@@ -50,6 +51,8 @@ _MOST_EMPTY_WINDOWS = 64
 _STATE_VERSION = 2
 # Task numbers travel with their batch, through the prefetching thread, under a key of their own.
 _TASKS = "_tasks"
+# So do the counts of what fits no row: float64[2], items left out and items drawn.
+_LEFT_OUT = "_left_out"
 # Numbers of rows and windows end there: more than any run will see, and few enough that what is
 # computed from them fits 64 bits.
 _LAST = 1 << 48
@@ -155,11 +158,15 @@ class _ReadText(grain.transforms.Map):
 
 @dataclasses.dataclass(frozen=True)
 class _RowPlan:
-    """The pairs of one row: int32[N] task numbers, int64[N] pair numbers, int64[N] draws."""
+    """The pairs of one row: int32[N] task numbers, int64[N] pair numbers, int64[N] draws.
+
+    `share` is the row's share of what its window left out and drew: float64[2], in items.
+    """
 
     tasks: np.ndarray
     pairs: np.ndarray
     draws: np.ndarray
+    share: np.ndarray
 
 
 class _PlanRows(grain.experimental.FlatMapTransform):
@@ -191,11 +198,7 @@ class _PlanRows(grain.experimental.FlatMapTransform):
           PreparedDataError: This window has none, and neither had many before it.
         """
         stream = self._stream
-        draws = int(window) * self._draws + np.arange(self._draws)
-        if self._total is not None:
-            draws = draws[: max(self._total // self._each * self._each - int(draws[0]), 0)]
-        tasks, pairs = self._sampler(draws)
-        lengths = layouts.item_lengths(self._reader.lengths(tasks, pairs), stream)
+        draws, tasks, pairs, lengths = self._draw(window)
         fits = lengths <= stream.length
         if not fits.all():
             self._warn(tasks.reshape(-1, self._each), fits)
@@ -206,7 +209,21 @@ class _PlanRows(grain.experimental.FlatMapTransform):
         order = mixing.permutation(len(rows), self._seed, "rows", stream.name, int(window))
         # Within a row as drawn: longest first would teach that texts get shorter along a row.
         planned = (chosen[np.sort(np.array(rows[number]))].ravel() for number in order)
-        return [_RowPlan(tasks[row], pairs[row], draws[row]) for row in planned]
+        share = np.array([(~fits).sum(), len(fits)]) / max(len(rows), 1)
+        return [_RowPlan(tasks[row], pairs[row], draws[row], share) for row in planned]
+
+    def _draw(self, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Draws, task and pair numbers of a window, [draws] each, and the items' lengths."""
+        draws = int(window) * self._draws + np.arange(self._draws)
+        if self._total is not None:
+            draws = draws[: max(self._total // self._each * self._each - int(draws[0]), 0)]
+        tasks, pairs = self._sampler(draws)
+        lengths = layouts.item_lengths(self._reader.lengths(tasks, pairs), self._stream)
+        return draws, tasks, pairs, lengths
+
+    def left_out(self, window: int) -> float:
+        """Share of the items of a window that are longer than a row."""
+        return float((self._draw(window)[3] > self._stream.length).mean())
 
     def _warn(self, tasks: np.ndarray, fits: np.ndarray) -> None:
         """Says once how much is left out; int[items, pairs] task numbers, bool[items]."""
@@ -247,7 +264,8 @@ class _ReadPairs(grain.transforms.Map):
         self._reader, self._stream, self._shard, self._seed = reader, stream, shard, seed
 
     def map(self, plans: Sequence[_RowPlan]) -> packing.Batch:
-        """Reads and lays out the rows; int[pairs] task numbers ride along."""
+        """Reads and lays out the rows; int[pairs] task numbers and `_LEFT_OUT` ride along."""
+        left_out = np.sum([plan.share for plan in plans], axis=0)  # Of the global batch.
         plans, stream = self._shard.of(plans), self._stream
         tasks = np.concatenate([plan.tasks for plan in plans])
         pairs = np.concatenate([plan.pairs for plan in plans])
@@ -262,7 +280,7 @@ class _ReadPairs(grain.transforms.Map):
         batch = lay_out(ids, sizes, rows, len(plans), stream.length)
         if stream.pairs_per_row:
             batch["starts"] = layouts.segment_starts(batch, 2 * stream.pairs_per_row)
-        return {**batch, _TASKS: tasks}
+        return {**batch, _TASKS: tasks, _LEFT_OUT: left_out}
 
 
 class _ReadLabelled(grain.transforms.Map):
@@ -381,10 +399,13 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
         fingerprints: dict[str, str],
         task_names: dict[str, tuple[str, ...]],
         window_draws: int,
+        first_left_out: Mapping[str, Callable[[], float]],
     ):
+        self._first_left_out = first_left_out
         self._streams, self._fingerprints = streams, fingerprints
         self._task_names, self._window_draws = task_names, window_draws
         self._drawn: dict[str, np.ndarray] = {}
+        self._left_out: dict[str, tuple[float, float]] = {}
         # Grain's threads must end before the interpreter takes its modules apart.
         self._finalizer = weakref.finalize(self, _close_all, streams)
 
@@ -392,6 +413,11 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
         self._check_open()
         batches = {name: next(iterator) for name, iterator in self._streams.items()}
         self._drawn = {name: batch.pop(_TASKS) for name, batch in batches.items()}
+        self._left_out = {
+            name: (float(batch[_LEFT_OUT][0]), float(batch.pop(_LEFT_OUT)[1]))
+            for name, batch in batches.items()
+            if _LEFT_OUT in batch
+        }
         return batches
 
     def tasks(self) -> dict[str, dict[str, int]]:
@@ -408,6 +434,20 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
             }
             for stream, drawn in self._drawn.items()
         }
+
+    def left_out(self) -> dict[str, tuple[float, float]]:
+        """How much of the bitext fits no row, for the global batch last handed out.
+
+        Returns:
+          For each bitext stream the items (pairs, or mixed pairs) that are longer than a row, and
+          all that were drawn, each row standing for an equal share of its window; sums over batches
+          are those of the windows. {} before the first batch.
+        """
+        return dict(self._left_out)
+
+    def expected_left_out(self) -> dict[str, float]:
+        """Share of the items of each bitext stream that fit no row, in its first window."""
+        return {name: share() for name, share in self._first_left_out.items()}
 
     def get_state(self) -> dict[str, Any]:
         """The position of the next batch: JSON-able, the same in every process."""
@@ -533,7 +573,7 @@ def make_iterator(
     names = [stream.name for stream in streams]
     if len(set(names)) != len(names):
         raise ValueError(f"streams: names must differ, got {names}")
-    iterators, fingerprints, task_names = {}, {}, {}
+    iterators, fingerprints, task_names, first_left_out = {}, {}, {}, {}
     for stream in streams:
         if stream.rows % process_count:
             raise ValueError(
@@ -545,12 +585,22 @@ def make_iterator(
         shard = _Shard(process_index, process_count)
         reader = dataset.reader(tasks)
         batches = _stream_batches(reader, stream, sampler, seed, shard, window_draws)
+        if stream.kind == "bitext":  # With a reader of its own: another thread has the first.
+            plan = dataset.reader(tasks), stream, sampler, seed, window_draws
+            first_left_out[stream.name] = functools.partial(_first_left_out, *plan)
         if prefetch:
             batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
         iterators[stream.name] = iter(batches)
         fingerprints[stream.name] = _fingerprint(tasks, stream, sampler, seed, split, window_draws)
         task_names[stream.name] = tuple(task.name for task in tasks)
-    return BatchIterator(iterators, fingerprints, task_names, window_draws)
+    return BatchIterator(iterators, fingerprints, task_names, window_draws, first_left_out)
+
+
+def _first_left_out(
+    reader: TaskReader, stream: Stream, sampler: _Sampler, seed: int, draws: int
+) -> float:
+    """Share of the items of a stream's first window that fit no row."""
+    return _PlanRows(reader, stream, sampler, seed, draws).left_out(0)
 
 
 def _fingerprint(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import itertools
 import math
 
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
@@ -12,6 +13,8 @@ KINDS = ("monolingual", "bitext", "labelled")
 LAYOUTS = ("joint", "sides")
 POSITIONS = ("continuous", "restart")
 MIXUPS = ("none", "order", "languages")
+# Fields that change what is learned from rows, not which rows there are in which order.
+_ORDER_FREE = ("weight", "weights")
 SAMPLINGS = ("temperature", "sinkhorn", "linear_programme")
 
 
@@ -47,6 +50,11 @@ class Stream:
         reset the positions of target sentences"). Only learned absolute positions restart: a
         relative bias goes by distances in the row, whatever the positions
         (`model.relative_bias`).
+      weight: factor on the stream's losses, at every step. The rows of a stream of weight 0 are
+        read and cost what they cost; nothing is learned from them.
+      weights: the factor over time instead, as points (step, weight): linear between two points,
+        constant before the first and after the last. ((0, 0.0), (1000, 0.0), (1001, 1.0)) leaves
+        1,000 steps to the other streams.
     """
 
     name: str
@@ -63,6 +71,8 @@ class Stream:
     smoothing: float = 0.0
     pivot: str | None = None
     positions: str = "continuous"
+    weight: float = 1.0
+    weights: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         where = f"stream {self.name!r}"
@@ -78,6 +88,7 @@ class Stream:
             raise ValueError(f"{where}: tasks={self.tasks!r} must be a tuple of patterns")
         self._check_layout(where)
         self._check_sampling(where)
+        self._check_weights(where)
 
     def _check_layout(self, where: str) -> None:
         for field, known in (("layout", LAYOUTS), ("mixup", MIXUPS), ("positions", POSITIONS)):
@@ -125,6 +136,39 @@ class Stream:
                         f"it out"
                     )
 
+    def _check_weights(self, where: str) -> None:
+        if not (math.isfinite(self.weight) and self.weight >= 0):
+            raise ValueError(f"{where}: weight={self.weight} must be a number of at least 0")
+        if not self.weights:
+            return
+        if self.weight != 1.0:
+            raise ValueError(
+                f"{where}: weight={self.weight} and weights={self.weights!r}: set one of them"
+            )
+        steps, factors = [], []
+        for point in self.weights:
+            if not (isinstance(point, tuple) and len(point) == 2 and type(point[0]) is int):
+                raise ValueError(
+                    f"{where}: weights={self.weights!r} must be points (step, weight), such as "
+                    "((0, 0.0), (1000, 1.0))"
+                )
+            steps.append(point[0])
+            factors.append(point[1])
+        if min(steps) < 0 or any(a >= b for a, b in itertools.pairwise(steps)):
+            raise ValueError(
+                f"{where}: weights={self.weights!r}: steps must rise, from 0 or later on"
+            )
+        if not all(math.isfinite(factor) and factor >= 0 for factor in factors):
+            raise ValueError(
+                f"{where}: weights={self.weights!r}: each weight must be a number of at least 0"
+            )
+
+    def weight_points(self) -> tuple[tuple[int, float], ...]:
+        """The weight over time as points (step, weight); () if it is 1 throughout."""
+        if self.weights or self.weight == 1.0:
+            return self.weights
+        return ((0, self.weight),)
+
     def array_shapes(self) -> dict[str, tuple[int, int]]:
         """Shapes of a batch's arrays, but for labels, whose number is the benchmark's."""
         shapes = dict.fromkeys(("tokens", "segment_ids", "positions"), (self.rows, self.length))
@@ -133,11 +177,15 @@ class Stream:
         return shapes
 
     def choices(self) -> dict[str, object]:
-        """The fields after `tasks` that are not at their defaults."""
+        """The fields after `tasks` that rows depend on and that are not at their defaults."""
         fields = dataclasses.fields(self)
         later = fields[[field.name for field in fields].index("tasks") + 1 :]
         values = {field.name: getattr(self, field.name) for field in later}
-        return {f.name: values[f.name] for f in later if values[f.name] != f.default}
+        return {
+            f.name: values[f.name]
+            for f in later
+            if values[f.name] != f.default and f.name not in _ORDER_FREE
+        }
 
 
 def stream_tasks(

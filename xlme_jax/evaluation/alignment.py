@@ -176,7 +176,7 @@ class WordAlignment(OfficialEvaluation):
             matrices = _matrices(plan, params, drawn, subject.row_multiple)
             for name, matrix in zip(names, matrices):
                 files |= matrix_file(f"{name}_layer_{headline}", matrix)
-            results, shown = self._results(counts, headline)
+            results, shown = self._results(counts, headline, subject.restarts)
             return Outcome(tuple(results), shown, files, skipped)
 
         return evaluate
@@ -196,12 +196,16 @@ class WordAlignment(OfficialEvaluation):
             skipped |= {f"{name}: {reason}": count for reason, count in report.skipped.items()}
         return corpora
 
-    def _results(self, counts: "_Tally", headline: int) -> tuple[list[Result], dict[str, float]]:
+    def _results(
+        self, counts: "_Tally", headline: int, restarts: bool
+    ) -> tuple[list[Result], dict[str, float]]:
         """Figures of each corpus and of their mean, by layer and of the diagonal; the headline."""
         kernel = "the dot products"
         if self.temperature is not None:
             kernel = f"exp(dot products / {self.temperature:g})"
         setting = f"optimal transport, {_ROUNDS} rounds on {kernel}; {encoding.LAYERS}"
+        if restarts:
+            setting += "; positions restart on the second side"
         results = []
         of_all: dict[tuple[str, int | None], list[float]] = collections.defaultdict(list)
         for (corpus, layer), found in counts.items():

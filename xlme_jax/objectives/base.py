@@ -94,6 +94,13 @@ class Objective(Protocol):
         A step is named by the number of updates before it.
         """
 
+    def loss_weights(self, step: jax.Array) -> Mapping[str, Mapping[str, jax.Array]]:
+        """Factors on parts of the loss at a step, by stream and name of the part's denominator.
+
+        float[], not negative; what is not named has weight 1. The step divides the denominators
+        of `totals` by them, so that `loss` needs to know neither weights nor steps.
+        """
+
     def totals(self, batch: Batch) -> Totals:
         """Denominators of the means in the loss, from the whole batch.
 
@@ -187,6 +194,11 @@ class PlainObjective:
 
     def frozen(self, step: jax.Array) -> Mapping[str, jax.Array]:
         """Nothing."""
+        del step
+        return {}
+
+    def loss_weights(self, step: jax.Array) -> Mapping[str, Mapping[str, jax.Array]]:
+        """All parts have weight 1 at every step."""
         del step
         return {}
 

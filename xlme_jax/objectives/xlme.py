@@ -50,6 +50,8 @@ class XLMEConfig:
       translation_pairs: train on the bitext stream; False is the paper's "-TRTD" ablation, which
         pre-trains on the multilingual corpus alone (Table 2).
       rtd_weight: lambda, 50 in ELECTRA and XLM-E.
+      rtd_from_step: step from which on detection counts; before, generator and tables learn alone
+        (a generator-first phase, which neither paper has). The discriminator still costs its time.
       embedding_sharing: what generator and discriminator share. "tokens" is what ELECTRA does;
         "tokens+positions", "none"; or "gdes": the discriminator reads
         stop_gradient(E_generator) + E_delta (DeBERTaV3).
@@ -63,6 +65,7 @@ class XLMEConfig:
     masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)
     translation_pairs: bool = True
     rtd_weight: float = 50.0
+    rtd_from_step: int = 0
     embedding_sharing: Literal["none", "tokens", "tokens+positions", "gdes"] = "tokens"
     rtd_head: Literal["dense", "linear"] = "dense"
 
@@ -77,6 +80,8 @@ class XLMEConfig:
                 )
         if self.rtd_weight < 0:
             raise ValueError(f"XLME.rtd_weight = {self.rtd_weight} must not be negative.")
+        if self.rtd_from_step < 0:
+            raise ValueError(f"XLME.rtd_from_step = {self.rtd_from_step} must not be negative.")
         positions = self.generator.absolute_positions and self.discriminator.absolute_positions
         if self.embedding_sharing == "tokens+positions" and not positions:
             raise ValueError(
@@ -174,6 +179,13 @@ class XLME(MaskedLMObjective):
             loss = loss + mlm_loss + self.config.rtd_weight * rtd_loss
             metrics |= {f"{name}/{k}": v for k, v in (mlm_metrics | rtd_metrics).items()}
         return loss, ({}, metrics)
+
+    def loss_weights(self, step: jax.Array) -> Mapping[str, Mapping[str, jax.Array]]:
+        """Detection, a mean over real tokens, has weight 0 before `rtd_from_step`."""
+        if not self.config.rtd_from_step:
+            return {}
+        begun = (step >= self.config.rtd_from_step).astype(jnp.float32)
+        return {name: {"real": begun} for name in self.streams}
 
     @property
     def encoder_config(self) -> EncoderConfig:
@@ -363,5 +375,5 @@ def _detection_alarm(name: str, values: Mapping[str, float]) -> str | None:
         f"The discriminator has learned nothing on {name}: rtd_loss is {loss:.4f}, and calling "
         f"every token replaced with the same probability, {rate:.4f}, costs {baseline:.4f}. Lower "
         "Optimizer.learning_rate or lengthen Optimizer.warmup_steps, and see that XLME.rtd_weight "
-        "is not 0."
+        "is not 0, and XLME.rtd_from_step past."
     )

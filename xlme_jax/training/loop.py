@@ -6,6 +6,7 @@ import functools
 import logging
 import math
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -28,7 +29,13 @@ from xlme_jax.training.checkpoints import (
 from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks
 from xlme_jax.training.metrics import naming
 from xlme_jax.training.progress import Throughput, peak_flops
-from xlme_jax.training.step import TrainState, init_state, make_fill_step, make_train_step
+from xlme_jax.training.step import (
+    Points,
+    TrainState,
+    init_state,
+    make_fill_step,
+    make_train_step,
+)
 from xlme_jax.training.stop_rule import StopRule
 from xlme_jax.training.stopping import NEVER, NeverStop
 
@@ -50,6 +57,9 @@ class BatchIterator(Protocol):
 
     def tasks(self) -> Tasks:
         """Where this process's rows of the last batch came from."""
+
+    def left_out(self) -> Mapping[str, tuple[float, float]]:
+        """Items of the last global batch's streams that fit no row, and all that were drawn."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,6 +128,7 @@ class Run:
         "config.gin" is kept in each checkpoint too.
       flops_per_step: for the MFU shown.
       vocabulary_digest: of the data's vocabulary, which the run of a warm start must match.
+      weights: of streams over time, for `make_train_step`.
       stop_rules: what its log must show for the run to go on.
     """
 
@@ -133,6 +144,7 @@ class Run:
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     flops_per_step: float | None = None
     vocabulary_digest: str = ""
+    weights: Mapping[str, Points] = dataclasses.field(default_factory=dict)
     stop_rules: Sequence[StopRule] = ()
 
 
@@ -171,6 +183,19 @@ def check_frozen(objective: Objective, config: LoopConfig, fresh: bool) -> None:
             f"The objective begins with the weights of {names} fixed, and they are random, as "
             "INIT_FROM is None. Set INIT_FROM, or leave that stage out."
         )
+
+
+def check_weights(objective: Objective, config: LoopConfig) -> None:
+    """ValueError if the objective still gives a part of the loss weight 0 at the last step."""
+    last = jnp.int32(config.train_steps - 1)
+    for name, factors in objective.loss_weights(last).items():
+        for part, factor in factors.items():
+            if not float(factor):
+                raise ValueError(
+                    f"TRAIN_STEPS = {config.train_steps} ends before the objective's loss over the "
+                    f"{part} tokens of stream {name!r} begins to count. Train longer, or let it "
+                    "begin earlier."
+                )
 
 
 def abstract_state(
@@ -213,10 +238,15 @@ def compile_step(
     optimizer: optax.GradientTransformation,
     abstract: TrainState,
     config: LoopConfig,
+    weights: Mapping[str, Points] = types.MappingProxyType({}),
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
     """The jitted train step; the old state's memory is given to the new one."""
     step = make_train_step(
-        objective, optimizer, seed=config.seed, micro_batches=config.micro_batches
+        objective,
+        optimizer,
+        seed=config.seed,
+        micro_batches=config.micro_batches,
+        weights=weights,
     )
     out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     return jax.jit(step, donate_argnums=0, out_shardings=(out, None))
@@ -249,6 +279,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         checkpoints.check(abstract, run.dataset_digest)
         fresh = checkpoints.latest_step() is None
         check_frozen(run.objective, config, fresh)
+        check_weights(run.objective, config)
         if fresh and config.init_from is not None:
             source, may_lack = Path(config.init_from), run.objective.new_params
             check_warm_start(source, abstract.params, run.vocabulary_digest, may_lack)
@@ -271,7 +302,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
             run.stop_rules,
         )
         stack.callback(journal.close)
-        train_step = compile_step(run.objective, run.optimizer, abstract, config)
+        train_step = compile_step(run.objective, run.optimizer, abstract, config, run.weights)
         roll_backs: dict[int, int] = {}
         while True:
             try:
@@ -314,7 +345,8 @@ def _steps(
         step += 1
         if pending is not None:  # One step late, so that the device never waits for us.
             journal.add(*pending)
-        pending = step, metrics, batches.tasks()
+        lost: Any = {f"{name}/left_out": pair for name, pair in batches.left_out().items()}
+        pending = step, {**metrics, **lost}, batches.tasks()
         save = (
             stop.requested(step)
             or step == config.train_steps

@@ -1,6 +1,7 @@
 """`model-info.txt`: what was built, how it is split over the devices, and what a token costs."""
 
 import math
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +43,7 @@ def describe(
     mesh: jax.sharding.Mesh,
     shapes: Mapping[str, tuple[int, int]],
     vocab_size: int,
+    left_out: Mapping[str, float] = types.MappingProxyType({}),
 ) -> str:
     """The text of model-info.txt.
 
@@ -51,6 +53,7 @@ def describe(
       mesh: the devices.
       shapes: rows and length of each stream.
       vocab_size: ids, without padding rows.
+      left_out: share of the pairs of bitext streams that fit no row.
     """
     boxed = jax.eval_shape(objective.init, jax.random.key(0))
     total = count_parameters(boxed, vocab_size)
@@ -66,6 +69,10 @@ def describe(
         "",
         f"Tokens per step: {tokens:,} = "
         + " + ".join(f"{name} {rows} x {length}" for name, (rows, length) in shapes.items()),
+        *(
+            f"Pairs of {name} longer than a row, which are left out: {share:.2%} of the first drawn"
+            for name, share in left_out.items()
+        ),
         f"FLOPs per step: {sum(flops.values()):.4g}; per token: {sum(flops.values()) / tokens:.4g}",
         *(f"  {name}: {value:.4g} per step" for name, value in flops.items()),
         "Formula (D hidden, F feed-forward, L row, M masked, E embedding, V vocabulary):",

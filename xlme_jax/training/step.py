@@ -1,7 +1,8 @@
 """The state of a run and the pure function that advances it by one step."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -13,6 +14,9 @@ from jax.sharding import PartitionSpec
 
 from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Objective, Params, Totals
 from xlme_jax.training.mesh import rules_within_replica
+
+# A weight over time: points (step, weight), linear in between, constant outside.
+Points = Sequence[tuple[int, float]]
 
 
 @flax.struct.dataclass
@@ -47,6 +51,7 @@ def make_train_step(
     *,
     seed: int,
     micro_batches: int = 1,
+    weights: Mapping[str, Points] = types.MappingProxyType({}),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """The function to be jitted: (state, batch) -> (state, metrics).
 
@@ -61,16 +66,19 @@ def make_train_step(
       optimizer: what is done with the gradient.
       seed: of the run; the randomness of step k is fold_in(seed, k + 1), 0 being initialisation.
       micro_batches: parts in which a batch is processed, to save activation memory.
+      weights: of streams over time; those of weight 1 throughout are left out.
 
     Returns:
-      The step function. Metrics are (numerator, denominator) pairs of the global batch.
+      The step function. Metrics are (numerator, denominator) pairs of the global batch; "loss" is
+      the weighted sum, the others know no weights.
     """
     loss_and_gradient = jax.value_and_grad(objective.loss, has_aux=True)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         rng = jax.random.fold_in(jax.random.key(seed), state.step + 1)
         batch = {name: _number_rows(rows) for name, rows in batch.items()}
-        totals = objective.totals(batch)
+        factors = {name: weight_at(points, state.step) for name, points in weights.items()}
+        totals = weighted(objective.totals(batch), factors, objective.loss_weights(state.step))
         gradient, left, metrics = over_replicas(
             loss_and_gradient, state.params, state.aux, batch, totals, rng, micro_batches
         )
@@ -86,9 +94,40 @@ def make_train_step(
         metrics["grad_norm"] = (norm, jnp.ones(()))
         metrics["tokens_per_step"] = (_real_tokens(batch), jnp.ones(()))
         metrics["skipped"] = (1.0 - finite, jnp.ones(()))
+        metrics |= {f"{name}/weight": (w, jnp.ones(())) for name, w in factors.items()}
         return TrainState(state.step + 1, *kept), metrics
 
     return train_step
+
+
+def weight_at(points: Points, step: jax.Array) -> jax.Array:
+    """The weight at a step, float32[]."""
+    steps, weights = (jnp.array(values, jnp.float32) for values in zip(*points))
+    return jnp.interp(step.astype(jnp.float32), steps, weights)
+
+
+def weighted(
+    totals: Totals,
+    streams: Mapping[str, jax.Array],
+    parts: Mapping[str, Mapping[str, jax.Array]],
+) -> Totals:
+    """Denominators that give parts of the loss a weight, whatever is summed over them.
+
+    A weight of 0 makes a denominator infinite: finite sums over it, and their gradients, are 0.
+    What has no weight is left as it is.
+
+    Args:
+      totals: denominators of `Objective.totals`.
+      streams: weights of streams.
+      parts: weights of single denominators (`Objective.loss_weights`).
+    """
+    weighted = {name: dict(values) for name, values in totals.items()}
+    for name, factor in streams.items():
+        weighted[name] = {part: total / factor for part, total in weighted[name].items()}
+    for name, factors in parts.items():
+        for part, factor in factors.items():
+            weighted[name][part] = weighted[name][part] / factor
+    return weighted
 
 
 def make_fill_step(
