@@ -32,6 +32,7 @@ def register(
     name: str = NAME,
     held_out: HeldOut | None = None,
     tsv_columns: tuple[int, int] | None = None,
+    shuffle_pairs: bool = False,
 ) -> list[str]:
     """Registers a task per language pair found, and the mixture; reads folder listings, no text.
 
@@ -46,6 +47,8 @@ def register(
       name: Of the mixture, and prefix of the tasks.
       held_out: What forms the split "validation"; None: there is no such split.
       tsv_columns: See `xlme_jax.data.bitext_sources.BitextSource.columns`.
+      shuffle_pairs: A control without translations: in split "train" each text gets the partner of
+        another one of its file (`xlme_jax.data.examples.mismatched_pairs`).
 
     Returns:
       `[name]`.
@@ -66,6 +69,8 @@ def register(
         splits = {"train": [_shard(source) for source in group]}
         if held_out is not None:
             splits = _splits(held_out, group)
+        if shuffle_pairs:
+            splits["train"] = [_mismatched(shard) for shard in splits["train"]]
         sources.add_task(task, splits, (group[0].lang1, group[0].lang2), shared)
     return [mixtures.add_mixture(name, names, alpha, prepared).name]
 
@@ -76,6 +81,11 @@ def _shard(source: BitextSource) -> sources.Shard:
     multiway = source.kind == "multiway"
     key = f"{source.kind} {source.swap}" + (f" {source.columns}" if source.columns else "")
     return sources.Shard(title, read, source.paths, key, may_be_empty=multiway)
+
+
+def _mismatched(shard: sources.Shard) -> sources.Shard:
+    read = functools.partial(examples.mismatched_pairs, shard.read)
+    return dataclasses.replace(shard, read=read, key=f"{shard.key} mismatched")
 
 
 def _splits(held_out: HeldOut, group: Sequence[BitextSource]) -> dict[str, list[sources.Shard]]:

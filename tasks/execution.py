@@ -80,6 +80,7 @@ def _register_one(
             pairs=config.pairs,
             pivot=config.pivot,
             tsv_columns=config.tsv_columns,
+            shuffle_pairs=config.shuffle_pairs,
             held_out=preparation.held_out_in(config),
         )
     if task == "tfds":

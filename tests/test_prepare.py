@@ -3,6 +3,7 @@ import json
 import lzma
 import os
 import pickle
+import re
 import shlex
 import shutil
 import subprocess
@@ -739,6 +740,21 @@ def test_only_text_of_its_own_split_is_written(held_config, multiway):
     assert sum("number" in text for text in texts["cc100_en", "train"]) == 18
     row = PreparedDataset.load(config.output).task("cc100_en")
     assert (row.examples, row.skipped) == (20, {"text held out for validation": 2})
+
+
+def test_shuffled_pairs_translate_nothing_in_training_alone(held_config):
+    prepare(held_config)
+    before = texts_of(held_config)
+    prepare(dataclasses.replace(held_config, shuffle_pairs=True))
+    after = texts_of(held_config)
+    for split, translated in (("train", 0), ("validation", 10)):
+        numbers = [re.findall(r"[0-9]+", text) for text in after["bitext_en_fr", split]]
+        assert sum(one == other for one, other in numbers) == translated
+    assert {name: texts for name, texts in before.items() if name[1] == "validation"} == {
+        name: texts for name, texts in after.items() if name[1] == "validation"
+    }
+    assert before["cc100_en", "train"] == after["cc100_en", "train"]
+    assert len(before["bitext_en_fr", "train"]) == len(after["bitext_en_fr", "train"])
 
 
 def test_held_out_units_are_made_once_and_again_if_they_change(held_config, done):

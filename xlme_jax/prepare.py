@@ -56,6 +56,9 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("stride", 128, "Tokens that windows of a question's context share.", 0)
 flags.DEFINE_integer("max_document_chars", 100_000, "Longer documents are cut.", 1)
+flags.DEFINE_bool(
+    "shuffle_pairs", False, "Give training texts partners that do not translate them: a control."
+)
 flags.DEFINE_integer("workers", 0, "Worker processes; 0 decides by the amount of text.", 0)
 flags.DEFINE_string("runner", "", "Apache Beam runner, such as DirectRunner; empty: no Beam.")
 flags.DEFINE_list("runner_options", [], "Further Beam options, such as --project=mine.")

@@ -5,6 +5,7 @@ Workers get these functions by name, so they stand in a module that imports no T
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Container
 from pathlib import Path
@@ -14,13 +15,15 @@ from xlme_jax.data import cldr, held_out, labelled_rows
 from xlme_jax.data.benchmarks import benchmark
 from xlme_jax.data.bitext import read_units
 from xlme_jax.data.bitext_sources import BitextSource
-from xlme_jax.data.encoding import Texts
+from xlme_jax.data.encoding import Read, Texts
 from xlme_jax.data.held_out import HeldOut
 from xlme_jax.data.text import ReadReport, read_documents
 from xlme_jax.data.text_digests import digest
 
 if TYPE_CHECKING:
     from xlme_jax.data.preparation import CldrCorpus
+
+_WINDOW = 4096  # pairs among which partners are exchanged
 
 
 def documents(max_chars: int, file: Path, report: ReadReport) -> Texts:
@@ -82,6 +85,23 @@ def split_pairs(held: HeldOut, source: BitextSource, split: str, report: ReadRep
     if training:
         report.skipped.update(reading.skipped)
         report.repaired.update(reading.repaired)
+
+
+def mismatched_pairs(read: Read, report: ReadReport) -> Texts:
+    """The same texts on both sides, no two of which are translations: a control.
+
+    Within windows of the file the second sides move on by half a window, so that lengths, topics
+    and style of the two sides still go together. The only pair of a window keeps its partner.
+
+    Args:
+      read: Streams the pairs.
+      report: Gets the counts.
+    """
+    pairs = read(report)
+    while window := list(itertools.islice(pairs, _WINDOW)):
+        shift = len(window) // 2
+        for number, (first, _) in enumerate(window):
+            yield first, window[(number + shift) % len(window)][1]
 
 
 def cldr_documents(

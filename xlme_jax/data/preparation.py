@@ -109,6 +109,7 @@ class PrepareConfig:
       max_pair_tokens: Longer pairs (`<s> e </s> f </s>`) are skipped and counted.
       tsv_columns: Columns of TSV pair files, from 0, with text in the first and second language of
         the file's name. None: the first two, which must not be numbers.
+      shuffle_pairs: Give training texts partners that do not translate them: a control.
       validation: What of `cc100` and `bitext` forms the split "validation", and is left out of all
         training text: "every:20", "count:1000", "ids:FILE" or "folder:PATH", see `held_out`. Empty:
         nothing.
@@ -137,6 +138,7 @@ class PrepareConfig:
     max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS
     max_pair_tokens: int = 510
     tsv_columns: tuple[int, int] | None = None
+    shuffle_pairs: bool = False
     validation: str = ""
     check_overlap: str = ""
     workers: int = 0
@@ -254,7 +256,7 @@ def settings(config: PrepareConfig) -> dict[str, Any]:
     for how in ("output", "check_overlap", "workers", "runner", "runner_options"):
         del content[how]
     # Data sets that were made before these fields existed are what they are without them.
-    for field in ("tsv_columns", "validation"):
+    for field in ("tsv_columns", "shuffle_pairs", "validation"):
         if not content[field]:
             del content[field]
     return json.loads(json.dumps(content))
