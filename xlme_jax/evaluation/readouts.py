@@ -18,7 +18,6 @@ farther. A figure of retrieval therefore means little without the name of its re
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -85,14 +84,15 @@ def search(
       finite find nothing. "backward", float32[K, N]: the same for each target. "found",
       int32[K, N]: the best source of each target.
     """
-    count = source.shape[1]
     names = available(readouts, centres is not None, rotation is not None)
-    # Few shapes: each is compiled.
-    padded = [_padded(side) for side in (source, target)]
-    found = _search(*padded, centres, rotation, np.int32(count), names)
+    layers = []
+    for layer in range(len(source)):
+        means = None if centres is None else (centres[0][layer], centres[1][layer])
+        turn = None if rotation is None else rotation[layer]
+        layers.append(_search(source[layer], target[layer], means, turn, names))
     return {
-        name: {way: np.asarray(values)[:, :count] for way, values in ways.items()}
-        for name, ways in found.items()
+        name: {way: np.stack([layer[name][way] for layer in layers]) for way in layers[0][name]}
+        for name in names
     }
 
 
@@ -138,63 +138,63 @@ def normalised(embeddings: jax.Array) -> jax.Array:
     return embeddings / jnp.maximum(norms, 1e-12)
 
 
-def _padded(side: np.ndarray) -> np.ndarray:
-    """[K, N, D] with rows of zeros up to a multiple of 64, or of a quarter of a power of two."""
-    count = side.shape[1]
-    step = max(64, 1 << max(count.bit_length() - 3, 0))
-    return np.pad(side, ((0, 0), (0, -count % step), (0, 0)))
+# What is compared, and the readouts of it: plain, and by local scaling.
+_SPACES = {
+    "raw": ("raw", "csls"),
+    "centred": ("centred", "centred_csls"),
+    "transductive": ("centred_transductive", None),
+    "rotated": ("procrustes", None),
+}
 
 
-@functools.partial(jax.jit, static_argnames=("readouts",))
 def _search(
-    source: jax.Array,
-    target: jax.Array,
-    centres: tuple[jax.Array, jax.Array] | None,
-    rotation: jax.Array | None,
-    count: jax.Array,
-    readouts: tuple[str, ...],
-) -> dict[str, dict[str, jax.Array]]:
-    """As `search`, of whose rows only the first `count` are texts."""
-    real = jnp.arange(source.shape[1]) < count
-
-    def of_layer(layer: Any) -> dict[str, dict[str, jax.Array]]:
-        source, target, centres, rotation = layer
-        found = {}
-        for space, plain, local in (
-            ("raw", "raw", "csls"),
-            ("centred", "centred", "centred_csls"),
-            ("transductive", "centred_transductive", None),
-            ("rotated", "procrustes", None),
-        ):
-            if not {plain, local} & set(readouts):
-                continue
-            # One [N, N] at a time.
-            one, other = _in_space(space, source, target, centres, rotation, real)
-            similarity = jnp.matmul(one, other.T, precision=jax.lax.Precision.HIGHEST)
-            similarity = jnp.where(real[:, None] & real[None], similarity, -jnp.inf)
-            if plain in readouts:
-                found[plain] = _best(similarity)
-            if local in readouts:
-                own, others = _neighbourhoods(similarity, real, count)
-                found[local] = _best(2 * similarity - own[:, None] - others[None])
-        return found
-
-    return jax.lax.map(of_layer, (source, target, centres, rotation))
+    source: np.ndarray,
+    target: np.ndarray,
+    centres: Centres | None,
+    rotation: np.ndarray | None,
+    wanted: Sequence[str],
+) -> dict[str, Found]:
+    """As `search`, of one layer."""
+    count = len(source)
+    found: dict[str, Found] = {}
+    for space, (plain, local) in _SPACES.items():
+        if not {plain, local} & set(wanted):
+            continue
+        sides = (source, target)
+        means = (source.mean(axis=0), target.mean(axis=0)) if space == "transductive" else centres
+        if space != "raw":
+            assert means is not None
+            sides = (source - means[0], target - means[1])
+        if space == "rotated":
+            sides = (sides[0] @ rotation, sides[1])
+        # One space at a time, of few sizes, since each size is compiled.
+        padded = [np.pad(side, ((0, _padded(count) - count), (0, 0))) for side in sides]
+        scores = jax.device_get(_compare(*padded, np.int32(count), local in wanted))
+        for name, score in zip((plain, local), scores):
+            if name in wanted:
+                found[name] = {way: values[:count] for way, values in score.items()}
+    return found
 
 
-def _in_space(
-    space: str, source: jax.Array, target: jax.Array, centres: Any, rotation: Any, real: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Unit vectors [N, D] whose products are the similarities of a readout."""
-    if space == "raw":
-        return normalised(source), normalised(target)
-    if space == "transductive":
-        weight = real[:, None] / real.sum()
-        centres = tuple((side * weight).sum(axis=0) for side in (source, target))
-    one, other = normalised(source - centres[0]), normalised(target - centres[1])
-    if space == "rotated":
-        one = normalised(jnp.matmul(one, rotation, precision=jax.lax.Precision.HIGHEST))
-    return one, other
+def _padded(count: int) -> int:
+    """64 at least, and two sizes to a doubling."""
+    step = max(64, 1 << max((count - 1).bit_length() - 2, 0))
+    return -(-count // step) * step
+
+
+@functools.partial(jax.jit, static_argnames=("local",))
+def _compare(
+    source: jax.Array, target: jax.Array, count: jax.Array, local: bool
+) -> tuple[dict[str, jax.Array], ...]:
+    """`_best` by cosine and, if wanted, by CSLS; only the first `count` rows [N, D] are texts."""
+    real = jnp.arange(len(source)) < count
+    source, target = normalised(source), normalised(target)
+    similarity = jnp.matmul(source, target.T, precision=jax.lax.Precision.HIGHEST)
+    similarity = jnp.where(real[:, None] & real[None], similarity, -jnp.inf)
+    if not local:
+        return (_best(similarity),)
+    own, others = _neighbourhoods(similarity, real, count)
+    return _best(similarity), _best(2 * similarity - own[:, None] - others[None])
 
 
 def _best(score: jax.Array) -> dict[str, jax.Array]:
