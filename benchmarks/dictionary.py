@@ -11,8 +11,9 @@ other, and the two cosines are added. "shared" is the cosine of the bags without
 any encoder gets for nothing.
 
 A word is its first five letters, or two neighbouring characters where a script has no spaces. For
-English with French, Russian and Greek this was ahead of whole words and of 8,000 SentencePieces,
-as the ratio was of Dice, cosine, PMI and normalised PMI, all compared on the very texts searched.
+English with French, Russian and Greek this was ahead of whole words and of 8,000 SentencePieces;
+for French the ratio was ahead of Dice, cosine, PMI and normalised PMI. Both were compared on the
+very texts that are searched.
 
 Every twentieth unit of each multi-way corpus is held out, counted by its line in the files, and is
 searched among all that are, repeated texts apart. Accuracy@1 is a mean over both directions. Words

@@ -116,7 +116,7 @@ def draw_curves(options: argparse.Namespace) -> None:
 
 
 def _dictionary_figure(result: dict[str, Any], pair: str) -> float | None:
-    return result.get("results", {}).get(pair, {}).get("held_out", {}).get("dictionary")
+    return result.get("pairs", {}).get(pair, {}).get("held out", {}).get("dictionary")
 
 
 def draw_matrices(options: argparse.Namespace) -> None:
