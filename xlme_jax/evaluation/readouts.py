@@ -171,7 +171,7 @@ def _search(
         padded = [np.pad(side, ((0, _padded(count) - count), (0, 0))) for side in sides]
         scores = jax.device_get(_compare(*padded, np.int32(count), local in wanted))
         for name, score in zip((plain, local), scores):
-            if name in wanted:
+            if name is not None and name in wanted:
                 found[name] = {way: values[:count] for way, values in score.items()}
     return found
 

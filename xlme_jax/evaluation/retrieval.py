@@ -234,7 +234,7 @@ class RetrievalProbe:
             return found
 
         encoders = {
-            name: jax.jit(pool_all(one, "mean")) for name, one in ({"": encode} | others).items()
+            name: jax.jit(pool_all(one, "mean")) for name, one in {"": encode, **others}.items()
         }
 
         def evaluate(params: Any, step: int) -> dict[str, float]:
