@@ -109,10 +109,10 @@ class OfCheckpoint:
 
         def evaluate(params: Any) -> Outcome:
             values = measure(params)
-            results = [
-                Result(HELD_OUT, *name.rsplit("/", 1), value, split="validation")
-                for name, value in values.items()
-            ]
+            results = []
+            for name, value in values.items():
+                stream, metric = name.rsplit("/", 1)
+                results.append(Result(HELD_OUT, stream, metric, value, split="validation"))
             shown = {f"{HELD_OUT}/{name}": value for name, value in values.items()}
             return Outcome(tuple(results), shown)
 
