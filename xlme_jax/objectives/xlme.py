@@ -51,7 +51,8 @@ class XLMEConfig:
         pre-trains on the multilingual corpus alone (Table 2).
       rtd_weight: lambda, 50 in ELECTRA and XLM-E.
       rtd_from_step: step from which on detection counts; before, generator and tables learn alone
-        (a generator-first phase, which neither paper has). The discriminator still costs its time.
+        (a generator-first phase, which no paper has). The discriminator costs its time all the
+        same, and only weight decay changes it.
       embedding_sharing: what generator and discriminator share. "tokens" is what ELECTRA does;
         "tokens+positions", "none"; or "gdes": the discriminator reads
         stop_gradient(E_generator) + E_delta (DeBERTaV3).
