@@ -25,6 +25,7 @@ class Subject:
     """The copied encoder as evaluations see it."""
 
     num_layers = LAYERS
+    restarts = False
 
     def __init__(self, ours):
         self.ours = ours

@@ -4,6 +4,7 @@ A configuration of `Train.evaluators` has `evaluator(context)`, which refuses wh
 measured before anything is compiled, and returns what the loop is given (`loop.Run.evaluators`).
 """
 
+import abc
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -62,12 +63,12 @@ class EvaluatorConfig(Protocol):
         """
 
 
-class OfficialEvaluation:
+class OfficialEvaluation(abc.ABC):
     """An evaluation on official files (`outcome.Evaluation`), whose headline the log shows."""
 
+    @abc.abstractmethod
     def build(self, subject: Subject) -> Evaluation:
         """Reads the files, and returns the evaluation of some parameters."""
-        raise NotImplementedError
 
     def evaluator(self, context: Context) -> MakeEvaluator:
         """As `EvaluatorConfig.evaluator`; metrics are `eval/<name>`."""
