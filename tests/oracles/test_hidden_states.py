@@ -95,21 +95,37 @@ def test_layers_are_counted_as_in_hidden_states():
 
 
 def torch_links(hidden, source, target):
-    """The aligner's arithmetic on one pair in torch, float64."""
+    """The aligner's arithmetic on one pair in torch, float64.
+
+    Returns:
+      The links, and all places that float32, in which the aligner makes its plan, cannot decide:
+      the two largest values of their row or column differ by less than a few of its roundings.
+    """
     plan = (hidden[1 : 1 + source] @ hidden[2 + source : 2 + source + target].T).clamp(min=1e-6)
     for _ in range(2):
         columns = plan / plan.sum(dim=0, keepdim=True)
         plan = columns / columns.sum(dim=1, keepdim=True)
     forward = torch.nn.functional.one_hot(plan.argmax(dim=1), target)
     backward = torch.nn.functional.one_hot(columns.argmax(dim=0), source)
-    return {tuple(link) for link in (forward * backward.T).nonzero().tolist()}
+    close_rows, close_columns = _too_close(plan, 1), _too_close(columns, 0)
+    unclear = (close_rows[:, None] | close_columns[None]).nonzero().tolist()
+    links = (forward * backward.T).nonzero().tolist()
+    return {tuple(link) for link in links}, {tuple(place) for place in unclear}
+
+
+def _too_close(values, dim):
+    """Whether the two largest values along `dim` are the same but for 4 roundings of float32."""
+    if values.shape[dim] == 1:
+        return torch.zeros(values.shape[1 - dim], dtype=torch.bool)
+    largest, second = values.topk(2, dim=dim).values.unbind(dim)
+    return (largest - second) / largest < 4 * torch.finfo(torch.float32).eps
 
 
 def test_links_of_all_layers():
     """Word alignment of Hugging Face's states in torch, pair by pair and layer by layer."""
     model, ours, params = masked_lm(CONFIG.hidden_size)
     found = texts(ends=2)
-    agreed = 0
+    agreed = undecided = 0
     align = jax.jit(_aligner(Subject(ours), None))
     for chosen, links in encoding.run(align, params, encoding.batches(found, batch_tokens=64)):
         for index, layers in zip(chosen, links):
@@ -117,11 +133,12 @@ def test_links_of_all_layers():
             source = text.index(2) - 1
             for layer, linked in enumerate(layers):
                 states = torch.from_numpy(hidden_states(model, text)[layer])
-                expected = torch_links(states, source, len(text) - source - 3)
+                expected, unclear = torch_links(states, source, len(text) - source - 3)
                 actual = {(i - 1, j - source - 2) for i, j in enumerate(linked) if j >= 0}
-                assert actual == expected
-                agreed += len(actual)
-    assert agreed > 30
+                assert actual - unclear == expected - unclear
+                agreed += len(expected - unclear)
+                undecided += len(expected & unclear)
+    assert agreed > 40 and undecided < agreed
 
 
 def test_models_are_told_apart():
