@@ -93,7 +93,6 @@ def test_what_cannot_run_is_refused_before_compilation(
             "bitext/Stream.positions = 'restart'\nEncoder.absolute_positions = False",
             r"'bitext' has positions = 'restart', which nothing sees",
         ),
-        ("xlme", "XLME.rtd_from_step = 20", r"TRAIN_STEPS = 20 ends before .* real tokens of str"),
         ("xlme", "bitext/Stream.weights = ((3, 1.0), (2, 0.0))", r"'bitext': weights=.* must rise"),
         ("xlme", "bitext/Stream.flip = 1.5", r"flip=1.5 must be a probability"),
     ],

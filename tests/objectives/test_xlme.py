@@ -15,7 +15,7 @@ from xlme_jax.objectives.masked_lm import MaskedBatch, MaskingConfig
 from xlme_jax.objectives.xlme import XLME, XLMConfig, XLMEConfig, detection_loss
 from xlme_jax.ops import masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, padded_size
-from xlme_jax.training import step as steps
+from xlme_jax.training import digests
 
 # Few enough ids that a sample often is the original.
 VOCAB = 12
@@ -370,6 +370,35 @@ def test_gdes_starts_from_the_generators_table():
     np.testing.assert_array_equal(one, other)
 
 
+def by_name(tree):
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {digests.leaf_name(path): leaf for path, leaf in leaves}
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_a_masked_language_model_starts_both_encoders(sharing):
+    config = XLMEConfig(DISCRIMINATOR, DISCRIMINATOR, embedding_sharing=sharing)
+    xlm, xlme = XLM_CONFIG.build(VOCAB), config.build(VOCAB)
+    source = by_name(weights(XLM_CONFIG))
+    started = dict(by_name(meta.unbox(jax.jit(xlme.init)(jax.random.key(0)))))
+    for name in started:
+        for part, counterpart in xlme.counterparts.items():
+            if name.startswith(f"{part}."):
+                started[name] = source[counterpart + name.removeprefix(part)]
+    # All of the source is used, and each encoder reads text as it did.
+    assert {x.unsafe_buffer_pointer() for x in source.values()} <= {
+        x.unsafe_buffer_pointer() for x in started.values()
+    }
+    fresh = xlme.init(jax.random.key(0))
+    params = jax.tree.unflatten(jax.tree.structure(meta.unbox(fresh)), started.values())
+    rows = BATCH["bitext"]
+    wanted = xlm.encode(weights(XLM_CONFIG), rows)
+    generator = xlme.other_encoders["generator"].encode
+    for encode in (xlme.encode, generator):
+        for a, b in zip(encode(params, rows), wanted, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 def test_without_translation_pairs_the_stream_is_dropped():
     config = dataclasses.replace(CONFIG, translation_pairs=False)
     objective = config.build(VOCAB)
@@ -565,28 +594,6 @@ def test_bfloat16_compute_stays_near_float32(config):
         )
 
 
-def test_detection_begins_at_its_step():
-    late = dataclasses.replace(CONFIG, rtd_from_step=3)
-    objective, totals = late.build(VOCAB), CONFIG.build(VOCAB).totals(BATCH)
-
-    def at(step):
-        return steps.weighted(totals, {}, objective.loss_weights(jnp.int32(step)))
-
-    params = weights(CONFIG)
-    loss, metrics, gradient = run(CONFIG, totals=at(2))
-    for leaf in jax.tree.leaves(gradient["discriminator"]):
-        np.testing.assert_array_equal(leaf, 0.0)
-    without = dataclasses.replace(CONFIG, rtd_weight=0.0)
-    expected = run(without, params=params)
-    np.testing.assert_allclose(loss, expected[0], rtol=1e-6)
-    for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected[2]), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8)
-    begun, plain = run(CONFIG, totals=at(3)), run(CONFIG)
-    jax.tree.map(np.testing.assert_array_equal, begun, plain)
-    assert metrics == plain[1]
-    assert CONFIG.build(VOCAB).loss_weights(jnp.int32(0)) == {}
-
-
 def test_rows_longer_than_the_position_table_are_refused():
     objective = changed({"max_length": 8}).build(VOCAB)
     with pytest.raises(ValueError, match=r"'bitext' has rows of 10 tokens, but generator/Enc.* 8"):
@@ -610,7 +617,6 @@ def test_rows_longer_than_the_position_table_are_refused():
         (lambda: XLMEConfig(embedding_sharing="all"), "XLME.embedding_sharing = 'all'; allowed"),
         (lambda: XLMEConfig(rtd_head="mlp"), "XLME.rtd_head = 'mlp'; allowed: dense, linear"),
         (lambda: XLMEConfig(rtd_weight=-1.0), "XLME.rtd_weight = -1.0"),
-        (lambda: XLMEConfig(rtd_from_step=-1), "XLME.rtd_from_step = -1"),
         (
             lambda: changed({"absolute_positions": False}, embedding_sharing="tokens+positions"),
             "XLME.embedding_sharing = 'tokens\\+positions' needs absolute_positions",

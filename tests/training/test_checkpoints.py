@@ -130,6 +130,49 @@ def test_what_a_checkpoint_may_lack_is_taken_if_it_is_there(run_folder, caplog):
     assert check_warm_start(run_folder, {"layer": wide}, may_lack=("layer",)) == {}
 
 
+PAIR = {"one.layer": "layer", "two.layer": "layer"}
+
+
+def both(layer, **others):
+    """A model of two parts that a checkpoint with one of them can start, and an own weight."""
+    own = jax.ShapeDtypeStruct((7,), jnp.float32)
+    return {"one": {"layer": layer}, "two": {"layer": layer, "own": own, **others}}
+
+
+def test_one_part_of_a_checkpoint_starts_two(run_folder, caplog):
+    layer = abstract(state_of(0)).params["layer"]
+    with caplog.at_level("INFO"):
+        params = warm_start(run_folder, both(layer), counterparts=PAIR)
+    wanted = state_of(100).params["layer"]
+    assert jax.tree.structure(params) == jax.tree.structure(
+        {"one": {"layer": wanted}, "two": {"layer": wanted}}
+    )
+    for part in params.values():
+        np.testing.assert_array_equal(part["layer"]["kernel"], wanted["kernel"])
+        np.testing.assert_array_equal(part["layer"]["bias"], wanted["bias"])
+    one, two = (params[part]["layer"]["bias"] for part in ("one", "two"))
+    assert one.unsafe_buffer_pointer() != two.unsafe_buffer_pointer()
+    assert "fresh, as it has none: two.own" in caplog.text
+
+
+def test_counterparts_must_fit_and_leave_nothing_over(run_folder):
+    wide = abstract(state_of(0, width=5)).params["layer"]
+    with pytest.raises(ValueError, match=r"weight one\.layer\.bias has shape \(3,\), this model"):
+        check_warm_start(run_folder, both(wide), counterparts=PAIR)
+    bias = {"bias": abstract(state_of(0)).params["layer"]["bias"]}
+    with pytest.raises(ValueError, match=r"this model has no place for weight layer\.kernel"):
+        check_warm_start(run_folder, both(bias), counterparts=PAIR)
+    with pytest.raises(ValueError, match=r"weight one\.layer\.\w+ is not there"):
+        check_warm_start(run_folder, both(wide))
+
+
+def test_counterparts_do_not_matter_to_a_checkpoint_of_the_same_system(run_folder):
+    params = abstract(state_of(0)).params
+    other = {"layer": "one"}
+    found = warm_start(run_folder, params, counterparts=other)
+    np.testing.assert_array_equal(found["layer"]["bias"], state_of(100).params["layer"]["bias"])
+
+
 def test_layers_that_are_stacked_on_one_side_only_are_told(tmp_path):
     weight = jnp.ones((3,))
     for name, params in {

@@ -197,7 +197,7 @@ def test_the_weight_of_a_stream_is_that_of_its_gradient(objective, micro_batches
 
     @jax.jit
     def run(batch, totals, weights):
-        totals = steps.weighted(totals, weights, {})
+        totals = steps.weighted(totals, weights)
         found, _, metrics = steps.accumulate(
             gradient_of, params, aux, batch, totals, jax.random.key(1), micro_batches
         )

@@ -66,6 +66,14 @@ class Objective(Protocol):
         """Top-level names of `params` that a warm start may lack: the head of a new task."""
 
     @property
+    def counterparts(self) -> Mapping[str, str]:
+        """How a masked language model starts this system: dotted part of `params` -> its part.
+
+        For warm starts from a checkpoint that has none of this system's top-level names. Weights
+        without a counterpart there stay fresh.
+        """
+
+    @property
     def encoder_config(self) -> EncoderConfig:
         """Shape of the encoder that is handed on."""
 
@@ -92,13 +100,6 @@ class Objective(Protocol):
         """Top-level names of `params` that may stand still, and whether they do at a step: bool[].
 
         A step is named by the number of updates before it.
-        """
-
-    def loss_weights(self, step: jax.Array) -> Mapping[str, Mapping[str, jax.Array]]:
-        """Factors on parts of the loss at a step, by stream and name of the part's denominator.
-
-        float[], not negative; what is not named has weight 1. The step divides the denominators
-        of `totals` by them, so that `loss` needs to know neither weights nor steps.
         """
 
     def totals(self, batch: Batch) -> Totals:
@@ -168,6 +169,7 @@ class PlainObjective:
     layouts: Mapping[str, str] = types.MappingProxyType({})
     marked: tuple[str, ...] = ()
     new_params: tuple[str, ...] = ()
+    counterparts: Mapping[str, str] = types.MappingProxyType({})
 
     @property
     def other_encoders(self) -> Mapping[str, OtherEncoder]:
@@ -194,11 +196,6 @@ class PlainObjective:
 
     def frozen(self, step: jax.Array) -> Mapping[str, jax.Array]:
         """Nothing."""
-        del step
-        return {}
-
-    def loss_weights(self, step: jax.Array) -> Mapping[str, Mapping[str, jax.Array]]:
-        """All parts have weight 1 at every step."""
         del step
         return {}
 

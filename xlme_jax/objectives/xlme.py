@@ -50,9 +50,6 @@ class XLMEConfig:
       translation_pairs: train on the bitext stream; False is the paper's "-TRTD" ablation, which
         pre-trains on the multilingual corpus alone (Table 2).
       rtd_weight: lambda, 50 in ELECTRA and XLM-E.
-      rtd_from_step: step from which on detection counts; before, generator and tables learn alone
-        (a generator-first phase, which no paper has). The discriminator costs its time all the
-        same, and only weight decay changes it.
       embedding_sharing: what generator and discriminator share. "tokens" is what ELECTRA does;
         "tokens+positions", "none"; or "gdes": the discriminator reads
         stop_gradient(E_generator) + E_delta (DeBERTaV3).
@@ -66,7 +63,6 @@ class XLMEConfig:
     masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)
     translation_pairs: bool = True
     rtd_weight: float = 50.0
-    rtd_from_step: int = 0
     embedding_sharing: Literal["none", "tokens", "tokens+positions", "gdes"] = "tokens"
     rtd_head: Literal["dense", "linear"] = "dense"
 
@@ -81,8 +77,6 @@ class XLMEConfig:
                 )
         if self.rtd_weight < 0:
             raise ValueError(f"XLME.rtd_weight = {self.rtd_weight} must not be negative.")
-        if self.rtd_from_step < 0:
-            raise ValueError(f"XLME.rtd_from_step = {self.rtd_from_step} must not be negative.")
         positions = self.generator.absolute_positions and self.discriminator.absolute_positions
         if self.embedding_sharing == "tokens+positions" and not positions:
             raise ValueError(
@@ -151,6 +145,12 @@ class XLME(MaskedLMObjective):
             dtype,
         )
         super().__init__(model, "generate", config.masking, vocab_size, config.translation_pairs)
+        # Both encoders start as the masked language model. "gdes" adds no difference to its table.
+        own = ("tokens", "positions", "encoder", "head")
+        self.counterparts = {f"generator.{part}": part for part in own}
+        self.counterparts |= {f"discriminator.{part}": part for part in ("positions", "encoder")}
+        if config.embedding_sharing == "none":
+            self.counterparts["discriminator.tokens"] = "tokens"
 
     def loss(
         self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
@@ -180,13 +180,6 @@ class XLME(MaskedLMObjective):
             loss = loss + mlm_loss + self.config.rtd_weight * rtd_loss
             metrics |= {f"{name}/{k}": v for k, v in (mlm_metrics | rtd_metrics).items()}
         return loss, ({}, metrics)
-
-    def loss_weights(self, step: jax.Array) -> Mapping[str, Mapping[str, jax.Array]]:
-        """Detection, a mean over real tokens, has weight 0 before `rtd_from_step`."""
-        if not self.config.rtd_from_step:
-            return {}
-        begun = (step >= self.config.rtd_from_step).astype(jnp.float32)
-        return {name: {"real": begun} for name in self.streams}
 
     @property
     def encoder_config(self) -> EncoderConfig:
@@ -375,6 +368,6 @@ def _detection_alarm(name: str, values: Mapping[str, float]) -> str | None:
     return (
         f"The discriminator has learned nothing on {name}: rtd_loss is {loss:.4f}, and calling "
         f"every token replaced with the same probability, {rate:.4f}, costs {baseline:.4f}. Lower "
-        "Optimizer.learning_rate or lengthen Optimizer.warmup_steps, and see that XLME.rtd_weight "
-        "is not 0, and XLME.rtd_from_step past."
+        "Optimizer.learning_rate or lengthen Optimizer.warmup_steps, see that XLME.rtd_weight is "
+        "not 0, or start from a masked language model (INIT_FROM)."
     )

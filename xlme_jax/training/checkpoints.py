@@ -5,6 +5,7 @@ digests of its arrays, and of its files once they lie on disk; the newest is bel
 hold, a damaged one is set aside, and a run whose checkpoints are all damaged is not begun anew.
 """
 
+import collections
 import contextlib
 import dataclasses
 import datetime
@@ -12,11 +13,13 @@ import logging
 import shutil
 import threading
 import time
+import types
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
@@ -330,7 +333,11 @@ def latest_checkpoint(run: Path) -> Path:
 
 
 def check_warm_start(
-    run: Path, abstract_params: Params, vocabulary: str = "", may_lack: Collection[str] = ()
+    run: Path,
+    abstract_params: Params,
+    vocabulary: str = "",
+    may_lack: Collection[str] = (),
+    counterparts: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Params:
     """What of these weights `warm_start` would bring; reads files, but makes no arrays.
 
@@ -352,11 +359,18 @@ def check_warm_start(
     def is_there(part: str) -> bool:
         return _tree_shapes({part: abstract_params[part]}).items() <= found.items()
 
-    brought = {
-        part: weights
-        for part, weights in abstract_params.items()
-        if part not in may_lack or is_there(part)
-    }
+    sources = _counterparts(found, abstract_params, counterparts)
+    if sources:
+        # Named as here, with what nothing here starts from, which is one weight too many.
+        unused = {name: found[name] for name in found.keys() - sources.values()}
+        found = {name: found[source] for name, source in sources.items()} | unused
+        brought = _select(abstract_params, sources)
+    else:
+        brought = {
+            part: weights
+            for part, weights in abstract_params.items()
+            if part not in may_lack or is_there(part)
+        }
     remedy = "Warm starts need the same objective, model sizes and vocabulary."
     stacked, wanted = (
         any(".layers." in name for name in names) for names in (found, _tree_shapes(brought))
@@ -366,14 +380,18 @@ def check_warm_start(
             f"It was trained with Encoder.scan_layers = {stacked}; set that here too, or import it "
             "again with the other form."
         )
-    if may_lack:
+    if may_lack and not sources:
         found = {name: found[name] for name in found.keys() & _tree_shapes(brought).keys()}
     _compare_shapes(found, brought, f"INIT_FROM = {str(run)!r}", remedy)
     return brought
 
 
 def warm_start(
-    run: Path, abstract_params: Params, vocabulary: str = "", may_lack: Collection[str] = ()
+    run: Path,
+    abstract_params: Params,
+    vocabulary: str = "",
+    may_lack: Collection[str] = (),
+    counterparts: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Params:
     """Reads the weights of another run's newest checkpoint into the shardings of this one.
 
@@ -383,6 +401,7 @@ def warm_start(
       vocabulary: digest of the vocabulary that this run reads; empty if it does not matter.
       may_lack: top-level names of weights that the checkpoint need not have, or may have in another
         shape. It may then also hold weights that are not asked for.
+      counterparts: for checkpoints without any of these top-level names (`Objective.counterparts`).
 
     Returns:
       The weights that it has.
@@ -391,9 +410,12 @@ def warm_start(
       ValueError: if there is no checkpoint, it is damaged, a weight is missing or of another
         shape, or the vocabulary is another one.
     """
-    brought = check_warm_start(run, abstract_params, vocabulary, may_lack)
+    brought = check_warm_start(run, abstract_params, vocabulary, may_lack, counterparts)
     checkpoint = latest_checkpoint(run)
-    item = {"params": brought}
+    found = _tree_shapes(_metadata(checkpoint)["params"])
+    sources = _counterparts(found, abstract_params, counterparts)
+    wanted = _leaves(brought)
+    item = {"params": _nested({sources.get(name, name): leaf for name, leaf in wanted.items()})}
     with _named_source(checkpoint), _damage_if_unsealed(checkpoint):
         expected = _read_record(checkpoint)["digests"]
         params = ocp.PyTreeCheckpointer().restore(
@@ -405,10 +427,65 @@ def warm_start(
             ),
         )
         _compare_digests(params, expected)
-    fresh = sorted(abstract_params.keys() - brought.keys())
+    fresh = _fresh(_leaves(abstract_params).keys(), wanted.keys())
     rest = f"; fresh, as it has none: {', '.join(fresh)}" if fresh else ""
     _log.info("Warm start: weights of %s%s", checkpoint, rest)
-    return params["params"]
+    if not sources:
+        return params["params"]
+    # Copies: one weight may start two, and the train step donates each buffer.
+    read = _leaves(params["params"])
+    return _nested(
+        {
+            name: jax.device_put(jnp.copy(read[sources[name]]), leaf.sharding)
+            for name, leaf in wanted.items()
+        }
+    )
+
+
+def _counterparts(
+    found: Collection[str], abstract_params: Params, counterparts: Mapping[str, str]
+) -> dict[str, str]:
+    """Weight of this model -> weight that starts it; empty if the source has parts of its own."""
+    if any(name.split(".")[0] in abstract_params for name in found):
+        return {}
+    sources = {}
+    for name in _leaves(abstract_params):
+        for part, source in counterparts.items():
+            if name.startswith(f"{part}.") and source + name.removeprefix(part) in found:
+                sources[name] = source + name.removeprefix(part)
+    return sources
+
+
+def _leaves(tree: Params) -> dict[str, Any]:
+    """Dotted name -> leaf."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {digests.leaf_name(path): leaf for path, leaf in leaves}
+
+
+def _nested(leaves: Mapping[str, Any]) -> Params:
+    """The tree whose leaves have these dotted names."""
+    tree: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *path, last = name.split(".")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = leaf
+    return tree
+
+
+def _select(tree: Params, names: Collection[str]) -> Params:
+    return _nested({name: leaf for name, leaf in _leaves(tree).items() if name in names})
+
+
+def _fresh(names: Collection[str], brought: Collection[str]) -> list[str]:
+    """What of a model is not brought: parts, two names deep, and how much of them if not all."""
+    total = collections.Counter(".".join(name.split(".")[:2]) for name in names)
+    lacking = total - collections.Counter(".".join(name.split(".")[:2]) for name in brought)
+    return [
+        part if count == total[part] else f"{count} of {total[part]} weights in {part}"
+        for part, count in sorted(lacking.items())
+    ]
 
 
 def read_record(run: Path) -> RunRecord:

@@ -185,19 +185,6 @@ def check_frozen(objective: Objective, config: LoopConfig, fresh: bool) -> None:
         )
 
 
-def check_weights(objective: Objective, config: LoopConfig) -> None:
-    """ValueError if the objective still gives a part of the loss weight 0 at the last step."""
-    last = jnp.int32(config.train_steps - 1)
-    for name, factors in objective.loss_weights(last).items():
-        for part, factor in factors.items():
-            if not float(factor):
-                raise ValueError(
-                    f"TRAIN_STEPS = {config.train_steps} ends before the objective's loss over the "
-                    f"{part} tokens of stream {name!r} begins to count. Train longer, or let it "
-                    "begin earlier."
-                )
-
-
 def abstract_state(
     objective: Objective,
     optimizer: optax.GradientTransformation,
@@ -279,10 +266,14 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         checkpoints.check(abstract, run.dataset_digest)
         fresh = checkpoints.latest_step() is None
         check_frozen(run.objective, config, fresh)
-        check_weights(run.objective, config)
         if fresh and config.init_from is not None:
-            source, may_lack = Path(config.init_from), run.objective.new_params
-            check_warm_start(source, abstract.params, run.vocabulary_digest, may_lack)
+            check_warm_start(
+                Path(config.init_from),
+                abstract.params,
+                run.vocabulary_digest,
+                run.objective.new_params,
+                run.objective.counterparts,
+            )
         if jax.process_index() == 0:  # Not before: a run that is refused leaves the folder as is.
             for name, text in run.files.items():
                 with naming(run.model_dir / name):
@@ -394,10 +385,16 @@ def _starting_point(
     assert state is not None  # Damaged checkpoints raise.
     origin = ""
     if config.init_from is not None:
-        source, may_lack = Path(config.init_from), run.objective.new_params
+        source = Path(config.init_from)
         origin = str(latest_checkpoint(source))
-        params = warm_start(source, abstract.params, run.vocabulary_digest, may_lack)
-        state = dataclasses.replace(state, params={**state.params, **params})
+        params = warm_start(
+            source,
+            abstract.params,
+            run.vocabulary_digest,
+            run.objective.new_params,
+            run.objective.counterparts,
+        )
+        state = dataclasses.replace(state, params=_merged(state.params, params))
         out = jax.tree.map(lambda leaf: leaf.sharding, abstract.aux)
         carried = jax.jit(
             lambda params: meshes.unbox(run.objective.init_aux(params)), out_shardings=out
@@ -406,6 +403,16 @@ def _starting_point(
     else:
         _log.info("Starting from scratch.")
     return _filled(run, state, abstract), _record(run, origin=origin), evaluators
+
+
+def _merged(params: Params, others: Params) -> Params:
+    """Nested dictionaries with the leaves of `others` where it has any."""
+    return {
+        name: _merged(value, others.get(name, {}))
+        if isinstance(value, dict)
+        else others.get(name, value)
+        for name, value in params.items()
+    }
 
 
 def _filled(run: Run, state: TrainState, abstract: TrainState) -> TrainState:

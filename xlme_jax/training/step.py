@@ -78,7 +78,7 @@ def make_train_step(
         rng = jax.random.fold_in(jax.random.key(seed), state.step + 1)
         batch = {name: _number_rows(rows) for name, rows in batch.items()}
         factors = {name: weight_at(points, state.step) for name, points in weights.items()}
-        totals = weighted(objective.totals(batch), factors, objective.loss_weights(state.step))
+        totals = weighted(objective.totals(batch), factors)
         gradient, left, metrics = over_replicas(
             loss_and_gradient, state.params, state.aux, batch, totals, rng, micro_batches
         )
@@ -106,27 +106,18 @@ def weight_at(points: Points, step: jax.Array) -> jax.Array:
     return jnp.interp(step.astype(jnp.float32), steps, weights)
 
 
-def weighted(
-    totals: Totals,
-    streams: Mapping[str, jax.Array],
-    parts: Mapping[str, Mapping[str, jax.Array]],
-) -> Totals:
-    """Denominators that give parts of the loss a weight, whatever is summed over them.
+def weighted(totals: Totals, streams: Mapping[str, jax.Array]) -> Totals:
+    """Denominators that give the losses of streams a weight.
 
     A weight of 0 makes a denominator infinite: finite sums over it, and their gradients, are 0.
-    What has no weight is left as it is.
 
     Args:
       totals: denominators of `Objective.totals`.
-      streams: weights of streams.
-      parts: weights of single denominators (`Objective.loss_weights`).
+      streams: weights of streams; others are left as they are.
     """
     weighted = {name: dict(values) for name, values in totals.items()}
     for name, factor in streams.items():
         weighted[name] = {part: total / factor for part, total in weighted[name].items()}
-    for name, factors in parts.items():
-        for part, factor in factors.items():
-            weighted[name][part] = weighted[name][part] / factor
     return weighted
 
 
