@@ -144,9 +144,8 @@ def test_one_part_of_a_checkpoint_starts_two(run_folder, caplog):
     with caplog.at_level("INFO"):
         params = warm_start(run_folder, both(layer), counterparts=PAIR)
     wanted = state_of(100).params["layer"]
-    assert jax.tree.structure(params) == jax.tree.structure(
-        {"one": {"layer": wanted}, "two": {"layer": wanted}}
-    )
+    expected = {"one": {"layer": wanted}, "two": {"layer": wanted}}
+    assert jax.tree.structure(params) == jax.tree.structure(expected)
     for part in params.values():
         np.testing.assert_array_equal(part["layer"]["kernel"], wanted["kernel"])
         np.testing.assert_array_equal(part["layer"]["bias"], wanted["bias"])
