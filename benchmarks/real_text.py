@@ -146,7 +146,7 @@ def draw_matrices(options: argparse.Namespace) -> None:
             cosines = sides[name, "en"] @ sides[name, language].T
             found = np.mean(cosines.argmax(axis=1) == np.arange(len(cosines)))
             axis = axes[row][column]
-            image = axis.imshow(cosines, vmin=-0.6, vmax=1, cmap="viridis")
+            image = axis.imshow(cosines, vmin=0, vmax=0.8, cmap="Blues")
             axis.set_title(f"en-{language}, {name}: {found:.0%} found", fontsize=10)
             axis.set_xlabel(f"sentence in {language}")
             axis.set_ylabel("sentence in en")
