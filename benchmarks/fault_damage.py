@@ -37,7 +37,7 @@ def run_damage(
       unsealed: bytes changed in checkpoints without `files.json`, as a kill may leave them. Bytes
         that nobody reads may then change unnoticed, but never the bits that come back.
       data: bytes changed, and a fifth as many files cut short, in the prepared data.
-      whole: damages that the real command is to mend too.
+      whole: damages that the real command repairs too.
       seed: of the places.
 
     Returns:
@@ -179,8 +179,8 @@ def _mended_by_command(
         outcome = f"ended with {status}: {command.said()[-300:]}"
     else:
         wrong = differences(runs.work / name, reference)
-        outcome = "mended" if wrong == ["left over: damaged_checkpoints"] else str(wrong)
-    return {"kind": f"{kind}, command", **where, "outcome": outcome, "good": outcome == "mended"}
+        outcome = "repaired" if wrong == ["left over: damaged_checkpoints"] else str(wrong)
+    return {"kind": f"{kind}, command", **where, "outcome": outcome, "good": outcome == "repaired"}
 
 
 def _damage_data(runs: Runs, count: int, rng: random.Random) -> list[dict[str, Any]]:

@@ -190,7 +190,7 @@ def done(monkeypatch):
     return names
 
 
-# File -> the task that has to be made anew.
+# File -> the task that has to be made again.
 DAMAGED = {
     "cc100_sw/train-00000-of-00001.arrayrecord": {"cc100_sw"},
     "bitext_en_sw/train-lengths.npy": {"bitext_en_sw"},
@@ -222,7 +222,7 @@ def test_the_same_command_mends_what_is_damaged_and_nothing_else(config, done, c
         assert set(done) == tasks
         said = capfd.readouterr().err
         for task in tasks if (name, damage) != ("cc100_en/train.json", "gone") else ():
-            assert f"Task {task} (train) is made anew: {path}" in said
+            assert f"Task {task} (train) is made again: {path}" in said
         assert contents(config.output) == before
 
 
@@ -421,7 +421,7 @@ def test_the_embedded_corpus_trains_its_vocabulary_and_holds_phrases_out(tmp_pat
     assert not preparation.is_prepared(dataclasses.replace(config, vocabulary_size=299))
 
 
-def test_settings_that_change_the_text_make_it_anew(tmp_path):
+def test_settings_that_change_the_text_make_it_again(tmp_path):
     config = cldr_config(tmp_path / "out")
     vocabulary = tmp_path / "v.model"
     write_vocabulary(preparation.resolve_vocabulary(config), vocabulary)
@@ -550,7 +550,7 @@ def test_the_commands(raw, tmp_path):
     failed = run_command(*verify)
     assert failed.returncode == 1 and "Traceback" not in failed.stderr
     assert f"{shard} is not what was written" in failed.stderr
-    # What the error says mends it.
+    # What the error says repairs it.
     command = shlex.split(failed.stderr.splitlines()[-1])
     assert run_command(*command[2:]).returncode == 0
     assert shard.read_bytes() == content and run_command(*verify).returncode == 0

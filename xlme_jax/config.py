@@ -503,7 +503,7 @@ def _parts(scope: str) -> set[str]:
 
 
 def run_app(main: Callable[[Sequence[str]], int | None], reads_gin: bool = True) -> None:
-    """Runs a command: what people can mend is said without a traceback.
+    """Runs a command and reports user errors without a traceback.
 
     Args:
       main: of the arguments; returns the exit code.
@@ -551,7 +551,7 @@ def _leave_out_what_others_tell() -> None:
 
 
 def _explanation(error: ValueError | OSError) -> str:
-    """What to tell a person who can mend it; empty for a bug, which is to show its traceback."""
+    """The message of a user error; empty for a bug, which shows its traceback."""
     if isinstance(error, OSError):
         if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             return ""
@@ -564,7 +564,7 @@ def _explanation(error: ValueError | OSError) -> str:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether this project raised it, as it does for what people can mend; else it is a bug."""
+    """Whether this project raised it, as it does for user errors; else it is a bug."""
     # By its class if it comes from a worker process, where the stack stays behind.
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     modules = (type(error).__module__, frame.f_globals.get("__name__", ""))

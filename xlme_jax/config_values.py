@@ -12,7 +12,7 @@ _MAX_MESSAGE = 1500  # characters of the whole
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be run, and how to mend it."""
+    """A configuration that cannot be run, and how to fix it."""
 
     def __init__(self, message: str):
         """Keeps the message readable where it quotes names of thousands of characters."""

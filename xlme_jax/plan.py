@@ -90,7 +90,7 @@ def _plan(
 
 
 def run() -> None:
-    """Entry point: what people can mend is said in one line, without a traceback."""
+    """Entry point: user errors are one line, without a traceback."""
     configs.run_app(main)
 
 

@@ -23,7 +23,7 @@ text; `--check_overlap` reports which evaluation texts stand in what is left::
         --validation=every:20 --check_overlap=eval --vocabulary=vocabulary.model --output=data/mine
 
 Flags on the command line come before those of the gin file. Interrupted, the same command goes on
-where it was; where files are damaged or gone, it makes those tasks anew. `--runner=DirectRunner`
+where it was; where files are damaged or gone, it makes those tasks again. `--runner=DirectRunner`
 (or DataflowRunner, FlinkRunner, SparkRunner with their `--runner_options`) does the same work on
 Apache Beam. What is on the disk is checked, and nothing made, by::
 
@@ -97,7 +97,7 @@ def _command(config: preparation.PrepareConfig) -> str:
 
 
 def run() -> None:
-    """Entry point: what people can mend is said in one line, without a traceback."""
+    """Entry point: user errors are one line, without a traceback."""
     from xlme_jax import config as configs
 
     configs.run_app(main)

@@ -80,7 +80,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run() -> None:
-    """Entry point: what people can mend is said in one line, without a traceback."""
+    """Entry point: user errors are one line, without a traceback."""
     configs.run_app(main)
 
 

@@ -305,7 +305,7 @@ def _prepare_command(
 
 
 def run() -> None:
-    """Entry point: what people can mend is said in one line, without a traceback."""
+    """Entry point: user errors are one line, without a traceback."""
     configs.run_app(main)
 
 

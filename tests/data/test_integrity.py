@@ -1,4 +1,4 @@
-"""Damage to a prepared data set is noticed, named, and comes with the command that mends it."""
+"""Damage to a prepared data set is noticed, named, and comes with the command that repairs it."""
 
 import dataclasses
 import hashlib

@@ -153,7 +153,7 @@ def test_resume_comes_before_warm_start_before_scratch(tmp_path, tiny_data, unin
         return max(np.abs(a - b).max() for a, b in pairs)
 
     assert distance(warm) < 1e-6 < 1e-3 < distance(scratch)
-    assert int(warm.step) == 5  # the other run had 12: step, data and Adam begin anew
+    assert int(warm.step) == 5  # the other run had 12: step, data and Adam start over
     with caplog.at_level("INFO"):
         resumed = run(tmp_path / "warm", tiny_data, **STILL, INIT_FROM="/gone")
     assert "Resuming from the checkpoint of step 5" in caplog.text

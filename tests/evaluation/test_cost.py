@@ -9,7 +9,7 @@ def _run(folder, steps, flops="1.5e+12", objective="XLME", init_from="None"):
     for step in steps:
         (folder / "checkpoints" / str(step) / "state").mkdir(parents=True)
     (folder / "model-info.txt").write_text(
-        "Parameters: 1,900,000 in all, 1,396,551 in the encoder that is handed on (x)\n"
+        "Parameters: 1,900,000 in all, 1,396,551 in the exported encoder (x)\n"
         f"Tokens per step: 7\nFLOPs per step: {flops}; per token: 3\n"
     )
     (folder / "config.gin").write_text(
@@ -65,6 +65,10 @@ def test_flops_that_are_no_number_are_refused(tmp_path):
 def test_parameters_are_the_encoders(tmp_path):
     run = _run(tmp_path / "a", [10])
     assert encoder_parameters(run / "checkpoints" / "10") == encoder_parameters(run) == 1_396_551
+    info = (run / "model-info.txt").read_text()
+    earlier = info.replace("the exported encoder", "the encoder that is handed on")
+    (run / "model-info.txt").write_text(earlier)
+    assert encoder_parameters(run) == 1_396_551
     (run / "model-info.txt").write_text("nothing")
     assert encoder_parameters(run) is None
     assert encoder_parameters(tmp_path / "b") is None

@@ -1,4 +1,4 @@
-"""Commands on bad configurations, files and paths: exit status 1, a line that says what to mend."""
+"""Commands on bad configurations, files and paths: exit status 1, a line that says what to fix."""
 
 import errno
 import lzma

@@ -433,7 +433,7 @@ def test_passes_drop_differently():
     assert np.abs(np.asarray(one - two)).max() > 0.1
 
 
-# ---- What is handed on -------------------------------------------------------------------------
+# ---- What is exported ---------------------------------------------------------------------------
 
 
 def test_weights_are_xlms_and_cross_attention():

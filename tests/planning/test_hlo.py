@@ -267,7 +267,7 @@ def test_kernels_count_on_their_whole_grid():
     assert matmul_flops(jaxpr) == 2 * 32 * 16 * 6
 
 
-def test_the_dearest_branch_counts():
+def test_the_most_expensive_branch_counts():
     def step(x):
         return jax.lax.cond(x[0, 0] > 0, lambda x: x @ x @ x, lambda x: x @ x, x)
 

@@ -290,7 +290,7 @@ def test_an_empty_folder_is_no_checkpoint(damaged, caplog):
     assert "step 120 is damaged: state is missing" in caplog.text
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_anew(damaged):
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_started_over(damaged):
     folder, change = damaged
     change(100, "state/_METADATA", "cut")
     change(90, "run/metadata", "flip")

@@ -357,7 +357,7 @@ def test_a_warm_start_takes_all_that_is_there(tmp_path, mesh):
 
 
 class Staged(Toy):
-    """Its weight stands still for some steps."""
+    """Its weight is frozen for some steps."""
 
     def __init__(self, steps):
         self.steps = steps

@@ -73,7 +73,7 @@ def read_bitext(source: BitextSource, report: ReadReport | None = None) -> Pairs
 
     Args:
         source: The file or files.
-        report: Gets the counts; made anew if None.
+        report: Receives the counts; a new one if None.
 
     Raises:
         DataError: As the reader of the source's kind.
@@ -137,7 +137,7 @@ def read_moses(
     Args:
         src_path: Text in the first language, compressed or not.
         tgt_path: Line n translates line n of `src_path`.
-        report: Gets the counts; made anew if None.
+        report: Receives the counts; a new one if None.
 
     Yields:
         (source, target), stripped, neither empty.
@@ -166,7 +166,7 @@ def read_opus_zip(
         zip_path: The archive; it may hold the files of several corpora.
         lang1: Language of the first text of a pair, in either order of the archive's name.
         lang2: Language of the second.
-        report: Gets the counts; made anew if None.
+        report: Receives the counts; a new one if None.
 
     Yields:
         (text in lang1, text in lang2).
@@ -248,7 +248,7 @@ def read_tsv(
 
     Args:
         path: The file, compressed or not.
-        report: Gets the counts; made anew if None.
+        report: Receives the counts; a new one if None.
         columns: Which columns are the first and second text, counted from 0. None: the first two,
             which must not be numbers.
 
@@ -337,7 +337,7 @@ def read_tmx(path: str | Path, lang1: str, lang2: str, report: ReadReport | None
         path: The file.
         lang1: Language of the first text of a pair.
         lang2: Language of the second.
-        report: Gets the counts; made anew if None.
+        report: Receives the counts; a new one if None.
 
     Yields:
         (text in lang1, text in lang2).
@@ -362,7 +362,7 @@ def read_multiway(
         folder: The folder.
         lang1: Language of the first text of a pair.
         lang2: Language of the second.
-        report: Gets the counts; made anew if None.
+        report: Receives the counts; a new one if None.
 
     Yields:
         (text in lang1, text in lang2).

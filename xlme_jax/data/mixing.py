@@ -1,6 +1,6 @@
 """Sampling weights over tasks, and a schedule that realises them without any state.
 
-The schedule answers "which task is draw n, and the how-manieth draw of that task is it?" for any n
+The schedule answers "which task is draw n, and its index among the draws of that task?" for any n
 by itself. So the position of a run in its data is one integer, every host computes the same order,
 and skipping ahead costs nothing.
 """

@@ -328,7 +328,7 @@ def unmet(support: np.ndarray, shares: np.ndarray, least: float = 0.0) -> np.nda
     wanted = np.rint(units).astype(np.int64) - np.rint(kept).astype(np.int64).sum(axis=1)
     flow = np.zeros(support.shape, np.int64)
     supply, demand = wanted.copy(), wanted.copy()
-    # Those with few partners first, to their largest: this leaves little to mend.
+    # Those with few partners first, to their largest: this leaves little to correct.
     for one in np.argsort(support.sum(axis=1), kind="stable"):
         others = np.flatnonzero(support[one])
         others = others[np.argsort(-demand[others], kind="stable")]

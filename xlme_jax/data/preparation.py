@@ -3,7 +3,7 @@
 `prepare` turns every SeqIO task into shards of token ids, once. It is written to be interrupted: a
 finished task is recognised by a fingerprint of all that its shards depend on (source files,
 vocabulary, settings) and kept if its files are as they were written; `dataset.json`, which makes a
-folder a data set, comes last. So the same command continues what was interrupted, and mends what
+folder a data set, comes last. So the same command continues what was interrupted, and repairs what
 was damaged.
 
 This module holds the settings, the bookkeeping and the pool of worker processes; what these do is
@@ -189,7 +189,7 @@ Rows = list[prepared.TaskInfo]
 
 
 def prepare(config: PrepareConfig, command: str = "") -> list[prepared.TaskInfo]:
-    """Makes, completes or mends the prepared data set of `config.output`.
+    """Makes, completes or repairs the prepared data set of `config.output`.
 
     Args:
       config: What to prepare.
@@ -265,7 +265,7 @@ def settings(config: PrepareConfig) -> dict[str, Any]:
 def is_prepared(config: PrepareConfig) -> bool:
     """Whether `config.output` is complete and of the same settings; reads two small files.
 
-    False too where these are damaged or another file is gone: `prepare` then mends it.
+    False too where these are damaged or another file is gone: `prepare` then repairs it.
     """
     output = Path(config.output)
     try:
@@ -440,7 +440,7 @@ def _finished(output: Path, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]
         try:
             row = prepared.finished_task(output, job.name, job.split, job.fingerprint)
         except prepared.PreparedDataError as error:
-            _say(f"Task {job.name} ({job.split}) is made anew: {error}")
+            _say(f"Task {job.name} ({job.split}) is made again: {error}")
             return None
         return row if row and (row.examples or job.may_be_empty) else None
 
@@ -477,7 +477,7 @@ def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
     """VocabularyError if a folder holds data of another vocabulary."""
     file = output / prepared_format.VOCABULARY_FILE
     try:
-        # Not from the model's file: that may be what is damaged, and is written anew.
+        # Not from the model's file: that may be what is damaged, and is written again.
         old = unseal((output / prepared_format.DATASET_FILE).read_bytes())["vocabulary"]
         size, digest = old["size"], str(old["sha256"])
     except (OSError, ValueError, KeyError):

@@ -268,7 +268,7 @@ def problems(
 
 
 def damaged(found: Sequence[str], command: str) -> PreparedDataError:
-    """The error that names bad files and what mends them.
+    """The error that names bad files and what repairs them.
 
     Args:
       found: what is wrong, naming the file; one line each.
@@ -280,7 +280,7 @@ def damaged(found: Sequence[str], command: str) -> PreparedDataError:
     remedy = "Prepare the data set again."
     if command:
         remedy = (
-            "The command that made the data set, run again, makes anew what is damaged and nothing "
+            "The command that made the data set, run again, replaces what is damaged and nothing "
             f"else:\n  {command}"
         )
     return PreparedDataError("\n".join(lines) + f"\n{remedy}")

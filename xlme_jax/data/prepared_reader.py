@@ -118,7 +118,7 @@ class OpenFiles:
         self.threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "read")
 
     def error(self, problem: str) -> PreparedDataError:
-        """The error that says what is wrong and what mends it."""
+        """The error that says what is wrong and what repairs it."""
         return damaged([problem], self._command)
 
     def _open_shard(self, shard: FileInfo) -> _Shard:

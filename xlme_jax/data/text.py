@@ -263,7 +263,7 @@ def read_documents(
 
     Args:
         path: A text file, compressed or not.
-        report: Gets the counts; made anew if None.
+        report: Receives the counts; a new one if None.
         max_document_chars: Longer documents come in several pieces, cut at line ends or spaces if
             possible.
 
@@ -411,7 +411,7 @@ def data_files(folder: Path) -> list[Path]:
             continue
         if not path.is_file():
             raise DataError(
-                f"{path}: no file but a broken link, a pipe or a device; mend or remove it"
+                f"{path}: no file but a broken link, a pipe or a device; fix or remove it"
             )
         if not is_utf8(path.name):
             raise DataError(f"{str(path)!r}: the file's name is not UTF-8; rename it")

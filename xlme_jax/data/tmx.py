@@ -59,7 +59,7 @@ def tmx_pairs(
     except expat.ExpatError as error:
         raise DataError(
             f"{path}:{error.lineno}: not well-formed XML ({expat.ErrorString(error.code)}), after "
-            f"{units.complete:,} pairs. Fetch the file again or mend it (`xmllint --recover`)"
+            f"{units.complete:,} pairs. Fetch the file again or repair it (`xmllint --recover`)"
         ) from error
     if not units.matched:
         raise DataError(

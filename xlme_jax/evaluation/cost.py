@@ -71,7 +71,7 @@ def encoder_parameters(run: Path | str) -> int | None:
     """
     try:
         model_dir = latest_checkpoint(Path(run)).parent.parent
-        found = _noted(model_dir, r"^Parameters: .* in all, ([0-9,]+) in the encoder")
+        found = _noted(model_dir, r"^Parameters: .* in all, ([0-9,]+) in the (?:exported )?encoder")
     except (ValueError, OSError):
         return None
     return int(found.replace(",", ""))

@@ -333,7 +333,7 @@ def _read_pairs(dataset: PreparedDataset, task: TaskInfo) -> Iterable[tuple[Text
 
 
 def _at_all_layers(encoder: str, accuracies: Accuracies) -> dict[str, float]:
-    """Metrics of every readout and layer of an encoder, "" for the one that is handed on."""
+    """Metrics of every readout and layer of an encoder, "" for the exported one."""
     prefix = f"probe/{encoder}/" if encoder else "probe/"
     tasks = list(accuracies.values())
     metrics = {}

@@ -121,7 +121,7 @@ def _pieces(
         piece, score = processor.id_to_piece(i), processor.get_score(i)
         if kinds[i] in (_CONTROL, _UNUSED):
             # SentencePiece finds these in no text. Nor is anything found that holds a space, since
-            # all have become "▁"; the score must not be the lowest, which that of <unk> hangs on.
+            # all have become "▁"; the score must not be the lowest, which sets that of <unk>.
             piece, score = f" {piece}", 0.0
         elif kinds[i] == _USER_DEFINED and normalizer.normalize(piece) != f"▁{piece}":
             raise ValueError(

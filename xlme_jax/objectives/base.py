@@ -31,7 +31,7 @@ Config = TypeVar("Config")
 
 @dataclasses.dataclass(frozen=True)
 class OtherEncoder:
-    """An encoder that is trained beside the one that is handed on.
+    """An encoder that is trained beside the exported one.
 
     Attributes:
       config: its shape.
@@ -55,7 +55,7 @@ class Objective(Protocol):
 
     @property
     def layouts(self) -> Mapping[str, str]:
-        """How streams must lay pairs out in a row (`Stream.layout`); "joint" is not said."""
+        """How streams must lay pairs out in a row (`Stream.layout`); "joint" is the default."""
 
     @property
     def marked(self) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ class Objective(Protocol):
 
     @property
     def encoder_config(self) -> EncoderConfig:
-        """Shape of the encoder that is handed on."""
+        """Shape of the exported encoder."""
 
     @property
     def other_encoders(self) -> Mapping[str, OtherEncoder]:
@@ -97,7 +97,7 @@ class Objective(Protocol):
         """
 
     def frozen(self, step: jax.Array) -> Mapping[str, jax.Array]:
-        """Top-level names of `params` that may stand still, and whether they do at a step: bool[].
+        """Top-level names of `params` that may be frozen, and whether they are at a step: bool[].
 
         A step is named by the number of updates before it.
         """
@@ -123,7 +123,7 @@ class Objective(Protocol):
         rows: Mapping[str, jax.Array],
         dropout_seeds: jax.Array | None = None,
     ) -> list[jax.Array]:
-        """Hidden states of the encoder that is handed on: embeddings, then each layer [B, L, D].
+        """Hidden states of the exported encoder: embeddings, then each layer [B, L, D].
 
         `params` may be the whole or `encoder_params` of it; `dropout_seeds`, uint32[B], are for
         fine-tuning, None for no dropout.
@@ -163,7 +163,7 @@ class Objective(Protocol):
 
 
 class PlainObjective:
-    """What most objectives are: they carry nothing from step to step, and nothing stands still."""
+    """What most objectives are: no state carried between steps, and no frozen weights."""
 
     kinds: Mapping[str, str] = types.MappingProxyType({})
     layouts: Mapping[str, str] = types.MappingProxyType({})
@@ -177,7 +177,7 @@ class PlainObjective:
         return {}
 
     def check_supply(self, per_step: Mapping[str, int], distinct: Mapping[str, int]) -> None:
-        """Takes what comes."""
+        """Accepts any supply."""
 
     def init_aux(self, params: Params) -> Aux:
         """Nothing."""

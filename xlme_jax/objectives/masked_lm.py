@@ -124,7 +124,7 @@ class MaskedLMObjective(PlainObjective):
 
 
 class OneEncoder(MaskedLMObjective):
-    """A masked language model whose only encoder, `config.encoder`, is the one that is handed on.
+    """A masked language model whose only encoder, `config.encoder`, is the exported one.
 
     `params` are those of `model.electra.MaskedLM`, and whatever else an objective adds beside them.
     """

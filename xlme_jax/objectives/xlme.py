@@ -45,7 +45,7 @@ class XLMEConfig:
 
     Attributes:
       generator: encoder of the generator. COCO-LM and XY-LENT give it no dropout.
-      discriminator: encoder of the discriminator, the model that is handed on.
+      discriminator: encoder of the discriminator, the exported model.
       masking: how tokens are chosen and corrupted.
       translation_pairs: train on the bitext stream; False is the paper's "-TRTD" ablation, which
         pre-trains on the multilingual corpus alone (Table 2).
@@ -85,7 +85,7 @@ class XLMEConfig:
             )
 
     def with_dropout(self, rate: float) -> "XLMEConfig":
-        """The same with another dropout in the encoder that is handed on."""
+        """The same with another dropout in the exported encoder."""
         encoder = dataclasses.replace(self.discriminator, dropout=rate, attention_dropout=rate)
         return dataclasses.replace(self, discriminator=encoder)
 
@@ -118,7 +118,7 @@ class XLMConfig:
     translation_pairs: bool = True
 
     def with_dropout(self, rate: float) -> "XLMConfig":
-        """The same with another dropout in the encoder that is handed on."""
+        """The same with another dropout in the exported encoder."""
         encoder = dataclasses.replace(self.encoder, dropout=rate, attention_dropout=rate)
         return dataclasses.replace(self, encoder=encoder)
 
@@ -229,7 +229,7 @@ class XLME(MaskedLMObjective):
         return parts
 
     def encoder_params(self, params: Params) -> Params:
-        """Discriminator and the tables that it reads: with "gdes" two, whose sum is handed on."""
+        """Discriminator and the tables that it reads: with "gdes" two, whose sum is exported."""
         sharing = self.config.embedding_sharing
         shared = {"tokens": ("tokens",), "gdes": ("tokens",), "none": ()}.get(
             sharing, ("tokens", "positions")

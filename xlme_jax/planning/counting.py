@@ -13,7 +13,7 @@ from jax.extend.core import jaxprs_in_params
 def matmul_flops(jaxpr: Any) -> float:
     """FLOPs of the matrix products of a jaxpr (open or closed); a multiply-add counts as two.
 
-    Of a `cond` the dearest branch counts, of a `while` one turn.
+    A `cond` counts as its most expensive branch, a `while` as one iteration.
     """
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     return sum(_equation(equation) for equation in jaxpr.eqns)

@@ -2,7 +2,7 @@
 
 Orbax makes each save atomic, but restores damaged bytes without a word. So every checkpoint carries
 digests of its arrays, and of its files once they lie on disk; the newest is believed only if they
-hold, a damaged one is set aside, and a run whose checkpoints are all damaged is not begun anew.
+hold, a damaged one is set aside, and a run whose checkpoints are all damaged is not started over.
 """
 
 import collections
@@ -228,7 +228,7 @@ class Checkpoints:
             reason = str(error).strip().splitlines() or [repr(error)]
             raise CheckpointError(
                 f"{which} could not be written to {self._folder}; {kept}. {reason[0]} (free some "
-                "space or mend the folder, and run the same command again)"
+                "space or fix the folder, and run the same command again)"
             ) from error
 
     def _set_aside(self, step: int, reason: Damaged) -> None:

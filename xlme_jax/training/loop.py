@@ -161,10 +161,10 @@ def check_divisible(rows: Mapping[str, int], mesh: jax.sharding.Mesh, micro_batc
 
 
 def check_frozen(objective: Objective, config: LoopConfig, fresh: bool) -> None:
-    """ValueError if weights stand still to the end, or, in a fresh run, before they have learned.
+    """ValueError if weights are frozen to the end, or, in a fresh run, before they have learned.
 
     Args:
-      objective: says which weights stand still, and when.
+      objective: says which weights are frozen, and when.
       config: says how long the run is, and where its weights come from.
       fresh: whether it is to begin now.
     """

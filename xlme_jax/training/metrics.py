@@ -192,7 +192,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
             if not isinstance(record, dict) or not isinstance(record.get("step"), int):
                 raise ValueError('not an object with a whole number as "step"')
         except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}; mend or delete the line") from error
+            raise ValueError(f"{path}, line {number}: {error}; fix or delete the line") from error
         records.append(record)
     return records
 

@@ -61,7 +61,7 @@ def describe(
     flops = objective.flops(shapes)
     tokens = sum(rows * length for rows, length in shapes.values())
     lines = [
-        f"Parameters: {total:,} in all, {encoder:,} in the encoder that is handed on "
+        f"Parameters: {total:,} in all, {encoder:,} in the exported encoder "
         f"(vocabulary of {vocab_size:,}, padding rows not counted)",
         f"Mesh: {dict(mesh.shape)} on {mesh.devices.size} x {mesh.devices.flat[0].device_kind}",
         f"State per device: {bytes_per_device(abstract):,} bytes, of which weights "

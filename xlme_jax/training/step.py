@@ -148,7 +148,7 @@ def make_fill_step(
 
 
 def _thawed(tree: Params, frozen: Mapping[str, jax.Array]) -> Params:
-    """Gradients or updates without those of weights that stand still."""
+    """Gradients or updates without those of frozen weights."""
 
     def still(name: str, value: Any) -> Any:
         return jax.tree.map(lambda x: jnp.where(frozen[name], jnp.zeros_like(x), x), value)
