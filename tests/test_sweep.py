@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 from xlme_jax import sweeping
-from xlme_jax.sweep_runner import Sweep, _of_run
+from xlme_jax.sweep_runner import Sweep, _of_run, checked_steps
 from xlme_jax.sweeping import Point, PointResult, SweepConfig, SweepRun
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_train.py")))
@@ -152,6 +152,23 @@ def test_all_points_and_seeds_are_run_and_the_best_is_selected(tmp_path):
     assert (
         "| **X=3** | 32 ± 1.6 (5) | 5 of 5 |" in text and "| X=2/seed_4 | finished | 24 |" in text
     )
+
+
+def test_a_flag_may_name_the_seed_of_its_run(tmp_path):
+    flags = ["--gin.INIT_FROM='runs/seed_{seed}'"]
+    Sweep(SweepConfig((("X", (1,)),), 2), tmp_path, flags, lambda bindings: 2, train=FAKE).run()
+    for seed in (0, 1):
+        assert (
+            f"INIT_FROM='runs/seed_{seed}'"
+            in (tmp_path / "X=1" / f"seed_{seed}" / "starts").read_text()
+        )
+
+
+def test_the_check_beforehand_knows_the_seed(tmp_path):
+    files = ("gin_configs/models/xlm.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin"))
+    steps = checked_steps(files, ["TRAIN_STEPS = 10{seed}"])
+    for seed in (0, 1):
+        assert steps([f"SEED = {seed}", f"MODEL_DIR = '{tmp_path / 'run'}'"]) == 100 + seed
 
 
 def test_the_least_is_selected_where_it_is_best(tmp_path):

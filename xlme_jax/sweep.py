@@ -5,7 +5,8 @@ r"""Trains every point of a grid with several seeds, and selects the best on the
 
 Each run is a process of `python -m xlme_jax.train` with MODEL_DIR = OUTPUT/POINT/seed_K. The same
 command continues a sweep that was interrupted, however it was: runs at their end are not run again,
-the others resume. What follows `--` goes to the train command as it is.
+the others resume. What follows `--` goes to the train command as it is. {seed} in a --gin flag
+stands for the seed of the run: --gin.INIT_FROM="'runs/xlm/default/seed_{seed}'".
 """
 
 import shlex

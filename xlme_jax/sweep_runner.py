@@ -25,6 +25,8 @@ _log = logging.getLogger("xlme_jax.sweep")
 TRAIN = (sys.executable, "-m", "xlme_jax.train")
 LOG_FILE = "train.log"
 EVALUATED = ".evaluated"
+# Stands for a run's seed in the bindings of a sweep: INIT_FROM='runs/xlm/seed_{seed}'.
+_SEED = "{seed}"
 
 
 class Processes:
@@ -91,7 +93,7 @@ class Sweep:
     Args:
       config: the grid.
       output: folder of all runs.
-      train_flags: of the train command, besides those of a point.
+      train_flags: of the train command, besides those of a point; {seed} in them is the run's.
       steps: (bindings of a run) -> its number of steps, None if only the data tell; raises
         ConfigError if it cannot be run.
       command: the command line, for the record.
@@ -150,7 +152,8 @@ class Sweep:
         _log.info("%s: running, see %s", what, log)
         bindings = [f"--gin.{b.replace(' = ', '=', 1)}" for b in self._bindings(point, seed)]
         start = time.monotonic()
-        code = processes.run([*self._train, *self._train_flags, *bindings], log, lock)
+        flags = [flag.replace(_SEED, str(seed)) for flag in self._train_flags]
+        code = processes.run([*self._train, *flags, *bindings], log, lock)
         if processes.stopping or code == EXIT_STOPPED:
             return False
         if code == 0 and sweeping.is_finished(folder, self._steps[folder]):
@@ -274,7 +277,9 @@ def checked_steps(
     """Reads the configuration of a run; returns its steps, or says what is wrong with it."""
 
     def steps(of_run: Sequence[str]) -> int | None:
-        config = configs.load(files, [*bindings, *of_run], "Train")
+        seed = dict(binding.split(" = ", 1) for binding in of_run)["SEED"]
+        shared = [binding.replace(_SEED, seed) for binding in bindings]
+        config = configs.load(files, [*shared, *of_run], "Train")
         written = _text(Path(config.model_dir) / "config.gin")
         if written is not None and _of_run(written) != _of_run(configs.operative_config()):
             raise ConfigError(
