@@ -1,5 +1,6 @@
 """Readouts against searches in NumPy, and on embeddings made to fool them."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -72,6 +73,25 @@ def test_every_readout_is_that_search_in_numpy(count):
             np.testing.assert_array_equal(found[name]["found"][layer], scores.argmax(axis=0), name)
     values = [accuracy(found, 1)[name] for name in ALL]
     assert len(set(values)) > 2 or count == 7  # The readouts can be told apart here.
+
+
+@pytest.fixture
+def compile_as_in_use():
+    """Undoes `conftest.compile_fast`."""
+    jax.clear_caches()
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.clear_caches()
+
+
+@pytest.mark.parametrize("count", [64, 300])
+def test_fused_arithmetic_finds_the_same(count, compile_as_in_use):
+    source, target = aligned(count, noise=0.9)
+    found = readouts.search(source, target, readouts=("csls",))["csls"]
+    forward, backward = right(csls(cosines(source[0], target[0])))
+    np.testing.assert_array_equal(found["forward"][0], forward)
+    np.testing.assert_array_equal(found["backward"][0], backward)
 
 
 def test_a_direction_per_language_hides_alignment_from_the_cosine_alone():

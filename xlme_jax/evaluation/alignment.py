@@ -340,15 +340,12 @@ def _plan(
 
 def _mutual(plan: jax.Array) -> jax.Array:
     """For each row of [R, L, L] the column that is its largest and has it as its largest, or -1."""
-    places = jnp.arange(plan.shape[1])
-    best = plan.max(axis=2)
-    # The first of the largest; as maxima and minima, which CPUs are faster at than at argmax.
-    forward = jnp.where(plan == best[:, :, None], places, places[-1]).min(axis=2)
-    backward = plan == plan.max(axis=1, keepdims=True)
-    backward = jnp.where(backward, places[:, None], places[-1]).min(axis=1)
+    # Not by equality with the maximum: fused programs may round the two differently.
+    forward, backward = plan.argmax(axis=2), plan.argmax(axis=1)
     back = jnp.take_along_axis(backward, forward, axis=1)
     # Not so for tokens of no word, nor where states are not finite.
-    return jnp.where(jnp.isfinite(best) & (back == places), forward, -1)
+    is_finite = jnp.isfinite(plan.max(axis=2))
+    return jnp.where(is_finite & (back == jnp.arange(plan.shape[1])), forward, -1)
 
 
 def alignment_matrices(

@@ -16,7 +16,6 @@ farther. A figure of retrieval therefore means little without the name of its re
     training pairs. It tells "aligned up to a rotation" from "not aligned".
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -169,10 +168,13 @@ def _search(
             sides = (sides[0] @ rotation, sides[1])
         # One space at a time, of few sizes, since each size is compiled.
         padded = [np.pad(side, ((0, _padded(count) - count), (0, 0))) for side in sides]
-        scores = jax.device_get(_compare(*padded, np.int32(count), local in wanted))
-        for name, score in zip((plain, local), scores):
+        scores = _cosines(*padded, np.int32(count))
+        for name in (plain, local):
             if name is not None and name in wanted:
-                found[name] = {way: values[:count] for way, values in score.items()}
+                if name == local:
+                    scores = _csls(scores, np.int32(count))
+                best = jax.device_get(_best(scores))
+                found[name] = {way: values[:count] for way, values in best.items()}
     return found
 
 
@@ -182,21 +184,26 @@ def _padded(count: int) -> int:
     return -(-count // step) * step
 
 
-@functools.partial(jax.jit, static_argnames=("local",))
-def _compare(
-    source: jax.Array, target: jax.Array, count: jax.Array, local: bool
-) -> tuple[dict[str, jax.Array], ...]:
-    """`_best` by cosine and, if wanted, by CSLS; only the first `count` rows [N, D] are texts."""
+@jax.jit
+def _cosines(source: jax.Array, target: jax.Array, count: jax.Array) -> jax.Array:
+    """Cosines [N, N] of rows [N, D], of which the first `count` are texts; -inf for the others."""
     real = jnp.arange(len(source)) < count
     source, target = normalised(source), normalised(target)
     similarity = jnp.matmul(source, target.T, precision=jax.lax.Precision.HIGHEST)
-    similarity = jnp.where(real[:, None] & real[None], similarity, -jnp.inf)
-    if not local:
-        return (_best(similarity),)
+    return jnp.where(real[:, None] & real[None], similarity, -jnp.inf)
+
+
+@jax.jit
+def _csls(similarity: jax.Array, count: jax.Array) -> jax.Array:
+    """CSLS scores from the cosines that `_cosines` returns."""
+    real = jnp.arange(len(similarity)) < count
     own, others = _neighbourhoods(similarity, real, count)
-    return _best(similarity), _best(2 * similarity - own[:, None] - others[None])
+    return 2 * similarity - own[:, None] - others[None]
 
 
+# A program of its own: within the one that makes the scores, the compiler may compute the diagonal
+# and the maximum with different roundings, and no translation would equal the best score.
+@jax.jit
 def _best(score: jax.Array) -> dict[str, jax.Array]:
     """Whether each row's and each column's largest entry lies on the diagonal."""
     gold = jnp.diagonal(score)
