@@ -1,9 +1,12 @@
 """Draws how runs on real text become cross-lingual: retrieval and alignment over the tokens seen.
 
-    python benchmarks/real_text.py --run="XLM=runs/laptop_xlm" --run="shuffled=runs/shuffled" \
-        --readout=centred --layer=3 --dictionary=benchmarks/results/dictionary.json
+    python benchmarks/real_text.py --run="XLM=runs/laptop_xlm" --run="InfoXLM=runs/laptop_infoxlm" \
+        --readout=centred --layer=3 --alignment_layer=2 \
+        --dictionary=benchmarks/results/dictionary.json --checkpoint=runs/laptop_xlm
 
-Everything is read from the runs' `metrics.jsonl`, whose first line is the untrained encoder. With
+Retrieval is read from the runs' `metrics.jsonl`, whose first line is the untrained encoder, and
+alignment from what `evaluate --tasks=wordalign` left in MODEL_DIR/evaluation. A run that started
+from another one begins at that one's tokens (`LABEL=MODEL_DIR=OTHER_MODEL_DIR`). With
 `--checkpoint`, a second picture shows the cosines of a paragraph with its translation, sentence by
 sentence, before and after training.
 """
@@ -56,9 +59,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--run", action="append", default=[], help="LABEL=MODEL_DIR; repeatable")
+    parser.add_argument(
+        "--run", action="append", default=[], help="LABEL=MODEL_DIR[=START]; repeatable"
+    )
     parser.add_argument("--readout", default="centred")
     parser.add_argument("--layer", type=int, required=True)
+    parser.add_argument("--alignment_layer", type=int)
     parser.add_argument("--pairs", default="en-fr,en-ru")
     parser.add_argument("--dictionary", help="result of benchmarks/dictionary.py")
     parser.add_argument("--checkpoint", help="MODEL_DIR for the similarity matrices")
@@ -71,52 +77,89 @@ def main() -> None:
         draw_matrices(options)
 
 
-def curve(model_dir: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Millions of tokens seen and the values of a metric, in order."""
-    tokens, last, found = 0.0, 0, []
-    for text in (Path(model_dir) / "metrics.jsonl").read_text().splitlines():
+def steps(folder: str) -> dict[int, tuple[float, dict[str, float]]]:
+    """Step -> millions of tokens seen and what was logged, in order."""
+    tokens, last, found = 0.0, 0, {}
+    for text in (Path(folder) / "metrics.jsonl").read_text().splitlines():
         line = json.loads(text)
-        tokens += line.get("tokens_per_step", 0.0) * (line["step"] - last)
+        tokens += line.get("tokens_per_step", 0.0) * (line["step"] - last) / 1e6
         last = line["step"]
-        if line.get(metric) is not None:
-            found.append((tokens / 1e6, line[metric]))
-    return np.array([x for x, _ in found]), np.array([y for _, y in found])
+        found[last] = tokens, line
+    return found
+
+
+def retrieval(folder: str, metric: str) -> list[tuple[float, float]]:
+    """Millions of tokens seen and the values of a metric of the log."""
+    found = steps(folder).values()
+    return [(tokens, line[metric]) for tokens, line in found if line.get(metric) is not None]
+
+
+def alignment(folder: str, layer: int) -> list[tuple[float, float]]:
+    """Millions of tokens seen and the AER of en-fr at a layer; the untrained encoder's first."""
+    seen = steps(folder)
+    found: dict[float, float] = {}
+    for file in Path(folder).glob("evaluation/*/results.json"):
+        evaluated = json.loads(file.read_text())
+        for result in evaluated["results"]:
+            if (result["task"], result["language"], result["metric"]) != (
+                "wordalign",
+                "en-fr",
+                "aer",
+            ):
+                continue
+            if result["layer"] == layer:
+                untrained = result["system"] == "untrained"
+                found[0.0 if untrained else seen[evaluated["step"]][0]] = result["value"]
+    return sorted(found.items())
 
 
 def draw_curves(options: argparse.Namespace) -> None:
-    """A panel a language pair, and one for alignment if the runs measured it."""
-    runs = dict(text.split("=", 1) for text in options.run)
+    """A panel a language pair, and one for alignment if it was evaluated."""
+    runs = [text.split("=") for text in options.run]
     dictionary = json.loads(Path(options.dictionary).read_text()) if options.dictionary else {}
-    panels = [
-        (f"{pair}: held-out retrieval", f"probe/{options.readout}/layer_{options.layer}/{pair}")
+    panels = {
+        f"{pair}: held-out retrieval, accuracy@1": lambda folder, pair=pair: retrieval(
+            folder, f"probe/{options.readout}/layer_{options.layer}/{pair}"
+        )
         for pair in options.pairs.split(",")
-    ]
-    panels.append(("en-fr: alignment error rate (lower is better)", "eval/wordalign/aer"))
-    panels = [p for p in panels if any(len(curve(folder, p[1])[0]) for folder in runs.values())]
-    figure = Figure(figsize=(5 * len(panels), 3.8), dpi=110, layout="constrained")
-    for axis, (title, metric) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+    }
+    if options.alignment_layer is not None:
+        panels["en-fr: alignment error rate (lower is better)"] = lambda folder: alignment(
+            folder, options.alignment_layer
+        )
+    figure = Figure(figsize=(4.6 * len(panels), 3.6), dpi=110, layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (title, points) in zip(axes, panels.items()):
         untrained = None
-        for color, (label, folder) in zip(COLORS, runs.items()):
-            x, y = curve(folder, metric)
-            if len(x):
-                axis.plot(x, y, "-", color=color, label=label)
-                untrained = y[0] if x[0] == 0 and untrained is None else untrained
+        for color, (label, folder, *start) in zip(COLORS, runs):
+            curve = points(folder)
+            untrained = curve[0][1] if curve and untrained is None else untrained
+            before = 0.0
+            if start:
+                before = max(tokens for tokens, _ in steps(start[0]).values())
+                # Its own first value is an untrained encoder's.
+                curve = points(start[0])[-1:] + [(before + x, y) for x, y in curve if x > 0]
+            if curve:
+                axis.plot(*zip(*curve), "-", color=color, label=label)
         if untrained is not None:
             axis.axhline(untrained, color=GREY, linestyle="--", linewidth=1, label="untrained")
         pair = title.split(":")[0]
-        if (best := _dictionary_figure(dictionary, pair)) is not None and "retrieval" in title:
+        key = "held out" if "retrieval" in title else "AER"
+        if (best := _dictionary_figure(dictionary, pair, key)) is not None:
             axis.axhline(best, color=GREY, linestyle=":", linewidth=1, label="dictionary")
         axis.set_title(title, fontsize=10, loc="left")
         axis.set_xlabel("millions of tokens seen")
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_ylim(0, None)
-        axis.legend(fontsize=8, frameon=False)
+    # One legend for all: the panels have the same lines.
+    axes[-1].legend(fontsize=8, frameon=False, loc="lower left")
     figure.savefig(options.output)
     print(f"-> {options.output}")
 
 
-def _dictionary_figure(result: dict[str, Any], pair: str) -> float | None:
-    return result.get("pairs", {}).get(pair, {}).get("held out", {}).get("dictionary")
+def _dictionary_figure(result: dict[str, Any], pair: str, key: str) -> float | None:
+    found = result.get("pairs", {}).get(pair, {}).get(key, {})
+    return found.get("dictionary" if key == "held out" else pair)
 
 
 def draw_matrices(options: argparse.Namespace) -> None:
