@@ -31,10 +31,10 @@ def test_parameters_are_counted_without_the_padding_of_the_vocabulary(made):
     encoder = abstract.params["discriminator"]["encoder"]
     positions = abstract.params["discriminator"]["positions"]
     head = abstract.params["discriminator"]["head"]
-    handed_on = sum(leaf.size for leaf in jax.tree.leaves((encoder, positions, head))) + 200 * 32
+    exported = sum(leaf.size for leaf in jax.tree.leaves((encoder, positions, head))) + 200 * 32
     first = text.splitlines()[0]
     assert first.startswith(
-        f"Parameters: {stored - padding:,} in all, {handed_on:,} in the encoder"
+        f"Parameters: {stored - padding:,} in all, {exported:,} in the exported encoder "
     )
 
 
