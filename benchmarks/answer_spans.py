@@ -13,10 +13,10 @@ from typing import Any
 
 import machine
 
-from xlme_jax.data.benchmarks import benchmark
-from xlme_jax.data.featurize import encode, lost_answers
-from xlme_jax.data.labelled import QuestionExample
-from xlme_jax.data.text import ReadReport
+from xlme_jax.data.benchmarks.examples import QuestionExample
+from xlme_jax.data.benchmarks.featurize import encode, lost_answers
+from xlme_jax.data.benchmarks.registry import benchmark
+from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary
 
 BENCHMARKS = ("xquad", "mlqa", "tydiqa")

@@ -31,10 +31,10 @@ import machine
 import numpy as np
 import scipy.sparse as sparse
 
-from xlme_jax.data.bitext_sources import UNIT_IDS, multiway_files
-from xlme_jax.data.parallel_sets import read_alignments, read_tatoeba
+from xlme_jax.data.benchmarks.parallel_sets import read_alignments, read_tatoeba
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.data.text import ReadReport, aligned_lines, read_blocks
+from xlme_jax.data.text.bitext_files import UNIT_IDS, multiway_files
+from xlme_jax.data.text.reading import ReadReport, aligned_lines, read_blocks
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.alignment import aer
 

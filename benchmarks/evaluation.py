@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import machine
 import numpy as np
 
-from xlme_jax.data.parallel_sets import TATOEBA_36, TATOEBA_CODES
+from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_36, TATOEBA_CODES
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.alignment import WordAlignment

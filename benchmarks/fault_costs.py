@@ -14,11 +14,12 @@ import numpy as np
 import optax
 from fault_runs import Runs, last_line
 
+from xlme_jax.checkpoints import digests
+from xlme_jax.checkpoints.checkpoints import Checkpoints, RunRecord
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMEConfig
-from xlme_jax.training import digests, loop
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.checkpoints import Checkpoints, RunRecord
+from xlme_jax.training import state as states
 from xlme_jax.training.optimizer import OptimizerConfig
 from xlme_jax.training.step import _number_rows, _real_tokens, accumulate, make_train_step
 
@@ -93,8 +94,8 @@ def run_overhead(
     objective = XLMEConfig(generator, encoder).build(vocabulary, jnp.float32)
     optimizer = OptimizerConfig().build(125_000)
     mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
-    with loop.sharding_rules(mesh):
-        abstract = loop.abstract_state(objective, optimizer, mesh)
+    with states.sharding_rules(mesh):
+        abstract = states.abstract_state(objective, optimizer, mesh)
         guarded = make_train_step(objective, optimizer, seed=0)
         steps = {
             "guarded": _compiled(guarded, abstract),
@@ -183,7 +184,7 @@ def _interleaved(
 ) -> tuple[dict[str, Any], Any]:
     """{name: {"wall", "cpu": seconds of each step}}, A B A B, and a state."""
     seconds: dict[str, Any] = {name: {"wall": [], "cpu": []} for name in steps}
-    states = {name: loop.fresh_state(objective, optimizer, abstract, 0) for name in steps}
+    states = {name: states.fresh_state(objective, optimizer, abstract, 0) for name in steps}
     losses: dict[str, list[float]] = {name: [] for name in steps}
     for repeat in range(repeats + 1):
         for name, step in steps.items():

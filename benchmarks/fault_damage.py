@@ -16,11 +16,11 @@ from typing import Any
 import jax
 from fault_runs import Runs, bits, differences
 
-from xlme_jax import config as configs
+from xlme_jax.checkpoints.checkpoints import Checkpoints
+from xlme_jax.configuration import loading
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
-from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.checkpoints import Checkpoints
+from xlme_jax.training import state as states
 
 _LOCK = ".prepare.lock"
 
@@ -84,11 +84,11 @@ class _Opener:
         bindings = [
             flag.split(".", 1)[1].replace("=", " = ", 1) for flag in runs.flags(reference)[1:]
         ]
-        config = configs.load([runs.flags(reference)[0].split("=", 1)[1]], bindings, "Train")
+        config = loading.load([runs.flags(reference)[0].split("=", 1)[1]], bindings, "Train")
         dataset = PreparedDataset.load(config.data_dir)
         objective = config.objective.build(dataset.vocabulary_size, jax.numpy.float32)
         optimizer = config.optimizer.build(config.loop.train_steps)
-        self._abstract = loop.abstract_state(objective, optimizer, meshes.make_mesh(config.mesh))
+        self._abstract = states.abstract_state(objective, optimizer, meshes.make_mesh(config.mesh))
         self._digest = dataset.digest
         self._folder = reference / "checkpoints"
         self._old, self._new = sorted(int(path.name) for path in self._folder.iterdir())[-2:]

@@ -139,7 +139,7 @@ def _child(what: str, streams: str, options: argparse.Namespace) -> Any:
 
 
 def _iterator(options: argparse.Namespace) -> tuple[Any, Any]:
-    from xlme_jax.data.pipeline import Stream, make_iterator
+    from xlme_jax.data.batches.pipeline import Stream, make_iterator
     from xlme_jax.data.prepared import PreparedDataset
 
     kinds = {"bitext": "bitext", "text": "monolingual"}
@@ -154,7 +154,7 @@ def _iterator(options: argparse.Namespace) -> tuple[Any, Any]:
 def _open(options: argparse.Namespace) -> dict[str, float]:
     """Seconds to the first batch, from the disk and again."""
     begin = time.monotonic()
-    import xlme_jax.data.pipeline  # noqa: F401
+    import xlme_jax.data.batches.pipeline  # noqa: F401
 
     found = {"imports": round(time.monotonic() - begin, 3)}
     for what in ("first batch, files not in memory", "first batch, files in memory"):

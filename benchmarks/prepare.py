@@ -30,10 +30,12 @@ from typing import Any
 import machine
 import sentencepiece
 
-from xlme_jax.data import cldr, preparation
-from xlme_jax.data.decompression import read_blocks, strip_compression
-from xlme_jax.data.text import discover_documents
+from xlme_jax.data import cldr
+from xlme_jax.data.text.decompression import read_blocks, strip_compression
+from xlme_jax.data.text.reading import discover_documents
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary, write_vocabulary
+from xlme_jax.preparation import preparing
+from xlme_jax.preparation.config import PrepareConfig
 
 _BATCH = 256
 _CLDR_LANGUAGES = ("en", "ru", "zh", "de", "sw", "th", "ar", "hi")
@@ -105,7 +107,7 @@ def measure(
         for line in _lines(file):
             lines, size = lines + 1, size + len(line.encode()) + 1
             tokens += len(processor.encode(line))
-    preparation.import_tasks()
+    preparing.import_tasks()
     ways: dict[str, Callable[[int], tuple[float, float]]] = {
         "encode": lambda _: _bare(files, model, workers, in_memory=True),
         "read and encode": lambda _: _bare(files, model, workers, in_memory=False),
@@ -180,7 +182,7 @@ def _prepare(files: list[Path], model: str, workers: int, output: Path) -> tuple
     for file in files:
         (texts / file.name).symlink_to(file.resolve())
     languages = tuple(strip_compression(file.name).removesuffix(".txt") for file in files)
-    config = preparation.PrepareConfig(
+    config = PrepareConfig(
         str(output),
         tasks=("cc100",),
         vocabulary=model,
@@ -189,7 +191,7 @@ def _prepare(files: list[Path], model: str, workers: int, output: Path) -> tuple
         workers=workers,
     )
     begin, cpu = time.monotonic(), _cpu_seconds()
-    preparation.prepare(config)
+    preparing.prepare(config)
     return time.monotonic() - begin, _cpu_seconds() - cpu
 
 

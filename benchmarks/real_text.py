@@ -166,13 +166,13 @@ def draw_matrices(options: argparse.Namespace) -> None:
     """Cosines of the paragraph's sentences with their translations, untrained and trained."""
     import jax
 
-    from xlme_jax import trained
     from xlme_jax.evaluation import encoding
-    from xlme_jax.training import loop
+    from xlme_jax.runs import trained
     from xlme_jax.training import mesh as meshes
+    from xlme_jax.training import state as states
 
     mesh = meshes.make_mesh(meshes.MeshConfig())
-    with loop.sharding_rules(mesh):
+    with states.sharding_rules(mesh):
         loaded = trained.load(options.checkpoint, None, mesh)
         pooled = jax.jit(encoding.pool_all(loaded.objective.encode, "mean"))
         sides = {}

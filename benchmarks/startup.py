@@ -24,21 +24,22 @@ import machine
 ROOT = Path(__file__).parent.parent
 COMPILE = """
 import sys, time
-from xlme_jax import config as configs
+from xlme_jax.training import state as states
+from xlme_jax.configuration import loading
 from xlme_jax.training import loop, mesh
 import jax, numpy as np
 bindings = sys.argv[1:]
-run = configs.load(["gin_configs/models/xlme.gin"], bindings, "Train")
+run = loading.load(["gin_configs/models/xlme.gin"], bindings, "Train")
 objective = run.objective.build(8192)
 optimizer = run.optimizer.build(20_000)
 grid = mesh.make_mesh(run.mesh)
 rows = jax.ShapeDtypeStruct((8, 64), np.int32, sharding=mesh.batch_sharding(grid))
 batch = {name: {key: rows for key in ("tokens", "segment_ids", "positions")}
          for name in objective.streams}
-with loop.sharding_rules(grid):
-    abstract = loop.abstract_state(objective, optimizer, grid)
+with states.sharding_rules(grid):
+    abstract = states.abstract_state(objective, optimizer, grid)
     start = time.perf_counter()
-    loop.compile_step(objective, optimizer, abstract, run.loop).lower(abstract, batch).compile()
+    states.compile_step(objective, optimizer, abstract, run.loop).lower(abstract, batch).compile()
     print("seconds", time.perf_counter() - start)
 """
 

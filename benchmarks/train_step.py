@@ -34,7 +34,9 @@ import numpy as np
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.masked_lm import MaskingConfig
 from xlme_jax.objectives.xlme import XLMEConfig
-from xlme_jax.training import loop, mesh
+from xlme_jax.training import mesh
+from xlme_jax.training import state as states
+from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.optimizer import OptimizerConfig
 
 # hidden, discriminator's and generator's layers, vocabulary, rows, length
@@ -126,15 +128,15 @@ def train_step(shape: tuple[int, ...], bias: Any) -> tuple[Callable[[], None], f
     tokens = np.random.default_rng(0).integers(5, vocabulary - 1, (rows, length)).astype(np.int32)
     positions = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
     batch = {"tokens": tokens, "segment_ids": np.ones_like(tokens), "positions": positions}
-    with loop.sharding_rules(grid):
-        abstract = loop.abstract_state(objective, optimizer, grid)
-        state = loop.fresh_state(objective, optimizer, abstract, 0)
-        compiled = loop.compile_step(objective, optimizer, abstract, loop.LoopConfig(125_000))
+    with states.sharding_rules(grid):
+        abstract = states.abstract_state(objective, optimizer, grid)
+        state = states.fresh_state(objective, optimizer, abstract, 0)
+        compiled = states.compile_step(objective, optimizer, abstract, LoopConfig(125_000))
         batches = mesh.put_batch({"monolingual": batch}, mesh.batch_sharding(grid))
 
     def step() -> None:
         nonlocal state
-        with loop.sharding_rules(grid):
+        with states.sharding_rules(grid):
             state, metrics = compiled(state, batches)
             jax.block_until_ready(metrics)
 

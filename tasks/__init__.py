@@ -7,7 +7,7 @@ always:
 - `cc100`: the files in `CC100_DIR`; tasks `cc100_<lang>`;
 - `bitext`: the pair files in `BITEXT_DIR`; tasks `bitext_<lang>_<lang>`;
 - the split "validation" of these two, and what training leaves out for it, by `XLME_VALIDATION`
-  ("every:20", see `xlme_jax.data.held_out`);
+  ("every:20", see `xlme_jax.data.text.held_out`);
 - `tfds`, `tfds_bitext`: the data sets listed in `TFDS_TASKS`
   ("wiki40b/th:1.3.0=th,para_crawl/ende:1.2.0=en-de");
 - labelled sets ("xnli", "panx_translate_train", ...): those of which `EVAL_DIR` has a folder, the
@@ -31,9 +31,9 @@ from __future__ import annotations
 import os
 
 from tasks import analyses, bitext, cc100, cldr, labelled, labelled_tfds, tfds
-from xlme_jax.data.cldr import CldrConfig
-from xlme_jax.data.held_out import HeldOut, find_corpora
-from xlme_jax.data.preparation import CldrCorpus
+from xlme_jax.data.cldr.corpus import CldrConfig
+from xlme_jax.data.text.held_out import HeldOut, find_corpora
+from xlme_jax.preparation.config import CldrCorpus
 
 CLDR_LANGUAGES_VARIABLE = "CLDR_LANGUAGES"
 VALIDATION_VARIABLE = "XLME_VALIDATION"

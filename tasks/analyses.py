@@ -22,9 +22,9 @@ import seqio
 import tensorflow as tf
 
 from tasks import features, sources
-from xlme_jax.data import labelled_rows, parallel_sets
-from xlme_jax.data.encoding import Texts
-from xlme_jax.data.text import DataError, ReadReport
+from xlme_jax.data.benchmarks import labelled_rows, parallel_sets
+from xlme_jax.data.text.reading import DataError, ReadReport
+from xlme_jax.preparation.tokenizing import Texts
 
 NAMES = ("tatoeba", "bucc", "wordalign")
 LINKS = ("sure", "possible")
@@ -65,7 +65,9 @@ def register(
             for code in codes
         ]
     if not names:
-        raise DataError(f"{folder} has no file of {name}: see `xlme_jax.data.parallel_sets`.")
+        raise DataError(
+            f"{folder} has no file of {name}: see `xlme_jax.data.benchmarks.parallel_sets`."
+        )
     seqio.MixtureRegistry.remove(name)
     seqio.MixtureRegistry.add(name, names, default_rate=1.0)
     return [*names, name]

@@ -24,7 +24,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from seqio import beam_utils
 
 from tasks import execution
-from xlme_jax.data import encoding, preparation, prepared
+from xlme_jax.data import prepared
+from xlme_jax.preparation import tokenizing
+from xlme_jax.preparation.config import PrepareConfig
 
 _ROWS_FILE = "beam-rows.jsonl"
 
@@ -36,14 +38,14 @@ _Keyed = tuple[tuple[int, int], tuple[int, Any]]
 class EncodeShards(beam_utils.PreprocessTask):
     """Yields framed ids and labels by part, and at the end of a shard what reading it skipped."""
 
-    def __init__(self, config: preparation.PrepareConfig, model: str, job: encoding.Job):
+    def __init__(self, config: PrepareConfig, model: str, job: tokenizing.Job):
         """Takes the task of a job; `config` and `model` let workers register it."""
         super().__init__(seqio.TaskRegistry.get(job.name), job.split)
         self._config, self._model, self._job = config, model, job
 
     def _emit_examples(self, shard: tuple[int, str]) -> Iterator[_Keyed]:
         number, _ = shard
-        part_size = encoding.PART_TEXTS[self._job.kind]
+        part_size = tokenizing.PART_TEXTS[self._job.kind]
         texts = 0
         execution.register(self._config, self._model)
         task = seqio.TaskRegistry.get(self._job.name)
@@ -57,34 +59,34 @@ class EncodeShards(beam_utils.PreprocessTask):
         if self._job.kind == "labelled":  # framed already
             return np.asarray(example["tokens"]), np.asarray(example["labels"])
         fields = [np.asarray(example[name]) for name in execution.field_names(self._job.kind)]
-        ids, _ = encoding.framed([(field, np.array([len(field)])) for field in fields])
+        ids, _ = tokenizing.framed([(field, np.array([len(field)])) for field in fields])
         return ids, np.empty(0, np.int32)
 
 
 def _write_part(
-    config: preparation.PrepareConfig,
+    config: PrepareConfig,
     model: str,
-    job: encoding.Job,
+    job: tokenizing.Job,
     keyed: tuple[tuple[int, int], Iterable[tuple[int, Any]]],
 ) -> str:
     """Writes a part; returns its place and row as a line of JSON."""
     execution.register(config, model)
     (shard, part), texts = keyed
-    writer = encoding.open_part(config, model, job, shard, part)
+    writer = tokenizing.open_part(config, model, job, shard, part)
     with writer:
         for _, content in sorted(texts, key=lambda text: text[0]):
             if isinstance(content, dict):
                 writer.skipped.update(content)
             else:
                 ids, labels = content
-                encoding.add_texts(writer, ids, np.array([len(ids)]), labels)
+                tokenizing.add_texts(writer, ids, np.array([len(ids)]), labels)
         row = writer.close()
     return json.dumps([job.name, job.split, shard, part, row.to_json()])
 
 
 def run(
-    config: preparation.PrepareConfig, model: str, units: Sequence[encoding.Unit]
-) -> Iterator[tuple[encoding.Unit, list[prepared.TaskInfo]]]:
+    config: PrepareConfig, model: str, units: Sequence[tokenizing.Unit]
+) -> Iterator[tuple[tokenizing.Unit, list[prepared.TaskInfo]]]:
     """Runs all units in one pipeline.
 
     Args:
@@ -119,7 +121,7 @@ def run(
 
 
 def _job_rows(
-    pipeline: beam.Pipeline, config: preparation.PrepareConfig, model: str, job: encoding.Job
+    pipeline: beam.Pipeline, config: PrepareConfig, model: str, job: tokenizing.Job
 ) -> beam.PCollection:
     label = f"{job.name} {job.split}"
     return (

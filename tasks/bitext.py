@@ -1,8 +1,8 @@
 """Files of translation pairs as tasks `bitext_<lang>_<lang>`, and the mixture `bitext` of them all.
 
-Moses files, OPUS zips, TSV, TMX and multi-way files, whatever `xlme_jax.data.bitext` finds in a
-folder; all files of a pair make one task. The two languages of a pair stand in alphabetical order;
-training keeps it, or swaps them at random where `Stream.flip` says so.
+Moses files, OPUS zips, TSV, TMX and multi-way files, whatever `xlme_jax.data.text.bitext` finds in
+a folder; all files of a pair make one task. The two languages of a pair stand in alphabetical
+order; training keeps it, or swaps them at random where `Stream.flip` says so.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import os
 from collections.abc import Collection, Sequence
 
 from tasks import features, mixtures, sources
-from xlme_jax.data import examples
-from xlme_jax.data.bitext import BitextSource, discover_bitext, group_by_pair, read_bitext
-from xlme_jax.data.held_out import VALIDATION, HeldOut, corpus_name
+from xlme_jax.data.text.bitext import BitextSource, discover_bitext, group_by_pair, read_bitext
+from xlme_jax.data.text.held_out import VALIDATION, HeldOut, corpus_name
+from xlme_jax.preparation import examples
 
 NAME = "bitext"
 FOLDER_VARIABLE = "BITEXT_DIR"
@@ -46,9 +46,9 @@ def register(
       pivot: Keep to pairs with this language.
       name: Of the mixture, and prefix of the tasks.
       held_out: What forms the split "validation"; None: there is no such split.
-      tsv_columns: See `xlme_jax.data.bitext_sources.BitextSource.columns`.
+      tsv_columns: See `xlme_jax.data.text.bitext_files.BitextSource.columns`.
       shuffle_pairs: A control without translations: in split "train" each text gets the partner of
-        another one of its file (`xlme_jax.data.examples.mismatched_pairs`).
+        another one of its file (`xlme_jax.preparation.examples.mismatched_pairs`).
 
     Returns:
       `[name]`.

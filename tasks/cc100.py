@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tasks import features, mixtures, sources
-from xlme_jax.data import examples
-from xlme_jax.data.held_out import VALIDATION, HeldOut
-from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS, discover_documents
+from xlme_jax.data.text.held_out import VALIDATION, HeldOut
+from xlme_jax.data.text.reading import DEFAULT_MAX_DOCUMENT_CHARS, discover_documents
+from xlme_jax.preparation import examples
 
 NAME = "cc100"
 FOLDER_VARIABLE = "CC100_DIR"

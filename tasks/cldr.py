@@ -16,10 +16,11 @@ from pathlib import Path
 import seqio
 
 from tasks import features, mixtures, sources
-from xlme_jax.data import cldr, examples
-from xlme_jax.data.encoding import Texts
-from xlme_jax.data.preparation import CldrCorpus
-from xlme_jax.data.text import ReadReport
+from xlme_jax.data import cldr
+from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.preparation import examples
+from xlme_jax.preparation.config import CldrCorpus
+from xlme_jax.preparation.tokenizing import Texts
 
 PREFIX = "cldr"
 BITEXT_PREFIX = "cldr_bitext"
@@ -89,7 +90,7 @@ def _shard(corpus: CldrCorpus, read: _Read, split: str, count: int) -> sources.S
 def _generator_digest() -> str:
     """Identifies the program that makes the text, so that versions are never mixed."""
     digest = hashlib.sha256(importlib.metadata.version("babel").encode())
-    for file in sorted(Path(cldr.__file__).parent.glob("cldr*.py")):
+    for file in sorted(Path(cldr.__file__).parent.glob("*.py")):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

@@ -1,7 +1,7 @@
 """Runs SeqIO tasks for `prepare`: finds those of a configuration, makes token shards of one.
 
-The workers of `xlme_jax.data.preparation` and the Beam pipeline of `tasks.beam` share everything
-here that decides about content, so that both write the same bytes.
+The workers of `xlme_jax.preparation` and the Beam pipeline of `tasks.beam` share everything here
+that decides about content, so that both write the same bytes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,20 @@ import tensorflow as tf
 
 from tasks import bitext, cc100, cldr, features, labelled, labelled_tfds, sources
 from tasks import tfds as tfds_tasks
-from xlme_jax.data import encoding, held_out, labelled_rows, preparation, prepared, prepared_format
-from xlme_jax.data.benchmarks import BENCHMARKS
-from xlme_jax.data.text import DataError, ReadReport
+from xlme_jax.data import prepared
+from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.data.prepared import format as prepared_format
+from xlme_jax.data.text import held_out
+from xlme_jax.data.text.reading import DataError, ReadReport
+from xlme_jax.preparation import preparing, tokenizing
+from xlme_jax.preparation.config import PrepareConfig
 
 _registered: tuple[object, ...] | None = None
 _names: tuple[str, ...] = ()
 
 
-def register(config: preparation.PrepareConfig, model: str, threads: int = 1) -> tuple[str, ...]:
+def register(config: PrepareConfig, model: str, threads: int = 1) -> tuple[str, ...]:
     """Registers the tasks of a configuration, once per process; reads folder listings at most.
 
     Args:
@@ -59,7 +64,7 @@ def register(config: preparation.PrepareConfig, model: str, threads: int = 1) ->
 
 
 def _register_one(
-    config: preparation.PrepareConfig, task: str, vocabulary: features.XlmVocabulary
+    config: PrepareConfig, task: str, vocabulary: features.XlmVocabulary
 ) -> list[str]:
     if task == "cldr":
         assert config.cldr is not None, "PrepareConfig asks for it"
@@ -70,7 +75,7 @@ def _register_one(
             config.languages,
             vocabulary,
             max_document_chars=config.max_document_chars,
-            held_out=preparation.held_out_in(config),
+            held_out=preparing.held_out_in(config),
         )
     if task == "bitext":
         return bitext.register(
@@ -81,7 +86,7 @@ def _register_one(
             pivot=config.pivot,
             tsv_columns=config.tsv_columns,
             shuffle_pairs=config.shuffle_pairs,
-            held_out=preparation.held_out_in(config),
+            held_out=preparing.held_out_in(config),
         )
     if task == "tfds":
         return tfds_tasks.register_all(config.tfds, vocabulary)
@@ -100,7 +105,7 @@ def _register_one(
 
 
 def _register_labelled(
-    config: preparation.PrepareConfig, task: str, name: str, vocabulary: features.XlmVocabulary
+    config: PrepareConfig, task: str, name: str, vocabulary: features.XlmVocabulary
 ) -> None:
     """Registers the tasks of a benchmark; DataError if `task` is one and has no training data."""
     length, stride = config.max_length, config.stride
@@ -117,9 +122,7 @@ def _register_labelled(
         )
 
 
-def list_jobs(
-    config: preparation.PrepareConfig, model: str, vocabulary_digest: str
-) -> list[encoding.Job]:
+def list_jobs(config: PrepareConfig, model: str, vocabulary_digest: str) -> list[tokenizing.Job]:
     """Returns what there is to do, one job per task and split.
 
     Args:
@@ -132,7 +135,7 @@ def list_jobs(
     """
     global _registered
     _registered = None  # an earlier run in this process may have had another file of this name
-    preparation.write_held_out(config)
+    preparing.write_held_out(config)
     jobs = [
         _job(config, seqio.TaskRegistry.get(name), split, model, vocabulary_digest)
         for name in register(config, model)
@@ -148,12 +151,12 @@ def list_jobs(
 
 
 def _job(
-    config: preparation.PrepareConfig,
+    config: PrepareConfig,
     task: seqio.Task,
     split: str,
     model: str,
     vocabulary_digest: str,
-) -> encoding.Job:
+) -> tokenizing.Job:
     kind, languages, shards = _kind(task), _languages(task), _shards(task, split)
     benchmark = task.source.benchmark if kind == "labelled" else ""
     names = tuple(shard.name for shard in shards)
@@ -166,18 +169,18 @@ def _job(
     content: list[object] = [
         prepared_format.FORMAT,
         prepared.PAGE_TOKENS,
-        encoding.PART_TEXTS[kind],
+        tokenizing.PART_TEXTS[kind],
     ]
     content += [vocabulary_digest, task.name, split, languages, limit, names]
     content += [shard.key for shard in shards]
-    return encoding.Job(
+    return tokenizing.Job(
         task.name,
         split,
         kind,
         languages,
         shards=names,
         bytes=sum(file.stat().st_size for file in files),
-        fingerprint=preparation.fingerprint(content, files),
+        fingerprint=preparing.fingerprint(content, files),
         may_be_empty=(split == held_out.VALIDATION or not config.pairs)
         and all(shard.may_be_empty for shard in shards),
         benchmark=benchmark,
@@ -187,7 +190,7 @@ def _job(
 
 def _reads(
     task: seqio.Task, shards: Sequence[sources.Shard], model: str
-) -> tuple[encoding.Read, ...]:
+) -> tuple[tokenizing.Read, ...]:
     """How each source shard is read without SeqIO; empty if the task needs it."""
     ours, vocabulary = features.preprocessors(), features.XlmVocabulary(model)
     first = task.preprocessors[0] if task.preprocessors else None
@@ -203,7 +206,7 @@ def _reads(
     return reads if all(map(_has_a_name, reads)) else ()
 
 
-def _has_a_name(read: encoding.Read) -> bool:
+def _has_a_name(read: tokenizing.Read) -> bool:
     """Whether another process finds a function by its name, as it does not one inside another."""
     function = read.func if isinstance(read, functools.partial) else read
     module = sys.modules.get(getattr(function, "__module__", ""))
@@ -241,7 +244,7 @@ def _shards(task: seqio.Task, split: str) -> Sequence[sources.Shard]:
         return task.source.shards(split)
     key = repr(task.source)
 
-    def unread(report: ReadReport) -> encoding.Texts:
+    def unread(report: ReadReport) -> tokenizing.Texts:
         raise NotImplementedError("SeqIO reads the sources that are not ours")
 
     return [sources.Shard(name, unread, key=key) for name in task.source.list_shards(split)]
@@ -260,8 +263,8 @@ def read_report(task: seqio.Task, split: str, shard: int) -> ReadReport:
 
 
 def encoded(
-    config: preparation.PrepareConfig, model: str, unit: encoding.Unit, report: ReadReport
-) -> Iterator[encoding.Batch]:
+    config: PrepareConfig, model: str, unit: tokenizing.Unit, report: ReadReport
+) -> Iterator[tokenizing.Batch]:
     """Runs a task on one of its source shards.
 
     Args:
@@ -278,16 +281,16 @@ def encoded(
     for batch in with_causes(task, _batches(task, unit).prefetch(2)):
         if unit.job.kind == "labelled":
             texts = [text.decode("utf-8") for text in batch[labelled.FIELD].numpy()]
-            vocabulary = encoding.load_vocabulary(model)
-            yield encoding.encode_labelled(config, vocabulary, unit.job, texts, report)
+            vocabulary = tokenizing.load_vocabulary(model)
+            yield tokenizing.encode_labelled(config, vocabulary, unit.job, texts, report)
         else:
             ragged = [batch[name] for name in field_names(unit.job.kind)]
             columns = [(ids.flat_values.numpy(), ids.row_lengths().numpy()) for ids in ragged]
-            yield (*encoding.framed(columns), np.empty(0, np.int32))
+            yield (*tokenizing.framed(columns), np.empty(0, np.int32))
     report.merge(read_report(task, unit.job.split, unit.shard))
 
 
-def _batches(task: seqio.Task, unit: encoding.Unit) -> tf.data.Dataset:
+def _batches(task: seqio.Task, unit: tokenizing.Unit) -> tf.data.Dataset:
     """Returns a source shard of a task, tokenized unless labelled, in ragged batches."""
     steps = task.preprocessors[: -len(features.preprocessors())]
     labelled_task = unit.job.kind == "labelled"
@@ -326,9 +329,7 @@ def with_causes(
         raise cause from error
 
 
-def list_raw_text(
-    config: preparation.PrepareConfig, name: str
-) -> list[tuple[str, tuple[str, ...], int]]:
+def list_raw_text(config: PrepareConfig, name: str) -> list[tuple[str, tuple[str, ...], int]]:
     """Returns (task, languages, training examples or 0) of what `config` means by `name`."""
     found = []
     for task_name in register(dataclasses.replace(config, tasks=(name,), validation=""), model=""):

@@ -16,10 +16,10 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from xlme_jax.data.encoding import BATCH_SIZE
-from xlme_jax.data.text import DataError
+from xlme_jax.data.text.reading import DataError
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
-from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from xlme_jax.preparation.tokenizing import BATCH_SIZE
 
 MONOLINGUAL_FIELDS = ("tokens",)
 BITEXT_FIELDS = ("source", "target")

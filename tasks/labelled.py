@@ -1,6 +1,6 @@
 """Labelled sets as tasks: XTREME, GLUE, SQuAD, AmericasNLI, and the embedded `cldr_...` ones.
 
-A benchmark of `xlme_jax.data.benchmarks`, say "panx", becomes
+A benchmark of `xlme_jax.data.benchmarks.registry`, say "panx", becomes
 
 - `panx`: its English training data as split "train", and each language's dev and test data as
   splits of their own ("validation_de", "test_de");
@@ -9,9 +9,9 @@ A benchmark of `xlme_jax.data.benchmarks`, say "panx", becomes
 - `panx_validation_de`: the German dev data as "train", for want of others.
 
 An example has the features "tokens" (`<s> a </s>` or `<s> a </s> b </s>`, int32) and "labels" (see
-`xlme_jax.data.labelled.Features`); what has no label is left out. The files are those of the
-official distributions, in a folder for each benchmark; TFDS has some of the sets too (`tfds_panx`
-and so on, see `tasks.labelled_tfds`).
+`xlme_jax.data.benchmarks.examples.Features`); what has no label is left out. The files are those
+of the official distributions, in a folder for each benchmark; TFDS has some of the sets too
+(`tfds_panx` and so on, see `tasks.labelled_tfds`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ import seqio
 import tensorflow as tf
 
 from tasks import features, mixtures, sources
-from xlme_jax.data import examples, labelled_rows
-from xlme_jax.data.benchmarks import BENCHMARKS, Benchmark, benchmark
-from xlme_jax.data.encoding import BATCH_SIZE
-from xlme_jax.data.text import DataError, ReadReport
+from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.registry import BENCHMARKS, Benchmark, benchmark
+from xlme_jax.data.text.reading import DataError, ReadReport
+from xlme_jax.preparation import examples
+from xlme_jax.preparation.tokenizing import BATCH_SIZE
 
 FOLDER_VARIABLE = "EVAL_DIR"
 FIELD = "example"
@@ -100,7 +101,7 @@ def register(
         files = tuple(sorted(file for file in folder.rglob("*") if file.is_file()))
     available = chosen.available(folder)
     if not available:
-        raise DataError(f"{folder} has no file of {name}: see `xlme_jax.data.benchmarks`.")
+        raise DataError(f"{folder} has no file of {name}: see `xlme_jax.data.benchmarks.registry`.")
 
     def source(splits: Mapping[str, tuple[str, str]], language: str) -> LabelledSource:
         shards = {

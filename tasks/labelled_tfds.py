@@ -18,16 +18,16 @@ import seqio
 import tensorflow as tf
 
 from tasks import features, labelled, mixtures
-from xlme_jax.data import labelled_rows
-from xlme_jax.data.benchmarks import BENCHMARKS, Benchmark, benchmark
-from xlme_jax.data.labelled import (
+from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.examples import (
     Answer,
     Example,
     QuestionExample,
     TaggedExample,
     TextExample,
 )
-from xlme_jax.data.text import ReadReport
+from xlme_jax.data.benchmarks.registry import BENCHMARKS, Benchmark, benchmark
+from xlme_jax.data.text.reading import ReadReport
 
 PREFIX = "tfds_"
 # Tags that stand for words without one.

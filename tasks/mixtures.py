@@ -1,6 +1,6 @@
 """Mixtures whose rates follow the temperature rule of training, p_j ∝ m_j^alpha.
 
-The rule itself lives in `xlme_jax.data.mixing`, for SeqIO users and for `xlme_jax.train` alike;
+The rule itself lives in `xlme_jax.data.batches.mixing`, for SeqIO users and `xlme_jax.train` alike;
 this module only finds the m_j: the examples of each task in a prepared data set if one is known,
 else what the source says, else the bytes of its files, the only measure that costs no reading.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import seqio
 
 from tasks import sources
-from xlme_jax.data import mixing
+from xlme_jax.data.batches import mixing
 from xlme_jax.data.prepared import PreparedDataset
 
 PREPARED_VARIABLE = "XLME_PREPARED"

@@ -16,8 +16,8 @@ import seqio
 import tensorflow as tf
 
 from tasks import features
-from xlme_jax.data import encoding
-from xlme_jax.data.text import ReadReport
+from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.preparation import tokenizing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Shard:
     """
 
     name: str
-    read: encoding.Read
+    read: tokenizing.Read
     files: tuple[Path, ...] = ()
     key: str = ""
     may_be_empty: bool = False
@@ -126,7 +126,7 @@ class TextSource(seqio.DataSource):
         try:
             for shard in shards:
                 report = ReadReport()
-                for texts in encoding.in_batches(shard.read(report)):
+                for texts in tokenizing.in_batches(shard.read(report)):
                     yield dict(zip(self._fields, map(list, texts)))
                 self.reports[split, shard.name] = report
         except Exception as error:

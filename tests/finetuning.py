@@ -7,13 +7,15 @@ import jax
 import numpy as np
 import tiny
 
-from xlme_jax import config as configs
 from xlme_jax import train
-from xlme_jax.data import cldr, labelled_rows, prepared
-from xlme_jax.data.benchmarks import benchmark
-from xlme_jax.data.featurize import encode
-from xlme_jax.data.preparation import CldrCorpus, train_cldr_vocabulary
-from xlme_jax.data.text import ReadReport
+from xlme_jax.configuration import command_line, loading
+from xlme_jax.data import cldr, prepared
+from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.featurize import encode
+from xlme_jax.data.benchmarks.registry import benchmark
+from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.preparation.config import CldrCorpus
+from xlme_jax.preparation.preparing import train_cldr_vocabulary
 
 LENGTH = 64
 CORPUS = CldrCorpus(
@@ -91,14 +93,14 @@ def finetune_flags(model_dir, data_dir, start, task, **bindings):
 def load(flags):
     """The configuration that flags mean."""
     files, rest = [], []
-    for flag in configs.gin_flags(flags):
+    for flag in command_line.gin_flags(flags):
         name, value = flag.split("=", 1)
         (files if name == "--gin_file" else rest).append(value)
-    return configs.load(files, rest, "Train")
+    return loading.load(files, rest, "Train")
 
 
 def run(flags):
     """Trains in this process; the final state on the host."""
     config = load(flags)
     with mock.patch.object(train, "write_report"):
-        return jax.device_get(train.train(config, configs.operative_config()))
+        return jax.device_get(train.train(config, loading.operative_config()))

@@ -14,20 +14,20 @@ import numpy as np
 import optax
 import tiny
 
-from xlme_jax import config as configs
-from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary
-from xlme_jax.evaluation import encoding
-from xlme_jax.huggingface import writing
-from xlme_jax.training import loop
-from xlme_jax.training import mesh as meshes
-from xlme_jax.training.checkpoints import (
+from xlme_jax.checkpoints.checkpoints import (
     Checkpoints,
     RunRecord,
     latest_checkpoint,
     read_record,
     warm_start,
 )
-from xlme_jax.training.step import TrainState
+from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.configuration import command_line, loading
+from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary
+from xlme_jax.evaluation import encoding
+from xlme_jax.huggingface import writing
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training import state as states
 
 LENGTH = 32  # of tests/tiny.gin
 STEP = 7
@@ -54,14 +54,14 @@ def write_checkpoint(model_dir, objective="xlme", seed=0, origin="", **bindings)
     model_dir.mkdir(parents=True)
     (model_dir / "vocabulary.model").write_bytes(vocabulary().model)
     files, rest = [], []
-    for flag in configs.gin_flags(tiny.flags(model_dir, model_dir, objective, **bindings)):
+    for flag in command_line.gin_flags(tiny.flags(model_dir, model_dir, objective, **bindings)):
         name, value = flag.split("=", 1)
         (files if name == "--gin_file" else rest).append(value)
-    config = configs.load(files, rest, "Train")
-    text = configs.operative_config()
+    config = loading.load(files, rest, "Train")
+    text = loading.operative_config()
     mesh, built = meshes.make_mesh(meshes.MeshConfig()), build(config)
-    with loop.sharding_rules(mesh):
-        abstract = loop.abstract_state(built, optax.identity(), mesh)
+    with states.sharding_rules(mesh):
+        abstract = states.abstract_state(built, optax.identity(), mesh)
         params = random_tree(abstract.params, seed)
         state = jax.device_put(TrainState(jnp.int32(STEP), params, {}, abstract.opt_state))
         with Checkpoints(model_dir, keep=1) as checkpoints:
@@ -79,10 +79,10 @@ def build(config):
 def read_checkpoint(model_dir):
     """Objective and weights of a MODEL_DIR's newest checkpoint."""
     folder = latest_checkpoint(Path(model_dir))
-    objective = build(configs.load_text(read_record(folder).config, "Train", str(folder)))
+    objective = build(loading.load_text(read_record(folder).config, "Train", str(folder)))
     mesh = meshes.make_mesh(meshes.MeshConfig())
-    with loop.sharding_rules(mesh):
-        abstract = loop.abstract_state(objective, optax.identity(), mesh)
+    with states.sharding_rules(mesh):
+        abstract = states.abstract_state(objective, optax.identity(), mesh)
         return objective, warm_start(folder, abstract.params)
 
 

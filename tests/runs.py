@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import tiny
 
-from xlme_jax import config as configs
 from xlme_jax import train
-from xlme_jax.training.checkpoints import Checkpoints
+from xlme_jax.checkpoints.checkpoints import Checkpoints
+from xlme_jax.configuration import command_line, loading
 
 
 class _Gin(str):
@@ -36,17 +36,17 @@ SHORT = {
 def load(model_dir, data_dir, **bindings):
     """The configuration of a tiny run."""
     files, rest = [], []
-    for flag in configs.gin_flags(tiny.flags(model_dir, data_dir, **bindings)):
+    for flag in command_line.gin_flags(tiny.flags(model_dir, data_dir, **bindings)):
         name, value = flag.split("=", 1)
         (files if name == "--gin_file" else rest).append(value)
-    return configs.load(files, rest, "Train")
+    return loading.load(files, rest, "Train")
 
 
 def run(model_dir, data_dir, **bindings):
     """Trains in this process; the final state on the host."""
     config = load(model_dir, data_dir, **bindings)
     with mock.patch.object(train, "write_report"):  # Seconds of drawing, and tested elsewhere.
-        return jax.device_get(train.train(config, configs.operative_config()))
+        return jax.device_get(train.train(config, loading.operative_config()))
 
 
 def saved(model_dir, step, state):

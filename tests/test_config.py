@@ -4,8 +4,8 @@ import re
 import pytest
 import tiny
 
-from xlme_jax import config as configs
-from xlme_jax.config import ConfigError
+from xlme_jax.configuration import command_line, loading, registry
+from xlme_jax.configuration.values import ConfigError
 from xlme_jax.objectives.xlme import XLMConfig, XLMEConfig
 
 TINY = str(tiny.REPOSITORY / "tests" / "tiny.gin")
@@ -13,7 +13,7 @@ XLME = ("gin_configs/models/xlme.gin", TINY)
 
 
 def load(*bindings, files=XLME, root="Train"):
-    return configs.load(files, bindings, root)
+    return loading.load(files, bindings, root)
 
 
 def message(*bindings, **options):
@@ -293,14 +293,14 @@ def test_presets_have_the_papers_tasks():
 def test_the_operative_configuration_builds_the_same(tmp_path):
     config = load("SEED = 7", "Masking.split = (0.85, 0.0, 0.15)", "MODEL_DIR = 'it\\'s'")
     path = tmp_path / "config.gin"
-    path.write_text(configs.operative_config())
+    path.write_text(loading.operative_config())
     again = load(files=(str(path),))
     assert again == config
     assert load("TRAIN_STEPS = 9", files=(str(path),)).loop.train_steps == 9
 
 
 def test_gin_flags_are_rewritten():
-    assert configs.gin_flags(["train", "--gin.A.b='x=y'", "--gin_file=f", "--gin.C=1"]) == [
+    assert command_line.gin_flags(["train", "--gin.A.b='x=y'", "--gin_file=f", "--gin.C=1"]) == [
         "train",
         "--gin_bindings=A.b = 'x=y'",
         "--gin_file=f",
@@ -309,8 +309,8 @@ def test_gin_flags_are_rewritten():
 
 
 def test_the_description_names_every_field_with_type_and_default():
-    text = configs.describe()
-    for name, cls in configs.CONFIGURABLES.items():
+    text = registry.describe()
+    for name, cls in registry.CONFIGURABLES.items():
         assert re.search(rf"^  {name}: \w", text, re.M), name
         for field in dataclasses.fields(cls):
             line = re.search(rf"^    {name}\.{field.name}: (.+)$", text, re.M)

@@ -106,10 +106,10 @@ def test_a_plan_for_machines_that_are_not_here(tmp_path, topology, module, devic
 
 
 def test_shipped_plans_exist_and_deal_rows_out_evenly():
-    from xlme_jax import config as configs
+    from xlme_jax.configuration import loading
 
     for shipped in table.SHIPPED:
-        config = configs.load([shipped.file], shipped.bindings(), "Train")
+        config = loading.load([shipped.file], shipped.bindings(), "Train")
         data, fsdp, _ = config.mesh.shape(parse_topology(shipped.topology).size)
         for stream in config.streams:
             parts = data * fsdp * config.loop.micro_batches

@@ -16,22 +16,24 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from xlme_jax import config as configs
 from xlme_jax import prepare as prepare_command
-from xlme_jax import source_flags
-from xlme_jax.data import cldr, encoding, preparation
-from xlme_jax.data.preparation import CldrCorpus, PrepareConfig, prepare
+from xlme_jax.configuration import command_line
+from xlme_jax.data import cldr
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
-from xlme_jax.data.text import DataError
+from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import (
     Vocabulary,
     VocabularyError,
     train_vocabulary,
     write_vocabulary,
 )
+from xlme_jax.preparation import preparing, source_flags, tokenizing
+from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
+from xlme_jax.preparation.preparing import prepare
+from xlme_jax.storage import locks
 
 pytest.importorskip("seqio")
-preparation.import_tasks()
+preparing.import_tasks()
 
 import seqio  # noqa: E402
 import tensorflow as tf  # noqa: E402
@@ -132,7 +134,7 @@ def test_what_is_skipped_is_counted_and_said(config, capfd):
 
 def test_an_interrupted_run_goes_on(config, monkeypatch, raw, tmp_path):
     done = []
-    original = encoding.run_unit
+    original = tokenizing.run_unit
 
     def run_unit(settings, model, unit, report):
         if len(done) == 1:
@@ -140,16 +142,16 @@ def test_an_interrupted_run_goes_on(config, monkeypatch, raw, tmp_path):
         done.append(unit.job.name)
         return original(settings, model, unit, report)
 
-    monkeypatch.setattr(encoding, "run_unit", run_unit)
+    monkeypatch.setattr(tokenizing, "run_unit", run_unit)
     config = dataclasses.replace(config, tasks=("cc100",))
     with pytest.raises(KeyboardInterrupt):
         prepare(config)
     assert not (Path(config.output) / "dataset.json").exists()
-    assert not preparation.is_prepared(config)
+    assert not preparing.is_prepared(config)
     done.append("never again")
     prepare(config)
     assert {done[0], done[2]} == {"cc100_en", "cc100_sw"} and len(done) == 3
-    assert preparation.is_prepared(config)
+    assert preparing.is_prepared(config)
     whole = dataclasses.replace(config, output=str(tmp_path / "whole"))
     prepare(whole)
     assert contents(whole.output) == contents(config.output)
@@ -162,9 +164,9 @@ def test_only_what_changed_is_done_again(config, raw, tmp_path, monkeypatch):
     prepare(config)
     before = contents(config.output)
     done = []
-    original = encoding.run_unit
+    original = tokenizing.run_unit
     monkeypatch.setattr(
-        encoding,
+        tokenizing,
         "run_unit",
         lambda c, m, unit, r: (done.append(unit.job.name), original(c, m, unit, r))[1],
     )
@@ -180,13 +182,13 @@ def test_only_what_changed_is_done_again(config, raw, tmp_path, monkeypatch):
 def done(monkeypatch):
     """Names of the tasks that were made, as they are made."""
     names = []
-    original = encoding.run_unit
+    original = tokenizing.run_unit
 
     def run_unit(config, model, unit, report):
         names.append(unit.job.name)
         return original(config, model, unit, report)
 
-    monkeypatch.setattr(encoding, "run_unit", run_unit)
+    monkeypatch.setattr(tokenizing, "run_unit", run_unit)
     return names
 
 
@@ -231,9 +233,9 @@ def test_a_description_that_is_damaged_or_lacks_files_is_not_prepared(config):
     before = contents(config.output)
     for name in ("dataset.json", "prepare.json", "cc100_sw/train-00000-of-00001.arrayrecord"):
         path = Path(config.output) / name
-        assert preparation.is_prepared(config)
+        assert preparing.is_prepared(config)
         path.write_bytes(before[name][:-1])
-        assert not preparation.is_prepared(config)
+        assert not preparing.is_prepared(config)
         path.write_bytes(before[name])
 
 
@@ -271,8 +273,9 @@ def test_a_second_preparation_waits_for_the_first(config, done, monkeypatch):
         if "Waiting" in line:
             waiting.set()
 
-    monkeypatch.setattr(preparation, "_say", say)
-    with preparation._alone(Path(config.output)):  # as a first one does
+    monkeypatch.setattr(preparing, "_say", say)
+    Path(config.output).mkdir()
+    with locks.hold(Path(config.output) / preparing.LOCK_FILE):  # as a first one does
         second = threading.Thread(target=prepare, args=(config,))
         second.start()
         assert waiting.wait(60)
@@ -292,8 +295,8 @@ def test_a_second_preparation_waits_for_the_first(config, done, monkeypatch):
 # longer than all the rest; the parent uses nothing of it.
 KILLS = """
 import itertools, os, signal, sys
-from xlme_jax.data import preparation
-from xlme_jax.data.preparation import PrepareConfig
+from xlme_jax.preparation import preparing
+from xlme_jax.preparation.preparing import PrepareConfig
 
 EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "fcntl.flock"}
 
@@ -309,12 +312,12 @@ def run(config, last):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-    preparation.prepare(config)
+    preparing.prepare(config)
     os._exit(0)
 
 
 def attempts(config, moments):
-    preparation.import_tasks()
+    preparing.import_tasks()
     killed = 0
     for last in moments:
         status = run(config, last)
@@ -350,7 +353,7 @@ def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(
 def test_beam_writes_the_same_bytes(config, tmp_path, monkeypatch):
     pytest.importorskip("apache_beam")
     # Several parts, so that their order matters.
-    monkeypatch.setattr(encoding, "PART_TEXTS", {"monolingual": 15, "bitext": 7})
+    monkeypatch.setattr(tokenizing, "PART_TEXTS", {"monolingual": 15, "bitext": 7})
     prepare(config)
     on_beam = dataclasses.replace(
         config,
@@ -417,14 +420,14 @@ def test_the_embedded_corpus_trains_its_vocabulary_and_holds_phrases_out(tmp_pat
     task = dataset.task("cldr_bitext_en_ru", "validation")
     assert [record.tolist() for record in dataset.records(task)] == expected
     assert not any(vocabulary.unk_id in record for record in expected)
-    assert preparation.is_prepared(config)
-    assert not preparation.is_prepared(dataclasses.replace(config, vocabulary_size=299))
+    assert preparing.is_prepared(config)
+    assert not preparing.is_prepared(dataclasses.replace(config, vocabulary_size=299))
 
 
 def test_settings_that_change_the_text_make_it_again(tmp_path):
     config = cldr_config(tmp_path / "out")
     vocabulary = tmp_path / "v.model"
-    write_vocabulary(preparation.resolve_vocabulary(config), vocabulary)
+    write_vocabulary(preparing.resolve_vocabulary(config), vocabulary)
     config = dataclasses.replace(config, vocabulary=str(vocabulary))
     prepare(config)
     more = dataclasses.replace(config, cldr=dataclasses.replace(config.cldr, pairs=60))
@@ -570,7 +573,7 @@ def test_the_command_names_folders_of_the_environment(arguments, added, monkeypa
     monkeypatch.setenv("BITEXT_DIR", "pairs")
     monkeypatch.setattr(sys, "argv", ["prepare.py", *arguments, "--output=x"])
     if "gin_file" not in flags.FLAGS:
-        configs.define_flags()
+        command_line.define_flags()
     with flagsaver.flagsaver():
         flags.FLAGS(sys.argv)
         words = shlex.split(prepare_command._command(source_flags.configuration()))
@@ -589,7 +592,7 @@ def test_a_data_set_whose_shards_change_is_none_until_it_is_whole(config, monkey
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(encoding, "run_unit", interrupted)
+    monkeypatch.setattr(tokenizing, "run_unit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         prepare(dataclasses.replace(fewer, max_document_chars=50))
     with pytest.raises(ValueError, match="no prepared data set"):
@@ -796,7 +799,7 @@ def test_held_out_data_on_beam(held_config, tmp_path):
 
 def test_plain_seqio_has_the_splits(multiway):
     from tasks import bitext, cc100
-    from xlme_jax.data.held_out import HeldOut, find_corpora
+    from xlme_jax.data.text.held_out import HeldOut, find_corpora
 
     model = str(multiway / "vocabulary.model")
     held = HeldOut("every:4", corpora=find_corpora(multiway / "mono", multiway / "pairs"))
@@ -813,7 +816,7 @@ def test_plain_seqio_has_the_splits(multiway):
 
 
 def test_a_vocabulary_reads_nothing_held_out(held_config):
-    from xlme_jax.data import vocabulary_text
+    from xlme_jax.preparation import vocabulary_text
 
     texts = vocabulary_text.find_text(held_config)
     lines = {
@@ -843,7 +846,7 @@ def test_overlap_with_evaluation_text_is_reported(held_config, multiway, capfd):
     }
     said = capfd.readouterr().err
     assert "test.tsv (5 texts): 1 in cc100_en, 1 in bitext_en_fr, 1 in bitext_en_sw\n" in said
-    assert preparation.settings(config) == preparation.settings(held_config)
+    assert preparing.settings(config) == preparing.settings(held_config)
 
 
 def test_columns_of_scored_pairs(config, tmp_path):
@@ -907,7 +910,7 @@ def test_without_held_out_data_fingerprints_are_as_before(tmp_path, monkeypatch)
             "ed0d154a6d201564e7315daef516d35cb72379249eec1337670245a9903c5e3e"
         ),
     }
-    assert not {"validation", "tsv_columns", "check_overlap"} & preparation.settings(config).keys()
+    assert not {"validation", "tsv_columns", "check_overlap"} & preparing.settings(config).keys()
     held = dataclasses.replace(config, validation="every:2")
     fingerprints = {job.fingerprint for job in jobs}
     others = execution.list_jobs(held, "out/vocabulary.model", "0" * 64)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tiny
 
-from xlme_jax import sweeping
-from xlme_jax.sweep_runner import Sweep, _of_run, checked_steps
-from xlme_jax.sweeping import Point, PointResult, SweepConfig, SweepRun
+from xlme_jax.sweeps import grids
+from xlme_jax.sweeps.grids import Point, PointResult, SweepConfig, SweepRun
+from xlme_jax.sweeps.runner import Sweep, _of_run, checked_steps
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_train.py")))
 EVALUATE = f"{sys.executable} -c \"open('{{model_dir}}/scores', 'a').write('x')\""
@@ -53,13 +53,13 @@ def _json(output):
     ],
 )
 def test_a_grid_flag_is_split_at_its_own_commas(text, name, values):
-    assert sweeping.parse_grid(text) == (name, values)
+    assert grids.parse_grid(text) == (name, values)
 
 
 @pytest.mark.parametrize("text", ["", "A", "A=", "=1", "A=1,,2", "A=1,"])
 def test_a_grid_flag_without_name_or_value_is_refused(text):
     with pytest.raises(ValueError, match="expected NAME=VALUE"):
-        sweeping.parse_grid(text)
+        grids.parse_grid(text)
 
 
 @pytest.mark.parametrize(
@@ -78,21 +78,21 @@ def test_a_grid_that_cannot_be_run_is_refused(fields, message):
 
 
 def test_points_are_the_product_with_readable_names():
-    found = sweeping.points((("Optimizer.learning_rate", ("5e-6", "6e-6")), ("A.b", ("True",))))
+    found = grids.points((("Optimizer.learning_rate", ("5e-6", "6e-6")), ("A.b", ("True",))))
     assert [point.name for point in found] == [
         "learning_rate=5e-6,b=True",
         "learning_rate=6e-6,b=True",
     ]
     assert found[1].bindings == {"Optimizer.learning_rate": "6e-6", "A.b": "True"}
-    assert [point.name for point in sweeping.points(())] == ["default"]
+    assert [point.name for point in grids.points(())] == ["default"]
 
 
 def test_points_have_folders_of_their_own():
     grid = (("A.x", ("'a/b'", "'a b'", "'" + "y" * 300 + "'", "'" + "y" * 300 + "z'")),)
-    names = [point.name for point in sweeping.points(grid)]
+    names = [point.name for point in grids.points(grid)]
     assert len(set(names)) == 4
     assert all("/" not in name and " " not in name and len(name) < 130 for name in names)
-    both = sweeping.points((("A.x", ("1",)), ("B.x", ("2",))))
+    both = grids.points((("A.x", ("1",)), ("B.x", ("2",))))
     assert both[0].name == "A.x=1,B.x=2"
 
 
@@ -101,7 +101,7 @@ def test_points_have_folders_of_their_own():
 
 def _result(name, values):
     runs = [
-        SweepRun(i, Path(name), sweeping.FINISHED, {} if v is None else {"m": v})
+        SweepRun(i, Path(name), grids.FINISHED, {} if v is None else {"m": v})
         for i, v in enumerate(values)
     ]
     return PointResult(Point(name, {}), tuple(runs))
@@ -109,30 +109,30 @@ def _result(name, values):
 
 def test_the_best_mean_is_selected():
     results = [_result("a", [0.5, 0.5]), _result("b", [0.1, 1.0]), _result("c", [0.4, 0.5])]
-    assert sweeping.best(results, "m", minimize=False).point.name == "b"
-    assert sweeping.best(results, "m", minimize=True).point.name == "c"
-    assert sweeping.best(results, "", minimize=True) is None
+    assert grids.best(results, "m", minimize=False).point.name == "b"
+    assert grids.best(results, "m", minimize=True).point.name == "c"
+    assert grids.best(results, "", minimize=True) is None
 
 
 def test_a_point_without_all_of_its_seeds_is_not_selected():
     results = [_result("a", [0.9, None]), _result("b", [0.1, 0.2])]
-    assert sweeping.best(results, "m", minimize=False).point.name == "b"
-    assert sweeping.best(results[:1], "m", minimize=False) is None
+    assert grids.best(results, "m", minimize=False).point.name == "b"
+    assert grids.best(results[:1], "m", minimize=False) is None
 
 
 def test_nothing_is_selected_before_all_runs_are_at_their_end():
-    going_on = PointResult(Point("c", {}), (SweepRun(0, Path("c"), sweeping.OPEN, {}),))
-    assert sweeping.best([_result("a", [0.5]), going_on], "m", minimize=False) is None
+    going_on = PointResult(Point("c", {}), (SweepRun(0, Path("c"), grids.OPEN, {}),))
+    assert grids.best([_result("a", [0.5]), going_on], "m", minimize=False) is None
 
 
 def test_five_seeds_give_mean_and_deviation():
     values = np.random.default_rng(1).random(5).tolist()
-    found = sweeping.summary(values)
+    found = grids.summary(values)
     assert found["n"] == 5
     assert found["mean"] == pytest.approx(np.mean(values), rel=1e-15)
     assert found["deviation"] == pytest.approx(np.std(values, ddof=1), rel=1e-15)
-    assert sweeping.summary([0.5]) == {"mean": 0.5, "deviation": None, "n": 1}
-    assert sweeping.summary([]) == {"mean": None, "deviation": None, "n": 0}
+    assert grids.summary([0.5]) == {"mean": 0.5, "deviation": None, "n": 1}
+    assert grids.summary([]) == {"mean": None, "deviation": None, "n": 0}
 
 
 # ---- Running, with a train command that does not train -----------------------------------------
@@ -197,20 +197,20 @@ def test_finished_runs_are_not_run_again(tmp_path):
 def test_a_last_line_alone_or_a_checkpoint_alone_is_no_end(tmp_path):
     _sweep(tmp_path, ["1"], seeds=1).run()
     folder = tmp_path / "X=1" / "seed_0"
-    assert sweeping.is_finished(folder, 2)
-    assert not sweeping.is_finished(folder, 3)
-    assert not sweeping.is_finished(folder, None)  # How many steps there are is not known.
+    assert grids.is_finished(folder, 2)
+    assert not grids.is_finished(folder, 3)
+    assert not grids.is_finished(folder, None)  # How many steps there are is not known.
     (folder / "report.html").touch()
-    assert sweeping.is_finished(folder, None)
+    assert grids.is_finished(folder, None)
     metrics = (folder / "metrics.jsonl").read_text()
     (folder / "metrics.jsonl").write_text(metrics.splitlines(True)[0])
-    assert not sweeping.is_finished(folder, 2)
+    assert not grids.is_finished(folder, 2)
     (folder / "metrics.jsonl").unlink()
-    assert not sweeping.is_finished(folder, 2)
+    assert not grids.is_finished(folder, 2)
     (folder / "metrics.jsonl").write_text(metrics)
     (folder / "checkpoints" / "2" / "files.json").unlink()
-    assert not sweeping.is_finished(folder, 2)
-    assert not sweeping.is_finished(folder, None)
+    assert not grids.is_finished(folder, 2)
+    assert not grids.is_finished(folder, None)
 
 
 def test_a_failed_run_is_named_and_the_others_go_on(tmp_path, caplog):

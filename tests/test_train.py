@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import pytest
 import tiny
 
-from xlme_jax import config as configs
 from xlme_jax import train
+from xlme_jax.configuration import command_line, loading
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.training import loop
 
@@ -29,7 +29,7 @@ def no_compilation(monkeypatch):
 def load(model_dir, data_dir, *bindings, objective="xlme"):
     files = [flag.split("=")[1] for flag in tiny.flags(model_dir, data_dir, objective)[:2]]
     folders = [f"MODEL_DIR = {str(model_dir)!r}", f"DATA_DIR = {str(data_dir)!r}"]
-    return configs.load(files, [*folders, *bindings], "Train")
+    return loading.load(files, [*folders, *bindings], "Train")
 
 
 @pytest.mark.parametrize("objective", ["xlme", "xylent", "xlm", "infoxlm", "veco"])
@@ -157,18 +157,18 @@ def test_a_folder_is_of_one_run(tmp_path, tiny_data, no_compilation):
 def test_the_command_for_missing_data_repeats_files_and_bindings():
     bindings = ("Prepare.tasks = ('cldr',)", "DATA_DIR = 'a = b'")
     files = ("gin_configs/runs/quickstart.gin",)
-    command = train._prepare_command(configs.load(files, bindings, "Train"), files, bindings)
+    command = train._prepare_command(loading.load(files, bindings, "Train"), files, bindings)
     assert command == [
         *(sys.executable, "-m", "xlme_jax.prepare", "--gin_file=gin_configs/runs/quickstart.gin"),
         *("--gin.Prepare.tasks=('cldr',)", "--gin.DATA_DIR='a = b'"),
     ]
-    rewritten = configs.gin_flags(command[4:])
+    rewritten = command_line.gin_flags(command[4:])
     assert [flag.removeprefix("--gin_bindings=") for flag in rewritten] == list(bindings)
 
 
 def test_without_a_prepare_configuration_the_command_asks_for_the_raw_text():
     files = ("gin_configs/runs/xlme_base.gin",)
-    config = configs.load(files, (), "Train")
+    config = loading.load(files, (), "Train")
     command = train._prepare_command(config, files, ())
     if config.prepare is None:
         assert f"--output={config.data_dir}" in command
@@ -228,10 +228,10 @@ def test_help_lists_flags_and_configurables():
 
 def main(monkeypatch, capsys, body):
     """Runs `body` as the main function of a command; its exit status and stderr."""
-    monkeypatch.setattr(configs.app, "run", lambda main, **_: sys.exit(main(["command"])))
-    monkeypatch.setattr(configs, "define_flags", lambda: None)
+    monkeypatch.setattr(command_line.app, "run", lambda main, **_: sys.exit(main(["command"])))
+    monkeypatch.setattr(command_line, "define_flags", lambda: None)
     with pytest.raises(SystemExit) as status:
-        configs.run_app(body)
+        command_line.run_app(body)
     return status.value.code, capsys.readouterr().err
 
 

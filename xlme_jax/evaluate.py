@@ -23,24 +23,25 @@ from typing import Any
 import jax
 from absl import app, flags
 
-from xlme_jax import config as configs
-from xlme_jax import trained
-from xlme_jax.data import labelled_rows
+from xlme_jax.configuration import command_line
+from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
-from xlme_jax.evaluation import held_out_retrieval, pictures, readouts, results
+from xlme_jax.evaluation import held_out_retrieval, readouts, results
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
 from xlme_jax.evaluation.context import Context
-from xlme_jax.evaluation.cost import pretraining_flops
 from xlme_jax.evaluation.encoding import POOLINGS
 from xlme_jax.evaluation.finetuned import TaskEvaluation
-from xlme_jax.evaluation.held_out import HeldOut, OfCheckpoint
+from xlme_jax.evaluation.held_out_losses import HeldOut, OfCheckpoint
 from xlme_jax.evaluation.held_out_retrieval import HeldOutRetrieval
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Subject, other_subjects, subject_of
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.evaluation.training_text import TrainingText
-from xlme_jax.training import loop
+from xlme_jax.reports import pictures
+from xlme_jax.reports.cost import pretraining_flops
+from xlme_jax.runs import trained
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training import state as states
 from xlme_jax.training.metrics import HELD_OUT
 
 _CHECKPOINT = flags.DEFINE_string(
@@ -273,7 +274,7 @@ def main(argv: Sequence[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     mesh = meshes.make_mesh(meshes.MeshConfig())
-    with loop.sharding_rules(mesh):
+    with states.sharding_rules(mesh):
         loaded = trained.load(_CHECKPOINT.value, _VOCABULARY.value, mesh)
         subject = subject_of(
             loaded.objective,
@@ -306,4 +307,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    configs.run_app(main, reads_gin=False)
+    command_line.run_app(main, reads_gin=False)

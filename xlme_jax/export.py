@@ -16,7 +16,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from xlme_jax import config as configs
+from xlme_jax.configuration import command_line
 from xlme_jax.huggingface import writing
 
 _log = logging.getLogger("xlme_jax.export")
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> None:
 
 def run() -> None:
     """Entry point: user errors are one line, without a traceback."""
-    configs.run_app(main, reads_gin=False)
+    command_line.run_app(main, reads_gin=False)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import app, flags
 
-from xlme_jax import config as configs
+from xlme_jax.configuration import command_line
 from xlme_jax.huggingface.importing import import_folder
 
 _log = logging.getLogger("xlme_jax.import_hf")
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> None:
 
 def run() -> None:
     """Entry point: user errors are one line, without a traceback."""
-    configs.run_app(main, reads_gin=False)
+    command_line.run_app(main, reads_gin=False)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from absl import app, flags
 
-from xlme_jax import config as configs
-from xlme_jax.planning import compiling, report, search, table
+from xlme_jax.configuration import command_line, loading, values
+from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.planning import compiling, search, summary, table
 from xlme_jax.planning.machines import parse_topology
-from xlme_jax.train_config import TrainConfig
 
 _TOPOLOGIES = flags.DEFINE_multi_string(
     "topology", [], "Machines to plan for, as v5e:16x16, v4-128 or h100:64 (repeatable)."
@@ -61,14 +61,14 @@ def main(argv: Sequence[str]) -> int:
             _plan([one.file], [*one.bindings(), *bindings], one.topology, "never")
             for one in shipped
         ]
-        rows = [(one, report.facts(plan)) for one, plan in zip(shipped, plans)]
+        rows = [(one, summary.facts(plan)) for one, plan in zip(shipped, plans)]
         print(table.markdown(rows))
     elif not _TOPOLOGIES.value:
-        raise configs.ConfigError("No machine: pass --topology=v5e:16x16 (or another, see --help).")
+        raise values.ConfigError("No machine: pass --topology=v5e:16x16 (or another, see --help).")
     else:
         plans = [_plan(files, bindings, name, _SUGGEST.value) for name in _TOPOLOGIES.value]
     if _OUTPUT.value:
-        facts = [report.facts(plan) for plan in plans]
+        facts = [summary.facts(plan) for plan in plans]
         Path(_OUTPUT.value).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     return 0 if all(plan.fits for plan in plans) else 1
 
@@ -79,19 +79,19 @@ def _plan(
     """Plans one configuration for one topology and prints it."""
 
     def load(more: Sequence[str]) -> TrainConfig:
-        return configs.load(files, [*bindings, *more], "Train")
+        return loading.load(files, [*bindings, *more], "Train")
 
     load([])  # Mistakes in it are said before the compilers start.
     topology = parse_topology(topology_name)
     devices = compiling.devices_of(topology)
     plan = search.plan(load, topology, devices, suggest, _COMPILATIONS.value)
-    print(f"{' '.join(files)} on {report.describe(plan)}", flush=True)
+    print(f"{' '.join(files)} on {summary.describe(plan)}", flush=True)
     return plan
 
 
 def run() -> None:
     """Entry point: user errors are one line, without a traceback."""
-    configs.run_app(main)
+    command_line.run_app(main)
 
 
 if __name__ == "__main__":

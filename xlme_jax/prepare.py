@@ -38,8 +38,10 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from xlme_jax import source_flags
-from xlme_jax.data import labelled_rows, preparation, prepared
+from xlme_jax.data import prepared
+from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.preparation import preparing, source_flags
+from xlme_jax.preparation.config import PrepareConfig
 
 flags.adopt_module_key_flags(source_flags)
 flags.DEFINE_string("output", "", "Folder of the prepared data set.")
@@ -78,10 +80,10 @@ def main(argv: Sequence[str]) -> None:
         size = dataset.verify()
         print(f"{len(dataset.files())} files, {size / 1e9:.3f} GB, all as written")
     else:
-        preparation.prepare(config, _command(config))
+        preparing.prepare(config, _command(config))
 
 
-def _command(config: preparation.PrepareConfig) -> str:
+def _command(config: PrepareConfig) -> str:
     """The command that is running, as it can be typed again from the same folder."""
     words = ["python", "-m", "xlme_jax.prepare", *sys.argv[1:]]
     # Folders that came from the environment, which another day may lack.
@@ -98,9 +100,9 @@ def _command(config: preparation.PrepareConfig) -> str:
 
 def run() -> None:
     """Entry point: user errors are one line, without a traceback."""
-    from xlme_jax import config as configs
+    from xlme_jax.configuration import command_line
 
-    configs.run_app(main)
+    command_line.run_app(main)
 
 
 if __name__ == "__main__":

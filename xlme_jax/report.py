@@ -16,8 +16,8 @@ from pathlib import Path
 
 from absl import app, flags
 
-from xlme_jax import config as configs
-from xlme_jax.evaluation.comparison import load, write
+from xlme_jax.configuration import command_line, values
+from xlme_jax.reports.papers_page import load, write
 
 _log = logging.getLogger("xlme_jax.report")
 _RESULTS = flags.DEFINE_multi_string(
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     if not _RESULTS.value or not _OUTPUT.value:
-        raise configs.ConfigError("--results=NAME=PATH and --output=FOLDER are needed.")
+        raise values.ConfigError("--results=NAME=PATH and --output=FOLDER are needed.")
     command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
     page = write(load(_RESULTS.value), Path(_OUTPUT.value), command)
     _log.info("Report: %s", page)
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 def run() -> None:
     """Entry point: user errors are one line, without a traceback."""
-    configs.run_app(main, reads_gin=False)
+    command_line.run_app(main, reads_gin=False)
 
 
 if __name__ == "__main__":

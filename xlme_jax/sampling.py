@@ -15,11 +15,11 @@ from pathlib import Path
 
 from absl import app, flags
 
-from xlme_jax import config as configs
-from xlme_jax.data import pair_sampling
+from xlme_jax.configuration import command_line, values
+from xlme_jax.data.batches import pair_sampling
+from xlme_jax.data.batches.streams import Stream, stream_tasks
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.data.streams import Stream, stream_tasks
-from xlme_jax.evaluation import pair_densities
+from xlme_jax.reports import pair_densities
 
 _log = logging.getLogger("xlme_jax.sampling")
 _DATA = flags.DEFINE_string("data", None, "Folder of a prepared data set with bitext.")
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) > 1:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     if not _DATA.value or not _OUTPUT.value:
-        raise configs.ConfigError("--data=FOLDER and --output=FILE.png are needed.")
+        raise values.ConfigError("--data=FOLDER and --output=FILE.png are needed.")
     stream = Stream(
         "bitext",
         "bitext",
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
 
 def run() -> None:
     """Entry point: user errors are one line, without a traceback."""
-    configs.run_app(main, reads_gin=False)
+    command_line.run_app(main, reads_gin=False)
 
 
 if __name__ == "__main__":

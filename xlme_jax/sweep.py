@@ -16,11 +16,11 @@ from pathlib import Path
 
 from absl import flags
 
-from xlme_jax import config as configs
-from xlme_jax import sweeping
-from xlme_jax.config import ConfigError
-from xlme_jax.sweep_runner import Sweep, checked_steps
-from xlme_jax.sweeping import SweepConfig
+from xlme_jax.configuration import command_line, loading
+from xlme_jax.configuration.values import ConfigError
+from xlme_jax.sweeps import grids
+from xlme_jax.sweeps.grids import SweepConfig
+from xlme_jax.sweeps.runner import Sweep, checked_steps
 
 _GRID = flags.DEFINE_multi_string(
     "grid",
@@ -45,11 +45,11 @@ _EVALUATE = flags.DEFINE_string(
 
 def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
     """The grid of the configuration, each part replaced by its flag where that is given."""
-    config = configs.load(files, bindings, "Sweep")
+    config = loading.load(files, bindings, "Sweep")
     # Gin has made values of the texts; what it prints is what it reads.
     grid = tuple((name, tuple(map(repr, values))) for name, values in config.grid)
     if _GRID.value:
-        grid = tuple(map(sweeping.parse_grid, _GRID.value))
+        grid = tuple(map(grids.parse_grid, _GRID.value))
     given = {
         "seeds": _SEEDS.value,
         "select": _SELECT.value,
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
 
 def run() -> None:
     """Entry point: user errors are one line, without a traceback."""
-    configs.run_app(main)
+    command_line.run_app(main)
 
 
 if __name__ == "__main__":

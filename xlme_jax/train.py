@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import logging
 import math
 import os
@@ -20,11 +19,11 @@ import numpy as np
 from absl import app, flags
 from jax.experimental import multihost_utils
 
-from xlme_jax import config as configs
-from xlme_jax.data import labelled_rows
-from xlme_jax.data.benchmarks import Benchmark, benchmark
-from xlme_jax.data.pipeline import Stream, make_iterator, stream_tasks
-from xlme_jax.data.preparation import PrepareConfig, is_prepared
+from xlme_jax.configuration import command_line, loading
+from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.data.batches.pipeline import Stream, make_iterator, stream_tasks
+from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.registry import Benchmark, benchmark
 from xlme_jax.data.prepared import (
     PreparedDataError,
     PreparedDataMissing,
@@ -33,10 +32,14 @@ from xlme_jax.data.prepared import (
 )
 from xlme_jax.evaluation.context import Context
 from xlme_jax.objectives.finetune import FineTune
-from xlme_jax.train_config import TrainConfig
+from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.preparing import is_prepared
+from xlme_jax.reports.run_page import write_report
+from xlme_jax.storage import locks
 from xlme_jax.training import loop, model_info, peers
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.report import write_report
+from xlme_jax.training import state as states
+from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.stopping import EXIT_STOPPED, NEVER, NeverStop, StopOnSignal, Stopped, say
 
 # By name, because this module is called __main__ when it is run.
@@ -94,7 +97,7 @@ def train(
         dtype=dtype,
         micro_batches=settings.micro_batches,
     )
-    abstract = loop.abstract_state(objective, optimizer, mesh)
+    abstract = states.abstract_state(objective, optimizer, mesh)
     left_out = batches.expected_left_out()
     info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size, left_out)
     model_dir = Path(config.model_dir)
@@ -137,7 +140,7 @@ def _supply(
 
 def _loop_settings(
     config: TrainConfig, dataset: PreparedDataset, streams: Sequence[Stream]
-) -> loop.LoopConfig:
+) -> LoopConfig:
     """The loop's settings, its steps computed from `Train.epochs` if that is set."""
     if config.epochs is None:
         return config.loop
@@ -212,14 +215,14 @@ def _reserved(model_dir: Path) -> Iterator[None]:
         yield
         return
     model_dir.mkdir(parents=True, exist_ok=True)
-    with open(model_dir / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"MODEL_DIR = {str(model_dir)!r} is in use by another run; end that one, or choose "
-                "another MODEL_DIR."
-            ) from None
+
+    def refuse() -> None:
+        raise ValueError(
+            f"MODEL_DIR = {str(model_dir)!r} is in use by another run; end that one, or choose "
+            "another MODEL_DIR."
+        )
+
+    with locks.hold(model_dir / ".lock", refuse):
         yield
 
 
@@ -249,10 +252,10 @@ def main(argv: Sequence[str]) -> int:
         peers.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _PEER_TIMEOUT.value)
     files, bindings = flags.FLAGS.gin_file, flags.FLAGS.gin_bindings
     with StopOnSignal() as stop, peers.Watch(_PEER_TIMEOUT.value, say), _not_waiting_for_others():
-        config = configs.load(files, bindings, "Train")
+        config = loading.load(files, bindings, "Train")
         command = _prepare_command(config, files, bindings)
         try:
-            train(config, configs.operative_config(), command, stop)
+            train(config, loading.operative_config(), command, stop)
         except Stopped as stopped:
             say(str(stopped))
             return EXIT_STOPPED
@@ -306,7 +309,7 @@ def _prepare_command(
 
 def run() -> None:
     """Entry point: user errors are one line, without a traceback."""
-    configs.run_app(main)
+    command_line.run_app(main)
 
 
 if __name__ == "__main__":

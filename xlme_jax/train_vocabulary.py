@@ -21,7 +21,7 @@ from pathlib import Path
 
 from absl import flags
 
-from xlme_jax import source_flags
+from xlme_jax.preparation import source_flags
 
 flags.adopt_module_key_flags(source_flags)
 
@@ -56,7 +56,8 @@ def _check_output(file: Path) -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Trains and writes the vocabulary."""
-    from xlme_jax.data import vocabulary, vocabulary_text
+    from xlme_jax.data import vocabulary
+    from xlme_jax.preparation import vocabulary_text
 
     if len(argv) > 1:
         raise ValueError(f"Unknown argument {argv[1]!r}; flags are written --name=value.")
@@ -81,9 +82,9 @@ def main(argv: Sequence[str]) -> None:
 
 def run() -> None:
     """Entry point: user errors are one line, without a traceback."""
-    from xlme_jax import config as configs
+    from xlme_jax.configuration import command_line
 
-    configs.run_app(main)
+    command_line.run_app(main)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,16 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xlme_jax.data.benchmarks import BENCHMARKS, benchmark
-from xlme_jax.data.labelled import KINDS, Answer, QuestionExample, TaggedExample, TextExample
-from xlme_jax.data.official.tables import _unquoted
-from xlme_jax.data.text import DataError, ReadReport
+from xlme_jax.data.benchmarks.examples import (
+    KINDS,
+    Answer,
+    QuestionExample,
+    TaggedExample,
+    TextExample,
+)
+from xlme_jax.data.benchmarks.official.tables import _unquoted
+from xlme_jax.data.benchmarks.registry import BENCHMARKS, benchmark
+from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.evaluation.scores import METRICS
 
 EVAL = tiny.REPOSITORY.parent / "shared" / "data" / "eval"

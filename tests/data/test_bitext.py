@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xlme_jax.data.bitext import (
+from xlme_jax.data.text.bitext import (
     BitextSource,
     discover_bitext,
     group_by_pair,
@@ -23,7 +23,7 @@ from xlme_jax.data.bitext import (
     read_tmx,
     read_tsv,
 )
-from xlme_jax.data.text import DataError, ReadReport
+from xlme_jax.data.text.reading import DataError, ReadReport
 
 SHARED = pathlib.Path(__file__).resolve().parents[2].parent / "shared" / "data"
 needs_shared = pytest.mark.skipif(
@@ -85,7 +85,7 @@ class TestMoses:
         block=st.integers(1, 300),
     )
     def test_never_misaligned(self, tmp_path, defects, ends, block):
-        from xlme_jax.data import decompression
+        from xlme_jax.data.text import decompression
 
         made = {
             "": b"%d", "empty": b"", "bytes": b"%d\xe9", "nul": b"\0%d", "cr": b"\r%d",

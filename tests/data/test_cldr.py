@@ -13,7 +13,16 @@ import pytest
 pytest.importorskip("babel", reason="the cldr corpus needs Babel (extra [data])")
 
 from xlme_jax.data import cldr
-from xlme_jax.data.cldr import KINDS, LANGUAGES, CldrConfig, documents, pairs, phrases, word_links
+from xlme_jax.data.cldr import corpus
+from xlme_jax.data.cldr.corpus import (
+    KINDS,
+    LANGUAGES,
+    CldrConfig,
+    documents,
+    pairs,
+    phrases,
+    word_links,
+)
 
 SIX_SCRIPTS = ("en", "ar", "zh", "hi", "am", "ru")
 ALL_KINDS = CldrConfig(SIX_SCRIPTS)
@@ -40,7 +49,7 @@ def test_any_part_of_the_corpus_can_be_made_alone():
 
 def test_corpus_does_not_depend_on_the_hash_seed_and_loads_babel_late():
     program = (
-        "import sys; from xlme_jax.data.cldr import *;"
+        "import sys; from xlme_jax.data.cldr.corpus import *;"
         "assert not {'babel', 'jax', 'tensorflow', 'numpy'} & set(sys.modules), 'imported early';"
         "print([p for p in phrases(CldrConfig(('en', 'ar', 'zh')), 'validation', 30)])"
     )
@@ -57,13 +66,13 @@ def test_corpus_does_not_depend_on_the_hash_seed_and_loads_babel_late():
 
 
 def test_random_numbers_are_pinned():
-    numbers = cldr._Numbers("0/train/phrases/0")
+    numbers = corpus._Numbers("0/train/phrases/0")
     assert [numbers.below(1000) for _ in range(6)] == [269, 56, 521, 864, 277, 270]
-    assert cldr._hash("territory:FR") == 3674111017860126886
+    assert corpus._hash("territory:FR") == 3674111017860126886
 
 
 def test_random_numbers_are_even_and_go_on_after_the_first_digest():
-    numbers = cldr._Numbers("even")
+    numbers = corpus._Numbers("even")
     counts = [0] * 10
     for _ in range(10_000):
         counts[numbers.below(10)] += 1
@@ -123,7 +132,7 @@ def test_held_out_lists_stay_out_of_every_kind_pair_and_document():
 
 def test_share_held_out_is_as_configured():
     everything = list(itertools.combinations([f"territory:{i}" for i in range(150)], 2))
-    keys = [(cldr._hash(a) + cldr._hash(b)) >> 16 & 0xFFFFFFFF for a, b in everything]
+    keys = [(corpus._hash(a) + corpus._hash(b)) >> 16 & 0xFFFFFFFF for a, b in everything]
     share = sum(key % 20 == 0 for key in keys) / len(keys)
     assert 0.045 < share < 0.055
 
@@ -149,7 +158,7 @@ def test_documents_of_two_languages_are_not_parallel():
     config = one_kind("territory_list", ("en", "fr"), distinct_names=False)
     speaker = cldr.Speaker.of("fr")
     french = set("\n".join(documents(config, "fr", "train", 50)).split("\n"))
-    streams = (cldr._draw(config, config.languages, "train", "monolingual/en", 0), 800)
+    streams = (corpus._draw(config, config.languages, "train", "monolingual/en", 0), 800)
     english_in_french = {speaker.text(message) for message in itertools.islice(*streams)}
     assert len(french & english_in_french) < 0.02 * len(french)
 

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xlme_jax.data import encoding, examples, prepared
-from xlme_jax.data.preparation import PrepareConfig
-from xlme_jax.data.text import DataError
+from xlme_jax.data import prepared
+from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary
+from xlme_jax.preparation import examples, tokenizing
+from xlme_jax.preparation.config import PrepareConfig
 
 DOCUMENTS = [f"House {number} one.\nHouse {number} two." for number in range(700)]
 
@@ -27,7 +28,7 @@ def column(texts):
 
 @given(st.lists(st.tuples(*[st.lists(st.integers(4, 99), max_size=5)] * 2), max_size=8))
 def test_pairs_are_framed(pairs):
-    ids, sizes = encoding.framed([column([e for e, _ in pairs]), column([f for _, f in pairs])])
+    ids, sizes = tokenizing.framed([column([e for e, _ in pairs]), column([f for _, f in pairs])])
     expected = [[0, *e, 2, *f, 2] if e and f else [] for e, f in pairs]
     assert sizes.tolist() == list(map(len, expected))
     assert ids.tolist() == [i for text in expected for i in text]
@@ -35,7 +36,7 @@ def test_pairs_are_framed(pairs):
 
 @given(st.lists(st.lists(st.integers(4, 99), max_size=5), max_size=8))
 def test_documents_are_framed(texts):
-    ids, sizes = encoding.framed([column(texts)])
+    ids, sizes = tokenizing.framed([column(texts)])
     expected = [[0, *text, 2] if text else [] for text in texts]
     assert sizes.tolist() == list(map(len, expected))
     assert ids.tolist() == [i for text in expected for i in text]
@@ -49,8 +50,8 @@ def made(tmp_path_factory):
     vocabulary = train_vocabulary(DOCUMENTS, 200, byte_fallback=False, allow_smaller=True)
     write_vocabulary(vocabulary, folder / "vocabulary.model")
     read = functools.partial(examples.documents, 1000, folder / "en.txt")
-    job = encoding.Job("en", "train", "monolingual", ("en",), ("en.txt",), 0, "x", reads=(read,))
-    return folder, encoding.Unit(job, 0), vocabulary
+    job = tokenizing.Job("en", "train", "monolingual", ("en",), ("en.txt",), 0, "x", reads=(read,))
+    return folder, tokenizing.Unit(job, 0), vocabulary
 
 
 def written(rows, folder):
@@ -60,11 +61,11 @@ def written(rows, folder):
 @pytest.mark.parametrize("size", [1 << 17, 700, 256, 100, 7])
 def test_parts_hold_so_many_texts_each(made, tmp_path, monkeypatch, size):
     folder, unit, vocabulary = made
-    monkeypatch.setattr(encoding, "PART_TEXTS", {"monolingual": size})
+    monkeypatch.setattr(tokenizing, "PART_TEXTS", {"monolingual": size})
     progress = []
     config = PrepareConfig(str(tmp_path), tasks=("cc100",))
     model = str(folder / "vocabulary.model")
-    rows = encoding.run_unit(config, model, unit, progress.append)
+    rows = tokenizing.run_unit(config, model, unit, progress.append)
     assert [row.examples for row in rows] == [
         min(size, 700 - start) for start in range(0, 700, size)
     ]
@@ -83,7 +84,7 @@ def test_an_unreadable_file_leaves_no_part(made, tmp_path):
     unit = dataclasses.replace(unit, job=dataclasses.replace(unit.job, reads=(read,)))
     config = PrepareConfig(str(tmp_path / "out"), tasks=("cc100",))
     with pytest.raises(DataError, match=r"empty\.txt: no text"):
-        encoding.run_unit(config, str(folder / "vocabulary.model"), unit)
+        tokenizing.run_unit(config, str(folder / "vocabulary.model"), unit)
     assert not any((tmp_path / "out" / ".parts").iterdir())
 
 
@@ -91,17 +92,17 @@ def test_a_changed_vocabulary_is_read_again(made, tmp_path):
     _, _, vocabulary = made
     path = tmp_path / "vocabulary.model"
     write_vocabulary(vocabulary, path)
-    assert encoding.load_vocabulary(str(path)) is encoding.load_vocabulary(str(path))
+    assert tokenizing.load_vocabulary(str(path)) is tokenizing.load_vocabulary(str(path))
     other = train_vocabulary(DOCUMENTS, 60, byte_fallback=False, allow_smaller=True)
     write_vocabulary(other, path)
-    assert encoding.load_vocabulary(str(path)) == other != vocabulary
+    assert tokenizing.load_vocabulary(str(path)) == other != vocabulary
 
 
 WORKER = """
 import json, pickle, sys
 config, model, unit = pickle.load(sys.stdin.buffer)
-from xlme_jax.data import encoding
-rows = encoding.run_unit(config, model, unit)
+from xlme_jax.preparation import tokenizing
+rows = tokenizing.run_unit(config, model, unit)
 loaded = [name for name in ("tensorflow", "seqio", "jax") if name in sys.modules]
 print(json.dumps([sum(row.examples for row in rows), loaded]))
 """

@@ -4,8 +4,8 @@ import collections
 
 import pytest
 
-from xlme_jax.data import examples
-from xlme_jax.data.text import ReadReport
+from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.preparation import examples
 
 
 def mismatched(count):

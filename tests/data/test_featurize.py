@@ -11,8 +11,14 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xlme_jax.data.benchmarks import benchmark
-from xlme_jax.data.featurize import (
+from xlme_jax.data.benchmarks.examples import (
+    IGNORED,
+    Answer,
+    QuestionExample,
+    TaggedExample,
+    TextExample,
+)
+from xlme_jax.data.benchmarks.featurize import (
     MAX_QUESTION_TOKENS,
     ContextEncoder,
     answer_tokens,
@@ -20,14 +26,8 @@ from xlme_jax.data.featurize import (
     lost_answers,
     truncated,
 )
-from xlme_jax.data.labelled import (
-    IGNORED,
-    Answer,
-    QuestionExample,
-    TaggedExample,
-    TextExample,
-)
-from xlme_jax.data.text import ReadReport
+from xlme_jax.data.benchmarks.registry import benchmark
+from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.vocabulary import SPACES, train_vocabulary
 
 EVAL = tiny.REPOSITORY.parent / "shared" / "data" / "eval"

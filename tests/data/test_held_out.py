@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xlme_jax.data import examples, held_out
-from xlme_jax.data.bitext_sources import discover_bitext
-from xlme_jax.data.held_out import Corpora, HeldOut, find_corpora
-from xlme_jax.data.text import DataError, ReadReport
-from xlme_jax.data.text_digests import digest, normalized
+from xlme_jax.data.text import held_out
+from xlme_jax.data.text.bitext_files import discover_bitext
+from xlme_jax.data.text.held_out import Corpora, HeldOut, find_corpora
+from xlme_jax.data.text.reading import DataError, ReadReport
+from xlme_jax.data.text.text_digests import digest, normalized
+from xlme_jax.preparation import examples
 
 LANGUAGES = ("en", "fr", "ru")
 SPLITS = ("train", "validation")

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from array_record.python import array_record_module
 
-from xlme_jax.data import prepared, prepared_format, prepared_reader
-from xlme_jax.data.pipeline import Stream, make_iterator
-from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
-from xlme_jax.sealing import seal
+from xlme_jax.data import prepared
+from xlme_jax.data.batches.pipeline import Stream, make_iterator
+from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, reader
+from xlme_jax.data.prepared import format as prepared_format
+from xlme_jax.storage.sealed_json import seal
 
 COMMAND = "python -m xlme_jax.prepare --tasks=cc100 '--cc100_dir=my texts' --output=data"
 STREAMS = [Stream("monolingual", "monolingual", 4, 64), Stream("bitext", "bitext", 4, 64)]
@@ -266,7 +267,7 @@ def test_token_ids_beyond_the_vocabulary_are_noticed(directory):
     ],
 )
 def test_damaged_lengths_are_named(directory, monkeypatch, small, damage):
-    monkeypatch.setattr(prepared_reader, "_SMALL_BYTES", small)
+    monkeypatch.setattr(reader, "_SMALL_BYTES", small)
     dataset = PreparedDataset.load(directory)
     damage(directory / "en-fr" / "train-lengths.npy")
     fails(lambda: drain(dataset, 0), directory / "en-fr" / "train-lengths.npy")
@@ -275,7 +276,7 @@ def test_damaged_lengths_are_named(directory, monkeypatch, small, damage):
 def test_lengths_that_shrink_under_an_open_file_are_an_error_and_no_bus_error(
     directory, monkeypatch
 ):
-    monkeypatch.setattr(prepared_reader, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(reader, "_SMALL_BYTES", 0)
     dataset = PreparedDataset.load(directory)
     task = dataset.task("en-fr")
     before = dataset.lengths(task)
@@ -307,7 +308,7 @@ def test_large_and_small_lengths_read_alike(original, monkeypatch):
     rng = random.Random(0)
     places = np.array([rng.randrange(150) for _ in range(400)])
     small = PreparedDataset.load(original)
-    monkeypatch.setattr(prepared_reader, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(reader, "_SMALL_BYTES", 0)
     large = PreparedDataset.load(original)
     task = small.task("en-fr")
     np.testing.assert_array_equal(small.lengths(task, places), large.lengths(task, places))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xlme_jax.data import mixing
+from xlme_jax.data.batches import mixing
 
 
 def test_weights_follow_the_temperature_rule():
@@ -153,7 +153,8 @@ def test_more_tasks_than_draws_are_refused():
 
 def test_importing_it_needs_neither_jax_nor_tensorflow():
     code = (
-        "import sys, xlme_jax.data.mixing, xlme_jax.data.packing, xlme_jax.data.prepared;"
+        "import sys, xlme_jax.data.batches.mixing, xlme_jax.data.batches.packing, "
+        "xlme_jax.data.prepared.dataset;"
         "print([m for m in ('jax', 'tensorflow', 'seqio', 'grain') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from xlme_jax.data import pipeline, prepared
-from xlme_jax.data.pipeline import Stream, held_out_tasks, one_pass
+from xlme_jax.data import prepared
+from xlme_jax.data.batches import pipeline
+from xlme_jax.data.batches.pipeline import Stream, held_out_tasks, one_pass
 
 LENGTH = 64
 MONOLINGUAL = Stream("monolingual", "monolingual", rows=4, length=LENGTH)

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from xlme_jax.data import overlap
-from xlme_jax.data.text import DataError
+from xlme_jax.data.text.reading import DataError
+from xlme_jax.preparation import overlap
 
 LONG = "The quick brown fox jumps"
 

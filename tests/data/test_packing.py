@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xlme_jax.data import packing
+from xlme_jax.data.batches import packing
 
 
 def flat(pieces):

@@ -10,8 +10,9 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.data.test_pipeline import LENGTH, complete, fill, iterate, pair, take
-from xlme_jax.data import mixing, pair_sampling, prepared
-from xlme_jax.data.pipeline import Stream
+from xlme_jax.data import prepared
+from xlme_jax.data.batches import mixing, pair_sampling
+from xlme_jax.data.batches.pipeline import Stream
 
 SINKHORN = Stream("b", "bitext", rows=4, length=LENGTH, sampling="sinkhorn", alpha=0.7)
 

@@ -5,7 +5,7 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xlme_jax.data.parallel_sets import (
+from xlme_jax.data.benchmarks.parallel_sets import (
     TATOEBA_14,
     TATOEBA_36,
     TATOEBA_CODES,
@@ -16,7 +16,7 @@ from xlme_jax.data.parallel_sets import (
     read_tatoeba,
     tatoeba_languages,
 )
-from xlme_jax.data.text import DataError, ReadReport
+from xlme_jax.data.text.reading import DataError, ReadReport
 
 EVAL = tiny.REPOSITORY.parent / "shared" / "data" / "eval"
 needs_eval = pytest.mark.skipif(not EVAL.is_dir(), reason="no ../shared/data/eval here")

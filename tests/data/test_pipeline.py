@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from xlme_jax.data import prepared
-from xlme_jax.data.pipeline import Stream, make_iterator, stream_tasks
+from xlme_jax.data.batches.pipeline import Stream, make_iterator, stream_tasks
 
 LENGTH = 64
 MONOLINGUAL = Stream("monolingual", "monolingual", rows=4, length=LENGTH)

@@ -6,9 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from xlme_jax.data import mixing, prepared
-from xlme_jax.data.labelled import IGNORED
-from xlme_jax.data.pipeline import Stream, label_width, make_iterator
+from xlme_jax.data import prepared
+from xlme_jax.data.batches import mixing
+from xlme_jax.data.batches.pipeline import Stream, label_width, make_iterator
+from xlme_jax.data.benchmarks.examples import IGNORED
 
 LENGTH = 24
 SIZES = {"xnli_de": 50, "xnli_en": 9, "xnli_sw": 3}

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.test_pipeline import LENGTH, WINDOW, build, document, iterate, pair, take
-from xlme_jax.data import layouts, mixing, packing
-from xlme_jax.data.pipeline import Stream
+from xlme_jax.data.batches import layouts, mixing, packing
+from xlme_jax.data.batches.pipeline import Stream
 from xlme_jax.data.prepared import PreparedDataError
 
 JOINT = Stream("b", "bitext", rows=4, length=LENGTH)
@@ -164,7 +164,7 @@ def test_mixed_items_hold_two_pairs_drawn_one_after_the_other(data, mixup, flip)
 
 def drawn(data, stream, count):
     """First texts of the first draws, read from a stream of as many pairs in the order drawn."""
-    from xlme_jax.data import pipeline
+    from xlme_jax.data.batches import pipeline
 
     tasks = pipeline.stream_tasks(data, stream)
     examples = [task.examples for task in tasks]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from xlme_jax.data import prepared
-from xlme_jax.sealing import seal
+from xlme_jax.storage.sealed_json import seal
 
 VOCABULARY = 300
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 
 from xlme_jax.data import prepared
-from xlme_jax.data.labelled import IGNORED
-from xlme_jax.data.prepared_format import LABELS, TaskInfo
+from xlme_jax.data.benchmarks.examples import IGNORED
+from xlme_jax.data.prepared.format import LABELS, TaskInfo
 
 VOCABULARY = 300
 

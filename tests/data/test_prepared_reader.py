@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xlme_jax.data import prepared, prepared_reader
+from xlme_jax.data import prepared
+from xlme_jax.data.prepared import reader as prepared_reader
 
 VOCABULARY = 300
 

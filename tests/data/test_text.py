@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xlme_jax.data.text import (
+from xlme_jax.data.text.reading import (
     DataError,
     ReadReport,
     Rejected,
@@ -160,7 +160,7 @@ class TestLines:
 
     @pytest.mark.parametrize("block", [1, 2, 4])
     def test_byte_order_mark_in_pieces(self, tmp_path, monkeypatch, block):
-        monkeypatch.setattr("xlme_jax.data.decompression._BLOCK_BYTES", block)
+        monkeypatch.setattr("xlme_jax.data.text.decompression._BLOCK_BYTES", block)
         assert lines_of(write(tmp_path / "x.txt", b"\xef\xbb\xbfone\ntwo"))[0] == ["one", "two"]
         assert lines_of(write(tmp_path / "y.txt", "é\r\n"))[0] == ["é"]
 
@@ -207,7 +207,7 @@ class TestDocuments:
         block=st.integers(1, 9),
     )
     def test_block_borders_do_not_show(self, tmp_path, lines, block):
-        from xlme_jax.data import decompression
+        from xlme_jax.data.text import decompression
 
         path = write(tmp_path / "en.txt", "\n".join(lines) + "\n")
         expected, current = [], []

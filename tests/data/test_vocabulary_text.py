@@ -3,11 +3,11 @@ import lzma
 
 import pytest
 
-from xlme_jax.data import vocabulary_text
-from xlme_jax.data.preparation import CldrCorpus, PrepareConfig
-from xlme_jax.data.text import DataError
+from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import VocabularyError
-from xlme_jax.data.vocabulary_text import LanguageText, sample_text, temperature_quotas
+from xlme_jax.preparation import vocabulary_text
+from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
+from xlme_jax.preparation.vocabulary_text import LanguageText, sample_text, temperature_quotas
 
 
 def test_quotas_follow_the_temperature_rule():
@@ -82,7 +82,7 @@ def test_lines_are_cleaned_as_they_are_for_training(tmp_path):
 
 def test_every_source_gives_its_languages(tmp_path):
     pytest.importorskip("babel", reason="the cldr corpus needs Babel (extra [data])")
-    from xlme_jax.data.cldr import CldrConfig
+    from xlme_jax.data.cldr.corpus import CldrConfig
 
     (tmp_path / "en.txt").write_text("One.\n\nTwo.\n")
     corpus = CldrCorpus(CldrConfig(("de", "ru"), kinds=("date",)), documents=2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from xlme_jax.data import workers
+from xlme_jax.preparation import workers
 
 
 def double(item, report):

@@ -10,14 +10,14 @@ import tiny
 from finetuning import finetune_flags, load, pretrain, write_labelled, write_vocabulary
 from runs import Interrupted, assert_same_bits, saved
 
-from xlme_jax import config as configs
-from xlme_jax.data.preparation import train_cldr_vocabulary
+from xlme_jax.checkpoints.checkpoints import read_record
+from xlme_jax.configuration import loading, values
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.results import read
 from xlme_jax.objectives.finetune import HEAD
-from xlme_jax.training import loop
+from xlme_jax.preparation.preparing import train_cldr_vocabulary
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.checkpoints import read_record
+from xlme_jax.training import state as states
 
 TASKS = ("cldr_classification", "cldr_tagging", "cldr_answers")
 
@@ -60,10 +60,10 @@ def test_a_run_starts_from_the_encoder_and_logs_its_figures(tmp_path, pretrained
 
 def _pretrained_state(pretrained):
     """The state of the pre-training run, in shape."""
-    config = configs.load_text(read_record(pretrained).config, "Train", "test")
+    config = loading.load_text(read_record(pretrained).config, "Train", "test")
     objective = config.objective.build(Vocabulary.load(_model(pretrained)).size)
     optimizer = config.optimizer.build(config.loop.train_steps)
-    return loop.abstract_state(objective, optimizer, meshes.make_mesh(config.mesh))
+    return states.abstract_state(objective, optimizer, meshes.make_mesh(config.mesh))
 
 
 def _model(pretrained):
@@ -91,13 +91,13 @@ def test_a_run_that_was_interrupted_ends_bit_for_bit_the_same(
 def test_the_configuration_of_a_run_runs_again_as_it_is(tmp_path, pretrained, data):
     flags = finetune_flags(tmp_path / "run", data["cldr_tagging"], pretrained, "cldr_tagging")
     config = load(flags)
-    text = configs.operative_config()
+    text = loading.operative_config()
     assert config.objective.pretrained.discriminator.hidden_size == 32
-    assert configs.load_text(text, "Train", "test") == config
+    assert loading.load_text(text, "Train", "test") == config
     assert config.prepare.vocabulary == str(_model(pretrained))
     override = "--gin.pretrained/discriminator/Encoder.attention='xla'"
     assert load([*flags, override]).objective.pretrained.discriminator.attention == "xla"
-    with pytest.raises(configs.ConfigError, match="pre-training"):
+    with pytest.raises(values.ConfigError, match="pre-training"):
         load([flag for flag in flags if "INIT_FROM" not in flag] + ["--gin.INIT_FROM=None"])
 
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType
 
-from xlme_jax import config as configs
-from xlme_jax.training import loop
+from xlme_jax.configuration import loading
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training import state as states
 
 RUNS = (
     *("xlme_base", "xlme_large", "xlme_xl", "xlm_base", "xylent_base", "xylent_large", "xylent_xl"),
@@ -23,7 +23,7 @@ RUNS = (
 
 
 def build(run):
-    config = configs.load([f"gin_configs/runs/{run}.gin"], [], "Train")
+    config = loading.load([f"gin_configs/runs/{run}.gin"], [], "Train")
     return config, config.objective.build(config.vocab_size, jnp.bfloat16)
 
 
@@ -38,9 +38,9 @@ def lower(run):
         }
         for stream in config.streams_of(objective)
     }
-    with loop.sharding_rules(mesh):
-        abstract = loop.abstract_state(objective, optimizer, mesh)
-        step = loop.compile_step(objective, optimizer, abstract, config.loop)
+    with states.sharding_rules(mesh):
+        abstract = states.abstract_state(objective, optimizer, mesh)
+        step = states.compile_step(objective, optimizer, abstract, config.loop)
         return config, step.lower(abstract, batch)
 
 

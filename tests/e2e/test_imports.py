@@ -40,7 +40,7 @@ def test_training_imports_no_tensorflow(tmp_path, tiny_data):
     code = f"""
 import sys
 from absl import app
-from xlme_jax import config, train
+from xlme_jax import train
 sys.argv = ["train", *{flags!r}, "--gin.Train.evaluators=(@RetrievalProbe(),)",
             "--gin.RetrievalProbe.length=32"]
 try:

@@ -14,11 +14,11 @@ import pytest
 import tiny
 from runs import load
 
-from xlme_jax.data.pipeline import make_iterator
+from xlme_jax.checkpoints.checkpoints import Checkpoints
+from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.checkpoints import Checkpoints
+from xlme_jax.training import state as states
 
 TOLERANCE = 1e-6
 STEPS, QUEUE, MOMENTUM, TEMPERATURE = 50, 36, 0.9, 0.25
@@ -136,9 +136,9 @@ def check(model_dir, data_dir, bindings):
     objective = config.objective.build(tiny.VOCABULARY)
     optimizer = config.optimizer.build(STEPS)
     mesh = meshes.make_mesh(config.mesh)
-    with loop.sharding_rules(mesh):
-        abstract = loop.abstract_state(objective, optimizer, mesh, config.loop.seed)
-        state = loop.fresh_state(objective, optimizer, abstract, config.loop.seed)
+    with states.sharding_rules(mesh):
+        abstract = states.abstract_state(objective, optimizer, mesh, config.loop.seed)
+        state = states.fresh_state(objective, optimizer, abstract, config.loop.seed)
     batches = make_iterator(
         PreparedDataset.load(data_dir), config.streams_of(objective), config.loop.seed
     )

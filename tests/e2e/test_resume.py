@@ -9,9 +9,9 @@ import pytest
 import tiny
 from runs import Interrupted, assert_same_bits, load, run, same_metrics, saved
 
-from xlme_jax import config as configs
 from xlme_jax import train
-from xlme_jax.data.pipeline import make_iterator
+from xlme_jax.configuration import loading
+from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.training import loop
 
@@ -100,8 +100,8 @@ def test_config_gin_runs_again_as_it_is(tmp_path, tiny_data, whole):
     _, model_dir, expected = whole
     file = tmp_path / "config.gin"
     file.write_text((model_dir / "config.gin").read_text())
-    config = configs.load([str(file)], [f"MODEL_DIR = {str(tmp_path / 'again')!r}"], "Train")
-    state = jax.device_get(train.train(config, configs.operative_config()))
+    config = loading.load([str(file)], [f"MODEL_DIR = {str(tmp_path / 'again')!r}"], "Train")
+    state = jax.device_get(train.train(config, loading.operative_config()))
     assert_same_bits(state, expected)
     same_metrics(tmp_path / "again", model_dir)
 

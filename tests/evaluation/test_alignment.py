@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xlme_jax.data.parallel_sets import AlignedCorpus
+from xlme_jax.data.benchmarks.parallel_sets import AlignedCorpus
 from xlme_jax.evaluation import alignment, encoding
 from xlme_jax.evaluation.alignment import Counts, WordAlignment, aer, alignment_matrices, diagonal
 

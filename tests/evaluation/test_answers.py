@@ -5,7 +5,7 @@ import unicodedata
 import numpy as np
 import pytest
 
-from xlme_jax.data.labelled import Features
+from xlme_jax.data.benchmarks.examples import Features
 from xlme_jax.evaluation import answers
 
 CONTEXT = "Saint Bernadette Soubirous, 1858 in Lourdes."

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
-from xlme_jax.evaluation import comparison, pictures, results
+from xlme_jax.evaluation import alignment_matrices, results
+from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix
 from xlme_jax.evaluation.outcome import Outcome, Result
-from xlme_jax.evaluation.pictures import AlignmentMatrix, Curve
 from xlme_jax.evaluation.results import Header, Spread
+from xlme_jax.reports import papers_page, pictures
+from xlme_jax.reports.pictures import Curve
 
 PAIR = AlignmentMatrix(
     ("The", "cat", "$x_1$"),
@@ -102,10 +104,10 @@ def test_a_matrix_is_read_as_it_was_written(tmp_path_factory, data):
     )
     matrix = np.random.default_rng(0).random((len(source), len(target)))
     pair = AlignmentMatrix(source, target, matrix, *(data.draw(links) for _ in range(3)))
-    [(name, text)] = pictures.matrix_file("a", pair).items()
+    [(name, text)] = alignment_matrices.matrix_file("a", pair).items()
     path = tmp_path_factory.getbasetemp() / "matrix.json"
     path.write_text(text, encoding="utf-8")
-    found = pictures.read_matrix(path)
+    found = alignment_matrices.read_matrix(path)
     assert name == "matrices/a.json"
     np.testing.assert_allclose(found.matrix, matrix, atol=1e-6)
     for field in ("source", "target", "sure", "possible", "predicted"):
@@ -123,18 +125,18 @@ def test_a_damaged_matrix_is_named(tmp_path):
     for text in ("{", "{}", "[]"):
         path.write_text(text)
         with pytest.raises(ValueError, match=r"x\.json holds no alignment matrix"):
-            pictures.read_matrix(path)
+            alignment_matrices.read_matrix(path)
 
 
 # ---- The report --------------------------------------------------------------------------------
 
 
 def test_a_report_holds_tables_and_pictures(tmp_path):
-    matrix = pictures.matrix_file("en-hi_0", PAIR)
+    matrix = alignment_matrices.matrix_file("en-hi_0", PAIR)
     _write(tmp_path / "in" / "s0", 0, files=matrix)
     _write(tmp_path / "in" / "s1", 1, files=matrix)  # The same system: not drawn again.
-    page = comparison.write(
-        comparison.load([f"small & <ours>={tmp_path / 'in'}"]), tmp_path / "out", "it"
+    page = papers_page.write(
+        papers_page.load([f"small & <ours>={tmp_path / 'in'}"]), tmp_path / "out", "it"
     )
     text = page.read_text()
     assert "small &amp; &lt;ours&gt;" in text and "<ours>" not in text
@@ -158,7 +160,7 @@ def test_a_report_holds_tables_and_pictures(tmp_path):
 def test_results_without_flops_or_layers_make_a_report(tmp_path):
     outcome = Outcome((Result("rte", "en", "accuracy", 0.5, "validation"),), {})
     results.write(outcome, tmp_path / "in", Header("c", "runs/a"))
-    comparison.write(comparison.load([str(tmp_path / "in")]), tmp_path / "out")
+    papers_page.write(papers_page.load([str(tmp_path / "in")]), tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.png"))
     assert "| **in** | ours | – | – | – | – | – | 50.0 [1] |" in (
         (tmp_path / "out" / "report.md").read_text()
@@ -167,15 +169,15 @@ def test_results_without_flops_or_layers_make_a_report(tmp_path):
 
 def test_names_are_given_or_the_folders(tmp_path):
     path = _write(tmp_path / "a=b")
-    assert [name for name, _ in comparison.load([str(tmp_path / "a=b")])] == ["a=b"]
-    assert [name for name, _ in comparison.load([str(path)])] == ["a=b"]
-    assert [name for name, _ in comparison.load([f"x={path}"])] == ["x"]
+    assert [name for name, _ in papers_page.load([str(tmp_path / "a=b")])] == ["a=b"]
+    assert [name for name, _ in papers_page.load([str(path)])] == ["a=b"]
+    assert [name for name, _ in papers_page.load([f"x={path}"])] == ["x"]
 
 
 def test_a_result_that_counts_twice_is_refused(tmp_path):
     path = _write(tmp_path / "a")
     with pytest.raises(results.ResultsError, match="leave one out"):
-        comparison.write(comparison.load([f"x={path}", f"x={path}"]), tmp_path / "out")
+        papers_page.write(papers_page.load([f"x={path}", f"x={path}"]), tmp_path / "out")
 
 
 def test_the_command_writes_it_or_says_what_is_wrong(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from xlme_jax.evaluation.cost import encoder_parameters, flops_per_step, pretraining_flops
+from xlme_jax.reports.cost import encoder_parameters, flops_per_step, pretraining_flops
 
 
 def _run(folder, steps, flops="1.5e+12", objective="XLME", init_from="None"):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from finetuning import write_vocabulary
 
-from xlme_jax.data.benchmarks import benchmark
-from xlme_jax.data.featurize import encode
-from xlme_jax.data.text import ReadReport
+from xlme_jax.data.benchmarks.featurize import encode
+from xlme_jax.data.benchmarks.registry import benchmark
+from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.finetuned import TaskEvaluation
 from xlme_jax.evaluation.outcome import Subject

@@ -11,13 +11,14 @@ import pytest
 import runs
 import tiny
 
-from xlme_jax.data import layouts, prepared
-from xlme_jax.data.pipeline import held_out_tasks, one_pass
+from xlme_jax.data import prepared
+from xlme_jax.data.batches import layouts
+from xlme_jax.data.batches.pipeline import held_out_tasks, one_pass
 from xlme_jax.evaluation.context import Context
-from xlme_jax.evaluation.held_out import HeldOut, OfCheckpoint
+from xlme_jax.evaluation.held_out_losses import HeldOut, OfCheckpoint
 from xlme_jax.objectives.finetune import FineTuneConfig
-from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training import state as states
 
 # What is left of a system's configuration where its losses can be computed by themselves.
 ALONE = {
@@ -126,7 +127,7 @@ def test_figures_are_the_sums_over_all_rows(data, mesh, objective):
     )
     passes = {s.name: one_pass(data, held_out_tasks(data, s), s) for s in alone.streams}
     assert passes["monolingual"].rows <= ROWS < passes["bitext"].rows
-    with loop.sharding_rules(mesh):
+    with states.sharding_rules(mesh):
         measure = HeldOut().build(context)
         found = measure(params)
         expected = summed_here(alone, params, passes)
@@ -143,7 +144,7 @@ def test_a_cap_and_a_larger_batch(data, mesh):
     context = context_of(data, mesh, "xlm", **ONE_STREAM)
     params = weights(context)
     streams = tuple(dataclasses.replace(stream, rows=2) for stream in context.streams)
-    with loop.sharding_rules(mesh):
+    with states.sharding_rules(mesh):
         eight = HeldOut(max_rows=5).build(context)(params)
         two = HeldOut(max_rows=5).build(dataclasses.replace(context, streams=streams))(params)
         whole = HeldOut(max_rows=None).build(context)(params)
@@ -159,7 +160,7 @@ def test_a_cap_and_a_larger_batch(data, mesh):
 def test_other_weights_give_other_figures_and_the_step_does_not(data, mesh):
     context = context_of(data, mesh, "xlm", **ONE_STREAM)
     params = weights(context)
-    with loop.sharding_rules(mesh):
+    with states.sharding_rules(mesh):
         evaluate = HeldOut().evaluator(context)(params)
         first = evaluate(params, 0)
         assert evaluate(params, 7) == first
@@ -175,7 +176,7 @@ def test_streams_without_held_out_text_are_left_out_and_named(tiny_data, mesh, c
     measure = HeldOut().build(context)
     said = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
     assert len(said) == 1 and "'monolingual'" in said[0] and "--validation=every:20" in said[0]
-    with loop.sharding_rules(mesh):
+    with states.sharding_rules(mesh):
         found = measure(weights(context))
     assert {name.split("/")[0] for name in found} == {"bitext"}
 
@@ -210,7 +211,7 @@ def test_a_cap_below_one_row_is_refused(rows):
 def test_a_checkpoints_outcome_has_the_same_figures(data, mesh):
     context = context_of(data, mesh, "xlm", **ONE_STREAM)
     params = weights(context)
-    with loop.sharding_rules(mesh):
+    with states.sharding_rules(mesh):
         expected = HeldOut().evaluator(context)(params)(params, 0)
         outcome = OfCheckpoint(HeldOut(), context).build(None)(params)
     assert outcome.headline == expected

@@ -5,8 +5,8 @@ import pytest
 from matplotlib import image
 
 from tests.data.test_pair_sampling import names, random_counts
-from xlme_jax.evaluation import pair_densities
-from xlme_jax.evaluation.pair_densities import Sampler
+from xlme_jax.reports import pair_densities
+from xlme_jax.reports.pair_densities import Sampler
 
 
 @pytest.fixture(scope="module")

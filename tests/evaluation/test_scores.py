@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from xlme_jax.data import labelled
+from xlme_jax.data.benchmarks.examples import KINDS
 from xlme_jax.evaluation import answers, scores
 
 
@@ -135,7 +135,7 @@ def test_no_word_and_no_tag():
 
 
 def test_score_finds_metrics_by_kind_and_name():
-    assert set(scores.METRICS) == set(labelled.KINDS)
+    assert set(scores.METRICS) == set(KINDS)
     assert scores.score("classification", "f1", [1, 0], [1, 1]) == pytest.approx(2 / 3)
     assert scores.score("regression", "spearman", [1, 2, 3], [1, 2, 9]) == 1
     assert scores.score("tagging", "chunk_f1", tags("B-A O"), tags("B-A O")) == 1

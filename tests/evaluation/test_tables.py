@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tiny
 
-from xlme_jax.data.benchmarks import BENCHMARKS
-from xlme_jax.data.parallel_sets import TATOEBA_36
-from xlme_jax.evaluation import published, tables
+from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_36
+from xlme_jax.data.benchmarks.registry import BENCHMARKS
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.results import Header, Results
-from xlme_jax.evaluation.tables import Entry
+from xlme_jax.reports import published, tables
+from xlme_jax.reports.tables import Entry
 
 PAPERS = tiny.REPOSITORY.parent / "shared" / "papers"
 _TABLES = {

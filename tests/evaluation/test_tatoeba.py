@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlme_jax.data.parallel_sets import TATOEBA_14, TATOEBA_CODES
+from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_14, TATOEBA_CODES
 from xlme_jax.evaluation import tatoeba
 from xlme_jax.evaluation.tatoeba import Tatoeba
 

@@ -2,7 +2,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlme_jax.data.prepared import BitextWriter, MonolingualWriter, PreparedDataset, write_dataset
+from xlme_jax.data.prepared import (
+    BitextWriter,
+    MonolingualWriter,
+    PreparedDataset,
+    write_dataset,
+)
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.training_text import Sample, TrainingText
 

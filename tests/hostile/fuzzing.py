@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from xlme_jax.config import ConfigError
-from xlme_jax.data.text import DataError
+from xlme_jax.configuration.values import ConfigError
+from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import VocabularyError
 
 # Property: cases by default, cases in the slow suite.

@@ -8,15 +8,15 @@ from fuzzing import assert_as_expected, assert_clean, budgets, check, damaged, m
 from hypothesis import strategies as st
 from test_hostile_text import NAMES
 
-from xlme_jax.data import decompression
-from xlme_jax.data.bitext import (
+from xlme_jax.data.text import decompression
+from xlme_jax.data.text.bitext import (
     discover_bitext,
     read_moses,
     read_multiway,
     read_opus_zip,
     read_tsv,
 )
-from xlme_jax.data.text import DataError, ReadReport
+from xlme_jax.data.text.reading import DataError, ReadReport
 
 
 def read(reader, *arguments, names=()):

@@ -10,9 +10,9 @@ import pytest
 from fuzzing import budgets, check, damaged
 from hypothesis import strategies as st
 
-from xlme_jax.training.checkpoints import Checkpoints, RunRecord
+from xlme_jax.checkpoints.checkpoints import Checkpoints, RunRecord
+from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.training.metrics import MetricsWriter, read_metrics
-from xlme_jax.training.step import TrainState
 
 
 def state_of(step):

@@ -10,10 +10,10 @@ import nasty
 import pytest
 import tiny
 
-from xlme_jax import config as configs
-from xlme_jax.data import workers
-from xlme_jax.data.text import read_documents
+from xlme_jax.configuration import command_line
+from xlme_jax.data.text.reading import read_documents
 from xlme_jax.data.vocabulary import Vocabulary, write_vocabulary
+from xlme_jax.preparation import workers
 
 
 def command(module, *arguments):
@@ -66,12 +66,12 @@ def test_train_vocabulary_into_what_is_no_folder(tmp_path):
 @pytest.fixture
 def said(monkeypatch, capsys):
     """Runs a function as the main one of a command that is to fail; what it says."""
-    monkeypatch.setattr(configs, "define_flags", lambda: None)
-    monkeypatch.setattr(configs.app, "run", lambda main, **_: sys.exit(main(["command"])))
+    monkeypatch.setattr(command_line, "define_flags", lambda: None)
+    monkeypatch.setattr(command_line.app, "run", lambda main, **_: sys.exit(main(["command"])))
 
     def run(body):
         with pytest.raises(SystemExit) as end:
-            configs.run_app(lambda _: body())
+            command_line.run_app(lambda _: body())
         assert end.value.code == 1
         *progress, line, rest = capsys.readouterr().err.split("\n")
         assert not rest and not any(word in str(progress) for word in ("Error", "Traceback"))

@@ -10,11 +10,11 @@ from absl import flags
 from fuzzing import assert_as_expected, budgets, check, damaged, outcome
 from hypothesis import strategies as st
 
-from xlme_jax import config as configs
-from xlme_jax import source_flags
-from xlme_jax.config import ConfigError
-from xlme_jax.data.preparation import PrepareConfig
-from xlme_jax.train_config import TrainConfig
+from xlme_jax.configuration import command_line, loading
+from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.configuration.values import ConfigError
+from xlme_jax.preparation import source_flags
+from xlme_jax.preparation.config import PrepareConfig
 
 TINY = str(tiny.REPOSITORY / "tests" / "tiny.gin")
 FILES = ("gin_configs/models/xlme.gin", TINY)
@@ -25,9 +25,9 @@ def load(files=(), bindings=()):
     """Builds a configuration and writes it down; the error if there is one."""
 
     def build():
-        built = configs.load((*FILES, *files), bindings, "Train")
+        built = loading.load((*FILES, *files), bindings, "Train")
         assert isinstance(built, TrainConfig)
-        configs.operative_config().encode()
+        loading.operative_config().encode()
 
     # Most errors are of a field and say which; those of a file or flag say that.
     return outcome(build, *files, "--gin.", "Train", " = ", ".", "%", "{")[1]
@@ -81,7 +81,7 @@ def test_nasty_bindings(tmp_path, monkeypatch, name):
     ],
 )
 def test_nasty_bindings_of_a_command(binding, error):
-    message = outcome(lambda: configs.load(FILES, [binding], "Train"), "")[1].replace("\n", " ")
+    message = outcome(lambda: loading.load(FILES, [binding], "Train"), "")[1].replace("\n", " ")
     assert_as_expected(message, error)
 
 
@@ -90,7 +90,7 @@ def test_files_that_are_none(tmp_path):
         assert f"{path}: Unable to open file" in load([str(path)])
     for name in ("", "a\0b", "x" * 5000, "tests/absent.gin", "a/../../b.gin"):
         with pytest.raises(ConfigError, match=r"Unable to open file"):
-            configs.load([name], [], "Train")
+            loading.load([name], [], "Train")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
@@ -167,7 +167,7 @@ def test_any_binding(tmp_path, monkeypatch, cases):
 
     def property_(case):
         bindings = [f"{name} = {value}" for name, value in case[0]] + case[1]
-        outcome(lambda: configs.load(FILES, bindings, "Train"), "")
+        outcome(lambda: loading.load(FILES, bindings, "Train"), "")
 
     pairs = st.lists(st.tuples(st.sampled_from(NAMES) | st.text(max_size=5), VALUES), max_size=3)
     raw = st.lists(damaged(ORIGINALS).map(os.fsdecode), max_size=1)
@@ -188,7 +188,7 @@ def parse(monkeypatch, capsys):
         for flag in fresh._flags().values():
             flag.unparse()
         try:
-            configs._parse_flags(configs.gin_flags(["prepare", *arguments]))
+            command_line._parse_flags(command_line.gin_flags(["prepare", *arguments]))
         except SystemExit as end:
             output, printed = capsys.readouterr()
             if "-h" in arguments:
@@ -200,7 +200,7 @@ def parse(monkeypatch, capsys):
             assert isinstance(source_flags.configuration(output="."), PrepareConfig)
             return ""
         except ValueError as error:
-            assert configs._is_ours(error)
+            assert command_line._is_ours(error)
             return str(error)
 
     return parsed

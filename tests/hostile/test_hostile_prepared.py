@@ -11,10 +11,11 @@ import pytest
 from fuzzing import budgets, check, damaged
 from hypothesis import strategies as st
 
-from xlme_jax.data import prepared, prepared_format, prepared_reader
-from xlme_jax.data.pipeline import Stream, make_iterator
-from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
-from xlme_jax.sealing import seal
+from xlme_jax.data import prepared
+from xlme_jax.data.batches.pipeline import Stream, make_iterator
+from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, reader
+from xlme_jax.data.prepared import format as prepared_format
+from xlme_jax.storage.sealed_json import seal
 
 COMMAND = "python -m xlme_jax.prepare --output=here"
 # Tasks that are not tiny: shuffling the numbers of few examples is what takes longest.
@@ -235,7 +236,7 @@ def test_damaged_lengths_are_named_or_read_the_same(directory, cases, monkeypatc
     original = (directory / LENGTHS).read_bytes()
     header = len(original) - 2 * PreparedDataset.load(directory).task("en-fr").examples
     for small in (0, 1 << 20):
-        monkeypatch.setattr(prepared_reader, "_SMALL_BYTES", small)
+        monkeypatch.setattr(reader, "_SMALL_BYTES", small)
 
         def property_(content):
             dataset = PreparedDataset.load(directory)

@@ -8,9 +8,9 @@ import pytest
 from fuzzing import assert_as_expected, assert_clean, budgets, check, damaged, memory_below, outcome
 from hypothesis import strategies as st
 
-from xlme_jax.data import decompression
-from xlme_jax.data.decompression import read_blocks
-from xlme_jax.data.text import (
+from xlme_jax.data.text import decompression
+from xlme_jax.data.text.decompression import read_blocks
+from xlme_jax.data.text.reading import (
     DataError,
     ReadReport,
     discover_documents,

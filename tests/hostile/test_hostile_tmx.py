@@ -6,9 +6,9 @@ from fuzzing import assert_as_expected, budgets, check, damaged, memory_below
 from hypothesis import strategies as st
 from test_hostile_bitext import read
 
-from xlme_jax.data import decompression
-from xlme_jax.data.bitext import read_tmx
-from xlme_jax.data.text import DataError
+from xlme_jax.data.text import decompression
+from xlme_jax.data.text.bitext import read_tmx
+from xlme_jax.data.text.reading import DataError
 
 
 @pytest.mark.parametrize("name", nasty.TMXS)

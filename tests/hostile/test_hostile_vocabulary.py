@@ -8,7 +8,7 @@ import sentencepiece
 from fuzzing import budgets, check, damaged, outcome
 
 from xlme_jax.data import vocabulary as vocabularies
-from xlme_jax.data.text import DataError
+from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import (
     Vocabulary,
     VocabularyError,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax.core import meta
 
-from xlme_jax.data import layouts, packing
+from xlme_jax.data.batches import layouts, packing
 from xlme_jax.model.electra import MaskedLM
 from xlme_jax.model.encoder import (
     Encoder,

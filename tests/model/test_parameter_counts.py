@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import pytest
 
-from xlme_jax import config
+from xlme_jax.configuration import loading as config
 from xlme_jax.training.model_info import count_parameters
 
 RUNS = Path(__file__).parents[2] / "gin_configs" / "runs"

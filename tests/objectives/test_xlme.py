@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax.core import meta
 
+from xlme_jax.checkpoints import digests
 from xlme_jax.model.electra import Electra, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import stream_rng
@@ -15,7 +16,6 @@ from xlme_jax.objectives.masked_lm import MaskedBatch, MaskingConfig
 from xlme_jax.objectives.xlme import XLME, XLMConfig, XLMEConfig, detection_loss
 from xlme_jax.ops import masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, padded_size
-from xlme_jax.training import digests
 
 # Few enough ids that a sample often is the original.
 VOCAB = 12

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.data.test_pair_sampling import names, random_counts
-from xlme_jax.data import pair_sampling
+from xlme_jax.data.batches import pair_sampling
 
 
 @pytest.fixture(scope="module")

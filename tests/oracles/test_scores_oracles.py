@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xlme_jax.data.labelled import Features
+from xlme_jax.data.benchmarks.examples import Features
 from xlme_jax.evaluation import answers, scores
 
 TABLE = pathlib.Path(__file__).with_name("reference_scores.json")

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from xlme_jax import config as configs
-from xlme_jax.planning import report
+from xlme_jax.configuration import loading
+from xlme_jax.planning import summary
 from xlme_jax.planning.collectives import Collective
 from xlme_jax.planning.compiling import Compiled, Memory
 from xlme_jax.planning.estimate import HEADROOM, bandwidth, estimate, fits
@@ -18,7 +18,7 @@ GIVEN = Candidate(data=1, fsdp=256, tensor=1, micro_batches=1, remat=True)
 
 @pytest.fixture(scope="module")
 def config():
-    return configs.load([RUN], [], "Train")
+    return loading.load([RUN], [], "Train")
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def per_row(scale):
 
 
 def test_candidates_deal_rows_and_heads_out_evenly(rules):
-    base = configs.load(["gin_configs/runs/xlme_base.gin"], [], "Train")
+    base = loading.load(["gin_configs/runs/xlme_base.gin"], [], "Train")
     tensors = {c.tensor for c in Rules(base, parse_topology("v5e:16x16")).candidates()}
     assert tensors == {1, 2, 4}  # of 12 heads
     candidates = list(rules.candidates())
@@ -114,10 +114,10 @@ def test_a_configuration_that_does_not_fit_gets_one_that_does(config, rules):
     assert fits(compiled)
     assert 1 < len(calls) <= 7
     assert len(set(calls)) == len(calls)
-    text = report.describe(plan)
+    text = summary.describe(plan)
     assert "DOES NOT FIT" in text
     assert f"Suggested: {candidate.flags()}" in text
-    loaded = configs.load([RUN], candidate.bindings(), "Train")
+    loaded = loading.load([RUN], candidate.bindings(), "Train")
     assert loaded.mesh.shape(256) == (candidate.data, candidate.fsdp, candidate.tensor)
     assert loaded.loop.micro_batches == candidate.micro_batches
     assert loaded.objective.discriminator.remat == candidate.remat
@@ -129,7 +129,7 @@ def test_compilations_are_bounded_and_nothing_is_promised(config, rules):
     assert plan.best is None
     assert not plan.fits
     assert len(calls) == 1 + 3
-    assert "Nothing that was tried fits" in report.describe(plan)
+    assert "Nothing that was tried fits" in summary.describe(plan)
 
 
 @pytest.mark.parametrize("others", [0.5, 2.0])
@@ -142,7 +142,7 @@ def test_the_fastest_that_fits_is_taken_by_its_estimate_not_by_rule(config, rule
     assert plan.fits
     assert len(calls) > 1
     assert plan.best[0] == (calls[1] if others < 1.0 else None)
-    assert ("Nothing faster was found" in report.describe(plan)) == (others > 1.0)
+    assert ("Nothing faster was found" in summary.describe(plan)) == (others > 1.0)
 
 
 def test_an_estimate_adds_up(config):
@@ -196,7 +196,7 @@ def test_gpus_that_need_more_than_jax_takes_by_itself_are_told_so(config):
     compile_candidate, _ = compiler(config, lambda _: 55 * GIB)
     compiled = dataclasses.replace(compile_candidate(GIVEN), topology=parse_topology("a100:64"))
     plan = look(Rules(config, compiled.topology), compiled, compile_candidate, 0)
-    assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.92" not in report.describe(plan)
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.92" not in summary.describe(plan)
     memory = dataclasses.replace(compiled.memory, total=int(65 * GIB))
     large = dataclasses.replace(plan, given=dataclasses.replace(compiled, memory=memory))
-    assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.92" in report.describe(large)
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.92" in summary.describe(large)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from xlme_jax.data.preparation import import_tasks
 from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary
+from xlme_jax.preparation.preparing import import_tasks
 
 
 @dataclasses.dataclass

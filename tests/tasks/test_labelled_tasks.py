@@ -7,13 +7,21 @@ import sys
 import numpy as np
 import pytest
 
-from xlme_jax.data import featurize, labelled_rows, mixing
-from xlme_jax.data.benchmarks import BENCHMARKS, benchmark
-from xlme_jax.data.labelled import IGNORED, Answer, QuestionExample, TaggedExample, TextExample
-from xlme_jax.data.preparation import PrepareConfig, prepare
+from xlme_jax.data.batches import mixing
+from xlme_jax.data.benchmarks import featurize, labelled_rows
+from xlme_jax.data.benchmarks.examples import (
+    IGNORED,
+    Answer,
+    QuestionExample,
+    TaggedExample,
+    TextExample,
+)
+from xlme_jax.data.benchmarks.registry import BENCHMARKS, benchmark
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.data.text import DataError, ReadReport
+from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
+from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.preparing import prepare
 
 tfds = pytest.importorskip("tensorflow_datasets")
 seqio = pytest.importorskip("seqio")

@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from xlme_jax.data import mixing
-from xlme_jax.data.text import DataError
+from xlme_jax.data.batches import mixing
+from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
 
 seqio = pytest.importorskip("seqio")
@@ -88,8 +88,8 @@ def test_rates_follow_file_sizes_by_the_training_rule(raw, cc100):
 
 
 def test_rates_of_known_examples():
-    from xlme_jax.data.cldr import CldrConfig
-    from xlme_jax.data.preparation import CldrCorpus
+    from xlme_jax.data.cldr.corpus import CldrConfig
+    from xlme_jax.preparation.config import CldrCorpus
 
     corpus = CldrCorpus(CldrConfig(("de", "en"), kinds=("date",)), documents=3, pairs=5)
     assert tasks.cldr.register(corpus) == ["cldr", "cldr_bitext"]

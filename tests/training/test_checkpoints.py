@@ -7,7 +7,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from xlme_jax.training.checkpoints import (
+from xlme_jax.checkpoints.checkpoints import (
     CheckpointError,
     Checkpoints,
     RunRecord,
@@ -15,7 +15,7 @@ from xlme_jax.training.checkpoints import (
     latest_checkpoint,
     warm_start,
 )
-from xlme_jax.training.step import TrainState
+from xlme_jax.checkpoints.state import TrainState
 
 
 def state_of(step, width=3):

@@ -6,8 +6,8 @@ import pytest
 import tiny
 from hypothesis import strategies as st
 
-from xlme_jax.training import digests
-from xlme_jax.training.digests import Damaged
+from xlme_jax.checkpoints import digests
+from xlme_jax.checkpoints.digests import Damaged
 
 DTYPES = ["float32", "bfloat16", "float16", "int32", "uint8", "bool"]
 
@@ -48,7 +48,7 @@ def test_the_digest_does_not_depend_on_the_sharding():
     script = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import PartitionSpec as P, NamedSharding
-from xlme_jax.training import digests
+from xlme_jax.checkpoints import digests
 x = np.random.default_rng(0).standard_normal((16, 24)).astype(np.float32)
 expected = digests.tree_digests(x)
 mesh = jax.make_mesh((2, 4), ("a", "b"))

@@ -9,8 +9,9 @@ from toy import Batches, Poisonable, PoisonedBatches, Toy
 
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training import state as states
 from xlme_jax.training.journal import Diverged
-from xlme_jax.training.loop import LoopConfig
+from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.stopping import NEVER, NeverStop, Stopped
 
 
@@ -92,9 +93,9 @@ def test_what_is_logged_evaluated_and_saved_when(tmp_path, mesh):
 
 
 def loop_start(mesh, seed=0):
-    with loop.sharding_rules(mesh):
-        abstract = loop.abstract_state(Toy(), optax.sgd(0.1), mesh, seed)
-        return loop.fresh_state(Toy(), optax.sgd(0.1), abstract, seed)
+    with states.sharding_rules(mesh):
+        abstract = states.abstract_state(Toy(), optax.sgd(0.1), mesh, seed)
+        return states.fresh_state(Toy(), optax.sgd(0.1), abstract, seed)
 
 
 def test_a_line_averages_over_its_window(tmp_path, mesh):

@@ -106,11 +106,11 @@ def test_arrays_without_names_are_replicated(abstract_mesh):
 
 def test_every_logical_axis_has_a_rule():
     """An axis without a rule would be replicated without a word."""
-    from xlme_jax import config as configs
+    from xlme_jax.configuration import loading
 
     known = {name for name, _ in meshes.LOGICAL_AXIS_RULES} | {None}
     for run in ("xlme_base", "xlm_base", "infoxlm_base", "veco_small"):
-        objective = configs.load([f"gin_configs/runs/{run}.gin"], [], "Train").objective.build(100)
+        objective = loading.load([f"gin_configs/runs/{run}.gin"], [], "Train").objective.build(100)
         params = jax.eval_shape(objective.init, jax.random.key(0))
         carried = jax.eval_shape(objective.init_aux, params)
         specs = jax.tree.leaves(
@@ -133,11 +133,11 @@ import json, re, sys
 import flax.linen as nn
 import jax, numpy as np
 from jax.sharding import AxisType, Mesh
-from xlme_jax import config as configs
+from xlme_jax.configuration import loading
 from xlme_jax.training import loop, model_info, step as steps
 from xlme_jax.training import mesh as meshes
 
-config = configs.load(["gin_configs/models/xlme.gin", sys.argv[1]], [], "Train")
+config = loading.load(["gin_configs/models/xlme.gin", sys.argv[1]], [], "Train")
 objective = config.objective.build(200)
 optimizer = config.optimizer.build(20)
 mesh = meshes.make_mesh(meshes.MeshConfig(data=2, fsdp=2, tensor=2))
@@ -157,10 +157,10 @@ row = np.zeros((8, 32), np.int32)
 batch = {name: {"tokens": row + 5, "segment_ids": row + 1, "positions": row} for name in shapes}
 batch = meshes.put_batch(batch, meshes.batch_sharding(mesh))
 
-with loop.sharding_rules(mesh):
-    abstract = loop.abstract_state(objective, optimizer, mesh)
-    state = loop.fresh_state(objective, optimizer, abstract, 0)
-    jitted = loop.compile_step(objective, optimizer, abstract, config.loop)
+with states.sharding_rules(mesh):
+    abstract = states.abstract_state(objective, optimizer, mesh)
+    state = states.fresh_state(objective, optimizer, abstract, 0)
+    jitted = states.compile_step(objective, optimizer, abstract, config.loop)
     constrained = jitted.lower(abstract, batch).as_text()
 with mesh, nn.logical_axis_rules(meshes.LOGICAL_AXIS_RULES):
     step = steps.make_train_step(objective, optimizer, seed=0)
@@ -225,5 +225,5 @@ def test_constraints_are_in_the_lowered_step(facts):
     print(facts["constraints"], "constraints,", facts["constraints under a plain mesh"], "without")
     # Embeddings, two sub-layers, attention and feed-forward in each of two encoders and streams.
     assert facts["constraints"] >= 20
-    # The trap that `loop.sharding_rules` is there for: linen drops them silently.
+    # The trap that `sharding_rules` is there for: linen drops them silently.
     assert facts["constraints under a plain mesh"] == 0

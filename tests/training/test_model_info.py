@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 import tiny
 
-from xlme_jax import config as configs
+from xlme_jax.configuration import loading
 from xlme_jax.model import flops
-from xlme_jax.training import loop, model_info
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training import model_info
+from xlme_jax.training import state as states
 
 SHAPES = {"monolingual": (8, 32), "bitext": (16, 32)}
 
@@ -17,10 +18,10 @@ SHAPES = {"monolingual": (8, 32), "bitext": (16, 32)}
 def made():
     """A tiny XLM-E, its abstract state and the text."""
     files = ["gin_configs/models/xlme.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
-    config = configs.load(files, [], "Train")
+    config = loading.load(files, [], "Train")
     objective = config.objective.build(200)
     mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
-    abstract = loop.abstract_state(objective, config.optimizer.build(20), mesh)
+    abstract = states.abstract_state(objective, config.optimizer.build(20), mesh)
     return objective, abstract, model_info.describe(objective, abstract, mesh, SHAPES, 200)
 
 
@@ -41,7 +42,7 @@ def test_parameters_are_counted_without_the_padding_of_the_vocabulary(made):
 def test_scanned_layers_count_as_many_as_separate_ones():
     def count(*bindings):
         files = ["gin_configs/models/xlme.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
-        config = configs.load(files, ["Encoder.num_layers = 3", *bindings], "Train")
+        config = loading.load(files, ["Encoder.num_layers = 3", *bindings], "Train")
         params = jax.eval_shape(config.objective.build(200).init, jax.random.key(0))
         return model_info.count_parameters(params, 200)
 

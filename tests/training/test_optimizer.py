@@ -4,7 +4,7 @@ import numpy as np
 import optax
 import pytest
 
-from xlme_jax import config as configs
+from xlme_jax.configuration import loading
 from xlme_jax.training.optimizer import OptimizerConfig, decay_mask
 
 
@@ -104,7 +104,7 @@ def test_everything_decays_if_asked():
 def test_biases_and_normalisation_of_the_real_model_do_not_decay(run):
     files = [f"gin_configs/runs/{run}.gin"]
     small = ["Encoder.hidden_size = 24", "Encoder.ffn_size = 8", "Encoder.pre_norm = True"]
-    objective = configs.load(files, small, "Train").objective.build(100)
+    objective = loading.load(files, small, "Train").objective.build(100)
     params = jax.eval_shape(objective.init, jax.random.key(0))
     leaves = jax.tree_util.tree_flatten_with_path(decay_mask(params))[0]
     kept, decayed = set(), set()

@@ -5,9 +5,8 @@ import re
 
 import pytest
 
-from xlme_jax.evaluation import pictures
-from xlme_jax.training import report
-from xlme_jax.training.report import (
+from xlme_jax.reports import pictures, run_page
+from xlme_jax.reports.run_page import (
     all_replaced_f1,
     draw,
     final_value,
@@ -24,7 +23,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 @pytest.fixture
 def undrawn(monkeypatch):
     """Leaves out the drawing, which takes most of the time, where only the page matters."""
-    monkeypatch.setattr(report, "draw", lambda curves, title: PICTURE_STUB)
+    monkeypatch.setattr(run_page, "draw", lambda curves, title: PICTURE_STUB)
 
 
 def write_run(model_dir, steps, rtd=True, probe=True):
@@ -55,7 +54,7 @@ def write_run(model_dir, steps, rtd=True, probe=True):
 def test_page_is_self_contained_and_holds_the_picture(tmp_path):
     write_run(tmp_path / "run", range(0, 100, 10))
     page = write_report(tmp_path / "run", command="python -m xlme_jax.train").read_text()
-    picture = (tmp_path / "run" / "report.png").read_bytes()
+    picture = (tmp_path / "run" / "run_page.png").read_bytes()
     assert picture.startswith(PNG)
     embedded = re.search(r'src="data:image/png;base64,([^"]+)"', page)[1]
     assert base64.b64decode(embedded) == picture
@@ -123,7 +122,7 @@ def test_any_kind_and_length_of_run_has_a_report(tmp_path, rtd, probe, steps):
     page = write_report(tmp_path).read_text()
     assert ("detection F1" in page) == rtd
     assert ("held-out retrieval" in page) == probe
-    assert (tmp_path / "report.png").read_bytes().startswith(PNG)
+    assert (tmp_path / "run_page.png").read_bytes().startswith(PNG)
 
 
 def test_config_and_model_are_shown_and_escaped(tmp_path, undrawn):
@@ -198,7 +197,7 @@ def test_held_out_figures_stand_beside_those_of_training():
         | {"held_out/bitext/replace_rate": [(0, 0.1), (500, 0.1)]}
     )
     assert streams(curves) == ["bitext"]
-    (panel,) = [p for p in report._PANELS if "bitext/mlm_loss" in p.names(curves)]
+    (panel,) = [p for p in run_page._PANELS if "bitext/mlm_loss" in p.names(curves)]
     assert panel.names(curves) == ["bitext/mlm_loss", "held_out/bitext/mlm_loss"]
     lines = {name: (label, color, style) for name, label, color, style in panel.lines(curves)}
     label, color, style = lines["bitext/mlm_loss"]
@@ -211,5 +210,5 @@ def test_held_out_figures_stand_beside_those_of_training():
 
 def test_a_run_without_held_out_figures_is_drawn_as_before():
     curves = {name: [(0, 1.0)] for name in ("bitext/mlm_loss", "monolingual/mlm_loss")}
-    (panel,) = [p for p in report._PANELS if "bitext/mlm_loss" in p.names(curves)]
+    (panel,) = [p for p in run_page._PANELS if "bitext/mlm_loss" in p.names(curves)]
     assert panel.names(curves) == ["monolingual/mlm_loss", "bitext/mlm_loss"]

@@ -6,7 +6,7 @@ import pytest
 import tiny
 from toy import Batches, Poisonable, PoisonedBatches, Toy
 
-from xlme_jax import config as configs
+from xlme_jax.configuration import loading
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import step as steps
 
@@ -122,7 +122,7 @@ def test_four_micro_batches_give_the_gradient_of_one_batch(objective):
     """
     files = [f"gin_configs/models/{objective}.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
     off = ["Encoder.dropout = 0.0", "Encoder.attention_dropout = 0.0"]
-    built = configs.load(files, off, "Train").objective.build(200)
+    built = loading.load(files, off, "Train").objective.build(200)
     params = meshes.unbox(built.init(jax.random.key(0)))
     aux = meshes.unbox(built.init_aux(params))
     batch = ragged_batch(200, np.random.default_rng(0), built.streams)
@@ -186,7 +186,7 @@ def test_the_weight_of_a_stream_is_that_of_its_gradient(objective, micro_batches
     name, *items = objective.split()
     files = [f"gin_configs/models/{name}.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
     more = ["InfoXLM.mean = 'items'"] if items else []
-    built = configs.load(files, more, "Train").objective.build(200)
+    built = loading.load(files, more, "Train").objective.build(200)
     params = meshes.unbox(built.init(jax.random.key(0)))
     aux = meshes.unbox(built.init_aux(params))
     batches = [ragged_batch(200, np.random.default_rng(n), built.streams) for n in (0, 1)]

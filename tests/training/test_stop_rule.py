@@ -12,7 +12,7 @@ from toy import Batches, Poisonable, PoisonedBatches, Toy
 
 from xlme_jax.training import loop, stop_rule
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.loop import LoopConfig
+from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.metrics import MetricsWriter
 from xlme_jax.training.stop_rule import Line, RuleNotMet, StopRule, StopRules
 from xlme_jax.training.stopping import NEVER, NeverStop, Stopped

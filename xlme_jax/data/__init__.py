@@ -1,1 +1,1 @@
-"""Text, vocabulary, prepared data sets and the Grain pipeline that feeds training."""
+"""Vocabulary, text, benchmarks and prepared data sets: everything between files and batches."""

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
 
 SPECIAL_PIECES = ("<s>", "<pad>", "</s>", "<unk>")
 MASK_PIECE = "<mask>"

@@ -23,14 +23,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlme_jax.data.parallel_sets import AlignedCorpus, alignment_sets, read_alignments
-from xlme_jax.data.text import ReadReport
+from xlme_jax.data.benchmarks.parallel_sets import AlignedCorpus, alignment_sets, read_alignments
+from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import encoding
+from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix, matrix_file
 from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
-from xlme_jax.evaluation.pictures import AlignmentMatrix, matrix_file
-from xlme_jax.token_ids import BOS_ID, EOS_ID
 
 Links = Set[tuple[int, int]]
 

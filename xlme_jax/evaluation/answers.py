@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from xlme_jax.data.labelled import Features
+from xlme_jax.data.benchmarks.examples import Features
 
 # Scoring.
 

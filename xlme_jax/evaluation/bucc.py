@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlme_jax.data.parallel_sets import MiningCorpus, bucc_languages, read_bucc
-from xlme_jax.data.text import ReadReport
+from xlme_jax.data.benchmarks.parallel_sets import MiningCorpus, bucc_languages, read_bucc
+from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
+from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.data.streams import Stream
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.outcome import Evaluation, Subject, subject_of
 from xlme_jax.training import mesh as meshes

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID
 
 Text = tuple[int, ...]
 Pooling = Literal["mean", "mean_without_specials", "first"]

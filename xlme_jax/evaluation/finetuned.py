@@ -13,11 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from xlme_jax.data import labelled_rows
-from xlme_jax.data.benchmarks import Benchmark, benchmark
-from xlme_jax.data.featurize import encode
-from xlme_jax.data.labelled import Example, Features
-from xlme_jax.data.text import ReadReport
+from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.examples import Example, Features
+from xlme_jax.data.benchmarks.featurize import encode
+from xlme_jax.data.benchmarks.registry import Benchmark, benchmark
+from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import answers, encoding, scores
 from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from xlme_jax.evaluation import encoding, pictures, readouts
+from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.evaluation.retrieval import TRAINED, Candidates, RetrievalProbe, figures, flat
 from xlme_jax.evaluation.training_text import Fitted, Sample
@@ -154,8 +154,8 @@ def at_layers(task: str, results: Sequence[Result], layers: Layers) -> dict[str,
     }
 
 
-def readout_panels(task: str, results: Sequence[Result]) -> dict[str, pictures.ReadoutLines]:
-    """Returns a task's mean accuracies as `pictures.layers_by_readout` draws them."""
+def readout_panels(task: str, results: Sequence[Result]) -> dict[str, readouts.ReadoutLines]:
+    """Returns a task's mean accuracies as `reports.pictures.layers_by_readout` draws them."""
     panels: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
     for (system, readout, layer), value in _means(results, task).items():
         trained = "untrained" if "untrained" in system else "trained"

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from xlme_jax.data.streams import Stream
+from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.readouts import RAW
 from xlme_jax.evaluation.training_text import TrainingText

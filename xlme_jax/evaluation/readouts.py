@@ -42,6 +42,8 @@ _BLOCK = 1 << 22
 Found = Mapping[str, np.ndarray]
 # Mean embeddings of the source and the target language at each layer, [K, D] each.
 Centres = tuple[np.ndarray, np.ndarray]
+# (readout, "trained" or "untrained") -> {layer: accuracy}.
+ReadoutLines = Mapping[tuple[str, str], Mapping[int, float]]
 
 
 def check(readouts: Sequence[str], setting: str) -> None:

@@ -4,9 +4,7 @@ One folder holds the results of one checkpoint, of as many tasks as were run on 
 over seeds reads many such folders (`find`, `aggregate`).
 """
 
-import contextlib
 import dataclasses
-import fcntl
 import json
 import math
 import os
@@ -16,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from xlme_jax.data.prepared_writer import replace_file
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.readouts import RAW, READOUTS
+from xlme_jax.storage import locks
+from xlme_jax.storage.files import replace_file
 
 RESULTS_FILE = "results.json"
 SWEEP_FILE = "sweep.json"
@@ -115,7 +114,7 @@ def write(outcomes: Outcome | Sequence[Outcome], folder: Path | str, header: Hea
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / RESULTS_FILE
-    with _alone(folder):
+    with locks.hold(folder / ".results.lock"):
         old = read(path) if path.exists() else Results(path, header, (), {}, {}, {})
         _check_same(old.header, header, path)
         merged = _merged(old, outcomes, header)
@@ -440,11 +439,3 @@ def _write_file(folder: Path, name: str, content: str | bytes) -> None:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise ValueError(f"{name!r} would lie outside of the results' folder.")
     replace_file(folder / name, content.encode() if isinstance(content, str) else content)
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keeps evaluations that write into one folder from losing each other's figures."""
-    with open(folder / ".results.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

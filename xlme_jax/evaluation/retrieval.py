@@ -23,12 +23,12 @@ import jax
 import numpy as np
 
 from xlme_jax.data.prepared import PreparedDataset, TaskInfo
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.evaluation import readouts
 from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.encoding import Batch, Text, choose_layer, cut, embed, fill_rows, pool_all
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.training_text import Pooled, Sample, TrainingText
-from xlme_jax.token_ids import BOS_ID, EOS_ID
 
 ACCURACY = "probe/retrieval_accuracy"
 CHANCE = "probe/retrieval_chance"

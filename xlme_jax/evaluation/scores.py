@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from xlme_jax.data.labelled import Kind
+from xlme_jax.data.benchmarks.examples import Kind
 from xlme_jax.evaluation import answers
 
 Classes = Sequence[int] | np.ndarray

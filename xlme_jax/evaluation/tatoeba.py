@@ -13,14 +13,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from xlme_jax.data.parallel_sets import (
+from xlme_jax.data.benchmarks.parallel_sets import (
     TATOEBA_14,
     TATOEBA_36,
     ParallelSentences,
     read_tatoeba,
     tatoeba_languages,
 )
-from xlme_jax.data.text import ReadReport
+from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject

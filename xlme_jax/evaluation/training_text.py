@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from xlme_jax.data.prepared import PreparedDataset, TaskInfo
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.encoding import Batch, Text
-from xlme_jax.token_ids import BOS_ID, EOS_ID
 
 TEXTS = 1_000  # of a language
 PAIRS = 2_000  # of two languages

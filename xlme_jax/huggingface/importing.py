@@ -9,19 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from xlme_jax import config as configs
-from xlme_jax.data.prepared_format import VOCABULARY_FILE
-from xlme_jax.data.prepared_writer import replace_file
+from xlme_jax.checkpoints.checkpoints import FOLDER, Checkpoints, RunRecord
+from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.configuration import loading
+from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.data.vocabulary import write_vocabulary
 from xlme_jax.huggingface.folders import free_place, new_folder
 from xlme_jax.huggingface.reading import FolderError, Source
 from xlme_jax.huggingface.weights import to_tree
 from xlme_jax.objectives.masked_lm import STREAMS
-from xlme_jax.train_config import TrainConfig
-from xlme_jax.training import loop, model_info
+from xlme_jax.storage.files import replace_file
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.checkpoints import FOLDER, Checkpoints, RunRecord
-from xlme_jax.training.step import TrainState
+from xlme_jax.training import model_info
+from xlme_jax.training import state as states
 
 _log = logging.getLogger(__name__)
 _CONFIG_FILE, _INFO_FILE = "config.gin", "model-info.txt"
@@ -57,16 +58,16 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
     free_place(output)
     found = Source(source, scan_layers)
     config = _train_config(found, output)
-    text = _HEADER.format(source=source, output=output) + configs.operative_config()
+    text = _HEADER.format(source=source, output=output) + loading.operative_config()
     objective = config.objective.build(found.vocabulary.size, jnp.float32)
     mesh = meshes.make_mesh(meshes.MeshConfig())
     tree = to_tree(found.weights, found.read, scan_layers)
-    with loop.sharding_rules(mesh):
-        abstract = loop.abstract_state(objective, optax.identity(), mesh)
+    with states.sharding_rules(mesh):
+        abstract = states.abstract_state(objective, optax.identity(), mesh)
         shapes = {stream.name: (stream.rows, stream.length) for stream in config.streams}
         info = model_info.describe(objective, abstract, mesh, shapes, found.vocabulary.size)
         if not found.has_head:
-            fresh = loop.fresh_state(objective, optax.identity(), abstract, config.loop.seed)
+            fresh = states.fresh_state(objective, optax.identity(), abstract, config.loop.seed)
             tree["head"] = fresh.params["head"]
         params = jax.tree.map(
             lambda leaf, array: jax.device_put(array, leaf.sharding), abstract.params, tree
@@ -105,5 +106,5 @@ def _train_config(source: Source, output: Path) -> TrainConfig:
         values[f"{stream}/Stream.rows"] = _ROWS
         values[f"{stream}/Stream.length"] = min(encoder.max_length, 512)
     bindings = [f"{name} = {value!r}" for name, value in values.items()]
-    config: TrainConfig = configs.load(["gin_configs/models/xlm.gin"], bindings, "Train")
+    config: TrainConfig = loading.load(["gin_configs/models/xlm.gin"], bindings, "Train")
     return config

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xlme_jax import config as configs
+from xlme_jax.checkpoints.checkpoints import FOLDER, RunRecord, latest_checkpoint, read_record
+from xlme_jax.configuration import loading
+from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.evaluation import results
 from xlme_jax.huggingface.weights import Layout
 from xlme_jax.objectives.finetune import FineTuneConfig
-from xlme_jax.train_config import TrainConfig
-from xlme_jax.training.checkpoints import FOLDER, RunRecord, latest_checkpoint, read_record
 
 _MAX_RUNS = 100
 # By objective, in lower case, and of XLM-R.
@@ -108,7 +108,7 @@ def stages(checkpoint: Path) -> list[Stage]:
 
 def _read(folder: Path) -> tuple[RunRecord, TrainConfig]:
     record = read_record(folder)
-    return record, configs.load_text(record.config, "Train", str(folder))
+    return record, loading.load_text(record.config, "Train", str(folder))
 
 
 def _first_there(runs: Sequence[Path]) -> tuple[Path, RunRecord, TrainConfig] | None:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import safetensors
 
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.huggingface.weights import POSITION_OFFSET, Head, Layout
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"

@@ -12,8 +12,8 @@ from typing import Any
 
 import sentencepiece
 
+from xlme_jax.data.token_ids import UNK_ID
 from xlme_jax.data.vocabulary import MASK_PIECE, SPECIAL_PIECES, Vocabulary
-from xlme_jax.token_ids import UNK_ID
 
 _SPECIAL = {
     "bos_token": "<s>",

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import safetensors.numpy
 
-from xlme_jax import trained
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.huggingface.folders import free_place, new_folder
 from xlme_jax.huggingface.model_card import model_card
@@ -23,9 +23,9 @@ from xlme_jax.huggingface.tokenizer import tokenizer_files
 from xlme_jax.huggingface.weights import POSITION_OFFSET, Head, Layout, to_tensors
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.finetune import HEAD as TASK_HEAD
-from xlme_jax.token_ids import BOS_ID, EOS_ID, PAD_ID
-from xlme_jax.training import loop
+from xlme_jax.runs import trained
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training import state as states
 
 MODEL_FILES = ("configuration_xlme.py", "modeling_xlme.py")
 
@@ -64,7 +64,7 @@ def load(checkpoint: str, vocabulary: str | None) -> Exported:
       ValueError: there is no checkpoint or no vocabulary, or the two do not belong together.
     """
     mesh = meshes.make_mesh(meshes.MeshConfig())
-    with loop.sharding_rules(mesh):
+    with states.sharding_rules(mesh):
         loaded = trained.load(checkpoint, vocabulary, mesh, jnp.float32)
     objective, words = loaded.objective, loaded.vocabulary
     tree = handed_on(objective, jax.device_get(loaded.params))

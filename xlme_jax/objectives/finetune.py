@@ -2,7 +2,7 @@
 
 It is an objective like any other, so fine-tuning has the loop, the checkpoints and the exact resume
 of pre-training. What the encoder is, the pre-training objective knows; what the task is, the table
-of benchmarks (`data.benchmarks`).
+of benchmarks (`data.benchmarks.registry`).
 """
 
 import dataclasses
@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from xlme_jax.data.benchmarks import benchmark
-from xlme_jax.data.labelled import IGNORED, Kind
+from xlme_jax.data.benchmarks.examples import IGNORED, Kind
+from xlme_jax.data.benchmarks.registry import benchmark
 from xlme_jax.model import flops
 from xlme_jax.model.heads import TaskHead
 from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Params, PlainObjective, Totals
@@ -30,7 +30,7 @@ class FineTuneConfig:
     """Fine-tuning of a pre-trained encoder on one task.
 
     Attributes:
-      task: name of the benchmark, such as "xnli" (`data.benchmarks`).
+      task: name of the benchmark, such as "xnli" (`data.benchmarks.registry`).
       pretrained: the objective that the encoder was pre-trained with. Left unbound, it is read from
         the checkpoint that INIT_FROM names.
       dropout: probability for the head's inputs and, in the encoder, for embeddings, sub-layers and
@@ -185,7 +185,7 @@ def label_loss(
     Args:
       kind: of the task.
       logits: as `FineTune.predict` returns them.
-      labels: int32 as in `data.labelled.Features`, padded with `IGNORED`.
+      labels: int32 as in `data.benchmarks.examples.Features`, padded with `IGNORED`.
 
     Returns:
       Losses, and whether right (None for regression), and float32 weights 0 or 1: each [B], or

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from xlme_jax.data.token_ids import mask_id
 from xlme_jax.model import flops
 from xlme_jax.model.encoder import EncoderConfig, Source, init_cross_attention
 from xlme_jax.model.veco import EncoderDecoderLM, has_partner, joined, last_layers, partners
@@ -35,7 +36,6 @@ from xlme_jax.objectives.masked_lm import (
 )
 from xlme_jax.ops import dropout, masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
-from xlme_jax.token_ids import mask_id
 
 CROSS = "cross"
 Rows = Mapping[str, jax.Array]

@@ -13,15 +13,16 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import topologies
 
-from xlme_jax.config import ConfigError
+from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.configuration.values import ConfigError
 from xlme_jax.objectives.base import Objective
 from xlme_jax.planning.collectives import Collective, find_collectives
 from xlme_jax.planning.counting import matmul_flops
 from xlme_jax.planning.hlo import Program
 from xlme_jax.planning.machines import GPUS_A_NODE, Machine, Topology
-from xlme_jax.train_config import TrainConfig
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training import state as states
 from xlme_jax.training.model_info import bytes_per_device
 
 _log = logging.getLogger(__name__)
@@ -183,9 +184,9 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
         }
         for stream in config.streams_of(objective)
     }
-    with loop.sharding_rules(mesh):
-        abstract = loop.abstract_state(objective, optimizer, mesh, config.loop.seed)
-        step: Any = loop.compile_step(objective, optimizer, abstract, config.loop)
+    with states.sharding_rules(mesh):
+        abstract = states.abstract_state(objective, optimizer, mesh, config.loop.seed)
+        step: Any = states.compile_step(objective, optimizer, abstract, config.loop)
         traced = step.trace(abstract, batch)
         params = bytes_per_device(abstract.params)
         known = {

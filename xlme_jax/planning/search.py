@@ -13,14 +13,14 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
+from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.planning.collectives import Collective
 from xlme_jax.planning.compiling import Compiled, build_objective, compile_step, stream_shapes
 from xlme_jax.planning.estimate import EFFICIENCY, HEADROOM, bandwidth, estimate, fits
 from xlme_jax.planning.machines import Topology
-from xlme_jax.train_config import TrainConfig
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.step import init_state
+from xlme_jax.training.state import init_state
 
 _MAX_TENSOR = 8
 

@@ -1,1 +1,1 @@
-"""State, optimizer, mesh, checkpoints, metrics and the one train loop."""
+"""State, step, optimizer, mesh, metrics and the one train loop."""

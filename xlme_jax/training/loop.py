@@ -2,40 +2,34 @@
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import math
 import time
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from xlme_jax.objectives.base import Metrics, Objective, Params
-from xlme_jax.training import mesh as meshes
-from xlme_jax.training.checkpoints import (
+from xlme_jax.checkpoints.checkpoints import (
     Checkpoints,
     RunRecord,
     check_warm_start,
     latest_checkpoint,
     warm_start,
 )
+from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.objectives.base import Metrics, Objective, Params
+from xlme_jax.training import mesh as meshes
 from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks
+from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.metrics import naming
 from xlme_jax.training.progress import Throughput, peak_flops
-from xlme_jax.training.step import (
-    Points,
-    TrainState,
-    init_state,
-    make_fill_step,
-    make_train_step,
-)
+from xlme_jax.training.state import abstract_state, compile_step, fresh_state, sharding_rules
+from xlme_jax.training.step import Points, make_fill_step
 from xlme_jax.training.stop_rule import StopRule
 from xlme_jax.training.stopping import NEVER, NeverStop
 
@@ -44,7 +38,7 @@ _MAX_ROLL_BACKS = 3  # To one and the same checkpoint.
 
 
 class BatchIterator(Protocol):
-    """The data pipeline as the loop sees it (`data.pipeline.make_iterator`)."""
+    """The data pipeline as the loop sees it (`data.batches.pipeline.make_iterator`)."""
 
     def __next__(self) -> Mapping[str, Mapping[str, np.ndarray]]:
         """This process's rows of the next global batch."""
@@ -60,54 +54,6 @@ class BatchIterator(Protocol):
 
     def left_out(self) -> Mapping[str, tuple[float, float]]:
         """Items of the last global batch's streams that fit no row, and all that were drawn."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LoopConfig:
-    """How long to train, what to keep and what to say.
-
-    Attributes:
-      train_steps: updates in all.
-      checkpoint_every: steps between checkpoints; the last step is always saved.
-      keep_checkpoints: newest checkpoints that stay.
-      log_every: steps that a line of metrics averages over.
-      evaluate_every: steps between evaluations, also at step 0 and at the end. What is evaluated is
-        saved before, so that nothing is lost in an evaluation.
-      micro_batches: parts in which a batch is processed; the gradient stays the same.
-      seed: of initialisation, masking, sampling and dropout.
-      init_from: MODEL_DIR or checkpoint to take the weights from, if the run is new.
-      max_skipped: updates skipped in a row, their gradients not being finite, that end the run.
-      on_divergence: what happens then: "stop", or "roll_back" to the newest checkpoint and go on
-        with the data that comes after the bad batches.
-      alarms_after: step from which the objective's alarms are said; a young model trips them all.
-    """
-
-    train_steps: int
-    checkpoint_every: int = 1000
-    keep_checkpoints: int = 3
-    log_every: int = 50
-    evaluate_every: int = 1000
-    micro_batches: int = 1
-    seed: int = 0
-    init_from: str | None = None
-    max_skipped: int = 10
-    on_divergence: Literal["stop", "roll_back"] = "stop"
-    alarms_after: int = 1000
-
-    def __post_init__(self):
-        if self.on_divergence not in ("stop", "roll_back"):
-            raise ValueError(
-                f"Loop.on_divergence = {self.on_divergence!r}; allowed: 'stop', 'roll_back'."
-            )
-        for field in dataclasses.fields(self):
-            if (
-                field.type in (int, "int")
-                and field.name != "seed"
-                and getattr(self, field.name) < 1
-            ):
-                raise ValueError(
-                    f"Loop.{field.name} = {getattr(self, field.name)} must be at least 1."
-                )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,60 +129,6 @@ def check_frozen(objective: Objective, config: LoopConfig, fresh: bool) -> None:
             f"The objective begins with the weights of {names} fixed, and they are random, as "
             "INIT_FROM is None. Set INIT_FROM, or leave that stage out."
         )
-
-
-def abstract_state(
-    objective: Objective,
-    optimizer: optax.GradientTransformation,
-    mesh: jax.sharding.Mesh,
-    seed: int = 0,
-) -> TrainState:
-    """Shapes, types and shardings of a run's state; nothing is computed."""
-    with sharding_rules(mesh):
-        boxed = jax.eval_shape(functools.partial(init_state, objective, optimizer, seed))
-    return jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        meshes.unbox(boxed),
-        meshes.shardings(boxed, mesh),
-    )
-
-
-@contextlib.contextmanager
-def sharding_rules(mesh: jax.sharding.Mesh) -> Iterator[None]:
-    """Context in which linen's logical constraints take effect.
-
-    `jax.set_mesh`, because under a plain `with mesh:` linen drops the constraints silently.
-    """
-    with jax.set_mesh(mesh), nn.logical_axis_rules(meshes.LOGICAL_AXIS_RULES):
-        yield
-
-
-def fresh_state(
-    objective: Objective, optimizer: optax.GradientTransformation, abstract: TrainState, seed: int
-) -> TrainState:
-    """The state at step 0, made in its shardings: no weight is ever whole on one device."""
-    init = functools.partial(init_state, objective, optimizer, seed)
-    out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return jax.jit(lambda: meshes.unbox(init()), out_shardings=out)()
-
-
-def compile_step(
-    objective: Objective,
-    optimizer: optax.GradientTransformation,
-    abstract: TrainState,
-    config: LoopConfig,
-    weights: Mapping[str, Points] = types.MappingProxyType({}),
-) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
-    """The jitted train step; the old state's memory is given to the new one."""
-    step = make_train_step(
-        objective,
-        optimizer,
-        seed=config.seed,
-        micro_batches=config.micro_batches,
-        weights=weights,
-    )
-    out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return jax.jit(step, donate_argnums=0, out_shardings=(out, None))
 
 
 def train(run: Run, stop: NeverStop = NEVER) -> TrainState:

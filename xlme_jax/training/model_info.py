@@ -8,9 +8,9 @@ from typing import Any
 import flax.linen as nn
 import jax
 
+from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.model.flops import FORMULA
 from xlme_jax.objectives.base import Objective, Params
-from xlme_jax.training.step import TrainState
 
 
 def count_parameters(boxed: Params, vocab_size: int) -> int:

@@ -1,4 +1,4 @@
-"""The state of a run and the pure function that advances it by one step."""
+"""The pure function that advances a run by one step."""
 
 import dataclasses
 import types
@@ -6,43 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec
 
+from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Objective, Params, Totals
 from xlme_jax.training.mesh import rules_within_replica
 
 # A weight over time: points (step, weight), linear in between, constant outside.
 Points = Sequence[tuple[int, float]]
-
-
-@flax.struct.dataclass
-class TrainState:
-    """Everything that changes in training. Randomness is derived from seed and step, not stored.
-
-    Attributes:
-      step: int32[], updates so far.
-      params: float32 weights.
-      aux: what the objective carries besides.
-      opt_state: state of the optimizer.
-    """
-
-    step: jax.Array
-    params: Params
-    aux: Aux
-    opt_state: Any
-
-
-def init_state(
-    objective: Objective, optimizer: optax.GradientTransformation, seed: int
-) -> TrainState:
-    """The state at step 0, its arrays boxed with logical axis names."""
-    params = objective.init(jax.random.fold_in(jax.random.key(seed), 0))
-    aux = objective.init_aux(params)
-    return TrainState(jnp.zeros((), jnp.int32), params, aux, optimizer.init(params))
 
 
 def make_train_step(

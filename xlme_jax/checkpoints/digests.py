@@ -1,0 +1,138 @@
+"""Digests by which a checkpoint shows that it is what was saved: of its arrays and of its files.
+
+Arrays are digested where they are, on the devices, each by sums over its elements that no order
+changes: so neither sharding nor the number of processes matters, and a checkpoint saved on one mesh
+is verified on another. Files are digested as they lie on disk, which tells damage from everything
+else that can go wrong in reading them.
+"""
+
+import concurrent.futures
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlme_jax.storage.sealed_json import seal, unseal
+
+FILE = "files.json"
+_THREADS = 8  # Hashing releases the GIL.
+
+
+class Damaged(ValueError):
+    """Something on disk is not what was written; says what."""
+
+
+def tree_digests(tree: Any) -> dict[str, str]:
+    """Digests of the arrays of a tree, whatever their sharding.
+
+    Args:
+      tree: of (global) arrays.
+
+    Returns:
+      {dotted path: 16 hexadecimal digits}. One changed element always changes its array's digest,
+      several do but for chance (2^-64).
+    """
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    named = {leaf_name(path): _array_digest(leaf) for path, leaf in leaves}
+    return {name: f"{a:08x}{b:08x}" for name, (a, b) in jax.device_get(named).items()}
+
+
+def leaf_name(path: tuple[Any, ...]) -> str:
+    """The dotted name of a leaf, as in "params.discriminator.layer_0.attention.query"."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+@jax.jit
+def _array_digest(x: jax.Array) -> jax.Array:
+    """uint32[2] of an array of any shape."""
+    words = _words(x)
+    place = jnp.zeros(words.shape, jnp.uint32)
+    stride = 1
+    for axis in reversed(range(words.ndim)):
+        index = jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
+        place += index * np.uint32(stride % 2**32)
+        stride *= words.shape[axis]
+    # A bijection of each word that depends on its place: equal words elsewhere count differently.
+    mixed = _mix(words + _mix(place))
+    # One reduction for both sums: two would have XLA keep `mixed`, an array as large as `x`.
+    zero = np.uint32(0)
+    sums = jax.lax.reduce(
+        (mixed, mixed * (place | 1)),
+        (zero, zero),
+        lambda a, b: (a[0] + b[0], a[1] + b[1]),
+        tuple(range(words.ndim)),
+    )
+    return jnp.stack(sums)
+
+
+def _words(x: jax.Array) -> jax.Array:
+    """The bits of an array as uint32, narrower elements one by one, wider ones in pieces."""
+    if x.dtype == jnp.bool_:
+        return x.astype(jnp.uint32)
+    unsigned = {1: jnp.uint8, 2: jnp.uint16}.get(x.dtype.itemsize, jnp.uint32)
+    return jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """The finalizer of MurmurHash3: a bijection on 32 bits in which every bit counts."""
+    x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)
+
+
+def seal_files(folder: Path) -> None:
+    """Writes `files.json`: size and SHA-256 of every file in a folder."""
+    files = {
+        name: {"bytes": (folder / name).stat().st_size, "sha256": digest}
+        for name, digest in _file_digests(folder, _files(folder)).items()
+    }
+    temporary = folder / f"{FILE}.tmp"
+    with open(temporary, "wb") as file:
+        file.write(seal({"files": files}))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, folder / FILE)
+
+
+def is_sealed(folder: Path) -> bool:
+    """Whether the folder has its `files.json`: a kill between saving and sealing leaves none."""
+    return (folder / FILE).exists()
+
+
+def verify_files(folder: Path) -> None:
+    """Damaged unless a sealed folder's files are what was written; names the first that is not."""
+    try:
+        files = unseal((folder / FILE).read_bytes())["files"]
+    except ValueError as error:
+        raise Damaged(f"{FILE} {error}") from error
+    for name, entry in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise Damaged(f"{name} is missing")
+        if (size := path.stat().st_size) != entry["bytes"]:
+            raise Damaged(f"{name} has {size} bytes, {entry['bytes']} were written")
+    for name, digest in _file_digests(folder, files).items():
+        if digest != files[name]["sha256"]:
+            raise Damaged(f"{name} is not what was written (SHA-256 differs)")
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != FILE
+    )
+
+
+def _file_digests(folder: Path, names: Any) -> dict[str, str]:
+    def digest(name: str) -> str:
+        with open(folder / name, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    names = list(names)
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        return dict(zip(names, pool.map(digest, names)))

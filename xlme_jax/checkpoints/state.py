@@ -1,0 +1,25 @@
+"""Everything that changes in training, which is what a checkpoint holds."""
+
+from typing import Any
+
+import flax.struct
+import jax
+
+from xlme_jax.objectives.base import Aux, Params
+
+
+@flax.struct.dataclass
+class TrainState:
+    """Everything that changes in training. Randomness is derived from seed and step, not stored.
+
+    Attributes:
+      step: int32[], updates so far.
+      params: float32 weights.
+      aux: what the objective carries besides.
+      opt_state: state of the optimizer.
+    """
+
+    step: jax.Array
+    params: Params
+    aux: Aux
+    opt_state: Any

@@ -1,0 +1,1 @@
+"""The boundary to gin: which dataclasses it configures, files, values, the command line."""

@@ -1,0 +1,174 @@
+"""Builds what gin files and bindings describe, with errors that name the field and the remedy.
+
+Everything else takes plain typed values and can be built from Python without gin.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gin
+
+from xlme_jax.checkpoints.checkpoints import read_record
+from xlme_jax.configuration.files import ROOT, check_source, explained, opened, reading
+from xlme_jax.configuration.references import (
+    MACRO,
+    bound_macros,
+    bound_scopes,
+    check_references,
+    suggestion,
+)
+from xlme_jax.configuration.registry import CONFIGURABLES, checked
+from xlme_jax.configuration.values import ConfigError
+from xlme_jax.data.prepared.format import VOCABULARY_FILE
+
+
+def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
+    """Reads files and bindings and builds one configurable.
+
+    Args:
+      files: gin files; looked for here and where the package is installed.
+      bindings: `NAME = VALUE`, after the files.
+      root: name of the configurable to build, say "Train".
+
+    Raises:
+      ConfigError: naming the file or field, and what was meant.
+    """
+    if not files:
+        raise ConfigError(
+            "No configuration: pass --gin_file=gin_configs/runs/quickstart.gin (or another file "
+            "of gin_configs/)."
+        )
+    defined, scopes = _parse(files, bindings)
+    if inherited := _pretrained():
+        defined, scopes = _parse(files, bindings, inherited)
+    for name in sorted(bound_macros() - defined):
+        raise ConfigError(f"--gin.{name}: no file defines it.{suggestion(name, defined)}")
+    return _build_checked(root, scopes)
+
+
+def load_text(text: str, root: str, source: str) -> Any:
+    """Builds one configurable of what `operative_config` returned.
+
+    Args:
+      text: the configuration.
+      root: name of the configurable to build, say "Train".
+      source: where the text comes from, for errors.
+
+    Raises:
+      ConfigError: naming the field.
+    """
+    _parse((), ())
+    with explained(source):
+        check_source(text)
+        gin.parse_config(text)
+    return _build_checked(root, bound_scopes())
+
+
+def _parse(
+    files: Sequence[str], bindings: Sequence[str], inherited: str = ""
+) -> tuple[set[str], set[str]]:
+    """Reads files, then `inherited`, then bindings; returns what the first two define.
+
+    Returns:
+      Names of macros, and of scopes.
+    """
+    register()
+    gin.clear_config()
+    reading.clear()
+    for file in files:
+        with explained(file):
+            gin.parse_config_file(file)
+    gin.parse_config(inherited)
+    defined = bound_macros(), bound_scopes()
+    for binding in bindings:
+        with explained(f"--gin.{binding.replace(' = ', '=', 1)}"):
+            check_source(binding)
+            gin.parse_config(binding)
+    return defined
+
+
+def _pretrained() -> str:
+    """Bindings that make FineTune.pretrained what INIT_FROM was trained with; empty if it is bound.
+
+    A fine-tuning configuration need not know the encoder: it is read from the checkpoint, and
+    stands in the operative configuration from then on, which can be run again as it is. So is the
+    vocabulary, if the configuration says nothing else.
+    """
+    tuning = gin.config._CONFIG.get(("", "xlme_jax.FineTune"), {})
+    if not tuning or "pretrained" in tuning:
+        return ""
+    source, vocabulary = (
+        gin.config._CONFIG.get((name, MACRO), {}).get("value")
+        for name in ("INIT_FROM", "VOCABULARY")
+    )
+    if not isinstance(source, str):
+        raise ConfigError(
+            "FineTune needs an encoder to start from: give the MODEL_DIR of its pre-training, "
+            "--gin.INIT_FROM=\"'runs/xlme_base'\"."
+        )
+    run = load_text(read_record(Path(source)).config, "Train", f"INIT_FROM = {source!r}")
+    objective = getattr(run.objective, "pretrained", run.objective)
+    lines = [f"FineTune.pretrained = @pretrained/{_name_of(objective)}()"]
+    lines += _bindings(objective, "pretrained")
+    if vocabulary is None:
+        lines.append(f"VOCABULARY = {str(Path(run.data_dir) / VOCABULARY_FILE)!r}")
+    return "\n".join(lines)
+
+
+def _name_of(config: Any) -> str:
+    return next(name for name, cls in CONFIGURABLES.items() if type(config) is cls)
+
+
+def _bindings(config: Any, scope: str) -> Iterator[str]:
+    """Lines that bind the fields of a dataclass in a scope, those of inner ones in scopes below."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _bindings(value, f"{scope}/{field.name}")
+            text = f"@{scope}/{field.name}/{_name_of(value)}()"
+        else:
+            text = repr(value)
+        yield f"{scope}/{_name_of(config)}.{field.name} = {text}"
+
+
+def _build_checked(root: str, scopes: set[str]) -> Any:
+    """Builds a configurable once its references are known to end and its scopes to be used."""
+    try:
+        scopes |= check_references()
+        for name in sorted(bound_scopes() - scopes):  # Gin would take them and use them nowhere.
+            raise ConfigError(f"--gin.{name}/: no file has this scope.{suggestion(name, scopes)}")
+        return build(root)
+    except RecursionError as error:
+        raise ConfigError(
+            f"{root} refers to itself, directly or through what it is built from, or is nested too "
+            "deep; break the circle."
+        ) from error
+
+
+def build(root: str) -> Any:
+    """Builds a configurable from what gin has been told."""
+    try:
+        return gin.get_configurable(root)()
+    except ValueError as error:
+        # Without what gin adds: in which call of which function object.
+        raise ConfigError(str(error).split("\n  In call to ")[0]) from error
+
+
+def operative_config() -> str:
+    """All that was read, as a file that can be run again as it is."""
+    return gin.config_str(max_line_length=100)
+
+
+@functools.cache
+def register() -> None:
+    """Makes dataclasses and configuration files known. Importing this module changes nothing."""
+    for name, cls in CONFIGURABLES.items():
+        gin.external_configurable(checked(name, cls), name=name, module="xlme_jax")
+    # Finds gin_configs/ in a checkout and in an installed wheel, from any working folder.
+    gin.add_config_file_search_path(str(ROOT))
+    # Not gin's own readers: one of them imports the packages that a file's path may stand for.
+    gin.config._FILE_READERS[:] = [(opened, os.path.isfile)]

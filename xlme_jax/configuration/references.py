@@ -1,0 +1,117 @@
+"""What a parsed configuration refers to: macros, scopes, and references that must end."""
+
+import difflib
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import gin
+
+from xlme_jax.configuration.values import ConfigError, shown
+
+MACRO = "gin.macro"
+
+
+_MAX_VALUES = 100_000  # that macros and references expand to
+
+
+def check_references() -> set[str]:
+    """ConfigError for what cannot be built; returns the scopes that things are built in."""
+    macros, scopes = bound_macros(), set()
+    sizes: dict[tuple[str, str], int] = {}
+    for (scope, selector), values in gin.config._CONFIG.items():
+        for name, value in values.items():
+            field = scope if selector == MACRO else f"{selector.split('.')[-1]}.{name}"
+            if selector.startswith("gin.") and selector != MACRO:
+                raise ConfigError(f"{field}: functions of gin cannot be configured.")
+            for reference in filter(_is_reference, _leaves(value)):
+                wanted, target = reference.config_key
+                if target.startswith("gin.") and (target != MACRO or not wanted):
+                    raise ConfigError(f"{field} = {reference!r}: a function of gin; give a value.")
+                if target != MACRO:
+                    scopes |= _parts(wanted)
+                elif wanted not in macros:
+                    raise ConfigError(
+                        f"{field} = %{wanted}: nothing defines {wanted}."
+                        f"{suggestion(wanted, macros)}"
+                    )
+            if _expanded_size(value, sizes, ()) > _MAX_VALUES:
+                raise ConfigError(
+                    f"{field}: expands to more than {_MAX_VALUES:,} values; shorten it, or what "
+                    "it refers to."
+                )
+    return scopes
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, gin.config.ConfigurableReference)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """All that a bound value consists of, without its lists, tuples and dictionaries."""
+    if isinstance(value, dict):
+        if any(map(_is_reference, itertools.chain.from_iterable(map(_leaves, value)))):
+            raise ConfigError(f"{shown(value)}: a key cannot be a reference; give a value.")
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        yield value
+        return
+    for item in value:
+        yield from _leaves(item)
+
+
+def _expanded_size(
+    value: Any, sizes: dict[tuple[str, str], int], path: tuple[tuple[str, str], ...]
+) -> int:
+    """How many values there are once every macro and reference is replaced by what it stands for.
+
+    A few lines of `A = (%B, %B)`, `B = (%C, %C)` and so on would fill any memory.
+
+    Args:
+      value: as bound, or the bindings of a configurable.
+      sizes: those known; filled.
+      path: macros and configurables that `value` is within.
+    """
+    total = 1
+    for leaf in _leaves(value):
+        total += 1
+        if not _is_reference(leaf) or not leaf.evaluate:
+            continue
+        key = scope, target = leaf.config_key
+        if key in path and target == MACRO:
+            circle = [name for name, selector in path[path.index(key) :] if selector == MACRO]
+            names = " -> ".join(f"%{name}" for name in [*circle, scope])
+            raise ConfigError(f"{names}: goes round in a circle; give one of them a value.")
+        if key in path:  # In another scope, perhaps, where it ends; else building it will tell.
+            continue
+        if key not in sizes:
+            # In whichever scope: an upper bound.
+            bound = [
+                list(values.values())
+                for (where, selector), values in gin.config._CONFIG.items()
+                if selector == target and (target != MACRO or where == scope)
+            ]
+            sizes[key] = _expanded_size(bound, sizes, (*path, key))
+        total += sizes[key]
+    return total
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """What a wrong name was meant to be, or all that there are; begins with a space."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(sorted(set(known)))}."
+
+
+def bound_macros() -> set[str]:
+    """Names of the macros that are bound."""
+    return {scope for (scope, selector) in gin.config._CONFIG if selector == MACRO}
+
+
+def bound_scopes() -> set[str]:
+    """Scopes that something is bound in."""
+    bound = (scope for (scope, selector) in gin.config._CONFIG if selector != MACRO)
+    return set().union(*map(_parts, bound))
+
+
+def _parts(scope: str) -> set[str]:
+    return {part for part in scope.split("/") if part}

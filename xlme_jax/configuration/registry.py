@@ -1,0 +1,108 @@
+"""Which dataclasses gin configures, by name, and what --help says of them."""
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.configuration.values import ConfigError, convert, type_name
+from xlme_jax.data.batches.pipeline import Stream
+from xlme_jax.data.cldr.corpus import CldrConfig
+from xlme_jax.evaluation.alignment import WordAlignment
+from xlme_jax.evaluation.bucc import Bucc
+from xlme_jax.evaluation.finetuned import TaskEvaluation
+from xlme_jax.evaluation.held_out_losses import HeldOut
+from xlme_jax.evaluation.retrieval import RetrievalProbe
+from xlme_jax.evaluation.tatoeba import Tatoeba
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.finetune import FineTuneConfig
+from xlme_jax.objectives.infoxlm import InfoXLMConfig, XLCoConfig
+from xlme_jax.objectives.veco import VecoConfig
+from xlme_jax.objectives.xlme import MaskingConfig, XLMConfig, XLMEConfig
+from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
+from xlme_jax.sweeps.grids import SweepConfig
+from xlme_jax.training.loop_config import LoopConfig
+from xlme_jax.training.mesh import MeshConfig
+from xlme_jax.training.optimizer import OptimizerConfig
+from xlme_jax.training.stop_rule import StopRule
+
+# Every configuration defines these, so that they can be overridden in every run.
+MACROS = ("MODEL_DIR", "DATA_DIR", "TRAIN_STEPS", "CHECKPOINT_EVERY", "SEED")
+
+
+CONFIGURABLES: dict[str, type] = {
+    "Train": TrainConfig,
+    "Loop": LoopConfig,
+    "Optimizer": OptimizerConfig,
+    "StopRule": StopRule,
+    "Mesh": MeshConfig,
+    "Stream": Stream,
+    "XLME": XLMEConfig,
+    "XLM": XLMConfig,
+    "InfoXLM": InfoXLMConfig,
+    "XLCo": XLCoConfig,
+    "VECO": VecoConfig,
+    "FineTune": FineTuneConfig,
+    "Masking": MaskingConfig,
+    "Encoder": EncoderConfig,
+    "RetrievalProbe": RetrievalProbe,
+    "HeldOut": HeldOut,
+    "Tatoeba": Tatoeba,
+    "WordAlignment": WordAlignment,
+    "Bucc": Bucc,
+    "TaskEvaluation": TaskEvaluation,
+    "Prepare": PrepareConfig,
+    "Sweep": SweepConfig,
+    "CldrCorpus": CldrCorpus,
+    "Cldr": CldrConfig,
+}
+
+
+def describe() -> str:
+    """Every configurable with types and defaults, for --help."""
+    lines = ["Configurables (--gin.NAME=VALUE, or in a file):"]
+    for name, cls in CONFIGURABLES.items():
+        lines.append(f"  {name}: {(cls.__doc__ or '').strip().splitlines()[0]}")
+        hints = typing.get_type_hints(cls)
+        for field in dataclasses.fields(cls):
+            default = default_of(field)
+            lines.append(f"    {name}.{field.name}: {type_name(hints[field.name])}{default}")
+    lines.append("Macros that every run defines: " + ", ".join(MACROS))
+    return "\n".join(lines)
+
+
+def default_of(field: dataclasses.Field) -> str:
+    """A field's default as --help shows it; " (required)" without one."""
+    if field.default is not dataclasses.MISSING:
+        return f" = {field.default!r}"
+    if field.default_factory is not dataclasses.MISSING:
+        return f" = {type(field.default_factory()).__name__}(...)"
+    return " (required)"
+
+
+def checked(name: str, cls: type) -> Callable[..., Any]:
+    """`cls` as gin is to call it: values checked against the annotations, lists made tuples."""
+    hints = typing.get_type_hints(cls)
+
+    def make(**values: Any) -> Any:
+        missing = [
+            field.name
+            for field in dataclasses.fields(cls)
+            if default_of(field) == " (required)" and field.name not in values
+        ]
+        if missing:
+            raise ConfigError(f"{name}.{missing[0]} has no value; bind it in a gin file.")
+        return cls(
+            **{key: convert(f"{name}.{key}", value, hints[key]) for key, value in values.items()}
+        )
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = cls.__doc__
+    parameters = inspect.signature(cls).parameters.values()
+    # Keyword-only: gin then knows the names without insisting on values of its own accord.
+    make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None) for p in parameters]
+    )
+    return make

@@ -1,0 +1,108 @@
+"""What a training run is made of."""
+
+import dataclasses
+import reprlib
+from typing import Any, Literal
+
+import jax.numpy as jnp
+
+from xlme_jax.data.batches.pipeline import Stream
+from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.training.loop_config import LoopConfig
+from xlme_jax.training.mesh import MeshConfig
+from xlme_jax.training.optimizer import OptimizerConfig
+from xlme_jax.training.stop_rule import StopRule
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """A training run.
+
+    Attributes:
+      model_dir: where checkpoints, metrics and the report go.
+      data_dir: prepared data set (`python -m xlme_jax.prepare`).
+      objective: what is learned: `@XLME()`, `@XLM()`, `@InfoXLM()`, `@VECO()` or `@FineTune()`.
+      streams: data of each kind; those that the objective does not ask for stay unused.
+      loop: length, logging, checkpoints.
+      optimizer: Adam and its schedule.
+      mesh: devices.
+      evaluators: what is measured on the way, such as `@RetrievalProbe()`, `@HeldOut()` or
+        `@Tatoeba()` (`evaluation.context.EvaluatorConfig`).
+      vocab_size: ids of the vocabulary; None takes it from the prepared data.
+      compute_dtype: "bfloat16", "float32", or "auto": bfloat16 on accelerators, float32 on CPUs.
+      prepare: how the data is made; with `prepare_if_missing` training does so itself.
+      prepare_if_missing: for data that can be made anywhere, as the embedded corpus can.
+      verify_data: compare the checksums of all prepared files before training, each process its
+        share; what is read in training is checked again by ArrayRecord.
+      epochs: passes over the examples of a labelled stream, instead of TRAIN_STEPS.
+      stop_rules: what the log must show for the run to go on, such as `(@StopRule(),)`.
+    """
+
+    model_dir: str
+    data_dir: str
+    objective: Any
+    streams: tuple[Stream, ...]
+    loop: LoopConfig
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    evaluators: tuple[Any, ...] = ()
+    vocab_size: int | None = None
+    compute_dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    prepare: PrepareConfig | None = None
+    prepare_if_missing: bool = False
+    verify_data: bool = True
+    epochs: float | None = None
+    stop_rules: tuple[StopRule, ...] = ()
+
+    def __post_init__(self):
+        if not hasattr(self.objective, "build"):
+            raise ValueError(
+                f"Train.objective = {reprlib.repr(self.objective)} is no objective; bind @XLME(), "
+                "@XLM(), @InfoXLM(), @VECO() or @FineTune()."
+            )
+        for evaluator in self.evaluators:
+            if not hasattr(evaluator, "evaluator"):
+                raise ValueError(
+                    f"Train.evaluators: {reprlib.repr(evaluator)} is no evaluation; bind "
+                    "(@RetrievalProbe(),) or others of --help."
+                )
+        if self.epochs is not None and self.epochs <= 0:
+            raise ValueError(f"Train.epochs = {self.epochs} must be positive.")
+        names = [stream.name for stream in self.streams]
+        if len(set(names)) < len(names):
+            raise ValueError(f"Train.streams = {names}: each stream needs a name of its own.")
+
+    def streams_of(self, objective: Any) -> list[Stream]:
+        """The streams that an objective reads; ValueError if one is missing or of another sort."""
+        found = [stream for stream in self.streams if stream.name in objective.streams]
+        if missing := set(objective.streams) - {stream.name for stream in found}:
+            raise ValueError(f"Train.streams lacks {sorted(missing)}, which the objective needs.")
+        for stream in found:
+            if stream.kind != (wanted := objective.kinds.get(stream.name, stream.name)):
+                raise ValueError(
+                    f"Stream {stream.name!r} has kind = {stream.kind!r}, and the objective reads "
+                    f"{wanted!r} there; set {stream.name}/Stream.kind = {wanted!r}."
+                )
+            if stream.layout != (wanted := objective.layouts.get(stream.name, "joint")):
+                raise ValueError(
+                    f"Stream {stream.name!r} has layout = {stream.layout!r}, and the objective "
+                    f"reads {wanted!r}; set {stream.name}/Stream.layout = {wanted!r}."
+                )
+            if stream.positions == "restart" and not objective.encoder_config.absolute_positions:
+                raise ValueError(
+                    f"Stream {stream.name!r} has positions = 'restart', which nothing sees: the "
+                    "encoder has Encoder.absolute_positions = False, and its relative bias goes "
+                    f"by distances in the row. Leave {stream.name}/Stream.positions out."
+                )
+            if stream.name in objective.marked and stream.pairs_per_row is None:
+                raise ValueError(
+                    f"Stream {stream.name!r} does not say where its sentences begin; set "
+                    f"{stream.name}/Stream.pairs_per_row, the most pairs in a row."
+                )
+        return found
+
+    def dtype_on(self, platform: str) -> Any:
+        """The compute type on a platform ("cpu", "gpu", "cuda", "tpu")."""
+        if self.compute_dtype == "auto":
+            return jnp.float32 if platform == "cpu" else jnp.bfloat16
+        return jnp.dtype(self.compute_dtype)

@@ -1,0 +1,86 @@
+"""Values of a configuration, checked against the annotations of the fields that they are for."""
+
+import math
+import types
+import typing
+from typing import Any, Literal
+
+from xlme_jax.data.text.reading import is_utf8
+
+MAX_SHOWN = 300  # characters of a value in an error
+_MAX_MESSAGE = 1500  # characters of the whole
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run, and how to fix it."""
+
+    def __init__(self, message: str):
+        """Keeps the message readable where it quotes names of thousands of characters."""
+        super().__init__(message[:_MAX_MESSAGE])
+
+
+def convert(where: str, value: Any, hint: Any) -> Any:
+    """`value` of field `where` as `hint` wants it; ConfigError if it is of another type."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (typing.Union, types.UnionType):
+        for option in args:
+            try:
+                return convert(where, value, option)
+            except ConfigError:
+                continue
+    elif origin is Literal:
+        if value in args:
+            return value
+    elif origin is tuple and isinstance(value, list | tuple):
+        if args[-1] is Ellipsis:
+            args = (args[0],) * len(value)
+        if len(args) == len(value):
+            return tuple(
+                convert(f"{where}[{i}]", v, a) for i, (v, a) in enumerate(zip(value, args))
+            )
+    elif isinstance(value, bool) and hint is not bool:
+        pass  # bool is an int to Python, but not to a person.
+    elif hint is float and isinstance(value, int) and _is_usable(value):
+        return float(value)
+    elif isinstance(hint, type) and isinstance(value, hint):
+        if _is_usable(value):
+            return value
+        raise ConfigError(
+            f"{where} = {shown(value)}: numbers must be finite and integers fit 64 bits, strings "
+            "be Unicode without NUL."
+        )
+    raise ConfigError(f"{where} = {shown(value)}: expected {type_name(hint)}.")
+
+
+def _is_usable(value: Any) -> bool:
+    """False for what cannot be computed with, named or written down again."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return not isinstance(value, str) or ("\0" not in value and is_utf8(value))
+
+
+def shown(value: Any) -> str:
+    """What an error shows of a value."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits
+        return "(too large to show)"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
+def type_name(hint: Any) -> str:
+    """How a type annotation reads to a person."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(arg) for arg in args)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(type_name(arg) for arg in args)
+    if origin is not None:
+        return f"{origin.__name__}[{', '.join(type_name(arg) for arg in args)}]"
+    if hint in (type(None), Ellipsis):
+        return "None" if hint is type(None) else "..."
+    return str(getattr(hint, "__name__", hint))

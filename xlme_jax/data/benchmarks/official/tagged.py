@@ -1,0 +1,163 @@
+"""Sentences with a tag for each word: two columns, or CoNLL-U."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from xlme_jax.data.benchmarks.examples import Example, TaggedExample
+from xlme_jax.data.benchmarks.official.files import Skips, checked_label, numbered_lines
+from xlme_jax.data.text.reading import DataError
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """A word and its tag in each line, parted by a tab; an empty line ends a sentence.
+
+    A test file without tags gives examples with `tags=()`.
+
+    Attributes:
+      prefixed: words are written "en:word" (WikiANN as first published).
+    """
+
+    prefixed: bool = False
+
+    def read(
+        self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
+    ) -> list[Example]:
+        """Reads all sentences; see `Format.read`."""
+        examples: list[TaggedExample] = []
+        words: list[str] = []
+        tags: list[str] = []
+        columns = 0
+        for line, text in numbered_lines(path, skips):
+            cells = text.split("\t")
+            if not text.strip():
+                _end_sentence(examples, words, tags)
+                continue
+            columns = columns or (1 if split == "test" and len(cells) == 1 else 2)
+            if len(cells) != columns:
+                raise DataError(
+                    f"{path}, line {line}: {len(cells)} columns, where there should be "
+                    f"{columns}: a word, a tab and its tag. Correct the line"
+                )
+            words.append(cells[0].removeprefix(f"{language}:") if self.prefixed else cells[0])
+            if columns == 2:
+                tags.append(checked_label(cells[1].strip(), labels, path, line))
+        _end_sentence(examples, words, tags)
+        skips.check_share(sum(len(example.words) for example in examples))
+        return list(examples)
+
+
+def _end_sentence(examples: list[TaggedExample], words: list[str], tags: list[str]) -> None:
+    if words:
+        examples.append(TaggedExample(str(len(examples)), tuple(words), tuple(tags)))
+        words.clear()
+        tags.clear()
+
+
+# Parts of speech that give their tag to a fused word if its parts hang equally high in the tree, in
+# order of preference (ud-conversion-tools, which XTREME converts with).
+_PREFERRED = {
+    "es": "VERB AUX PRON ADP DET",
+    "fr": "VERB AUX PRON NOUN ADJ ADV ADP DET PART SCONJ CONJ",
+    "it": "VERB AUX ADV PRON ADP DET INTJ",
+}
+_PREFERRED_ELSE = "VERB NOUN PROPN PRON ADJ NUM ADV INTJ AUX ADP DET PART CCONJ SCONJ X PUNCT"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Node:
+    """A line of CoNLL-U: the words from `first` to `last`, more than one if they are fused."""
+
+    line: int
+    first: int
+    last: int
+    form: str
+    tag: str
+    head: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Conllu:
+    """CoNLL-U, made words and tags of as XTREME does.
+
+    A fused word ("im", "du", "dámelo") stands for its parts, with the tag of the part that is
+    nearest to the root; empty nodes are left out; words lose their spaces and zero-width
+    non-joiners. Sentences whose words the treebank keeps back ("_") are left out and counted.
+    """
+
+    def read(
+        self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
+    ) -> list[Example]:
+        """Reads all sentences; see `Format.read`."""
+        examples: list[Example] = []
+        for nodes in _sentences(path, skips):
+            words, tags = [], []
+            for node in _surface(nodes, language):
+                words.append(node.form.replace("\u200c", "").replace(" ", ""))
+                tags.append(node.tag)
+            withheld = words.count("_")
+            if withheld and withheld >= len(words) - 1:
+                skips.skip(f"line {nodes[0].line}", "sentence without its words")
+                continue
+            for node in _surface(nodes, language):
+                checked_label(node.tag, labels, path, node.line)
+            examples.append(TaggedExample(str(len(examples)), tuple(words), tuple(tags)))
+        return examples
+
+
+def _sentences(path: Path, skips: Skips) -> Iterator[list[_Node]]:
+    nodes: list[_Node] = []
+    for line, text in numbered_lines(path, skips):
+        if not text.strip():
+            if nodes:
+                yield nodes
+            nodes = []
+            continue
+        cells = text.split("\t")
+        if text.startswith("#") or "." in cells[0]:
+            continue
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", cells[0])
+        if len(cells) != 10 or match is None:
+            raise DataError(
+                f"{path}, line {line}: no line of CoNLL-U: 10 columns parted by tabs, of which the "
+                "first is 7, 7-8 or 7.1. Get the file again"
+            )
+        first = int(match[1])
+        head = int(cells[6]) if cells[6].isdecimal() else 0
+        nodes.append(_Node(line, first, int(match[2] or first), cells[1], cells[3], head))
+    if nodes:
+        yield nodes
+
+
+def _surface(nodes: Sequence[_Node], language: str) -> list[_Node]:
+    """Returns the words as written, each with a tag."""
+    single = {node.first: node for node in nodes if node.first == node.last}
+    preferred = _PREFERRED.get(language, _PREFERRED_ELSE).split()
+
+    def order(node: _Node) -> tuple[int, int]:
+        rank = preferred.index(node.tag) if node.tag in preferred else len(preferred)
+        return _depth(node.first, single), rank
+
+    surface = []
+    covered = 0
+    for node in nodes:
+        if node.first <= covered:
+            continue
+        covered = node.last
+        if node.last > node.first:
+            parts = [single[i] for i in range(node.first, node.last + 1) if i in single]
+            node = dataclasses.replace(node, tag=min(parts, key=order).tag if parts else node.tag)
+        surface.append(node)
+    return surface
+
+
+def _depth(word: int, single: Mapping[int, _Node]) -> int:
+    """Returns how many words lie between a word and the root."""
+    above: list[int] = []
+    while (word := single[word].head) in single and word not in above:
+        above.append(word)
+    return len(above)

@@ -1,0 +1,497 @@
+"""Sets that a frozen encoder is analysed on: Tatoeba, BUCC and gold word alignments.
+
+Everything comes out 0-based and in the order (source, target); what the files' own counting was is
+found out from the files, not assumed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from xlme_jax.data.benchmarks.official.files import Skips, numbered_lines
+from xlme_jax.data.text.reading import (
+    DataError,
+    ReadReport,
+    Rejected,
+    aligned_lines,
+    check_folder,
+    is_language,
+    read_blocks,
+)
+
+_logger = logging.getLogger(__name__)
+
+_CODES = """
+af:afr ar:ara bg:bul bn:ben de:deu el:ell es:spa et:est eu:eus fa:pes fi:fin fr:fra
+he:heb hi:hin hu:hun id:ind it:ita ja:jpn jv:jav ka:kat kk:kaz ko:kor ml:mal mr:mar
+nl:nld pt:por ru:rus sw:swh ta:tam te:tel th:tha tl:tgl tr:tur ur:urd vi:vie zh:cmn
+"""
+TATOEBA_CODES: dict[str, str] = dict(re.findall(r"(\w+):(\w+)", _CODES))
+"""What Tatoeba's files call the languages that this project calls otherwise."""
+
+TATOEBA_36: tuple[str, ...] = tuple(TATOEBA_CODES)
+"""XTREME's languages (Hu et al. 2020, utils_preprocess.py of its code)."""
+
+TATOEBA_14: tuple[str, ...] = (
+    *("ar", "bg", "zh", "de", "el", "fr", "hi"),
+    *("ru", "es", "sw", "th", "tr", "ur", "vi"),
+)
+"""The languages with parallel training data in InfoXLM (its Table 2) and XLM-E (its Table 5)."""
+
+
+# --- Lines that translate each other ---
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelSentences:
+    """Sentences and their translations.
+
+    Attributes:
+      languages: codes of sources and targets.
+      sources: line n of the one file.
+      targets: line n of the other, its translation.
+    """
+
+    languages: tuple[str, str]
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+
+
+def tatoeba_languages(folder: str | Path) -> tuple[str, ...]:
+    """Returns the languages that a folder has Tatoeba pairs with English for.
+
+    Codes are XTREME's two letters where it has the language ("de"), else Tatoeba's three ("epo").
+    """
+    ours = {theirs: code for code, theirs in TATOEBA_CODES.items()}
+    found = [
+        path.name.split(".")[1].removesuffix("-eng")
+        for path in check_folder(folder).glob("tatoeba.*-eng.eng")
+    ]
+    return tuple(sorted(ours.get(code, code) for code in found))
+
+
+def read_tatoeba(folder: str | Path, language: str, report: ReadReport) -> ParallelSentences:
+    """Reads the pairs of a language with English.
+
+    Args:
+      folder: with LASER's files, `tatoeba.deu-eng.deu` and `tatoeba.deu-eng.eng`.
+      language: "de" or "deu".
+      report: gets the counts.
+
+    Returns:
+      Sources in `language`, targets in English.
+
+    Raises:
+      DataError: a file is missing, or the two have different numbers of lines.
+    """
+    folder = check_folder(folder)
+    code = TATOEBA_CODES.get(language, language)
+    source, target = (folder / f"tatoeba.{code}-eng.{side}" for side in (code, "eng"))
+    if not (source.is_file() and target.is_file()):
+        if (folder / f"{language}-en.{language}").is_file():
+            raise DataError(
+                f"{folder}: {language}-en.en of XTREME's download is sorted, so its lines do not "
+                f"answer those of {language}-en.{language}; give LASER's files (data/tatoeba/v1)"
+            )
+        there = ", ".join(tatoeba_languages(folder)) or "none"
+        raise DataError(
+            f"{folder}: no {source.name} and {target.name} for {language!r}; there are {there}"
+        )
+    sources, targets = _parallel_lines(source, target, report)
+    report.read += len(sources)
+    return ParallelSentences((language, "en"), sources, targets)
+
+
+def _parallel_lines(
+    source: Path, target: Path, report: ReadReport
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Reads two files line by line, without the pairs one side of which is of no use."""
+    sides = _aligned_files(source, target, report)
+    skips = Skips(source, report)
+    kept = []
+    for number, pair in enumerate(zip(*sides), 1):
+        rejected = next((line for line in pair if isinstance(line, Rejected)), None)
+        if rejected:
+            skips.skip(f"line {number}", rejected.value)
+        elif not all(str(line).strip() for line in pair):
+            skips.skip(f"line {number}", "empty side")
+        else:
+            kept.append((str(pair[0]).strip(), str(pair[1]).strip()))
+    if not kept:
+        raise DataError(f"{source}: no pair of lines that can be used; get the files again")
+    return tuple(first for first, _ in kept), tuple(second for _, second in kept)
+
+
+def _aligned_files(
+    source: Path, target: Path, report: ReadReport
+) -> tuple[list[str | Rejected], list[str | Rejected]]:
+    """Returns the lines of two files that must have as many."""
+    sides = tuple(
+        list(aligned_lines(read_blocks(path), str(path), report)) for path in (source, target)
+    )
+    if len(sides[0]) != len(sides[1]):
+        raise DataError(
+            f"{source} has {len(sides[0])} lines, {target} has {len(sides[1])}; line n of one must "
+            "answer line n of the other, so get both files again"
+        )
+    return sides[0], sides[1]
+
+
+# --- BUCC ---
+
+
+@dataclasses.dataclass(frozen=True)
+class MiningCorpus:
+    """Two texts, some sentences of which are translations of each other.
+
+    Attributes:
+      languages: codes of sources and targets.
+      source_ids: of the sentences.
+      sources: the sentences.
+      target_ids: of the other sentences.
+      targets: the other sentences.
+      gold: (source, target), 0-based, of all translations; None if there is no gold file.
+    """
+
+    languages: tuple[str, str]
+    source_ids: tuple[str, ...]
+    sources: tuple[str, ...]
+    target_ids: tuple[str, ...]
+    targets: tuple[str, ...]
+    gold: frozenset[tuple[int, int]] | None
+
+
+# XTREME calls BUCC's sample "dev" and its training set "test"; the true test set has no gold.
+_BUCC_NAMES = {"validation": ("dev", "sample"), "test": ("training", "test")}
+
+
+def bucc_languages(folder: str | Path, split: str) -> tuple[str, ...]:
+    """Returns the languages that a folder has BUCC pairs with English for."""
+    folder = check_folder(folder)
+    names = _bucc_names(split)
+    found = {path.name[:2] for name in names for path in folder.glob(f"??-en.{name}.en")}
+    return tuple(sorted(found))
+
+
+def read_bucc(folder: str | Path, language: str, split: str, report: ReadReport) -> MiningCorpus:
+    """Reads the sentences of a language and of English that translations are to be found among.
+
+    Args:
+      folder: with BUCC 2018's files, `zh-en.dev.zh`, `.en` and `.gold`.
+      language: "de", "fr", "ru" or "zh".
+      split: "validation" (files "dev" or "sample") or "test" ("training", or "test" as XTREME calls
+        it).
+      report: gets the counts.
+
+    Raises:
+      DataError: a file is missing, a line is no `id<TAB>sentence`, or the gold names other ids.
+    """
+    folder = check_folder(folder)
+    stems = [f"{language}-en.{name}" for name in _bucc_names(split)]
+    stem = next((s for s in stems if (folder / f"{s}.en").is_file()), stems[0])
+    files = [folder / f"{stem}.{side}" for side in (language, "en")]
+    for path in files:
+        if not path.is_file():
+            there = ", ".join(bucc_languages(folder, split)) or "none"
+            raise DataError(
+                f"{folder}: no {path.name} for {language!r}, {split}; there are {there}"
+            )
+    (source_ids, sources), (target_ids, targets) = (_identified(path, report) for path in files)
+    gold_file = folder / f"{stem}.gold"
+    gold = None
+    if gold_file.is_file():
+        gold = _mining_gold(gold_file, source_ids, target_ids, report)
+    report.read += len(sources) + len(targets)
+    return MiningCorpus((language, "en"), source_ids, sources, target_ids, targets, gold)
+
+
+def _bucc_names(split: str) -> tuple[str, ...]:
+    if split not in _BUCC_NAMES:
+        raise ValueError(f"bucc: no split {split!r}; choose of {', '.join(_BUCC_NAMES)}")
+    return _BUCC_NAMES[split]
+
+
+def _identified(path: Path, report: ReadReport) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Reads lines of `id<TAB>sentence`."""
+    sentences: dict[str, str] = {}
+    skips = Skips(path, report)
+    for number, line in numbered_lines(path, skips):
+        id, tab, sentence = line.partition("\t")
+        if not tab or not sentence.strip():
+            skips.skip(f"line {number}", "no id<TAB>sentence", line[:80])
+        elif id in sentences:
+            skips.skip(f"line {number}", "id of another sentence", id)
+        else:
+            sentences[id] = sentence.strip()
+    skips.check_share(len(sentences))
+    return tuple(sentences), tuple(sentences.values())
+
+
+def _mining_gold(
+    path: Path, source_ids: Sequence[str], target_ids: Sequence[str], report: ReadReport
+) -> frozenset[tuple[int, int]]:
+    sources = {id: i for i, id in enumerate(source_ids)}
+    targets = {id: i for i, id in enumerate(target_ids)}
+    gold = set()
+    skips = Skips(path, report)
+    for number, line in numbered_lines(path, skips):
+        ids = line.split()
+        if len(ids) == 2 and ids[0] in sources and ids[1] in targets:
+            gold.add((sources[ids[0]], targets[ids[1]]))
+        elif len(ids) == 2 and ids[0] in targets and ids[1] in sources:
+            raise DataError(
+                f"{path}, line {number}: {ids[0]} is a target and {ids[1]} a source; the gold must "
+                "name the source first, so swap its columns"
+            )
+        else:
+            skips.skip(f"line {number}", "gold names no sentence of the files", line[:80])
+    skips.check_share(len(gold))
+    return frozenset(gold)
+
+
+# --- Word alignments ---
+
+Links = frozenset[tuple[int, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignedCorpus:
+    """Sentence pairs whose words were linked by hand.
+
+    Attributes:
+      name: of the folder, "en-fr".
+      languages: codes of sources and targets.
+      sources: the words of each sentence, as the file parts them by white space.
+      targets: likewise.
+      sure: of each pair the links (source word, target word), 0-based, that must be found.
+      possible: those that may be found; they include the sure ones.
+      index_base: what the gold file counts words from.
+    """
+
+    name: str
+    languages: tuple[str, str]
+    sources: tuple[tuple[str, ...], ...]
+    targets: tuple[tuple[str, ...], ...]
+    sure: tuple[Links, ...]
+    possible: tuple[Links, ...]
+    index_base: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Link:
+    """A link as the file has it, at a line of the file."""
+
+    line: int
+    pair: int
+    source: int
+    target: int
+    sure: bool
+
+
+# Links outside their sentences are left out, up to this share; beyond, the file is misread.
+_MOST_OUTSIDE = 0.01
+
+
+def alignment_sets(folder: str | Path) -> tuple[str, ...]:
+    """Returns the names of the subfolders that `read_alignments` can read."""
+    return tuple(
+        path.name
+        for path in sorted(check_folder(folder).iterdir())
+        if path.is_dir() and _alignment_files(path) is not None
+    )
+
+
+def read_alignments(
+    folder: str | Path, report: ReadReport, index_base: int | None = None
+) -> AlignedCorpus:
+    """Reads a set of word alignments.
+
+    Args:
+      folder: with `test.en`, `test.fr` and `alignv2.txt` (or `align.txt`) as XLM-Align has them, or
+        with XL-WA's `src.txt`, `tgt.txt` and `gold.txt`. Its name begins with the languages,
+        source first: "en-fr".
+      report: gets the counts.
+      index_base: what the gold counts words from, 0 or 1; None finds out.
+
+    Returns:
+      The pairs, with links 0-based.
+
+    Raises:
+      DataError: files are missing, their lines do not answer each other, or the links do not fit
+        the sentences: wrong base, swapped direction, another text.
+    """
+    folder = check_folder(folder)
+    files = _alignment_files(folder)
+    if files is None:
+        raise DataError(
+            f"{folder}: no word alignments: needs src.txt, tgt.txt and gold.txt, or test.en, "
+            "test.fr and alignv2.txt in a folder whose name begins with en-fr"
+        )
+    source, target, gold, languages = files
+    texts = []
+    for path, lines in zip((source, target), _aligned_files(source, target, report)):
+        for number, line in enumerate(lines, 1):
+            if isinstance(line, Rejected):
+                raise DataError(f"{path}, line {number}: {line.value}; get the file again")
+        texts.append(tuple(tuple(str(line).split()) for line in lines))
+    sources, targets = texts
+    links, usual_base = _read_links(gold, len(sources), report)
+    sizes = [(len(s), len(t)) for s, t in zip(sources, targets)]
+    base = _checked_base(gold, links, sizes, index_base, usual_base)
+    sure: list[set[tuple[int, int]]] = [set() for _ in sizes]
+    possible: list[set[tuple[int, int]]] = [set() for _ in sizes]
+    skips = Skips(gold, report)
+    for link in links:
+        if not _fits(link, sizes, base):
+            words = f"{link.source}-{link.target} in {sizes[link.pair]} words, counted from {base}"
+            skips.skip(f"line {link.line}", "link outside its sentence", words)
+            continue
+        found = (link.source - base, link.target - base)
+        possible[link.pair].add(found)
+        if link.sure:
+            sure[link.pair].add(found)
+    report.read += len(sizes)
+    return AlignedCorpus(
+        folder.name,
+        languages,
+        sources,
+        targets,
+        tuple(map(frozenset, sure)),
+        tuple(map(frozenset, possible)),
+        base,
+    )
+
+
+def _alignment_files(folder: Path) -> tuple[Path, Path, Path, tuple[str, str]] | None:
+    """Returns source, target and gold file, and the languages; None if they are not there."""
+    match = re.match(r"([a-z]{2,3})-([a-z]{2,3})(?![a-z])", folder.name)
+    if match is None or not all(map(is_language, match.groups())):
+        return None
+    languages = (match[1], match[2])
+    for names in (
+        ("src.txt", "tgt.txt", "gold.txt"),
+        (f"test.{match[1]}", f"test.{match[2]}", "alignv2.txt"),
+        (f"test.{match[1]}", f"test.{match[2]}", "align.txt"),
+    ):
+        source, target, gold = (folder / name for name in names)
+        if source.is_file() and target.is_file() and gold.is_file():
+            return source, target, gold, languages
+    return None
+
+
+def _read_links(path: Path, pairs: int, report: ReadReport) -> tuple[list[_Link], int]:
+    """Reads a gold file of either form, told apart by its first line with links.
+
+    Returns:
+      The links, and what words are usually counted from in this form.
+    """
+    lines = list(numbered_lines(path, Skips(path, report)))
+    first = next((line for _, line in lines if line.strip()), "")
+    if re.match(r"\s*\d+[-p]\d+(\s|$)", first):
+        return list(_inline_links(path, lines, pairs)), 0
+    return _listed_links(path, lines, pairs), 1
+
+
+def _inline_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> Iterator[_Link]:
+    """Reads lines of `i-j` (sure) and `ipj` (possible), one line for each pair of sentences."""
+    if len(lines) != pairs:
+        raise DataError(
+            f"{path} has {len(lines)} lines for {pairs} pairs of sentences; line n must hold the "
+            "links of pair n, so get the files again"
+        )
+    for pair, (number, line) in enumerate(lines):
+        for item in line.split():
+            match = re.fullmatch(r"(\d+)([-p])(\d+)", item)
+            if match is None:
+                raise DataError(
+                    f"{path}, line {number}: {item!r} is no link; write 3-4 (sure) or 3p4 "
+                    "(possible)"
+                )
+            yield _Link(number, pair, int(match[1]), int(match[3]), match[2] == "-")
+
+
+def _listed_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> list[_Link]:
+    """Reads lines of `sentence source target [S|P [confidence]]`.
+
+    The n-th number of a sentence is pair n, for files often begin in the middle of a corpus and
+    leave sentences out; only where sentences lack links is the number the line, counted from 1.
+    """
+    links = []
+    for number, line in lines:
+        if not line.strip():
+            continue
+        match = re.fullmatch(r"\s*(\d+)\s+(\d+)\s+(\d+)(?:\s+([SP])(?:\s+[\d.]+)?)?\s*", line)
+        if match is None:
+            raise DataError(
+                f"{path}, line {number}: {line[:60]!r} is no link; write `sentence source target`, "
+                "all numbers, with S or P behind if some links are only possible"
+            )
+        sentence, source, target = (int(match[i]) for i in (1, 2, 3))
+        links.append(_Link(number, sentence, source, target, match[4] != "P"))
+    numbers = sorted({link.pair for link in links})
+    if len(numbers) == pairs:
+        places = {number: pair for pair, number in enumerate(numbers)}
+    elif numbers and numbers[0] > 0 and numbers[-1] <= pairs:
+        places = {number: number - 1 for number in numbers}
+    else:
+        raise DataError(
+            f"{path} links {len(numbers)} sentences (numbers {numbers[:1]} to {numbers[-1:]}), but "
+            f"the texts have {pairs} lines; get the files that belong together"
+        )
+    return [dataclasses.replace(link, pair=places[link.pair]) for link in links]
+
+
+def _fits(link: _Link, sizes: Sequence[tuple[int, int]], base: int) -> bool:
+    sources, targets = sizes[link.pair]
+    return 0 <= link.source - base < sources and 0 <= link.target - base < targets
+
+
+def _checked_base(
+    path: Path,
+    links: Sequence[_Link],
+    sizes: Sequence[tuple[int, int]],
+    given: int | None,
+    usual: int,
+) -> int:
+    """Returns what the words are counted from: 0 or 1, as the sentences' lengths prove.
+
+    An index 0 speaks for 0, an index equal to the number of words for 1. `usual` counts only where
+    there is neither, which a handful of sentences may bring about.
+
+    Raises:
+      DataError: neither fits; names the first links that speak against each, and whether the sides
+        seem swapped.
+      ValueError: `given` is neither 0 nor 1.
+    """
+    if given not in (None, 0, 1):
+        raise ValueError(f"{path}: index_base is {given}; give 0, 1 or None")
+    if not links:
+        raise DataError(f"{path}: no links in this file; get it again")
+    bases = (0, 1) if given is None else (given,)
+    outside = {base: [link for link in links if not _fits(link, sizes, base)] for base in bases}
+    best = min(bases, key=lambda base: len(outside[base]))
+    if len(outside[best]) > _MOST_OUTSIDE * len(links):
+        swapped = [
+            dataclasses.replace(link, source=link.target, target=link.source) for link in links
+        ]
+        fewest = min(sum(not _fits(link, sizes, base) for link in swapped) for base in (0, 1))
+        against = "; ".join(
+            f"counted from {base}, {len(wrong)} of {len(links)} links are outside their sentences, "
+            f"such as {wrong[0].source}-{wrong[0].target} in line {wrong[0].line} "
+            f"({sizes[wrong[0].pair][0]} and {sizes[wrong[0].pair][1]} words)"
+            for base, wrong in outside.items()
+        )
+        remedy = (
+            "target and source seem swapped: name the folder and the texts the other way round"
+            if fewest <= _MOST_OUTSIDE * len(links)
+            else "give index_base=0 or 1, or the texts that belong to this gold file"
+        )
+        raise DataError(f"{path}: {against}; {remedy}")
+    if given is None and len(outside[0]) == len(outside[1]):
+        _logger.warning("%s: nothing tells what words are counted from; took %d", path, usual)
+        return usual
+    return best

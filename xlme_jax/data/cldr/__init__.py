@@ -1,0 +1,26 @@
+"""The embedded corpus: phrases that Unicode CLDR lets us say in 94 languages."""
+
+from xlme_jax.data.cldr.corpus import (
+    KINDS,
+    CldrConfig,
+    Phrase,
+    available_kinds,
+    documents,
+    pairs,
+    words,
+)
+from xlme_jax.data.cldr.phrasing import WITHOUT_CLDR, Message, Speaker, script
+
+__all__ = [
+    "KINDS",
+    "WITHOUT_CLDR",
+    "CldrConfig",
+    "Message",
+    "Phrase",
+    "Speaker",
+    "available_kinds",
+    "documents",
+    "pairs",
+    "script",
+    "words",
+]

@@ -1,0 +1,492 @@
+"""An embedded parallel corpus: phrases that Unicode CLDR lets us say in 94 languages.
+
+Trying a cross-lingual method should not need a download. CLDR (through Babel) knows how each
+language writes dates, times, amounts, measurements and lists, and what it calls territories,
+languages and currencies. Composing these gives multi-way parallel text of any size, whose word
+links are known by construction and whose held-out part is exact: a combination of concepts belongs
+to `train` or to `validation` in every language, every order and every configuration.
+
+Phrase n is a pure function of (seed, split, stream, n): no state, no `hash()`, no set order, so the
+corpus is the same on every machine with the same Babel version, and any part of it can be made
+alone.
+
+Example:
+    >>> config = CldrConfig(languages=("en", "ru"), kinds=("territory_list",), list_size=(2, 2))
+    >>> for phrase in phrases(config, "train", count=1):
+    ...     print(len(phrase.concepts), sorted(phrase.texts))
+    2 ['en', 'ru']
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import hashlib
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from xlme_jax.data.cldr.phrasing import (
+    DURATIONS,
+    LANGUAGES,
+    LIST_FAMILIES,
+    WITHOUT_CLDR,
+    Message,
+    Span,
+    Speaker,
+    check_choice,
+    check_language,
+    script,
+)
+
+__all__ = [
+    "KINDS",
+    "LANGUAGES",
+    "SPLITS",
+    "UNSPACED",
+    "WITHOUT_CLDR",
+    "CldrConfig",
+    "Phrase",
+    "available_kinds",
+    "documents",
+    "pairs",
+    "phrases",
+    "script",
+    "word_links",
+    "words",
+]
+
+KINDS: tuple[str, ...] = (
+    "date",
+    "time",
+    "duration",
+    "currency",
+    "unit",
+    "territory_list",
+    "language_list",
+    "currency_list",
+    "list",
+)
+SPLITS: tuple[str, ...] = ("train", "validation")
+UNSPACED: frozenset[str] = frozenset({"ja", "km", "lo", "my", "th", "zh", "zh-Hant"})
+"""Languages written without spaces between words: `words` takes each character as a token."""
+
+_FIRST_DAY = datetime.date(1900, 1, 1).toordinal()
+_DAYS = datetime.date(2099, 12, 31).toordinal() - _FIRST_DAY + 1
+_MOST_TRIES = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class CldrConfig:
+    """What the corpus says, and in which languages.
+
+    Attributes:
+        languages: codes out of `LANGUAGES`.
+        kinds: kinds of phrases out of `KINDS`, equally likely (name one twice to double it).
+        inventory: how many territories, languages, currencies and units there are to draw from,
+            each; fewer make an easier task. None takes all that have a name in every language.
+        list_size: smallest and largest number of items in a list.
+        heldout_every: one combination of concepts in so many is held out for `validation`.
+        distinct_names: drop list items that any two of the languages write alike ("Angola"), so
+            that comparing strings does not help in retrieval and alignment. Many languages of one
+            script have few names left.
+        multiway: keep `documents` and `pairs` to the items that all `languages` name (and name
+            distinctly). False lets each language or pair use all that it has, which many languages
+            at once need; `phrases` is multi-way by nature. What is held out is the same either way.
+        seed: which phrases are drawn, in which order. Does not change what is held out.
+
+    Raises:
+        ValueError: for a value that is not allowed; names the field and what is allowed.
+    """
+
+    languages: tuple[str, ...]
+    kinds: tuple[str, ...] = KINDS
+    inventory: int | None = None
+    list_size: tuple[int, int] = (2, 5)
+    heldout_every: int = 20
+    distinct_names: bool = True
+    multiway: bool = True
+    statements: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field in ("languages", "kinds", "list_size"):
+            if isinstance(getattr(self, field), str):
+                raise ValueError(f"cldr: `{field}` is a string; give a list, such as ('en', 'fr')")
+            object.__setattr__(self, field, tuple(getattr(self, field)))
+        for field in ("languages", "kinds"):
+            if not getattr(self, field):
+                raise ValueError(f"cldr: `{field}` is empty; name at least one")
+        for language in self.languages:
+            check_language(language)
+        for kind in self.kinds:
+            check_choice("kind", kind, KINDS)
+        repeated = [name for name, n in Counter(self.languages).items() if n > 1]
+        if repeated:
+            raise ValueError(f"cldr: `languages` names {', '.join(repeated)} more than once")
+        if self.inventory is not None and self.inventory < 1:
+            raise ValueError(
+                f"cldr: `inventory` is {self.inventory}; give at least 1, or None for all"
+            )
+        if len(self.list_size) != 2 or not 1 <= self.list_size[0] <= self.list_size[1]:
+            raise ValueError(
+                f"cldr: `list_size` is {self.list_size}; give (smallest, largest), "
+                "1 <= smallest <= largest"
+            )
+        if self.statements < 1:
+            raise ValueError(f"cldr: `statements` is {self.statements}; give at least 1")
+        if self.heldout_every < 2:
+            raise ValueError(f"cldr: `heldout_every` is {self.heldout_every}; give at least 2")
+
+
+@dataclasses.dataclass(frozen=True)
+class Phrase:
+    """One phrase in several languages.
+
+    Attributes:
+        kind: one of `KINDS`.
+        concepts: what is said: ("territory:FR", "currency:EUR"), ("number:12", "unit:mass-gram").
+        texts: the phrase in each language.
+        spans: per language, for each concept the [start, end) characters that express it. Two
+            concepts share a span where one word says both; (0, 0) where the language leaves a
+            concept unsaid.
+    """
+
+    kind: str
+    concepts: tuple[str, ...]
+    texts: dict[str, str]
+    spans: dict[str, tuple[Span, ...]]
+
+
+def words(text: str, language: str) -> list[Span]:
+    """Returns the [start, end) characters of each token of `text`.
+
+    Tokens are what whitespace separates; in `UNSPACED` languages, each character that is not
+    whitespace.
+    """
+    pattern = r"\S" if language in UNSPACED else r"\S+"
+    return [match.span() for match in re.finditer(pattern, text)]
+
+
+def word_links(phrase: Phrase, language1: str, language2: str) -> list[tuple[int, int]]:
+    """Returns the gold links (i, j) between the tokens of two languages, 0-based and sorted.
+
+    Tokens are those of `words`. Two are linked when both express (part of) the same concept, so
+    that a name of several words is linked as a block. Words that only join ("and", "of") have no
+    links.
+    """
+    sides = []
+    for language in (language1, language2):
+        tokens = words(phrase.texts[language], language)
+        sides.append(
+            [
+                [i for i, (first, last) in enumerate(tokens) if first < end and start < last]
+                for start, end in phrase.spans[language]
+            ]
+        )
+    return sorted({link for left, right in zip(*sides) for link in itertools.product(left, right)})
+
+
+def phrases(
+    config: CldrConfig, split: str, count: int, start: int = 0, unique: bool = False
+) -> Iterator[Phrase]:
+    """Yields phrases `start` to `start + count` of the multi-way corpus, in all `config.languages`.
+
+    Args:
+        config: what to say and in which languages.
+        split: "train" or "validation".
+        count: how many.
+        start: index of the first; phrase n is the same whatever the start.
+        unique: leave out phrases whose concepts, in any order, came before (since `start`), and go
+            on until there are `count`: for retrieval, where equal texts cannot be told apart.
+
+    Raises:
+        ValueError: if the languages have too few names in common, or `unique` finds too few
+            phrases.
+    """
+    speakers = {language: Speaker.of(language) for language in config.languages}
+    drawing = _draw(config, config.languages, split, "phrases", start)
+    chosen = _without_repeats(drawing) if unique else drawing
+    for message in itertools.islice(chosen, count):
+        said = {language: speaker.say(message) for language, speaker in speakers.items()}
+        yield Phrase(
+            message.kind,
+            message.concepts,
+            {language: text for language, (text, _) in said.items()},
+            {language: spans for language, (_, spans) in said.items()},
+        )
+
+
+def pairs(
+    config: CldrConfig, language1: str, language2: str, split: str, count: int, start: int = 0
+) -> Iterator[tuple[str, str]]:
+    """Yields `count` translation pairs (text in `language1`, text in `language2`).
+
+    Each pair of languages has phrases of its own; (a, b) and (b, a) have the same ones.
+    """
+    bound = _bounding(config, (language1, language2))
+    if language1 == language2:
+        raise ValueError(f"cldr: a pair needs two languages, not {language1!r} twice")
+    speaker1, speaker2 = Speaker.of(language1), Speaker.of(language2)
+    stream = "bitext/" + "-".join(sorted((language1, language2)))
+    for message in itertools.islice(_draw(config, bound, split, stream, start), count):
+        yield speaker1.text(message), speaker2.text(message)
+
+
+def documents(
+    config: CldrConfig,
+    language: str,
+    split: str,
+    count: int,
+    phrases_per_document: int = 16,
+    start: int = 0,
+) -> Iterator[str]:
+    """Yields `count` documents of one language, a phrase a line.
+
+    Each language has phrases of its own, drawn apart from those of the pairs, so that the documents
+    are not parallel by accident.
+    """
+    if phrases_per_document < 1:
+        raise ValueError(f"cldr: `phrases_per_document` is {phrases_per_document}; give at least 1")
+    speaker = Speaker.of(language)
+    bound = _bounding(config, (language,))
+    different = -(-phrases_per_document // config.statements)
+    drawing = _draw(config, bound, split, f"monolingual/{language}", start * different)
+    for _ in range(count):
+        said = [
+            speaker.text(_rotated(message, turn))
+            for message in itertools.islice(drawing, different)
+            for turn in range(config.statements)
+        ]
+        yield "\n".join(said[:phrases_per_document])
+
+
+def _rotated(message: Message, turns: int) -> Message:
+    """The same list with its first `turns` items at the end; other phrases as they are."""
+    if message.kind not in LIST_FAMILIES:
+        return message
+    turns %= len(message.concepts)
+    return message._replace(concepts=message.concepts[turns:] + message.concepts[:turns])
+
+
+def available_kinds(languages: Sequence[str], distinct_names: bool = True) -> tuple[str, ...]:
+    """Returns the kinds that `languages` have enough names in common for, in lists of up to 5."""
+    found = []
+    for kind in KINDS:
+        try:
+            config = CldrConfig(tuple(languages), kinds=(kind,), distinct_names=distinct_names)
+            _stock(config, config.languages)
+        except NamesMissing:
+            continue
+        found.append(kind)
+    return tuple(found)
+
+
+class NamesMissing(ValueError):
+    """The chosen languages have too few names in common for a kind of phrase."""
+
+
+class _Numbers:
+    """Random numbers that depend on a key alone: BLAKE2b in counter mode."""
+
+    def __init__(self, key: str):
+        self._key = key
+        self._counter = 0
+        self._pool = 0
+
+    def below(self, n: int) -> int:
+        """Returns a number in [0, n), for n far below 2**64: the pool keeps 64 bits to spare."""
+        if self._pool >> 64 == 0:
+            digest = hashlib.blake2b(f"{self._key}/{self._counter}".encode()).digest()
+            self._counter += 1
+            self._pool = int.from_bytes(digest, "little")
+        self._pool, remainder = divmod(self._pool, n)
+        return remainder
+
+
+def _draw(
+    config: CldrConfig, languages: tuple[str, ...], split: str, stream: str, start: int
+) -> Iterator[Message]:
+    """Yields what phrases `start`, `start + 1`, ... of a stream say, without end."""
+    check_choice("split", split, SPLITS)
+    stock = _stock(config, languages)
+    heldout = split == "validation"
+    kinds, every = config.kinds, config.heldout_every
+    for index in itertools.count(start):
+        numbers = _Numbers(f"{config.seed}/{split}/{stream}/{index}")
+        kind = kinds[numbers.below(len(kinds))]
+        draw = _DRAWS[kind]
+        for _ in range(_MOST_TRIES):
+            message, key = draw(kind, numbers, stock[kind], config.list_size)
+            # Bits from the middle: a sum of hashes is as even as they are, without its carry.
+            if ((key >> 16 & 0xFFFFFFFF) % every == 0) == heldout:
+                break
+        else:
+            raise ValueError(
+                f"cldr: found no {kind} phrase that belongs to {split!r}: too few combinations; "
+                "raise `inventory` or `list_size`, or lower `heldout_every`"
+            )
+        yield message
+
+
+def _without_repeats(messages: Iterator[Message]) -> Iterator[Message]:
+    seen: set[tuple[str, ...]] = set()
+    repeats = 0
+    for message in messages:
+        key = tuple(sorted(message.concepts))
+        if key not in seen:
+            seen.add(key)
+            repeats = 0
+            yield message
+            continue
+        repeats += 1
+        if repeats == _MOST_TRIES:
+            raise ValueError(
+                f"cldr: found only {len(seen)} different phrases; ask for fewer, or raise "
+                "`inventory` or `list_size`"
+            )
+
+
+@functools.lru_cache(maxsize=1 << 17)
+def _hash(concept: str) -> int:
+    """Returns 64 bits that never change; their sum over concepts names the set, in any order."""
+    return int.from_bytes(hashlib.blake2b(concept.encode(), digest_size=8).digest(), "little")
+
+
+# A draw takes (kind, numbers, concepts to draw from, list size) and returns the message with the
+# key that decides its split. The key of every kind of list is its set of items alone, so that the
+# same territories are one combination in "territory_list" and in "list".
+_Drawn = tuple[Message, int]
+_Draw = Callable[[str, _Numbers, tuple[str, ...], tuple[int, int]], _Drawn]
+
+
+def _draw_list(
+    kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
+) -> _Drawn:
+    low, high = list_size
+    size, n = low + numbers.below(high - low + 1), len(stock)
+    chosen: list[int] = []
+    while len(chosen) < size:
+        index = numbers.below(n)
+        if index not in chosen:
+            chosen.append(index)
+    concepts = tuple([stock[index] for index in chosen])
+    return Message(kind, concepts), sum(map(_hash, concepts))
+
+
+def _draw_amount(
+    kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
+) -> _Drawn:
+    thing = stock[numbers.below(len(stock))]
+    number = 1 + numbers.below(10 ** (1 + numbers.below(4)))  # to 10,000, small ones more often
+    concepts = (f"number:{number}", thing)
+    return Message(kind, concepts, number), sum(map(_hash, concepts))
+
+
+def _draw_duration(
+    kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
+) -> _Drawn:
+    size, units = 1 + numbers.below(3), tuple(DURATIONS)
+    chosen: list[int] = []
+    while len(chosen) < size:
+        index = numbers.below(len(units))
+        if index not in chosen:
+            chosen.append(index)
+    parts = [(units[i], 1 + numbers.below(DURATIONS[units[i]])) for i in sorted(chosen)]
+    concepts = tuple([f"{unit}:{number}" for unit, number in parts])
+    return Message(kind, concepts, parts), sum(map(_hash, concepts))
+
+
+def _draw_date(
+    kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
+) -> _Drawn:
+    # The key is the day, whether or not its weekday is said.
+    ordinal = _FIRST_DAY + numbers.below(_DAYS)
+    day = datetime.date.fromordinal(ordinal)
+    concepts = (f"year:{day.year}", f"month:{day.month}", f"day:{day.day}")
+    key = _hash(f"date:{ordinal}")
+    if numbers.below(2):
+        return Message(kind, concepts, (day, "long")), key
+    return Message(kind, (*concepts, f"weekday:{day.isoweekday()}"), (day, "full")), key
+
+
+def _draw_time(
+    kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
+) -> _Drawn:
+    hour, minute, second = numbers.below(24), numbers.below(60), numbers.below(60)
+    concepts: tuple[str, ...] = (f"hour:{hour}", f"minute:{minute}")
+    if numbers.below(4):
+        time, concepts = datetime.time(hour, minute, second), (*concepts, f"second:{second}")
+        return Message(kind, concepts, (time, "medium")), _hash(f"time:{time}")
+    return Message(kind, concepts, (datetime.time(hour, minute), "short")), _hash(
+        f"time:{concepts}"
+    )
+
+
+_DRAWS: dict[str, _Draw] = {
+    "date": _draw_date,
+    "time": _draw_time,
+    "duration": _draw_duration,
+    "currency": _draw_amount,
+    "unit": _draw_amount,
+    **dict.fromkeys(LIST_FAMILIES, _draw_list),
+}
+
+
+def _bounding(config: CldrConfig, languages: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the languages whose common names bound what is said in `languages`."""
+    for language in languages:
+        check_choice("language", language, config.languages)
+    return config.languages if config.multiway else languages
+
+
+def _stock(config: CldrConfig, languages: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
+    """Returns the concepts that each kind of `config` draws from, for `languages` together.
+
+    Raises:
+        NamesMissing: if they are fewer than a phrase of the kind needs.
+    """
+    stock: dict[str, tuple[str, ...]] = {}
+    for kind in dict.fromkeys(config.kinds):
+        if kind in LIST_FAMILIES:
+            needed = config.list_size[1]
+            found = [
+                _common_names(languages, family, config.distinct_names)[: config.inventory]
+                for family in LIST_FAMILIES[kind]
+            ]
+            stock[kind] = tuple(itertools.chain.from_iterable(found))
+        elif kind == "duration":
+            needed = len(DURATIONS)
+            stock[kind] = _common_patterns(languages, kind)
+        elif kind in ("unit", "currency"):
+            needed = 1
+            stock[kind] = _common_patterns(languages, kind)[: config.inventory]
+        else:
+            stock[kind], needed = (), 0
+        if len(stock[kind]) < needed:
+            raise NamesMissing(
+                f"cldr: {', '.join(languages)} have {len(stock[kind])} names in common for "
+                f"{kind!r}, which needs {needed}; choose fewer languages, take the kind out of "
+                "`kinds`, raise `inventory`, set `distinct_names` to False, or set `multiway` to "
+                "False to use all names of each pair"
+            )
+    return stock
+
+
+@functools.lru_cache(maxsize=4096)
+def _common_names(languages: tuple[str, ...], family: str, distinct: bool) -> tuple[str, ...]:
+    """Returns the concepts of a family that all `languages` name, in an order that favours none."""
+    tables = [Speaker.of(language).names(family) for language in languages]
+    common = [c for c in tables[0] if all(c in table for table in tables)]
+    if distinct:
+        common = [c for c in common if len({t[c].casefold() for t in tables}) == len(tables)]
+    return tuple(sorted(common, key=_hash))
+
+
+@functools.lru_cache(maxsize=4096)
+def _common_patterns(languages: tuple[str, ...], kind: str) -> tuple[str, ...]:
+    """Returns the concepts that all `languages` have a pattern with a number for."""
+    tables = [Speaker.of(language).patterns(kind) for language in languages]
+    return tuple(sorted((c for c in tables[0] if all(c in t for t in tables)), key=_hash))

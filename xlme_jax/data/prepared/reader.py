@@ -1,0 +1,433 @@
+"""Reading records of thousands of tasks: few calls, few open files, no loop over tasks.
+
+A batch takes a pair here and a page there from hundreds of shards. What is known beforehand (which
+shard, how many tokens) is computed for all of them at once; each shard is then read in one go, by a
+few threads, so that slow storage is waited for in parallel.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import dataclasses
+import itertools
+import os
+import pathlib
+import resource
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+from array_record.python import array_record_module
+
+from xlme_jax.data.prepared.format import (
+    LABELS,
+    PAGE_TOKENS,
+    FileInfo,
+    PreparedDataError,
+    TaskInfo,
+    damaged,
+    token_dtype,
+)
+
+# Smaller files of lengths are kept whole, as long as they are not more than so much together.
+_SMALL_BYTES = 1 << 20
+_KEPT_BYTES = 1 << 28
+# Open files of the process that are not ours: sockets, libraries, logs.
+_OTHER_FILES = 256
+_THREADS = 8
+# ArrayRecord reads a single record in some 7 us; of many, one call costs 0.5 ms, and 1 us for each.
+_MANY_RECORDS = 128
+Opened = TypeVar("Opened")
+
+
+class _Cache(Generic[Opened]):
+    """The last `size` files opened by a function; safe to share between threads."""
+
+    def __init__(self, make: Callable[[FileInfo], Opened], size: int):
+        self._make, self._size = make, size
+        self._values: collections.OrderedDict[FileInfo, Opened] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def __getitem__(self, file: FileInfo) -> Opened:
+        with self._lock:
+            if file in self._values:
+                self._values.move_to_end(file)
+                return self._values[file]
+        value = self._make(file)  # other files need not wait for this one to open
+        with self._lock:
+            value = self._values.setdefault(file, value)
+            if len(self._values) > self._size:
+                # Not closed here: another thread may still read from it. It closes when let go.
+                self._values.popitem(last=False)
+        return value
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shard:
+    """An open shard; a reader is used by one thread at a time."""
+
+    reader: array_record_module.ArrayRecordReader
+    lock: threading.Lock
+
+
+class ExampleLengths:
+    """A file of lengths that is read place by place.
+
+    Not through a mapping: where the file has shrunk under it, or the disk fails, a mapping ends
+    the process without a word.
+    """
+
+    def __init__(self, path: pathlib.Path, info: FileInfo):
+        self._file = path.open("rb")
+        self._start = _header_bytes(info)
+
+    def __getitem__(self, indices: np.ndarray) -> np.ndarray:
+        """uint16[N]. Raises OSError or ValueError if they cannot be read."""
+        places = (self._start + 2 * indices).tolist()
+        read = b"".join([os.pread(self._file.fileno(), 2, place) for place in places])
+        if len(read) != 2 * len(indices):
+            raise ValueError("it ends too early")
+        return np.frombuffer(read, "<u2")
+
+
+def _header_bytes(lengths: FileInfo) -> int:
+    return lengths.bytes - 2 * lengths.records  # of the .npy format
+
+
+class OpenFiles:
+    """The files of a data set that are open, shared by all that read from it.
+
+    Args:
+      directory: folder of the data set.
+      vocabulary_size: number of token ids.
+      command: the command that made the data set, for errors.
+      files: number of files that may be wanted open.
+    """
+
+    def __init__(self, directory: pathlib.Path, vocabulary_size: int, command: str, files: int):
+        self.directory, self.vocabulary_size = directory, vocabulary_size
+        self._command = command
+        limit = _file_limit(files)
+        self.shards = _Cache(self._open_shard, limit)
+        self.lengths = _Cache(
+            lambda file: ExampleLengths(directory / file.file, file), max(limit // 4, 1)
+        )
+        self.threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "read")
+
+    def error(self, problem: str) -> PreparedDataError:
+        """The error that says what is wrong and what repairs it."""
+        return damaged([problem], self._command)
+
+    def _open_shard(self, shard: FileInfo) -> _Shard:
+        path = self.directory / shard.file
+        path.stat()  # The reader takes a missing file for an empty one.
+        # No read-ahead: records are read one by one in random order.
+        reader = array_record_module.ArrayRecordReader(str(path), "readahead_buffer_size:0")
+        if reader.num_records() != shard.records:
+            raise ValueError(f"it has {reader.num_records()} records, not {shard.records}")
+        return _Shard(reader, threading.Lock())
+
+
+def _file_limit(wanted: int) -> int:
+    """Shards that may be open at a time; asks the system for more where `wanted` needs it.
+
+    Opening a shard takes as long as reading a dozen records, so all of them should stay open; but
+    the usual limit is 1,024 files, and the hard one, up to which a process may go, far higher.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * wanted + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+        soft = raised
+    return wanted if soft == resource.RLIM_INFINITY else max((soft - _OTHER_FILES) * 3 // 4, 16)
+
+
+class TaskReader:
+    """Reads records and running text of several tasks together; safe to share between threads.
+
+    Tasks are told by their number in `tasks`.
+
+    Args:
+      files: the open files of the data set.
+      tasks: tasks of one kind.
+    """
+
+    def __init__(self, files: OpenFiles, tasks: Sequence[TaskInfo]):
+        self._files, self.tasks = files, tuple(tasks)
+        self._dtype = token_dtype(files.vocabulary_size)
+        # Records and tokens are numbered through all shards of all tasks.
+        self._shards = [shard for task in tasks for shard in task.shards]
+        self._record_ends = _ends([shard.records for shard in self._shards])
+        self._token_ends = _ends([shard.tokens for shard in self._shards])
+        self._records = np.array([sum(s.records for s in t.shards) for t in tasks], np.int64)
+        self._tokens = np.array([task.tokens for task in tasks], np.int64)
+        self._first_record = _ends(self._records) - self._records
+        self._first_token = _ends(self._tokens) - self._tokens
+        self._shortest = np.array([task.shortest for task in tasks], np.int64)
+        self._longest = np.array([task.longest for task in tasks], np.int64)
+        self._labels = np.array([LABELS.get(task.labels, 0) for task in tasks], np.int64)
+        self._kept: tuple[np.ndarray, np.ndarray] | None = None
+        self._lock = threading.Lock()
+
+    # --- Lengths of pairs and labelled examples. ---
+
+    def lengths(self, tasks: np.ndarray, examples: np.ndarray) -> np.ndarray:
+        """Tokens of examples.
+
+        Args:
+          tasks: int[N], numbers of bitext or labelled tasks.
+          examples: int[N], numbers of examples in their tasks.
+
+        Returns:
+          int64[N].
+
+        Raises:
+          PreparedDataError: they cannot be read, or cannot be right.
+        """
+        starts, kept = self._keep_lengths()
+        known = starts[tasks] >= 0
+        lengths = np.empty(len(tasks), np.int64)
+        lengths[known] = kept[starts[tasks[known]] + examples[known]]
+        for task in np.unique(tasks[~known]):
+            here = np.flatnonzero(tasks == task)
+            lengths[here] = self._read_lengths(self.tasks[task], examples[here])
+        wrong = np.flatnonzero((lengths < self._shortest[tasks]) | (lengths > self._longest[tasks]))
+        if len(wrong):
+            task = self.tasks[tasks[wrong[0]]]
+            raise self._files.error(
+                f"{self._lengths_path(task)} is not what was written: it has lengths outside of "
+                f"{task.shortest} to {task.longest}"
+            )
+        return lengths
+
+    def _lengths_path(self, task: TaskInfo) -> pathlib.Path:
+        assert task.lengths is not None, f"{task.name} is running text"
+        return self._files.directory / task.lengths.file
+
+    def _read_lengths(self, task: TaskInfo, examples: np.ndarray) -> np.ndarray:
+        assert task.lengths is not None, f"{task.name} is running text"
+        try:
+            return self._files.lengths[task.lengths][examples]
+        except (OSError, ValueError) as error:
+            raise self._files.error(
+                f"{self._lengths_path(task)} cannot be read: {error}"
+            ) from error
+
+    def _keep_lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        """(int64[tasks] where a task's lengths begin or -1, uint16[...] the lengths kept)."""
+        with self._lock:
+            if self._kept is None:
+                self._kept = self._load_lengths()
+            return self._kept
+
+    def _load_lengths(self) -> tuple[np.ndarray, np.ndarray]:
+        sizes = np.array([task.lengths.bytes if task.lengths else 0 for task in self.tasks])
+        order = np.argsort(sizes, kind="stable")
+        fits = (sizes[order] <= _SMALL_BYTES) & (np.cumsum(sizes[order]) <= _KEPT_BYTES)
+        small = order[fits].tolist()
+        loaded = list(
+            self._files.threads.map(self._load_whole, [self.tasks[task] for task in small])
+        )
+        starts = np.full(len(self.tasks), -1, np.int64)
+        counts = np.array([len(lengths) for lengths in loaded], np.int64)
+        starts[small] = np.cumsum(counts) - counts
+        return starts, np.concatenate([np.empty(0, "<u2"), *loaded])
+
+    def _load_whole(self, task: TaskInfo) -> np.ndarray:
+        assert task.lengths is not None, f"{task.name} is running text"
+        path = self._lengths_path(task)
+        try:
+            content, start = path.read_bytes(), _header_bytes(task.lengths)
+            if len(content) < task.lengths.bytes:
+                raise ValueError("it ends too early")
+        except (OSError, ValueError) as error:
+            raise self._files.error(f"{path} cannot be read: {error}") from error
+        return np.frombuffer(content, "<u2", task.lengths.records, start)
+
+    # --- Records. ---
+
+    def read(self, tasks: np.ndarray, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Reads records (examples or pages) without their labels, in any order, repeats allowed.
+
+        Args:
+          tasks: int[N], numbers of tasks.
+          records: int[N], numbers of records in their tasks.
+
+        Returns:
+          `(ids, sizes)`: uint16 or uint32[sum of sizes], the token ids of all records one after
+          another, and int64[N].
+
+        Raises:
+          PreparedDataError: a shard cannot be read, or what it holds is not what was written.
+          IndexError: there is no such record.
+        """
+        if self.tasks and self.tasks[0].kind == "labelled":
+            return self.read_labelled(tasks, records)[:2]
+        tasks, records = np.asarray(tasks, np.int64), np.asarray(records, np.int64)
+        numbers, shards = self._numbers(tasks, records)
+        if self.tasks and self.tasks[0].kind == "bitext":
+            sizes = self.lengths(tasks, records)
+        else:
+            sizes = self._page_sizes(numbers, shards)
+        return self._read_ids(numbers, shards, sizes), sizes
+
+    def read_labelled(
+        self, tasks: np.ndarray, examples: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Reads examples of labelled tasks, in any order, repeats allowed.
+
+        Args:
+          tasks: int[N], numbers of tasks.
+          examples: int[N], numbers of examples in their tasks.
+
+        Returns:
+          `(ids, sizes, labels, counts)`: ids and sizes as `read`, int32[sum of counts], the labels
+          of all examples one after another, and int64[N].
+
+        Raises:
+          PreparedDataError: a shard cannot be read, or what it holds is not what was written.
+          IndexError: there is no such example.
+        """
+        tasks, examples = np.asarray(tasks, np.int64), np.asarray(examples, np.int64)
+        numbers, shards = self._numbers(tasks, examples)
+        sizes = self.lengths(tasks, examples)
+        counts = np.where(self._labels[tasks] > 0, self._labels[tasks], sizes)
+        found = self._fetch(numbers, shards)
+        cuts = sizes * self._dtype.itemsize
+        self._check_bytes(found, shards, cuts + 4 * counts)
+        ids = self._checked([r[:cut] for r, cut in zip(found, cuts.tolist())], shards, sizes)
+        labels = b"".join(record[cut:] for record, cut in zip(found, cuts.tolist()))
+        return ids, sizes, np.frombuffer(labels, "<i4"), counts
+
+    def _numbers(self, tasks: np.ndarray, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of records through all shards, and their shards."""
+        bad = np.flatnonzero((records < 0) | (records >= self._records[tasks]))
+        if len(bad):
+            task = self.tasks[tasks[bad[0]]]
+            raise IndexError(f"task {task.name}: record {records[bad[0]]} of {task.examples}")
+        numbers = self._first_record[tasks] + records
+        return numbers, np.searchsorted(self._record_ends, numbers, side="right")
+
+    def _page_sizes(self, pages: np.ndarray, shards: np.ndarray) -> np.ndarray:
+        """int64[N] tokens of pages: only the last of a shard may be short."""
+        last = self._record_ends[shards] - 1
+        starts, ends = _starts(self._record_ends), self._token_ends
+        rest = (ends - _starts(ends) - (self._record_ends - starts - 1) * PAGE_TOKENS)[shards]
+        return np.where(pages == last, rest, PAGE_TOKENS)
+
+    def _read_ids(self, numbers: np.ndarray, shards: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """The ids of records; `numbers` count through all shards."""
+        found = self._fetch(numbers, shards)
+        self._check_bytes(found, shards, sizes * self._dtype.itemsize)
+        return self._checked(found, shards, sizes)
+
+    def _fetch(self, numbers: np.ndarray, shards: np.ndarray) -> list[bytes]:
+        """The records as they are stored; `numbers` count through all shards."""
+        order = np.argsort(numbers, kind="stable")
+        local = (numbers - _starts(self._record_ends)[shards])[order].tolist()
+        changes = np.flatnonzero(np.diff(shards[order], prepend=-1, append=-1)).tolist()
+        places = order.tolist()
+        found: list[bytes] = [b""] * len(numbers)
+
+        def read(groups: Sequence[tuple[int, int]]) -> None:
+            for start, end in groups:
+                shard = self._shards[shards[places[start]]]
+                records = self._read_shard(shard, local[start:end])
+                for place, record in zip(places[start:end], records):
+                    found[place] = record
+
+        groups = list(itertools.pairwise(changes))
+        parts = [groups[part::_THREADS] for part in range(min(_THREADS, len(groups)))]
+        for _ in self._files.threads.map(read, parts):
+            pass
+        return found
+
+    def _read_shard(self, shard: FileInfo, local: list[int]) -> list[bytes]:
+        path = self._files.directory / shard.file
+        try:
+            opened = self._files.shards[shard]
+            with opened.lock:
+                if len(local) >= _MANY_RECORDS:
+                    return opened.reader.read(local)
+                return [opened.reader.read([index])[0] for index in local]
+        except (RuntimeError, ValueError, IndexError, OSError) as error:
+            raise self._files.error(f"{path} cannot be read: {error}") from error
+
+    def _check_bytes(
+        self, found: Sequence[bytes], shards: np.ndarray, expected: np.ndarray
+    ) -> None:
+        wrong = np.flatnonzero(np.fromiter(map(len, found), np.int64, len(found)) != expected)
+        if len(wrong):
+            raise self._changed(shards[wrong[0]], "records have other lengths")
+
+    def _checked(self, found: Sequence[bytes], shards: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        ids = np.frombuffer(b"".join(found), self._dtype)
+        if len(ids) and ids.max() >= self._files.vocabulary_size:
+            place = np.searchsorted(np.cumsum(sizes), ids.argmax(), side="right")
+            what = f"the token id {ids.max()} in a vocabulary of {self._files.vocabulary_size}"
+            raise self._changed(shards[place], f"it has {what}")
+        return ids
+
+    def _changed(self, shard: int, what: str) -> PreparedDataError:
+        path = self._files.directory / self._shards[shard].file
+        return self._files.error(f"{path} is not what was written: {what}")
+
+    # --- Running text. ---
+
+    def read_text(
+        self, tasks: np.ndarray, starts: np.ndarray, length: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Reads stretches of the running text of monolingual tasks.
+
+        Args:
+          tasks: int[N], numbers of tasks.
+          starts: int[N], token offsets into their running text.
+          length: tokens wanted from each; less at the end of a text.
+
+        Returns:
+          As `read`.
+        """
+        tasks, starts = np.asarray(tasks, np.int64), np.asarray(starts, np.int64)
+        sizes = np.minimum(length, self._tokens[tasks] - starts)
+        begins = self._first_token[tasks] + starts
+        first, last = self._page_of(begins), self._page_of(begins + sizes - 1)
+        # A piece is what a window takes from a page.
+        counts = last - first + 1
+        window = np.repeat(np.arange(len(tasks)), counts)
+        pages = np.arange(counts.sum()) - np.repeat(_starts(np.cumsum(counts)) - first, counts)
+        needed, which = np.unique(pages, return_inverse=True)
+        shards = np.searchsorted(self._record_ends, needed, side="right")
+        page_sizes = self._page_sizes(needed, shards)
+        text = self._read_ids(needed, shards, page_sizes)
+        page_begins = (
+            _starts(self._token_ends)[shards]
+            + (needed - _starts(self._record_ends)[shards]) * PAGE_TOKENS
+        )[which]
+        begin = np.maximum(begins[window], page_begins)
+        end = np.minimum((begins + sizes)[window], page_begins + page_sizes[which])
+        sources = _starts(np.cumsum(page_sizes))[which] + begin - page_begins
+        return text[ranges(sources, end - begin)], sizes
+
+    def _page_of(self, tokens: np.ndarray) -> np.ndarray:
+        """Numbers of the pages, through all shards, that hold tokens, numbered likewise."""
+        shards = np.searchsorted(self._token_ends, tokens, side="right")
+        # Only the last page of a shard may be short, so pages are found by division within one.
+        pages = (tokens - _starts(self._token_ends)[shards]) // PAGE_TOKENS
+        return _starts(self._record_ends)[shards] + pages
+
+
+def _ends(counts: Sequence[int] | np.ndarray) -> np.ndarray:
+    return np.cumsum(np.asarray(counts, np.int64))
+
+
+def _starts(ends: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)]
+
+
+def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """start, start + 1, ..., start + size - 1 of every range, one after another."""
+    ends = np.cumsum(sizes)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - sizes), sizes)

@@ -1,0 +1,455 @@
+"""Writing a prepared data set: tasks one by one, in parts if wanted, then the whole.
+
+Everything is written beside its place and moved there when complete: a reader, or a second run of
+the preparation, never sees half a task.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import itertools
+import os
+import pathlib
+import shutil
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from array_record.python import array_record_module
+
+from xlme_jax.data.prepared.format import (
+    DATASET_FILE,
+    FORMAT,
+    KINDS,
+    LABELS,
+    PAGE_TOKENS,
+    TASK_NAME,
+    VOCABULARY_FILE,
+    FileInfo,
+    PreparedDataError,
+    TaskInfo,
+    content_problem,
+    problems,
+    token_dtype,
+    unseal,
+)
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID
+from xlme_jax.storage.files import replace_file, sync_folder
+from xlme_jax.storage.sealed_json import seal
+
+# A page is a useful unit of its own; other examples are so short that chunks of one would store
+# more overhead than text, and an index entry each.
+_GROUP_SIZE = {"monolingual": 1, "bitext": 16, "labelled": 16}
+# The lowest level: the default, 3, takes twice the time to save two per cent more.
+_COMPRESSION = "zstd:1"
+# Lengths are stored in two bytes.
+_MAX_TOKENS = (1 << 16) - 1
+
+
+class TaskWriter:
+    """Writes one task and split, or one part of it; use the writer of a kind, below.
+
+    Shards grow in a hidden folder and move to their final names in `close`, so that an
+    interrupted run leaves nothing that looks complete. Several workers may write parts of one
+    task (`part=0, 1, ...`); `merge_parts` then joins the rows that their `close` returned.
+
+    Args:
+      directory: folder of the data set.
+      name: task name (letters, digits, `_ . : + -`).
+      languages: one language, or two (bitext).
+      vocabulary_size: ids must lie below.
+      split: "train" or "validation".
+      part: number of this part, None when this writer makes the whole task.
+      shard_tokens: a new shard is begun after so many tokens.
+      max_length: longest pair kept, in tokens (bitext only).
+      fingerprint: identifies what the task is made from (text, vocabulary, options), so that
+        `finished_task` can tell an up-to-date task from a stale one.
+    """
+
+    kind = ""
+    labels = ""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        name: str,
+        languages: Sequence[str],
+        vocabulary_size: int,
+        *,
+        split: str = "train",
+        part: int | None = None,
+        shard_tokens: int = 1 << 28,
+        max_length: int = 510,
+        fingerprint: str = "",
+    ):
+        if not TASK_NAME.fullmatch(name):
+            raise ValueError(f"task name {name!r} cannot name a folder: use letters, digits, _.:+-")
+        if len(languages) != KINDS[self.kind]:
+            raise ValueError(
+                f"task {name}: languages={tuple(languages)} must be {KINDS[self.kind]}"
+            )
+        self.directory = pathlib.Path(directory)
+        self.name, self.split, self.languages = name, split, tuple(languages)
+        self.part, self.shard_tokens, self.max_length = part, shard_tokens, max_length
+        self.vocabulary_size, self.fingerprint = vocabulary_size, fingerprint
+        self.skipped: collections.Counter[str] = collections.Counter()
+        self.examples = self.tokens = self.shortest = self.longest = 0
+        self._dtype = token_dtype(vocabulary_size)
+        self._lengths = [np.empty(0, "<u2")]
+        self._shards: list[FileInfo] = []
+        self._writer: array_record_module.ArrayRecordWriter | None = None
+        # A name of its own, so that nobody writes into it too: not a worker that outlives a killed
+        # run for a moment, nor a second attempt of the same part on another machine.
+        place = f"{name}-{split}-{part or 0:05d}-{uuid.uuid4().hex}"
+        self._stage = self.directory / ".parts" / place
+        self._stage.mkdir(parents=True)
+
+    def __enter__(self) -> TaskWriter:
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        if kind is not None:
+            self.abort()
+
+    def add(self, ids: Sequence[int] | np.ndarray, labels: Sequence[int] | np.ndarray = ()) -> bool:
+        """Appends one example; returns whether it was kept."""
+        before = self.examples
+        self.add_many(np.asarray(ids, np.int64), np.array([len(ids)]), labels)
+        return self.examples > before
+
+    def add_many(
+        self, ids: np.ndarray, sizes: np.ndarray, labels: Sequence[int] | np.ndarray = ()
+    ) -> None:
+        """Appends examples in their order; the files are the same however they are grouped.
+
+        Args:
+          ids: int[sum of sizes], the token ids of all examples, one after another.
+          sizes: int[N], tokens of each.
+          labels: int[...], the labels of all examples, one after another (labelled tasks only).
+        """
+        if len(sizes):
+            ids, sizes = self._checked(ids, np.asarray(sizes, np.int64))
+            self._append(ids, sizes, np.asarray(labels, np.int64))
+
+    def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def _checked(self, ids: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The ids as they are stored, and the sizes; ValueError if they are no examples."""
+        starts, whole = np.cumsum(sizes) - sizes, sizes > 1
+        first, last = starts[whole], (starts + sizes - 1)[whole]
+        whole[whole] = (ids[first] == BOS_ID) & (ids[last] == EOS_ID)
+        if not whole.all():
+            bad = int(np.argmin(whole))
+            shown = ids[starts[bad] : starts[bad] + min(sizes[bad], 20)]
+            raise ValueError(f"task {self.name}: an example must be `<s> ... </s>`, got {shown}")
+        if ids.min() < 0 or ids.max() >= self.vocabulary_size:
+            raise ValueError(
+                f"task {self.name}: token ids {ids.min()}..{ids.max()} do not fit a vocabulary of "
+                f"{self.vocabulary_size}"
+            )
+        return ids.astype(self._dtype), sizes
+
+    def _count(self, sizes: np.ndarray) -> None:
+        shortest, longest = int(sizes.min()), int(sizes.max())
+        self.shortest = min(self.shortest, shortest) if self.examples else shortest
+        self.longest = max(self.longest, longest)
+        self.examples += len(sizes)
+        self.tokens += int(sizes.sum())
+
+    def _write(
+        self, ids: np.ndarray, sizes: np.ndarray, tails: Iterable[bytes] = itertools.repeat(b"")
+    ) -> None:
+        """Writes records, each with its tail."""
+        width, start, content = self._dtype.itemsize, 0, ids.tobytes()
+        for size, tail in zip(sizes.tolist(), tails):
+            writer = self._writer or self._open_shard()
+            end = start + size * width
+            writer.write(content[start:end] + tail)
+            start = end
+            self._shard_records += 1
+            self._shard_tokens += size
+            if self._shard_tokens >= self.shard_tokens:
+                self._close_shard()
+
+    def _open_shard(self) -> array_record_module.ArrayRecordWriter:
+        path = self._stage / f"{len(self._shards):05d}.arrayrecord"
+        options = f"group_size:{_GROUP_SIZE[self.kind]},{_COMPRESSION}"
+        self._writer = array_record_module.ArrayRecordWriter(str(path), options)
+        self._shard_path, self._shard_records, self._shard_tokens = path, 0, 0
+        return self._writer
+
+    def _close_shard(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            self._shards.append(
+                _describe(self._shard_path, self._shard_records, self._shard_tokens)
+            )
+
+    def abort(self) -> None:
+        """Throws away what was written."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        shutil.rmtree(self._stage, ignore_errors=True)
+
+    def close(self) -> TaskInfo:
+        """Ends the task (or part) and returns its row; `examples` may be 0."""
+        self._close_shard()
+        lengths = None
+        if self.kind != "monolingual":
+            lengths = _save_lengths(self._stage / "lengths.npy", np.concatenate(self._lengths))
+        info = TaskInfo(
+            name=self.name,
+            kind=self.kind,
+            split=self.split,
+            languages=self.languages,
+            examples=self.examples,
+            tokens=self.tokens,
+            shortest=self.shortest,
+            longest=self.longest,
+            shards=tuple(self._shards),
+            lengths=lengths,
+            skipped=dict(self.skipped),
+            fingerprint=self.fingerprint,
+            labels=self.labels,
+        )
+        if not info.files:
+            self._stage.rmdir()
+        info = _relocate(info, self._stage.relative_to(self.directory).as_posix())
+        return info if self.part is not None else merge_parts(self.directory, [info])
+
+
+class MonolingualWriter(TaskWriter):
+    """Writes documents `<s> ... </s>` as pages of running text."""
+
+    kind = "monolingual"
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._pending: list[np.ndarray] = []
+        self._pending_tokens = 0
+
+    def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
+        self._count(sizes)
+        self._pending.append(ids)
+        self._pending_tokens += len(ids)
+        if self._pending_tokens >= PAGE_TOKENS:
+            text = np.concatenate(self._pending)
+            full = len(text) // PAGE_TOKENS
+            self._write(text[: full * PAGE_TOKENS], np.full(full, PAGE_TOKENS))
+            rest = text[full * PAGE_TOKENS :].copy()  # lets the whole text go
+            self._pending, self._pending_tokens = [rest], len(rest)
+
+    def close(self) -> TaskInfo:
+        """Writes the last page and ends the task (or part); returns its row."""
+        if self._pending_tokens:
+            self._write(np.concatenate(self._pending), np.array([self._pending_tokens]))
+            self._pending, self._pending_tokens = [], 0
+        return super().close()
+
+
+class BitextWriter(TaskWriter):
+    """Writes translation pairs `<s> e </s> f </s>`, one record each; long ones are skipped."""
+
+    kind = "bitext"
+
+    def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
+        short = sizes <= self.max_length
+        if not short.all():
+            self.skipped[f"longer than {self.max_length} tokens"] += int((~short).sum())
+            ids, sizes = ids[np.repeat(short, sizes)], sizes[short]
+        if not len(sizes):
+            return
+        starts = np.cumsum(sizes) - sizes
+        sides = np.add.reduceat(ids == EOS_ID, starts, dtype=np.int64)
+        if np.any(sides != 2):
+            bad = int(np.argmax(sides != 2))
+            shown = ids[starts[bad] : starts[bad] + min(sizes[bad], 20)]
+            raise ValueError(f"task {self.name}: a pair must be `<s> e </s> f </s>`, got {shown}")
+        self._count(sizes)
+        self._lengths.append(sizes.astype("<u2"))
+        self._write(ids, sizes)
+
+
+class LabelledWriter(TaskWriter):
+    """Writes labelled examples, one record each: token ids, then labels.
+
+    Args:
+      labels: labels of an example, a key of `prepared_format.LABELS`.
+      *args: as for `TaskWriter`.
+      **kwargs: as for `TaskWriter`; `max_length` does not matter.
+    """
+
+    kind = "labelled"
+
+    def __init__(self, *args: Any, labels: str, **kwargs: Any):
+        if labels not in LABELS:
+            raise ValueError(f"labels={labels!r} must be one of {tuple(LABELS)}")
+        self.labels = labels
+        super().__init__(*args, **kwargs)
+
+    def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
+        if sizes.max() > _MAX_TOKENS:
+            raise ValueError(
+                f"task {self.name}: an example of {sizes.max()} tokens; cut them to {_MAX_TOKENS}"
+            )
+        counts = np.full(len(sizes), LABELS[self.labels]) if LABELS[self.labels] else sizes
+        if len(labels) != counts.sum():
+            raise ValueError(
+                f"task {self.name}: {len(labels)} labels for {len(sizes)} examples of "
+                f"{len(ids)} tokens, it has labels={self.labels!r}"
+            )
+        if self.labels == "two" and not np.all(
+            (labels >= 0) & (labels < np.repeat(sizes, 2)) & (labels >= np.repeat(labels[::2], 2))
+        ):
+            raise ValueError(f"task {self.name}: an answer is no range of tokens of its example")
+        self._count(sizes)
+        self._lengths.append(sizes.astype("<u2"))
+        ends, content = 4 * np.cumsum(counts), labels.astype("<i4").tobytes()
+        tails = (content[start:end] for start, end in itertools.pairwise([0, *ends.tolist()]))
+        self._write(ids, sizes, tails)
+
+
+def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) -> TaskInfo:
+    """Joins the parts of one task in the given order and moves them to their final names.
+
+    Args:
+      directory: folder of the data set.
+      parts: what `close` returned for each part, all of one task and split.
+
+    Returns:
+      The task's row, also written to `<task>/<split>.json` as the sign that it is complete.
+    """
+    directory, first = pathlib.Path(directory), parts[0]
+    folder = directory / first.name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{first.split}.json").unlink(missing_ok=True)
+    for stale in folder.glob(f"{first.split}-*"):
+        stale.unlink()
+    shards = [shard for part in parts for shard in part.shards]
+    final = []
+    for number, shard in enumerate(shards):
+        path = folder / f"{first.split}-{number:05d}-of-{len(shards):05d}.arrayrecord"
+        os.replace(directory / shard.file, path)
+        final.append(dataclasses.replace(shard, file=path.relative_to(directory).as_posix()))
+    lengths = None
+    if first.kind != "monolingual":
+        lengths = _join_lengths(directory, parts, folder / f"{first.split}-lengths.npy")
+    filled = [part for part in parts if part.examples]
+    skipped = sum((collections.Counter(part.skipped) for part in parts), collections.Counter())
+    info = dataclasses.replace(
+        first,
+        examples=sum(part.examples for part in parts),
+        tokens=sum(part.tokens for part in parts),
+        shortest=min((part.shortest for part in filled), default=0),
+        longest=max((part.longest for part in filled), default=0),
+        shards=tuple(final),
+        lengths=lengths,
+        skipped=dict(skipped),
+    )
+    sync_folder(folder)
+    replace_file(directory / info.row_file.file, info.sealed())
+    for stage in {(directory / file.file).parent for part in parts for file in part.files}:
+        shutil.rmtree(stage, ignore_errors=True)
+    return info
+
+
+def _join_lengths(
+    directory: pathlib.Path, parts: Sequence[TaskInfo], path: pathlib.Path
+) -> FileInfo:
+    """Moves or joins the lengths of parts."""
+    name = path.relative_to(directory).as_posix()
+    if len(parts) == 1 and parts[0].lengths:  # written to disk already, as most tasks are
+        os.replace(directory / parts[0].lengths.file, path)
+        return dataclasses.replace(parts[0].lengths, file=name)
+    joined = np.concatenate([_load_lengths(directory, part) for part in parts])
+    return dataclasses.replace(_save_lengths(path, joined), file=name)
+
+
+def finished_task(
+    directory: str | os.PathLike[str], name: str, split: str = "train", fingerprint: str = ""
+) -> TaskInfo | None:
+    """The row of a task that an earlier run completed from the same source, or None.
+
+    This is what makes preparation resumable.
+
+    Raises:
+      PreparedDataError: it was completed, but a file of it is not what was written.
+    """
+    directory = pathlib.Path(directory)
+    path = directory / name / f"{split}.json"
+    try:
+        info = TaskInfo.from_json(unseal(path.read_bytes()).get("task"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise PreparedDataError(f"{path} {error}") from error
+    if info.fingerprint != fingerprint:
+        return None
+    if found := problems(directory, info.files, content_problem):
+        raise PreparedDataError("; ".join(found))
+    return info
+
+
+def write_dataset(
+    directory: str | os.PathLike[str],
+    tasks: Iterable[TaskInfo],
+    vocabulary: str | os.PathLike[str],
+    vocabulary_size: int,
+    command: str = "",
+) -> None:
+    """Completes a data set: copies the vocabulary, then writes `dataset.json` in one step.
+
+    Args:
+      directory: folder of the data set.
+      tasks: rows of every task and split.
+      vocabulary: the SentencePiece model whose ids the shards hold.
+      vocabulary_size: number of ids, `<mask>` included.
+      command: the command line that makes this data set; empty if there is none.
+    """
+    directory = pathlib.Path(directory)
+    model = pathlib.Path(vocabulary).read_bytes()
+    replace_file(directory / VOCABULARY_FILE, model)
+    content = {
+        "format": FORMAT,
+        "command": command,
+        "vocabulary": {
+            "file": VOCABULARY_FILE,
+            "size": vocabulary_size,
+            "bytes": len(model),
+            "sha256": hashlib.sha256(model).hexdigest(),
+        },
+        "tasks": [row.to_json() for row in sorted(tasks, key=lambda row: (row.name, row.split))],
+    }
+    replace_file(directory / DATASET_FILE, seal(content))
+
+
+def _describe(path: pathlib.Path, records: int, tokens: int) -> FileInfo:
+    """Forces a finished file to disk and takes its size and checksum."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileInfo(path.name, records, tokens, file.tell(), digest)
+
+
+def _save_lengths(path: pathlib.Path, lengths: np.ndarray) -> FileInfo:
+    np.save(path, lengths.astype("<u2"))
+    return _describe(path, len(lengths), int(lengths.sum()))
+
+
+def _load_lengths(directory: pathlib.Path, info: TaskInfo) -> np.ndarray:
+    assert info.lengths is not None, f"{info.name}: `close` saves the lengths of all pairs"
+    return np.load(directory / info.lengths.file, allow_pickle=False)
+
+
+def _relocate(info: TaskInfo, folder: str) -> TaskInfo:
+    def move(file: FileInfo) -> FileInfo:
+        return dataclasses.replace(file, file=f"{folder}/{file.file}")
+
+    lengths = move(info.lengths) if info.lengths else None
+    return dataclasses.replace(info, shards=tuple(map(move, info.shards)), lengths=lengths)

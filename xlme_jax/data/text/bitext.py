@@ -1,0 +1,460 @@
+"""Streaming readers of translation pairs: Moses files, OPUS zips, TSV, TMX and multi-way files.
+
+A pair that drifts out of line by one teaches a model that nothing translates anything, and no loss
+curve shows why. So a line that cannot be used takes its partner with it, files of different length
+are an error, and the two languages come out in one canonical order whatever a file's own order is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import stat
+import struct
+import zipfile
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from xlme_jax.data.text import reading
+from xlme_jax.data.text.bitext_files import (
+    BitextSource,
+    discover_bitext,
+    group_by_pair,
+    multiway_files,
+    unit_ids_file,
+)
+from xlme_jax.data.text.decompression import (
+    Allowance,
+    DataError,
+    decompressed_blocks,
+    open_file,
+    read_blocks,
+    shown,
+    strip_compression,
+)
+from xlme_jax.data.text.reading import ReadReport, Rejected
+from xlme_jax.data.text.tmx import tmx_pairs
+
+__all__ = [
+    "BitextSource",
+    "count_lines",
+    "discover_bitext",
+    "group_by_pair",
+    "read_bitext",
+    "read_moses",
+    "read_multiway",
+    "read_opus_zip",
+    "read_tmx",
+    "read_tsv",
+    "read_units",
+]
+
+# What zipfile raises on files that are no sound archives, encrypted ones included.
+_ZIP_DAMAGE = (
+    *(zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError),
+    struct.error,
+)
+
+# A column of a TSV file that is a number in nearly all of its first pairs is no text.
+_PROBED_PAIRS, _LEAST_PAIRS, _NEARLY_ALL = 300, 10, 0.95
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)*|[.,]\d+)(?:[eE][-+]?\d+)?%?")
+
+Pairs = Iterator[tuple[str, str]]
+Lines = Iterator[str | Rejected]
+# A pair of texts, stripped, neither empty; or the reason why there is none in this place.
+Units = Iterator[tuple[str, str] | str]
+
+
+def read_bitext(source: BitextSource, report: ReadReport | None = None) -> Pairs:
+    """Streams (text in lang1, text in lang2) of a source that `discover_bitext` lists.
+
+    Args:
+        source: The file or files.
+        report: Receives the counts; a new one if None.
+
+    Raises:
+        DataError: As the reader of the source's kind.
+    """
+    report = ReadReport() if report is None else report
+    if source.kind == "tmx" and len(source.paths) == 1:
+        return read_tmx(source.paths[0], source.lang1, source.lang2, report)
+    return _counted(read_units(source, report), report)
+
+
+def read_units(source: BitextSource, report: ReadReport) -> Units:
+    """Streams what stands in each place of a source: line by line, so that places can be counted.
+
+    A TMX file has no lines; its places are its usable pairs.
+
+    Args:
+        source: The file or files.
+        report: Gets the count of repairs; for a TMX file all counts.
+
+    Yields:
+        A pair (text in lang1, text in lang2), or why the place has none.
+
+    Raises:
+        DataError: As the reader of the source's kind.
+    """
+    match source.kind, source.paths:
+        case "moses", (first, second):
+            return _moses_units(first, second, report)
+        case "multiway", (first, second):
+            return _multiway_units(first, second, report)
+        case "zip", (path,):
+            return _zip_units(path, source.lang1, source.lang2, report)
+        case "tmx", (path,):
+            return read_tmx(path, source.lang1, source.lang2, report)
+        case "tsv", (path,):
+            one, two = source.columns or (0, 1)
+            columns = (two, one) if source.swap else (one, two)
+            units = _tsv_units(path, report, columns)
+            return units if source.columns else _not_numbers(path, units, columns)
+    raise ValueError(
+        "kind, paths: moses or multiway with two paths, or zip, tsv or tmx with one, got "
+        f"{source.kind!r} with {len(source.paths)}"
+    )
+
+
+def _counted(units: Units, report: ReadReport) -> Pairs:
+    """Passes the pairs on, counting them and what is missing."""
+    for unit in units:
+        if isinstance(unit, str):
+            report.skip(unit)
+        else:
+            report.read += 1
+            yield unit
+
+
+def read_moses(
+    src_path: str | Path, tgt_path: str | Path, report: ReadReport | None = None
+) -> Pairs:
+    """Streams the pairs of two line-aligned files, but those with an unusable or empty side.
+
+    Args:
+        src_path: Text in the first language, compressed or not.
+        tgt_path: Line n translates line n of `src_path`.
+        report: Receives the counts; a new one if None.
+
+    Yields:
+        (source, target), stripped, neither empty.
+
+    Raises:
+        DataError: A file is missing, damaged or without any text, or they differ in length.
+    """
+    report = ReadReport() if report is None else report
+    return _counted(_moses_units(src_path, tgt_path, report), report)
+
+
+def _moses_units(src_path: str | Path, tgt_path: str | Path, report: ReadReport) -> Units:
+    names = (str(src_path), str(tgt_path))
+    lines = [reading.aligned_lines(read_blocks(name), name, report) for name in names]
+    return _aligned_units(names, lines, "empty side")
+
+
+def read_opus_zip(
+    zip_path: str | Path, lang1: str, lang2: str, report: ReadReport | None = None
+) -> Pairs:
+    """Streams the pairs of the Moses files (`X.en-sw.en`, `X.en-sw.sw`) inside an OPUS zip.
+
+    Nothing is extracted to disk.
+
+    Args:
+        zip_path: The archive; it may hold the files of several corpora.
+        lang1: Language of the first text of a pair, in either order of the archive's name.
+        lang2: Language of the second.
+        report: Receives the counts; a new one if None.
+
+    Yields:
+        (text in lang1, text in lang2).
+
+    Raises:
+        DataError: As `read_moses`, or the zip is damaged or lacks files of these languages.
+    """
+    report = ReadReport() if report is None else report
+    return _counted(_zip_units(zip_path, lang1, lang2, report), report)
+
+
+def _zip_units(zip_path: str | Path, lang1: str, lang2: str, report: ReadReport) -> Units:
+    try:
+        with open_file(zip_path) as file, zipfile.ZipFile(file) as archive:
+            # One for all: members may share their compressed bytes.
+            allowance = Allowance(os.fstat(file.fileno()).st_size)
+            for members in _moses_members(archive, str(zip_path), lang1, lang2):
+                names = [f"{zip_path}:{shown(member.filename)}" for member in members]
+                with archive.open(members[0]) as first, archive.open(members[1]) as second:
+                    lines = [
+                        reading.aligned_lines(
+                            decompressed_blocks(raw, name, allowance), name, report
+                        )
+                        for raw, name in zip((first, second), names)
+                    ]
+                    yield from _aligned_units(names, lines, "empty side")
+    except DataError:
+        raise
+    except _ZIP_DAMAGE as error:
+        raise DataError(
+            f"{zip_path}: cannot be read as a zip archive ({error}); download it again and check "
+            "it with `unzip -t`"
+        ) from error
+
+
+def _moses_members(
+    archive: zipfile.ZipFile, name: str, lang1: str, lang2: str
+) -> list[tuple[zipfile.ZipInfo, zipfile.ZipInfo]]:
+    """The members that belong together: same name, last part one of the two languages."""
+    keys = reading.normalized_language(lang1), reading.normalized_language(lang2)
+    stems: dict[str, dict[str, zipfile.ZipInfo]] = defaultdict(dict)
+    for member in archive.infolist():
+        stem, _, language = strip_compression(member.filename).rpartition(".")
+        language = reading.normalized_language(language)
+        if language not in keys:
+            continue
+        _check_member(member, f"{name}:{shown(member.filename)}")
+        if other := stems[stem].get(language):
+            raise DataError(
+                f"{name}: holds {shown(other.filename)} and {shown(member.filename)}, both the "
+                "text of one language; repack it with one of them"
+            )
+        stems[stem][language] = member
+    found = [(by[keys[0]], by[keys[1]]) for by in stems.values() if keys[0] in by and keys[1] in by]
+    if not found:
+        raise DataError(
+            f"{name}: no files *.{lang1} and *.{lang2} of one name in this zip; it holds "
+            f"{', '.join(map(shown, archive.namelist()[:10])) or 'nothing'}. Use OPUS's Moses "
+            "format, or unpack it"
+        )
+    return found
+
+
+def _check_member(member: zipfile.ZipInfo, name: str) -> None:
+    if stat.S_ISLNK(member.external_attr >> 16):
+        raise DataError(f"{name}: is a link to another file, not text; repack the zip without it")
+    # Python's zipfile would decompress bzip2 and LZMA whole, however far they expand.
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise DataError(
+            f"{name}: compressed by method {member.compress_type}; OPUS uses deflate, so unpack "
+            "the zip and pack it again with `zip`"
+        )
+
+
+def read_tsv(
+    path: str | Path,
+    report: ReadReport | None = None,
+    columns: tuple[int, int] | None = None,
+) -> Pairs:
+    """Streams two columns of a tab-separated file (no quoting, no header).
+
+    Args:
+        path: The file, compressed or not.
+        report: Receives the counts; a new one if None.
+        columns: Which columns are the first and second text, counted from 0. None: the first two,
+            which must not be numbers.
+
+    Yields:
+        (text in the first of `columns`, text in the second).
+
+    Raises:
+        DataError: The file is missing or damaged, no line in it has both columns, or one of the
+            first two columns holds numbers.
+    """
+    report = ReadReport() if report is None else report
+    units = _tsv_units(path, report, columns or (0, 1))
+    return _counted(units if columns else _not_numbers(path, units, (0, 1)), report)
+
+
+def _tsv_units(path: str | Path, report: ReadReport, columns: tuple[int, int]) -> Units:
+    one, two = columns
+    needed = max(columns) + 1
+    count = good = 0
+    name = str(path)
+    for line in reading.aligned_lines(read_blocks(path), name, report):
+        count += 1
+        if not isinstance(line, str):
+            yield line.value
+            continue
+        fields = line.split("\t", needed)
+        if len(fields) < needed:
+            yield "missing column"
+            continue
+        good += 1
+        first, second = fields[one].strip(), fields[two].strip()
+        yield (first, second) if first and second else "empty side"
+    if not good:
+        raise DataError(
+            f"{path}: none of its {count:,} lines has {needed} tab-separated columns of UTF-8 "
+            "text; write `text<TAB>translation` lines, or leave the file out"
+        )
+
+
+def _not_numbers(path: str | Path, units: Units, columns: tuple[int, int]) -> Units:
+    """Passes the units of a TSV file on, unless one of the two columns is a score or an id.
+
+    Raises:
+        DataError: Nearly all of the first pairs have a number in the same column.
+    """
+    seen: list[tuple[str, str] | str] = []
+    pairs = 0
+    for unit in units:
+        seen.append(unit)
+        pairs += not isinstance(unit, str)
+        if pairs == _PROBED_PAIRS:
+            break
+    texts = [unit for unit in seen if not isinstance(unit, str)]
+    for side, column in enumerate(columns):
+        numbers = sum(_NUMBER.fullmatch(pair[side]) is not None for pair in texts)
+        if len(texts) >= _LEAST_PAIRS and numbers >= _NEARLY_ALL * len(texts):
+            _raise_numbers(path, column, numbers, len(texts))
+    yield from seen
+    yield from units
+
+
+def _raise_numbers(path: str | Path, column: int, numbers: int, pairs: int) -> NoReturn:
+    lines = reading.aligned_lines(read_blocks(path), str(path), ReadReport())
+    line = next(line for line in lines if isinstance(line, str) and line.count("\t"))
+    fields = line.split("\t")
+    others = [str(i) for i, field in enumerate(fields) if not _NUMBER.fullmatch(field.strip())]
+    remedy = (
+        f"if the texts are in columns {others[0]} and {others[1]} (counted from 0), pass "
+        f"--tsv_columns={others[0]},{others[1]}"
+        if len(others) > 1
+        else "leave the file out"
+    )
+    raise DataError(
+        f"{path}: column {column} is taken as text, and is a number in {numbers} of the first "
+        f"{pairs} pairs, as in {shown(line)!r}; {remedy} (or --tsv_columns=0,1 if it is text)"
+    )
+
+
+def read_tmx(path: str | Path, lang1: str, lang2: str, report: ReadReport | None = None) -> Pairs:
+    """Streams the pairs of a TMX file, compressed or not, in any encoding that it declares.
+
+    `en` also takes segments marked `en-US`, but not the other way round. Native formatting codes
+    inside a segment are left out. DTDs are never loaded, and entity declarations are refused.
+
+    Args:
+        path: The file.
+        lang1: Language of the first text of a pair.
+        lang2: Language of the second.
+        report: Receives the counts; a new one if None.
+
+    Yields:
+        (text in lang1, text in lang2).
+
+    Raises:
+        DataError: The file is missing or damaged, not well-formed, declares entities, or has no
+            unit in both languages.
+    """
+    report = ReadReport() if report is None else report
+    return tmx_pairs(path, lang1, lang2, report)
+
+
+def read_multiway(
+    folder: str | Path, lang1: str, lang2: str, report: ReadReport | None = None
+) -> Pairs:
+    """Streams the units that two languages of a multi-way folder share.
+
+    The folder holds `<language>.txt` files (compressed or not) and `ids.txt`; line n of each is the
+    same unit, empty where a language lacks it.
+
+    Args:
+        folder: The folder.
+        lang1: Language of the first text of a pair.
+        lang2: Language of the second.
+        report: Receives the counts; a new one if None.
+
+    Yields:
+        (text in lang1, text in lang2).
+
+    Raises:
+        DataError: A file is missing, damaged or without any text, or they differ in length.
+    """
+    files = multiway_files(reading.check_folder(folder))
+    missing = [language for language in (lang1, lang2) if language not in files]
+    if missing:
+        raise DataError(
+            f"{folder}: no file for {', '.join(missing)}; there are {', '.join(sorted(files))}"
+        )
+    report = ReadReport() if report is None else report
+    return _counted(_multiway_units(files[lang1], files[lang2], report), report)
+
+
+def _multiway_units(first: Path, second: Path, report: ReadReport) -> Units:
+    names = (str(first), str(second))
+    lines = [reading.aligned_lines(read_blocks(name), name, report) for name in names]
+    units = yield from _aligned_units(names, lines, "missing unit")
+    ids = unit_ids_file(first.parent)
+    if ids is not None and (listed := count_lines(ids)) != units:
+        raise DataError(
+            f"{ids} has {listed:,} lines, {first} and {second} have {units:,}; line n of each "
+            "must be the same unit, so one is cut short or has extra lines: fetch the folder again"
+        )
+
+
+def _aligned_units(
+    names: Sequence[str], lines: Sequence[Lines], empty: str
+) -> Generator[tuple[str, str] | str, None, int]:
+    """Pairs up two streams of lines.
+
+    Args:
+        names: What to call the two in errors.
+        lines: One item for each line of each file.
+        empty: The reason to give for pairs with an empty side.
+
+    Yields:
+        For each line, the two texts, stripped, neither empty, or the reason why there are not two.
+
+    Returns:
+        The number of lines of each file.
+
+    Raises:
+        DataError: They differ in length, or one has no text at all.
+    """
+    first, second = lines
+    count = empty_first = empty_second = 0
+    for one, two in itertools.zip_longest(first, second):
+        if one is None or two is None:
+            _raise_unequal(names, count, one is None, first, second)
+        count += 1
+        if isinstance(one, str) and isinstance(two, str):
+            one, two = one.strip(), two.strip()
+            if one and two:
+                yield one, two
+                continue
+            yield empty
+        else:
+            yield next(line.value for line in (one, two) if isinstance(line, Rejected))
+        empty_first += isinstance(one, str) and not one.strip()
+        empty_second += isinstance(two, str) and not two.strip()
+    for name, blank in zip(names, (empty_first, empty_second)):
+        if blank == count:
+            raise DataError(
+                f"{name}: no text in this file ({count:,} lines, all empty); fetch it again, or "
+                "leave its language out"
+            )
+    return count
+
+
+def _raise_unequal(
+    names: Sequence[str], common: int, first_ended: bool, first: Lines, second: Lines
+) -> NoReturn:
+    """Counts the rest of the longer file, whose line after `common` is already read, and raises."""
+    longer = common + 1 + sum(1 for _ in (second if first_ended else first))
+    counts = (common, longer) if first_ended else (longer, common)
+    raise DataError(
+        f"{names[0]} has {counts[0]:,} lines, {names[1]} has {counts[1]:,}; line n of one must "
+        "translate line n of the other, so one is cut short or has extra lines: fetch both again "
+        "(each line, also the last, needs a line end)"
+    )
+
+
+def count_lines(path: Path) -> int:
+    """The number of lines of a file, compressed or not; the last needs no line end."""
+    count, last = 0, b"\n"
+    for block in read_blocks(path):
+        count += block.count(b"\n")
+        last = block[-1:]
+    return count + (last != b"\n")

@@ -1,0 +1,505 @@
+"""Streaming readers of raw monolingual text: lines, encodings, CC-100 documents and where they lie.
+
+Corpora are tens of gigabytes and never perfect. Everything here therefore works on blocks of a few
+dozen kilobytes, so that memory does not grow with a file, a document or a line, and every text that
+is left out or repaired is counted in a `ReadReport`. Pairs of languages are read in
+`xlme_jax.data.text.bitext`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import enum
+import itertools
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from xlme_jax.data.text.decompression import DataError, read_blocks, strip_compression
+
+DEFAULT_MAX_DOCUMENT_CHARS = 100_000
+# Lines of parallel text beyond this are left out; those of documents are split.
+MAX_LINE_BYTES = 1 << 20
+
+_logger = logging.getLogger(__name__)
+
+
+class Rejected(enum.Enum):
+    """Stands for a line that cannot be used, so that parallel files stay aligned."""
+
+    INVALID_UTF8 = "invalid UTF-8"
+    TOO_LONG = "line too long"
+
+
+@dataclass
+class ReadReport:
+    """What reading found.
+
+    Attributes:
+        read: Texts given out: documents (or pieces of very long ones), or translation pairs.
+        skipped: Texts left out, by reason, for example `{"invalid UTF-8": 3, "empty side": 10}`. In
+            documents the unit is a line, in parallel text a pair.
+        repaired: Repairs in texts that were kept, by kind, for example removed control characters.
+    """
+
+    read: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    repaired: Counter[str] = field(default_factory=Counter)
+
+    def skip(self, reason: str, n: int = 1) -> None:
+        """Counts `n` texts that were left out because of `reason`."""
+        if n:
+            self.skipped[reason] += n
+
+    def repair(self, what: str, n: int = 1) -> None:
+        """Counts `n` repairs (for example removed control characters) of texts that were kept."""
+        if n:
+            self.repaired[what] += n
+
+    def merge(self, other: ReadReport) -> None:
+        """Adds the counts of `other` (say, of another file of the same language) to these."""
+        self.read += other.read
+        self.skipped.update(other.skipped)
+        self.repaired.update(other.repaired)
+
+
+# --- Lines ---
+
+
+def _without_partial_character(data: bytes) -> int:
+    """Returns where to cut `data` so that no UTF-8 character is cut in two."""
+    for back in range(1, min(4, len(data) + 1)):
+        byte = data[-back]
+        if byte < 0x80:
+            break
+        if byte >= 0xC0:  # the first byte of a character of 2, 3 or 4
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(data) - back if back < length else len(data)
+    return len(data)
+
+
+def _without_byte_order_mark(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
+    blocks = iter(blocks)
+    start = b""
+    while len(start) < len(codecs.BOM_UTF8) and (block := next(blocks, b"")):
+        start += block
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(
+            f"{name}: UTF-16 text; all input is UTF-8, so convert it: `iconv -f UTF-16`"
+        )
+    yield start.removeprefix(codecs.BOM_UTF8)
+    yield from blocks
+
+
+def _line_blocks(
+    blocks: Iterable[bytes], name: str, max_line_bytes: int
+) -> Iterator[tuple[bytes, bool]]:
+    r"""Regroups blocks so that they end where lines end.
+
+    Yields:
+        (data, complete). If complete, data ends with "\n" or with the file. Otherwise data is a
+        piece of a line of more than `max_line_bytes` that goes on in the next item.
+    """
+    carried: list[bytes] = []
+    size = 0
+    split = False
+    for block in _without_byte_order_mark(blocks, name):
+        end = block.rfind(b"\n") + 1
+        if end:
+            carried.append(block[:end])
+            yield b"".join(carried), True
+            carried, size, split = [block[end:]], len(block) - end, False
+            continue
+        carried.append(block)
+        size += len(block)
+        if size > max_line_bytes:
+            data = b"".join(carried)
+            cut = _without_partial_character(data)
+            yield data[:cut], False
+            carried, size, split = [data[cut:]], len(data) - cut, True
+    if size or split:
+        yield b"".join(carried), True
+
+
+# Control characters are deleted; those that part words (VT, FF, CR within a line) become spaces.
+# Done on bytes: they are ASCII, so never inside a UTF-8 character, and bytes.translate is the
+# fastest pass there is.
+_DELETED = bytes(b for b in [*range(0x20), 0x7F] if b not in b"\t\n\v\f\r")
+_SPACED = bytes.maketrans(b"\v\f\r", b"   ")
+_UNSEEN = re.compile("[\x80-\x9f\ufeff\u2028\u2029]")
+
+
+def _clean_bytes(data: bytes, report: ReadReport) -> bytes:
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n")
+    cleaned = data.translate(_SPACED, _DELETED)
+    report.repair("control characters removed", len(data) - len(cleaned))
+    return cleaned
+
+
+def _clean_text(text: str, report: ReadReport) -> str:
+    """Removes what cleaning bytes cannot see: C1 controls, stray byte order marks, U+2028/2029."""
+    if text.isascii():
+        return text
+    text, count = _UNSEEN.subn(" ", text)
+    report.repair("control characters removed", count)
+    return text
+
+
+def _decode_whole(data: bytes, report: ReadReport) -> str | None:
+    """Decodes a cleaned block; None if something in it is invalid."""
+    try:
+        return _clean_text(data.decode("utf-8"), report)
+    except UnicodeDecodeError:
+        return None
+
+
+def _decode_lines(data: bytes, report: ReadReport) -> list[str | Rejected]:
+    """Decodes a cleaned block line by line."""
+    lines = (_decode_whole(line, report) for line in data.split(b"\n"))
+    return [Rejected.INVALID_UTF8 if line is None else line for line in lines]
+
+
+def _decode(data: bytes, report: ReadReport) -> Sequence[str | Rejected]:
+    r"""Decodes a block and splits it at "\n"; line by line only where something is invalid."""
+    data = _clean_bytes(data, report)
+    text = _decode_whole(data, report)
+    return _decode_lines(data, report) if text is None else text.split("\n")
+
+
+def _decode_valid(data: bytes, report: ReadReport) -> str:
+    """Decodes a block without its invalid lines, which are counted as skipped."""
+    data = _clean_bytes(data, report)
+    text = _decode_whole(data, report)
+    if text is not None:
+        return text
+    lines = _decode_lines(data, report)
+    valid = [line for line in lines if isinstance(line, str)]
+    report.skip(Rejected.INVALID_UTF8.value, len(lines) - len(valid))
+    return "\n".join(valid)
+
+
+def aligned_lines(
+    blocks: Iterable[bytes], name: str, report: ReadReport, max_line_bytes: int = MAX_LINE_BYTES
+) -> Iterator[str | Rejected]:
+    """Streams decoded lines, exactly one item for each line of the file, for line-aligned data.
+
+    Args:
+        blocks: Decompressed bytes, from `read_blocks` or `decompressed_blocks`.
+        name: What to call the file in errors.
+        report: Gets the count of removed control characters.
+        max_line_bytes: Lines far beyond this are given as `Rejected.TOO_LONG` (and never held in
+            memory).
+
+    Yields:
+        A line without its end, or a `Rejected` in place of one that cannot be used.
+    """
+    dropping = False
+    for data, complete in _line_blocks(blocks, name, max_line_bytes):
+        if not complete:
+            dropping = True
+            continue
+        lines = _decode(data, report)
+        if data.endswith(b"\n"):
+            lines = lines[:-1]
+        if dropping:
+            yield Rejected.TOO_LONG
+            lines = lines[1:]
+            dropping = False
+        yield from lines
+
+
+# --- Documents ---
+
+_BLANK_LINE = re.compile(r"\n\s*\n")
+
+
+def _pieces(text: str, max_chars: int) -> Iterator[str]:
+    """Cuts text at line ends, else at spaces, else anywhere, into pieces of `max_chars` or less."""
+    start = 0
+    while len(text) - start > max_chars:
+        limit = start + max_chars
+        middle = start + max_chars // 2
+        found = text.rfind("\n", middle, limit)
+        if found < 0:
+            found = text.rfind(" ", middle, limit)
+        cut = limit if found < 0 else found + 1
+        yield text[start:cut]
+        start = cut
+    yield text[start:]
+
+
+def _document_parts(
+    blocks: Iterable[tuple[bytes, bool]], report: ReadReport
+) -> Iterator[list[str]]:
+    """Decodes blocks and splits each at blank lines; its first part continues the last document."""
+    at_line_start = True
+    for data, complete in blocks:
+        text = _decode_valid(data, report)
+        if at_line_start:
+            # A blank line may open the block, so put back the line end that closed the block
+            # before.
+            parts = _BLANK_LINE.split("\n" + text)
+            parts[0] = parts[0].removeprefix("\n")
+        else:
+            parts = _BLANK_LINE.split(text)
+        yield parts
+        at_line_start = complete
+
+
+def read_documents(
+    path: str | Path,
+    report: ReadReport | None = None,
+    max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS,
+) -> Iterator[str]:
+    r"""Streams the documents of one file in CC-100's layout.
+
+    Paragraphs are lines, and a blank line ends a document. Lines that are not UTF-8 are left out
+    and counted. Memory stays bounded whatever the length of documents and lines.
+
+    Args:
+        path: A text file, compressed or not.
+        report: Receives the counts; a new one if None.
+        max_document_chars: Longer documents come in several pieces, cut at line ends or spaces if
+            possible.
+
+    Yields:
+        Documents (or pieces), never empty, their lines joined by "\n".
+
+    Raises:
+        DataError: The file cannot be opened, is damaged, or holds no text at all.
+    """
+    if max_document_chars < 1:
+        raise ValueError(f"max_document_chars: must be at least 1, got {max_document_chars}")
+    report = ReadReport() if report is None else report
+    before = report.read
+    for document in _documents(path, report, max_document_chars):
+        if document := document.strip():
+            report.read += 1
+            yield document
+    if report.read == before:
+        raise DataError(
+            f"{path}: no text in this file (skipped: {dict(report.skipped) or 'nothing'}); remove "
+            "it, or leave its language out"
+        )
+
+
+def _documents(path: str | Path, report: ReadReport, max_chars: int) -> Iterator[str]:
+    """Yields documents and pieces of documents, unstripped and possibly empty."""
+    pending: list[str] = []  # the document that is being read
+    size = 0
+    lines = _line_blocks(read_blocks(path), str(path), max(4 * max_chars, MAX_LINE_BYTES // 4))
+    for parts in _document_parts(lines, report):
+        for i, part in enumerate(parts):
+            if i:  # a blank line lies between
+                yield "".join(pending)
+                pending, size = [], 0
+            pending.append(part)
+            size += len(part)
+            if size > max_chars:
+                *whole, rest = _pieces("".join(pending), max_chars)
+                report.repair("long documents cut", len(whole))
+                yield from whole
+                pending, size = [rest], len(rest)
+    yield "".join(pending)
+
+
+# --- Discovery ---
+
+LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z0-9]+)*")
+# Look like language codes as the end of a file name, and are not.
+NOT_LANGUAGES = frozenset(
+    {"bz2", "cfg", "csv", "doc", "gz", "ids", "ini", "log", "md", "pdf", "png", "py", "sgm", "sh"}
+    | {"tar", "tmx", "tsv", "txt", "xml", "xz", "yml", "zip", "zst"}
+)
+# Several files of one language: en-2, en.part1, en_shard-03, en.00, en-00001-of-00010. Three digits
+# after "-" or "_" are a United Nations region as in es-419 or en-001, not a number.
+_SHARD = re.compile(
+    r"(?:[-_.](?:part|shard|split)[-_.]?\d+|[-_.]\d+(?=-of-)|\.\d+|[-_](?!\d{3}$)\d+)(?:-of-\d+)?$"
+)
+
+
+def is_language(code: str) -> bool:
+    """Whether `code` is formed like a language code: `en`, `pcm`, `zh-Hans`, `my_zaw`, `en_XX`."""
+    return LANGUAGE.fullmatch(code) is not None and code not in NOT_LANGUAGES
+
+
+def normalized_language(code: str) -> str:
+    """A form of a language code to compare: `pt_BR` -> `pt-br`."""
+    return code.replace("_", "-").lower()
+
+
+def check_spellings(found: Iterable[tuple[str, Path]]) -> None:
+    """Refuses two spellings of a language, of which one would be lost or sampled as another.
+
+    Args:
+        found: Language codes, each with a file or folder of that name.
+
+    Raises:
+        DataError: Two codes have the same normalized form.
+    """
+    known: dict[str, tuple[str, Path]] = {}
+    for code, path in found:
+        other, first = known.setdefault(normalized_language(code), (code, path))
+        if other != code:
+            raise DataError(
+                f"{first} and {path}: {other!r} and {code!r} are two spellings of one language; "
+                f"rename one, so that both say {other!r} or both {code!r}"
+            )
+
+
+_HELD_OUT = frozenset({"dev", "devtest", "test", "valid", "validation"})
+
+
+def warn_of_held_out(folder: Path, paths: Iterable[Path]) -> None:
+    """Warns of files that are taken as training text although their names say otherwise."""
+    names = (path.relative_to(folder).as_posix() for path in paths)
+    found = sorted(name for name in names if _HELD_OUT & set(re.split(r"[\W_]+", name.lower())))
+    if found:
+        _logger.warning(
+            "%s: taken as training text, though named as if held out: %s%s; move out of this "
+            "folder what is not to be trained on",
+            folder,
+            ", ".join(found[:10]),
+            f" and {len(found) - 10} more" if len(found) > 10 else "",
+        )
+
+
+def strip_shard(stem: str) -> str:
+    """`en-2`, `en.part1` and `en-00001-of-00010` -> `en`."""
+    return _SHARD.sub("", stem)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a string can be written: those from outside may hold halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def listed(folder: Path) -> list[Path]:
+    """What is directly in `folder`, hidden things left out, in order of name.
+
+    Raises:
+        DataError: The folder cannot be listed.
+    """
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot be listed ({error.strerror}); check its permissions"
+        ) from error
+
+
+def data_files(folder: Path) -> list[Path]:
+    """The files directly in `folder`, hidden ones left out, in order of name.
+
+    Raises:
+        DataError: A file is there twice (`en.txt` and `en.txt.xz`), so that it would be read twice.
+            The folder cannot be listed, or holds what would silently be missing otherwise: a broken
+            link, a pipe, a name that is not UTF-8.
+    """
+    files: dict[str, Path] = {}
+    for path in listed(folder):
+        if path.is_dir():
+            continue
+        if not path.is_file():
+            raise DataError(
+                f"{path}: no file but a broken link, a pipe or a device; fix or remove it"
+            )
+        if not is_utf8(path.name):
+            raise DataError(f"{str(path)!r}: the file's name is not UTF-8; rename it")
+        other = files.setdefault(strip_compression(path.name), path)
+        if other != path:
+            raise DataError(f"{path}: {other.name} seems to hold the same text; remove one of them")
+    return list(files.values())
+
+
+def check_folder(folder: str | Path) -> Path:
+    """Returns `folder` as a path, or raises a DataError if it is none."""
+    path = Path(folder)
+    if not os.path.isdir(path):  # unlike Path.is_dir, this is also false for impossible names
+        raise DataError(
+            f"{folder}: no such folder; check the path (it must hold the raw text files)"
+        )
+    return path
+
+
+def _language_of(name: str) -> str | None:
+    """The language in a name such as `en.txt.xz`, `en.xz` or `cc100.en.txt.gz`, else None."""
+    stem = strip_compression(name)
+    if stem == name and not name.endswith(".txt"):
+        return None
+    parts = strip_shard(stem.removesuffix(".txt")).split(".")
+    return next((part for part in (parts[0], parts[-1]) if is_language(part)), None)
+
+
+def discover_documents(
+    folder: str | Path, languages: Collection[str] | None = None, may_be_empty: bool = False
+) -> dict[str, list[Path]]:
+    """Finds the monolingual files of each language by their names; opens none.
+
+    A language has one file (`en.txt`, `en.txt.xz`, `cc100.en.txt.gz`), several (`en-1.txt.xz`,
+    `en.part2.txt`, `en-00001-of-00010.txt.zst`), a folder of text files (`en/`), or all of these.
+
+    Args:
+        folder: Where to look.
+        languages: Look for these only; all of them must be there. None: whatever is there.
+        may_be_empty: Whether it is no error if nothing is found.
+
+    Returns:
+        {language: files in order of name}, in order of language.
+
+    Raises:
+        DataError: No such folder, no language found, one of `languages` missing, or a language of
+            two spellings (`zh_TW.txt` and `zh-TW.txt`).
+    """
+    folder = check_folder(folder)
+    found: dict[str, list[Path]] = {}
+    unknown = []
+    for path in data_files(folder):
+        language = _language_of(path.name)
+        if language:
+            found.setdefault(language, []).append(path)
+        else:
+            unknown.append(path.name)
+    for sub in listed(folder):
+        if not sub.is_dir():
+            continue
+        if not is_language(sub.name):
+            if language := _language_of(sub.name):
+                raise DataError(f"{sub}: a folder with a file's name; call it `{language}`")
+            continue
+        files = [
+            p for p in data_files(sub) if p.suffix == ".txt" or strip_compression(p.name) != p.name
+        ]
+        if files:
+            found.setdefault(sub.name, []).extend(files)
+    if unknown:
+        _logger.info("%s: not taken as text of a language: %s", folder, ", ".join(unknown[:20]))
+    if not found and not may_be_empty:
+        raise DataError(
+            f"{folder}: no monolingual text found; files must be named by language, for example "
+            "`en.txt.xz`"
+        )
+    check_spellings(
+        (language, path if path.parent == folder else path.parent)
+        for language, paths in found.items()
+        for path in paths[:1]
+    )
+    if languages is not None:
+        missing = sorted(set(languages) - set(found))
+        if missing:
+            raise DataError(
+                f"{folder}: no file for {', '.join(missing)}; there are "
+                f"{', '.join(sorted(found))}. Correct `languages` or add the files"
+            )
+        found = {language: found[language] for language in languages}
+    warn_of_held_out(folder, itertools.chain.from_iterable(found.values()))
+    return {language: found[language] for language in sorted(found)}

@@ -1,0 +1,259 @@
+"""A streaming parser of TMX, the XML format of translation memories.
+
+Expat is used directly because files of many gigabytes come from anywhere: it holds one translation
+unit at a time, and its handlers let entity declarations (which can expand without bound, or name
+other files) be refused and a DTD be ignored instead of loaded.
+"""
+
+from __future__ import annotations
+
+import codecs
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from html import unescape
+from pathlib import Path
+from xml.parsers import expat
+
+from xlme_jax.data.text.decompression import DataError, read_blocks, shown
+from xlme_jax.data.text.reading import MAX_LINE_BYTES, ReadReport, Rejected, normalized_language
+
+# Elements of a segment that hold formatting codes of the original document, not text.
+_CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
+_DECLARATION_BYTES = 256  # an XML declaration is shorter
+_MAX_SEGMENT_CHARS = MAX_LINE_BYTES
+_DECLARED_ENCODING = re.compile(rb"<\?xml[^>]*encoding\s*=\s*[\"']([\w.:-]+)")
+_ASCII = rb"""<seg>+abc-~{x~ &amp; "\u0041\x41"="""
+# Bounds for what expat keeps: a tag or comment that does not end, open elements, and names.
+_MAX_TOKEN_BYTES = 1 << 20
+_MAX_DEPTH = 1000
+_MAX_NAMES = 10_000
+# XML 1.0 allows no control characters, so one would end parsing; files in use have them anyway.
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
+# What character references can still stand for; white space apart.
+_REFERENCED = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
+
+
+def tmx_pairs(
+    path: str | Path, lang1: str, lang2: str, report: ReadReport
+) -> Iterator[tuple[str, str]]:
+    """Streams the (lang1, lang2) pairs of a TMX file; see `xlme_jax.data.text.bitext.read_tmx`."""
+    units = _Units(str(path), lang1, lang2, report)
+    parser = expat.ParserCreate("utf-8")
+    parser.buffer_text = True
+    parser.StartElementHandler = units.start
+    parser.EndElementHandler = units.end
+    parser.CharacterDataHandler = units.characters
+    parser.SkippedEntityHandler = units.skipped_entity
+    parser.StartDoctypeDeclHandler = units.doctype
+    parser.EntityDeclHandler = units.entity_declaration
+    try:
+        fed = 0
+        for block in _decoded(read_blocks(path), str(path), report):
+            fed += len(block)
+            parser.Parse(block)
+            yield from units.take()
+            units.check(fed - parser.CurrentByteIndex, len(parser.intern))
+        parser.Parse(b"", True)
+    except expat.ExpatError as error:
+        raise DataError(
+            f"{path}:{error.lineno}: not well-formed XML ({expat.ErrorString(error.code)}), after "
+            f"{units.complete:,} pairs. Fetch the file again or repair it (`xmllint --recover`)"
+        ) from error
+    if not units.matched:
+        raise DataError(
+            f"{path}: no translation unit in both {lang1} and {lang2}; its languages are "
+            f"{', '.join(sorted(units.languages)) or 'none'}"
+        )
+
+
+def _decoded(blocks: Iterable[bytes], name: str, report: ReadReport) -> Iterator[bytes]:
+    """Recodes to UTF-8 by byte order mark or declaration; what is invalid becomes U+FFFD."""
+    blocks = iter(blocks)
+    start = b""
+    while len(start) < _DECLARATION_BYTES and (block := next(blocks, b"")):
+        start += block
+    if not start:
+        raise DataError(f"{name}: this file is empty; fetch it again, or leave its pair out")
+    decoder = codecs.getincrementaldecoder(_encoding(start, name))("replace")
+    for block in itertools.chain([start], blocks):
+        cleaned, count = _CONTROLS.subn("", decoder.decode(block))
+        report.repair("control characters removed", count)
+        yield cleaned.encode()
+    yield decoder.decode(b"", True).encode()
+
+
+def _encoding(start: bytes, name: str) -> str:
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    declared = _DECLARED_ENCODING.match(start.removeprefix(codecs.BOM_UTF8))
+    encoding = declared[1].decode() if declared else "utf-8"
+    try:
+        known = codecs.lookup(encoding).name
+        # Python's codecs also decode zlib, escapes of Python strings and domain names.
+        decoded = {
+            _ASCII.decode(encoding),
+            codecs.getincrementaldecoder(encoding)("replace").decode(_ASCII, True),
+        }
+        unfit = decoded != {_ASCII.decode("ascii")}
+    except (LookupError, ValueError):
+        unfit = True
+    if unfit:
+        raise DataError(
+            f"{name}: its encoding {shown(encoding)!r} is unknown; convert it to UTF-8 with iconv"
+        )
+    return "utf-8-sig" if known == "utf-8" else known
+
+
+@dataclass(slots=True)
+class _Segment:
+    """The wanted segment that is being read.
+
+    Attributes:
+        side: Which language of the pair it is for.
+        parts: Its text so far.
+        size: Its characters so far, also those that were too many to keep.
+        codes: How many elements of formatting codes are open.
+    """
+
+    side: int
+    parts: list[str] = field(default_factory=list)
+    size: int = 0
+    codes: int = 0
+
+
+class _Units:
+    """Expat handlers that gather the texts of one translation unit (`tu`) at a time."""
+
+    def __init__(self, name: str, lang1: str, lang2: str, report: ReadReport):
+        self.matched = False  # some unit had both languages
+        self.complete = 0  # pairs so far
+        self.languages: set[str] = set()
+        self._name = name
+        self._wanted = [normalized_language(lang1), normalized_language(lang2)]
+        self._report = report
+        self._pairs: list[tuple[str, str]] = []
+        self._texts: dict[int, str | None] = {}  # side -> text, of the current unit
+        self._exact: set[int] = set()  # sides whose text is marked with just the wanted code
+        self._side: int | None = None
+        self._segment: _Segment | None = None
+        self._depth = 0
+
+    def take(self) -> Iterator[tuple[str, str]]:
+        """Gives out the pairs that are complete and counts them."""
+        pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            self._report.read += 1
+            yield pair
+
+    def check(self, unfinished: int, names: int) -> None:
+        """Refuses what is no TMX and would fill memory.
+
+        Args:
+            unfinished: Bytes of a tag, comment or the like that has not ended.
+            names: Different names of elements and attributes so far.
+        """
+        if unfinished > _MAX_TOKEN_BYTES:
+            what = f"a tag or comment of more than {_MAX_TOKEN_BYTES:,} bytes"
+        elif names > _MAX_NAMES:
+            what = f"more than {_MAX_NAMES:,} names of elements and attributes"
+        else:
+            return
+        raise DataError(
+            f"{self._name}: has {what}, after {self.complete:,} pairs; this is no TMX, so fetch "
+            "the file again or leave it out"
+        )
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise DataError(
+                f"{self._name}: elements lie more than {_MAX_DEPTH:,} deep in each other; this is "
+                "no TMX, so fetch the file again or leave it out"
+            )
+        if tag == "tu":
+            self._texts, self._exact = {}, set()
+        elif tag == "tuv":
+            self._side = self._side_of(attributes.get("xml:lang") or attributes.get("lang") or "")
+        elif tag == "seg" and self._side is not None:
+            self._segment = _Segment(self._side)
+        elif tag in _CODES and self._segment is not None:
+            self._segment.codes += 1
+
+    def end(self, tag: str) -> None:
+        self._depth -= 1
+        segment = self._segment
+        if tag in _CODES and segment is not None:
+            segment.codes -= 1
+        elif tag == "seg" and segment is not None:
+            too_long = segment.size > _MAX_SEGMENT_CHARS
+            self._texts[segment.side] = None if too_long else self._clean("".join(segment.parts))
+            self._segment = None
+        elif tag == "tuv":
+            self._side = None
+        elif tag == "tu":
+            self._end_unit()
+
+    def characters(self, data: str) -> None:
+        segment = self._segment
+        if segment is None or segment.codes:
+            return
+        segment.size += len(data)
+        if segment.size <= _MAX_SEGMENT_CHARS:
+            segment.parts.append(data)
+
+    def _clean(self, text: str) -> str:
+        text, count = _REFERENCED.subn("", text)
+        self._report.repair("control characters removed", count)
+        return " ".join(text.split())
+
+    def skipped_entity(self, entity: str, is_parameter_entity: bool) -> None:
+        """Entities of a DTD that is not loaded: HTML's names are the ones that occur."""
+        if not is_parameter_entity:
+            self.characters(unescape(f"&{entity};"))
+
+    def doctype(
+        self, _name: str, _system: str | None, _public: str | None, has_internal_subset: bool
+    ) -> None:
+        if has_internal_subset:
+            raise DataError(
+                f"{self._name}: has an internal DTD, refused because it can declare entities; "
+                "remove the [...] part of its DOCTYPE line"
+            )
+
+    def entity_declaration(self, entity: str, *_: object) -> None:
+        raise DataError(
+            f"{self._name}: declares the entity {shown(entity)!r}, which is refused; remove it"
+        )
+
+    def _side_of(self, code: str) -> int | None:
+        """Which side of the pair a segment of this language is for, if any; the first one wins."""
+        if len(self.languages) < 100:
+            self.languages.add(shown(code))
+        code = normalized_language(code)
+        if code in self._wanted:
+            side = self._wanted.index(code)
+            if side in self._exact:
+                return None
+            self._exact.add(side)
+            return side
+        sides = (i for i, wanted in enumerate(self._wanted) if code.startswith(f"{wanted}-"))
+        return next((side for side in sides if side not in self._texts), None)
+
+    def _end_unit(self) -> None:
+        texts, self._texts = self._texts, {}
+        if len(texts) < 2:
+            self._report.skip("missing language")
+            return
+        self.matched = True
+        first, second = texts[0], texts[1]
+        if first is None or second is None:
+            self._report.skip(Rejected.TOO_LONG.value)
+        elif not (first and second):
+            self._report.skip("empty side")
+        elif "\ufffd" in first or "\ufffd" in second:
+            self._report.skip(Rejected.INVALID_UTF8.value)
+        else:
+            self._pairs.append((first, second))
+            self.complete += 1

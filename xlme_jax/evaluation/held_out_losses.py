@@ -1,0 +1,229 @@
+"""Held-out losses: what the objective's loss and its other metrics are on text not trained on.
+
+The rows are laid out as in training, but each example of the validation split once, in an order
+that is always the same; masks are those of a constant seed and there is no dropout. So a figure
+depends on the weights alone, not on the step, the devices, a resume or the run's seed.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from xlme_jax.data.batches import layouts
+from xlme_jax.data.batches.pipeline import OnePass, held_out_tasks, one_pass
+from xlme_jax.data.batches.streams import Stream
+from xlme_jax.evaluation.context import Context, MakeEvaluator
+from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
+from xlme_jax.objectives.base import Metrics, Objective, Params
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training.metrics import HELD_OUT, ratios
+
+# Of masks, samples and everything else that a loss draws.
+_SEED = 0
+_log = logging.getLogger(__name__)
+# params -> {"<stream>/<metric>": ratio}.
+Measure = Callable[[Params], dict[str, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """Metrics of the objective on the validation split of each stream.
+
+    Attributes:
+      max_rows: rows of each stream at most, always the same ones; None for all there are.
+    """
+
+    max_rows: int | None = 512
+
+    def __post_init__(self) -> None:
+        if self.max_rows is not None and self.max_rows < 1:
+            raise ValueError(f"HeldOut.max_rows is {self.max_rows}, must be at least 1, or None")
+
+    def evaluator(self, context: Context) -> MakeEvaluator:
+        """As `context.EvaluatorConfig.evaluator`; metrics are `held_out/<stream>/<metric>`."""
+        measure = self.build(context)
+
+        def evaluate(params: Any, step: int) -> dict[str, float]:
+            del step
+            return {f"{HELD_OUT}/{name}": value for name, value in measure(params).items()}
+
+        return lambda initial_params: evaluate
+
+    def build(self, context: Context) -> Measure:
+        """Plans the rows, and returns what measures some parameters.
+
+        Every process calls it, under `training.state.sharding_rules`. Each metric is the sum of its
+        numerators over that of its denominators, over all rows.
+
+        Raises:
+          ValueError: the objective has no loss on held-out text, or no stream has any.
+        """
+        if not hasattr(context.objective_config, "held_out"):
+            raise ValueError(
+                f"HeldOut measures losses of pre-training, and {type(context.objective).__name__} "
+                "has none: leave @HeldOut() out of Train.evaluators (fine-tuned models are "
+                "measured by @TaskEvaluation())"
+            )
+        config = context.objective_config.held_out()
+        objective = config.build(context.dataset.vocabulary_size, context.dtype)
+        streams = [stream for stream in context.streams if stream.name in objective.streams]
+        measures = [
+            _OfStream(objective, found, streams, context)
+            for found in _passes(context, streams, self.max_rows)
+        ]
+
+        def measure(params: Params) -> dict[str, float]:
+            # All streams are begun before the first is waited for.
+            sums = [one.start(params) for one in measures]
+            return {
+                f"{one.name}/{name}": value
+                for one, parts in zip(measures, sums)
+                for name, value in ratios(_added(parts)).items()
+            }
+
+        return measure
+
+
+@dataclasses.dataclass(frozen=True)
+class OfCheckpoint:
+    """`HeldOut` as `xlme_jax.evaluate` wants it.
+
+    Attributes:
+      settings: what is measured.
+      context: of the run that the checkpoint is of.
+    """
+
+    settings: HeldOut
+    context: Context
+
+    def build(self, subject: Subject) -> Evaluation:
+        """As `HeldOut.build`; figures are named as in the run's log."""
+        del subject
+        measure = self.settings.build(self.context)
+
+        def evaluate(params: Any) -> Outcome:
+            values = measure(params)
+            results = []
+            for name, value in values.items():
+                stream, metric = name.rsplit("/", 1)
+                results.append(Result(HELD_OUT, stream, metric, value, split="validation"))
+            shown = {f"{HELD_OUT}/{name}": value for name, value in values.items()}
+            return Outcome(tuple(results), shown)
+
+        return evaluate
+
+
+def _passes(context: Context, streams: list[Stream], max_rows: int | None) -> list[OnePass]:
+    """The validation split of each stream that has one.
+
+    Raises:
+      ValueError: none has.
+    """
+    tasks = {stream.name: held_out_tasks(context.dataset, stream) for stream in streams}
+    missing = ", ".join(repr(name) for name, found in tasks.items() if not found)
+    remedy = (
+        "prepare the data with --validation=every:20 (of the embedded corpus: "
+        "CldrCorpus.validation_documents and validation_pairs above 0)"
+    )
+    if not any(tasks.values()):
+        raise ValueError(
+            f"HeldOut: {context.dataset.directory} has no validation split for the streams "
+            f"{missing}: {remedy}, or leave @HeldOut() out of Train.evaluators"
+        )
+    passes = [
+        one_pass(context.dataset, tasks[stream.name], stream, max_rows)
+        for stream in streams
+        if tasks[stream.name]
+    ]
+    if jax.process_index() == 0:
+        for found in passes:
+            what = "rows of text" if found.stream.kind == "monolingual" else "pairs"
+            _log.info(
+                "Held out, stream %r: %d rows with %d %s of %d tasks; %d too long, %d beyond "
+                "HeldOut.max_rows.",
+                *(found.stream.name, found.rows, found.examples, what),
+                *(len(tasks[found.stream.name]), found.too_long, found.beyond),
+            )
+        if missing:
+            _log.info("Held out: without a validation split, left out: %s (%s).", missing, remedy)
+    return passes
+
+
+class _OfStream:
+    """The metrics of one stream.
+
+    An objective reads all of its streams at once, and they differ in batches. So the others get
+    rows of padding, as few as the mesh allows, and the compiler leaves out what is computed of
+    them: none of their metrics are asked for.
+    """
+
+    def __init__(
+        self, objective: Objective, rows: OnePass, streams: list[Stream], context: Context
+    ):
+        self.name = rows.stream.name
+        self._pass, self._objective = rows, objective
+        multiple = context.row_multiple
+        # No more than training holds at once.
+        most = rows.stream.rows // context.micro_batches
+        self._rows = -(-min(most, rows.rows) // multiple) * multiple
+        numbers = np.arange(multiple, dtype=np.int32)
+        self._others = {
+            stream.name: {**layouts.empty_rows(stream, multiple), "rows": numbers}
+            for stream in streams
+            if stream.name != self.name
+        }
+        self._sharding = meshes.batch_sharding(context.mesh)
+        self._share = meshes.batch_share(context.mesh)
+        self._sums = jax.jit(
+            self._batch_sums, out_shardings=NamedSharding(context.mesh, PartitionSpec())
+        )
+
+    def start(self, params: Params) -> list[Metrics]:
+        """(numerator, denominator) pairs of each batch, which the devices may still compute."""
+        _, shares = self._share
+        return [
+            self._sums(
+                params,
+                meshes.put_batch(batch, self._sharding, shares),
+                np.int32(number * self._rows),
+            )
+            for number, batch in enumerate(self._pass.batches(self._rows, *self._share))
+        ]
+
+    def _batch_sums(
+        self, params: Params, rows: Mapping[str, jax.Array], first: jax.Array
+    ) -> Metrics:
+        """The metrics of a batch whose rows are numbered from `first`.
+
+        Rows are numbered through the whole pass, and all randomness of a row derives from its
+        number: masks do not depend on how many rows make a batch.
+        """
+        numbers = first + jnp.arange(self._rows, dtype=jnp.int32)
+        others = jax.tree.map(jnp.asarray, self._others)
+        batch = {self.name: {**rows, "rows": numbers}, **others}
+        carried = meshes.unbox(self._objective.init_aux(params))
+        _, (_, metrics) = self._objective.loss(
+            params, carried, batch, self._objective.totals(batch), jax.random.key(_SEED)
+        )
+        prefix = f"{self.name}/"
+        return {
+            name.removeprefix(prefix): pair
+            for name, pair in metrics.items()
+            if name.startswith(prefix)
+        }
+
+
+def _added(parts: list[Metrics]) -> dict[str, tuple[np.float64, np.float64]]:
+    """Sums of numerators and of denominators, in float64."""
+    fetched = jax.device_get(parts)
+    sums = {
+        name: np.sum([np.asarray(part[name], np.float64) for part in fetched], axis=0)
+        for name in fetched[0]
+    }
+    return {name: (pair[0], pair[1]) for name, pair in sums.items()}

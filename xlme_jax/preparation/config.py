@@ -1,0 +1,143 @@
+"""What `prepare` is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from xlme_jax.data import cldr
+from xlme_jax.data.text import held_out
+from xlme_jax.data.text.reading import DEFAULT_MAX_DOCUMENT_CHARS
+
+
+@dataclasses.dataclass(frozen=True)
+class CldrCorpus:
+    """How much text to generate for the embedded corpus.
+
+    Attributes:
+      config: Languages and kinds of phrases.
+      documents: Training documents per language.
+      pairs: Training pairs per language pair.
+      validation_documents: Held-out documents per language.
+      validation_pairs: Held-out pairs per language pair.
+      phrases_per_document: Lines of a document.
+    """
+
+    config: cldr.CldrConfig
+    documents: int = 2000
+    pairs: int = 10_000
+    validation_documents: int = 0
+    validation_pairs: int = 1000
+    phrases_per_document: int = 16
+
+    def documents_per_split(self) -> dict[str, int]:
+        """Documents of each language by split."""
+        return {"train": self.documents, "validation": self.validation_documents}
+
+    def pairs_per_split(self) -> dict[str, int]:
+        """Pairs of each language pair by split."""
+        return {"train": self.pairs, "validation": self.validation_pairs}
+
+
+@dataclasses.dataclass(frozen=True)
+class PrepareConfig:
+    """What `prepare` makes.
+
+    Attributes:
+      output: Folder of the prepared data set.
+      tasks: "cldr", "cc100", "bitext", "tfds", tasks of a benchmark ("xnli", see
+        `tasks.labelled`), or the names of any registered SeqIO tasks or mixtures.
+      vocabulary: SentencePiece model. None: that of `output`, or for `cldr` alone one trained on
+        its phrases.
+      vocabulary_size: Largest size of the vocabulary trained for `cldr`.
+      cldr: The embedded corpus.
+      cc100_dir: Folder of `<lang>.txt.xz` files.
+      bitext_dir: Folder of pair files.
+      languages: Keep to these languages; empty: all found.
+      pairs: Keep to these pairs ("en-sw"); empty: all found.
+      pivot: Keep to pairs with this language ("en": English-centric).
+      tfds: TFDS data sets, "wiki40b/th:1.3.0=th" or "para_crawl/ende:1.2.0=en-de"; see
+        `tasks.tfds`.
+      modules: Python modules that register further SeqIO tasks.
+      eval_dir: Folder with a folder for each benchmark.
+      max_length: Longer labelled examples are cut, or split (`featurize`). None: 384 tokens for
+        questions, 128 for others.
+      stride: Tokens that neighbouring windows of a question's context share.
+      max_document_chars: Longer documents are cut.
+      max_pair_tokens: Longer pairs (`<s> e </s> f </s>`) are skipped and counted.
+      tsv_columns: Columns of TSV pair files, from 0, with text in the first and second language of
+        the file's name. None: the first two, which must not be numbers.
+      shuffle_pairs: Give training texts partners that do not translate them: a control.
+      validation: What of `cc100` and `bitext` forms the split "validation", and is left out of all
+        training text: "every:20", "count:1000", "ids:FILE" or "folder:PATH", see `held_out`. Empty:
+        nothing.
+      check_overlap: Folder of evaluation files; what of them stands in the training text is
+        reported and written to `overlap.json`. Empty: no report.
+      workers: Processes; 0 decides by the amount of text and the cores.
+      runner: Apache Beam runner ("DirectRunner", "DataflowRunner", ...); empty: no Beam.
+      runner_options: Further Beam options, as on the command line ("--project=...").
+    """
+
+    output: str
+    tasks: tuple[str, ...] = ("cldr",)
+    vocabulary: str | None = None
+    vocabulary_size: int = 1200
+    cldr: CldrCorpus | None = None
+    cc100_dir: str | None = None
+    bitext_dir: str | None = None
+    languages: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
+    pivot: str | None = None
+    tfds: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    eval_dir: str | None = None
+    max_length: int | None = None
+    stride: int = 128
+    max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS
+    max_pair_tokens: int = 510
+    tsv_columns: tuple[int, int] | None = None
+    shuffle_pairs: bool = False
+    validation: str = ""
+    check_overlap: str = ""
+    workers: int = 0
+    runner: str = ""
+    runner_options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("tasks", "languages", "pairs", "tfds", "modules", "runner_options"):
+            value = getattr(self, field)
+            if isinstance(value, str):
+                raise ValueError(
+                    f"prepare: `{field}` is {value!r}; give a list, such as ({value!r},)"
+                )
+            object.__setattr__(self, field, tuple(value))
+        if not self.output:
+            raise ValueError("prepare: `output` is empty; give the folder of the prepared data set")
+        if not self.tasks:
+            raise ValueError(
+                "prepare: `tasks` is empty; name at least one of cldr, cc100, bitext, tfds, or a "
+                "benchmark such as xnli"
+            )
+        if "cldr" in self.tasks and self.cldr is None:
+            raise ValueError(
+                "prepare: task `cldr` needs the field `cldr`, a CldrCorpus (its languages)"
+            )
+        if self.tsv_columns is not None:
+            object.__setattr__(self, "tsv_columns", _columns(self.tsv_columns))
+        if self.validation:
+            held_out.check_tasks(self.validation, self.tasks)
+        if self.workers < 0:
+            raise ValueError(f"prepare: `workers` is {self.workers}; give 0 (automatic) or more")
+
+
+def _columns(value: Any) -> tuple[int, int]:
+    try:
+        one, two = (int(column) for column in value)
+    except (TypeError, ValueError):
+        one = two = -1
+    if one == two or min(one, two) < 0:
+        raise ValueError(
+            f"prepare: `tsv_columns` is {value!r}; give two different columns counted from 0, such "
+            "as 1,2"
+        )
+    return one, two

@@ -1,0 +1,132 @@
+"""What the readers of raw text give out, as examples of a task: tuples of one text, or of two.
+
+Workers get these functions by name, so they stand in a module that imports no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Container
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xlme_jax.data import cldr
+from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.registry import benchmark
+from xlme_jax.data.text import held_out
+from xlme_jax.data.text.bitext import read_units
+from xlme_jax.data.text.bitext_files import BitextSource
+from xlme_jax.data.text.held_out import HeldOut
+from xlme_jax.data.text.reading import ReadReport, read_documents
+from xlme_jax.data.text.text_digests import digest
+from xlme_jax.preparation.tokenizing import Read, Texts
+
+if TYPE_CHECKING:
+    from xlme_jax.preparation.config import CldrCorpus
+
+_WINDOW = 4096  # pairs among which partners are exchanged
+
+
+def documents(max_chars: int, file: Path, report: ReadReport) -> Texts:
+    """Documents of a file of CC-100's layout."""
+    return ((document,) for document in read_documents(file, report, max_chars))
+
+
+def split_documents(
+    held: HeldOut, language: str, split: str, max_chars: int, file: Path, report: ReadReport
+) -> Texts:
+    """Documents of one split of a file; those of training without lines that are held out.
+
+    Lines that cannot be read are counted with the training split, of whichever document they are.
+    """
+    reading = ReadReport()
+    chosen, texts = held.chooses(os.fspath(file)), held.texts(language)
+    for number, document in enumerate(read_documents(file, reading, max_chars)):
+        if chosen(number) != (split == held_out.VALIDATION):
+            continue
+        if split != held_out.VALIDATION:
+            document = _without_texts(document, texts, report)
+        if document:
+            report.read += 1
+            yield (document,)
+    if split != held_out.VALIDATION:
+        report.skipped.update(reading.skipped)
+        report.repaired.update(reading.repaired)
+
+
+def _without_texts(document: str, texts: Container[int], report: ReadReport) -> str:
+    """Removes the lines of a document whose digests are in `texts`, counting them."""
+    lines = document.split("\n")
+    kept = [line for line in lines if digest(line) not in texts]
+    if len(kept) == len(lines):
+        return document
+    report.skip(held_out.REASON, len(lines) - len(kept))
+    return "\n".join(kept).strip()
+
+
+def split_pairs(held: HeldOut, source: BitextSource, split: str, report: ReadReport) -> Texts:
+    """Pairs of one split of a source; those of training without pairs that hold a held-out text.
+
+    What a place of the file lacks is counted with the split of the place.
+    """
+    reading = ReadReport()
+    training = split != held_out.VALIDATION
+    chosen = held.chooses(held_out.corpus_name(source))
+    first, second = held.texts(source.lang1), held.texts(source.lang2)
+    for number, unit in enumerate(read_units(source, reading)):
+        if chosen(number) == training:
+            continue
+        if isinstance(unit, str):
+            report.skip(unit)
+        elif training and (digest(unit[0]) in first or digest(unit[1]) in second):
+            report.skip(held_out.REASON)
+        else:
+            report.read += 1
+            yield unit
+    if training:
+        report.skipped.update(reading.skipped)
+        report.repaired.update(reading.repaired)
+
+
+def mismatched_pairs(read: Read, report: ReadReport) -> Texts:
+    """The same texts on both sides, no two of which are translations: a control.
+
+    Within windows of the file the second sides move on by half a window, so that lengths, topics
+    and style of the two sides still go together. The only pair of a window keeps its partner.
+
+    Args:
+      read: Streams the pairs.
+      report: Gets the counts.
+    """
+    pairs = read(report)
+    while window := list(itertools.islice(pairs, _WINDOW)):
+        shift = len(window) // 2
+        for number, (first, _) in enumerate(window):
+            yield first, window[(number + shift) % len(window)][1]
+
+
+def cldr_documents(
+    corpus: CldrCorpus, language: str, split: str, count: int, report: ReadReport
+) -> Texts:
+    """Documents of the embedded corpus."""
+    for text in cldr.documents(corpus.config, language, split, count, corpus.phrases_per_document):
+        report.read += 1
+        yield (text,)
+
+
+def cldr_pairs(
+    corpus: CldrCorpus, pair: tuple[str, str], split: str, count: int, report: ReadReport
+) -> Texts:
+    """Translation pairs of the embedded corpus."""
+    for texts in cldr.pairs(corpus.config, *pair, split, count):
+        report.read += 1
+        yield texts
+
+
+def labelled_examples(
+    name: str, folder: str, split: str, language: str, report: ReadReport
+) -> Texts:
+    """Examples of a benchmark, as JSON."""
+    examples = benchmark(name).read(folder, split, language, report)
+    return ((labelled_rows.to_text(example),) for example in examples)

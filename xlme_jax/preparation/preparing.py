@@ -1,0 +1,457 @@
+"""Preparing a data set: what is asked for, what is done already, and who does the rest.
+
+`prepare` turns every SeqIO task into shards of token ids, once. It is written to be interrupted: a
+finished task is recognised by a fingerprint of all that its shards depend on (source files,
+vocabulary, settings) and kept if its files are as they were written; `dataset.json`, which makes a
+folder a data set, comes last. So the same command continues what was interrupted, and repairs what
+was damaged.
+
+This module holds the settings, the bookkeeping and the pool of worker processes; what these do is
+in `encoding`. Neither imports TensorFlow. What touches SeqIO is in `tasks.execution` (which tasks
+there are, and running those that are not ours) and `tasks.beam` (the same work on any Apache Beam
+runner).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from xlme_jax.data import cldr, prepared
+from xlme_jax.data.prepared import format as prepared_format
+from xlme_jax.data.prepared.format import unseal
+from xlme_jax.data.text import held_out
+from xlme_jax.data.text.reading import DataError, ReadReport
+from xlme_jax.data.vocabulary import (
+    Vocabulary,
+    VocabularyError,
+    train_vocabulary,
+)
+from xlme_jax.preparation import overlap, tokenizing
+from xlme_jax.preparation import workers as worker_pool
+from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
+from xlme_jax.preparation.tokenizing import Job, Unit
+from xlme_jax.storage import locks
+from xlme_jax.storage.files import replace_file
+from xlme_jax.storage.sealed_json import seal
+
+# Below this much (compressed) text a second process costs more to start than it saves.
+_BYTES_WORTH_A_WORKER = 2 << 20
+LOCK_FILE = ".prepare.lock"
+HELD_OUT_FILE = "held-out.npz"
+OVERLAP_FILE = "overlap.json"
+
+
+Rows = list[prepared.TaskInfo]
+
+
+def prepare(config: PrepareConfig, command: str = "") -> list[prepared.TaskInfo]:
+    """Makes, completes or repairs the prepared data set of `config.output`.
+
+    Args:
+      config: What to prepare.
+      command: The command line that does this, written into the data set.
+
+    Returns:
+      The row of every task and split, as written to `dataset.json`.
+
+    Raises:
+      ValueError: If something is missing, unreadable or empty; names it and the remedy.
+    """
+    import_tasks()
+    from tasks import execution
+
+    output = Path(config.output)
+    vocabulary = resolve_vocabulary(config)
+    model = output / prepared_format.VOCABULARY_FILE
+    jobs = execution.list_jobs(config, str(model), vocabulary.digest)
+    output.mkdir(parents=True, exist_ok=True)
+    waiting = f"{output}: another process is preparing it. Waiting for that to end."
+    with locks.hold(output / LOCK_FILE, lambda: _say(waiting)):
+        _check_same_vocabulary(output, vocabulary)
+        replace_file(model, vocabulary.model)
+        shutil.rmtree(output / ".parts", ignore_errors=True)  # of a run that was killed
+        rows = _finished(output, jobs)
+        pending = [job for job in jobs if job not in rows]
+        _say(
+            f"{output}: {len(jobs)} tasks, {len(rows)} of them done already, {vocabulary.size:,} "
+            "ids"
+        )
+        _retire(output, jobs, pending)
+        rows |= _run(config, str(model), pending)
+        table = [rows[job] for job in jobs if rows[job].examples]
+        if len(table) < len(jobs):
+            _say_empty([job for job in jobs if not rows[job].examples])
+        prepared.write_dataset(output, table, model, vocabulary.size, command)
+        _write_settings(config, command)
+        if config.check_overlap:
+            _report_overlap(config, jobs)
+        shutil.rmtree(output / ".parts", ignore_errors=True)
+    _summarize(table)
+    return table
+
+
+def settings(config: PrepareConfig) -> dict[str, Any]:
+    """Returns what of a configuration decides the content of the data set, ready for JSON."""
+    content = dataclasses.asdict(config)
+    for how in ("output", "check_overlap", "workers", "runner", "runner_options"):
+        del content[how]
+    # Data sets that were made before these fields existed are what they are without them.
+    for field in ("tsv_columns", "shuffle_pairs", "validation"):
+        if not content[field]:
+            del content[field]
+    return json.loads(json.dumps(content))
+
+
+def is_prepared(config: PrepareConfig) -> bool:
+    """Whether `config.output` is complete and of the same settings; reads two small files.
+
+    False too where these are damaged or another file is gone: `prepare` then repairs it.
+    """
+    output = Path(config.output)
+    try:
+        written = unseal((output / prepared_format.SETTINGS_FILE).read_bytes())
+        prepared.PreparedDataset.load(output)
+    except (OSError, ValueError):
+        return False
+    return written.get("settings") == settings(config)
+
+
+def _write_settings(config: PrepareConfig, command: str) -> None:
+    content = {
+        "format": prepared_format.FORMAT,
+        "settings": settings(config),
+        "command": command,
+    }
+    replace_file(Path(config.output) / prepared_format.SETTINGS_FILE, seal(content))
+
+
+def resolve_vocabulary(config: PrepareConfig) -> Vocabulary:
+    """Returns the vocabulary that a configuration means; for the embedded corpus it may train one.
+
+    Raises:
+      VocabularyError: If none is given where one is needed.
+    """
+    if config.vocabulary:
+        return Vocabulary.load(config.vocabulary)
+    if config.tasks == ("cldr",):
+        assert config.cldr is not None, "PrepareConfig asks for it"
+        return train_cldr_vocabulary(config.cldr, config.vocabulary_size)
+    existing = Path(config.output) / prepared_format.VOCABULARY_FILE
+    if existing.is_file():
+        return Vocabulary.load(existing)
+    raise VocabularyError(
+        f"prepare: no vocabulary given for the tasks {', '.join(config.tasks)}. Train one first: "
+        f"`python -m xlme_jax.train_vocabulary --tasks={','.join(config.tasks)} --size=16000 "
+        "--output=vocabulary.model ...`, then pass --vocabulary=vocabulary.model."
+    )
+
+
+def train_cldr_vocabulary(corpus: CldrCorpus, size: int) -> Vocabulary:
+    """Trains the small vocabulary of the embedded corpus, on phrases of its training split.
+
+    Every character of this closed corpus gets a piece, without byte fallback (see
+    `xlme_jax.data.vocabulary.train_vocabulary`).
+
+    Args:
+      corpus: The corpus.
+      size: Largest number of ids.
+
+    Returns:
+      The vocabulary; smaller than `size` if there are too few different words.
+    """
+    texts = itertools.chain.from_iterable(
+        cldr.documents(corpus.config, language, "train", count=500)
+        for language in corpus.config.languages
+    )
+    return train_vocabulary(
+        texts, size, byte_fallback=False, character_coverage=1.0, allow_smaller=True
+    )
+
+
+# --- Held-out data. ---
+
+
+def held_out_in(config: PrepareConfig) -> held_out.HeldOut | None:
+    """What is held out, as `write_held_out` has written it; None if nothing is."""
+    if not config.validation:
+        return None
+    file = os.path.join(config.output, HELD_OUT_FILE)
+    return held_out.HeldOut(config.validation, file, tsv_columns=config.tsv_columns)
+
+
+def find_corpora(config: PrepareConfig) -> held_out.Corpora:
+    """Lists the files of which a part is held out; reads no text.
+
+    Raises:
+      DataError: A folder or a language is missing.
+    """
+    return held_out.find_corpora(
+        config.cc100_dir if "cc100" in config.tasks else None,
+        config.bitext_dir if "bitext" in config.tasks else None,
+        config.languages,
+        config.pairs,
+        config.pivot,
+        config.max_document_chars,
+        config.tsv_columns,
+    )
+
+
+def write_held_out(config: PrepareConfig) -> None:
+    """Makes the file of held-out texts, unless it is there and of the same files."""
+    held = held_out_in(config)
+    if held is None:
+        return
+    corpora, rule = find_corpora(config), held.rule
+    names, files = list(corpora.names()), corpora.files()
+    if rule.kind == "ids":
+        files.append(Path(rule.path))
+    elif rule.kind == "folder":
+        others = held.folder()
+        names += others.names()
+        files += others.files()
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"prepare: `validation` is {config.validation!r}: no file {file}")
+    if held_out.write(dataclasses.replace(held, corpora=corpora), fingerprint(names, files)):
+        _say(f"{held.file}: the texts that {config.validation} holds out")
+
+
+def _say_empty(jobs: Sequence[Job]) -> None:
+    """Says which tasks and splits are no part of the data set, since there is nothing in them."""
+    for split, why in (
+        ("train", "Left out, since their files have no unit in common"),
+        (held_out.VALIDATION, "Without a held-out unit"),
+    ):
+        if names := sorted({job.name for job in jobs if job.split == split}):
+            _say(f"{why}: {', '.join(names)}")
+
+
+# --- Overlap with evaluation text. ---
+
+
+def _report_overlap(config: PrepareConfig, jobs: Sequence[Job]) -> None:
+    """Says and writes which evaluation texts stand in the training text of which task."""
+    evaluation = overlap.evaluation_digests(config.check_overlap)
+    tasks = [job for job in jobs if job.split == "train" and job.kind != "labelled"]
+    with worker_pool.open_bar(desc="overlap", unit="task", total=len(tasks), delay=5) as bar:
+        found = overlap.find(evaluation, _training_text(tasks, bar.update))
+    content = json.dumps({"folder": config.check_overlap, **found.to_json()}, indent=1) + "\n"
+    replace_file(Path(config.output) / OVERLAP_FILE, content.encode())
+    for line in found.lines():
+        _say(line)
+
+
+def _training_text(
+    jobs: Iterable[Job], done: Callable[[], object]
+) -> Iterator[tuple[str, Iterable[tuple[str, ...]]]]:
+    """Yields a task and its examples, for each source shard of each job."""
+    from tasks import execution
+
+    for job in jobs:
+        if not job.reads:
+            yield job.name, execution.read_raw_text(job.name)
+        for read in job.reads:
+            yield job.name, read(ReadReport())
+        done()
+
+
+# --- Bookkeeping: what is done, and what it depended on. ---
+
+
+def fingerprint(parts: Iterable[object], files: Iterable[Path]) -> str:
+    """Returns a digest of settings and of the files' paths, sizes and modification times.
+
+    Times instead of contents: hashing CC-100 would take hours, and a file touched in vain costs one
+    task.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{part!r}\n".encode())
+    for file in files:
+        status = file.stat()
+        digest.update(f"{file.name}\t{status.st_size}\t{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _finished(output: Path, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]:
+    """The rows of the jobs that need not be done, in the order of the jobs."""
+
+    def row_of(job: Job) -> prepared.TaskInfo | None:
+        try:
+            row = prepared.finished_task(output, job.name, job.split, job.fingerprint)
+        except prepared.PreparedDataError as error:
+            _say(f"Task {job.name} ({job.split}) is made again: {error}")
+            return None
+        return row if row and (row.examples or job.may_be_empty) else None
+
+    rows = {}
+    # In threads and with a bar, because all that is there is read. Short checks show no bar.
+    with (
+        concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 16)) as pool,
+        worker_pool.open_bar(desc="check", unit="task", total=len(jobs), delay=5) as bar,
+    ):
+        for job, row in zip(jobs, pool.map(row_of, jobs)):
+            bar.update()
+            if row:
+                rows[job] = row
+    return rows
+
+
+def _complete(output: Path, job: Job, parts: Rows) -> prepared.TaskInfo:
+    """Joins the parts of a job; only then it counts as finished, and never if it is empty."""
+    row = prepared.merge_parts(output, parts)
+    if not row.examples and not job.may_be_empty:
+        why = (
+            ", ".join(f"{n} skipped: {reason}" for reason, n in row.skipped.items())
+            or "the files are empty"
+        )
+        raise DataError(
+            f"prepare: task {job.name} ({'-'.join(job.languages)}, {job.split}) has no text "
+            f"({why}). Its source: {', '.join(job.shards)}. Repair or remove it, or leave it out "
+            "with --languages or --pairs."
+        )
+    return row
+
+
+def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
+    """VocabularyError if a folder holds data of another vocabulary."""
+    file = output / prepared_format.VOCABULARY_FILE
+    try:
+        # Not from the model's file: that may be what is damaged, and is written again.
+        old = unseal((output / prepared_format.DATASET_FILE).read_bytes())["vocabulary"]
+        size, digest = old["size"], str(old["sha256"])
+    except (OSError, ValueError, KeyError):
+        try:
+            model = Vocabulary.load(file)
+        except VocabularyError:
+            return
+        size, digest = model.size, model.digest
+    if digest != vocabulary.digest:
+        if vocabulary.path == os.fspath(file):
+            raise VocabularyError(
+                f"prepare: {file} is not what was written (SHA-256 differs). Give the model that "
+                "it was copied from with --vocabulary."
+            )
+        raise VocabularyError(
+            f"prepare: {output} holds data of another vocabulary ({size} ids, sha256 "
+            f"{digest[:12]}) than the one now asked for ({vocabulary.size} ids, sha256 "
+            f"{vocabulary.digest[:12]}). Choose another output folder, or delete this one."
+        )
+
+
+def _retire(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
+    """Says which tasks leave an earlier data set; ends its validity if shards will change."""
+    file = output / prepared_format.DATASET_FILE
+    try:
+        before = {(r["name"], r["split"]) for r in unseal(file.read_bytes())["tasks"]}
+    except (OSError, ValueError, KeyError):
+        return
+    dropped = sorted({name for name, _ in before - {(job.name, job.split) for job in jobs}})
+    if dropped:
+        _say(f"This command does not name {', '.join(dropped)}: no longer part of the data set.")
+    if before & {(job.name, job.split) for job in pending}:
+        file.unlink()
+
+
+# --- Running what is left. ---
+
+
+def _run(config: PrepareConfig, model: str, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]:
+    output = Path(config.output)
+    if not jobs:
+        return {}
+    workers = _worker_count(config, jobs)
+    number = sum(len(job.shards) for job in jobs)
+    threads = max(1, workers // number)
+    # The longest first, so that no worker is left alone with it at the end.
+    ordered = sorted(jobs, key=lambda job: (-job.bytes, job.name, job.split))
+    units = [Unit(job, i, threads) for job in ordered for i in range(len(job.shards))]
+    if config.runner:
+        from tasks import beam
+
+        results = beam.run(config, model, units)
+    else:
+        work = functools.partial(tokenizing.run_unit, config, model)
+        # TensorFlow takes a worker seconds and half a gigabyte, which most have no use for.
+        start = None if all(job.reads for job in jobs) else import_tasks
+        results = worker_pool.run(work, units, workers, start)
+    parts: dict[Job, dict[int, Rows]] = {job: {} for job in jobs}
+    rows = {}
+    for unit, unit_parts in results:
+        parts[unit.job][unit.shard] = unit_parts
+        if len(parts[unit.job]) == len(unit.job.shards):
+            joined = [row for _, part in sorted(parts.pop(unit.job).items()) for row in part]
+            rows[unit.job] = _complete(output, unit.job, joined)
+    return rows
+
+
+def _worker_count(config: PrepareConfig, jobs: Sequence[Job]) -> int:
+    if config.workers:
+        return config.workers
+    return max(1, min(os.cpu_count() or 1, sum(job.bytes for job in jobs) // _BYTES_WORTH_A_WORKER))
+
+
+def import_tasks() -> None:
+    """Imports `tasks`; keeps TensorFlow off accelerators and its messages off the screen."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    logging.getLogger("absl").setLevel(logging.WARNING)
+    with _muted():
+        import tensorflow as tf
+
+        import tasks  # noqa: F401
+    # RuntimeError: the caller has used TensorFlow before, and keeps what it chose then.
+    with contextlib.suppress(RuntimeError):
+        tf.config.set_visible_devices([], "GPU")
+
+
+@contextlib.contextmanager
+def _muted() -> Iterator[None]:
+    """Holds back what C++ writes to stderr; shows it if an exception ends the block."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(kept, held.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+# --- What a person sees. ---
+
+
+def _summarize(table: Sequence[prepared.TaskInfo]) -> None:
+    for kind in prepared_format.KINDS:
+        rows = [row for row in table if row.kind == kind]
+        if rows:
+            examples, tokens = sum(r.examples for r in rows), sum(r.tokens for r in rows)
+            _say(f"{kind}: {len(rows)} tasks, {examples:,} texts, {tokens:,} tokens")
+    for row in table:
+        if row.skipped:
+            why = ", ".join(f"{n:,} {reason}" for reason, n in Counter(row.skipped).most_common())
+            _say(f"skipped in {row.name} ({row.split}): {why}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,233 @@
+"""One source shard of a task becomes token shards: the work of `prepare`, without TensorFlow.
+
+SeqIO says where texts come from and how they are tokenized (`tasks.execution`). Where that is a
+reader of ours and SentencePiece alone, as in all tasks of this project, the rest is done here: a
+worker then starts in a moment, needs little memory, and spends its time in SentencePiece.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xlme_jax.data import prepared
+from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.registry import benchmark
+from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID
+from xlme_jax.data.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from xlme_jax.preparation.config import PrepareConfig
+
+# Texts that are encoded in one go.
+BATCH_SIZE = 256
+# Texts of one part, the unit that a Beam worker sorts in memory: some hundred megabytes at most.
+# Labelled examples make one part: their readers hold a file in memory anyway.
+PART_TEXTS = {"monolingual": 1 << 17, "bitext": 1 << 19, "labelled": 1 << 48}
+Writer = prepared.MonolingualWriter | prepared.BitextWriter | prepared.LabelledWriter
+WRITERS: dict[str, type[prepared.MonolingualWriter | prepared.BitextWriter]] = {
+    "monolingual": prepared.MonolingualWriter,
+    "bitext": prepared.BitextWriter,
+}
+_NO_LABELS = np.empty(0, np.int32)
+# An example: a text (a labelled one as JSON, see `labelled_rows`), or the two of a pair.
+Texts = Iterator[tuple[str, ...]]
+# Streams the examples of a source shard, counting what it skips.
+Read = Callable[[ReadReport], Texts]
+# Examples as ids one after another, their sizes, and their labels one after another.
+Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One split of one SeqIO task.
+
+    Attributes:
+      name: The task's name.
+      split: "train" or "validation".
+      kind: "monolingual", "bitext" or "labelled".
+      languages: One language, or two.
+      shards: Names of its source shards.
+      bytes: Size of its source files.
+      fingerprint: Digest of all that the result depends on.
+      may_be_empty: A pair that nobody listed: of a multi-way folder whose files share no unit.
+      benchmark: What a labelled task asks (`benchmarks`).
+      reads: How each source shard is read, if SentencePiece is all that its texts go through;
+        empty if SeqIO must run the task.
+    """
+
+    name: str
+    split: str
+    kind: str
+    languages: tuple[str, ...]
+    shards: tuple[str, ...]
+    bytes: int
+    fingerprint: str
+    may_be_empty: bool = False
+    benchmark: str = ""
+    reads: tuple[Read, ...] = dataclasses.field(default=(), compare=False, repr=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unit:
+    """What one worker does in one go: a source shard of a job."""
+
+    job: Job
+    shard: int
+    threads: int = 1
+
+
+def run_unit(
+    config: PrepareConfig,
+    model: str,
+    unit: Unit,
+    report_progress: Callable[[int], None] = lambda texts: None,
+) -> list[prepared.TaskInfo]:
+    """Tokenizes one source shard of a task and writes its parts.
+
+    Args:
+      config: The configuration.
+      model: Path of the vocabulary.
+      unit: The job and which of its source shards.
+      report_progress: Called now and then with the number of texts done since.
+
+    Returns:
+      Rows of the parts, in order.
+
+    Raises:
+      ValueError: Whatever the reader found wrong with the file.
+    """
+    report = ReadReport()
+    if unit.job.reads:
+        batches = _encoded(config, model, unit, report)
+    else:
+        from tasks import execution
+
+        batches = execution.encoded(config, model, unit, report)
+    room = size = PART_TEXTS[unit.job.kind]
+    parts: list[prepared.TaskInfo] = []
+    writer = open_part(config, model, unit.job, unit.shard, 0)
+    try:
+        for ids, sizes, labels in batches:
+            report_progress(len(sizes))
+            while len(sizes) > room:
+                tokens = int(sizes[:room].sum())
+                add_texts(writer, ids[:tokens], sizes[:room])
+                ids, sizes, room = ids[tokens:], sizes[room:], size
+                parts.append(writer.close())
+                writer = open_part(config, model, unit.job, unit.shard, len(parts))
+            add_texts(writer, ids, sizes, labels)
+            room -= len(sizes)
+        writer.skipped.update(report.skipped)
+        parts.append(writer.close())
+    except BaseException:
+        writer.abort()
+        raise
+    return parts
+
+
+def _encoded(config: PrepareConfig, model: str, unit: Unit, report: ReadReport) -> Iterator[Batch]:
+    """Yields the texts of a source shard in order."""
+    vocabulary = load_vocabulary(model)
+    for texts in in_batches(unit.job.reads[unit.shard](report)):
+        if unit.job.kind == "labelled":
+            yield encode_labelled(config, vocabulary, unit.job, texts[0], report)
+        else:
+            columns = [vocabulary.encode_flat(column, unit.threads) for column in texts]
+            yield (*framed(columns), _NO_LABELS)
+
+
+def encode_labelled(
+    config: PrepareConfig,
+    vocabulary: Vocabulary,
+    job: Job,
+    texts: Sequence[str],
+    report: ReadReport,
+) -> Batch:
+    """Encodes examples of a labelled job, given as JSON."""
+    return labelled_rows.encode(
+        vocabulary, job.benchmark, texts, config.max_length, config.stride, report
+    )
+
+
+def in_batches(texts: Texts) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """Yields up to `BATCH_SIZE` examples at a time, as a tuple of texts for each field."""
+    while batch := list(itertools.islice(texts, BATCH_SIZE)):
+        yield tuple(zip(*batch))
+
+
+def load_vocabulary(model: str) -> Vocabulary:
+    """Returns the vocabulary of a file, read once for each version of the file."""
+    return _load_vocabulary(model, os.stat(model).st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=2)
+def _load_vocabulary(model: str, _version: int) -> Vocabulary:
+    return Vocabulary.load(model)
+
+
+def open_part(config: PrepareConfig, model: str, job: Job, shard: int, number: int) -> Writer:
+    """Opens part `number` of a source shard for writing."""
+    make: Callable[..., Writer]
+    if job.kind == "labelled":
+        labels = labelled_rows.LABELS[benchmark(job.benchmark).kind]
+        make = functools.partial(prepared.LabelledWriter, labels=labels)
+    else:
+        make = WRITERS[job.kind]
+    return make(
+        config.output,
+        job.name,
+        job.languages,
+        load_vocabulary(model).size,
+        split=job.split,
+        part=shard * 100_000 + number,
+        max_length=config.max_pair_tokens,
+        fingerprint=job.fingerprint,
+    )
+
+
+def add_texts(
+    writer: Writer, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray = _NO_LABELS
+) -> None:
+    """Writes texts, as `framed` returns them; those without tokens count as skipped."""
+    whole = sizes > 0
+    if not whole.all():
+        writer.skipped["no tokens"] += int((~whole).sum())
+    writer.add_many(ids, sizes[whole], labels)
+
+
+def framed(columns: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Puts `<s>` and `</s>` around texts: `<s> text </s>` or `<s> e </s> f </s>`.
+
+    Args:
+      columns: For each feature the ids of N texts one after another, and their lengths, int64[N].
+
+    Returns:
+      `(ids, sizes)`: int32[sum of sizes], the framed texts one after another, and int64[N]; 0 where
+      a feature has no tokens, and then no other has.
+    """
+    lengths = np.stack([column_lengths for _, column_lengths in columns])
+    whole = np.all(lengths > 0, axis=0)
+    sizes = np.where(whole, 1 + (lengths + 1).sum(0), 0)
+    starts = np.cumsum(sizes) - sizes
+    ids = np.full(sizes.sum(), EOS_ID, np.int32)
+    ids[starts[whole]] = BOS_ID
+    positions = starts + 1
+    for values, length in columns:
+        # The k-th id of a text goes to the text's position + k.
+        first = np.cumsum(length) - length
+        places = np.arange(len(values)) + np.repeat(positions - first, length)
+        if whole.all():
+            ids[places] = values
+        else:
+            kept = np.repeat(whole, length)
+            ids[places[kept]] = values[kept]
+        positions = positions + length + 1
+    return ids, sizes

@@ -1,0 +1,1 @@
+"""Pages, tables and pictures: a run's own, and results beside the papers' published figures."""

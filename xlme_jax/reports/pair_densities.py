@@ -1,0 +1,143 @@
+"""How samplers of language pairs differ: heat maps (XY-LENT, Figures 2 and 6) and a table."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from xlme_jax.data.batches import mixing, pair_sampling
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampler:
+    """A distribution over language pairs.
+
+    Attributes:
+      name: for people.
+      density: float64[L, L], symmetric, adding up to one: half of a pair's probability each way.
+    """
+
+    name: str
+    density: np.ndarray
+
+
+def samplers(
+    languages: Sequence[str], counts: np.ndarray, alpha: float, smoothing: float = 0.0
+) -> list[Sampler]:
+    """The three samplers of pairs of these counts: by temperature, Eq. 1 and Eq. 2.
+
+    Args:
+      languages: L names.
+      counts: float64[L, L], symmetric, no diagonal.
+      alpha: exponent of the pairs' shares (by temperature) or of the languages'.
+      smoothing: of the entropic sampler.
+
+    Raises:
+      ValueError: names the language whose share cannot be met.
+    """
+    there = np.nonzero(counts)
+    tempered = np.zeros_like(counts)
+    tempered[there] = mixing.temperature_weights(counts[there], alpha)
+    corner = pair_sampling.linear_programme(languages, counts, alpha)
+    return [
+        Sampler("temperature", tempered),
+        Sampler("linear programme", (corner + corner.T) / 2),
+        Sampler("Sinkhorn", pair_sampling.entropic(languages, counts, alpha, smoothing)),
+    ]
+
+
+def table(counts: np.ndarray, found: Sequence[Sampler]) -> str:
+    """Lines that compare samplers.
+
+    For each: pairs that are never drawn, their share, the entropy of the distribution over pairs
+    (in nats) and its exponential, the number of pairs that, drawn alike, would have this entropy;
+    and the largest share of a pair and of a language.
+    """
+    upper = np.triu(counts > 0)
+    lines = [
+        f"{_numbered(upper.sum(), 'pair')} of {len(counts)} languages, "
+        f"{_numbered(np.triu(counts).sum(), 'example')}",
+        f"{'sampler':<18}{'never drawn':>12}{'share':>8}{'entropy':>9}{'effective pairs':>17}"
+        f"{'largest pair':>14}{'largest language':>18}",
+    ]
+    for sampler in found:
+        shares = 2 * sampler.density[upper]
+        drawn = shares[shares > 0]
+        entropy = max(0.0, -float((drawn * np.log(drawn)).sum()))  # of one pair 0, not -0
+        never = len(shares) - len(drawn)
+        largest = float(sampler.density.sum(axis=1).max())
+        lines.append(
+            f"{sampler.name:<18}{never:>12,}{never / len(shares):>8.1%}{entropy:>9.3f}"
+            f"{math.exp(entropy):>17,.1f}{_percent(shares.max()):>14}{_percent(largest):>18}"
+        )
+    return "\n".join(lines)
+
+
+def _numbered(count: float, what: str) -> str:
+    return f"{count:,.0f} {what}{'' if count == 1 else 's'}"
+
+
+def _percent(share: float) -> str:
+    """With two decimals, or as many as show two digits of a small share."""
+    return f"{share:.{max(2, 1 - math.floor(math.log10(100 * share)))}%}"
+
+
+def draw(
+    path: Path,
+    languages: Sequence[str],
+    counts: np.ndarray,
+    found: Sequence[Sampler],
+    shown: Collection[str] = (),
+) -> None:
+    """Draws densities side by side, languages with the most examples first.
+
+    Args:
+      path: PNG to write.
+      languages: L names.
+      counts: float64[L, L], symmetric.
+      found: what to draw.
+      shown: languages to draw; empty: all. The densities are of all in any case.
+
+    Raises:
+      ValueError: `shown` has a language that is not there.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure
+
+    if unknown := sorted(set(shown) - set(languages)):
+        raise ValueError(f"no pair has the languages {unknown}; there are {list(languages)}")
+    order = np.argsort(-counts.sum(axis=1), kind="stable").tolist()
+    order = [n for n in order if not shown or languages[n] in shown]
+    names, places = [languages[n] for n in order], np.ix_(order, order)
+    panels = [(sampler.name, sampler.density[places]) for sampler in found]
+    positive = np.concatenate([density[density > 0] for _, density in panels])
+    if not len(positive):
+        raise ValueError(f"no two of the languages {names} are a pair")
+    side = min(max(4.0, 0.11 * len(names)), 12.0)
+    figure = Figure(figsize=(len(panels) * side + 1.2, side + 0.8), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    # Six orders of magnitude tell pairs apart; what is below has the palest colour, zero is grey.
+    norm = LogNorm(max(positive.min(), positive.max() * 1e-6), positive.max(), clip=True)
+    there = counts[places] > 0
+    for axis, (name, density) in zip(axes, panels):
+        never = int(np.triu(there & (density == 0)).sum())
+        title = f"{name}:\n{never:,} of {np.triu(there).sum():,} pairs never drawn"
+        axis.set_title(title, fontsize=11, fontweight="bold", loc="left")
+        axis.set_facecolor("white")
+        axis.imshow(np.where(there, 0.0, np.nan), cmap="Greys_r", vmin=-5, vmax=1)
+        image = axis.imshow(np.ma.masked_equal(density, 0), cmap="viridis_r", norm=norm)
+        size = min(9.0, 72 * 0.9 * side / max(len(names), 1))
+        axis.set_xticks(range(len(names)), names, fontsize=size, rotation=90)
+        axis.set_yticks(range(len(names)), names, fontsize=size)
+        axis.tick_params(length=0)
+        axis.spines[:].set_visible(False)
+    figure.colorbar(
+        image, ax=axes, label="probability (grey: never drawn, white: no such pair)", shrink=0.8
+    )
+    figure.savefig(path, format="png")

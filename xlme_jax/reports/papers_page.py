@@ -1,0 +1,358 @@
+"""The page that sets results beside the papers': tables, layer curves, costs, alignments."""
+
+import base64
+import dataclasses
+import html
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from xlme_jax.evaluation import alignment_matrices, results
+from xlme_jax.evaluation.results import Results, Spread
+from xlme_jax.reports import pictures, published, tables
+from xlme_jax.reports.pictures import Curve
+from xlme_jax.reports.tables import Cell, Entry, Sheet
+
+MARKDOWN, PAGE = "report.md", "report.html"
+_MAX_MATRICES = 20  # of each system
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1200px; margin: 2em auto;
+       padding: 0 1em; }
+h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2em; }
+.note { color: #666; font-size: 13px; } .wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 14px; }
+th, td { padding: 0.25em 0.8em; text-align: right; border-bottom: 1px solid #eee;
+         white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+tr.ours td { background: #eef5fb; } tr.ours td:first-child { font-weight: 600; }
+img { max-width: 100%; border: 1px solid #ddd; border-radius: 6px; margin: 0.5em 0; }
+pre { background: #f6f6f6; border-radius: 6px; padding: 0.8em; overflow-x: auto; font-size: 13px; }
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A picture of the report.
+
+    Attributes:
+      name: of its file, without ".png".
+      caption: what it shows.
+      png: the file.
+    """
+
+    name: str
+    caption: str
+    png: bytes
+
+
+def write(named: Sequence[tuple[str, Results]], output: Path, command: str = "") -> Path:
+    """Writes a report.
+
+    Args:
+      named: (name of the system, a results file of it).
+      output: folder; made if it is missing.
+      command: the command line, for the record.
+
+    Returns:
+      The path of report.html.
+
+    Raises:
+      ResultsError: a figure would count twice.
+    """
+    ours = tables.entries(named)
+    for entry in ours:
+        results.aggregate(entry.runs)  # Nothing counts twice.
+    sheets = tables.sheets(ours)
+    details = tables.details(ours)
+    drawn = [*_layer_pictures(ours), *_flops_pictures(ours), *_matrix_pictures(named)]
+    output.mkdir(parents=True, exist_ok=True)
+    for picture in drawn:
+        (output / f"{picture.name}.png").write_bytes(picture.png)
+    (output / MARKDOWN).write_text(
+        _markdown(named, sheets, drawn, details, command), encoding="utf-8"
+    )
+    page = output / PAGE
+    page.write_text(_page(named, sheets, drawn, details, command), encoding="utf-8")
+    return page
+
+
+# ---- Pictures ----------------------------------------------------------------------------------
+
+
+def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
+    """Figures 3 and 4: Tatoeba's accuracy and alignment error rate over layers."""
+    quoted = [
+        Curve(label, {x: Spread((value / 100,)) for x, value in points.items()}, ":", True)
+        for label, points in published.TATOEBA_LAYERS.items()
+    ]
+    kinds: tuple[tuple[str, str, str, str, list[Curve], str], ...] = (
+        ("tatoeba", "accuracy", "Tatoeba over layers", "accuracy@1 in percent", quoted, "3"),
+        ("wordalign", "aer", "Word alignment over layers", "AER in percent", [], "4"),
+    )
+    drawn = []
+    for task, metric, title, unit, more, figure in kinds:
+        curves = _once([c for entry in ours for c in _layer_lines(entry, task, metric)])
+        if curves:
+            # The papers' encoders have 12 layers, and say little beside one of 4.
+            deepest = max(max(curve.points) for curve in curves)
+            more = [curve for curve in more if max(curve.points) <= deepest]
+            caption = (
+                f"{title}, as XLM-E's Figure {figure}: mean over languages and both directions, "
+                "shaded the standard deviation over seeds."
+            )
+            png = pictures.layer_curves([*curves, *more], title, unit)
+            drawn.append(Picture(f"{task}_layers", caption, png))
+    return drawn
+
+
+def _once(curves: Sequence[Curve]) -> list[Curve]:
+    """The curves without those that were drawn before, as chance is the same for all systems."""
+    kept: dict[object, Curve] = {}
+    for curve in curves:
+        key = (curve.label.split(": ")[-1], tuple(curve.points.items()))
+        kept[key] = dataclasses.replace(curve, label=key[0]) if key in kept else curve
+    return list(kept.values())
+
+
+def _layer_lines(entry: Entry, task: str, metric: str) -> list[Curve]:
+    """A line for the system and each baseline; one without layers is level."""
+    lines = []
+    systems = entry.systems(task)
+    of_model = tables.layers(entry, task)
+    for system in systems:
+        name = entry.name if system == tables.MODEL else f"{entry.name}: {system}"
+        curve = tables.layer_curve(entry, task, metric, system)
+        if not curve and of_model and (found := tables.score(entry, task, metric, (), system)):
+            curve = dict.fromkeys(of_model, found.spread)
+        style = {"model": "-", "untrained": "--"}.get(system, ":")
+        if curve:
+            lines.append(Curve(name, {float(x): spread for x, spread in curve.items()}, style))
+    return lines
+
+
+def _flops_pictures(ours: Sequence[Entry]) -> list[Picture]:
+    """Figure 1: each score that we have against the FLOPs of pre-training."""
+    costs = {row.model: sum(row.cells[-1]) for row in published.COST.rows}
+    drawn = []
+    for column in published.XTREME.columns:
+        curves = _along_runs([(entry, _point(entry, column)) for entry in ours])
+        if not curves:
+            continue
+        quoted = [
+            Curve(row.model, {costs[row.model]: Spread((cell[0] / 100,))}, "", True)
+            for row in published.XTREME.rows
+            if row.source == "XLM-E, Table 1" and row.model in costs
+            if (cell := row.cells[published.XTREME.columns.index(column)])
+        ]
+        name = "XTREME average" if column == "Avg" else column
+        caption = (
+            f"{name} against the FLOPs of pre-training, as XLM-E's Figure 1; grey: its tables."
+        )
+        png = pictures.against_flops([*curves, *quoted], f"{name} against FLOPs", "percent")
+        drawn.append(Picture(f"flops_{column.lower()}", caption, png))
+    for task, metric, unit in (
+        ("tatoeba", "accuracy", "accuracy@1 in percent"),
+        ("wordalign", "aer", "AER in percent"),
+    ):
+        curves = _along_runs([(entry, _at_fixed_layer(entry, task, metric)) for entry in ours])
+        if curves:
+            caption = f"{task} at three quarters of the depth against the FLOPs of pre-training."
+            png = pictures.against_flops(curves, f"{task} against FLOPs", unit)
+            drawn.append(Picture(f"flops_{task}", caption, png))
+    return drawn
+
+
+def _point(entry: Entry, column: str) -> Spread | None:
+    if column == "Avg":
+        average = tables.xtreme_average(entry)
+        return None if average is None else Spread((average / 100,))
+    return tables.task_spread(entry, column)
+
+
+def _at_fixed_layer(entry: Entry, task: str, metric: str) -> Spread | None:
+    curve = tables.layer_curve(entry, task, metric)
+    return curve.get(tables.fixed_layer(max(curve))) if curve else None
+
+
+def _along_runs(points: Sequence[tuple[Entry, Spread | None]]) -> list[Curve]:
+    """A line for each system, through its checkpoints if there are several."""
+    lines: dict[str, dict[float, Spread]] = {}
+    for entry, spread in points:
+        if entry.flops and spread:
+            lines.setdefault(entry.group, {})[entry.flops] = spread
+    return [Curve(name, line) for name, line in lines.items()]
+
+
+def _matrix_pictures(named: Sequence[tuple[str, Results]]) -> list[Picture]:
+    """The alignment matrices that lie beside the results; of each system those of one run."""
+    files: dict[str, list[Path]] = {}
+    for name, file in named:
+        found = sorted((file.path.parent / alignment_matrices.MATRICES).glob("*.json"))
+        if found and name not in files:
+            files[name] = found[:_MAX_MATRICES]
+    paths = [(name, path) for name, found in files.items() for path in found]
+    return [_matrix_picture(i, name, path) for i, (name, path) in enumerate(paths)]
+
+
+def _matrix_picture(number: int, name: str, path: Path) -> Picture:
+    pair = alignment_matrices.read_matrix(path)
+    rows, columns = (
+        " ".join(
+            word if word == shown else f"{shown} {word}"
+            for word, shown in zip(words, pictures.drawable(words))
+        )
+        for words in (pair.source, pair.target)
+    )
+    title = f"{name}: {path.stem}"
+    png = pictures.alignment_matrix(pair, title)
+    return Picture(f"matrix_{number:02}", f"{title}. Rows: {rows} – Columns: {columns}", png)
+
+
+# ---- Text --------------------------------------------------------------------------------------
+
+
+def _numbered(sheet: Sheet) -> tuple[dict[str, int], list[list[tuple[str, int]]]]:
+    """The notes with their numbers; each cell's text with the number of its note, 0 for none."""
+    notes: dict[str, int] = {}
+
+    def number(cell: Cell) -> int:
+        return notes.setdefault(cell.note, len(notes) + 1) if cell.note else 0
+
+    return notes, [[(cell.text, number(cell)) for cell in row] for row in sheet.rows]
+
+
+def to_markdown(sheet: Sheet) -> str:
+    """A table in Markdown, the names of our rows in bold."""
+    notes, rows = _numbered(sheet)
+    lines = [f"## {sheet.title}", "", sheet.caption, ""]
+    lines += [_line(sheet.columns), _line(["---"] * len(sheet.columns))]
+    for row, ours in zip(rows, sheet.ours):
+        name, *cells = [text + (f" [{number}]" if number else "") for text, number in row]
+        lines.append(_line([f"**{name}**" if ours else name, *cells]))
+    lines += ["", *(f"- [{number}] {note}" for note, number in notes.items())]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def to_html(sheet: Sheet) -> str:
+    """A table in HTML, our rows marked by the class "ours"."""
+    notes, rows = _numbered(sheet)
+    headings = "".join(f"<th>{html.escape(column)}</th>" for column in sheet.columns)
+    parts = [
+        f"<h2>{html.escape(sheet.title)}</h2>",
+        f"<p>{html.escape(sheet.caption)}</p>",
+        f'<div class="wide"><table><thead><tr>{headings}</tr></thead><tbody>',
+    ]
+    for row, ours in zip(rows, sheet.ours):
+        cells = "".join(
+            f"<td>{html.escape(text)}{f'<sup>{number}</sup>' if number else ''}</td>"
+            for text, number in row
+        )
+        parts.append(f'<tr class="ours">{cells}</tr>' if ours else f"<tr>{cells}</tr>")
+    parts.append("</tbody></table></div>")
+    listed = "<br>".join(
+        f"<sup>{number}</sup> {html.escape(note)}" for note, number in notes.items()
+    )
+    return "\n".join([*parts, f'<p class="note">{listed}</p>' if listed else ""])
+
+
+_ABOUT = (
+    "Rows of papers are quoted with their source. Ours are means over seeds with the standard "
+    "deviation (n - 1); notes say where they are over fewer languages than the paper's, of a "
+    "validation set, or of one run alone."
+)
+
+
+def _runs(named: Sequence[tuple[str, Results]]) -> Sheet:
+    """What our rows are of."""
+    rows = []
+    for name, file in named:
+        head = file.header
+        cells = [name, str(file.path), head.checkpoint, head.step, head.seed, head.flops]
+        shown = ["–" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
+                 for cell in cells]  # fmt: skip
+        skipped = "; ".join(
+            f"{task}: {count} {reason}"
+            for task, reasons in file.skipped.items()
+            for reason, count in reasons.items()
+        )
+        rows.append((*map(Cell, shown), Cell(skipped or "–")))
+    columns = ("name", "results", "checkpoint", "step", "seed", "FLOPs", "examples left out")
+    return Sheet("Our runs", "", columns, tuple(rows), (True,) * len(rows))
+
+
+def _commands(named: Sequence[tuple[str, Results]]) -> str:
+    return "\n".join(dict.fromkeys(c for _, file in named for c in file.commands.values()))
+
+
+def _assembled(
+    named: Sequence[tuple[str, Results]],
+    sheets: Sequence[Sheet],
+    drawn: Sequence[str],
+    details: Sequence[Sheet],
+    render: Callable[[Sheet], str],
+) -> list[str]:
+    """The parts of a report in their order."""
+    return [
+        *map(render, sheets),
+        *drawn,
+        *map(render, details),
+        render(_runs(named)),
+    ]
+
+
+def _markdown(
+    named: Sequence[tuple[str, Results]],
+    sheets: Sequence[Sheet],
+    drawn: Sequence[Picture],
+    details: Sequence[Sheet],
+    command: str,
+) -> str:
+    shown = [f"![{p.caption}]({p.name}.png)\n\n{p.caption}\n" for p in drawn]
+    parts = _assembled(named, sheets, shown, details, to_markdown)
+    said = f"```\n{command}\n\n{_commands(named)}\n```\n"
+    return "\n".join(["# Results beside the papers'\n", f"{_ABOUT}\n", *parts, said])
+
+
+def _page(
+    named: Sequence[tuple[str, Results]],
+    sheets: Sequence[Sheet],
+    drawn: Sequence[Picture],
+    details: Sequence[Sheet],
+    command: str,
+) -> str:
+    shown = [
+        f'<figure><img alt="{html.escape(p.caption)}" src="data:image/png;base64,'
+        f'{base64.b64encode(p.png).decode()}"><figcaption class="note">{html.escape(p.caption)}'
+        "</figcaption></figure>"
+        for p in drawn
+    ]
+    parts = _assembled(named, sheets, shown, details, to_html)
+    said = f"<pre>{html.escape(command)}\n\n{html.escape(_commands(named))}</pre>"
+    body = "\n".join(["<h1>Results beside the papers'</h1>", f"<p>{_ABOUT}</p>", *parts, said])
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"<title>Results</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+# ---- The command -------------------------------------------------------------------------------
+
+
+def load(sources: Sequence[str]) -> list[tuple[str, Results]]:
+    """Reads "NAME=PATH" or "PATH" sources.
+
+    Raises:
+      ResultsError: there are no results, or a file is damaged.
+    """
+    named = []
+    for source in sources:
+        name, equals, path = source.partition("=")
+        if not equals or os.path.exists(source):
+            name, path = Path(source.removesuffix("/" + results.RESULTS_FILE)).name, source
+        named += [(name, results.read(file)) for file in results.find(path)]
+    return named

@@ -1,0 +1,244 @@
+"""Pictures of results: curves over layers, scores against FLOPs, alignment matrices."""
+
+import dataclasses
+import functools
+import io
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix
+from xlme_jax.evaluation.readouts import READOUTS, ReadoutLines
+from xlme_jax.evaluation.results import Spread
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which colour-blind readers tell apart.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_NEUTRAL = "#888888"
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A line of a picture.
+
+    Attributes:
+      label: for the legend.
+      points: {layer or FLOPs: value in [0, 1], of each run}.
+      style: of matplotlib's lines; "" for markers alone.
+      quoted: from a paper, drawn in grey.
+    """
+
+    label: str
+    points: Mapping[float, Spread]
+    style: str = "-"
+    quoted: bool = False
+
+
+def layer_curves(curves: Sequence[Curve], title: str, unit: str) -> bytes:
+    """Draws scores over layers (XLM-E Figures 3 and 4); a PNG."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axis = _figure(title)
+    _draw(axis, curves)
+    axis.set_xlabel("layer (0: embeddings)")
+    axis.set_ylabel(unit)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return _png(figure)
+
+
+def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
+    """Draws retrieval over layers, a panel for each encoder, a colour for each readout; a PNG.
+
+    Without "procrustes", which is no way to retrieve and would flatten the others.
+
+    Args:
+      panels: name of an encoder -> its lines.
+      title: a heading.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(5.5 * len(panels) + 1, 4.2), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=11, fontweight="bold")
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axis, (encoder, lines) in zip(axes, panels.items()):
+        order = sorted(lines, key=lambda line: (line[1], READOUTS.index(line[0])))
+        for readout, system in order:
+            if readout == "procrustes":
+                continue
+            values = lines[readout, system]
+            points = {layer: 100 * value for layer, value in sorted(values.items())}
+            untrained = system == "untrained"
+            axis.plot(
+                list(points), list(points.values()), "--" if untrained else "-", marker="o",
+                markersize=3, color=_COLORS[READOUTS.index(readout) % len(_COLORS)],
+                alpha=0.6 if untrained else 1.0, label=f"{readout}, {system}",
+            )  # fmt: skip
+        axis.set_title(encoder, fontsize=10, loc="left")
+        axis.set_xlabel("layer (0: embeddings)")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.grid(True, color="#e6e6e6", linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylim(bottom=0)
+    axes[0].set_ylabel("accuracy@1 in percent")
+    axes[-1].legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return _png(figure)
+
+
+def against_flops(curves: Sequence[Curve], title: str, unit: str) -> bytes:
+    """Draws scores against the FLOPs of pre-training, on a logarithmic axis (Figure 1); a PNG."""
+    figure, axis = _figure(title)
+    _draw(axis, curves)
+    _name_points(axis, [curve for curve in curves if curve.quoted])
+    axis.set_xscale("log")
+    axis.margins(x=0.12)
+    axis.set_xlabel("FLOPs of pre-training")
+    axis.set_ylabel(unit)
+    return _png(figure)
+
+
+def _name_points(axis: "Axes", curves: Sequence[Curve]) -> None:
+    """Writes their names beside points, turn by turn below, at and above those that are near."""
+    points = [(curve.label, x, y.mean) for curve in curves for x, y in curve.points.items()]
+    turns: dict[int, int] = {}
+    for label, x, mean in sorted(points, key=lambda point: point[2]):
+        decade = round(np.log10(x))
+        turns[decade] = turns.get(decade, -1) + 1
+        offset = (6, (-12, -3, 6)[turns[decade] % 3])
+        axis.annotate(
+            label, (x, 100 * mean), offset, textcoords="offset points", fontsize=8, color="#555555"
+        )
+
+
+def _figure(title: str) -> tuple["Figure", "Axes"]:
+    # Figure without pyplot: no global state, no display, and nothing to close.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.5), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    axis.set_title(title, fontsize=11, fontweight="bold", loc="left")
+    axis.grid(True, color="#e6e6e6", linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    return figure, axis
+
+
+def _draw(axis: "Axes", curves: Sequence[Curve]) -> None:
+    ours = 0
+    for curve in curves:
+        color = _NEUTRAL if curve.quoted else _COLORS[ours % len(_COLORS)]
+        ours += not curve.quoted
+        xs = sorted(curve.points)
+        means = np.array([100 * curve.points[x].mean for x in xs])
+        deviations = np.nan_to_num([100 * curve.points[x].deviation for x in xs])
+        label = None if curve.quoted and not curve.style else curve.label
+        marker = "o" if len(xs) <= 60 else ""
+        axis.plot(
+            xs, means, linestyle=curve.style or "none", marker=marker, markersize=4, color=color,
+            label=label,
+        )  # fmt: skip
+        if np.any(deviations):
+            axis.fill_between(
+                xs, means - deviations, means + deviations, color=color, alpha=0.15, linewidth=0
+            )
+    if axis.get_legend_handles_labels()[1]:
+        axis.legend(fontsize=8, framealpha=0.85, edgecolor="none")
+
+
+def _png(figure: "Figure") -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+# ---- Alignment matrices ------------------------------------------------------------------------
+
+
+def alignment_matrix(pair: AlignmentMatrix, title: str = "") -> bytes:
+    """Draws a matrix: shades for strengths, squares for gold links, dots for those found; a PNG.
+
+    Words in scripts that no installed font can draw stand as their numbers, counted from 0, in
+    brackets: a row of empty boxes would tell nothing.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    rows, columns = np.shape(pair.matrix)
+    figure = Figure(
+        figsize=(2.5 + 0.32 * columns, 2.2 + 0.32 * rows), dpi=120, layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    shades = np.asarray(pair.matrix, np.float64)
+    axis.imshow(shades, cmap="Blues", vmin=0, vmax=max(float(shades.max(initial=0)), 1e-12))
+    for i, j in pair.possible | pair.sure:
+        style = "-" if (i, j) in pair.sure else ":"
+        axis.add_patch(
+            Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linestyle=style,
+                      linewidth=1.5)
+        )  # fmt: skip
+    if pair.predicted:
+        i, j = np.array(sorted(pair.predicted)).T
+        axis.scatter(j, i, s=14, color="black")
+    labels = [drawable(words) for words in (pair.source, pair.target)]
+    axis.set_yticks(range(rows), labels[0], fontsize=9)
+    axis.set_xticks(range(columns), labels[1], fontsize=9, rotation=60, ha="left", va="bottom")
+    for axes in (axis.yaxis, axis.xaxis):
+        for label in axes.get_ticklabels():
+            label.set_fontfamily(_families())
+            label.set_parse_math(False)
+    axis.tick_params(top=True, bottom=False, labeltop=True, labelbottom=False, length=2)
+    axis.set_xlabel("box: gold (dotted: possible), dot: found", fontsize=8, color="#555555")
+    if title:
+        axis.set_title(title, fontsize=10, fontweight="bold", parse_math=False)
+    return _png(figure)
+
+
+def drawable(words: Sequence[str]) -> list[str]:
+    """The words, those that would be drawn wrongly as "[3]", their number from 0."""
+    return [word if _is_drawable(word) else f"[{i}]" for i, word in enumerate(words)]
+
+
+def _is_drawable(word: str) -> bool:
+    """Whether there are glyphs, and placing them from left to right, one by one, is right.
+
+    Matplotlib neither turns right-to-left scripts round nor shapes the letters of those that join
+    or stack them.
+    """
+    text = unicodedata.normalize("NFC", word)
+    right_to_left = any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in text)
+    marks = any(unicodedata.category(c) in ("Mn", "Mc", "Me", "Cf") for c in text)
+    covered = all(any(ord(c) in glyphs for glyphs in _glyphs().values()) for c in text)
+    return bool(text.strip()) and covered and not (right_to_left or marks)
+
+
+def _families() -> list[str]:
+    return list(_glyphs())
+
+
+@functools.cache
+def _glyphs() -> dict[str, frozenset[int]]:
+    """Code points of matplotlib's own font, and of installed ones for scripts that it lacks."""
+    from matplotlib import font_manager
+
+    found: dict[str, frozenset[int]] = {}
+    for font in font_manager.fontManager.ttflist:
+        wanted = font.name == "DejaVu Sans" or font.name.startswith(("Noto Sans", "WenQuanYi"))
+        if wanted and font.style == "normal" and font.weight in (400, "normal"):
+            try:
+                covered = font_manager.get_font(font.fname).get_charmap()
+            except (OSError, RuntimeError):  # A font that FreeType cannot open.
+                continue
+            found[font.name] = frozenset(covered)
+    return dict(sorted(found.items(), key=lambda item: item[0] != "DejaVu Sans"))

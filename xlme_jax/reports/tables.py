@@ -1,0 +1,608 @@
+"""The papers' tables, their rows and ours side by side.
+
+Ours are means over runs that differ in their seed, with the standard deviation. Where they are not
+what a paper averages over (fewer languages, a validation set), a note says so.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_14, TATOEBA_36
+from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.evaluation.outcome import Result
+from xlme_jax.evaluation.readouts import RAW, READOUTS
+from xlme_jax.evaluation.results import Results, Spread
+from xlme_jax.reports import published
+from xlme_jax.reports.cost import encoder_parameters
+
+MODEL = "model"
+_OFFICIAL_ALIGNMENTS = ("en-de", "en-fr", "en-hi", "en-ro")
+_NONE = "–"
+# Baselines without weights.
+_LEVEL = ("chance", "majority", "diagonal", "random")
+_SPLITS = ("test", "validation")
+_BOTH = "test or else validation"
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What makes a row of ours: runs of one system that differ in their seed alone.
+
+    Attributes:
+      name: the row's name.
+      runs: their results files; several of one run, of different tasks, are fine.
+      flops: of the pre-training; None if not known.
+      group: name of the system, whose checkpoints along its way may be rows of their own.
+    """
+
+    name: str
+    runs: tuple[Results, ...]
+    flops: float | None = None
+    group: str = ""
+
+    @property
+    def is_translate_train(self) -> bool:
+        """Whether its name says that it was fine-tuned on translations too."""
+        return "translate-train" in self.name
+
+    def systems(self, task: str = "") -> list[str]:
+        """What there are figures of: "model" first, then baselines."""
+        found = {r.system for run in self.runs for r in run.results if task in ("", r.task)}
+        return sorted(found, key=lambda system: (system != MODEL, system))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A figure as it is shown, and what must be known to read it."""
+
+    text: str = _NONE
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sheet:
+    """A table to show.
+
+    Attributes:
+      title: its heading.
+      caption: what it shows.
+      columns: headings, the row's name and its source first.
+      rows: the cells, as many as columns.
+      ours: of each row, whether it is ours.
+    """
+
+    title: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    ours: tuple[bool, ...]
+
+
+Make = Callable[[Sequence[Entry]], Sheet]
+
+
+def entries(named: Iterable[tuple[str, Results]]) -> list[Entry]:
+    """Groups results files by name, and within a name by the FLOPs of the pre-training.
+
+    Checkpoints of one run along its way differ in their FLOPs, and are no seeds of each other.
+    """
+    groups: dict[tuple[str, float | None], list[Results]] = {}
+    for name, results in named:
+        groups.setdefault((name, results.header.flops), []).append(results)
+    names = [name for name, _ in groups]
+    return [
+        Entry(
+            name if names.count(name) == 1 else f"{name} ({_flops(flops)})",
+            tuple(runs),
+            flops,
+            name,
+        )
+        for (name, flops), runs in groups.items()
+    ]
+
+
+def _flops(flops: float | None) -> str:
+    return "FLOPs not known" if flops is None else f"{flops:.3g} FLOPs"
+
+
+# ---- Figures of ours ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A mean over languages, of each run.
+
+    Attributes:
+      spread: over the runs.
+      languages: that were averaged.
+      split: that they are of.
+    """
+
+    spread: Spread
+    languages: tuple[str, ...]
+    split: str
+
+
+def score(
+    entry: Entry,
+    task: str,
+    metric: str,
+    languages: Sequence[str] = (),
+    system: str = MODEL,
+    layer: int | None = None,
+    reduce: Callable[[Mapping[str, float]], float] | None = None,
+    readout: str = RAW,
+) -> Score | None:
+    """Averages a metric over languages, for each run that has it.
+
+    Args:
+      entry: whose.
+      task: name of the benchmark.
+      metric: its metric.
+      languages: the official ones, of which those are averaged that every run has; empty for all
+        that every run has, of whichever set.
+      system: "model" or a baseline.
+      layer: hidden states, None for the output of a head or a baseline without layers.
+      reduce: {language: value} -> figure; None for the mean.
+      readout: how embeddings were compared; the papers' is "raw".
+
+    Returns:
+      The score; of the test set, unless the validation set has more of the languages. None if there
+      is no figure.
+    """
+    per_run: list[dict[str, dict[str, float]]] = []
+    for run in entry.runs:
+        splits: dict[str, dict[str, float]] = {}
+        for row in run.results:
+            what = (row.task, row.metric, row.system, row.layer, row.readout)
+            wanted = row.language in languages if languages else row.language[:4] != "mean"
+            if (
+                wanted
+                and what == (task, metric, system, layer, readout)
+                and math.isfinite(row.value)
+            ):
+                splits.setdefault(row.split, {}).setdefault(row.language, row.value)
+        if splits:
+            per_run.append(splits)
+    if not per_run:
+        return None
+    if not languages:
+        per_run = [
+            {_BOTH: {x: v for split in _SPLITS[::-1] for x, v in splits.get(split, {}).items()}}
+            for splits in per_run
+        ]
+    shared = {
+        split: set.intersection(*(set(splits.get(split, {})) for splits in per_run))
+        for split in (*_SPLITS, _BOTH)
+    }
+    split = max(shared, key=lambda name: len(shared[name]))  # The first one, test, if equal.
+    used = tuple(x for x in languages or sorted(shared[split]) if x in shared[split])
+    if not used:
+        return None
+    reduce = reduce or (lambda values: float(np.mean(list(values.values()))))
+    values = (reduce({x: splits[split][x] for x in used}) for splits in per_run)
+    finite = tuple(value for value in values if math.isfinite(value))
+    return Score(Spread(finite), used, split) if finite else None
+
+
+def transfer_gap(values: Mapping[str, float]) -> float:
+    """Returns English minus the mean of the other languages; NaN if either is missing."""
+    others = [value for language, value in values.items() if language != "en"]
+    return values["en"] - float(np.mean(others)) if "en" in values and others else math.nan
+
+
+def _cell(scores: Sequence[Score | None], official: int = 0) -> Cell:
+    """A figure, or two with a slash between them, in percent.
+
+    Args:
+      scores: of the same runs.
+      official: how many languages a paper averages over; 0 for one language, where the number of
+        runs goes without saying: it stands beside the mean.
+    """
+    if not any(scores):
+        return Cell()
+    text = " / ".join(_shown(one.spread) if one else _NONE for one in scores)
+    found = next(one for one in scores if one)
+    parts = []
+    if official and len(found.languages) < official:
+        count = len(found.languages)
+        parts.append(f"{count} of {official} languages: {', '.join(found.languages)}")
+    if found.split == "validation":
+        parts.append("validation set")
+    if official:
+        parts.append(f"{found.spread.n} run" + ("s" if found.spread.n > 1 else ""))
+    return Cell(text, "; ".join(parts))
+
+
+def _shown(spread: Spread) -> str:
+    deviation = "" if spread.n == 1 else f" ± {100 * spread.deviation:.1f}"
+    return f"{100 * spread.mean:.1f}{deviation}"
+
+
+# ---- Tables of fine-tuned encoders -------------------------------------------------------------
+
+_TASKS = {
+    "POS": "udpos",
+    "NER": "panx",
+    "XQuAD": "xquad",
+    "MLQA": "mlqa",
+    "TyDiQA": "tydiqa",
+    "XNLI": "xnli",
+    "PAWS-X": "pawsx",
+    "MNLI": "mnli",
+    "QQP": "qqp",
+    "QNLI": "qnli",
+    "SST-2": "sst2",
+    "CoLA": "cola",
+    "RTE": "rte",
+    "MRPC": "mrpc",
+    "STS-B": "stsb",
+}
+_XTREME = tuple(published.XTREME.columns[:-1])
+
+
+def _task_scores(entry: Entry, column: str, system: str, gap: bool = False) -> list[Score | None]:
+    """Scores of a task as papers give them: F1 and exact match for questions, else one."""
+    task = BENCHMARKS[_TASKS[column]]
+    if gap:
+        return [
+            score(entry, task.name, task.gap_metric, task.languages, system, reduce=transfer_gap)
+        ]
+    metrics = task.metrics[:2] if task.kind == "question_answering" else task.metrics[:1]
+    return [score(entry, task.name, metric, task.languages, system) for metric in metrics]
+
+
+def _task_cell(entry: Entry, column: str, system: str, gap: bool = False) -> Cell:
+    official = len(BENCHMARKS[_TASKS[column]].languages)
+    return _cell(_task_scores(entry, column, system, gap), official)
+
+
+def xtreme_average(entry: Entry, system: str = MODEL) -> float | None:
+    """Returns the mean of the seven tasks, in percent; None if one is missing.
+
+    A question answering task counts as the mean of its F1 and exact match.
+    """
+    means = []
+    for column in _XTREME:
+        scores = [one for one in _task_scores(entry, column, system) if one]
+        if len(scores) < len(_task_scores(entry, column, system)):
+            return None
+        means.append(np.mean([100 * one.spread.mean for one in scores]))
+    return float(np.mean(means))
+
+
+def task_spread(entry: Entry, column: str) -> Spread | None:
+    """Returns a task's first metric; None if there is none."""
+    first = _task_scores(entry, column, MODEL)[0]
+    return first.spread if first else None
+
+
+def understanding(ours: Sequence[Entry]) -> Sheet:
+    """Zero-shot understanding (XLM-E Table 1)."""
+
+    def cells(entry: Entry, system: str) -> list[Cell]:
+        average = xtreme_average(entry, system)
+        return [
+            *(_task_cell(entry, column, system) for column in _XTREME),
+            Cell() if average is None else Cell(f"{average:.1f}"),
+        ]
+
+    return _sheet(
+        "Zero-shot cross-lingual understanding",
+        "XLM-E Table 1: fine-tuned on English, means over languages. POS and NER chunk F1, "
+        "questions F1 / exact match, the others accuracy.",
+        published.XTREME,
+        ours,
+        cells,
+    )
+
+
+def _plain(title: str, caption: str, table: published.Table, gap: bool = False) -> Make:
+    """A table whose columns are tasks."""
+
+    def make(ours: Sequence[Entry]) -> Sheet:
+        def cells(entry: Entry, system: str) -> list[Cell]:
+            return [_task_cell(entry, column, system, gap) for column in table.columns]
+
+        return _sheet(title, caption, table, ours, cells)
+
+    return make
+
+
+def _only(translate_train: bool, make: Make) -> Make:
+    """A table of systems that were, or were not, fine-tuned on translations too."""
+    return lambda ours: make([e for e in ours if e.is_translate_train == translate_train])
+
+
+def _by_language(task: str, title: str, caption: str, table: published.Table) -> Make:
+    """A table whose columns are languages, their mean last."""
+    languages = table.columns[:-1]
+
+    def cells(entry: Entry, system: str) -> list[Cell]:
+        metric = BENCHMARKS[task].metrics[0]
+        return [
+            *(_cell([score(entry, task, metric, [x], system)]) for x in languages),
+            _cell([score(entry, task, metric, languages, system)], len(languages)),
+        ]
+
+    return lambda ours: _sheet(title, caption, table, ours, cells)
+
+
+def cost(ours: Sequence[Entry]) -> Sheet:
+    """What pre-training costs (XLM-E Table 4)."""
+
+    def cells(entry: Entry, system: str) -> list[Cell]:
+        average = xtreme_average(entry, system)
+        parameters = encoder_parameters(entry.runs[0].header.checkpoint)
+        return [
+            Cell() if average is None else Cell(f"{average:.1f}"),
+            Cell() if not parameters else Cell(f"{parameters / 1e6:.3g}"),
+            Cell() if entry.flops is None or system != MODEL else Cell(f"{entry.flops:.3g}"),
+        ]
+
+    return _sheet(
+        "Cost of pre-training",
+        "XLM-E Table 4; Params in millions. FLOPs of ours: steps x FLOPs of a step (matrix "
+        "products, a multiply-add counts as two, backward twice as much as forward), and those of "
+        "the run that the weights were taken from.",
+        published.COST,
+        ours,
+        cells,
+        systems=lambda entry: [MODEL],
+        always=True,
+    )
+
+
+# ---- Tables of frozen encoders -----------------------------------------------------------------
+
+
+def layers(entry: Entry, task: str, system: str = MODEL) -> list[int]:
+    """The layers that there are figures of."""
+    rows = (row for run in entry.runs for row in run.results)
+    found = {row.layer for row in rows if (row.task, row.system) == (task, system)}
+    return sorted(layer for layer in found if layer is not None)
+
+
+def layer_curve(
+    entry: Entry, task: str, metric: str, system: str = MODEL, readout: str = RAW
+) -> dict[int, Spread]:
+    """A metric's mean over languages, at every layer."""
+    scores = {
+        layer: score(entry, task, metric, (), system, layer, readout=readout)
+        for layer in layers(entry, task, system)
+    }
+    return {layer: one.spread for layer, one in scores.items() if one}
+
+
+def fixed_layer(num_layers: int) -> int:
+    """Returns the layer that is shown whatever the figures: three quarters up, as 9 of 12."""
+    return round(0.75 * num_layers)
+
+
+def _layer_rows(
+    entry: Entry, task: str, metric: str, least: bool = False, readout: str = RAW
+) -> list[tuple[str, str, int | None]]:
+    """(name, system, layer) of the rows of a frozen encoder: a layer fixed beforehand, the best."""
+    rows: list[tuple[str, str, int | None]] = []
+    for system in entry.systems(task):
+        name = entry.name if system == MODEL else f"{entry.name}: {system}"
+        curve = layer_curve(entry, task, metric, system, readout)
+        if not curve:
+            rows.append((name, system, None))
+            continue
+        fixed = fixed_layer(max(curve))
+        best = (min if least else max)(curve, key=lambda layer: curve[layer].mean)
+        if fixed in curve:
+            rows.append((f"{name}, layer {fixed}", system, fixed))
+        if best != fixed or fixed not in curve:
+            said = f"layer {best}" + (" (best on this set)" if len(curve) > 1 else "")
+            rows.append((f"{name}, {said}", system, best))
+    return rows
+
+
+_LAYERS = (
+    "Layer 0 is the embeddings, k the output of layer k. Ours at three quarters of the depth, as "
+    "layer 9 of 12, and at the layer that is best on this very set, which flatters."
+)
+
+
+def tatoeba(ours: Sequence[Entry]) -> Sheet:
+    """Sentence retrieval (XLM-E Table 5)."""
+    sets = (TATOEBA_14, TATOEBA_36)
+
+    def cells(entry: Entry, system: str, layer: int | None) -> list[Cell]:
+        metrics = ("accuracy_from_en", "accuracy_to_en")
+        if system == "chance":
+            metrics = ("accuracy", "accuracy")
+        return [
+            _cell([score(entry, "tatoeba", metric, codes, system, layer)], len(codes))
+            for codes in sets
+            for metric in metrics
+        ]
+
+    return _layered(
+        "Tatoeba sentence retrieval",
+        f"XLM-E Table 5: accuracy@1. {_LAYERS}",
+        published.TATOEBA,
+        ours,
+        ("tatoeba", "accuracy", False),
+        cells,
+    )
+
+
+def alignment(ours: Sequence[Entry]) -> Sheet:
+    """Word alignment (XLM-E Table 6)."""
+
+    def cells(entry: Entry, system: str, layer: int | None) -> list[Cell]:
+        pairs = _OFFICIAL_ALIGNMENTS
+        return [
+            *(_cell([score(entry, "wordalign", "aer", [x], system, layer)]) for x in pairs),
+            _cell([score(entry, "wordalign", "aer", pairs, system, layer)], len(pairs)),
+        ]
+
+    return _layered(
+        "Word alignment",
+        f"XLM-E Table 6: alignment error rate, lower is better. {_LAYERS}",
+        published.ALIGNMENT,
+        ours,
+        ("wordalign", "aer", True),
+        cells,
+    )
+
+
+def _layered(
+    title: str,
+    caption: str,
+    table: published.Table,
+    ours: Sequence[Entry],
+    what: tuple[str, str, bool],
+    cells: Callable[[Entry, str, int | None], list[Cell]],
+) -> Sheet:
+    rows = [
+        (Cell(name), Cell("ours"), *cells(entry, system, layer))
+        for entry in ours
+        for name, system, layer in _layer_rows(entry, *what)
+    ]
+    return _with_published(title, caption, table, rows)
+
+
+# ---- Every figure ------------------------------------------------------------------------------
+
+
+def details(ours: Sequence[Entry]) -> list[Sheet]:
+    """A table for each task, metric and readout: every language that there is."""
+    rows = (row for entry in ours for run in entry.runs for row in run.results)
+    kinds = {
+        (row.task, row.metric, row.readout)
+        for row in rows
+        if row.readout == RAW or row.metric in ("accuracy", "f1")  # not of each direction again
+    }
+    order = sorted(kinds, key=lambda kind: (*kind[:2], READOUTS.index(kind[2])))
+    return [_detail(ours, *kind) for kind in order]
+
+
+def _detail(ours: Sequence[Entry], task: str, metric: str, readout: str = RAW) -> Sheet:
+    least = metric == "aer"
+    of_task: list[Result] = [
+        row
+        for entry in ours
+        for run in entry.runs
+        for row in run.results
+        if (row.task, row.metric, row.readout) == (task, metric, readout)
+    ]
+    languages = sorted({r.language for r in of_task if not r.language.startswith("mean")})
+    rows = []
+    for entry in ours:
+        for name, system, layer in _layer_rows(entry, task, metric, least, readout):
+            found = functools.partial(
+                score, entry, task, metric, system=system, layer=layer, readout=readout
+            )
+            cells = [_cell([found(languages=[x])]) for x in languages]
+            if any(cell.text != _NONE for cell in cells):
+                rows.append((Cell(name), *cells, _cell([found()], len(languages))))
+    settings = sorted({row.setting for row in of_task if row.setting})
+    caption = "In percent. " + " ".join(f"{setting}." for setting in settings)
+    columns = ("model", *languages, "mean")
+    rows = _once(rows)
+    title = f"{task}: {metric}" + ("" if readout == RAW else f" ({readout})")
+    return Sheet(title, caption.strip(), columns, tuple(rows), (True,) * len(rows))
+
+
+# ---- Putting rows together ---------------------------------------------------------------------
+
+
+def _sheet(
+    title: str,
+    caption: str,
+    table: published.Table,
+    ours: Sequence[Entry],
+    cells: Callable[[Entry, str], Sequence[Cell]],
+    systems: Callable[[Entry], Sequence[str]] = Entry.systems,
+    always: bool = False,
+) -> Sheet:
+    rows = []
+    for entry in ours:
+        for system in systems(entry):
+            row = cells(entry, system)
+            if always or any(cell.text != _NONE for cell in row):
+                name = entry.name if system == MODEL else f"{entry.name}: {system}"
+                rows.append((Cell(name), Cell("ours"), *row))
+    return _with_published(title, caption, table, rows)
+
+
+def _with_published(
+    title: str, caption: str, table: published.Table, rows: Sequence[tuple[Cell, ...]]
+) -> Sheet:
+    quoted = [(Cell(row.model), Cell(row.source), *map(_quoted, row.texts)) for row in table.rows]
+    rows = _once(rows)
+    flags = (False,) * len(quoted) + (True,) * len(rows)
+    return Sheet(title, caption, ("model", "source", *table.columns), (*quoted, *rows), flags)
+
+
+def _once(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
+    """The rows, baselines that no weights go into (chance, ...) only once if they are the same."""
+    kept: dict[tuple[object, ...], tuple[Cell, ...]] = {}
+    for name, *cells in rows:
+        level = next((s for s in _LEVEL if name.text.endswith(f": {s}")), "")
+        key = (level or name, *cells)
+        kept[key] = (Cell(level), *cells) if key in kept else (name, *cells)
+    return list(kept.values())
+
+
+def _quoted(text: str) -> Cell:
+    """A paper's figure with the digits that it has there."""
+    return Cell(_NONE if text == "-" else text.replace("/", " / "))
+
+
+SHEETS: tuple[Make, ...] = (
+    _only(False, understanding),
+    _only(
+        True,
+        _plain(
+            "Fine-tuned on translations too",
+            "XY-LENT Table 1, InfoXLM Table 1: translate-train, accuracy.",
+            published.TRANSLATE_TRAIN,
+        ),
+    ),
+    _only(False, _plain("Ablations", "XLM-E Table 2: zero-shot.", published.ABLATIONS)),
+    cost,
+    tatoeba,
+    alignment,
+    _only(
+        False,
+        _plain(
+            "Transfer gap",
+            "XLM-E Table 7: English minus the mean of the other languages, lower is better; exact "
+            "match of the questions.",
+            published.TRANSFER_GAP,
+            gap=True,
+        ),
+    ),
+    _only(
+        False, _by_language("xnli", "XNLI", "InfoXLM Table 1: zero-shot, accuracy.", published.XNLI)
+    ),
+    _plain(
+        "GLUE",
+        "XY-LENT Table 3: development sets. Accuracy; CoLA: Matthews' correlation, STS-B: "
+        "Spearman's.",
+        published.GLUE,
+    ),
+    _only(
+        False,
+        _by_language(
+            "americasnli",
+            "AmericasNLI",
+            "XY-LENT Table 5: zero-shot from English, accuracy.",
+            published.AMERICAS_NLI,
+        ),
+    ),
+)
+
+
+def sheets(ours: Sequence[Entry]) -> list[Sheet]:
+    """All tables of the papers, with our rows."""
+    return [make(ours) for make in SHEETS]

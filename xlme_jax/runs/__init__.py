@@ -1,0 +1,1 @@
+"""Assembling a run from a configuration, and loading a trained one."""

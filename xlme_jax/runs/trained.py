@@ -1,0 +1,73 @@
+"""A checkpoint ready for use, found knowing nothing but its folder."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import optax
+
+from xlme_jax.checkpoints.checkpoints import latest_checkpoint, read_record, warm_start
+from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.configuration import loading
+from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.data.prepared.format import VOCABULARY_FILE
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.objectives.base import Objective, Params
+from xlme_jax.training import state as states
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A checkpoint.
+
+    Attributes:
+      folder: MODEL_DIR/checkpoints/STEP.
+      config: of the run.
+      vocabulary: of its data.
+      objective: what it was trained for.
+      params: its weights.
+      abstract: shapes and shardings of a state.
+    """
+
+    folder: Path
+    config: TrainConfig
+    vocabulary: Vocabulary
+    objective: Objective
+    params: Params
+    abstract: TrainState
+
+    def untrained(self) -> Params:
+        """The weights that the run began with, if it began from scratch."""
+        seed = self.config.loop.seed
+        return states.fresh_state(self.objective, optax.identity(), self.abstract, seed).params
+
+
+def load(
+    checkpoint: str, vocabulary: str | None, mesh: jax.sharding.Mesh, dtype: Any = None
+) -> Trained:
+    """Reads a checkpoint; to be called under `training.state.sharding_rules(mesh)`.
+
+    Args:
+      checkpoint: MODEL_DIR of a run, or one of its checkpoints.
+      vocabulary: the SentencePiece model; None takes that of the run's data.
+      mesh: where the weights go.
+      dtype: what is computed in; None leaves it to the run's configuration.
+
+    Raises:
+      ValueError: there is no checkpoint or no vocabulary, or the two do not belong together.
+    """
+    folder = latest_checkpoint(Path(checkpoint))
+    config = loading.load_text(read_record(folder).config, "Train", str(folder))
+    file = Path(vocabulary or Path(config.data_dir) / VOCABULARY_FILE)
+    if not vocabulary and not file.is_file():
+        raise ValueError(
+            f"{file}, the vocabulary of the run in {checkpoint}, is not there: give it with "
+            "--vocabulary"
+        )
+    words = Vocabulary.load(file)
+    dtype = dtype or config.dtype_on(jax.default_backend())
+    objective = config.objective.build(words.size, dtype)
+    abstract = states.abstract_state(objective, optax.identity(), mesh)
+    params = warm_start(folder, abstract.params, words.digest)
+    return Trained(folder, config, words, objective, params, abstract)

@@ -1,0 +1,1 @@
+"""Grids of overrides and seeds: their points, running them, collecting results."""

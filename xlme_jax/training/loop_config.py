@@ -1,0 +1,52 @@
+"""The settings of the train loop."""
+
+import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopConfig:
+    """How long to train, what to keep and what to say.
+
+    Attributes:
+      train_steps: updates in all.
+      checkpoint_every: steps between checkpoints; the last step is always saved.
+      keep_checkpoints: newest checkpoints that stay.
+      log_every: steps that a line of metrics averages over.
+      evaluate_every: steps between evaluations, also at step 0 and at the end. What is evaluated is
+        saved before, so that nothing is lost in an evaluation.
+      micro_batches: parts in which a batch is processed; the gradient stays the same.
+      seed: of initialisation, masking, sampling and dropout.
+      init_from: MODEL_DIR or checkpoint to take the weights from, if the run is new.
+      max_skipped: updates skipped in a row, their gradients not being finite, that end the run.
+      on_divergence: what happens then: "stop", or "roll_back" to the newest checkpoint and go on
+        with the data that comes after the bad batches.
+      alarms_after: step from which the objective's alarms are said; a young model trips them all.
+    """
+
+    train_steps: int
+    checkpoint_every: int = 1000
+    keep_checkpoints: int = 3
+    log_every: int = 50
+    evaluate_every: int = 1000
+    micro_batches: int = 1
+    seed: int = 0
+    init_from: str | None = None
+    max_skipped: int = 10
+    on_divergence: Literal["stop", "roll_back"] = "stop"
+    alarms_after: int = 1000
+
+    def __post_init__(self):
+        if self.on_divergence not in ("stop", "roll_back"):
+            raise ValueError(
+                f"Loop.on_divergence = {self.on_divergence!r}; allowed: 'stop', 'roll_back'."
+            )
+        for field in dataclasses.fields(self):
+            if (
+                field.type in (int, "int")
+                and field.name != "seed"
+                and getattr(self, field.name) < 1
+            ):
+                raise ValueError(
+                    f"Loop.{field.name} = {getattr(self, field.name)} must be at least 1."
+                )

@@ -1,0 +1,81 @@
+"""The state of a run over a mesh: its shapes and shardings, made fresh, and its compiled step."""
+
+import contextlib
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.objectives.base import Metrics, Objective
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training.loop_config import LoopConfig
+from xlme_jax.training.step import Points, make_train_step
+
+
+def init_state(
+    objective: Objective, optimizer: optax.GradientTransformation, seed: int
+) -> TrainState:
+    """The state at step 0, its arrays boxed with logical axis names."""
+    params = objective.init(jax.random.fold_in(jax.random.key(seed), 0))
+    aux = objective.init_aux(params)
+    return TrainState(jnp.zeros((), jnp.int32), params, aux, optimizer.init(params))
+
+
+def abstract_state(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    mesh: jax.sharding.Mesh,
+    seed: int = 0,
+) -> TrainState:
+    """Shapes, types and shardings of a run's state; nothing is computed."""
+    with sharding_rules(mesh):
+        boxed = jax.eval_shape(functools.partial(init_state, objective, optimizer, seed))
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        meshes.unbox(boxed),
+        meshes.shardings(boxed, mesh),
+    )
+
+
+@contextlib.contextmanager
+def sharding_rules(mesh: jax.sharding.Mesh) -> Iterator[None]:
+    """Context in which linen's logical constraints take effect.
+
+    `jax.set_mesh`, because under a plain `with mesh:` linen drops the constraints silently.
+    """
+    with jax.set_mesh(mesh), nn.logical_axis_rules(meshes.LOGICAL_AXIS_RULES):
+        yield
+
+
+def fresh_state(
+    objective: Objective, optimizer: optax.GradientTransformation, abstract: TrainState, seed: int
+) -> TrainState:
+    """The state at step 0, made in its shardings: no weight is ever whole on one device."""
+    init = functools.partial(init_state, objective, optimizer, seed)
+    out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    return jax.jit(lambda: meshes.unbox(init()), out_shardings=out)()
+
+
+def compile_step(
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    abstract: TrainState,
+    config: LoopConfig,
+    weights: Mapping[str, Points] = types.MappingProxyType({}),
+) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
+    """The jitted train step; the old state's memory is given to the new one."""
+    step = make_train_step(
+        objective,
+        optimizer,
+        seed=config.seed,
+        micro_batches=config.micro_batches,
+        weights=weights,
+    )
+    out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    return jax.jit(step, donate_argnums=0, out_shardings=(out, None))
