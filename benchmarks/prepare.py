@@ -30,11 +30,11 @@ from typing import Any
 import machine
 import sentencepiece
 
+from xlme_jax import api
 from xlme_jax.data import cldr
 from xlme_jax.data.text.decompression import read_blocks, strip_compression
 from xlme_jax.data.text.reading import discover_documents
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary, write_vocabulary
-from xlme_jax.preparation import preparing
 from xlme_jax.preparation.config import PrepareConfig
 
 _BATCH = 256
@@ -107,7 +107,7 @@ def measure(
         for line in _lines(file):
             lines, size = lines + 1, size + len(line.encode()) + 1
             tokens += len(processor.encode(line))
-    preparing.import_tasks()
+    api.load_tasks()
     ways: dict[str, Callable[[int], tuple[float, float]]] = {
         "encode": lambda _: _bare(files, model, workers, in_memory=True),
         "read and encode": lambda _: _bare(files, model, workers, in_memory=False),
@@ -191,7 +191,7 @@ def _prepare(files: list[Path], model: str, workers: int, output: Path) -> tuple
         workers=workers,
     )
     begin, cpu = time.monotonic(), _cpu_seconds()
-    preparing.prepare(config)
+    api.prepare(config)
     return time.monotonic() - begin, _cpu_seconds() - cpu
 
 

@@ -173,6 +173,7 @@ def _job(
     ]
     content += [vocabulary_digest, task.name, split, languages, limit, names]
     content += [shard.key for shard in shards]
+    reads = _reads(task, shards, model)
     return tokenizing.Job(
         task.name,
         split,
@@ -184,7 +185,8 @@ def _job(
         may_be_empty=(split == held_out.VALIDATION or not config.pairs)
         and all(shard.may_be_empty for shard in shards),
         benchmark=benchmark,
-        reads=_reads(task, shards, model),
+        reads=reads,
+        encode=None if reads else encoded,
     )
 
 

@@ -16,8 +16,10 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from xlme_jax import api
 from xlme_jax import prepare as prepare_command
-from xlme_jax.configuration import command_line
+from xlme_jax.api import prepare
+from xlme_jax.configuration import command_line, source_flags
 from xlme_jax.data import cldr
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.data.text.reading import DataError
@@ -27,13 +29,12 @@ from xlme_jax.data.vocabulary import (
     train_vocabulary,
     write_vocabulary,
 )
-from xlme_jax.preparation import preparing, source_flags, tokenizing
+from xlme_jax.preparation import preparing, tokenizing
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
-from xlme_jax.preparation.preparing import prepare
 from xlme_jax.storage import locks
 
 pytest.importorskip("seqio")
-preparing.import_tasks()
+api.load_tasks()
 
 import seqio  # noqa: E402
 import tensorflow as tf  # noqa: E402
@@ -295,8 +296,8 @@ def test_a_second_preparation_waits_for_the_first(config, done, monkeypatch):
 # longer than all the rest; the parent uses nothing of it.
 KILLS = """
 import itertools, os, signal, sys
-from xlme_jax.preparation import preparing
-from xlme_jax.preparation.preparing import PrepareConfig
+from xlme_jax import api
+from xlme_jax.preparation.config import PrepareConfig
 
 EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "fcntl.flock"}
 
@@ -312,12 +313,12 @@ def run(config, last):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-    preparing.prepare(config)
+    api.prepare(config)
     os._exit(0)
 
 
 def attempts(config, moments):
-    preparing.import_tasks()
+    api.load_tasks()
     killed = 0
     for last in moments:
         status = run(config, last)
@@ -816,9 +817,8 @@ def test_plain_seqio_has_the_splits(multiway):
 
 
 def test_a_vocabulary_reads_nothing_held_out(held_config):
-    from xlme_jax.preparation import vocabulary_text
 
-    texts = vocabulary_text.find_text(held_config)
+    texts = api.find_text(held_config)
     lines = {
         line
         for text in texts
@@ -830,7 +830,7 @@ def test_a_vocabulary_reads_nothing_held_out(held_config):
     assert (
         not {"House number 3.", "House number 4.", "House number 39.", "Only House 3 here."} & lines
     )
-    everything = vocabulary_text.find_text(dataclasses.replace(held_config, validation=""))
+    everything = api.find_text(dataclasses.replace(held_config, validation=""))
     assert "House number 3." in {piece for text in everything for piece in text.read()}
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import tiny
 
+from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.sweeps import grids
-from xlme_jax.sweeps.grids import Point, PointResult, SweepConfig, SweepRun
+from xlme_jax.sweeps.grids import Point, PointResult, SweepRun
 from xlme_jax.sweeps.runner import Sweep, _of_run, checked_steps
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_train.py")))

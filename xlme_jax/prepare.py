@@ -38,9 +38,10 @@ from collections.abc import Sequence
 
 from absl import flags
 
+from xlme_jax import api
+from xlme_jax.configuration import source_flags
 from xlme_jax.data import prepared
 from xlme_jax.data.benchmarks import labelled_rows
-from xlme_jax.preparation import preparing, source_flags
 from xlme_jax.preparation.config import PrepareConfig
 
 flags.adopt_module_key_flags(source_flags)
@@ -80,7 +81,7 @@ def main(argv: Sequence[str]) -> None:
         size = dataset.verify()
         print(f"{len(dataset.files())} files, {size / 1e9:.3f} GB, all as written")
     else:
-        preparing.prepare(config, _command(config))
+        api.prepare(config, _command(config))
 
 
 def _command(config: PrepareConfig) -> str:

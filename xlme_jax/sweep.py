@@ -17,9 +17,9 @@ from pathlib import Path
 from absl import flags
 
 from xlme_jax.configuration import command_line, loading
+from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.sweeps import grids
-from xlme_jax.sweeps.grids import SweepConfig
 from xlme_jax.sweeps.runner import Sweep, checked_steps
 
 _GRID = flags.DEFINE_multi_string(

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from absl import flags
 
-from xlme_jax.preparation import source_flags
+from xlme_jax.configuration import source_flags
 
 flags.adopt_module_key_flags(source_flags)
 
@@ -56,6 +56,7 @@ def _check_output(file: Path) -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Trains and writes the vocabulary."""
+    from xlme_jax import api
     from xlme_jax.data import vocabulary
     from xlme_jax.preparation import vocabulary_text
 
@@ -63,7 +64,7 @@ def main(argv: Sequence[str]) -> None:
         raise ValueError(f"Unknown argument {argv[1]!r}; flags are written --name=value.")
     _check_output(Path(_OUTPUT.value))
     start = time.monotonic()
-    texts = vocabulary_text.find_text(source_flags.configuration(output="."))
+    texts = api.find_text(source_flags.configuration(output="."))
     languages = vocabulary_text.languages_of(texts)
     print(f"{len(languages)} languages: {' '.join(languages)}", file=sys.stderr)
     budget = _BUDGET.value or 1500 * _SIZE.value

@@ -397,7 +397,7 @@ def test_lists_from_gin_become_tuples():
 
 
 def test_docstring_example_holds():
-    results = doctest.testmod(cldr)
+    results = doctest.testmod(corpus)
     assert results.attempted == 2 and results.failed == 0
 
 

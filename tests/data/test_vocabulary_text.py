@@ -3,6 +3,7 @@ import lzma
 
 import pytest
 
+from xlme_jax import api
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import VocabularyError
 from xlme_jax.preparation import vocabulary_text
@@ -60,7 +61,7 @@ def test_a_file_of_many_pairs_is_read_once(tmp_path):
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "en-sw.tsv.xz").write_bytes(lzma.compress(b"house\tnyumba\n"))
     config = PrepareConfig(".", tasks=("bitext",), bitext_dir=str(tmp_path))
-    found = vocabulary_text.find_text(config)
+    found = api.find_text(config)
     assert vocabulary_text.languages_of(found) == ["de", "en", "sw"]
     texts = sorted(text for one in found for text in one.read())
     assert texts == sorted(
@@ -71,9 +72,7 @@ def test_a_file_of_many_pairs_is_read_once(tmp_path):
 def test_lines_are_cleaned_as_they_are_for_training(tmp_path):
     (tmp_path / "x.en").write_bytes(b"\xef\xbb\xbfone\0\r\n\xff\n" + b"x" * (3 << 20) + b"\nfour\n")
     (tmp_path / "x.sw").write_bytes(b"moja\nmbili\ntatu\nnne\n")
-    found = vocabulary_text.find_text(
-        PrepareConfig(".", tasks=("bitext",), bitext_dir=str(tmp_path))
-    )
+    found = api.find_text(PrepareConfig(".", tasks=("bitext",), bitext_dir=str(tmp_path)))
     assert {text.language: list(text.read()) for text in found} == {
         "en": ["one", "four"],
         "sw": ["moja", "mbili", "tatu", "nne"],
@@ -87,11 +86,11 @@ def test_every_source_gives_its_languages(tmp_path):
     (tmp_path / "en.txt").write_text("One.\n\nTwo.\n")
     corpus = CldrCorpus(CldrConfig(("de", "ru"), kinds=("date",)), documents=2)
     config = PrepareConfig(".", tasks=("cc100", "cldr"), cc100_dir=str(tmp_path), cldr=corpus)
-    found = vocabulary_text.find_text(config)
+    found = api.find_text(config)
     assert [(text.language, len(list(text.read()))) for text in found] == [
         ("en", 2),
         ("de", 2),
         ("ru", 2),
     ]
     with pytest.raises(DataError, match="cc100_dir"):
-        vocabulary_text.find_text(dataclasses.replace(config, cc100_dir=None))
+        api.find_text(dataclasses.replace(config, cc100_dir=None))

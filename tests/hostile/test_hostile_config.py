@@ -10,10 +10,9 @@ from absl import flags
 from fuzzing import assert_as_expected, budgets, check, damaged, outcome
 from hypothesis import strategies as st
 
-from xlme_jax.configuration import command_line, loading
+from xlme_jax.configuration import command_line, loading, source_flags
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.configuration.values import ConfigError
-from xlme_jax.preparation import source_flags
 from xlme_jax.preparation.config import PrepareConfig
 
 TINY = str(tiny.REPOSITORY / "tests" / "tiny.gin")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from xlme_jax.api import load_tasks
 from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary
-from xlme_jax.preparation.preparing import import_tasks
 
 
 @dataclasses.dataclass
@@ -22,7 +22,7 @@ class Raw:
 
 @pytest.fixture(scope="session")
 def raw(tmp_path_factory):
-    import_tasks()
+    load_tasks()
     folder = tmp_path_factory.mktemp("raw")
     combinations = itertools.product(
         [("big", "mkubwa"), ("old", "mzee"), ("red", "mwekundu")],

@@ -1,9 +1,9 @@
 import pytest
 
+from xlme_jax.api import prepare
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.preparation.config import PrepareConfig
-from xlme_jax.preparation.preparing import prepare
 
 seqio = pytest.importorskip("seqio")
 

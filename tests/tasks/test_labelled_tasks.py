@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from xlme_jax.api import prepare
 from xlme_jax.data.batches import mixing
 from xlme_jax.data.benchmarks import featurize, labelled_rows
 from xlme_jax.data.benchmarks.examples import (
@@ -21,7 +22,6 @@ from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
 from xlme_jax.preparation.config import PrepareConfig
-from xlme_jax.preparation.preparing import prepare
 
 tfds = pytest.importorskip("tensorflow_datasets")
 seqio = pytest.importorskip("seqio")

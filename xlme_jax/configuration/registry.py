@@ -6,6 +6,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.configuration.values import ConfigError, convert, type_name
 from xlme_jax.data.batches.pipeline import Stream
@@ -22,7 +23,6 @@ from xlme_jax.objectives.infoxlm import InfoXLMConfig, XLCoConfig
 from xlme_jax.objectives.veco import VecoConfig
 from xlme_jax.objectives.xlme import MaskingConfig, XLMConfig, XLMEConfig
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
-from xlme_jax.sweeps.grids import SweepConfig
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.optimizer import OptimizerConfig

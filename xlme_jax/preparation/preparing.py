@@ -15,21 +15,18 @@ runner).
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import itertools
 import json
-import logging
 import os
 import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from xlme_jax.data import cldr, prepared
 from xlme_jax.data.prepared import format as prepared_format
@@ -59,11 +56,37 @@ OVERLAP_FILE = "overlap.json"
 Rows = list[prepared.TaskInfo]
 
 
-def prepare(config: PrepareConfig, command: str = "") -> list[prepared.TaskInfo]:
+class Tasks(Protocol):
+    """What knows SeqIO: `tasks.runner`, which the command hands in.
+
+    Nothing here imports it, so that workers which can do without it start without TensorFlow.
+    """
+
+    def list_jobs(self, config: PrepareConfig, model: str, vocabulary_digest: str) -> list[Job]:
+        """What there is to do, one job per task and split; `model` is the vocabulary's file."""
+
+    def list_raw_text(
+        self, config: PrepareConfig, name: str
+    ) -> list[tuple[str, tuple[str, ...], int]]:
+        """(task, languages, training examples or 0) of what `config` means by `name`."""
+
+    def read_raw_text(self, name: str) -> Iterator[tuple[str, ...]]:
+        """The texts of a task's training examples as they are before tokenization."""
+
+    def run_on_beam(
+        self, config: PrepareConfig, model: str, units: Sequence[Unit]
+    ) -> Iterator[tuple[Unit, Rows]]:
+        """Each unit with the rows of its parts, made by `config.runner`."""
+
+
+def prepare(
+    config: PrepareConfig, load_tasks: Callable[[], Tasks], command: str = ""
+) -> list[prepared.TaskInfo]:
     """Makes, completes or repairs the prepared data set of `config.output`.
 
     Args:
       config: What to prepare.
+      load_tasks: Imports SeqIO's side; called here, and in workers that need it.
       command: The command line that does this, written into the data set.
 
     Returns:
@@ -72,13 +95,11 @@ def prepare(config: PrepareConfig, command: str = "") -> list[prepared.TaskInfo]
     Raises:
       ValueError: If something is missing, unreadable or empty; names it and the remedy.
     """
-    import_tasks()
-    from tasks import execution
-
+    tasks = load_tasks()
     output = Path(config.output)
     vocabulary = resolve_vocabulary(config)
     model = output / prepared_format.VOCABULARY_FILE
-    jobs = execution.list_jobs(config, str(model), vocabulary.digest)
+    jobs = tasks.list_jobs(config, str(model), vocabulary.digest)
     output.mkdir(parents=True, exist_ok=True)
     waiting = f"{output}: another process is preparing it. Waiting for that to end."
     with locks.hold(output / LOCK_FILE, lambda: _say(waiting)):
@@ -92,14 +113,14 @@ def prepare(config: PrepareConfig, command: str = "") -> list[prepared.TaskInfo]
             "ids"
         )
         _retire(output, jobs, pending)
-        rows |= _run(config, str(model), pending)
+        rows |= _run(config, load_tasks, str(model), pending)
         table = [rows[job] for job in jobs if rows[job].examples]
         if len(table) < len(jobs):
             _say_empty([job for job in jobs if not rows[job].examples])
         prepared.write_dataset(output, table, model, vocabulary.size, command)
         _write_settings(config, command)
         if config.check_overlap:
-            _report_overlap(config, jobs)
+            _report_overlap(config, tasks, jobs)
         shutil.rmtree(output / ".parts", ignore_errors=True)
     _summarize(table)
     return table
@@ -244,12 +265,12 @@ def _say_empty(jobs: Sequence[Job]) -> None:
 # --- Overlap with evaluation text. ---
 
 
-def _report_overlap(config: PrepareConfig, jobs: Sequence[Job]) -> None:
+def _report_overlap(config: PrepareConfig, tasks: Tasks, jobs: Sequence[Job]) -> None:
     """Says and writes which evaluation texts stand in the training text of which task."""
     evaluation = overlap.evaluation_digests(config.check_overlap)
-    tasks = [job for job in jobs if job.split == "train" and job.kind != "labelled"]
-    with worker_pool.open_bar(desc="overlap", unit="task", total=len(tasks), delay=5) as bar:
-        found = overlap.find(evaluation, _training_text(tasks, bar.update))
+    training = [job for job in jobs if job.split == "train" and job.kind != "labelled"]
+    with worker_pool.open_bar(desc="overlap", unit="task", total=len(training), delay=5) as bar:
+        found = overlap.find(evaluation, _training_text(tasks, training, bar.update))
     content = json.dumps({"folder": config.check_overlap, **found.to_json()}, indent=1) + "\n"
     replace_file(Path(config.output) / OVERLAP_FILE, content.encode())
     for line in found.lines():
@@ -257,14 +278,12 @@ def _report_overlap(config: PrepareConfig, jobs: Sequence[Job]) -> None:
 
 
 def _training_text(
-    jobs: Iterable[Job], done: Callable[[], object]
+    tasks: Tasks, jobs: Iterable[Job], done: Callable[[], object]
 ) -> Iterator[tuple[str, Iterable[tuple[str, ...]]]]:
     """Yields a task and its examples, for each source shard of each job."""
-    from tasks import execution
-
     for job in jobs:
         if not job.reads:
-            yield job.name, execution.read_raw_text(job.name)
+            yield job.name, tasks.read_raw_text(job.name)
         for read in job.reads:
             yield job.name, read(ReadReport())
         done()
@@ -371,7 +390,9 @@ def _retire(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
 # --- Running what is left. ---
 
 
-def _run(config: PrepareConfig, model: str, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]:
+def _run(
+    config: PrepareConfig, load_tasks: Callable[[], Tasks], model: str, jobs: Sequence[Job]
+) -> dict[Job, prepared.TaskInfo]:
     output = Path(config.output)
     if not jobs:
         return {}
@@ -382,13 +403,11 @@ def _run(config: PrepareConfig, model: str, jobs: Sequence[Job]) -> dict[Job, pr
     ordered = sorted(jobs, key=lambda job: (-job.bytes, job.name, job.split))
     units = [Unit(job, i, threads) for job in ordered for i in range(len(job.shards))]
     if config.runner:
-        from tasks import beam
-
-        results = beam.run(config, model, units)
+        results = load_tasks().run_on_beam(config, model, units)
     else:
         work = functools.partial(tokenizing.run_unit, config, model)
         # TensorFlow takes a worker seconds and half a gigabyte, which most have no use for.
-        start = None if all(job.reads for job in jobs) else import_tasks
+        start = None if all(job.reads for job in jobs) else load_tasks
         results = worker_pool.run(work, units, workers, start)
     parts: dict[Job, dict[int, Rows]] = {job: {} for job in jobs}
     rows = {}
@@ -404,38 +423,6 @@ def _worker_count(config: PrepareConfig, jobs: Sequence[Job]) -> int:
     if config.workers:
         return config.workers
     return max(1, min(os.cpu_count() or 1, sum(job.bytes for job in jobs) // _BYTES_WORTH_A_WORKER))
-
-
-def import_tasks() -> None:
-    """Imports `tasks`; keeps TensorFlow off accelerators and its messages off the screen."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    logging.getLogger("absl").setLevel(logging.WARNING)
-    with _muted():
-        import tensorflow as tf
-
-        import tasks  # noqa: F401
-    # RuntimeError: the caller has used TensorFlow before, and keeps what it chose then.
-    with contextlib.suppress(RuntimeError):
-        tf.config.set_visible_devices([], "GPU")
-
-
-@contextlib.contextmanager
-def _muted() -> Iterator[None]:
-    """Holds back what C++ writes to stderr; shows it if an exception ends the block."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            held.seek(0)
-            os.write(kept, held.read())
-            raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
 
 
 # --- What a person sees. ---

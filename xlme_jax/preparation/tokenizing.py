@@ -43,6 +43,8 @@ Texts = Iterator[tuple[str, ...]]
 Read = Callable[[ReadReport], Texts]
 # Examples as ids one after another, their sizes, and their labels one after another.
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
+# (config, vocabulary's file, unit, report) -> the texts of a source shard in order.
+Encode = Callable[["PrepareConfig", str, "Unit", ReadReport], Iterator[Batch]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Job:
       benchmark: What a labelled task asks (`benchmarks`).
       reads: How each source shard is read, if SentencePiece is all that its texts go through;
         empty if SeqIO must run the task.
+      encode: Runs the task on a source shard of it, where `reads` is empty.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Job:
     may_be_empty: bool = False
     benchmark: str = ""
     reads: tuple[Read, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    encode: Encode | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,9 +112,8 @@ def run_unit(
     if unit.job.reads:
         batches = _encoded(config, model, unit, report)
     else:
-        from tasks import execution
-
-        batches = execution.encoded(config, model, unit, report)
+        assert unit.job.encode is not None, "a job without readers says how it is encoded"
+        batches = unit.job.encode(config, model, unit, report)
     room = size = PART_TEXTS[unit.job.kind]
     parts: list[prepared.TaskInfo] = []
     writer = open_part(config, model, unit.job, unit.shard, 0)

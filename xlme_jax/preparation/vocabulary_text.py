@@ -24,7 +24,7 @@ from xlme_jax.data.text.text_digests import digest
 from xlme_jax.data.vocabulary import VocabularyError
 from xlme_jax.preparation import examples, workers
 from xlme_jax.preparation.config import PrepareConfig
-from xlme_jax.preparation.preparing import find_corpora
+from xlme_jax.preparation.preparing import Tasks, find_corpora
 
 # A sample should span a file, but reading all of a huge file for a little of it would take hours:
 # at least this share of what streams by is kept.
@@ -49,11 +49,12 @@ class LanguageText:
     read: Callable[[], Iterator[str]]
 
 
-def find_text(config: PrepareConfig) -> list[LanguageText]:
+def find_text(config: PrepareConfig, load_tasks: Callable[[], Tasks]) -> list[LanguageText]:
     """Lists the monolingual text behind a preparation, both sides of pairs included.
 
     Args:
       config: Tasks, folders and languages as for `prepare`.
+      load_tasks: Imports SeqIO's side; called if a task needs it.
 
     Returns:
       Text of every language, in a fixed order. No text has been read.
@@ -71,7 +72,7 @@ def find_text(config: PrepareConfig) -> list[LanguageText]:
         elif task == "bitext":
             found += _bitext(config, held)
         else:
-            found += _other(config, task)
+            found += _other(config, task, load_tasks())
     return found
 
 
@@ -252,22 +253,18 @@ def _side(held: HeldOut | None, source: BitextSource, side: int) -> Iterator[str
     return (pair[side] for pair in pairs)
 
 
-def _other(config: PrepareConfig, task: str) -> list[LanguageText]:
+def _other(config: PrepareConfig, task: str, tasks: Tasks) -> list[LanguageText]:
     """Text of TFDS or other SeqIO tasks; this is the only branch that needs TensorFlow."""
-    from tasks import execution
-
     found = []
-    for name, languages, count in execution.list_raw_text(config, task):
+    for name, languages, count in tasks.list_raw_text(config, task):
         for side, language in enumerate(languages):
-            read = functools.partial(_raw_side, name, side)
+            read = functools.partial(_raw_side, tasks, name, side)
             found.append(LanguageText(language, max(1, count) * 200, read))
     return found
 
 
-def _raw_side(name: str, side: int) -> Iterator[str]:
-    from tasks import execution
-
-    return (texts[side] for texts in execution.read_raw_text(name))
+def _raw_side(tasks: Tasks, name: str, side: int) -> Iterator[str]:
+    return (texts[side] for texts in tasks.read_raw_text(name))
 
 
 def languages_of(texts: Iterable[LanguageText]) -> list[str]:

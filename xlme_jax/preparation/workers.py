@@ -29,7 +29,7 @@ def run(
     work: Callable[[Item, Report], Result],
     items: Sequence[Item],
     workers: int,
-    start: Callable[[], None] | None,
+    start: Callable[[], object] | None,
 ) -> Iterator[tuple[Item, Result]]:
     """Works on items in parallel.
 
@@ -60,7 +60,7 @@ def _in_processes(
     work: Callable[[Item, Report], Result],
     items: Sequence[Item],
     workers: int,
-    start: Callable[[], None] | None,
+    start: Callable[[], object] | None,
     bar: _Bar,
 ) -> Iterator[tuple[Item, Result]]:
     # Spawned, because a forked copy of TensorFlow's threads can hang.
@@ -91,7 +91,7 @@ def _in_processes(
 _counts: Any = None
 
 
-def _start(counts: Any, start: Callable[[], None] | None) -> None:
+def _start(counts: Any, start: Callable[[], object] | None) -> None:
     global _counts
     _counts = counts
     # Before anything that takes time. The pool itself leaves workers waiting for ever if it is

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from xlme_jax.configuration import loading
+from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.evaluation.results import SWEEP_FILE
 from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
 from xlme_jax.sweeps import grids
-from xlme_jax.sweeps.grids import Point, PointResult, SweepConfig, SweepRun
+from xlme_jax.sweeps.grids import Point, PointResult, SweepRun
 from xlme_jax.training.stopping import EXIT_STOPPED, SIGNALS
 
 _log = logging.getLogger("xlme_jax.sweep")

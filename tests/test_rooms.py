@@ -1,0 +1,141 @@
+"""Imports between folders go one way, by one short table."""
+
+import ast
+import functools
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = {
+    "data",
+    "data.batches",
+    "data.benchmarks",
+    "data.cldr",
+    "data.prepared",
+    "data.text",
+}
+CORE = DATA | {"checkpoints", "model", "objectives", "ops", "storage"}
+RUN = CORE | {"configuration", "evaluation", "preparation", "reports", "training"}
+# Who may import whom. A folder that is not listed here imports nothing of this project.
+ALLOWED = {
+    "model": {"ops"},
+    "data": set(),
+    "data.text": {"storage"},
+    "data.cldr": set(),
+    "data.benchmarks": {"data", "data.cldr", "data.text"},
+    "data.prepared": {"data", "storage"},
+    "data.batches": {"data", "data.benchmarks", "data.prepared"},
+    "objectives": {"data", "data.benchmarks", "model", "ops"},
+    "checkpoints": {"objectives", "storage"},
+    "preparation": DATA | {"storage"},
+    "training": {"checkpoints", "model", "objectives"},
+    "evaluation": DATA | {"objectives", "storage", "training"},
+    "reports": DATA | {"checkpoints", "evaluation", "training"},
+    "configuration": CORE | {"evaluation", "preparation", "training"},
+    "runs": RUN,
+    "sweeps": RUN,
+    "planning": RUN | {"runs"},
+    "huggingface": RUN | {"runs"},
+    "tasks": DATA | {"preparation"},
+    "api": RUN | {"runs", "tasks"},
+    "command": RUN | {"api", "huggingface", "planning", "runs", "sweeps"},
+}
+COMMANDS = {"evaluate", "export", "import_hf", "plan", "prepare", "report", "sampling", "sweep"}
+COMMANDS |= {"train", "train_vocabulary"}
+
+
+def modules():
+    """Name -> file of every module, names without "xlme_jax."."""
+    found = {}
+    for top in ("xlme_jax", "tasks"):
+        for file in (ROOT / top).rglob("*.py"):
+            name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = file
+    return found
+
+
+@functools.cache
+def room(module):
+    """The folder that a module is in; "command" for those of the root."""
+    if module.split(".")[0] == "tasks":
+        return "tasks"
+    parts = module.split(".")[1:]
+    if len(parts) < 2 and parts[0] in COMMANDS | {"api"}:
+        return "api" if parts == ["api"] else "command"
+    if parts[0] == "data" and ".".join(parts[:2]) in DATA:
+        return ".".join(parts[:2])
+    return parts[0]
+
+
+def imported(file, known):
+    """Modules of this project that a file imports, lazily or not."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module in known:
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (name if name in known else node.module for name in names)
+
+
+def arrows():
+    known = modules()
+    for module, file in known.items():
+        if module == "xlme_jax":
+            continue
+        for other in imported(file, known):
+            yield module, other
+
+
+def test_imports_follow_the_table():
+    wrong = [
+        f"{module} imports {other}"
+        for module, other in arrows()
+        if room(module) != room(other) and room(other) not in ALLOWED.get(room(module), set())
+    ]
+    assert not wrong
+
+
+def test_the_table_has_no_circle():
+    order = []
+
+    def visit(name, path):
+        assert name not in path, f"{' -> '.join(path)} -> {name}"
+        if name not in order:
+            for other in sorted(ALLOWED.get(name, ())):
+                visit(other, (*path, name))
+            order.append(name)
+
+    for name in ALLOWED:
+        visit(name, ())
+
+
+def test_no_module_imports_itself_through_others():
+    graph = {}
+    for module, other in arrows():
+        graph.setdefault(module, set()).add(other)
+    done = set()
+
+    def visit(module, path):
+        assert module not in path, f"{' -> '.join((*path[path.index(module) :], module))}"
+        if module not in done:
+            for other in sorted(graph.get(module, ())):
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, ())
+
+
+@pytest.mark.parametrize("folder", ["data", "evaluation"])
+def test_data_and_evaluation_know_nothing_of_the_loop(folder):
+    assert not [
+        module
+        for module, other in arrows()
+        if module.startswith(f"xlme_jax.{folder}.") and other == "xlme_jax.training.loop"
+    ]
+
+
+def test_the_root_holds_commands_and_the_api_alone():
+    found = {file.stem for file in (ROOT / "xlme_jax").glob("*.py")}
+    assert found == COMMANDS | {"api", "__init__"}

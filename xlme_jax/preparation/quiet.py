@@ -1,0 +1,43 @@
+"""Importing TensorFlow for SeqIO alone: without its messages, and without an accelerator."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def tensorflow() -> Iterator[None]:
+    """Context for imports that bring TensorFlow."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    logging.getLogger("absl").setLevel(logging.WARNING)
+    with _muted():
+        import tensorflow as tf
+
+        yield
+    # RuntimeError: the caller has used TensorFlow before, and keeps what it chose then.
+    with contextlib.suppress(RuntimeError):
+        tf.config.set_visible_devices([], "GPU")
+
+
+@contextlib.contextmanager
+def _muted() -> Iterator[None]:
+    """Holds back what C++ writes to stderr; shows it if an exception ends the block."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(kept, held.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
