@@ -143,14 +143,14 @@ def _unguarded(objective: Any, optimizer: optax.GradientTransformation) -> Calla
         rng = jax.random.fold_in(jax.random.key(0), state.step + 1)
         batch = {name: _number_rows(rows) for name, rows in batch.items()}
         totals = objective.totals(batch)
-        gradient, left, metrics = accumulate(
+        gradient, _, metrics = accumulate(
             loss_and_gradient, state.params, state.aux, batch, totals, rng, 1
         )
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics["grad_norm"] = (optax.global_norm(gradient), jnp.ones(()))
         metrics["tokens_per_step"] = (_real_tokens(batch), jnp.ones(()))
-        aux = objective.next_aux(params, state.aux, left)
+        aux = state.aux
         return type(state)(state.step + 1, params, aux, opt_state), metrics
 
     return train_step

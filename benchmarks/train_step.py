@@ -141,7 +141,7 @@ def train_step(shape: tuple[int, ...], bias: Any) -> tuple[Callable[[], None], f
             jax.block_until_ready(metrics)
 
     step(), step()
-    return step, sum(objective.flops({"monolingual": (rows, length)}).values())
+    return step, sum(objective.diagnostics.flops({"monolingual": (rows, length)}).values())
 
 
 def timed(step: Callable[[], Any]) -> float:

@@ -241,7 +241,7 @@ def test_presets_have_the_papers_hyper_parameters(
     run, layers, width, ffn, heads, steps, rate, warmup, clip, betas
 ):
     config = load(files=(f"gin_configs/runs/{run}.gin",))
-    encoder = config.objective.build(config.vocab_size).encoder_config
+    encoder = config.objective.build(config.vocab_size).encoder.config
     shape = encoder.num_layers, encoder.hidden_size, encoder.ffn_size, encoder.num_heads
     assert shape == (layers, width, ffn, heads)
     optimizer = config.optimizer

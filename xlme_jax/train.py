@@ -19,9 +19,11 @@ import numpy as np
 from absl import app, flags
 from jax.experimental import multihost_utils
 
+from xlme_jax.checkpoints.checkpoints import has_checkpoint
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.batches.pipeline import Stream, make_iterator, stream_tasks
+from xlme_jax.data.batches.streams import items_per_step
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.registry import Benchmark, benchmark
 from xlme_jax.data.prepared import (
@@ -31,6 +33,7 @@ from xlme_jax.data.prepared import (
     TaskInfo,
 )
 from xlme_jax.evaluation.context import Context
+from xlme_jax.objectives.base import RunFacts
 from xlme_jax.objectives.finetune import FineTune
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.preparing import is_prepared
@@ -85,12 +88,12 @@ def train(
     rows = {name: shape[0] for name, shape in shapes.items()}
     settings = _loop_settings(config, dataset, streams)
     loop.check_divisible(rows, mesh, settings.micro_batches)
-    objective.check({stream.name: stream.length for stream in streams})
-    objective.check_supply(*_supply(dataset, streams))
+    model_dir = Path(config.model_dir)
+    objective.check(_facts(dataset, streams, settings, model_dir))
     if isinstance(objective, FineTune):
         _check_labels(objective.benchmark, stream_tasks(dataset, streams[0]))
     schedule = config.optimizer.schedule(settings.train_steps)
-    optimizer = config.optimizer.build(settings.train_steps)
+    optimizer = objective.optimizer(config.optimizer.build(settings.train_steps))
     batches = make_iterator(dataset, streams, settings.seed, *meshes.batch_share(mesh))
     context = Context(
         *(dataset, objective, config.objective, tuple(streams), mesh),
@@ -100,7 +103,6 @@ def train(
     abstract = states.abstract_state(objective, optimizer, mesh)
     left_out = batches.expected_left_out()
     info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size, left_out)
-    model_dir = Path(config.model_dir)
     run = loop.Run(
         objective,
         optimizer,
@@ -112,7 +114,7 @@ def train(
         dataset.digest,
         [evaluator.evaluator(context) for evaluator in config.evaluators],
         files={"config.gin": config_text, "model-info.txt": info},
-        flops_per_step=sum(objective.flops(shapes).values()),
+        flops_per_step=sum(objective.diagnostics.flops(shapes).values()),
         vocabulary_digest=dataset.vocabulary_digest,
         weights={s.name: points for s in streams if (points := s.weight_points())},
         stop_rules=config.stop_rules,
@@ -125,17 +127,25 @@ def train(
     return state
 
 
-def _supply(
-    dataset: PreparedDataset, streams: Sequence[Stream]
-) -> tuple[dict[str, int], dict[str, int]]:
-    """The arguments of `Objective.check_supply`."""
-    per_step = {s.name: s.rows * s.pairs_per_row for s in streams if s.pairs_per_row}
+def _facts(
+    dataset: PreparedDataset,
+    streams: Sequence[Stream],
+    settings: loop.LoopConfig,
+    model_dir: Path,
+) -> RunFacts:
+    """What the run brings, for the objective to check."""
     distinct = {
         s.name: sum(task.examples for task in stream_tasks(dataset, s))
         for s in streams
         if s.mixup == "none"
     }
-    return per_step, distinct
+    return RunFacts(
+        lengths={s.name: s.length for s in streams},
+        items_per_step=items_per_step(streams),
+        distinct_items=distinct,
+        train_steps=settings.train_steps,
+        from_scratch=settings.init_from is None and not has_checkpoint(model_dir),
+    )
 
 
 def _loop_settings(

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import pathlib
 import random
 import shutil
 from pathlib import Path
@@ -161,7 +162,7 @@ def test_a_description_that_cannot_be_opened_is_named(directory, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(prepared.pathlib.Path, "read_bytes", refuse)
+    monkeypatch.setattr(pathlib.Path, "read_bytes", refuse)
     with pytest.raises(PreparedDataError, match=r"dataset\.json cannot be read: Permission denied"):
         PreparedDataset.load(directory)
 

@@ -47,7 +47,7 @@ def lower(run):
 @pytest.mark.parametrize("run", RUNS)
 def test_the_train_step_lowers_with_its_full_shapes(run):
     config, lowered = lower(run)
-    width = config.objective.build(config.vocab_size).encoder_config.hidden_size
+    width = config.objective.build(config.vocab_size).encoder.config.hidden_size
     text = lowered.as_text()
     for stream in config.streams:
         assert f"tensor<{stream.rows}x{stream.length}x{width}xbf16>" in text

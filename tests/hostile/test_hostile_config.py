@@ -178,8 +178,8 @@ def parse(monkeypatch, capsys):
     """Parses a command line into what to prepare; the error if there is one."""
     fresh = copy.deepcopy(flags.FLAGS)  # of absl, and those of source_flags
     fresh.unparse_flags()
-    flags.DEFINE_multi_string("gin_file", [], "", flag_values=fresh)
-    flags.DEFINE_multi_string("gin_bindings", [], "", flag_values=fresh)
+    for name in {"gin_file", "gin_bindings"} - set(fresh):  # an earlier test may have run a command
+        flags.DEFINE_multi_string(name, [], "", flag_values=fresh)
     monkeypatch.setattr(flags, "FLAGS", fresh)
 
     def parsed(arguments):

@@ -148,8 +148,8 @@ def test_the_encoder_is_the_pretrained_one(pretrained):
 
 def test_dropout_is_that_of_fine_tuning():
     objective = build("xnli", dropout=0.25)
-    assert objective.encoder_config.dropout == objective.encoder_config.attention_dropout == 0.25
-    assert build("xnli", dropout=None).encoder_config == ENCODER
+    assert objective.encoder.config.dropout == objective.encoder.config.attention_dropout == 0.25
+    assert build("xnli", dropout=None).encoder.config == ENCODER
     params = unbox(objective.init(jax.random.key(0)))
     losses = {float(loss_of(objective, params, batch_of("xnli"), seed)[0]) for seed in (0, 1)}
     assert len(losses) == 2

@@ -9,6 +9,7 @@ import pytest
 from flax.core import meta
 
 from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.base import RunFacts, init_carried
 from xlme_jax.objectives.infoxlm import InfoXLMConfig, XLCoConfig
 from xlme_jax.objectives.masked_lm import MaskingConfig
 from xlme_jax.objectives.xlme import XLMConfig
@@ -60,7 +61,7 @@ RNG = jax.random.key(5)
 def built(config=CONFIG, seed=0):
     objective = config.build(VOCAB)
     params = meta.unbox(objective.init(jax.random.key(seed)))
-    return objective, params, meta.unbox(objective.init_aux(params))
+    return objective, params, meta.unbox(init_carried(objective, params))
 
 
 def filled(objective, params, aux):
@@ -84,7 +85,7 @@ def test_without_contrast_it_is_xlm():
     xlm = XLMConfig(ENCODER, MASKING).build(VOCAB)
     assert objective.streams == xlm.streams
     assert aux == {}
-    assert objective.ready(aux) is True
+    assert objective.carry is None
     assert jax.tree.structure(params) == jax.tree.structure(meta.unbox(xlm.init(jax.random.key(0))))
     found, (left, metrics) = loss(objective, params, aux)
     expected, (_, expected_metrics) = loss(xlm, params, {})
@@ -191,7 +192,7 @@ def test_without_momentum_the_key_encoder_is_the_query_encoder():
     objective, params, aux = built(changed(momentum=0.0))
     other = jax.tree.map(lambda x: x + 1.0, params)
     _, (left, _) = loss(objective, params, filled(objective, params, aux))
-    after = objective.next_aux(other, aux, left)
+    after = objective.carry.next(other, aux, left)
     expected = objective._contrasted(other)
     for a, b in zip(jax.tree.leaves(after["key"]), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
@@ -206,7 +207,7 @@ def test_the_momentum_encoder_holds_no_layer_that_is_not_read():
 def test_what_is_handed_on_has_neither_head_nor_projection():
     objective, params, _ = built()
     assert set(objective.encoder_params(params)) == {"tokens", "positions", "encoder"}
-    assert objective.new_params == ("projection",)
+    assert objective.warm_start.new == ("projection",)
 
 
 def test_flops_count_two_encoders_on_the_third_stream():
@@ -249,6 +250,6 @@ def test_what_it_cannot_read_is_said():
         dataclasses.replace(CONFIG, encoder=dataclasses.replace(ENCODER, pre_norm=True))
     objective, params, aux = built(changed(queue_size=5))
     with pytest.raises(ValueError, match=r"queue_size = 5 must not be below the 8 keys"):
-        objective.check_supply({"contrast": 8}, {})
+        objective.check(RunFacts({"contrast": 8}, {"contrast": 8}))
     with pytest.raises(ValueError, match=r"a queue of 5 does not take 8 keys"):
-        objective.next_aux(params, aux, loss(objective, params, aux)[1][0])
+        objective.carry.next(params, aux, loss(objective, params, aux)[1][0])

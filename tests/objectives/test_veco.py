@@ -13,7 +13,7 @@ import pytest
 from flax.core import meta
 
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.objectives.base import stream_rng
+from xlme_jax.objectives.base import RunFacts, stream_rng
 from xlme_jax.objectives.masked_lm import MaskedBatch, MaskingConfig
 from xlme_jax.objectives.veco import VecoConfig
 from xlme_jax.objectives.xlme import XLMConfig
@@ -355,7 +355,8 @@ def test_which_weights_each_task_trains():
 def test_cross_attention_alone_is_trained_at_first():
     """With weight decay and momentum, through the loop's step; then everything is."""
     config = dataclasses.replace(CONFIG, cross_attention_steps=2)
-    objective, optimizer = config.build(VOCAB), optax.adamw(0.01, weight_decay=0.1)
+    objective = config.build(VOCAB)
+    optimizer = objective.optimizer(optax.adamw(0.01, weight_decay=0.1))
     step = jax.jit(make_train_step(objective, optimizer, seed=0))
     states = [unbox(init_state(objective, optimizer, 0))]
     for _ in range(4):
@@ -368,11 +369,32 @@ def test_cross_attention_alone_is_trained_at_first():
 
 
 def test_nothing_is_frozen_by_default():
-    assert CONFIG.build(VOCAB).frozen(jnp.zeros((), jnp.int32)) == {}
+    inner = optax.adam(0.1)
+    assert CONFIG.build(VOCAB).optimizer(inner) is inner
+
+
+def test_freezing_adds_nothing_to_the_optimizers_state():
     config = dataclasses.replace(changed(absolute_positions=False), cross_attention_steps=3)
-    frozen = config.build(VOCAB).frozen(jnp.asarray(2))
-    assert set(frozen) == {"tokens", "encoder", "head"} and all(frozen.values())
-    assert not any(config.build(VOCAB).frozen(jnp.asarray(3)).values())
+    objective, inner = config.build(VOCAB), optax.adam(0.1)
+    params = unbox(objective.init(jax.random.key(0)))
+    ones = jax.tree.map(jnp.ones_like, params)
+    optimizer = objective.optimizer(inner)
+    state = optimizer.init(params)
+    assert jax.tree.structure(state) == jax.tree.structure(inner.init(params))
+    for step in range(5):
+        updates, state = optimizer.update(ones, state, params, step=jnp.asarray(step))
+        moved = {name for name, part in updates.items() if largest(part) > 0}
+        assert moved == ({"cross"} if step < 3 else set(params)), step
+        assert int(optax.tree_utils.tree_get(state, "count")) == step + 1
+
+
+def test_a_first_stage_that_cannot_work_is_refused():
+    objective = dataclasses.replace(CONFIG, cross_attention_steps=3).build(VOCAB)
+    objective.check(RunFacts({}, train_steps=4))
+    with pytest.raises(ValueError, match=r"cross_attention_steps = 3 leaves TRAIN_STEPS = 3 no"):
+        objective.check(RunFacts({}, train_steps=3))
+    with pytest.raises(ValueError, match=r"they are random, as INIT_FROM is None"):
+        objective.check(RunFacts({}, train_steps=4, from_scratch=True))
 
 
 def test_a_step_lowers_the_loss_of_every_task():
@@ -444,8 +466,8 @@ def test_weights_are_xlms_and_cross_attention():
     shapes, others = (
         jax.tree.map(jnp.shape, meta.unbox(jax.eval_shape(o.init, RNG))) for o in (objective, xlm)
     )
-    assert objective.new_params == ("cross",)
-    assert {k: v for k, v in shapes.items() if k not in objective.new_params} == others
+    assert objective.warm_start.new == ("cross",)
+    assert {k: v for k, v in shapes.items() if k not in objective.warm_start.new} == others
     rows = BATCH["bitext"]
     handed_on = objective.encoder_params(weights())
     assert set(handed_on) == {"tokens", "positions", "encoder"}
@@ -561,7 +583,7 @@ def test_bfloat16_compute_stays_near_float32():
 def test_dropout_for_fine_tuning():
     encoder = CONFIG.with_dropout(0.3).encoder
     assert (encoder.dropout, encoder.attention_dropout) == (0.3, 0.3)
-    assert CONFIG.with_dropout(0.3).build(VOCAB).encoder_config == encoder
+    assert CONFIG.with_dropout(0.3).build(VOCAB).encoder.config == encoder
 
 
 def test_masking_rates_are_table_7s():

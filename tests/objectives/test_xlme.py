@@ -346,8 +346,9 @@ def test_what_is_handed_on_is_all_that_encode_needs(sharing):
 def test_the_generator_is_an_encoder_beside(sharing):
     config = dataclasses.replace(CONFIG, embedding_sharing=sharing)
     objective, params = config.build(VOCAB), weights(config)
-    (other,) = objective.other_encoders.values()
-    assert list(objective.other_encoders) == ["generator"] and other.config == GENERATOR
+    others = objective.diagnostics.encoders
+    (other,) = others.values()
+    assert list(others) == ["generator"] and other.config == GENERATOR
     rows = BATCH["bitext"]
     states = other.encode(params, rows)
     own = GENERATOR if sharing == "none" else DISCRIMINATOR
@@ -355,7 +356,7 @@ def test_the_generator_is_an_encoder_beside(sharing):
     expected = alone.apply({"params": params["generator"]}, rows, method=MaskedLM.encode)
     assert len(states) == GENERATOR.num_layers + 1
     np.testing.assert_array_equal(states[-1], expected)
-    assert not XLM_CONFIG.build(VOCAB).other_encoders
+    assert not XLM_CONFIG.build(VOCAB).diagnostics.encoders
 
 
 def test_gdes_starts_from_the_generators_table():
@@ -382,7 +383,7 @@ def test_a_masked_language_model_starts_both_encoders(sharing):
     source = by_name(weights(XLM_CONFIG))
     started = dict(by_name(meta.unbox(jax.jit(xlme.init)(jax.random.key(0)))))
     for name in started:
-        for part, counterpart in xlme.counterparts.items():
+        for part, counterpart in xlme.warm_start.counterparts.items():
             if name.startswith(f"{part}."):
                 started[name] = source[counterpart + name.removeprefix(part)]
     # All of the source is used, and each encoder reads text as it did.
@@ -393,7 +394,7 @@ def test_a_masked_language_model_starts_both_encoders(sharing):
     params = jax.tree.unflatten(jax.tree.structure(meta.unbox(fresh)), started.values())
     rows = BATCH["bitext"]
     wanted = xlm.encode(weights(XLM_CONFIG), rows)
-    generator = xlme.other_encoders["generator"].encode
+    generator = xlme.diagnostics.encoders["generator"].encode
     for encode in (xlme.encode, generator):
         for a, b in zip(encode(params, rows), wanted, strict=True):
             np.testing.assert_array_equal(a, b)

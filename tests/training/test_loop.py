@@ -7,6 +7,7 @@ import optax
 import pytest
 from toy import Batches, Poisonable, PoisonedBatches, Toy
 
+from xlme_jax.objectives.base import Diagnostics, WarmStart
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
@@ -286,6 +287,10 @@ def test_an_alarm_is_said_when_it_begins_and_when_it_ends(tmp_path, mesh, capsys
     class Alarming(Toy):
         calls = 0
 
+        @property
+        def diagnostics(self):
+            return Diagnostics(flops=lambda shapes: {}, alarms=self.alarms)
+
         def alarms(self, values):
             self.calls += 1
             return [f"Too large: {values['monolingual/error']}"] if self.calls in (2, 3, 5) else []
@@ -335,7 +340,7 @@ def test_counts_below_one_are_refused(field):
 class Growing(Toy):
     """With a weight more, which may be new."""
 
-    new_params = ("extra",)
+    warm_start = WarmStart(new=("extra",))
 
     def init(self, rng):
         extra = jax.random.normal(jax.random.fold_in(rng, 1), (3,))
@@ -355,30 +360,6 @@ def test_a_warm_start_takes_all_that_is_there(tmp_path, mesh):
         kept.params["extra"],
         run(tmp_path / "7", mesh, objective=Growing(), **still).params["extra"],
     )
-
-
-class Staged(Toy):
-    """Its weight is frozen for some steps."""
-
-    def __init__(self, steps):
-        self.steps = steps
-
-    def frozen(self, step):
-        return {"w": step < self.steps}
-
-
-def test_weights_that_are_never_trained_are_refused(tmp_path, mesh):
-    run(tmp_path / "other", mesh)
-    settings = {"train_steps": 11, "init_from": str(tmp_path / "other")}
-    with pytest.raises(ValueError, match=r"TRAIN_STEPS = 11 ends while .* weights of w fixed"):
-        run(tmp_path / "run", mesh, objective=Staged(11), **settings)
-    with pytest.raises(ValueError, match=r"begins with the weights of w fixed.* Set INIT_FROM"):
-        run(tmp_path / "run", mesh, objective=Staged(10))
-    assert not list((tmp_path / "run").glob("*.gin"))
-    state = run(tmp_path / "run", mesh, objective=Staged(10), **settings)
-    # A resumed run needs it no more.
-    run(tmp_path / "run", mesh, objective=Staged(10), train_steps=12)
-    assert not np.array_equal(state.params["w"], loop_start(mesh).params["w"])
 
 
 class Filling(Toy):

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import json
 import types
 
@@ -107,12 +108,13 @@ def test_arrays_without_names_are_replicated(abstract_mesh):
 def test_every_logical_axis_has_a_rule():
     """An axis without a rule would be replicated without a word."""
     from xlme_jax.configuration import loading
+    from xlme_jax.objectives.base import init_carried
 
     known = {name for name, _ in meshes.LOGICAL_AXIS_RULES} | {None}
     for run in ("xlme_base", "xlm_base", "infoxlm_base", "veco_small"):
         objective = loading.load([f"gin_configs/runs/{run}.gin"], [], "Train").objective.build(100)
         params = jax.eval_shape(objective.init, jax.random.key(0))
-        carried = jax.eval_shape(objective.init_aux, params)
+        carried = jax.eval_shape(functools.partial(init_carried, objective), params)
         specs = jax.tree.leaves(
             nn.get_partition_spec((params, carried)), is_leaf=lambda x: isinstance(x, PartitionSpec)
         )
@@ -136,6 +138,7 @@ from jax.sharding import AxisType, Mesh
 from xlme_jax.configuration import loading
 from xlme_jax.training import loop, model_info, step as steps
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training import state as states
 
 config = loading.load(["gin_configs/models/xlme.gin", sys.argv[1]], [], "Train")
 objective = config.objective.build(200)

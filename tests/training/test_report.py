@@ -54,7 +54,7 @@ def write_run(model_dir, steps, rtd=True, probe=True):
 def test_page_is_self_contained_and_holds_the_picture(tmp_path):
     write_run(tmp_path / "run", range(0, 100, 10))
     page = write_report(tmp_path / "run", command="python -m xlme_jax.train").read_text()
-    picture = (tmp_path / "run" / "run_page.png").read_bytes()
+    picture = (tmp_path / "run" / "report.png").read_bytes()
     assert picture.startswith(PNG)
     embedded = re.search(r'src="data:image/png;base64,([^"]+)"', page)[1]
     assert base64.b64decode(embedded) == picture
@@ -122,7 +122,7 @@ def test_any_kind_and_length_of_run_has_a_report(tmp_path, rtd, probe, steps):
     page = write_report(tmp_path).read_text()
     assert ("detection F1" in page) == rtd
     assert ("held-out retrieval" in page) == probe
-    assert (tmp_path / "run_page.png").read_bytes().startswith(PNG)
+    assert (tmp_path / "report.png").read_bytes().startswith(PNG)
 
 
 def test_config_and_model_are_shown_and_escaped(tmp_path, undrawn):

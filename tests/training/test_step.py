@@ -7,13 +7,16 @@ import tiny
 from toy import Batches, Poisonable, PoisonedBatches, Toy
 
 from xlme_jax.configuration import loading
+from xlme_jax.objectives.base import init_carried
+from xlme_jax.objectives.freezing import freeze
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import step as steps
+from xlme_jax.training.state import init_state
 
 
 def toy_step(micro_batches=1, seed=3, optimizer=None):
     optimizer = optimizer or optax.sgd(0.5)
-    state = meshes.unbox(steps.init_state(Toy(), optimizer, seed))
+    state = meshes.unbox(init_state(Toy(), optimizer, seed))
     return state, steps.make_train_step(Toy(), optimizer, seed=seed, micro_batches=micro_batches)
 
 
@@ -39,7 +42,7 @@ def test_a_step_by_hand():
 def test_an_update_that_is_not_finite_changes_nothing_but_the_step(value, micro_batches):
     objective, optimizer = Poisonable(), optax.adam(0.5)
     objective.value = value
-    state = meshes.unbox(steps.init_state(objective, optimizer, 3))
+    state = meshes.unbox(init_state(objective, optimizer, 3))
     step = steps.make_train_step(objective, optimizer, seed=3, micro_batches=micro_batches)
     batches = PoisonedBatches({1})
     state, metrics = jax.jit(step)(state, batches.batch(0))
@@ -124,7 +127,7 @@ def test_four_micro_batches_give_the_gradient_of_one_batch(objective):
     off = ["Encoder.dropout = 0.0", "Encoder.attention_dropout = 0.0"]
     built = loading.load(files, off, "Train").objective.build(200)
     params = meshes.unbox(built.init(jax.random.key(0)))
-    aux = meshes.unbox(built.init_aux(params))
+    aux = meshes.unbox(init_carried(built, params))
     batch = ragged_batch(200, np.random.default_rng(0), built.streams)
     batch = {name: steps._number_rows(rows) for name, rows in batch.items()}
     gradient_of = jax.value_and_grad(built.loss, has_aux=True)
@@ -158,22 +161,14 @@ def test_four_micro_batches_give_the_gradient_of_one_batch(objective):
         np.testing.assert_allclose(metrics[name][1], pair[1], rtol=1e-6, err_msg=name)
 
 
-class Stage(Toy):
-    """Its first two updates are to leave `w` alone; it has a weight that decays besides."""
-
-    def frozen(self, step):
-        return {"w": step < 2}
-
-
-def test_what_is_frozen_stands_still_even_under_weight_decay():
-    optimizer = optax.adamw(0.1, weight_decay=0.5)
-    state = meshes.unbox(steps.init_state(Stage(), optimizer, 3))
-    step = jax.jit(steps.make_train_step(Stage(), optimizer, seed=3))
+def test_frozen_weights_do_not_move_even_under_weight_decay():
+    optimizer = freeze(optax.adamw(0.1, weight_decay=0.5), ("w",), 2)
+    state = meshes.unbox(init_state(Toy(), optimizer, 3))
+    step = jax.jit(steps.make_train_step(Toy(), optimizer, seed=3))
     first = state.params["w"]
     for number in range(3):
-        state, metrics = step(state, Batches().batch(number))
+        state, _ = step(state, Batches().batch(number))
         assert bool((state.params["w"] == first).all()) == (number < 2)
-        assert (float(metrics["grad_norm"][0]) == 0) == (number < 2)
         assert (float(jnp.abs(state.opt_state[0].mu["w"]).max()) == 0) == (number < 2)
 
 
@@ -188,7 +183,7 @@ def test_the_weight_of_a_stream_is_that_of_its_gradient(objective, micro_batches
     more = ["InfoXLM.mean = 'items'"] if items else []
     built = loading.load(files, more, "Train").objective.build(200)
     params = meshes.unbox(built.init(jax.random.key(0)))
-    aux = meshes.unbox(built.init_aux(params))
+    aux = meshes.unbox(init_carried(built, params))
     batches = [ragged_batch(200, np.random.default_rng(n), built.streams) for n in (0, 1)]
     for rows in batches:
         rows.update({name: steps._number_rows(found) for name, found in rows.items()})

@@ -1,11 +1,13 @@
 """An objective of one weight: what the loop does to any objective, in milliseconds."""
 
+import types
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlme_jax.objectives.base import PlainObjective
+from xlme_jax.objectives.base import Carry, Diagnostics, PlainObjective, StreamInput
 
 LENGTH = 4
 
@@ -17,22 +19,25 @@ class Toy(PlainObjective):
     `fill` batches.
     """
 
-    streams = ("monolingual",)
+    inputs = types.MappingProxyType({"monolingual": StreamInput("monolingual")})
+    diagnostics = Diagnostics(flops=lambda shapes: {})
     fill = 0
 
     def init(self, rng):
         w = jax.random.normal(rng, (2,))
         return {"w": nn.LogicallyPartitioned(w, ("embed",))}
 
-    def init_aux(self, params):
-        del params
-        return {"steps": jnp.zeros((), jnp.int32), "first": jnp.zeros((8,), jnp.int32)}
+    @property
+    def carry(self):
+        def init(params):
+            del params
+            return {"steps": jnp.zeros((), jnp.int32), "first": jnp.zeros((8,), jnp.int32)}
 
-    def next_aux(self, params, aux, left):
-        return {"steps": aux["steps"] + 1, "first": left["first"]}
+        def after(params, carried, left):
+            del params
+            return {"steps": carried["steps"] + 1, "first": left["first"]}
 
-    def ready(self, aux):
-        return aux["steps"] >= self.fill
+        return Carry(init, after, lambda carried: carried["steps"] >= self.fill)
 
     def totals(self, batch):
         return {name: {"real": (batch[name]["segment_ids"] > 0).sum()} for name in self.streams}
@@ -49,9 +54,6 @@ class Toy(PlainObjective):
             "rows": (rows["rows"].sum().astype(jnp.float32), jnp.ones(())),
         }
         return error.sum() / count, ({"first": rows["tokens"][:, 0]}, metrics)
-
-    def alarms(self, values):
-        return []
 
 
 class Batches:

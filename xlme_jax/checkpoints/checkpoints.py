@@ -315,6 +315,11 @@ def _compare_digests(tree: Any, expected: Mapping[str, str]) -> None:
             raise Damaged(f"{name} is not what was saved (digests differ)")
 
 
+def has_checkpoint(model_dir: Path) -> bool:
+    """Whether a run has saved a checkpoint."""
+    return bool(_steps(model_dir / FOLDER))
+
+
 def latest_checkpoint(run: Path) -> Path:
     """The newest checkpoint of a run, or the checkpoint itself if `run` is one.
 

@@ -5,7 +5,7 @@ from typing import Any
 import flax.struct
 import jax
 
-from xlme_jax.objectives.base import Aux, Params
+from xlme_jax.objectives.base import Carried, Params
 
 
 @flax.struct.dataclass
@@ -21,5 +21,5 @@ class TrainState:
 
     step: jax.Array
     params: Params
-    aux: Aux
+    aux: Carried
     opt_state: Any

@@ -74,27 +74,29 @@ class TrainConfig:
 
     def streams_of(self, objective: Any) -> list[Stream]:
         """The streams that an objective reads; ValueError if one is missing or of another sort."""
-        found = [stream for stream in self.streams if stream.name in objective.streams]
-        if missing := set(objective.streams) - {stream.name for stream in found}:
+        inputs = objective.inputs
+        found = [stream for stream in self.streams if stream.name in inputs]
+        if missing := set(inputs) - {stream.name for stream in found}:
             raise ValueError(f"Train.streams lacks {sorted(missing)}, which the objective needs.")
         for stream in found:
-            if stream.kind != (wanted := objective.kinds.get(stream.name, stream.name)):
+            wanted = inputs[stream.name]
+            if stream.kind != wanted.kind:
                 raise ValueError(
                     f"Stream {stream.name!r} has kind = {stream.kind!r}, and the objective reads "
-                    f"{wanted!r} there; set {stream.name}/Stream.kind = {wanted!r}."
+                    f"{wanted.kind!r} there; set {stream.name}/Stream.kind = {wanted.kind!r}."
                 )
-            if stream.layout != (wanted := objective.layouts.get(stream.name, "joint")):
+            if stream.layout != wanted.layout:
                 raise ValueError(
                     f"Stream {stream.name!r} has layout = {stream.layout!r}, and the objective "
-                    f"reads {wanted!r}; set {stream.name}/Stream.layout = {wanted!r}."
+                    f"reads {wanted.layout!r}; set {stream.name}/Stream.layout = {wanted.layout!r}."
                 )
-            if stream.positions == "restart" and not objective.encoder_config.absolute_positions:
+            if stream.positions == "restart" and not objective.encoder.config.absolute_positions:
                 raise ValueError(
                     f"Stream {stream.name!r} has positions = 'restart', which nothing sees: the "
                     "encoder has Encoder.absolute_positions = False, and its relative bias goes "
                     f"by distances in the row. Leave {stream.name}/Stream.positions out."
                 )
-            if stream.name in objective.marked and stream.pairs_per_row is None:
+            if wanted.marked and stream.pairs_per_row is None:
                 raise ValueError(
                     f"Stream {stream.name!r} does not say where its sentences begin; set "
                     f"{stream.name}/Stream.pairs_per_row, the most pairs in a row."

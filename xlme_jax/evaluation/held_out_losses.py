@@ -20,7 +20,7 @@ from xlme_jax.data.batches.pipeline import OnePass, held_out_tasks, one_pass
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
-from xlme_jax.objectives.base import Metrics, Objective, Params
+from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.metrics import HELD_OUT, ratios
 
@@ -72,7 +72,7 @@ class HeldOut:
             )
         config = context.objective_config.held_out()
         objective = config.build(context.dataset.vocabulary_size, context.dtype)
-        streams = [stream for stream in context.streams if stream.name in objective.streams]
+        streams = [stream for stream in context.streams if stream.name in objective.inputs]
         measures = [
             _OfStream(objective, found, streams, context)
             for found in _passes(context, streams, self.max_rows)
@@ -207,7 +207,7 @@ class _OfStream:
         numbers = first + jnp.arange(self._rows, dtype=jnp.int32)
         others = jax.tree.map(jnp.asarray, self._others)
         batch = {self.name: {**rows, "rows": numbers}, **others}
-        carried = meshes.unbox(self._objective.init_aux(params))
+        carried = meshes.unbox(init_carried(self._objective, params))
         _, (_, metrics) = self._objective.loss(
             params, carried, batch, self._objective.totals(batch), jax.random.key(_SEED)
         )

@@ -116,11 +116,11 @@ def subject_of(
       training_text: of its data.
       streams: that it is trained on.
     """
-    config = objective.encoder_config
+    config = objective.encoder.config
     benchmark = getattr(objective, "benchmark", None)
     return Subject(
         vocabulary,
-        objective.encode,
+        objective.encoder.encode,
         config.num_layers,
         config.max_length if config.absolute_positions else None,
         row_multiple,
@@ -140,5 +140,5 @@ def other_subjects(objective: Any, subject: Subject) -> dict[str, Subject]:
             num_layers=other.config.num_layers,
             max_length=other.config.max_length if other.config.absolute_positions else None,
         )
-        for name, other in objective.other_encoders.items()
+        for name, other in objective.diagnostics.encoders.items()
     }

@@ -29,6 +29,7 @@ from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.encoding import Batch, Text, choose_layer, cut, embed, fill_rows, pool_all
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.training_text import Pooled, Sample, TrainingText
+from xlme_jax.objectives.masked_lm import check_lengths
 
 ACCURACY = "probe/retrieval_accuracy"
 CHANCE = "probe/retrieval_chance"
@@ -308,10 +309,13 @@ class RetrievalProbe:
     def evaluator(self, context: Context) -> MakeEvaluator:
         """As `context.EvaluatorConfig.evaluator`."""
         objective = context.objective
-        objective.check({"RetrievalProbe": self.length})
-        self.layer_of(objective.encoder_config.num_layers)
-        others = {name: other.encode for name, other in objective.other_encoders.items()}
-        evaluate = self.build(context.dataset, objective.encode, context.row_multiple, others)
+        config = objective.encoder.config
+        check_lengths("encoder", config, {"RetrievalProbe": self.length})
+        self.layer_of(config.num_layers)
+        others = {name: other.encode for name, other in objective.diagnostics.encoders.items()}
+        evaluate = self.build(
+            context.dataset, objective.encoder.encode, context.row_multiple, others
+        )
         return lambda initial_params: with_untrained(evaluate, initial_params)
 
 

@@ -68,7 +68,7 @@ def load(checkpoint: str, vocabulary: str | None) -> Exported:
         loaded = trained.load(checkpoint, vocabulary, mesh, jnp.float32)
     objective, words = loaded.objective, loaded.vocabulary
     tree = handed_on(objective, jax.device_get(loaded.params))
-    layout = _layout(objective.encoder_config, words.size, tree.get("head"))
+    layout = _layout(objective.encoder.config, words.size, tree.get("head"))
     if layout.is_xlmr and layout.head != "mlm":
         tree.pop("head", None)
         layout = dataclasses.replace(layout, head=None)
@@ -85,7 +85,7 @@ def handed_on(objective: Any, params: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
       {"tokens", "encoder"} and, if there are any, {"positions", "head"}.
     """
-    parts = objective.encoder_params(params)
+    parts = objective.encoder.params(params)
     # Where two networks share tables, they stand side by side; else everything is at the top.
     own = next((part for part in parts.values() if "encoder" in part), parts)
     others = [part for part in parts.values() if part is not own] if own is not parts else []

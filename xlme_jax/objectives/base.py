@@ -5,102 +5,160 @@ the data configuration, and a gin file.
 """
 
 import dataclasses
-import types
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import jax
+import optax
 
 from xlme_jax.model.encoder import EncoderConfig
 
 Params = Any
-Aux = Any
-# Arrays whose first axis is the rows of the batch: what rows leave for the next steps.
+Rows = Mapping[str, jax.Array]
+# What a system carries from step to step besides weights.
+Carried = Any
+# Per-row outputs for `Carry.next`: arrays whose first axis is the rows of the batch.
 Left = Mapping[str, jax.Array]
 # {stream: {"tokens", "segment_ids", "positions", "rows"}}: int32[B, L] thrice and int32[B], the
 # index of each row in the global batch, from which all of its randomness derives. Marked streams
 # have "starts" too, int32[B, S], labelled ones "labels".
-Batch = Mapping[str, Mapping[str, jax.Array]]
+Batch = Mapping[str, Rows]
 # Sums over the whole global batch that losses are divided by, per stream.
 Totals = Mapping[str, Mapping[str, jax.Array]]
 # {name: (numerator, denominator)}. Micro-batches add both up; the ratio is what is logged.
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
+# {stream: (rows, length)}
+Shapes = Mapping[str, tuple[int, int]]
 Config = TypeVar("Config")
 
 
 @dataclasses.dataclass(frozen=True)
-class OtherEncoder:
-    """An encoder that is trained beside the exported one.
+class StreamInput:
+    """What a stream must hold, and how.
+
+    Attributes:
+      kind: "monolingual", "bitext" or "labelled" (`Stream.kind`).
+      layout: how pairs lie in a row (`Stream.layout`).
+      marked: its batches say where segments begin, in "starts" (`Stream.pairs_per_row`).
+    """
+
+    kind: str
+    layout: str = "joint"
+    marked: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderView:
+    """An encoder within the weights of an objective.
 
     Attributes:
       config: its shape.
-      encode: (params, rows) -> hidden states, as `Objective.encode`.
+      encode: (params, rows, dropout seeds uint32[B] or None) -> hidden states: embeddings, then
+        each layer, [B, L, D]. Takes the whole weights or `params` of them.
+      params: the part of the weights that `encode` reads: what is exported, fine-tuned, and counted
+        in the papers.
     """
 
     config: EncoderConfig
-    encode: Callable[[Params, Mapping[str, jax.Array]], list[jax.Array]]
+    encode: Callable[[Params, Rows, jax.Array | None], list[jax.Array]]
+    params: Callable[[Params], Params]
+
+
+@dataclasses.dataclass(frozen=True)
+class Carry:
+    """What a system carries from step to step besides weights, as a momentum encoder is.
+
+    Attributes:
+      init: what is carried when the weights begin as `params`.
+      next: (params, carried, left) -> what is carried after a step, given its new weights and the
+        per-row outputs of all rows.
+      ready: whether training may begin. Until then the loop reads batches only for their per-row
+        outputs, and updates nothing else.
+    """
+
+    init: Callable[[Params], Carried]
+    next: Callable[[Params, Carried, Left], Carried]
+    ready: Callable[[Carried], bool | jax.Array] = lambda carried: True
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStart:
+    """How weights are taken from a checkpoint of another system.
+
+    Attributes:
+      new: top-level names of `params` that the checkpoint may lack, as the head of a new task.
+      counterparts: dotted part of `params` -> the part of a masked language model that starts it,
+        for checkpoints that have none of the top-level names. Other weights stay fresh.
+    """
+
+    new: tuple[str, ...] = ()
+    counterparts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFacts:
+    """What a run brings, for `Objective.check`.
+
+    Attributes:
+      lengths: tokens of a row, by stream.
+      items_per_step: items that a step brings at most, of marked streams.
+      distinct_items: different items of the data, of streams that make no new ones of them.
+      train_steps: steps in all.
+      from_scratch: whether it begins with random weights.
+    """
+
+    lengths: Mapping[str, int]
+    items_per_step: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    distinct_items: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    train_steps: int = 1
+    from_scratch: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnostics:
+    """What is known about a system besides how it learns.
+
+    Attributes:
+      flops: floating-point operations of a train step by part.
+      alarms: what is wrong with a run, judged by the ratios of one line of its log; on the host.
+        What is missing or NaN was not measured and raises no alarm. The words of a text before its
+        first colon name the alarm and the stream, and are the same on every line that it rings on;
+        after it come the figures, what they mean and what to try. An untrained model raises every
+        alarm: the loop decides from which step on to listen.
+      encoders: encoders besides the exported one, by name, which are evaluated beside it.
+    """
+
+    flops: Callable[[Shapes], dict[str, float]]
+    alarms: Callable[[Mapping[str, float]], list[str]] = lambda values: []
+    encoders: Mapping[str, EncoderView] = dataclasses.field(default_factory=dict)
 
 
 class Objective(Protocol):
     """What a pre-training system or a fine-tuning task is to the loop. All methods are pure."""
 
     @property
-    def streams(self) -> tuple[str, ...]:
-        """Names of the streams that a batch must hold."""
+    def inputs(self) -> Mapping[str, StreamInput]:
+        """The streams that a batch must hold."""
 
     @property
-    def kinds(self) -> Mapping[str, str]:
-        """What streams hold (`Stream.kind`), where their names do not say it."""
+    def encoder(self) -> EncoderView:
+        """The encoder that is exported, fine-tuned and evaluated."""
 
     @property
-    def layouts(self) -> Mapping[str, str]:
-        """How streams must lay pairs out in a row (`Stream.layout`); "joint" is the default."""
+    def carry(self) -> Carry | None:
+        """What is carried from step to step besides weights; None for most."""
 
     @property
-    def marked(self) -> tuple[str, ...]:
-        """Streams that must say where segments begin, in "starts" (`Stream.pairs_per_row`)."""
+    def warm_start(self) -> WarmStart:
+        """How weights are taken from a checkpoint of another system."""
 
     @property
-    def new_params(self) -> tuple[str, ...]:
-        """Top-level names of `params` that a warm start may lack: the head of a new task."""
-
-    @property
-    def counterparts(self) -> Mapping[str, str]:
-        """How a masked language model starts this system: dotted part of `params` -> its part.
-
-        For warm starts from a checkpoint that has none of this system's top-level names. Weights
-        without a counterpart there stay fresh.
-        """
-
-    @property
-    def encoder_config(self) -> EncoderConfig:
-        """Shape of the exported encoder."""
-
-    @property
-    def other_encoders(self) -> Mapping[str, OtherEncoder]:
-        """Encoders in `params` besides that one, by name: evaluated beside it."""
+    def diagnostics(self) -> Diagnostics:
+        """FLOPs, alarms and further encoders."""
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh weights, with logical axis names."""
-
-    def init_aux(self, params: Params) -> Aux:
-        """What the system carries from step to step besides weights that begin as `params`."""
-
-    def next_aux(self, params: Params, aux: Aux, left: Left) -> Aux:
-        """What is carried on after a step, given its new weights and what all rows have left."""
-
-    def ready(self, aux: Aux) -> bool | jax.Array:
-        """Whether training may begin.
-
-        Until then the loop reads batches only for what their rows leave, and updates nothing else.
-        """
-
-    def frozen(self, step: jax.Array) -> Mapping[str, jax.Array]:
-        """Top-level names of `params` that may be frozen, and whether they are at a step: bool[].
-
-        A step is named by the number of updates before it.
-        """
 
     def totals(self, batch: Batch) -> Totals:
         """Denominators of the means in the loss, from the whole batch.
@@ -110,94 +168,43 @@ class Objective(Protocol):
         """
 
     def loss(
-        self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
+        self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
         """This (micro-)batch's share of the loss: shares add up to the loss of the whole batch.
 
-        So that they do, every share sees the same `aux`; it changes once a step (`next_aux`).
+        So that they do, every share sees the same `carried`; it changes once a step.
         """
 
-    def encode(
-        self,
-        params: Params,
-        rows: Mapping[str, jax.Array],
-        dropout_seeds: jax.Array | None = None,
-    ) -> list[jax.Array]:
-        """Hidden states of the exported encoder: embeddings, then each layer [B, L, D].
+    def optimizer(self, inner: optax.GradientTransformation) -> optax.GradientTransformation:
+        """The optimizer that trains this system, such as one that freezes weights at first.
 
-        `params` may be the whole or `encoder_params` of it; `dropout_seeds`, uint32[B], are for
-        fine-tuning, None for no dropout.
+        Its update is given the step as an extra argument, `step`: int32[].
         """
 
-    def check(self, lengths: Mapping[str, int]) -> None:
-        """ValueError if rows of these lengths, by stream, do not fit the model."""
-
-    def check_supply(self, per_step: Mapping[str, int], distinct: Mapping[str, int]) -> None:
-        """ValueError if steps bring too many items, or data hold too few.
-
-        Args:
-          per_step: items that a step may bring at most, of the streams in `marked`.
-          distinct: different items that the data hold; of streams that make no new ones of them.
-        """
-
-    def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
-        """Floating-point operations of a train step by part, for (rows, length) of each stream."""
-
-    def encoder_params(self, params: Params) -> Params:
-        """The part of `params` that `encode` uses: what is fine-tuned and counted in the papers."""
-
-    def alarms(self, values: Mapping[str, float]) -> list[str]:
-        """What is wrong with the run, judged by one line of its log; on the host.
-
-        An untrained model trips every alarm: the loop decides from which step on to listen.
-
-        Args:
-          values: ratios of the metrics that `loss` returns. What is missing or NaN was not
-            measured and alarms nobody.
-
-        Returns:
-          A text for each alarm. The words before its first colon name the alarm and the stream, and
-          are the same on every line that it rings on; after it come the figures, which change, what
-          they mean and what to try.
-        """
+    def check(self, run: RunFacts) -> None:
+        """ValueError if the run does not fit the system; names the field and the remedy."""
 
 
 class PlainObjective:
-    """What most objectives are: no state carried between steps, and no frozen weights."""
+    """What most objectives have in common: nothing carried, nothing frozen."""
 
-    kinds: Mapping[str, str] = types.MappingProxyType({})
-    layouts: Mapping[str, str] = types.MappingProxyType({})
-    marked: tuple[str, ...] = ()
-    new_params: tuple[str, ...] = ()
-    counterparts: Mapping[str, str] = types.MappingProxyType({})
+    inputs: Mapping[str, StreamInput]
+    carry: Carry | None = None
+    warm_start = WarmStart()
 
     @property
-    def other_encoders(self) -> Mapping[str, OtherEncoder]:
-        """None."""
-        return {}
+    def streams(self) -> tuple[str, ...]:
+        """Names of the streams."""
+        return tuple(self.inputs)
 
-    def check_supply(self, per_step: Mapping[str, int], distinct: Mapping[str, int]) -> None:
-        """Accepts any supply."""
+    def optimizer(self, inner: optax.GradientTransformation) -> optax.GradientTransformation:
+        """`inner`, which trains all weights."""
+        return inner
 
-    def init_aux(self, params: Params) -> Aux:
-        """Nothing."""
-        del params
-        return {}
 
-    def next_aux(self, params: Params, aux: Aux, left: Left) -> Aux:
-        """Nothing."""
-        del params, left
-        return aux
-
-    def ready(self, aux: Aux) -> bool | jax.Array:
-        """At once."""
-        del aux
-        return True
-
-    def frozen(self, step: jax.Array) -> Mapping[str, jax.Array]:
-        """Nothing."""
-        del step
-        return {}
+def init_carried(objective: Objective, params: Params) -> Carried:
+    """What is carried at step 0: {} where nothing is."""
+    return objective.carry.init(params) if objective.carry else {}
 
 
 def stream_rng(rng: jax.Array, stream: str) -> jax.Array:

@@ -7,6 +7,7 @@ of benchmarks (`data.benchmarks.registry`).
 
 import dataclasses
 import functools
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,8 +18,21 @@ from xlme_jax.data.benchmarks.examples import IGNORED, Kind
 from xlme_jax.data.benchmarks.registry import benchmark
 from xlme_jax.model import flops
 from xlme_jax.model.heads import TaskHead
-from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Params, PlainObjective, Totals
-from xlme_jax.objectives.masked_lm import training_flops
+from xlme_jax.objectives.base import (
+    Batch,
+    Carried,
+    Diagnostics,
+    EncoderView,
+    Left,
+    Metrics,
+    Params,
+    PlainObjective,
+    RunFacts,
+    StreamInput,
+    Totals,
+    WarmStart,
+)
+from xlme_jax.objectives.masked_lm import check_lengths, training_flops
 from xlme_jax.ops import dropout
 
 STREAM = "labelled"
@@ -59,8 +73,8 @@ class FineTuneConfig:
 class FineTune(PlainObjective):
     """The objective of `FineTuneConfig`; see `objectives.base.Objective`."""
 
-    streams = (STREAM,)
-    new_params = (HEAD,)
+    inputs = types.MappingProxyType({STREAM: StreamInput("labelled")})
+    warm_start = WarmStart(new=(HEAD,))
 
     def __init__(self, config: FineTuneConfig, vocab_size: int, dtype: Any = jnp.float32):
         self.config = config
@@ -73,7 +87,7 @@ class FineTune(PlainObjective):
             self.benchmark.kind, len(self.benchmark.labels)
         )
         self._head = TaskHead(
-            self.encoder_config,
+            self.pretraining.encoder.config,
             outputs,
             per_token=self.benchmark.kind in ("tagging", "question_answering"),
             dropout=config.dropout or 0.0,
@@ -81,15 +95,21 @@ class FineTune(PlainObjective):
         )
 
     @property
-    def encoder_config(self):
-        """Shape of the encoder."""
-        return self.pretraining.encoder_config
+    def encoder(self) -> EncoderView:
+        """That of pre-training."""
+        view: EncoderView = self.pretraining.encoder
+        return EncoderView(view.config, self.encode, self.encoder_params)
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """FLOPs by part; the figures of evaluations tell what is wrong."""
+        return Diagnostics(self.flops)
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh weights of encoder and head."""
         encoder_rng, head_rng = jax.random.split(rng)
         params = self.encoder_params(self.pretraining.init(encoder_rng))
-        hidden = jnp.zeros((1, 1, self.encoder_config.hidden_size))
+        hidden = jnp.zeros((1, 1, self.encoder.config.hidden_size))
         return {**params, HEAD: self._head.init(head_rng, hidden)["params"]}
 
     def totals(self, batch: Batch) -> Totals:
@@ -101,7 +121,7 @@ class FineTune(PlainObjective):
         return {STREAM: {"labels": jnp.maximum(counted.sum(), 1).astype(jnp.float32)}}
 
     def loss(
-        self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
+        self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
         """This batch's share of the mean loss over labels."""
         rows = batch[STREAM]
@@ -132,29 +152,24 @@ class FineTune(PlainObjective):
         dropout_seeds: jax.Array | None = None,
     ) -> list[jax.Array]:
         """Hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
-        states: list[jax.Array] = self.pretraining.encode(
+        states: list[jax.Array] = self.pretraining.encoder.encode(
             self.encoder_params(params), rows, dropout_seeds
         )
         return states
 
-    def check(self, lengths: Mapping[str, int]) -> None:
+    def check(self, run: RunFacts) -> None:
         """ValueError if a row is longer than the encoder's position table."""
-        self.pretraining.check(lengths)
+        check_lengths("encoder", self.encoder.config, run.lengths)
 
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """FLOPs of a train step; those of the head are not counted."""
-        per_token = functools.partial(flops.encoder, self.encoder_config)
+        per_token = functools.partial(flops.encoder, self.encoder.config)
         return {"encoder": training_flops(shapes, per_token)}
 
     def encoder_params(self, params: Params) -> Params:
         """Everything but the task's head."""
         kept = {name: value for name, value in params.items() if name != HEAD}
-        return self.pretraining.encoder_params(kept)
-
-    def alarms(self, values: Mapping[str, float]) -> list[str]:
-        """None: the figures of the evaluations tell."""
-        del values
-        return []
+        return self.pretraining.encoder.params(kept)
 
     def _logits(
         self,

@@ -1,7 +1,7 @@
 """InfoXLM: MLM + TLM, and cross-lingual contrast with a momentum encoder (Chi et al. 2021).
 
 The third stream, "contrast", holds both sentences of a pair as segments of their own ("sides"), so
-each of the two encoders reads a row once. What contrast carries from step to step, `aux`, is
+each of the two encoders reads a row once. What contrast carries from step to step, `carried`, is
 {"key": weights of the momentum encoder, "queue": float32[K, D], "count": int32[]}.
 """
 
@@ -18,12 +18,16 @@ from xlme_jax.model import flops
 from xlme_jax.model.electra import MaskedLM
 from xlme_jax.model.encoder import some_layers, weight_init
 from xlme_jax.objectives.base import (
-    Aux,
     Batch,
+    Carried,
+    Carry,
     Left,
     Metrics,
     Params,
+    RunFacts,
+    StreamInput,
     Totals,
+    WarmStart,
     stream_rng,
     without_dropout,
 )
@@ -126,9 +130,9 @@ class InfoXLM(XLM):
         super().__init__(config, vocab_size, dtype)
         if config.contrast is None:
             return
-        self.streams = (*self.masked_streams, STREAM)
-        self.kinds, self.layouts, self.marked = {STREAM: "bitext"}, {STREAM: "sides"}, (STREAM,)
-        self.new_params = (PROJECTION,)
+        self.inputs = {**self.inputs, STREAM: StreamInput("bitext", "sides", marked=True)}
+        self.warm_start = WarmStart(new=(PROJECTION,))
+        self.carry = Carry(self._init_carried, self._next_carried, self._is_ready)
         self._lower = dataclasses.replace(config.encoder, num_layers=max(config.contrast.layer, 1))
         self._reader = MaskedLM(self._lower, vocab_size, config.encoder.hidden_size, dtype)
 
@@ -142,22 +146,20 @@ class InfoXLM(XLM):
         kernel = init(stream_rng(rng, PROJECTION), (size, size), jnp.float32)
         return {**params, PROJECTION: {"kernel": kernel}}
 
-    def init_aux(self, params: Params) -> Aux:
+    def _init_carried(self, params: Params) -> Carried:
         """The momentum encoder, a copy of the query encoder, and an empty queue."""
         settings = self.config.contrast
-        if settings is None:
-            return {}
+        assert settings is not None
         # A copy in the eyes of the compiler too: the step gives both buffers away.
         key = jax.tree.map(jnp.copy, self._contrasted(params))
         shape = (settings.queue_size, self.config.encoder.hidden_size)
         queue = nn.LogicallyPartitioned(jnp.zeros(shape), ("queue", None))
         return {"key": key, "queue": queue, "count": jnp.zeros((), jnp.int32)}
 
-    def next_aux(self, params: Params, aux: Aux, left: Left) -> Aux:
+    def _next_carried(self, params: Params, carried: Carried, left: Left) -> Carried:
         """Moves the momentum encoder towards the new weights and the new keys into the queue."""
         settings = self.config.contrast
-        if settings is None:
-            return aux
+        assert settings is not None
         kept = settings.momentum
 
         def follow(key: jax.Array, query: jax.Array) -> jax.Array:
@@ -165,21 +167,25 @@ class InfoXLM(XLM):
 
         keys = left["keys"].reshape(-1, left["keys"].shape[-1])
         queue, count = contrast.enqueue(
-            aux["queue"], aux["count"], keys, left["is_key"].reshape(-1)
+            carried["queue"], carried["count"], keys, left["is_key"].reshape(-1)
         )
-        key = jax.tree.map(follow, aux["key"], self._contrasted(params))
+        key = jax.tree.map(follow, carried["key"], self._contrasted(params))
         return {"key": key, "queue": queue, "count": count}
 
-    def ready(self, aux: Aux) -> bool | jax.Array:
+    def _is_ready(self, carried: Carried) -> jax.Array:
         """Once the queue is full of encoded sentences ("pre-fill", Sec. 3.3)."""
-        return aux["count"] >= self.config.contrast.queue_size if self.config.contrast else True
-
-    def check_supply(self, per_step: Mapping[str, int], distinct: Mapping[str, int]) -> None:
-        """ValueError if a step's keys do not fit the queue, or the queue would hold pairs twice."""
         settings = self.config.contrast
-        if settings is None:
+        assert settings is not None
+        return carried["count"] >= settings.queue_size
+
+    def check(self, run: RunFacts) -> None:
+        """ValueError if a step's keys do not fit the queue, or the queue would hold pairs twice."""
+        super().check(run)
+        settings = self.config.contrast
+        if settings is None or STREAM not in run.lengths:
             return
-        keys = per_step[STREAM] * (2 if settings.both_directions else 1)
+        keys = run.items_per_step[STREAM] * (2 if settings.both_directions else 1)
+        distinct = run.distinct_items
         if keys > settings.queue_size:
             raise ValueError(
                 f"XLCo.queue_size = {settings.queue_size} must not be below the {keys} keys that "
@@ -207,19 +213,24 @@ class InfoXLM(XLM):
         return totals
 
     def loss(
-        self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
+        self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
         """This batch's share of MLM + TLM + XLCo."""
-        loss, (left, metrics) = super().loss(params, aux, batch, totals, rng)
+        loss, (left, metrics) = super().loss(params, carried, batch, totals, rng)
         if self.config.contrast is None:
             return loss, (left, metrics)
         contrasted, left, found = self._contrast(
-            params, aux, batch[STREAM], totals[STREAM]["pairs"], stream_rng(rng, STREAM)
+            params, carried, batch[STREAM], totals[STREAM]["pairs"], stream_rng(rng, STREAM)
         )
         return loss + contrasted, (left, metrics | {f"{STREAM}/{k}": v for k, v in found.items()})
 
     def _contrast(
-        self, params: Params, aux: Aux, rows: Mapping[str, jax.Array], total: jax.Array, rng: Any
+        self,
+        params: Params,
+        carried: Carried,
+        rows: Mapping[str, jax.Array],
+        total: jax.Array,
+        rng: Any,
     ) -> tuple[jax.Array, Left, Metrics]:
         """Share of the mean over `total` pairs, the keys of all rows, and metrics."""
         settings = self.config.contrast
@@ -229,8 +240,8 @@ class InfoXLM(XLM):
         if settings.mask_inputs:
             rows = MaskedBatch.draw(self._masking, rows, mask_rng, self.vocab_size).rows
         queries = self._represent(self._contrasted(params), rows, asking, query_rng)
-        keys = jax.lax.stop_gradient(self._represent(aux["key"], rows, answering, key_rng))
-        queue = aux["queue"]
+        keys = jax.lax.stop_gradient(self._represent(carried["key"], rows, answering, key_rng))
+        queue = carried["queue"]
         asked, own = (x.reshape(-1, x.shape[-1]) for x in (queries, keys))
         found = contrast.contrast(asked, own, queue, settings.temperature)
         asked, own = contrast.directions(asked), contrast.directions(own)

@@ -16,7 +16,18 @@ from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
 from xlme_jax.model import flops
 from xlme_jax.model.electra import MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.objectives.base import Batch, Metrics, Params, PlainObjective, Totals
+from xlme_jax.objectives.base import (
+    Batch,
+    Diagnostics,
+    EncoderView,
+    Metrics,
+    Params,
+    PlainObjective,
+    RunFacts,
+    Shapes,
+    StreamInput,
+    Totals,
+)
 from xlme_jax.ops import dropout, masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
 
@@ -77,7 +88,9 @@ class MaskedLMObjective(PlainObjective):
         self.model = model
         self.vocab_size = vocab_size
         self.masked_streams = STREAMS if translation_pairs else STREAMS[:1]
-        self.streams: tuple[str, ...] = self.masked_streams
+        self.inputs: Mapping[str, StreamInput] = {
+            name: StreamInput(name) for name in self.masked_streams
+        }
         self._predict = predict
         self._masking = masking
 
@@ -132,9 +145,18 @@ class OneEncoder(MaskedLMObjective):
     config: Any
 
     @property
-    def encoder_config(self) -> EncoderConfig:
-        """The only encoder's."""
-        return self.config.encoder
+    def encoder(self) -> EncoderView:
+        """The only encoder."""
+        return EncoderView(self.config.encoder, self.encode, self.encoder_params)
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """FLOPs by part, and alarms."""
+        return Diagnostics(self.flops, self.alarms)
+
+    def flops(self, shapes: Shapes) -> dict[str, float]:
+        """FLOPs of a train step by part."""
+        raise NotImplementedError
 
     def encode(
         self,
@@ -152,9 +174,9 @@ class OneEncoder(MaskedLMObjective):
         )
         return states
 
-    def check(self, lengths: Mapping[str, int]) -> None:
+    def check(self, run: RunFacts) -> None:
         """ValueError if a row is longer than the position table."""
-        check_lengths("encoder", self.encoder_config, lengths)
+        check_lengths("encoder", self.config.encoder, run.lengths)
 
     def encoder_params(self, params: Params) -> Params:
         """The encoder and its tables."""

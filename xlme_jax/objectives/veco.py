@@ -12,21 +12,26 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from xlme_jax.data.token_ids import mask_id
 from xlme_jax.model import flops
 from xlme_jax.model.encoder import EncoderConfig, Source, init_cross_attention
 from xlme_jax.model.veco import EncoderDecoderLM, has_partner, joined, last_layers, partners
 from xlme_jax.objectives.base import (
-    Aux,
     Batch,
+    Carried,
     Left,
     Metrics,
     Params,
+    RunFacts,
+    StreamInput,
     Totals,
+    WarmStart,
     stream_rng,
     without_dropout,
 )
+from xlme_jax.objectives.freezing import freeze
 from xlme_jax.objectives.masked_lm import (
     STREAMS,
     MaskedBatch,
@@ -96,8 +101,7 @@ class VecoConfig:
 class VECO(OneEncoder):
     """The objective of `VecoConfig`; see `objectives.base.Objective`."""
 
-    layouts = dict.fromkeys(STREAMS, "sides")
-    new_params = (CROSS,)
+    warm_start = WarmStart(new=(CROSS,))
 
     def __init__(self, config: VecoConfig, vocab_size: int, dtype: Any = jnp.float32):
         self.config = config
@@ -105,6 +109,7 @@ class VECO(OneEncoder):
         self._maskings = dict(zip(STREAMS, (config.masking, config.bitext_masking)))
         model = self._model(config.encoder, vocab_size)
         super().__init__(model, "__call__", config.masking, vocab_size, config.translation_pairs)
+        self.inputs = {name: StreamInput(name, "sides") for name in self.masked_streams}
 
     def _model(self, encoder: EncoderConfig, vocab_size: int) -> EncoderDecoderLM:
         return EncoderDecoderLM(encoder, vocab_size, encoder.hidden_size, self._dtype)
@@ -115,14 +120,27 @@ class VECO(OneEncoder):
         cross = init_cross_attention(self.config.encoder, cross_rng)
         return {**super().init(rng), CROSS: cross}
 
-    def frozen(self, step: jax.Array) -> Mapping[str, jax.Array]:
-        """Everything but cross-attention, in the first stage."""
-        if not self.config.cross_attention_steps:
-            return {}
-        names = ["tokens", "encoder", "head"]
-        names += ["positions"] if self.config.encoder.absolute_positions else []
-        first_stage = step < self.config.cross_attention_steps
-        return {name: first_stage for name in names}
+    def optimizer(self, inner: optax.GradientTransformation) -> optax.GradientTransformation:
+        """One that trains cross-attention alone in the first stage."""
+        steps = self.config.cross_attention_steps
+        names = ("tokens", "positions", "encoder", "head")
+        return freeze(inner, names, steps) if steps else inner
+
+    def check(self, run: RunFacts) -> None:
+        """ValueError if a row is too long, or weights stay frozen that are random or the aim."""
+        super().check(run)
+        steps = self.config.cross_attention_steps
+        if steps >= run.train_steps:
+            raise ValueError(
+                f"VECO.cross_attention_steps = {steps} leaves TRAIN_STEPS = {run.train_steps} no "
+                "step for the other weights: train longer, or shorten that stage."
+            )
+        if steps and run.from_scratch:
+            raise ValueError(
+                f"VECO.cross_attention_steps = {steps} freezes all other weights at first, and "
+                "they are random, as INIT_FROM is None. Set INIT_FROM, or leave that stage out "
+                "(0)."
+            )
 
     def totals(self, batch: Batch) -> Totals:
         """Masked tokens of each stream, and how many of them are expected to have a partner.
@@ -143,7 +161,7 @@ class VECO(OneEncoder):
         }
 
     def loss(
-        self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
+        self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
         """This batch's share of the sum of all tasks' means over the streams."""
         loss = jnp.zeros(())

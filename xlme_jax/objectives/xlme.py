@@ -16,13 +16,17 @@ from xlme_jax.model import flops
 from xlme_jax.model.electra import Electra, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import (
-    Aux,
     Batch,
+    Carried,
+    Diagnostics,
+    EncoderView,
     Left,
     Metrics,
-    OtherEncoder,
     Params,
+    Rows,
+    RunFacts,
     Totals,
+    WarmStart,
     stream_rng,
     without_dropout,
 )
@@ -147,13 +151,14 @@ class XLME(MaskedLMObjective):
         super().__init__(model, "generate", config.masking, vocab_size, config.translation_pairs)
         # Both encoders start as the masked language model. "gdes" adds no difference to its table.
         own = ("tokens", "positions", "encoder", "head")
-        self.counterparts = {f"generator.{part}": part for part in own}
-        self.counterparts |= {f"discriminator.{part}": part for part in ("positions", "encoder")}
+        counterparts = {f"generator.{part}": part for part in own}
+        counterparts |= {f"discriminator.{part}": part for part in ("positions", "encoder")}
         if config.embedding_sharing == "none":
-            self.counterparts["discriminator.tokens"] = "tokens"
+            counterparts["discriminator.tokens"] = "tokens"
+        self.warm_start = WarmStart(counterparts=counterparts)
 
     def loss(
-        self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
+        self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
         """This batch's share of the sum of both losses over the streams."""
         loss = jnp.zeros(())
@@ -182,9 +187,22 @@ class XLME(MaskedLMObjective):
         return loss, ({}, metrics)
 
     @property
-    def encoder_config(self) -> EncoderConfig:
-        """The discriminator's."""
-        return self.config.discriminator
+    def encoder(self) -> EncoderView:
+        """The discriminator."""
+        return EncoderView(self.config.discriminator, self.encode, self.encoder_params)
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """FLOPs by part, alarms, and the generator."""
+
+        def encode(params: Params, rows: Rows, seeds: jax.Array | None = None) -> list[jax.Array]:
+            states: Any = self.model.apply(
+                {"params": params}, rows, seeds, method=Electra.encode_by_generator
+            )
+            return states
+
+        generator = EncoderView(self.config.generator, encode, lambda params: params["generator"])
+        return Diagnostics(self.flops, self.alarms, {"generator": generator})
 
     def encode(
         self,
@@ -198,22 +216,10 @@ class XLME(MaskedLMObjective):
         )
         return states
 
-    @property
-    def other_encoders(self) -> Mapping[str, OtherEncoder]:
-        """The generator."""
-
-        def encode(params: Params, rows: Mapping[str, jax.Array]) -> list[jax.Array]:
-            states: Any = self.model.apply(
-                {"params": params}, rows, method=Electra.encode_by_generator
-            )
-            return states
-
-        return {"generator": OtherEncoder(self.config.generator, encode)}
-
-    def check(self, lengths: Mapping[str, int]) -> None:
+    def check(self, run: RunFacts) -> None:
         """ValueError if a row is longer than a position table."""
-        check_lengths("generator", self.config.generator, lengths)
-        check_lengths("discriminator", self.config.discriminator, lengths)
+        check_lengths("generator", self.config.generator, run.lengths)
+        check_lengths("discriminator", self.config.discriminator, run.lengths)
 
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """FLOPs of a train step by part."""
@@ -253,7 +259,7 @@ class XLM(OneEncoder):
         super().__init__(model, "__call__", config.masking, vocab_size, config.translation_pairs)
 
     def loss(
-        self, params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array
+        self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
         """This batch's share of MLM + TLM."""
         loss = jnp.zeros(())

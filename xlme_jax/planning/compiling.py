@@ -15,7 +15,8 @@ from jax.experimental import topologies
 
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.configuration.values import ConfigError
-from xlme_jax.objectives.base import Objective
+from xlme_jax.data.batches.streams import items_per_step
+from xlme_jax.objectives.base import Objective, RunFacts
 from xlme_jax.planning.collectives import Collective, find_collectives
 from xlme_jax.planning.counting import matmul_flops
 from xlme_jax.planning.hlo import Program
@@ -173,8 +174,10 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
     shapes = stream_shapes(config, objective)
     rows = {name: shape[0] for name, shape in shapes.items()}
     loop.check_divisible(rows, mesh, config.loop.micro_batches)
-    objective.check({name: shape[1] for name, shape in shapes.items()})
-    optimizer = config.optimizer.build(config.loop.train_steps)
+    lengths = {name: length for name, (_, length) in shapes.items()}
+    items = items_per_step(config.streams_of(objective))
+    objective.check(RunFacts(lengths, items, train_steps=config.loop.train_steps))
+    optimizer = objective.optimizer(config.optimizer.build(config.loop.train_steps))
     config.optimizer.schedule(config.loop.train_steps)
     sharding = meshes.batch_sharding(mesh)
     batch = {
@@ -198,7 +201,7 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
             "config": config,
             "topology": topology,
             "mesh": dict(mesh.shape),
-            "model_flops": sum(objective.flops(shapes).values()),
+            "model_flops": sum(objective.diagnostics.flops(shapes).values()),
             "executed_flops": matmul_flops(traced.jaxpr),
             "tokens": sum(rows * length for rows, length in shapes.values()),
         }

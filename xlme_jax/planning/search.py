@@ -152,8 +152,8 @@ class Rules:
         self._config = config
         objective = build_objective(config, topology.machine.platform)
         self._shapes = stream_shapes(config, objective)
-        self._flops = sum(objective.flops(self._shapes).values())
-        optimizer = config.optimizer.build(config.loop.train_steps)
+        self._flops = sum(objective.diagnostics.flops(self._shapes).values())
+        optimizer = objective.optimizer(config.optimizer.build(config.loop.train_steps))
         init = functools.partial(init_state, objective, optimizer, config.loop.seed)
         self._boxed = jax.eval_shape(init)
         self._scale: dict[bool, float] = {}

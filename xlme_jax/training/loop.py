@@ -22,7 +22,7 @@ from xlme_jax.checkpoints.checkpoints import (
     warm_start,
 )
 from xlme_jax.checkpoints.state import TrainState
-from xlme_jax.objectives.base import Metrics, Objective, Params
+from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks
 from xlme_jax.training.loop_config import LoopConfig
@@ -106,31 +106,6 @@ def check_divisible(rows: Mapping[str, int], mesh: jax.sharding.Mesh, micro_batc
             )
 
 
-def check_frozen(objective: Objective, config: LoopConfig, fresh: bool) -> None:
-    """ValueError if weights are frozen to the end, or, in a fresh run, before they have learned.
-
-    Args:
-      objective: says which weights are frozen, and when.
-      config: says how long the run is, and where its weights come from.
-      fresh: whether it is to begin now.
-    """
-
-    def at(step: int) -> str:
-        held = objective.frozen(jnp.int32(step))
-        return ", ".join(sorted(name for name, still in held.items() if bool(still)))
-
-    if names := at(config.train_steps - 1):
-        raise ValueError(
-            f"TRAIN_STEPS = {config.train_steps} ends while the objective still holds the weights "
-            f"of {names} fixed: they would never be trained. Train longer, or shorten that stage."
-        )
-    if fresh and config.init_from is None and (names := at(0)):
-        raise ValueError(
-            f"The objective begins with the weights of {names} fixed, and they are random, as "
-            "INIT_FROM is None. Set INIT_FROM, or leave that stage out."
-        )
-
-
 def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
     """Trains to `run.config.train_steps`, from where the run stands.
 
@@ -156,15 +131,13 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         checkpoints = stack.enter_context(Checkpoints(run.model_dir, config.keep_checkpoints))
         abstract = abstract_state(run.objective, run.optimizer, run.mesh, config.seed)
         checkpoints.check(abstract, run.dataset_digest)
-        fresh = checkpoints.latest_step() is None
-        check_frozen(run.objective, config, fresh)
-        if fresh and config.init_from is not None:
+        if checkpoints.latest_step() is None and config.init_from is not None:
             check_warm_start(
                 Path(config.init_from),
                 abstract.params,
                 run.vocabulary_digest,
-                run.objective.new_params,
-                run.objective.counterparts,
+                run.objective.warm_start.new,
+                run.objective.warm_start.counterparts,
             )
         if jax.process_index() == 0:  # Not before: a run that is refused leaves the folder as is.
             for name, text in run.files.items():
@@ -179,7 +152,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
             run.model_dir,
             config,
             run.schedule,
-            run.objective.alarms,
+            run.objective.diagnostics.alarms,
             evaluators,
             meter,
             run.stop_rules,
@@ -283,13 +256,13 @@ def _starting_point(
             source,
             abstract.params,
             run.vocabulary_digest,
-            run.objective.new_params,
-            run.objective.counterparts,
+            run.objective.warm_start.new,
+            run.objective.warm_start.counterparts,
         )
         state = dataclasses.replace(state, params=_merged(state.params, params))
         out = jax.tree.map(lambda leaf: leaf.sharding, abstract.aux)
         carried = jax.jit(
-            lambda params: meshes.unbox(run.objective.init_aux(params)), out_shardings=out
+            lambda params: meshes.unbox(init_carried(run.objective, params)), out_shardings=out
         )
         state = dataclasses.replace(state, aux=carried(state.params))
     else:
@@ -309,7 +282,8 @@ def _merged(params: Params, others: Params) -> Params:
 
 def _filled(run: Run, state: TrainState, abstract: TrainState) -> TrainState:
     """The state once what its objective carries is ready for the first step; reads batches."""
-    if bool(run.objective.ready(state.aux)):
+    carry = run.objective.carry
+    if carry is None or bool(carry.ready(state.aux)):
         return state
     sharding, (_, shares) = meshes.batch_sharding(run.mesh), meshes.batch_share(run.mesh)
     out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
@@ -318,7 +292,7 @@ def _filled(run: Run, state: TrainState, abstract: TrainState) -> TrainState:
     )
     fill = jax.jit(fill_step, donate_argnums=0, out_shardings=out)
     number = 0
-    while not bool(run.objective.ready(state.aux)):
+    while not bool(carry.ready(state.aux)):
         state = fill(state, meshes.put_batch(next(run.batches), sharding, shares), number)
         number += 1
     _log.info("%d batches were read before the first step, for what the objective carries.", number)

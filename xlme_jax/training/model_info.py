@@ -57,8 +57,8 @@ def describe(
     """
     boxed = jax.eval_shape(objective.init, jax.random.key(0))
     total = count_parameters(boxed, vocab_size)
-    encoder = count_parameters(objective.encoder_params(boxed), vocab_size)
-    flops = objective.flops(shapes)
+    encoder = count_parameters(objective.encoder.params(boxed), vocab_size)
+    flops = objective.diagnostics.flops(shapes)
     tokens = sum(rows * length for rows, length in shapes.values())
     lines = [
         f"Parameters: {total:,} in all, {encoder:,} in the exported encoder "

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from xlme_jax.checkpoints.state import TrainState
-from xlme_jax.objectives.base import Metrics, Objective
+from xlme_jax.objectives.base import Metrics, Objective, init_carried
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.step import Points, make_train_step
@@ -23,7 +23,7 @@ def init_state(
 ) -> TrainState:
     """The state at step 0, its arrays boxed with logical axis names."""
     params = objective.init(jax.random.fold_in(jax.random.key(seed), 0))
-    aux = objective.init_aux(params)
+    aux = init_carried(objective, params)
     return TrainState(jnp.zeros((), jnp.int32), params, aux, optimizer.init(params))
 
 

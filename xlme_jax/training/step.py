@@ -12,7 +12,7 @@ import optax
 from jax.sharding import PartitionSpec
 
 from xlme_jax.checkpoints.state import TrainState
-from xlme_jax.objectives.base import Aux, Batch, Left, Metrics, Objective, Params, Totals
+from xlme_jax.objectives.base import Batch, Carried, Left, Metrics, Objective, Params, Totals
 from xlme_jax.training.mesh import rules_within_replica
 
 # A weight over time: points (step, weight), linear in between, constant outside.
@@ -47,6 +47,7 @@ def make_train_step(
       the weighted sum, the others know no weights.
     """
     loss_and_gradient = jax.value_and_grad(objective.loss, has_aux=True)
+    update = optax.with_extra_args_support(optimizer).update
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         rng = jax.random.fold_in(jax.random.key(seed), state.step + 1)
@@ -56,11 +57,9 @@ def make_train_step(
         gradient, left, metrics = over_replicas(
             loss_and_gradient, state.params, state.aux, batch, totals, rng, micro_batches
         )
-        frozen = objective.frozen(state.step)
-        gradient = _thawed(gradient, frozen)
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, _thawed(updates, frozen))
-        updated = params, objective.next_aux(params, state.aux, left), opt_state
+        updates, opt_state = update(gradient, state.opt_state, state.params, step=state.step)
+        params = optax.apply_updates(state.params, updates)
+        updated = params, _next_carried(objective, params, state.aux, left), opt_state
         norm = optax.global_norm(gradient)
         finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"][0])
         before = state.params, state.aux, state.opt_state
@@ -116,25 +115,21 @@ def make_fill_step(
         _, left, _ = over_replicas(
             without_gradient, state.params, state.aux, batch, totals, rng, micro_batches
         )
-        return dataclasses.replace(state, aux=objective.next_aux(state.params, state.aux, left))
+        return dataclasses.replace(
+            state, aux=_next_carried(objective, state.params, state.aux, left)
+        )
 
     return fill_step
 
 
-def _thawed(tree: Params, frozen: Mapping[str, jax.Array]) -> Params:
-    """Gradients or updates without those of frozen weights."""
-
-    def still(name: str, value: Any) -> Any:
-        return jax.tree.map(lambda x: jnp.where(frozen[name], jnp.zeros_like(x), x), value)
-
-    held = {name: still(name, tree[name]) for name in frozen}
-    return {**tree, **held} if held else tree
+def _next_carried(objective: Objective, params: Params, carried: Carried, left: Left) -> Carried:
+    return objective.carry.next(params, carried, left) if objective.carry else carried
 
 
 def over_replicas(
     loss_and_gradient: Callable[..., Any],
     params: Params,
-    aux: Aux,
+    aux: Carried,
     batch: Batch,
     totals: Totals,
     rng: jax.Array,
@@ -151,7 +146,7 @@ def over_replicas(
     if replicas == 1:
         return accumulate(loss_and_gradient, params, aux, batch, totals, rng, micro_batches)
 
-    def replica(params: Params, aux: Aux, batch: Batch, totals: Totals, rng: jax.Array):
+    def replica(params: Params, aux: Carried, batch: Batch, totals: Totals, rng: jax.Array):
         with nn.logical_axis_rules(rules_within_replica()):
             gradient, left, metrics = accumulate(
                 loss_and_gradient, params, aux, batch, totals, rng, micro_batches
@@ -174,7 +169,7 @@ def over_replicas(
 def accumulate(
     loss_and_gradient: Callable[..., Any],
     params: Params,
-    aux: Aux,
+    aux: Carried,
     batch: Batch,
     totals: Totals,
     rng: jax.Array,

@@ -6,6 +6,7 @@ import dataclasses
 import fnmatch
 import itertools
 import math
+from collections.abc import Sequence
 
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
 
@@ -258,3 +259,8 @@ def held_out_tasks(dataset: PreparedDataset, stream: Stream) -> tuple[TaskInfo, 
         and task.examples
     ]
     return tuple(sorted(found, key=lambda task: task.name))
+
+
+def items_per_step(streams: Sequence[Stream]) -> dict[str, int]:
+    """Pairs that a step brings at most, of streams that limit the pairs of a row."""
+    return {s.name: s.rows * s.pairs_per_row for s in streams if s.pairs_per_row}
