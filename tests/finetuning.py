@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import tiny
 
-from xlme_jax import train
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.data import cldr, prepared
 from xlme_jax.data.benchmarks import labelled_rows
@@ -16,6 +15,7 @@ from xlme_jax.data.benchmarks.registry import benchmark
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation.config import CldrCorpus
 from xlme_jax.preparation.preparing import train_cldr_vocabulary
+from xlme_jax.runs import assembly
 
 LENGTH = 64
 CORPUS = CldrCorpus(
@@ -102,5 +102,5 @@ def load(flags):
 def run(flags):
     """Trains in this process; the final state on the host."""
     config = load(flags)
-    with mock.patch.object(train, "write_report"):
-        return jax.device_get(train.train(config, loading.operative_config()))
+    with mock.patch.object(assembly, "write_report"):
+        return jax.device_get(assembly.train(config, loading.operative_config()))

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import tiny
 
-from xlme_jax import train
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.configuration import command_line, loading
+from xlme_jax.runs import assembly
 
 
 class _Gin(str):
@@ -45,8 +45,8 @@ def load(model_dir, data_dir, **bindings):
 def run(model_dir, data_dir, **bindings):
     """Trains in this process; the final state on the host."""
     config = load(model_dir, data_dir, **bindings)
-    with mock.patch.object(train, "write_report"):  # Seconds of drawing, and tested elsewhere.
-        return jax.device_get(train.train(config, loading.operative_config()))
+    with mock.patch.object(assembly, "write_report"):  # Seconds of drawing, and tested elsewhere.
+        return jax.device_get(assembly.train(config, loading.operative_config()))
 
 
 def saved(model_dir, step, state):

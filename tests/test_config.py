@@ -87,7 +87,10 @@ def test_an_unknown_name_says_what_was_meant(binding, expected):
         ("Masking.split = (1, 0)", "Masking.split = (1, 0): expected tuple[float, float, float]."),
         ("Train.streams = 3", "Train.streams = 3: expected tuple[Stream, ...]."),
         ("Train.vocab_size = '9'", "Train.vocab_size = '9': expected int or None."),
-        ("Train.objective = 3", "Train.objective = 3 is no objective; bind @XLME(), @XLM(), @"),
+        (
+            "Train.objective = 3",
+            "Train.objective = 3 is not an objective; bind one of @XLME(), @XLM()",
+        ),
         ("Train.evaluators = (@Mesh(),)", "is no evaluation; bind (@RetrievalProbe(),)"),
     ],
 )

@@ -38,7 +38,7 @@ ALLOWED = {
     "planning": RUN | {"runs"},
     "huggingface": RUN | {"runs"},
     "tasks": DATA | {"preparation"},
-    "api": RUN | {"runs", "tasks"},
+    "api": DATA | {"preparation", "tasks"},
     "command": RUN | {"api", "huggingface", "planning", "runs", "sweeps"},
 }
 COMMANDS = {"evaluate", "export", "import_hf", "plan", "prepare", "report", "sampling", "sweep"}

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import pytest
 import tiny
 
-from xlme_jax import train
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.runs import assembly, datasets
 from xlme_jax.training import loop
 
 
@@ -58,7 +58,7 @@ def test_what_cannot_run_is_refused_before_compilation(
 ):
     config = load(tmp_path / "run", tiny_data, *binding.split("\n"), objective=objective)
     with pytest.raises(ValueError, match=expected):
-        train.train(config)
+        assembly.train(config)
     assert not list((tmp_path / "run").glob("checkpoints/*"))
 
 
@@ -102,7 +102,7 @@ def test_what_a_system_cannot_read_is_refused_before_compilation(
 ):
     with pytest.raises(ValueError, match=expected):
         bindings = binding.split("\n")
-        train.train(load(tmp_path / "run", tiny_data, *bindings, objective=objective))
+        assembly.train(load(tmp_path / "run", tiny_data, *bindings, objective=objective))
 
 
 def test_held_out_losses_without_held_out_text_are_refused_before_compilation(
@@ -111,14 +111,14 @@ def test_held_out_losses_without_held_out_text_are_refused_before_compilation(
     alone = ("XLME.translation_pairs = False", "Train.evaluators = (@HeldOut(),)")
     config = load(tmp_path / "run", tiny_data, *alone)
     with pytest.raises(ValueError, match=r"streams 'monolingual': .*--validation=every:20"):
-        train.train(config)
+        assembly.train(config)
 
 
 def test_missing_data_names_the_command_that_makes_it(tmp_path, no_compilation):
     config = load(tmp_path / "run", tmp_path / "nothing here")
     command = ["python", "-m", "xlme_jax.prepare", "--gin.DATA_DIR='a b'"]
     with pytest.raises(ValueError, match="holds no prepared data set") as error:
-        train.train(config, "", command)
+        assembly.train(config, "", command)
     assert shlex.split(str(error.value).splitlines()[-1]) == command
 
 
@@ -127,7 +127,7 @@ def test_a_truncated_shard_is_refused(tmp_path, tiny_data, no_compilation):
     shard = next(data.rglob("*.arrayrecord"))
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(ValueError, match=re.escape(shard.name)):
-        train.train(load(tmp_path / "run", data))
+        assembly.train(load(tmp_path / "run", data))
 
 
 def test_a_changed_byte_of_the_data_is_noticed_before_training(tmp_path, tiny_data, monkeypatch):
@@ -138,26 +138,26 @@ def test_a_changed_byte_of_the_data_is_noticed_before_training(tmp_path, tiny_da
     shard.write_bytes(raw)
     reached = []
     monkeypatch.setattr(loop, "train", lambda *_: reached.append(1))
-    monkeypatch.setattr(train, "write_report", lambda *_: "")
+    monkeypatch.setattr(assembly, "write_report", lambda *_: "")
     with pytest.raises(ValueError, match=re.escape(shard.name)):
-        train.train(load(tmp_path / "run", data))
+        assembly.train(load(tmp_path / "run", data))
     assert not reached
-    train.train(load(tmp_path / "run", data, "Train.verify_data = False"))
+    assembly.train(load(tmp_path / "run", data, "Train.verify_data = False"))
     assert reached
 
 
 def test_a_folder_is_of_one_run(tmp_path, tiny_data, no_compilation):
     expected = r"MODEL_DIR = .* is in use by another run"
-    with train._reserved(tmp_path / "run"), pytest.raises(ValueError, match=expected):
-        train.train(load(tmp_path / "run", tiny_data))
-    with train._reserved(tmp_path / "run"):
+    with assembly.reserved(tmp_path / "run"), pytest.raises(ValueError, match=expected):
+        assembly.train(load(tmp_path / "run", tiny_data))
+    with assembly.reserved(tmp_path / "run"):
         pass  # free again
 
 
 def test_the_command_for_missing_data_repeats_files_and_bindings():
     bindings = ("Prepare.tasks = ('cldr',)", "DATA_DIR = 'a = b'")
     files = ("gin_configs/runs/quickstart.gin",)
-    command = train._prepare_command(loading.load(files, bindings, "Train"), files, bindings)
+    command = datasets.prepare_command(loading.load(files, bindings, "Train"), files, bindings)
     assert command == [
         *(sys.executable, "-m", "xlme_jax.prepare", "--gin_file=gin_configs/runs/quickstart.gin"),
         *("--gin.Prepare.tasks=('cldr',)", "--gin.DATA_DIR='a = b'"),
@@ -169,7 +169,7 @@ def test_the_command_for_missing_data_repeats_files_and_bindings():
 def test_without_a_prepare_configuration_the_command_asks_for_the_raw_text():
     files = ("gin_configs/runs/xlme_base.gin",)
     config = loading.load(files, (), "Train")
-    command = train._prepare_command(config, files, ())
+    command = datasets.prepare_command(config, files, ())
     if config.prepare is None:
         assert f"--output={config.data_dir}" in command
         assert any(part.startswith("--vocabulary=") for part in command)

@@ -8,7 +8,7 @@ import pytest
 import runs
 import tiny
 
-from xlme_jax import train
+from xlme_jax.runs import assembly
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +79,7 @@ def interrupt(monkeypatch):
     """Makes the next run end after so many batches."""
 
     def after(count):
-        made = train.make_iterator
+        made = assembly.make_iterator
 
         def iterator(*arguments):
             batches = made(*arguments)
@@ -97,7 +97,7 @@ def interrupt(monkeypatch):
             batches.__class__ = Ending
             return batches
 
-        monkeypatch.setattr(train, "make_iterator", iterator)
-        return lambda: monkeypatch.setattr(train, "make_iterator", made)
+        monkeypatch.setattr(assembly, "make_iterator", iterator)
+        return lambda: monkeypatch.setattr(assembly, "make_iterator", made)
 
     return after

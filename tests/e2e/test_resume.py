@@ -9,10 +9,10 @@ import pytest
 import tiny
 from runs import Interrupted, assert_same_bits, load, run, same_metrics, saved
 
-from xlme_jax import train
 from xlme_jax.configuration import loading
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.runs import assembly
 from xlme_jax.training import loop
 
 
@@ -101,7 +101,7 @@ def test_config_gin_runs_again_as_it_is(tmp_path, tiny_data, whole):
     file = tmp_path / "config.gin"
     file.write_text((model_dir / "config.gin").read_text())
     config = loading.load([str(file)], [f"MODEL_DIR = {str(tmp_path / 'again')!r}"], "Train")
-    state = jax.device_get(train.train(config, loading.operative_config()))
+    state = jax.device_get(assembly.train(config, loading.operative_config()))
     assert_same_bits(state, expected)
     same_metrics(tmp_path / "again", model_dir)
 

@@ -75,7 +75,7 @@ def test_nasty_bindings(tmp_path, monkeypatch, name):
         ("macro.value = 3", "--gin.: no file defines it"),
         ("Encoder = 3", "--gin.Encoder: no file defines it"),
         ("Encoder.__class__ = 3", "doesn't have a parameter named '__class__'"),
-        ("Train.objective = {1: (%SEED, [@Encoder])}", "is no objective"),
+        ("Train.objective = {1: (%SEED, [@Encoder])}", "is not an objective"),
         ("Train.objective = " + "@XLME() " * 99, "Expected newline"),
     ],
 )

@@ -112,7 +112,7 @@ def explained(source: str) -> Iterator[None]:
 
 def _hint(message: str) -> str:
     """What the wrong name in a message of gin's was meant to be."""
-    # The last part of each quoted name: 'XLME' of '@some/scope/xlme_jax.XLME()'.
+    # The last part of each quoted name: 'Encoder' of '@some/scope/xlme_jax.Encoder()'.
     names = re.findall(r"'(?:[^']*[@/.])?(\w+)(?:\(\))?'", message[:MAX_SHOWN])
     if message.startswith("No configurable matching") and names:
         return suggestion(names[0], CONFIGURABLES)

@@ -21,7 +21,7 @@ from xlme_jax.configuration.references import (
     check_references,
     suggestion,
 )
-from xlme_jax.configuration.registry import CONFIGURABLES, checked
+from xlme_jax.configuration.registry import CONFIGURABLES, add
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.data.prepared.format import VOCABULARY_FILE
 
@@ -166,8 +166,8 @@ def operative_config() -> str:
 @functools.cache
 def register() -> None:
     """Makes dataclasses and configuration files known. Importing this module changes nothing."""
-    for name, cls in CONFIGURABLES.items():
-        gin.external_configurable(checked(name, cls), name=name, module="xlme_jax")
+    for name, cls in list(CONFIGURABLES.items()):
+        add(name, cls)
     # Finds gin_configs/ in a checkout and in an installed wheel, from any working folder.
     gin.add_config_file_search_path(str(ROOT))
     # Not gin's own readers: one of them imports the packages that a file's path may stand for.

@@ -6,6 +6,8 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+import gin
+
 from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.configuration.values import ConfigError, convert, type_name
@@ -18,10 +20,7 @@ from xlme_jax.evaluation.held_out_losses import HeldOut
 from xlme_jax.evaluation.retrieval import RetrievalProbe
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.objectives.finetune import FineTuneConfig
-from xlme_jax.objectives.infoxlm import InfoXLMConfig, XLCoConfig
-from xlme_jax.objectives.veco import VecoConfig
-from xlme_jax.objectives.xlme import MaskingConfig, XLMConfig, XLMEConfig
+from xlme_jax.objectives import SYSTEMS
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
@@ -39,13 +38,7 @@ CONFIGURABLES: dict[str, type] = {
     "StopRule": StopRule,
     "Mesh": MeshConfig,
     "Stream": Stream,
-    "XLME": XLMEConfig,
-    "XLM": XLMConfig,
-    "InfoXLM": InfoXLMConfig,
-    "XLCo": XLCoConfig,
-    "VECO": VecoConfig,
-    "FineTune": FineTuneConfig,
-    "Masking": MaskingConfig,
+    **SYSTEMS,
     "Encoder": EncoderConfig,
     "RetrievalProbe": RetrievalProbe,
     "HeldOut": HeldOut,
@@ -58,6 +51,32 @@ CONFIGURABLES: dict[str, type] = {
     "CldrCorpus": CldrCorpus,
     "Cldr": CldrConfig,
 }
+
+
+_in_gin: set[str] = set()
+
+
+def add(name: str, cls: type) -> None:
+    """Makes a dataclass configurable by gin, as `NAME.field = value` and `@NAME()`.
+
+    A package outside this one calls it for its own system; its gin file then begins with
+    `import my_package.my_system`, which checkpoints keep with their configuration.
+
+    Args:
+      name: as in gin files.
+      cls: a dataclass; for a system it has `build(vocab_size, dtype)` -> `Objective`,
+        `with_dropout(rate)` and `held_out()`.
+
+    Raises:
+      ValueError: another class has this name, or `cls` is no dataclass.
+    """
+    if not dataclasses.is_dataclass(cls):
+        raise ValueError(f"{cls!r} is not a dataclass; only dataclasses are configurable.")
+    if (known := CONFIGURABLES.setdefault(name, cls)) is not cls:
+        raise ValueError(f"{name} is the gin name of {known.__qualname__}; choose another name.")
+    if name not in _in_gin:
+        gin.external_configurable(checked(name, cls), name=name, module="xlme_jax")
+        _in_gin.add(name)
 
 
 def describe() -> str:

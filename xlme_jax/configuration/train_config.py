@@ -7,6 +7,7 @@ from typing import Any, Literal
 import jax.numpy as jnp
 
 from xlme_jax.data.batches.pipeline import Stream
+from xlme_jax.objectives import SYSTEMS
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
@@ -21,7 +22,7 @@ class TrainConfig:
     Attributes:
       model_dir: where checkpoints, metrics and the report go.
       data_dir: prepared data set (`python -m xlme_jax.prepare`).
-      objective: what is learned: `@XLME()`, `@XLM()`, `@InfoXLM()`, `@VECO()` or `@FineTune()`.
+      objective: what is learned, one of `objectives.SYSTEMS` or of another package.
       streams: data of each kind; those that the objective does not ask for stay unused.
       loop: length, logging, checkpoints.
       optimizer: Adam and its schedule.
@@ -55,10 +56,10 @@ class TrainConfig:
     stop_rules: tuple[StopRule, ...] = ()
 
     def __post_init__(self):
-        if not hasattr(self.objective, "build"):
+        if not _builds(self.objective):
             raise ValueError(
-                f"Train.objective = {reprlib.repr(self.objective)} is no objective; bind @XLME(), "
-                "@XLM(), @InfoXLM(), @VECO() or @FineTune()."
+                f"Train.objective = {reprlib.repr(self.objective)} is not an objective; bind one "
+                f"of {', '.join(f'@{name}()' for name, cls in SYSTEMS.items() if _builds(cls))}."
             )
         for evaluator in self.evaluators:
             if not hasattr(evaluator, "evaluator"):
@@ -108,3 +109,7 @@ class TrainConfig:
         if self.compute_dtype == "auto":
             return jnp.float32 if platform == "cpu" else jnp.bfloat16
         return jnp.dtype(self.compute_dtype)
+
+
+def _builds(config: Any) -> bool:
+    return hasattr(config, "build")

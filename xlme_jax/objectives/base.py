@@ -6,7 +6,7 @@ the data configuration, and a gin file.
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import jax
@@ -104,6 +104,7 @@ class RunFacts:
       lengths: tokens of a row, by stream.
       items_per_step: items that a step brings at most, of marked streams.
       distinct_items: different items of the data, of streams that make no new ones of them.
+      tasks: names of the tasks that each stream reads.
       train_steps: steps in all.
       from_scratch: whether it begins with random weights.
     """
@@ -111,6 +112,7 @@ class RunFacts:
     lengths: Mapping[str, int]
     items_per_step: Mapping[str, int] = dataclasses.field(default_factory=dict)
     distinct_items: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    tasks: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     train_steps: int = 1
     from_scratch: bool = False
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from xlme_jax.data.benchmarks.examples import IGNORED, Kind
+from xlme_jax.data.benchmarks.labelled_rows import find_benchmark
 from xlme_jax.data.benchmarks.registry import benchmark
 from xlme_jax.model import flops
 from xlme_jax.model.heads import TaskHead
@@ -158,8 +159,17 @@ class FineTune(PlainObjective):
         return states
 
     def check(self, run: RunFacts) -> None:
-        """ValueError if a row is longer than the encoder's position table."""
+        """ValueError if a row is too long, or the labels are those of another benchmark."""
         check_lengths("encoder", self.encoder.config, run.lengths)
+        for task in run.tasks.get(STREAM, ()):
+            found = find_benchmark(task.removeprefix("tfds_"))
+            # None for a task of the user's own.
+            if found is not None and not benchmark(found).labelled_like(self.benchmark):
+                raise ValueError(
+                    f"FineTune.task = {self.benchmark.name!r}, but DATA_DIR holds the task "
+                    f"{task!r}, whose labels are those of {found!r}. Choose the DATA_DIR of "
+                    f"{self.benchmark.name!r}, or let the run prepare a new one."
+                )
 
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """FLOPs of a train step; those of the head are not counted."""

@@ -1,0 +1,95 @@
+"""XLM that also corrects its own guesses: a pre-training system from outside of xlme_jax.
+
+`<mask>` never occurs in the text that an encoder reads later. Here each masked token is also shown
+as the model's own sample for it, a plausible wrong word, and predicted again: "Replace MLM" of
+ELECTRA (Clark et al., 2020, Sec. 3.4), with one network in both roles.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from xlme_jax.configuration import registry
+from xlme_jax.objectives.base import (
+    Batch,
+    Carried,
+    Left,
+    Metrics,
+    Params,
+    Shapes,
+    Totals,
+    stream_rng,
+)
+from xlme_jax.objectives.xlme import XLM, XLMConfig
+from xlme_jax.ops import dropout, masking
+
+
+@dataclasses.dataclass(frozen=True)
+class HardNegativesConfig(XLMConfig):
+    """XLM with corrections: L = MLM + TLM + correction_weight x correction.
+
+    Attributes:
+      encoder: as in `XLMConfig`, and so are
+      masking: and
+      translation_pairs.
+      correction_weight: weight of predicting tokens from text with the model's samples in it.
+    """
+
+    correction_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.correction_weight < 0:
+            raise ValueError(
+                f"HardNegatives.correction_weight = {self.correction_weight} must not be negative."
+            )
+
+    def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "HardNegatives":
+        """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
+        return HardNegatives(self, vocab_size, dtype)
+
+
+class HardNegatives(XLM):
+    """The objective of `HardNegativesConfig`; see `xlme_jax.objectives.base.Objective`."""
+
+    config: HardNegativesConfig
+
+    def loss(
+        self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
+    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
+        """This batch's share of MLM + TLM and of the corrections."""
+        loss = jnp.zeros(())
+        metrics: Metrics = {}
+        for name in self.masked_streams:
+            mask_rng, *rngs = jax.random.split(stream_rng(rng, name), 3)
+            masked, guess = self.predict(params, batch[name], mask_rng, rngs[0])
+            mlm_loss, found = masked.loss(guess, totals[name]["masked"])
+            # No gradient flows through the samples: they are integers.
+            tokens = masking.replace(
+                batch[name]["tokens"], masked.positions, masked.is_masked, guess.sample
+            )
+            correction: Any = self.model.apply(
+                {"params": params},
+                {**batch[name], "tokens": tokens},
+                masked.positions,
+                masked.targets,
+                masked.uniforms,
+                dropout.seeds(rngs[1], batch[name]["rows"]),
+            )
+            corrected, again = masked.loss(correction, totals[name]["masked"])
+            loss = loss + mlm_loss + self.config.correction_weight * corrected
+            found |= {
+                "correction_loss": again["mlm_loss"],
+                "correction_accuracy": again["mlm_accuracy"],
+            }
+            metrics |= {f"{name}/{key}": value for key, value in found.items()}
+        return loss, ({}, metrics)
+
+    def flops(self, shapes: Shapes) -> dict[str, float]:
+        """FLOPs of a train step by part."""
+        parts = super().flops(shapes)
+        return {**parts, "correction": sum(parts.values())}
+
+
+registry.add("HardNegatives", HardNegativesConfig)

@@ -1,0 +1,170 @@
+"""From a configuration to a training run."""
+
+import contextlib
+import dataclasses
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import jax
+
+from xlme_jax.checkpoints.checkpoints import has_checkpoint
+from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.data.batches.pipeline import Stream, make_iterator, stream_tasks
+from xlme_jax.data.batches.streams import items_per_step
+from xlme_jax.data.prepared import (
+    PreparedDataset,
+)
+from xlme_jax.evaluation.context import Context
+from xlme_jax.objectives.base import RunFacts
+from xlme_jax.reports.run_page import write_report
+from xlme_jax.runs.datasets import open_dataset
+from xlme_jax.storage import locks
+from xlme_jax.training import loop, model_info
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training import state as states
+from xlme_jax.training.loop_config import LoopConfig
+from xlme_jax.training.stopping import NEVER, NeverStop
+
+_log = logging.getLogger(__name__)
+
+
+def train(
+    config: TrainConfig,
+    config_text: str = "",
+    prepare_command: Sequence[str] = (),
+    stop: NeverStop = NEVER,
+    command: str = "",
+) -> TrainState:
+    """Runs a configuration; returns the final state.
+
+    Args:
+      config: what to run.
+      config_text: the operative configuration, written to MODEL_DIR/config.gin.
+      prepare_command: command that makes the prepared data set.
+      stop: what may end the run early.
+      command: the command line, for the report.
+
+    Raises:
+      ValueError: naming the field and the remedy, before anything is compiled.
+      Stopped: `stop` asked for the end; the state is saved.
+    """
+    run = assemble(config, config_text, prepare_command)
+    with reserved(run.model_dir):
+        state = loop.train(run, stop)
+        if jax.process_index() == 0:
+            _log.info("Report: %s", write_report(run.model_dir, command))
+    return state
+
+
+def assemble(
+    config: TrainConfig, config_text: str = "", prepare_command: Sequence[str] = ()
+) -> loop.Run:
+    """Builds all that a training run needs; compiles nothing.
+
+    Args:
+      config: what to run.
+      config_text: the operative configuration, written to MODEL_DIR/config.gin.
+      prepare_command: command that makes the prepared data set.
+
+    Raises:
+      ValueError: naming the field and the remedy.
+    """
+    mesh = meshes.make_mesh(config.mesh)
+    dataset = open_dataset(config, prepare_command)
+    dtype = config.dtype_on(jax.default_backend())
+    objective = config.objective.build(dataset.vocabulary_size, dtype)
+    streams = config.streams_of(objective)
+    shapes = {stream.name: (stream.rows, stream.length) for stream in streams}
+    rows = {name: shape[0] for name, shape in shapes.items()}
+    settings = _loop_settings(config, dataset, streams)
+    loop.check_divisible(rows, mesh, settings.micro_batches)
+    model_dir = Path(config.model_dir)
+    objective.check(_facts(dataset, streams, settings, model_dir))
+    schedule = config.optimizer.schedule(settings.train_steps)
+    optimizer = objective.optimizer(config.optimizer.build(settings.train_steps))
+    batches = make_iterator(dataset, streams, settings.seed, *meshes.batch_share(mesh))
+    context = Context(
+        *(dataset, objective, config.objective, tuple(streams), mesh),
+        dtype=dtype,
+        micro_batches=settings.micro_batches,
+    )
+    abstract = states.abstract_state(objective, optimizer, mesh)
+    left_out = batches.expected_left_out()
+    info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size, left_out)
+    return loop.Run(
+        objective,
+        optimizer,
+        schedule,
+        batches,
+        mesh,
+        settings,
+        model_dir,
+        dataset.digest,
+        [evaluator.evaluator(context) for evaluator in config.evaluators],
+        files={"config.gin": config_text, "model-info.txt": info},
+        flops_per_step=sum(objective.diagnostics.flops(shapes).values()),
+        vocabulary_digest=dataset.vocabulary_digest,
+        weights={s.name: points for s in streams if (points := s.weight_points())},
+        stop_rules=config.stop_rules,
+    )
+
+
+def _facts(
+    dataset: PreparedDataset,
+    streams: Sequence[Stream],
+    settings: LoopConfig,
+    model_dir: Path,
+) -> RunFacts:
+    """What the run brings, for the objective to check."""
+    distinct = {
+        s.name: sum(task.examples for task in stream_tasks(dataset, s))
+        for s in streams
+        if s.mixup == "none"
+    }
+    tasks = {s.name: tuple(task.name for task in stream_tasks(dataset, s)) for s in streams}
+    return RunFacts(
+        lengths={s.name: s.length for s in streams},
+        items_per_step=items_per_step(streams),
+        distinct_items=distinct,
+        tasks=tasks,
+        train_steps=settings.train_steps,
+        from_scratch=settings.init_from is None and not has_checkpoint(model_dir),
+    )
+
+
+def _loop_settings(
+    config: TrainConfig, dataset: PreparedDataset, streams: Sequence[Stream]
+) -> LoopConfig:
+    """The loop's settings, its steps computed from `Train.epochs` if that is set."""
+    if config.epochs is None:
+        return config.loop
+    if [stream.kind for stream in streams] != ["labelled"]:
+        raise ValueError(
+            f"Train.epochs = {config.epochs} counts the examples of one labelled stream, which "
+            "this objective does not read; set it to None and give TRAIN_STEPS."
+        )
+    examples = sum(task.examples for task in stream_tasks(dataset, streams[0]))
+    steps = math.ceil(config.epochs * examples / streams[0].rows)
+    _log.info("%g epochs of %d examples: %d steps.", config.epochs, examples, steps)
+    return dataclasses.replace(config.loop, train_steps=steps)
+
+
+@contextlib.contextmanager
+def reserved(model_dir: Path) -> Iterator[None]:
+    """Keeps a second run out of a folder: both would write the same files."""
+    if jax.process_index() != 0:
+        yield
+        return
+    model_dir.mkdir(parents=True, exist_ok=True)
+
+    def refuse() -> None:
+        raise ValueError(
+            f"MODEL_DIR = {str(model_dir)!r} is in use by another run; end that one, or choose "
+            "another MODEL_DIR."
+        )
+
+    with locks.hold(model_dir / ".lock", refuse):
+        yield

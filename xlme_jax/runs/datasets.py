@@ -1,0 +1,102 @@
+"""Opens the prepared data set of a run: makes it where that is allowed, and verifies it."""
+
+import logging
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.data.prepared import (
+    PreparedDataError,
+    PreparedDataMissing,
+    PreparedDataset,
+)
+from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.preparing import is_prepared
+
+_log = logging.getLogger(__name__)
+
+
+def open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> PreparedDataset:
+    """Opens the prepared data of a run; every process of it calls this.
+
+    Args:
+      config: of the run. With `prepare_if_missing` the data set is made if it is missing.
+      prepare_command: command that makes it.
+
+    Raises:
+      ValueError: it is missing, damaged or of another vocabulary; names the remedy.
+    """
+    if config.prepare_if_missing and config.prepare:
+        _prepare(config.prepare, prepare_command)
+    try:
+        dataset = PreparedDataset.load(config.data_dir)
+    except PreparedDataMissing:
+        raise ValueError(
+            f"DATA_DIR = {config.data_dir!r} holds no prepared data set. Make it with\n"
+            f"  {shlex.join(prepare_command)}"
+        ) from None
+    if config.vocab_size not in (None, dataset.vocabulary_size):
+        raise ValueError(
+            f"Train.vocab_size = {config.vocab_size}, but the data in {config.data_dir} was "
+            f"prepared with a vocabulary of {dataset.vocabulary_size}. Prepare it again with the "
+            "right vocabulary, or set Train.vocab_size to None."
+        )
+    if config.verify_data:
+        _verify(dataset)
+    return dataset
+
+
+def prepare_command(
+    config: TrainConfig, files: Sequence[str], bindings: Sequence[str]
+) -> list[str]:
+    """The command that makes the prepared data set of a configuration."""
+    command = [sys.executable, "-m", "xlme_jax.prepare"]
+    if config.prepare is not None:
+        command += [f"--gin_file={file}" for file in files]
+        return command + [f"--gin.{binding.replace(' = ', '=', 1)}" for binding in bindings]
+    return [
+        *command,
+        f"--output={config.data_dir}",
+        "--tasks=cc100,bitext",
+        "--cc100_dir=FOLDER",
+        "--bitext_dir=FOLDER",
+        "--vocabulary=FILE.model",
+    ]
+
+
+def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:
+    """Makes the data set in process 0, unless it is there with the same settings; all wait."""
+    failed = 0
+    if jax.process_index() == 0 and not is_prepared(config):
+        # In a process of its own: training never imports TensorFlow.
+        _log.info("Preparing %s:\n  %s", config.output, shlex.join(command))
+        failed = subprocess.run(list(command)).returncode
+    if jax.process_count() > 1:
+        failed = int(multihost_utils.broadcast_one_to_all(np.int32(failed)))
+    if failed:
+        raise ValueError(f"DATA_DIR = {config.output!r} could not be prepared, see above.")
+
+
+def _verify(dataset: PreparedDataset) -> None:
+    """PreparedDataError, in all processes, if one of them finds its share of the files damaged."""
+    start, error = time.monotonic(), None
+    try:
+        checked = dataset.verify(jax.process_index(), jax.process_count())
+        seconds = time.monotonic() - start
+        _log.info("Data: %.1f MB verified in %.1f s.", checked / 1e6, seconds)
+    except PreparedDataError as found:
+        error = found
+    if jax.process_count() > 1:
+        damaged = multihost_utils.process_allgather(np.bool_(error is not None))
+        if error is None and damaged.any():
+            where = f"process {np.flatnonzero(damaged)[0]}"
+            error = PreparedDataError(f"{dataset.directory} is damaged, see the log of {where}")
+    if error is not None:
+        raise error
