@@ -196,5 +196,5 @@ def test_killed_and_resumed(tmp_path, tiny_data):
     assert not (tmp_path / "checkpoints" / str(STEPS)).is_dir()
     output = tiny.train(*flags)
     assert "Resuming from the checkpoint of step" in output
-    assert "batches were read before the first step" not in output  # The queue came along.
+    assert "batches before the first step" not in output  # The queue came along.
     assert check(tmp_path, tiny_data, BINDINGS) < TOLERANCE

@@ -176,8 +176,8 @@ def test_a_warm_start_from_one_checkpoint(tmp_path, tiny_data, uninterrupted):
             {"Encoder__ffn_size": 48},
             r"weight discriminator\.\S+ has shape .*, this model needs .*48",
         ),
-        ({"Encoder__num_layers": 2}, r"weight \S+\.layer_1\.\S+ is not there, this model needs"),
-        ({"Encoder__relative_bias": "plain"}, r"no place for weight \S+\.gate\.u"),
+        ({"Encoder__num_layers": 2}, r"weight \S+\.layer_1\.\S+ is missing, this model needs"),
+        ({"Encoder__relative_bias": "plain"}, r"this model has no weight \S+\.gate\.u"),
     ],
 )
 def test_a_warm_start_from_another_model_names_the_weight(

@@ -24,7 +24,7 @@ def assert_saved(model_dir, *processes):
     saved = commands.newest(model_dir)
     assert commands.saving(model_dir) == ()
     for process in processes:
-        steps = re.findall(r"Stopped after step (\d+)\. The same command goes on", process.said())
+        steps = re.findall(r"Stopped after step (\d+)\. Run the same command again", process.said())
         assert steps == [str(saved)], process.said()
         assert process.step() <= saved
         assert "Traceback" not in process.said()

@@ -251,5 +251,5 @@ def test_what_it_cannot_read_is_said():
     objective, params, aux = built(changed(queue_size=5))
     with pytest.raises(ValueError, match=r"queue_size = 5 must not be below the 8 keys"):
         objective.check(RunFacts({"contrast": 8}, {"contrast": 8}))
-    with pytest.raises(ValueError, match=r"a queue of 5 does not take 8 keys"):
+    with pytest.raises(ValueError, match=r"cannot enqueue 8 keys at once in a queue of 5"):
         objective.carry.next(params, aux, loss(objective, params, aux)[1][0])

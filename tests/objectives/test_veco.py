@@ -391,9 +391,9 @@ def test_freezing_adds_nothing_to_the_optimizers_state():
 def test_a_first_stage_that_cannot_work_is_refused():
     objective = dataclasses.replace(CONFIG, cross_attention_steps=3).build(VOCAB)
     objective.check(RunFacts({}, train_steps=4))
-    with pytest.raises(ValueError, match=r"cross_attention_steps = 3 leaves TRAIN_STEPS = 3 no"):
+    with pytest.raises(ValueError, match=r"cross_attention_steps = 3 leaves none of TRAIN"):
         objective.check(RunFacts({}, train_steps=3))
-    with pytest.raises(ValueError, match=r"they are random, as INIT_FROM is None"):
+    with pytest.raises(ValueError, match=r"they are random because INIT_FROM is None"):
         objective.check(RunFacts({}, train_steps=4, from_scratch=True))
 
 

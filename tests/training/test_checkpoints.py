@@ -90,7 +90,7 @@ def test_a_warm_start_takes_the_weights_alone(run_folder):
     for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(state_of(100).params), strict=True):
         np.testing.assert_array_equal(a, b)
     part = {"layer": {"bias": abstract(state_of(0)).params["layer"]["bias"]}}
-    with pytest.raises(ValueError, match=r"this model has no place for weight layer\.kernel"):
+    with pytest.raises(ValueError, match=r"this model has no weight layer\.kernel"):
         warm_start(run_folder, part)
 
 
@@ -100,7 +100,7 @@ def test_a_weight_of_another_shape_is_named(run_folder):
     with pytest.raises(ValueError, match="INIT_FROM = .*" + expected):
         check_warm_start(run_folder, wide.params)
     checkpoints = Checkpoints(run_folder, keep=2)
-    with pytest.raises(ValueError, match=f"step 100 .* is of another model: {expected}.*MODEL_DIR"):
+    with pytest.raises(ValueError, match=f"step 100 .* to another model: {expected}.*MODEL_DIR"):
         checkpoints.check(wide, "digest")
     narrow = abstract(state_of(0))
     checkpoints.check(narrow, "digest")
@@ -111,7 +111,7 @@ def test_a_weight_of_another_shape_is_named(run_folder):
 
 def test_a_weight_that_is_missing_is_named(run_folder):
     params = {**abstract(state_of(0)).params, "head": jax.ShapeDtypeStruct((7,), jnp.float32)}
-    with pytest.raises(ValueError, match=r"weight head is not there, this model needs \(7,\)"):
+    with pytest.raises(ValueError, match=r"weight head is missing, this model needs \(7,\)"):
         warm_start(run_folder, params)
 
 
@@ -124,7 +124,7 @@ def test_what_a_checkpoint_may_lack_is_taken_if_it_is_there(run_folder, caplog):
     np.testing.assert_array_equal(
         params["layer"]["kernel"], state_of(100).params["layer"]["kernel"]
     )
-    assert "fresh, as it has none: head" in caplog.text
+    assert "freshly initialised: head" in caplog.text
     # In another shape it is as good as not there.
     wide = abstract(state_of(0, width=5)).params["layer"]
     assert check_warm_start(run_folder, {"layer": wide}, may_lack=("layer",)) == {}
@@ -151,7 +151,7 @@ def test_one_part_of_a_checkpoint_starts_two(run_folder, caplog):
         np.testing.assert_array_equal(part["layer"]["bias"], wanted["bias"])
     one, two = (params[part]["layer"]["bias"] for part in ("one", "two"))
     assert one.unsafe_buffer_pointer() != two.unsafe_buffer_pointer()
-    assert "fresh, as it has none: two.own" in caplog.text
+    assert "freshly initialised: two.own" in caplog.text
 
 
 def test_counterparts_must_fit_and_leave_nothing_over(run_folder):
@@ -159,9 +159,9 @@ def test_counterparts_must_fit_and_leave_nothing_over(run_folder):
     with pytest.raises(ValueError, match=r"weight one\.layer\.bias has shape \(3,\), this model"):
         check_warm_start(run_folder, both(wide), counterparts=PAIR)
     bias = {"bias": abstract(state_of(0)).params["layer"]["bias"]}
-    with pytest.raises(ValueError, match=r"this model has no place for weight layer\.kernel"):
+    with pytest.raises(ValueError, match=r"this model has no weight layer\.kernel"):
         check_warm_start(run_folder, both(bias), counterparts=PAIR)
-    with pytest.raises(ValueError, match=r"weight one\.layer\.\w+ is not there"):
+    with pytest.raises(ValueError, match=r"weight one\.layer\.\w+ is missing"):
         check_warm_start(run_folder, both(wide))
 
 

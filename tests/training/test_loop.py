@@ -251,7 +251,7 @@ def test_a_run_rolls_back_and_goes_on_with_other_data(tmp_path, mesh, caplog):
         )
 
     state = roll_back("whole")
-    assert "Rolling back to step 6, and on with other data" in caplog.text
+    assert "Rolling back to step 6 and continuing with other data" in caplog.text
     assert int(state.step) == 11
     assert np.isfinite(state.params["w"]).all()
     found = lines(tmp_path / "whole")
@@ -277,7 +277,7 @@ class SkippingBatches(PoisonedBatches):
 
 def test_rolling_back_in_vain_ends(tmp_path, mesh):
     settings = {"max_skipped": 2, "on_divergence": "roll_back", "objective": Poisonable()}
-    with pytest.raises(Diverged, match=r"Rolled back to step 4 3 times, to no avail"):
+    with pytest.raises(Diverged, match=r"Rolling back to step 4 3 times did not help"):
         run(tmp_path / "a", mesh, batches=PoisonedBatches(range(5, 100)), **settings)
     with pytest.raises(Diverged, match="There is no checkpoint to roll back to yet"):
         run(tmp_path / "b", mesh, batches=PoisonedBatches(range(100)), **settings)
@@ -301,9 +301,9 @@ def test_an_alarm_is_said_when_it_begins_and_when_it_ends(tmp_path, mesh, capsys
     said = [line.split(":")[:2] for line in capsys.readouterr().err.splitlines() if "Too" in line]
     assert said == [
         ["Step 4", " Too large"],
-        ["Step 6", " no longer so"],
+        ["Step 6", " alarm cleared"],
         ["Step 7", " Too large"],
-        ["Step 8", " no longer so"],
+        ["Step 8", " alarm cleared"],
     ]
 
 

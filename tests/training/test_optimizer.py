@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +24,9 @@ def tree(seed):
 
 def test_the_defaults_are_table_10():
     config = OptimizerConfig()
-    assert (config.learning_rate, config.warmup_steps) == (5e-4, 10_000)
+    assert config.learning_rate == 5e-4
+    assert float(config.schedule(125_000)(10_000)) == pytest.approx(5e-4)
+    assert float(config.schedule(125_000)(9_999)) < 5e-4
     assert (config.b1, config.b2, config.eps) == (0.9, 0.98, 1e-6)
     assert (config.weight_decay, config.clip_norm) == (0.01, 2.0)
 
@@ -115,3 +119,11 @@ def test_biases_and_normalisation_of_the_real_model_do_not_decay(run):
     assert kept == {"bias", "scale"} | gate
     assert {"kernel", "embedding"} <= decayed
     assert not {name for name in decayed if "bias" in name or "scale" in name}
+
+
+def test_warm_up_follows_the_steps_unless_its_own_steps_are_given():
+    config = OptimizerConfig(learning_rate=4.0, warmup_fraction=0.1)
+    assert [float(config.schedule(50)(step)) for step in (0, 5)] == [0.0, 4.0]
+    assert float(config.schedule(500)(50)) == 4.0
+    both = dataclasses.replace(config, warmup_steps=10)
+    assert float(both.schedule(50)(5)) == 2.0

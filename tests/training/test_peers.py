@@ -61,7 +61,7 @@ def test_the_processes_that_are_gone_are_named(watched):
 
 def test_a_process_that_does_not_ask_is_missed_in_time(watched):
     said, _ = watched([{0: 1, 1: 1, 2: 1}], timeout=0.05)
-    assert "no sign of life from another process" in said
+    assert "no response from another process" in said
 
 
 def test_a_lost_coordinator_is_said(watched):

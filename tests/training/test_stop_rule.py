@@ -56,7 +56,7 @@ def test_values_are_means_over_a_tenth_of_the_tokens(tokens):
     least = StopRule("a", at_tokens=200 * tokens, least=now - 1e-9, growing=False)
     more = StopRule("a", at_tokens=200 * tokens, least=now + 1e-9, growing=False)
     assert judged(least, values, tokens) == ""
-    assert f"a is {now:.4g}; a stop rule wants at least" in judged(more, values, tokens)
+    assert f"a is {now:.4g}; a stop rule requires at least" in judged(more, values, tokens)
     growing = StopRule("a", at_tokens=200 * tokens, least=-9)
     grown = judged(growing, values, tokens), judged(growing, -values, tokens)
     assert (grown[0] == "", grown[1] == "") == (now > before, now < before)
@@ -78,7 +78,7 @@ def test_what_is_subtracted():
 def test_a_value_must_have_grown():
     rule = StopRule("a", at_tokens=400, least=0.1)
     assert judged(rule, [0, 0.2, 0.2, 0.3]) == ""
-    assert "is 0.2; a stop rule wants at least 0.1 and above the 0.2 at half" in judged(
+    assert "is 0.2; a stop rule requires at least 0.1 and above the 0.2 at half" in judged(
         rule, [0, 0.2, 0.2, 0.2]
     )
     assert judged(StopRule("a", 400, 0.1, growing=False), [0, 0.2, 0.2, 0.2]) == ""
@@ -98,7 +98,7 @@ def test_a_metric_that_is_not_logged():
     for fields in ({"metric": "c"}, {"metric": "a", "minus": "c"}):
         rule = StopRule(**fields, at_tokens=10**9, least=0)
         field = "metric" if fields["metric"] == "c" else "minus"
-        expected = rf"StopRule\.{field} = 'c' is not logged\. Logged are: a, b\."
+        expected = rf"StopRule\.{field} = 'c' is not logged\. Logged metrics: a, b\."
         with pytest.raises(ValueError, match=expected):
             judged(rule, [0])
 
@@ -108,7 +108,7 @@ def test_a_metric_that_is_not_logged():
     [
         ({"metric": ""}, r"StopRule\.metric is empty"),
         ({"minus": ""}, r"StopRule\.minus is empty"),
-        ({"minus": "a"}, r"StopRule\.minus = 'a' is StopRule\.metric"),
+        ({"minus": "a"}, r"StopRule\.minus = 'a' equals StopRule\.metric"),
         ({"at_tokens": 0}, r"StopRule\.at_tokens = 0 must be at least 1"),
         ({"least": math.nan}, r"StopRule\.least = nan must be finite"),
     ],
@@ -222,8 +222,8 @@ def test_a_run_ends_saves_and_goes_on_without_the_rule(tmp_path, mesh):
     # Step 5 has no line of its own: judged at the line of step 6, where no checkpoint is due.
     rules = (never_met(5),)
     message = (
-        rf"^Step 6, {tokens_up_to(6)} tokens: monolingual/error is [\d.]+; a stop rule wants at "
-        r"least 1e\+09\. .*Train\.stop_rules = \(\) to go on from here: the state is saved\.$"
+        rf"^Step 6, {tokens_up_to(6)} tokens: monolingual/error is [\d.]+; a stop rule "
+        r"requires at least 1e\+09\. .*Train\.stop_rules = \(\) to continue from the saved state\.$"
     )
     for _ in range(2):  # The second time no step is made.
         with pytest.raises(RuleNotMet, match=message) as raised:
@@ -331,4 +331,4 @@ def test_other_processes_are_told(tmp_path, mesh, monkeypatch):
     assert rules.error() is None  # and no broadcast any more: `verdicts` are used up.
     verdicts = iter([2])
     rules.begin()
-    assert "process 0 tells which" in str(rules.error())
+    assert "the log of process 0 has the reason" in str(rules.error())

@@ -57,7 +57,7 @@ def test_while_nothing_is_unsaved_a_signal_ends_the_process(start, number):
     output, _ = process.communicate(timeout=60)
     assert process.returncode == EXIT_STOPPED, output
     assert output.index("waiting") < output.index("written")
-    assert "Stopped after step 7. The same command goes on from there." in output
+    assert "Stopped after step 7. Run the same command again to resume." in output
     assert signal.Signals(number).name in output
 
 

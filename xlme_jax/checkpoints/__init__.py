@@ -1,1 +1,1 @@
-"""What a checkpoint holds, the digests it is checked by, resuming and warm starts."""
+"""Contents and digests of checkpoints, resuming and warm starts."""

@@ -1,8 +1,8 @@
-"""Orbax behind one thin door: what a checkpoint holds, resuming, and warm starts.
+"""Saves, verifies and restores checkpoints with Orbax, and handles warm starts.
 
-Orbax makes each save atomic, but restores damaged bytes without a word. So every checkpoint carries
-digests of its arrays, and of its files once they lie on disk; the newest is believed only if they
-hold, a damaged one is set aside, and a run whose checkpoints are all damaged is not started over.
+Orbax makes each save atomic, but restores damaged bytes silently. So every checkpoint has digests
+of its arrays, and of its files once they are on disk. The newest checkpoint is used only if they
+match, a damaged one is set aside, and a run whose checkpoints are all damaged does not start over.
 """
 
 import collections
@@ -41,7 +41,7 @@ class CheckpointError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
-    """What a checkpoint says beside the state, as JSON.
+    """What a checkpoint stores besides the state, as JSON.
 
     Attributes:
       data: state of the data iterator: the batch after the last one used is the next one.
@@ -49,9 +49,9 @@ class RunRecord:
       config: the operative configuration.
       window: sums of the metrics since the last line of the log, {name: (numerator, denominator)}.
       skipped: updates skipped in a row up to this step.
-      vocabulary: digest of the vocabulary; empty in checkpoints that do not say.
+      vocabulary: digest of the vocabulary; empty in checkpoints that lack it.
       origin: absolute path of the checkpoint, or of the Hugging Face folder, that the run's weights
-        were taken from; empty if they were fresh, or the checkpoint does not say.
+        were taken from; empty if they were fresh, or in checkpoints that lack it.
     """
 
     data: dict[str, Any]
@@ -66,19 +66,19 @@ class RunRecord:
 class Checkpoints:
     """The checkpoints of one run, MODEL_DIR/checkpoints/STEP, each written atomically.
 
-    Opening them clears what a killed save left, and sets aside newest checkpoints whose files are
-    damaged, into MODEL_DIR/damaged_checkpoints with a `reason.txt`.
+    Opening them removes the remains of a killed save, and moves the newest checkpoints, if their
+    files are damaged, to MODEL_DIR/damaged_checkpoints with a `reason.txt`.
 
     Args:
       model_dir: the run's folder.
-      keep: newest checkpoints that stay.
+      keep: number of newest checkpoints to keep.
 
     Raises:
       CheckpointError: there are checkpoints, and all are damaged.
     """
 
     def __init__(self, model_dir: Path, keep: int):
-        self._folder = (model_dir / FOLDER).absolute()  # Orbax insists on absolute paths.
+        self._folder = (model_dir / FOLDER).absolute()  # Orbax requires absolute paths.
         self._damaged = self._folder.with_name(DAMAGED_FOLDER)
         if self._is_primary():
             self._clear_unfinished()
@@ -101,7 +101,10 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def check(self, abstract: TrainState, dataset_digest: str) -> None:
-        """ValueError if the newest checkpoint is of another model or data; reads no weights."""
+        """Raises ValueError if the newest checkpoint is of another model or data.
+
+        Reads no weights.
+        """
         while (step := self.latest_step()) is not None:
             folder = self._folder / str(step)
             try:
@@ -114,15 +117,15 @@ class Checkpoints:
                 _compare_shapes(
                     _tree_shapes(found.get(part) or {}),
                     wanted,
-                    f"The checkpoint of step {step} in {self._folder} is of another model",
+                    f"The checkpoint of step {step} in {self._folder} belongs to another model",
                     "Resume with the configuration that the run began with, or choose a new "
                     "MODEL_DIR.",
                 )
             if record["dataset"] != dataset_digest:
                 raise ValueError(
                     f"The checkpoint of step {step} in {self._folder} belongs to other data "
-                    f"(digest {record['dataset'][:12]}, DATA_DIR has {dataset_digest[:12]}). Point "
-                    "DATA_DIR to the data that it began with, or begin a new MODEL_DIR with "
+                    f"(digest {record['dataset'][:12]}, DATA_DIR has {dataset_digest[:12]}). Set "
+                    "DATA_DIR to the data that the run began with, or begin a new MODEL_DIR with "
                     "INIT_FROM."
                 )
             return
@@ -131,12 +134,12 @@ class Checkpoints:
         """Starts writing a checkpoint; returns as soon as the state has left the devices.
 
         Raises:
-          CheckpointError: this checkpoint, or the one before, could not be written.
+          CheckpointError: this checkpoint or the previous one could not be written.
         """
         run = dataclasses.asdict(record) | {"digests": digests.tree_digests(state)}
         run["sha256"] = checksum(run)
         with self._write_errors(step):
-            self._wait()  # Orbax may now delete the checkpoint before: nobody must write into it.
+            self._wait()  # Orbax may delete older checkpoints, which must not be sealed meanwhile.
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -149,7 +152,7 @@ class Checkpoints:
             self._sealer.start()
 
     def restore_newest(self, abstract: TrainState) -> tuple[TrainState, RunRecord] | None:
-        """Reads the newest good checkpoint straight into the shardings of `abstract`.
+        """Restores the newest good checkpoint directly into the shardings of `abstract`.
 
         Returns:
           State and record, None if there is no checkpoint.
@@ -165,7 +168,7 @@ class Checkpoints:
         return None
 
     def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, RunRecord]:
-        """Reads one checkpoint; Damaged if it is not what was saved."""
+        """Restores one checkpoint; raises Damaged if it is not what was saved."""
         folder = self._folder / str(step)
         with _damage_if_unsealed(folder):
             record = _read_record(folder)
@@ -175,12 +178,12 @@ class Checkpoints:
         return state, RunRecord(**record)
 
     def check_writes(self) -> None:
-        """CheckpointError if a write in the background has failed; costs nothing."""
+        """Raises CheckpointError if a background write has failed; does not wait."""
         with self._write_errors(None):
             self._manager.check_for_errors()
 
     def wait(self) -> None:
-        """Waits for the writes under way; CheckpointError if they fail."""
+        """Waits for pending writes; raises CheckpointError if they fail."""
         with self._write_errors(None):
             self._wait()
 
@@ -191,7 +194,7 @@ class Checkpoints:
             self._sealer = None
 
     def close(self) -> None:
-        """Waits for the writes under way, and ends Orbax's threads."""
+        """Waits for pending writes, and ends Orbax's threads."""
         with self._write_errors(None):
             try:
                 self._wait()
@@ -202,7 +205,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type | None, *_: Any) -> None:
-        # A checkpoint under way is finished on errors too; what fails then is not the cause.
+        # A pending checkpoint is finished on errors too, but its failure must not hide the cause.
         with contextlib.suppress(*([CheckpointError] if kind else [])):
             self.close()
 
@@ -210,11 +213,11 @@ class Checkpoints:
         while self._manager.is_saving_in_progress():
             time.sleep(0.02)
         folder = self._folder / str(step)
-        if folder.is_dir():  # Else writing failed, which the main thread will hear of.
+        if folder.is_dir():  # Otherwise writing failed, which the main thread will report.
             try:
                 digests.seal_files(folder)
             except OSError as error:
-                # It is still good: the digests of its arrays are in it.
+                # The checkpoint is still good: it contains the digests of its arrays.
                 _log.warning("%s could not be sealed: %s", folder, error)
 
     @contextlib.contextmanager
@@ -224,7 +227,7 @@ class Checkpoints:
         except Exception as error:
             which = "A checkpoint" if step is None else f"The checkpoint of step {step} or before"
             good = _steps(self._folder)
-            kept = f"that of step {max(good)} is kept" if good else "there is none before it"
+            kept = f"that of step {max(good)} is kept" if good else "there is no earlier one"
             reason = str(error).strip().splitlines() or [repr(error)]
             raise CheckpointError(
                 f"{which} could not be written to {self._folder}; {kept}. {reason[0]} (free some "
@@ -254,13 +257,13 @@ class Checkpoints:
         said = "; ".join(f"step {file.parent.name}: {file.read_text().strip()}" for file in files)
         raise CheckpointError(
             f"All checkpoints of {self._folder.parent} are damaged ({said}). They are in "
-            f"{self._damaged}. Put a good copy of one into {self._folder}, or delete "
+            f"{self._damaged}. Copy an undamaged one to {self._folder}, or delete "
             f"{self._damaged} to start over, or choose a new MODEL_DIR."
         )
 
     def _clear_unfinished(self) -> None:
         for path in self._folder.glob(_UNFINISHED):
-            _log.info("Removing %s: a save that was interrupted.", path)
+            _log.info("Removing %s, an interrupted save.", path)
             shutil.rmtree(path)
 
     @staticmethod
@@ -287,7 +290,7 @@ def _steps(folder: Path) -> list[int]:
 
 
 def _check_files(checkpoint: Path) -> None:
-    """Damaged if the files of a checkpoint say so; unsealed ones are judged by their arrays."""
+    """Raises Damaged if a checkpoint's files are; without `files.json` only if state is missing."""
     if digests.is_sealed(checkpoint):
         digests.verify_files(checkpoint)
     elif not (checkpoint / "state").is_dir():
@@ -296,7 +299,7 @@ def _check_files(checkpoint: Path) -> None:
 
 @contextlib.contextmanager
 def _damage_if_unsealed(checkpoint: Path) -> Iterator[None]:
-    """Calls it damage if a checkpoint whose files nobody vouches for cannot be read."""
+    """Raises Damaged if a checkpoint that has no `files.json` cannot be read."""
     try:
         yield
     except Damaged:
@@ -309,7 +312,7 @@ def _damage_if_unsealed(checkpoint: Path) -> Iterator[None]:
 
 
 def _compare_digests(tree: Any, expected: Mapping[str, str]) -> None:
-    """Damaged if an array of a tree is not what was saved."""
+    """Raises Damaged if an array of a tree is not what was saved."""
     for name, digest in digests.tree_digests(tree).items():
         if expected.get(name) != digest:
             raise Damaged(f"{name} is not what was saved (digests differ)")
@@ -324,7 +327,7 @@ def latest_checkpoint(run: Path) -> Path:
     """The newest checkpoint of a run, or the checkpoint itself if `run` is one.
 
     Raises:
-      ValueError: if there is none.
+      ValueError: there is none.
     """
     if (run / "state").is_dir():
         return run.absolute()
@@ -344,7 +347,7 @@ def check_warm_start(
     may_lack: Collection[str] = (),
     counterparts: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Params:
-    """What of these weights `warm_start` would bring; reads files, but makes no arrays.
+    """The weights that `warm_start` would load; reads files, but creates no arrays.
 
     Arguments and errors are those of `warm_start`.
     """
@@ -361,12 +364,12 @@ def check_warm_start(
             "with the vocabulary.model of that run's DATA_DIR."
         )
 
-    def is_there(part: str) -> bool:
+    def is_present(part: str) -> bool:
         return _tree_shapes({part: abstract_params[part]}).items() <= found.items()
 
     sources = _counterparts(found, abstract_params, counterparts)
     if sources:
-        # Named as here, with what nothing here starts from, which is one weight too many.
+        # In this model's names. Unused weights stay, and are reported as unexpected.
         unused = {name: found[name] for name in found.keys() - sources.values()}
         found = {name: found[source] for name, source in sources.items()} | unused
         brought = _select(abstract_params, sources)
@@ -374,7 +377,7 @@ def check_warm_start(
         brought = {
             part: weights
             for part, weights in abstract_params.items()
-            if part not in may_lack or is_there(part)
+            if part not in may_lack or is_present(part)
         }
     remedy = "Warm starts need the same objective, model sizes and vocabulary."
     stacked, wanted = (
@@ -382,8 +385,8 @@ def check_warm_start(
     )
     if stacked != wanted:
         remedy = (
-            f"It was trained with Encoder.scan_layers = {stacked}; set that here too, or import it "
-            "again with the other form."
+            f"It was trained with Encoder.scan_layers = {stacked}; set the same here, or import it "
+            "again with the other setting."
         )
     if may_lack and not sources:
         found = {name: found[name] for name in found.keys() & _tree_shapes(brought).keys()}
@@ -404,16 +407,16 @@ def warm_start(
       run: MODEL_DIR of the other run or one of its checkpoints.
       abstract_params: ShapeDtypeStructs with shardings.
       vocabulary: digest of the vocabulary that this run reads; empty if it does not matter.
-      may_lack: top-level names of weights that the checkpoint need not have, or may have in another
-        shape. It may then also hold weights that are not asked for.
-      counterparts: for checkpoints without any of these top-level names (`Objective.counterparts`).
+      may_lack: top-level names of weights that may be missing from the checkpoint, or have another
+        shape there. It may then also contain weights that this model lacks.
+      counterparts: for checkpoints without any of these top-level names (`WarmStart.counterparts`).
 
     Returns:
-      The weights that it has.
+      The weights that the checkpoint has.
 
     Raises:
-      ValueError: if there is no checkpoint, it is damaged, a weight is missing or of another
-        shape, or the vocabulary is another one.
+      ValueError: there is no checkpoint, it is damaged, a weight is missing or of another shape, or
+        the vocabulary is another one.
     """
     brought = check_warm_start(run, abstract_params, vocabulary, may_lack, counterparts)
     checkpoint = latest_checkpoint(run)
@@ -433,11 +436,11 @@ def warm_start(
         )
         _compare_digests(params, expected)
     fresh = _fresh(_leaves(abstract_params).keys(), wanted.keys())
-    rest = f"; fresh, as it has none: {', '.join(fresh)}" if fresh else ""
-    _log.info("Warm start: weights of %s%s", checkpoint, rest)
+    rest = f"; missing there, so freshly initialised: {', '.join(fresh)}" if fresh else ""
+    _log.info("Warm start: weights from %s%s", checkpoint, rest)
     if not sources:
         return params["params"]
-    # Copies: one weight may start two, and the train step donates each buffer.
+    # Copies, because one weight may initialise two, and the train step donates each buffer.
     read = _leaves(params["params"])
     return _nested(
         {
@@ -450,7 +453,7 @@ def warm_start(
 def _counterparts(
     found: Collection[str], abstract_params: Params, counterparts: Mapping[str, str]
 ) -> dict[str, str]:
-    """Weight of this model -> weight that starts it; empty if the source has parts of its own."""
+    """Weight of this model -> weight that initialises it; empty if the source has its parts."""
     if any(name.split(".")[0] in abstract_params for name in found):
         return {}
     sources = {}
@@ -484,7 +487,7 @@ def _select(tree: Params, names: Collection[str]) -> Params:
 
 
 def _fresh(names: Collection[str], brought: Collection[str]) -> list[str]:
-    """What of a model is not brought: parts, two names deep, and how much of them if not all."""
+    """Parts of a model, two names deep, that are not loaded, with a count if only some are not."""
     total = collections.Counter(".".join(name.split(".")[:2]) for name in names)
     lacking = total - collections.Counter(".".join(name.split(".")[:2]) for name in brought)
     return [
@@ -494,10 +497,10 @@ def _fresh(names: Collection[str], brought: Collection[str]) -> list[str]:
 
 
 def read_record(run: Path) -> RunRecord:
-    """What a run's newest checkpoint says beside its state.
+    """The record of a run's newest checkpoint.
 
     Raises:
-      ValueError: if there is no checkpoint, or it is damaged.
+      ValueError: there is no checkpoint, or it is damaged.
     """
     checkpoint = latest_checkpoint(run)
     with _named_source(checkpoint), _damage_if_unsealed(checkpoint):
@@ -508,18 +511,18 @@ def read_record(run: Path) -> RunRecord:
 
 @contextlib.contextmanager
 def _named_source(checkpoint: Path) -> Iterator[None]:
-    """Says which checkpoint of another run is damaged; it is not ours to set aside."""
+    """Names the damaged checkpoint of another run in the error; unlike ours, it is not moved."""
     try:
         yield
     except Damaged as error:
         raise CheckpointError(
-            f"INIT_FROM: the checkpoint {checkpoint} is damaged: {error}. Choose another one of "
-            f"{checkpoint.parent}, or none."
+            f"INIT_FROM: the checkpoint {checkpoint} is damaged: {error}. Choose another one in "
+            f"{checkpoint.parent}, or unset INIT_FROM."
         ) from error
 
 
 def _read_record(checkpoint: Path) -> dict[str, Any]:
-    """The fields of a `RunRecord`, and the digests of the arrays; Damaged if they changed."""
+    """The fields of a `RunRecord`, and the digests of arrays; raises Damaged if they changed."""
     content = ocp.JsonCheckpointHandler().restore(checkpoint / "run", ocp.args.JsonRestore())
     if not isinstance(content, dict) or content.pop("sha256", None) != checksum(content):
         raise Damaged("run/metadata is not what was written (SHA-256 differs)")
@@ -527,8 +530,8 @@ def _read_record(checkpoint: Path) -> dict[str, Any]:
 
 
 def _metadata(checkpoint: Path) -> Any:
-    """The state in a checkpoint, "params" and all, with the shapes of its arrays alone."""
-    # The handler rather than a checkpointer, which warns that an item has no metadata of its own.
+    """The tree of a checkpoint's state, with shapes instead of arrays."""
+    # The handler, because a checkpointer warns that an item has no metadata of its own.
     return ocp.PyTreeCheckpointHandler().metadata(checkpoint / "state").tree
 
 
@@ -540,11 +543,13 @@ def _tree_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
 def _compare_shapes(
     found: Mapping[str, tuple[int, ...]], abstract_params: Params, where: str, remedy: str
 ) -> None:
-    """ValueError naming the first weight that is lacking, of another shape, or too much."""
+    """Raises ValueError, naming the first weight that is missing, misshapen or unexpected."""
     wanted = _tree_shapes(abstract_params)
     for name, shape in wanted.items():
         if found.get(name) != shape:
-            there = f"has shape {found[name]}" if name in found else "is not there"
-            raise ValueError(f"{where}: weight {name} {there}, this model needs {shape}. {remedy}")
+            problem = f"has shape {found[name]}" if name in found else "is missing"
+            raise ValueError(
+                f"{where}: weight {name} {problem}, this model needs {shape}. {remedy}"
+            )
     if extra := sorted(found.keys() - wanted.keys()):
-        raise ValueError(f"{where}: this model has no place for weight {extra[0]}. {remedy}")
+        raise ValueError(f"{where}: this model has no weight {extra[0]}. {remedy}")

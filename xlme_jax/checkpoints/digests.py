@@ -1,9 +1,9 @@
-"""Digests by which a checkpoint shows that it is what was saved: of its arrays and of its files.
+"""Digests of a checkpoint's arrays and files, to verify that it is what was saved.
 
-Arrays are digested where they are, on the devices, each by sums over its elements that no order
-changes: so neither sharding nor the number of processes matters, and a checkpoint saved on one mesh
-is verified on another. Files are digested as they lie on disk, which tells damage from everything
-else that can go wrong in reading them.
+Arrays are digested on the devices, by sums over their elements that do not depend on the order. So
+neither sharding nor the number of processes matters, and a checkpoint saved on one mesh can be
+verified on another. Files are digested on disk, which distinguishes damage from other errors in
+reading them.
 """
 
 import concurrent.futures
@@ -23,18 +23,18 @@ _THREADS = 8  # Hashing releases the GIL.
 
 
 class Damaged(ValueError):
-    """Something on disk is not what was written; says what."""
+    """Something on disk is not what was written; the message names it."""
 
 
 def tree_digests(tree: Any) -> dict[str, str]:
     """Digests of the arrays of a tree, whatever their sharding.
 
     Args:
-      tree: of (global) arrays.
+      tree: a tree of (global) arrays.
 
     Returns:
-      {dotted path: 16 hexadecimal digits}. One changed element always changes its array's digest,
-      several do but for chance (2^-64).
+      {dotted path: 16 hexadecimal digits}. One changed element always changes its array's digest;
+      several changed elements leave it unchanged with probability 2^-64.
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     named = {leaf_name(path): _array_digest(leaf) for path, leaf in leaves}
@@ -56,9 +56,9 @@ def _array_digest(x: jax.Array) -> jax.Array:
         index = jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
         place += index * np.uint32(stride % 2**32)
         stride *= words.shape[axis]
-    # A bijection of each word that depends on its place: equal words elsewhere count differently.
+    # A bijection of each word that depends on its position, so that equal words elsewhere differ.
     mixed = _mix(words + _mix(place))
-    # One reduction for both sums: two would have XLA keep `mixed`, an array as large as `x`.
+    # One reduction for both sums: with two, XLA would keep `mixed`, an array as large as `x`.
     zero = np.uint32(0)
     sums = jax.lax.reduce(
         (mixed, mixed * (place | 1)),
@@ -78,7 +78,7 @@ def _words(x: jax.Array) -> jax.Array:
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """The finalizer of MurmurHash3: a bijection on 32 bits in which every bit counts."""
+    """The finalizer of MurmurHash3: a bijection on 32 bits in which every input bit matters."""
     x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
     return x ^ (x >> 16)
@@ -104,7 +104,7 @@ def is_sealed(folder: Path) -> bool:
 
 
 def verify_files(folder: Path) -> None:
-    """Damaged unless a sealed folder's files are what was written; names the first that is not."""
+    """Raises Damaged, naming the first file of a sealed folder that is not what was written."""
     try:
         files = unseal((folder / FILE).read_bytes())["files"]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Everything that changes in training, which is what a checkpoint holds."""
+"""The state of a run, which a checkpoint stores."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class TrainState:
     Attributes:
       step: int32[], updates so far.
       params: float32 weights.
-      aux: what the objective carries besides.
+      aux: the objective's carried state (`objectives.base.Carry`).
       opt_state: state of the optimizer.
     """
 

@@ -1,4 +1,4 @@
-"""Generator and discriminator, and what they share."""
+"""ELECTRA's generator and discriminator, and the embedding tables that they share."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from xlme_jax.ops.vocabulary_head import VocabularyPrediction, vocabulary_head
 Rows = Mapping[str, jax.Array]
 # Token table [Vp, E], and position table [max_length, E] if there is one.
 Tables = tuple[jax.Array, jax.Array | None]
-# Those of the generator that the discriminator reads; None for its own.
+# The generator's tables that the discriminator reads; None where it has its own.
 Shared = tuple[jax.Array | None, jax.Array | None]
 Sharing = Literal["none", "tokens", "tokens+positions", "gdes"]
 
@@ -74,7 +74,7 @@ class MaskedLM(nn.Module):
     def predict(
         self, hidden: jax.Array, targets: jax.Array, uniforms: jax.Array
     ) -> VocabularyPrediction:
-        """What hidden states [B, M, D] say about tokens [B, M]; other arguments as above."""
+        """Predicts tokens [B, M] from hidden states [B, M, D]; other arguments as above."""
         rows, bias = self.head(hidden.reshape(-1, hidden.shape[-1]))
         prediction = vocabulary_head(
             rows,
@@ -89,7 +89,7 @@ class MaskedLM(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """The encoder that tells replaced tokens, on tables that it may share with the generator."""
+    """An encoder that detects replaced tokens; it may share tables with the generator."""
 
     config: EncoderConfig
     vocab_size: int
@@ -143,7 +143,7 @@ class Electra(nn.Module):
     dtype: jnp.dtype = jnp.float32
 
     def setup(self):
-        """Makes both; they share what `sharing` says."""
+        """Makes both models; `sharing` selects the tables that they share."""
         # A shared table has the discriminator's width; a narrower generator projects it.
         own = self.sharing == "none"
         width = (self.generator_config if own else self.discriminator_config).hidden_size
@@ -184,6 +184,6 @@ class Electra(nn.Module):
         return tokens, positions
 
     def __call__(self, rows: Rows, positions: jax.Array, targets: jax.Array, uniforms: jax.Array):
-        """Runs both on the same rows; used to make the parameters."""
+        """Runs both on the same rows; used to initialise the parameters."""
         self.generate(rows, positions, targets, uniforms)
         return self.discriminate(rows)

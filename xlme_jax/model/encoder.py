@@ -1,4 +1,4 @@
-"""The Transformer encoder that generator and discriminator both are, and as a decoder, for VECO."""
+"""The Transformer encoder of every model; VECO also runs it as a decoder."""
 
 import dataclasses
 from typing import Any, Literal, NamedTuple
@@ -28,7 +28,7 @@ class EncoderConfig:
       ffn_size: F, width of the feed-forward layer.
       max_length: rows of the absolute position table, the longest segment in tokens.
       absolute_positions: add learned absolute positions to the embeddings. The papers' parameter
-        counts include them beside the relative bias.
+        counts include them as well as the relative bias.
       relative_bias: "gated" is XLM-E's, "plain" T5's without the gate, "none" leaves it out.
       relative_buckets: buckets of the relative bias, for both directions together.
       relative_max_distance: distance in tokens beyond which keys share a bucket.
@@ -39,11 +39,11 @@ class EncoderConfig:
       attention_dropout: probability for attention weights.
       layer_norm_eps: epsilon of every layer normalisation.
       init_std: standard deviation of the normal initialisation of weights.
-      scan_layers: one compiled layer looped over stacked weights: compile time does not grow with
-        depth, but slices of the stack cost time on CPUs.
+      scan_layers: compile one layer and loop it over stacked weights: compile time does not grow
+        with depth, but slicing the stack costs time on CPUs.
       remat: recompute each layer in the backward pass, which keeps activations of one layer only.
-      attention: "xla" holds all scores of a layer, "kernel" none, on TPUs and GPUs alone; "auto"
-        takes the kernel where there is one for rows this long.
+      attention: "xla" materialises all scores of a layer; "kernel" does not, and needs a TPU or
+        GPU; "auto" uses the kernel for long rows where the device supports it.
     """
 
     hidden_size: int = 768
@@ -120,10 +120,10 @@ class Source(NamedTuple):
     """What a decoder reads besides its own text.
 
     Attributes:
-      weights: of the cross-attention of each layer, as `init_cross_attention` makes them. They are
-        no part of the encoder, which does without.
+      weights: the cross-attention weights of each layer, from `init_cross_attention`. They are not
+        part of the encoder, which runs without them.
       states: [B, S, D], hidden states of the other text.
-      segment_ids: int32[B, S]; the tokens of a segment read the states with its number.
+      segment_ids: int32[B, S]; the tokens of a segment read the states with the same segment id.
     """
 
     weights: Any
@@ -169,7 +169,7 @@ class SelfAttention(nn.Module):
             causal=self.causal,
             dropout_rate=config.attention_dropout,
             dropout_seeds=dropout_seeds,
-            # There is no kernel with a triangular mask.
+            # The kernel has no causal mask.
             implementation="xla" if self.causal else config.attention,
             partition=nn.logical_to_mesh_axes(("batch", "length", "heads", "kv")),
         )
@@ -194,7 +194,7 @@ class CrossAttention(nn.Module):
         source_segment_ids: jax.Array,
         dropout_seeds: jax.Array | None = None,
     ) -> jax.Array:
-        """[B, L, D] reads states [B, S, D] -> [B, L, D], the residual added."""
+        """[B, L, D] reads states [B, S, D] -> [B, L, D], including the residual."""
         config = self.config
         shape = (config.num_heads, config.hidden_size // config.num_heads)
         width = config.hidden_size
@@ -228,9 +228,9 @@ class CrossAttention(nn.Module):
 
 
 def init_cross_attention(config: EncoderConfig, rng: jax.Array) -> Any:
-    """Fresh weights, with logical axis names, of the cross-attention of every layer.
+    """Initialises the cross-attention weights of every layer, with logical axis names.
 
-    Like the encoder's they are one stack, "layers", with `scan_layers`, else "layer_0" and so on.
+    As in the encoder, they are one stack, "layers", with `scan_layers`, else "layer_0" and so on.
     """
     states = jnp.zeros((1, 1, config.hidden_size))
     ids = jnp.ones((1, 1), jnp.int32)
@@ -246,9 +246,9 @@ def init_cross_attention(config: EncoderConfig, rng: jax.Array) -> Any:
 
 
 def some_layers(weights: Any, config: EncoderConfig, first: int, end: int) -> Any:
-    """Weights of an encoder, or of its cross-attention, with layers `first` to `end` - 1 alone.
+    """Weights of an encoder, or of its cross-attention, with only layers `first` to `end` - 1.
 
-    They are numbered from 0 again; what belongs to no layer stays.
+    The layers are renumbered from 0; weights outside of layers are kept.
     """
     if config.scan_layers:
         return {**weights, "layers": jax.tree.map(lambda x: x[first:end], weights["layers"])}
@@ -257,14 +257,14 @@ def some_layers(weights: Any, config: EncoderConfig, first: int, end: int) -> An
 
 
 class Projection(nn.Module):
-    """A dense layer on rows of features, whose kernel may keep the heads apart.
+    """A dense layer over rows of features, whose kernel may have an axis of heads.
 
     Linen's DenseGeneral initialises a flattened kernel, to which logical axes do not apply. The
-    leading axes are one to the product: XLA sums gradients over two of them badly on CPUs.
+    product flattens the leading axes, because XLA on CPUs is slow to sum gradients over two.
 
     Attributes:
-      config: for the initialisation.
-      equation: of rows r and kernel.
+      config: sets the initialisation.
+      equation: einsum of rows (r) and kernel.
       axes: logical axes of the kernel; the bias has the last of them.
       dtype: compute type.
     """
@@ -281,7 +281,7 @@ class Projection(nn.Module):
         """[..., inputs] -> [..., *bias_shape], where the kernel is [inputs, *bias_shape]."""
         kernel = parameter(self, "kernel", weight_init(self.config), kernel_shape, self.axes)
         bias_axes = self.axes[-len(bias_shape) :]
-        # What the residual stream is added to is replicated.
+        # Biases that are added to the residual stream are replicated.
         bias_axes = tuple("norm" if axis == "embed" else axis for axis in bias_axes)
         bias = parameter(self, "bias", ZEROS, bias_shape, bias_axes)
         inputs = kernel_shape[: len(kernel_shape) - len(bias_shape)]
@@ -338,10 +338,10 @@ class Layer(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """[B, L, D] -> carry and (kept) output of a scan over layers, both [B, L, D].
 
-        With the last three, which are this layer's part of a `Source`, it is a decoder's layer.
+        Given the last three arguments, this layer's part of a `Source`, it is a decoder layer.
         """
         config = self.config
-        heads = config.num_heads  # Attention folds their numbers into the seeds; others follow.
+        heads = config.num_heads  # Attention uses salts 0 to heads - 1; the others come after.
 
         def attend(h):
             causal = cross_weights is not None
@@ -356,7 +356,7 @@ class Layer(nn.Module):
         norms = [layer_norm(config, self.dtype, f"{name}_norm") for name in ("attention", "ffn")]
         for sublayer, norm in zip((attend, feed), norms):
             if sublayer is feed and cross_weights is not None:
-                # Not a part of this module: its weights come from outside.
+                # Not a submodule: its weights are passed in.
                 module = CrossAttention(config, self.dtype, parent=None)
                 seeds = None if dropout_seeds is None else fold_in(dropout_seeds, heads + 2)
                 arguments = x, segment_ids, states, source_segment_ids, seeds
@@ -368,7 +368,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embeddings to contextual hidden states.
+    """Maps embeddings to contextual hidden states.
 
     Takes the token embeddings rather than ids, because generator and discriminator may share the
     table (see `objectives.xlme`).
@@ -394,8 +394,8 @@ class Encoder(nn.Module):
           segment_ids: int32[B, L], 0 = padding.
           dropout_seeds: uint32[B], a seed per row (`ops.dropout.seeds`); None for no dropout.
           all_layers: return the states of every layer.
-          source: what a decoder reads. With it, self-attention sees no later tokens, and
-            cross-attention stands between it and the feed-forward layer (VECO Eq. 6).
+          source: what a decoder reads. If given, self-attention is causal, and cross-attention
+            comes between it and the feed-forward layer (VECO Eq. 6).
 
         Returns:
           [B, L, D], the output of the last layer; or a list of num_layers + 1 such arrays, the

@@ -21,7 +21,7 @@ def encoder(config: EncoderConfig, length: int, embedding_size: int | None = Non
 
 
 def decoder(config: EncoderConfig, length: int, source_length: int) -> float:
-    """Forward FLOPs per token of an encoder's layers as a decoder that reads `source_length`."""
+    """Forward FLOPs per token of an encoder run as a decoder that reads `source_length` tokens."""
     hidden = config.hidden_size
     cross = 4 * hidden**2 * (1 + source_length / length) + 4 * source_length * hidden
     return encoder(config, length) + config.num_layers * cross

@@ -57,7 +57,7 @@ def embed(
 
 
 class MLMHead(nn.Module):
-    """Dense to the embedding width, GELU, layer norm: what is multiplied with the tied table.
+    """Dense to the embedding width, GELU, layer norm; the result is scored against the tied table.
 
     Returns the transformed rows and the output bias, for `ops.vocabulary_head`.
     """
@@ -108,16 +108,16 @@ class RTDHead(nn.Module):
 
 
 class TaskHead(nn.Module):
-    """What fine-tuning puts on top of an encoder, as XLM-R's heads are.
+    """The head for fine-tuning, as in XLM-R.
 
-    Of a sequence it reads the hidden state of `<s>`, through a dense layer with tanh; per token it
+    For sequences it reads the hidden state of `<s>` through a dense layer with tanh; for tokens it
     is a single linear layer.
 
     Attributes:
-      config: of the encoder.
+      config: the encoder's configuration.
       outputs: classes, tags, 1 (regression) or 2 (first and last token of an answer).
-      per_token: whether each token gets its outputs.
-      dropout: probability for its inputs.
+      per_token: whether each token has its own outputs.
+      dropout: dropout probability of the inputs.
       dtype: compute type.
     """
 
@@ -129,7 +129,7 @@ class TaskHead(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array, dropout_seeds: jax.Array | None = None) -> jax.Array:
-        """[B, L, D] -> float32[B, L, outputs], or float32[B, outputs] of the sequence."""
+        """[B, L, D] -> float32[B, L, outputs], or float32[B, outputs] for sequences."""
         config = self.config
         if not self.per_token:
             hidden = dropout(hidden[:, 0], self.dropout, dropout_seeds)

@@ -1,4 +1,4 @@
-"""Making parameters: initialisation, and the logical axis names that shard them."""
+"""Creates parameters: initialisation, and the logical axis names that shard them."""
 
 import flax.linen as nn
 import jax
@@ -25,7 +25,7 @@ def parameter(
 
 
 def vocabulary_split() -> VocabularySplit:
-    """How the logical axis rules in force split batch rows and vocabulary."""
+    """How the current logical axis rules split batch rows and vocabulary."""
 
     def axes(name: str) -> tuple[str, ...]:
         (found,) = nn.logical_to_mesh_axes((name,)) or (None,)

@@ -1,8 +1,8 @@
 """XLM-E's gated relative position bias (Sec. 3.3): a learned bias per distance, and its gate.
 
-Distances are those of columns in a row. A segment's tokens stand side by side, so that inside it
-they are the distances of positions that count on; where the positions of a pair's second side
-restart (`Stream.positions`), the bias still goes by columns, as if they did not.
+Distances are measured in columns of a row. The tokens of a segment are adjacent, so within it these
+are the distances of consecutive positions. Where the positions of a pair's second side restart
+(`Stream.positions`), the bias still uses columns, as if they did not.
 """
 
 import math
@@ -19,12 +19,13 @@ def distance_buckets(length: int, num_buckets: int, max_distance: int) -> np.nda
     """T5's bidirectional bucket of every signed distance in a row (Raffel et al. 2020, Sec. 2.1).
 
     Half of the buckets serve keys after the query. In each half, the first half of the buckets are
-    exact distances, the others grow logarithmically up to `max_distance`, and share the last one.
+    exact distances, the others grow logarithmically up to `max_distance`; keys beyond it share the
+    last one.
 
     Args:
       length: L, tokens in a row.
       num_buckets: number of buckets for both directions, a multiple of 4.
-      max_distance: distance in tokens from which on all keys share a bucket.
+      max_distance: distance in tokens from which all keys share a bucket.
 
     Returns:
       int32[2L], the bucket of distance key - query at index (key - query) mod 2L.
@@ -34,7 +35,7 @@ def distance_buckets(length: int, num_buckets: int, max_distance: int) -> np.nda
     half = num_buckets // 2
     exact = half // 2
     size = np.abs(distance)
-    # float32 and this order of operations: the buckets of the public implementations to the token.
+    # float32 and this order of operations give exactly the buckets of the public implementations.
     ratio = np.log(np.maximum(size, 1).astype(np.float32) / exact) / math.log(max_distance / exact)
     far = exact + (ratio.astype(np.float32) * (half - exact)).astype(np.int32)
     bucket = np.where(size < exact, size, np.minimum(far, half - 1))
@@ -54,11 +55,11 @@ class RelativeBiasTable(nn.Module):
 
     @nn.compact
     def __call__(self, length: int) -> jax.Array:
-        """Looks the bias of every distance in a row of `length` tokens up."""
+        """Looks up the bias of every distance in a row of `length` tokens."""
         shape = (self.num_buckets, self.num_heads)
         table = parameter(self, "table", self.initializer, shape, ("buckets", "heads"))
         buckets = distance_buckets(length, self.num_buckets, self.max_distance)
-        # A one-hot product: the gradient of a gather would be a scatter-add of many to few.
+        # A one-hot product: the gradient of a gather is a scatter-add of many rows into few.
         one_hot = jax.nn.one_hot(buckets, self.num_buckets, dtype=table.dtype)
         return jnp.einsum("tn,nh->ht", one_hot, table, precision=jax.lax.Precision.HIGHEST)
 
@@ -85,10 +86,10 @@ def gate_value(q: jax.Array, u: jax.Array, v: jax.Array, w: jax.Array) -> jax.Ar
 
 
 class Gate(nn.Module):
-    """The parameters of one layer's gate: u and v for all heads alike, w per head, 1 at first.
+    """The parameters of one layer's gate: u and v shared by all heads, w per head, initially 1.
 
-    The paper gives u, v the size of a head and w that of a scalar. This is how WavLM, by the same
-    group, reads it, and what the papers' parameter counts leave room for.
+    In the paper, u and v have the size of a head and w is a scalar. WavLM, by the same group,
+    implements it like this, which also agrees with the papers' parameter counts.
     """
 
     initializer: Initializer

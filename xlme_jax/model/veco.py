@@ -1,4 +1,4 @@
-"""VECO's network: a masked language model whose encoder layers also serve as a decoder's.
+"""VECO's network: a masked language model whose encoder layers also serve as decoder layers.
 
 The pairs of a row are neighbouring segments 2p - 1 and 2p; an odd one may lack its partner.
 """
@@ -14,9 +14,9 @@ from xlme_jax.model.encoder import EncoderConfig, Source, some_layers
 
 
 class EncoderDecoderLM(MaskedLM):
-    """`MaskedLM`, weights and all, with a decoder's view of its encoder.
+    """`MaskedLM`, with the same weights, whose encoder can also run as a decoder.
 
-    Cross-attention is not a part of it but an argument: `model.encoder.init_cross_attention`.
+    Cross-attention weights are passed in: see `model.encoder.init_cross_attention`.
     """
 
     def decode(
@@ -27,7 +27,7 @@ class EncoderDecoderLM(MaskedLM):
         return hidden
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """All of the MLM head's logits, float32: [B, L, D] -> [B, L, V]. To generate with."""
+        """All logits of the MLM head, for generation: [B, L, D] -> float32[B, L, V]."""
         rows, bias = self.head(hidden)
         table = self.tables()[0].astype(rows.dtype)
         dtype = jnp.promote_types(rows.dtype, jnp.float32)
@@ -46,10 +46,10 @@ def has_partner(segment_ids: jax.Array) -> jax.Array:
 
 
 def joined(rows: Rows) -> dict[str, jax.Array]:
-    """Rows in which each pair is one segment with positions that run on, as TLM reads it.
+    """Rows in which each pair is one segment with consecutive positions, the input of TLM.
 
-    The second sentence keeps its `<s>`, so that all tasks of a stream share one row: a pair reads
-    `<s> e </s> <s> f </s>`, where XLM-E's has no `<s>` between.
+    The second sentence keeps its `<s>`, so that all tasks of a stream share one row: a pair is
+    `<s> e </s> <s> f </s>`, whereas XLM-E's has no second `<s>`.
     """
     pairs = (rows["segment_ids"] + 1) // 2
     column = jnp.broadcast_to(jnp.arange(pairs.shape[1], dtype=jnp.int32), pairs.shape)
@@ -64,11 +64,11 @@ def last_layers(params: Any, config: EncoderConfig, count: int) -> tuple[Any, En
 
     Args:
       params: weights of `EncoderDecoderLM` and, as "cross", of its cross-attention.
-      config: of the encoder.
+      config: the encoder's configuration.
       count: between 1 and the number of layers.
 
     Returns:
-      The same weights, embeddings feeding the first of these layers; and the config that fits them.
+      The weights, in which embeddings feed the first of these layers, and the matching config.
     """
     if not 1 <= count <= config.num_layers:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Fine-tuning: a pre-trained encoder, a head of its own for the task, and the task's loss.
+"""Fine-tuning: a pre-trained encoder, a head for the task, and the task's loss.
 
-It is an objective like any other, so fine-tuning has the loop, the checkpoints and the exact resume
-of pre-training. What the encoder is, the pre-training objective knows; what the task is, the table
-of benchmarks (`data.benchmarks.registry`).
+It is an objective like any other, so fine-tuning uses the loop, the checkpoints and the exact
+resume of pre-training. The pre-training objective defines the encoder, the table of benchmarks
+(`data.benchmarks.registry`) the task.
 """
 
 import dataclasses
@@ -46,10 +46,10 @@ class FineTuneConfig:
 
     Attributes:
       task: name of the benchmark, such as "xnli" (`data.benchmarks.registry`).
-      pretrained: the objective that the encoder was pre-trained with. Left unbound, it is read from
+      pretrained: the objective that the encoder was pre-trained with. If unbound, it is read from
         the checkpoint that INIT_FROM names.
       dropout: probability for the head's inputs and, in the encoder, for embeddings, sub-layers and
-        attention; None leaves the encoder's as in pre-training and the head without.
+        attention; None keeps the encoder's from pre-training and gives the head none.
     """
 
     task: str
@@ -60,8 +60,8 @@ class FineTuneConfig:
         benchmark(self.task)
         if not hasattr(self.pretrained, "with_dropout"):
             raise ValueError(
-                f"FineTune.pretrained = {self.pretrained!r} is no pre-training objective; give the "
-                "run to start from: --gin.INIT_FROM=\"'MODEL_DIR'\"."
+                f"FineTune.pretrained = {self.pretrained!r} is not a pre-training objective; give "
+                "the run to start from: --gin.INIT_FROM=\"'MODEL_DIR'\"."
             )
         if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"FineTune.dropout = {self.dropout} must lie in [0, 1).")
@@ -97,13 +97,13 @@ class FineTune(PlainObjective):
 
     @property
     def encoder(self) -> EncoderView:
-        """That of pre-training."""
+        """The encoder of pre-training, without the task's head."""
         view: EncoderView = self.pretraining.encoder
         return EncoderView(view.config, self.encode, self.encoder_params)
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """FLOPs by part; the figures of evaluations tell what is wrong."""
+        """FLOPs by part; no alarms, as evaluations show what is wrong."""
         return Diagnostics(self.flops)
 
     def init(self, rng: jax.Array) -> Params:
@@ -194,7 +194,7 @@ class FineTune(PlainObjective):
 
 
 def mask_padding(logits: jax.Array, segment_ids: jax.Array) -> jax.Array:
-    """Logits [B, L, 2] of answer bounds, so low at padding that no probability goes there."""
+    """Logits [B, L, 2] of answer bounds, set so low at padding that it gets no probability."""
     lowest = jnp.finfo(logits.dtype).min / 2
     return jnp.where(segment_ids[:, :, None] > 0, logits, lowest)
 
@@ -202,19 +202,19 @@ def mask_padding(logits: jax.Array, segment_ids: jax.Array) -> jax.Array:
 def label_loss(
     kind: Kind, logits: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, jax.Array | None, jax.Array]:
-    """Losses of labels, whether they are predicted right, and which count.
+    """Losses of labels, whether they are predicted correctly, and which of them count.
 
-    Cross-entropy; for answers the mean of that of the first and the last token, which all tokens
-    of the row compete for; squared error for regression.
+    Cross-entropy; for answers its mean over the first and the last token, each a softmax over the
+    tokens of the row; squared error for regression.
 
     Args:
-      kind: of the task.
+      kind: kind of the task.
       logits: as `FineTune.predict` returns them.
       labels: int32 as in `data.benchmarks.examples.Features`, padded with `IGNORED`.
 
     Returns:
-      Losses, and whether right (None for regression), and float32 weights 0 or 1: each [B], or
-      [B, L] for tagging.
+      Losses, correctness (None for regression), and float32 weights 0 or 1: each [B], or [B, L] for
+      tagging.
     """
     if kind == "regression":
         target = jax.lax.bitcast_convert_type(labels[:, 0], jnp.float32)

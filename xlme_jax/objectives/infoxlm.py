@@ -1,7 +1,7 @@
 """InfoXLM: MLM + TLM, and cross-lingual contrast with a momentum encoder (Chi et al. 2021).
 
-The third stream, "contrast", holds both sentences of a pair as segments of their own ("sides"), so
-each of the two encoders reads a row once. What contrast carries from step to step, `carried`, is
+The third stream, "contrast", contains both sentences of a pair as separate segments ("sides"), so
+each of the two encoders reads a row once. The state carried from step to step, `carried`, is
 {"key": weights of the momentum encoder, "queue": float32[K, D], "count": int32[]}.
 """
 
@@ -46,15 +46,15 @@ class XLCoConfig:
     Attributes:
       layer: layer whose `<s>` states are contrasted, 0 the embeddings; 8 in Base, 12 in Large.
       queue_size: K, negatives.
-      momentum: share of the momentum encoder that stays in a step. 0 makes it the query encoder
+      momentum: share of the momentum encoder that each step keeps. 0 makes it the query encoder
         ("-Momentum", Table 7). .999 in the paper; the command in the public code has .9999.
-      temperature: what dot products are divided by; only in the public code.
-      normalize: contrast directions rather than vectors; the paper and its code do not.
-      mask_inputs: corrupt what is contrasted as for MLM; the public code does, the paper does not
-        say, and its results are the code's.
-      both_directions: let the second sentences of pairs be queries too, and the first ones keys.
-        Both encoders read both anyway; the queue is asked, and turns over, twice as fast. The
-        paper's equation has one direction.
+      temperature: divisor of the dot products; only in the public code.
+      normalize: contrast unit vectors; the paper and its code do not.
+      mask_inputs: corrupt the contrasted sentences as for MLM. The public code, which produced the
+        paper's results, does; the paper does not mention it.
+      both_directions: use second sentences as queries and first ones as keys, too. Both encoders
+        read both anyway; there are twice as many queries, and the queue turns over twice as fast.
+        The paper's equation has one direction.
     """
 
     layer: int = 8
@@ -81,13 +81,13 @@ class InfoXLMConfig(XLMConfig):
     """InfoXLM on one encoder: L = MLM + TLM + XLCo (Eq. 7).
 
     Attributes:
-      encoder: as in `XLMConfig`, and so are
-      masking: and
-      translation_pairs: whose False is "-TLM" (Table 7).
-      contrast: XLCo; None leaves it out ("-XLCo", Table 7).
-      mean: "tasks" adds the means of the tasks, as Eq. 7 has it; "items" divides the sum of all
-        losses by all masked tokens and sentences together, as the public code does, where few
-        sentences weigh little beside many tokens.
+      encoder: as in `XLMConfig`.
+      masking: as in `XLMConfig`.
+      translation_pairs: as in `XLMConfig`; False is "-TLM" (Table 7).
+      contrast: XLCo; None disables it ("-XLCo", Table 7).
+      mean: "tasks" adds the means of the tasks, as in Eq. 7; "items" divides the sum of all losses
+        by all masked tokens and sentences together, as in the public code, which gives the few
+        sentences little weight.
     """
 
     contrast: XLCoConfig | None = dataclasses.field(default_factory=XLCoConfig)
@@ -110,9 +110,9 @@ class InfoXLMConfig(XLMConfig):
             )
 
     def held_out(self) -> "InfoXLMConfig":
-        """What is measured on held-out text: MLM and TLM without dropout.
+        """The configuration for held-out text: MLM and TLM without dropout.
 
-        Contrast needs the keys of the training steps before, which held-out pairs are not among.
+        It has no contrast, which needs the keys of preceding training steps.
         """
         return dataclasses.replace(without_dropout(self), contrast=None)
 
@@ -137,7 +137,7 @@ class InfoXLM(XLM):
         self._reader = MaskedLM(self._lower, vocab_size, config.encoder.hidden_size, dtype)
 
     def init(self, rng: jax.Array) -> Params:
-        """Fresh weights: XLM's, and the projection of what is contrasted."""
+        """Fresh weights: XLM's, and the projection for contrast."""
         params = super().init(rng)
         if self.config.contrast is None:
             return params
@@ -150,7 +150,7 @@ class InfoXLM(XLM):
         """The momentum encoder, a copy of the query encoder, and an empty queue."""
         settings = self.config.contrast
         assert settings is not None
-        # A copy in the eyes of the compiler too: the step gives both buffers away.
+        # A copy to the compiler as well, because the step donates both buffers.
         key = jax.tree.map(jnp.copy, self._contrasted(params))
         shape = (settings.queue_size, self.config.encoder.hidden_size)
         queue = nn.LogicallyPartitioned(jnp.zeros(shape), ("queue", None))
@@ -173,13 +173,13 @@ class InfoXLM(XLM):
         return {"key": key, "queue": queue, "count": count}
 
     def _is_ready(self, carried: Carried) -> jax.Array:
-        """Once the queue is full of encoded sentences ("pre-fill", Sec. 3.3)."""
+        """Whether the queue is full of encoded sentences ("pre-fill", Sec. 3.3)."""
         settings = self.config.contrast
         assert settings is not None
         return carried["count"] >= settings.queue_size
 
     def check(self, run: RunFacts) -> None:
-        """ValueError if a step's keys do not fit the queue, or the queue would hold pairs twice."""
+        """Raises ValueError if the queue is too small for a step, or could contain a pair twice."""
         super().check(run)
         settings = self.config.contrast
         if settings is None or STREAM not in run.lengths:
@@ -189,13 +189,13 @@ class InfoXLM(XLM):
         if keys > settings.queue_size:
             raise ValueError(
                 f"XLCo.queue_size = {settings.queue_size} must not be below the {keys} keys that "
-                f"a step may bring: {STREAM}/Stream.rows x pairs_per_row, twice with both "
+                f"a step may add: {STREAM}/Stream.rows x pairs_per_row, twice with both "
                 "directions."
             )
         if STREAM in distinct and distinct[STREAM] < settings.queue_size:
             raise ValueError(
                 f"XLCo.queue_size = {settings.queue_size} is more than the {distinct[STREAM]} "
-                f"pairs that stream {STREAM!r} has: the key of a pair would stand among its own "
+                f"pairs that stream {STREAM!r} has: the key of a pair would be among its own "
                 "negatives. Lower it."
             )
 
@@ -236,29 +236,29 @@ class InfoXLM(XLM):
         settings = self.config.contrast
         assert settings is not None
         mask_rng, query_rng, key_rng = jax.random.split(rng, 3)
-        asking, answering, there = self._pairs(rows)
+        query_columns, key_columns, is_pair = self._pairs(rows)
         if settings.mask_inputs:
             rows = MaskedBatch.draw(self._masking, rows, mask_rng, self.vocab_size).rows
-        queries = self._represent(self._contrasted(params), rows, asking, query_rng)
-        keys = jax.lax.stop_gradient(self._represent(carried["key"], rows, answering, key_rng))
+        queries = self._represent(self._contrasted(params), rows, query_columns, query_rng)
+        keys = jax.lax.stop_gradient(self._represent(carried["key"], rows, key_columns, key_rng))
         queue = carried["queue"]
-        asked, own = (x.reshape(-1, x.shape[-1]) for x in (queries, keys))
-        found = contrast.contrast(asked, own, queue, settings.temperature)
-        asked, own = contrast.directions(asked), contrast.directions(own)
-        # With the mean direction: the mean cosine with the whole queue.
-        others = asked @ contrast.directions(queue).mean(axis=0)
-        weight = there.reshape(-1).astype(jnp.float32)
+        query, own = (x.reshape(-1, x.shape[-1]) for x in (queries, keys))
+        found = contrast.contrast(query, own, queue, settings.temperature)
+        query, own = contrast.directions(query), contrast.directions(own)
+        # The product with the mean direction is the mean cosine with the whole queue.
+        others = query @ contrast.directions(queue).mean(axis=0)
+        weight = is_pair.reshape(-1).astype(jnp.float32)
         count = weight.sum()
         summed = (found.loss * weight).sum()
         metrics: Metrics = {
             "xlco_loss": (summed, count),
             "xlco_accuracy": ((found.is_nearest * weight).sum(), count),
-            "positive_cosine": (((asked * own).sum(axis=1) * weight).sum(), count),
+            "positive_cosine": (((query * own).sum(axis=1) * weight).sum(), count),
             "negative_cosine": ((others * weight).sum(), count),
             "queue_norm": (jnp.linalg.norm(queue, axis=1).mean() * count, count),
             "queue_spread": (contrast.spread(queue) * count, count),
         }
-        return summed / total, {"keys": keys, "is_key": there}, metrics
+        return summed / total, {"keys": keys, "is_key": is_pair}, metrics
 
     def _pairs(self, rows: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Columns of the `<s>` of queries and of their keys, int32[B, P], and which are pairs."""
@@ -293,13 +293,13 @@ class InfoXLM(XLM):
         return contrast.directions(projected) if settings.normalize else projected
 
     def _contrasted(self, params: Params) -> Params:
-        """The weights that what is contrasted depends on: the tables and the lower layers."""
+        """The weights that contrast uses: the tables, the lower layers and the projection."""
         encoder = some_layers(params["encoder"], self._lower, 0, self._lower.num_layers)
         read = {**self.encoder_params(params), "encoder": encoder}
         return {**read, PROJECTION: params[PROJECTION]}
 
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
-        """FLOPs of a train step by part; the queue is counted for one pair a row."""
+        """FLOPs of a train step by part; the queue is counted for one pair per row."""
         settings, encoder = self.config.contrast, self.config.encoder
         masked = {name: shapes[name] for name in self.masked_streams}
         parts = super().flops(masked)
@@ -316,7 +316,7 @@ class InfoXLM(XLM):
         return parts
 
     def alarms(self, values: Mapping[str, float]) -> list[str]:
-        """Of XLM, and of a contrast that has learned nothing."""
+        """Alarms of XLM, and of a contrast that has learned nothing."""
         alarms = super().alarms(values)
         settings = self.config.contrast
         if settings is None:

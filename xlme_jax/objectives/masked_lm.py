@@ -1,4 +1,4 @@
-"""Masked language modelling, which more than one objective builds on.
+"""Masked language modelling, shared by several objectives.
 
 On "monolingual" rows it is MLM; on "bitext" rows, where a translation pair shares a segment, TLM.
 """
@@ -36,12 +36,12 @@ STREAMS = ("monolingual", "bitext")
 
 @dataclasses.dataclass(frozen=True)
 class MaskingConfig:
-    """How tokens are chosen for prediction and what is shown in their place.
+    """How tokens are chosen for prediction, and what replaces them.
 
     Attributes:
       rate: share of the maskable tokens of a row to predict.
       split: shares of these that become `<mask>`, a random token, or stay (sum 1).
-      mask_bos: let `<s>` be masked too. XLM-E's base recipe may do so, XY-LENT does not.
+      mask_bos: whether `<s>` may be masked. XLM-E's base recipe may do so, XY-LENT does not.
     """
 
     rate: float = 0.15
@@ -66,7 +66,7 @@ class MaskingConfig:
 
 
 class MaskedLMObjective(PlainObjective):
-    """What objectives with a masked language model have in common.
+    """Base class of objectives with a masked language model.
 
     Args:
       model: the network.
@@ -109,7 +109,7 @@ class MaskedLMObjective(PlainObjective):
         mask_rng: jax.Array,
         dropout_rng: jax.Array,
     ) -> tuple["MaskedBatch", VocabularyPrediction]:
-        """Masks rows of one stream and has the model predict what was there."""
+        """Masks rows of one stream and predicts the original tokens."""
         masked = MaskedBatch.draw(self._masking, rows, mask_rng, self.vocab_size)
         prediction: Any = self.model.apply(
             {"params": params},
@@ -123,14 +123,14 @@ class MaskedLMObjective(PlainObjective):
         return masked, prediction
 
     def alarms(self, values: Mapping[str, float]) -> list[str]:
-        """Of a masked language model that knows less than nothing."""
+        """Alarms of a masked language model that is worse than a blind guess."""
         guess = math.log(self.vocab_size)
         losses = {name: values.get(f"{name}/mlm_loss", math.nan) for name in self.masked_streams}
         return [
             f"The masked language model has learned nothing on {name}: mlm_loss is {loss:.3f}, and "
             f"a blind guess among {self.vocab_size:,} tokens costs {guess:.3f}. Lower "
             "Optimizer.learning_rate or lengthen Optimizer.warmup_steps; if the loss was lower "
-            "once, go on from a checkpoint of that time."
+            "before, continue from a checkpoint of that time."
             for name, loss in losses.items()
             if loss >= guess
         ]
@@ -139,7 +139,7 @@ class MaskedLMObjective(PlainObjective):
 class OneEncoder(MaskedLMObjective):
     """A masked language model whose only encoder, `config.encoder`, is the exported one.
 
-    `params` are those of `model.electra.MaskedLM`, and whatever else an objective adds beside them.
+    `params` are those of `model.electra.MaskedLM`, and any that an objective adds to them.
     """
 
     config: Any
@@ -175,7 +175,7 @@ class OneEncoder(MaskedLMObjective):
         return states
 
     def check(self, run: RunFacts) -> None:
-        """ValueError if a row is longer than the position table."""
+        """Raises ValueError if a row is longer than the position table."""
         check_lengths("encoder", self.config.encoder, run.lengths)
 
     def encoder_params(self, params: Params) -> Params:
@@ -229,8 +229,8 @@ class MaskedBatch:
     def loss(self, prediction: VocabularyPrediction, total: jax.Array) -> tuple[jax.Array, Metrics]:
         """Sum of the masked tokens' losses over `total`, the masked tokens of the whole batch.
 
-        Of the metrics, `sampled_diversity` is the number of different samples in each row over that
-        of different originals: about 1 if the samples are like text, with whatever loss.
+        The metric `sampled_diversity` is the number of different samples in each row over that of
+        different originals: about 1 if the samples are like text, whatever the loss.
         """
         weight = self.is_masked.astype(jnp.float32)
         count = weight.sum()
@@ -265,7 +265,7 @@ def _totals(config: MaskingConfig, rows: Mapping[str, jax.Array]) -> dict[str, j
 
 
 def check_lengths(name: str, config: EncoderConfig, lengths: Mapping[str, int]) -> None:
-    """ValueError if rows of these lengths, by stream, do not fit encoder `name`."""
+    """Raises ValueError if rows of these lengths, by stream, do not fit encoder `name`."""
     for stream, length in lengths.items():
         if config.absolute_positions and length > config.max_length:
             raise ValueError(
@@ -298,7 +298,7 @@ def masked_lm_flops(
 
 
 def _example(vocab_size: int) -> tuple[Any, ...]:
-    """Arguments of the smallest shape, to make parameters with."""
+    """Arguments of the smallest shape, to initialise parameters."""
     row = jnp.zeros((1, 2), jnp.int32)
     rows = {"tokens": row, "segment_ids": row + 1, "positions": row}
     slot = jnp.zeros((1, 1), jnp.int32)

@@ -1,6 +1,6 @@
 """VECO: masked language modelling inside a sequence and across two, on one set of weights.
 
-The rows of both streams hold pairs: of adjacent segments of a document ("monolingual"), or of a
+The rows of both streams contain pairs: of adjacent segments of a document ("monolingual"), or of a
 sentence and its translation ("bitext"). See `model.veco` for how they are numbered.
 """
 
@@ -56,10 +56,10 @@ class VecoConfig:
       masking: how tokens are chosen and corrupted on monolingual rows, "like BERT".
       bitext_masking: the same for bitext rows (Table 7).
       translation_pairs: train on the bitext stream; False is the upper half of Table 2.
-      cross_attention_steps: steps in which cross-attention alone is trained, before everything is.
-        For a start from XLM-R, which has none; the paper does not say how many.
-      alone_every: steps among which one, drawn at random, measures what CS-MLM knows without the
-        other sentence, at the cost of another pass through encoder and decoder.
+      cross_attention_steps: initial steps in which only cross-attention is trained. For a start
+        from XLM-R, which has none; the paper does not give their number.
+      alone_every: one in this many steps, drawn at random, measures CS-MLM without the other
+        sentence, at the cost of another pass through encoder and decoder.
     """
 
     encoder: EncoderConfig = dataclasses.field(
@@ -90,7 +90,7 @@ class VecoConfig:
         return dataclasses.replace(self, encoder=encoder)
 
     def held_out(self) -> "VecoConfig":
-        """What is measured on held-out text: the same without dropout, all of it each time."""
+        """The configuration for held-out text: without dropout, measuring everything every time."""
         return dataclasses.replace(without_dropout(self), alone_every=1)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "VECO":
@@ -121,32 +121,31 @@ class VECO(OneEncoder):
         return {**super().init(rng), CROSS: cross}
 
     def optimizer(self, inner: optax.GradientTransformation) -> optax.GradientTransformation:
-        """One that trains cross-attention alone in the first stage."""
+        """An optimizer that trains only cross-attention in the first stage."""
         steps = self.config.cross_attention_steps
         names = ("tokens", "positions", "encoder", "head")
         return freeze(inner, names, steps) if steps else inner
 
     def check(self, run: RunFacts) -> None:
-        """ValueError if a row is too long, or weights stay frozen that are random or the aim."""
+        """Raises ValueError if a row is too long, or random weights or all steps are frozen."""
         super().check(run)
         steps = self.config.cross_attention_steps
         if steps >= run.train_steps:
             raise ValueError(
-                f"VECO.cross_attention_steps = {steps} leaves TRAIN_STEPS = {run.train_steps} no "
-                "step for the other weights: train longer, or shorten that stage."
+                f"VECO.cross_attention_steps = {steps} leaves none of TRAIN_STEPS = "
+                f"{run.train_steps} for the other weights: train longer, or shorten that stage."
             )
         if steps and run.from_scratch:
             raise ValueError(
-                f"VECO.cross_attention_steps = {steps} freezes all other weights at first, and "
-                "they are random, as INIT_FROM is None. Set INIT_FROM, or leave that stage out "
-                "(0)."
+                f"VECO.cross_attention_steps = {steps} freezes all other weights at first, but "
+                "they are random because INIT_FROM is None. Set INIT_FROM, or skip that stage (0)."
             )
 
     def totals(self, batch: Batch) -> Totals:
-        """Masked tokens of each stream, and how many of them are expected to have a partner.
+        """Masked tokens of each stream, and the expected number of them that have a partner.
 
-        Only chance decides whether it hits tokens of a piece that has none, and it is thrown later.
-        Bitext has no such pieces, and the number is exact there.
+        Tokens are masked later, at random, and some segments have no partner. In bitext all
+        segments have one, so the number is exact.
         """
         return {name: self._totals(self._maskings[name], batch[name]) for name in self.streams}
 
@@ -182,7 +181,7 @@ class VECO(OneEncoder):
         totals: Mapping[str, jax.Array],
         rng: jax.Array,
     ) -> tuple[jax.Array, Metrics]:
-        """The tasks of one stream, which all predict the same tokens of the same corrupted rows.
+        """Losses of a stream's tasks, which all predict the same tokens of the same corrupted rows.
 
         IS-MLM is called `mlm`: on monolingual rows it is the MLM of the other systems.
         """
@@ -193,7 +192,7 @@ class VECO(OneEncoder):
         paired = jnp.take_along_axis(paired, masked.positions, axis=1) & masked.is_masked
 
         states = self._encode(params, masked.rows, seeds[0])
-        # Encoder and decoder are optimised apart from each other (Sec. 2.2).
+        # Encoder and decoder are optimised separately (Sec. 2.2).
         decoded = self._decode_pairs(params, masked.rows, jax.lax.stop_gradient(states), seeds[1])
         hidden = {"mlm": states, "cs_mlm": decoded}
         if name == "bitext":
@@ -208,8 +207,8 @@ class VECO(OneEncoder):
             share, found = counted.loss(prediction, totals["cross" if cross else "masked"])
             loss = loss + share
             metrics |= {f"{task}_{k}": found[f"mlm_{k}"] for k in ("loss", "accuracy")}
-        # A loop of one round or none. In a conditional, XLA was seen to mix up the devices' parts
-        # of the sums on CPUs, to the point of a crash.
+        # A loop of zero or one iterations, because with a conditional XLA on CPUs mixed up the
+        # devices' partial sums, and even crashed.
         metrics["cs_mlm_accuracy_alone"] = jax.lax.fori_loop(
             0,
             (jax.random.randint(alone_rng, (), 0, self.config.alone_every) == 0).astype(jnp.int32),
@@ -229,11 +228,11 @@ class VECO(OneEncoder):
         paired: jax.Array,
         seeds: list[jax.Array],
     ) -> tuple[jax.Array, jax.Array]:
-        """CS-MLM's hits and tokens when the other sentence says nothing but its length.
+        """CS-MLM's hits and tokens when only the length of the other sentence is known.
 
-        Every word that the encoder reads is `<mask>`. The states of its `<s>` alone would tell, for
-        they have read the sentence; those of another pair would mislead, and a decoder that trusts
-        its source would look worse than one that has none.
+        The encoder reads `<mask>` for every word. The states of `<s>` alone would leak the
+        sentence, which they have attended to. Those of another pair would mislead the decoder, and
+        make it look worse than one without a source.
         """
         maskable = self._maskings[name].maskable(rows)
         silent = jnp.where(maskable, mask_id(self.vocab_size), rows["tokens"])
@@ -259,7 +258,7 @@ class VECO(OneEncoder):
     def _predict_at(
         self, params: Params, masked: MaskedBatch, hidden: list[jax.Array]
     ) -> list[VocabularyPrediction]:
-        """Predictions [B, M] from each of some hidden states, in one visit of the vocabulary."""
+        """Predictions [B, M] from each of the hidden states, in one pass over the vocabulary."""
         gathered = [
             jnp.take_along_axis(states, masked.positions[..., None], axis=1) for states in hidden
         ]
@@ -268,7 +267,7 @@ class VECO(OneEncoder):
             {"params": params},
             jnp.concatenate(gathered, axis=1),
             targets,
-            # Nobody reads the samples.
+            # The samples are unused.
             jnp.zeros((*targets.shape, num_chunks(self.vocab_size), 2)),
             method=EncoderDecoderLM.predict,
         )
@@ -285,13 +284,13 @@ class VECO(OneEncoder):
         last_layers: int | None = None,
         dropout_seeds: jax.Array | None = None,
     ) -> jax.Array:
-        """The decoder's view of the weights: hidden states [B, L, D].
+        """Runs the weights as a decoder; returns hidden states [B, L, D].
 
         Args:
-          params: the whole.
-          rows: the text that is decoded. A token sees itself and earlier ones of its segment.
+          params: all weights.
+          rows: the text to decode. A token sees itself and earlier ones of its segment.
           source_states: [B, S, D], such as the last of `encode`; gradients flow into them.
-          source_segment_ids: int32[B, S]; tokens of a segment read the states with its number.
+          source_segment_ids: int32[B, S]; a segment's tokens read the states with its segment id.
           last_layers: how many layers to use; embeddings feed the first of them. None is all, as in
             pre-training; the paper translates with 6 of 24.
           dropout_seeds: uint32[B], a seed per row; None for no dropout.
@@ -310,12 +309,12 @@ class VECO(OneEncoder):
         return params, self._model(encoder, self.vocab_size)
 
     def logits(self, params: Params, hidden: jax.Array) -> jax.Array:
-        """What a decoder's hidden states [B, L, D] say comes here: float32[B, L, V]."""
+        """Logits float32[B, L, V] of each position's token, from a decoder's states [B, L, D]."""
         scores: Any = self.model.apply({"params": params}, hidden, method=EncoderDecoderLM.logits)
         return scores
 
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
-        """FLOPs of a train step by part, without the accuracy that a step in 16 measures."""
+        """FLOPs of a train step by part, without the pass in one of `alone_every` steps."""
         encoder = self.config.encoder
         bitext = {name: shape for name, shape in shapes.items() if name == "bitext"}
         heads = (
@@ -337,7 +336,7 @@ class VECO(OneEncoder):
         return tasks * slots * flops.mlm_head(width, width, self.vocab_size)
 
     def alarms(self, values: Mapping[str, float]) -> list[str]:
-        """Of language models that know less than nothing, inside a sequence or across two."""
+        """Alarms of language models worse than a blind guess, inside a sequence or across two."""
         guess = math.log(self.vocab_size)
         losses = {name: values.get(f"{name}/cs_mlm_loss", math.nan) for name in self.streams}
         return super().alarms(values) + [

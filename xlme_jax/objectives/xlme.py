@@ -1,6 +1,6 @@
 """XLM-E (MLM + TLM + replaced token detection) and XLM (MLM + TLM), its baseline.
 
-The streams decide between the papers' names: on "monolingual" rows the tasks are MLM and MRTD; on
+The papers' names depend on the stream: on "monolingual" rows the tasks are MLM and MRTD; on
 "bitext" rows, where a translation pair shares a segment, the same losses are TLM and TRTD.
 """
 
@@ -94,7 +94,7 @@ class XLMEConfig:
         return dataclasses.replace(self, discriminator=encoder)
 
     def held_out(self) -> "XLMEConfig":
-        """What is measured on held-out text: the same without dropout."""
+        """The configuration for held-out text: the same without dropout."""
         return without_dropout(self)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "XLME":
@@ -109,7 +109,7 @@ class XLMConfig:
     Attributes:
       encoder: the encoder.
       masking: how tokens are chosen and corrupted; (.8, .1, .1) is customary here, because this
-        encoder itself is to read unmasked text later.
+        encoder itself reads unmasked text later.
       translation_pairs: train on the bitext stream (TLM); False is "-TLM" (Table 2).
     """
 
@@ -127,7 +127,7 @@ class XLMConfig:
         return dataclasses.replace(self, encoder=encoder)
 
     def held_out(self) -> "XLMConfig":
-        """What is measured on held-out text: the same without dropout."""
+        """The configuration for held-out text: the same without dropout."""
         return without_dropout(self)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "XLM":
@@ -149,7 +149,7 @@ class XLME(MaskedLMObjective):
             dtype,
         )
         super().__init__(model, "generate", config.masking, vocab_size, config.translation_pairs)
-        # Both encoders start as the masked language model. "gdes" adds no difference to its table.
+        # Both encoders start from the masked language model; with "gdes", E_delta stays fresh (0).
         own = ("tokens", "positions", "encoder", "head")
         counterparts = {f"generator.{part}": part for part in own}
         counterparts |= {f"discriminator.{part}": part for part in ("positions", "encoder")}
@@ -217,7 +217,7 @@ class XLME(MaskedLMObjective):
         return states
 
     def check(self, run: RunFacts) -> None:
-        """ValueError if a row is longer than a position table."""
+        """Raises ValueError if a row is longer than a position table."""
         check_lengths("generator", self.config.generator, run.lengths)
         check_lengths("discriminator", self.config.discriminator, run.lengths)
 
@@ -244,7 +244,7 @@ class XLME(MaskedLMObjective):
         return {"generator": tables, "discriminator": params["discriminator"]}
 
     def alarms(self, values: Mapping[str, float]) -> list[str]:
-        """Of a generator that teaches nothing, or a discriminator that has learned nothing."""
+        """Alarms of a generator that teaches nothing, or a discriminator that learned nothing."""
         checks = (_collapse_alarm, _copying_alarm, _detection_alarm)
         found = [check(name, values) for name in self.streams for check in checks]
         return super().alarms(values) + [alarm for alarm in found if alarm is not None]
@@ -331,39 +331,39 @@ def _auc(logits: jax.Array, label: jax.Array, real: jax.Array) -> tuple[jax.Arra
 
 
 def _collapse_alarm(name: str, values: Mapping[str, float]) -> str | None:
-    """If the samples of a row are all one token, or few."""
+    """The alarm if a row's samples are all the same token, or few different ones."""
     diversity = values.get(f"{name}/sampled_diversity", math.nan)
-    # Of generators that learned none was seen below 0.95, from the first step on; one that samples
-    # the same token everywhere has 1 over the number of different masked tokens in a row.
+    # Generators that learned stayed above 0.95, from the first step on; one that samples the same
+    # token everywhere has 1 over the number of different masked tokens in a row.
     if not diversity < 0.5:
         return None
     return (
         f"The generator has collapsed on {name}: rows have {diversity:.2f} times as many different "
-        "tokens among its samples as among the originals (sampled_diversity), where about 1 is to "
-        "be expected. Its replacements can be told by themselves, without reading the text. Go on "
-        "from an earlier checkpoint with a lower Optimizer.learning_rate."
+        "tokens among its samples as among the originals (sampled_diversity), where about 1 is "
+        "expected. Its replacements can be detected without reading the text. Continue from an "
+        "earlier checkpoint with a lower Optimizer.learning_rate."
     )
 
 
 def _copying_alarm(name: str, values: Mapping[str, float]) -> str | None:
-    """If almost all samples are the original token.
+    """The alarm if almost all samples are the original token.
 
-    The opposite is no alarm: with 16,000 tokens of ten languages samples were right less than once
-    in a hundred when the discriminator had long begun to learn from them.
+    The opposite raises no alarm: with 16,000 tokens of ten languages, less than one sample in a
+    hundred was right long after the discriminator had begun to learn from them.
     """
     replaced = 1.0 - values.get(f"{name}/sampled_accuracy", math.nan)
     if not replaced < 0.02:
         return None
     return (
         f"Hardly a masked token of {name} is replaced: {replaced:.2%} of them. The generator sees "
-        "or remembers the answers, and the discriminator has next to nothing to find. See that "
-        "Masking.split does not keep the originals and that the text does not repeat itself; else "
-        "choose a smaller generator/Encoder or a larger Masking.rate."
+        "or remembers the answers, and the discriminator has almost nothing to detect. Check that "
+        "Masking.split does not keep the originals and that the text does not repeat itself; "
+        "otherwise choose a smaller generator/Encoder or a larger Masking.rate."
     )
 
 
 def _detection_alarm(name: str, values: Mapping[str, float]) -> str | None:
-    """If the discriminator does no better than a constant."""
+    """The alarm if the discriminator does no better than a constant."""
     loss = values.get(f"{name}/rtd_loss", math.nan)
     rate = values.get(f"{name}/replace_rate", math.nan)
     if not 0.0 < rate < 1.0:
@@ -374,6 +374,6 @@ def _detection_alarm(name: str, values: Mapping[str, float]) -> str | None:
     return (
         f"The discriminator has learned nothing on {name}: rtd_loss is {loss:.4f}, and calling "
         f"every token replaced with the same probability, {rate:.4f}, costs {baseline:.4f}. Lower "
-        "Optimizer.learning_rate or lengthen Optimizer.warmup_steps, see that XLME.rtd_weight is "
+        "Optimizer.learning_rate or lengthen Optimizer.warmup_steps, check that XLME.rtd_weight is "
         "not 0, or start from a masked language model (INIT_FROM)."
     )

@@ -1,1 +1,1 @@
-"""Numerics without parameters: masking, the streamed vocabulary head. Imports JAX alone."""
+"""Parameter-free numerics, such as masking and the chunked vocabulary head; imports only JAX."""

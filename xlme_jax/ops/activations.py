@@ -1,4 +1,4 @@
-"""Activation functions whose gradients XLA would compute more often than it must."""
+"""Activation functions with custom gradients, which XLA would otherwise compute repeatedly."""
 
 import math
 
@@ -14,7 +14,7 @@ def gelu(x: jax.Array) -> jax.Array:
       x: any shape; the arithmetic is float32 or better.
 
     Returns:
-      The shape and type of `x`. Of the forward pass the gradient keeps `x` alone.
+      An array of the shape and type of `x`. Only `x` is kept for the backward pass.
     """
     wide = _widen(x)
     return (wide * _normal_cdf(wide)).astype(x.dtype)
@@ -36,8 +36,8 @@ def _gelu_backward(x: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
     wide = _widen(x)
     density = jnp.exp(-0.5 * wide * wide) / math.sqrt(2.0 * math.pi)
     product = (_normal_cdf(wide) + wide * density) * gradient
-    # Read by three sums (for x, kernel and bias): without the barrier XLA fuses it into each on a
-    # CPU and evaluates erf three times.
+    # Three sums read this (for x, kernel and bias). Without the barrier, XLA on CPUs fuses it into
+    # each of them and evaluates erf three times.
     return (jax.lax.optimization_barrier(product.astype(x.dtype)),)
 
 

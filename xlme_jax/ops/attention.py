@@ -14,15 +14,15 @@ from xlme_jax.ops.mesh_axes import automatic_axes
 
 Implementation = Literal["auto", "xla", "kernel"]
 
-# Rows from which on "auto" takes the kernel: shorter ones have fewer scores than the feed-forward
-# layer has activations, so that there is little memory to save.
+# Row length from which "auto" uses the kernel: shorter rows have fewer scores than the feed-forward
+# layer has activations, so there is little memory to save.
 _LONG = 256
-# Without the strided rotation by which the TPU's kernel lays the bias out.
+# TPUs without the strided rotation with which the kernel lays out the bias.
 _OLD_TPUS = ("TPU v2", "TPU v3", "TPU v4", "TPU v4 lite")
 
 
 def toeplitz(by_distance: jax.Array) -> jax.Array:
-    """Lays a value per distance out as a value per (query, key) pair.
+    """Expands a value per distance into a value per (query, key) pair.
 
     Args:
       by_distance: [H, 2L], entry (j - i) mod 2L is the value of key j for query i.
@@ -55,38 +55,38 @@ def attention(
 
     Args:
       q: [B, L, H, K] queries.
-      k: [B, L, H, K] keys; [B, S, H, K] of other tokens than the queries' with `key_segment_ids`.
+      k: [B, L, H, K] keys; with `key_segment_ids`, [B, S, H, K] keys of other tokens.
       v: values, of the keys' shape.
       segment_ids: int32[B, L]; a token attends to its own segment. Padding (0) attends to padding,
-        so that no row of the softmax is empty; nobody reads the result.
-      distance_bias: [H, 2L], the bias d of each signed distance, laid out as `toeplitz` says.
+        so that no row of the softmax is empty; the result there is unused.
+      distance_bias: [H, 2L], the bias d of each signed distance, laid out as for `toeplitz`.
       gate: [B, L, H] factor on the bias of each query; None leaves the bias as it is.
-      causal: a token attends to itself and earlier tokens alone.
-      key_segment_ids: int32[B, S]; a query attends to the keys with the number of its segment, and
-        gets zeros where there are none. None: the keys stand in the queries' segments.
+      causal: a token attends only to itself and earlier tokens.
+      key_segment_ids: int32[B, S]; a query attends to the keys with its own segment id, and gets
+        zeros if there are none. None: keys have the queries' `segment_ids`.
       dropout_rate: probability of dropping an attention weight.
       dropout_seeds: uint32[B], a seed per row (`ops.dropout.seeds`); None turns dropout off. Both
         implementations drop the same weights.
-      implementation: "xla" holds all scores in memory, "kernel" none (`ops.attention_kernel`), on
-        TPUs and GPUs alone. "auto" takes the kernel where there is one for rows this long; there is
-        none for `causal` and `key_segment_ids`.
-      partition: how a mesh in force (`jax.set_mesh`) splits the axes of `q`: rows and heads over
-        mesh axes, length and width over none. The kernel needs it: no compiler splits kernels.
+      implementation: "xla" materialises all scores; "kernel" (`ops.attention_kernel`) does not, and
+        needs a TPU or GPU. "auto" uses the kernel for long rows where the device supports it. The
+        kernel supports neither `causal` nor `key_segment_ids`.
+      partition: how the current mesh (`jax.set_mesh`) splits the axes of `q`: rows and heads over
+        mesh axes, length and width over none. The kernel needs it, as XLA cannot split kernels.
 
     Returns:
       [B, L, H, K] in the type of `v`. Scores and softmax are float32 (float64 for float64 input).
 
     Raises:
-      ValueError: if the kernel is asked for where there is none, or the partition is missing.
+      ValueError: the kernel is requested where it is not supported, or `partition` is missing.
     """
     seeds = None
     if dropout_rate > 0.0 and dropout_seeds is not None:
-        # One more level of seeds, by the global number of the head, however heads are split.
+        # One seed per head, from its global index, so that it does not depend on the split.
         seeds = dropout.fold_in(dropout_seeds[:, None], jnp.arange(q.shape[2]))
     plain = not causal and key_segment_ids is None
     if not plain and implementation == "kernel":
         raise ValueError(
-            "attention(implementation='kernel') has no kernel with causal= or key_segment_ids=; "
+            "attention(implementation='kernel') supports neither causal= nor key_segment_ids=; "
             "use 'auto' or 'xla'."
         )
     platform = _kernel_platform(q, implementation, partition) if plain else None
@@ -95,7 +95,7 @@ def attention(
         mixed = _reference(q, k, v, reads, distance_bias, gate, seeds, dropout_rate)
         if key_segment_ids is None:
             return mixed
-        # A softmax over no keys is uniform over all of them.
+        # If all keys are masked, the softmax is uniform over them.
         return jnp.where(reads.any(axis=2)[:, :, None, None], mixed, 0)
 
     def kernel(*arrays: jax.Array | None) -> jax.Array:
@@ -107,11 +107,11 @@ def attention(
 def per_shard(kernel, q, k, v, segment_ids, distance_bias, gate, seeds, *, partition):
     """Runs `kernel` on each device's rows and heads; the arguments are `flash_attention`'s.
 
-    The gradient of the table, which all rows share, is summed over the devices that split them.
+    The gradient of the table, which all rows share, is summed over the devices that split rows.
     """
     arguments = (q, k, v, segment_ids, distance_bias, gate, seeds)
     mesh = jax.sharding.get_abstract_mesh()
-    # Of any size: no compiler splits kernels, and the TPU's refuses them while it might.
+    # Axes of any size: XLA cannot split kernels, and for TPUs rejects them under automatic axes.
     automatic = {n for n, kind in zip(mesh.axis_names, mesh.axis_types) if kind == AxisType.Auto}
     if mesh.empty or mesh.size == 1 or not automatic:
         return kernel(*arguments)
@@ -137,7 +137,7 @@ def per_shard(kernel, q, k, v, segment_ids, distance_bias, gate, seeds, *, parti
         axis_names=automatic,
         in_specs=tuple(specs[index] for index in given),
         out_specs=wide,
-        # Kernels do not say over which axes their results vary.
+        # Kernels do not declare over which axes their results vary.
         check_vma=False,
     )(*(arguments[index] for index in given))
 
@@ -145,7 +145,7 @@ def per_shard(kernel, q, k, v, segment_ids, distance_bias, gate, seeds, *, parti
 def _split_axes(
     q: jax.Array, partition: PartitionSpec | None
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """Mesh axes over which rows and heads are split; None if their number does not allow it."""
+    """Mesh axes over which rows and heads are split; None where they are not divisible."""
     sizes = automatic_axes()
     found = []
     for dimension, entry in zip(q.shape, (*(partition or ()), None, None, None)):
@@ -159,7 +159,7 @@ def _split_axes(
 def _kernel_platform(
     q: jax.Array, implementation: Implementation, partition: PartitionSpec | None
 ) -> Platform | None:
-    """Whose kernel to take; None for XLA."""
+    """The platform whose kernel to use; None for XLA."""
     if implementation == "xla":
         return None
     platform = compile_platform()
@@ -182,17 +182,17 @@ def _kernel_platform(
 
 
 def _device_kind() -> str:
-    """The kind of device that is being compiled for, as `compile_platform` finds it."""
+    """The kind of device being compiled for, found as in `compile_platform`."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.devices()[0].device_kind if device is None else device.device_kind
 
 
 def compile_platform() -> str:
-    """What is being compiled for: "cpu", "gpu" or "tpu".
+    """The platform being compiled for: "cpu", "gpu" or "tpu".
 
-    The mesh in force says so, also where its devices are not here (compiling ahead of time): its
-    abstract form, which tracing sees, carries the kind of its devices. Without a mesh, it is the
-    platform of this process. `jax.lax.platform_dependent` would decide later still, but traces and
+    It comes from the current mesh, whose abstract form is visible in tracing and has the device
+    kind even if this process lacks the devices (compiling ahead of time). Without a mesh, it is the
+    platform of this process. `jax.lax.platform_dependent` would decide even later, but traces and
     differentiates every branch.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
@@ -225,7 +225,7 @@ def _reference(
     if distance_bias is not None:
         bias = toeplitz(distance_bias.astype(accumulate))
         if gate is not None:
-            # As einsum rather than a product, whose gradients XLA sums at half the speed on CPUs.
+            # An einsum, as XLA on CPUs sums the gradients of a plain product at half the speed.
             factor = gate.astype(accumulate)
             bias = jnp.einsum("hij,bih->bhij", bias, factor, precision=jax.lax.Precision.HIGHEST)
         scores = scores + bias

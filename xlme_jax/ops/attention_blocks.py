@@ -1,7 +1,7 @@
-"""The kernels of `ops.attention_kernel`: what a program does with the arrays it sees.
+"""The kernel bodies of `ops.attention_kernel`: what one program computes.
 
-A kernel gets its arrays by name. All of a row and head are there whole: in fast memory on a TPU, by
-address on a GPU. Queries lie along the first axis of a block, keys along the second.
+A kernel gets its refs by name, each with all of a row and head: in fast memory on a TPU, by address
+on a GPU. Queries are the first axis of a block, keys the second.
 """
 
 import dataclasses
@@ -25,18 +25,18 @@ MASKED = -1e30
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a kernel knows when it is compiled.
+    """The compile-time constants of a kernel.
 
     Attributes:
-      platform: whose compiler.
-      interpret: run it without one, to test it.
-      length: L of the caller; counts the dropout.
+      platform: the target platform.
+      interpret: run in interpret mode, for tests.
+      length: L of the caller, from which dropout counters are computed.
       block: C, queries and keys of a block.
       blocks: n, blocks of the padded length n C.
       scale: factor on the products of queries and keys.
-      dropout_rate: 0 leaves dropout out.
-      biased: there is a table of distances.
-      gated: there are gates.
+      dropout_rate: 0 disables dropout.
+      biased: whether there is a table of distances.
+      gated: whether there are gates.
     """
 
     platform: Platform
@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def padded(self) -> int:
-        """The length n C that the kernel sees."""
+        """The padded length n C that the kernel sees."""
         return self.block * self.blocks
 
 
@@ -60,12 +60,12 @@ def _rows(plan: Plan, index: Any) -> Any:
 
 
 def _column(plan: Plan, ref: Any, index: Any) -> jax.Array:
-    """Values [C, 1] of a block of queries out of a row [1, n C]."""
+    """Values [C, 1] of a block of queries from a row [1, n C]."""
     return ref[:, _rows(plan, index)].reshape(plan.block, 1)
 
 
 def _dot(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
-    """Product of two blocks, accumulated in float32; exact to float32 if its inputs are."""
+    """Product of two blocks, accumulated in float32; float32 inputs keep full precision."""
     precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
     return jax.lax.dot_general(
         a,
@@ -111,7 +111,7 @@ def _keep(plan: Plan, refs: Refs, i: Any, j: Any) -> jax.Array:
 
 
 def _drop(plan: Plan, keep: jax.Array | None, weights: jax.Array) -> jax.Array:
-    """Weights after dropout, but for the factor 1 / (1 - rate) that sums are multiplied by."""
+    """Weights after dropout, without the factor 1 / (1 - rate), which is applied to the sums."""
     return weights if keep is None else jnp.where(keep, weights, 0.0)
 
 
@@ -122,13 +122,13 @@ def _query_values(plan: Plan, refs: Refs, i: Any) -> tuple[jax.Array, Any]:
 
 
 def _for_blocks(plan: Plan, refs: Refs, i: Any, body: Callable, carry: Any) -> Any:
-    """Walks over the blocks that share a segment with block i."""
+    """Loops over the blocks that share a segment with block i."""
     bounds = refs["bounds"]
     return jax.lax.fori_loop(bounds[0, i], bounds[1, i], body, carry)
 
 
 def _each_block(plan: Plan, body: Callable[[Any], None]) -> None:
-    """This program's block on a GPU, one after the other on a TPU."""
+    """Runs `body` on this program's block on a GPU, on all blocks in turn on a TPU."""
     if plan.platform == "gpu":
         body(pl.program_id(0))
     else:
@@ -136,7 +136,7 @@ def _each_block(plan: Plan, body: Callable[[Any], None]) -> None:
 
 
 def forward(plan: Plan, refs: Refs) -> None:
-    """Output and log-sum-exp."""
+    """Computes the output and the log-sum-exp."""
     _each_block(plan, lambda i: _forward_block(plan, refs, i))
 
 
@@ -171,10 +171,10 @@ def _forward_block(plan: Plan, refs: Refs, i: Any) -> None:
 def _gradients_of_block(
     plan: Plan, refs: Refs, query: tuple, q: Any, k: Any, v: Any, i: Any, j: Any
 ) -> tuple[jax.Array, jax.Array, Any]:
-    """Of block (i, j): kept weights, gradient of the scores, bias (None without), each [C, C].
+    """Kept weights, gradient of the scores and bias (or None) of block (i, j), each [C, C].
 
-    `query` holds what belongs to the queries: the gradient of the output [C, K], segments and
-    gates, log-sum-exp and delta [C, 1]. The kept weights lack the factor 1 / (1 - rate).
+    `query` contains the queries' values: the gradient of the output [C, K], segments and gates,
+    log-sum-exp and delta [C, 1]. The kept weights lack the factor 1 / (1 - rate).
     """
     d_output, values, log_sum, delta = query
     scores, bias = _scores(plan, refs, q, k, values, i, j)
@@ -202,7 +202,7 @@ def _store_query(plan: Plan, refs: Refs, i: Any, dq: Any, d_gate: Any) -> None:
 
 
 def backward_tpu(plan: Plan, refs: Refs) -> None:
-    """All gradients of a row and head; those of keys and values accumulate in fast memory."""
+    """All gradients of a row and head; those of keys and values accumulate in VMEM."""
     dk_sum, dv_sum = refs["dk_sum"], refs["dv_sum"]
     dk_sum[...] = jnp.zeros_like(dk_sum)
     dv_sum[...] = jnp.zeros_like(dv_sum)
@@ -240,7 +240,8 @@ def backward_tpu(plan: Plan, refs: Refs) -> None:
 def _diagonal_sums(x: jax.Array) -> jax.Array:
     """[C, C] -> [1, 2C]: the sum of x[i, j] over j - i = d at C + d.
 
-    Halves the rows again and again: the lower half, rotated left by its distance from the upper.
+    Halves the rows repeatedly: rotates the lower half left by its distance from the upper half,
+    and adds it.
     """
     size = x.shape[0]
     x = jnp.concatenate([jnp.zeros_like(x), x], axis=1)
@@ -251,7 +252,7 @@ def _diagonal_sums(x: jax.Array) -> jax.Array:
 
 
 def backward_queries_gpu(plan: Plan, refs: Refs) -> None:
-    """Gradients of a block of queries and its gates, and its share in the table's."""
+    """Gradients of a block of queries and its gates, and its part of the table's gradient."""
     i, size, n = pl.program_id(0), plan.block, plan.blocks
     q, query = refs["q"][_rows(plan, i), :], _load_query(plan, refs, i)
     first, end = refs["bounds"][0, i], refs["bounds"][1, i]
@@ -289,8 +290,8 @@ def backward_queries_gpu(plan: Plan, refs: Refs) -> None:
 def _diagonals_by_memory(plan: Plan, tile: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Sums [1, C] over the diagonals -C .. -1 and 0 .. C-1 of a block.
 
-    Triton has no rotation: the block is written out and read back along its diagonals. Atomic
-    additions would need no second look, but add in another order every time.
+    Triton has no rotation, so the block is written to memory and read back along its diagonals.
+    Atomic additions would avoid that, but their order differs on every run.
     """
     size = plan.block
     tile[...] = x

@@ -1,14 +1,14 @@
 """Flash attention with the gated relative bias: Pallas kernels for TPUs (Mosaic), GPUs (Triton).
 
-No array has length x length entries: a kernel walks over blocks of keys with the online softmax of
-FlashAttention (Dao et al. 2022, Algorithm 1), lays the bias of each block out from the table of
-distances, and multiplies it by the gates. The backward pass computes the weights again from the
+No array has length x length entries: a kernel loops over blocks of keys with the online softmax of
+FlashAttention (Dao et al. 2022, Algorithm 1), computes the bias of each block from the table of
+distances, and multiplies it by the gates. The backward pass recomputes the weights from the
 log-sum-exp (Algorithm 4 there), and sums the gradient of the table along the diagonals of blocks.
 
-Two machines, one walk. On a TPU one program takes a row and head whole into fast memory and walks
-over blocks of queries too, so that its backward pass is a single kernel; a block of the bias is a
-strided rotation of a window of the table. On a GPU a program takes one block of queries (or of
-keys, for their gradients) and gathers the bias from the table.
+The platforms split the work differently. On a TPU, one program loads all of a row and head into
+VMEM and loops over blocks of queries too, so that the backward pass is a single kernel; a block of
+the bias is a strided rotation of a window of the table. On a GPU, a program handles one block of
+queries (or of keys, for their gradients) and gathers the bias from the table.
 """
 
 import functools
@@ -27,9 +27,9 @@ from xlme_jax.ops import dropout
 from xlme_jax.ops.attention_blocks import Plan, Platform
 
 _PAD_SEGMENT = -1
-_BLOCK = {"tpu": 256, "gpu": 64}  # Queries and keys of a block. Chosen, not measured.
+_BLOCK = {"tpu": 256, "gpu": 64}  # Queries and keys of a block. Not tuned by measurement.
 _LANES = 128  # A TPU block of fewer would not fill a vector register.
-_LONG_TPU = 4096  # Longer rows outgrow the share of fast memory that a kernel gets unasked.
+_LONG_TPU = 4096  # Longer rows exceed a kernel's default VMEM limit.
 
 
 def flash_attention(
@@ -56,11 +56,11 @@ def flash_attention(
         that shares a segment with the block of queries are skipped.
       distance_bias: [H, 2L] or None.
       gate: [B, L, H] or None.
-      seeds: uint32[B, H], of each row and head; None turns dropout off.
+      seeds: uint32[B, H], one per row and head; None turns dropout off.
       dropout_rate: probability of dropping an attention weight.
-      platform: whose kernel.
-      interpret: run it on any machine, slowly, for tests.
-      block: queries and keys of a block; by default what suits the platform.
+      platform: which platform's kernel to run.
+      interpret: run in interpret mode, slowly, on any machine, for tests.
+      block: queries and keys of a block; None chooses the platform's default.
 
     Returns:
       [B, L, H, K] in the type of `v`.
@@ -107,15 +107,15 @@ def linear_table(distance_bias: jax.Array, padded: int) -> jax.Array:
 
 
 def block_bounds(segment_ids: jax.Array, block: int) -> jax.Array:
-    """Which blocks a block must look at: those from the first to the last that shares a segment.
+    """For each block, the range of blocks from the first to the last that share a segment with it.
 
     Args:
       segment_ids: int32[B, n C].
       block: C.
 
     Returns:
-      int32[B, 2, n]: for each block the first of them, and one more than the last. As sharing is
-      mutual, they serve queries that look for keys and keys that look for queries.
+      int32[B, 2, n]: for each block, the first of them and one past the last. Sharing is symmetric,
+      so the bounds hold for loops of queries over keys and of keys over queries.
     """
     rows, length = segment_ids.shape
     same = segment_ids[:, :, None] == segment_ids[:, None, :]
@@ -132,17 +132,17 @@ def _block_size(platform: Platform, length: int) -> int:
 
 
 def _padded_width(platform: Platform, width: int) -> int:
-    """Triton's tiles have powers of two, 16 at least."""
+    """The head width after padding: Triton tiles need a power of two, at least 16."""
     return width if platform == "tpu" else max(16, pl.next_power_of_2(width))
 
 
 def _heads_inside(platform: Platform, x: jax.Array) -> jax.Array:
-    """[B, L, H, K] <-> [B, H, L, K] for the TPU, whose blocks take the last two axes."""
+    """[B, L, H, K] <-> [B, H, L, K] for TPUs, whose blocks span the last two axes."""
     return x.transpose(0, 2, 1, 3) if platform == "tpu" else x
 
 
-# How the axes of each array are dealt out: i = one block of a GPU program, b = rows, h = heads; a
-# program sees the dots whole.
+# How the axes of each array map to the grid: i = block of a GPU program, b = row, h = head; a
+# program sees the axes with a dot whole.
 _AXES = {
     "segments": "b..",
     "table": "h..",
@@ -236,7 +236,7 @@ def _call(
     outputs: dict[str, jax.ShapeDtypeStruct],
     scratch: dict[str, tuple[int, ...]] | None = None,
 ) -> dict[str, jax.Array]:
-    """Runs a kernel over rows and heads (and blocks, on a GPU); its outputs by name."""
+    """Runs a kernel over rows and heads (and blocks, on a GPU); returns its outputs by name."""
     given = {key: x for key, x in inputs.items() if x is not None}
     scratch = scratch or {}
     names = (*given, *outputs, *scratch)
@@ -266,7 +266,7 @@ def _compiler_params(plan: Plan) -> pltpu.CompilerParams | pltriton.CompilerPara
 
 
 def _spec(plan: Plan, name: str, shape: tuple[int, ...]) -> pl.BlockSpec:
-    """What a program sees of an array: the axes of its row, head and block are gone."""
+    """The part of an array that a program sees, without the axes of its row, head and block."""
     on_tpu = plan.platform == "tpu"
     axes = "bhi.." if len(shape) == 5 else _AXES.get(name, _WIDE[plan.platform])
     if name == "d_table" and on_tpu:

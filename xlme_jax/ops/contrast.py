@@ -1,4 +1,4 @@
-"""Contrast of vectors with a queue of earlier ones (momentum contrast, He et al. 2020)."""
+"""Contrastive loss against a queue of earlier keys (momentum contrast, He et al. 2020)."""
 
 from typing import NamedTuple
 
@@ -19,8 +19,8 @@ def contrast(queries: jax.Array, keys: jax.Array, queue: jax.Array, temperature:
     Args:
       queries: [N, D].
       keys: [N, D], the positive of each query.
-      queue: [K, D], the negatives; those of the same batch are not among them.
-      temperature: what dot products are divided by.
+      queue: [K, D], the negatives, without keys of the same batch.
+      temperature: divisor of the dot products.
 
     Returns:
       float32[N] each.
@@ -36,23 +36,23 @@ def contrast(queries: jax.Array, keys: jax.Array, queue: jax.Array, temperature:
 def enqueue(
     queue: jax.Array, count: jax.Array, keys: jax.Array, is_key: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Writes keys over the oldest of a ring.
+    """Overwrites the oldest keys of a ring buffer.
 
     Args:
       queue: [K, D].
-      count: int32[], keys written so far; from 2 K on K less, so that it never overflows.
+      count: int32[], keys written so far; reduced by K at 2 K, so that it never overflows.
       keys: [N, D], the oldest first.
-      is_key: bool[N], which of them are to be written.
+      is_key: bool[N], which of them to write.
 
     Returns:
-      The queue and the count after that. Key n of all that were ever written lies at n mod K.
+      The new queue and count. The n-th key ever written is at n mod K.
 
     Raises:
-      ValueError: N is above K.
+      ValueError: N exceeds K.
     """
     size = queue.shape[0]
     if len(keys) > size:
-        raise ValueError(f"a queue of {size} does not take {len(keys)} keys at once")
+        raise ValueError(f"cannot enqueue {len(keys)} keys at once in a queue of {size}")
     place = (count + jnp.cumsum(is_key) - 1) % size
     place = jnp.where(is_key, place, size)  # Out of bounds, and dropped.
     written = queue.at[place].set(keys.astype(queue.dtype), mode="drop", unique_indices=True)
@@ -61,7 +61,7 @@ def enqueue(
 
 
 def spread(vectors: jax.Array) -> jax.Array:
-    """How evenly directions are spread: 1 as on a sphere around 0, 0 if all vectors are parallel.
+    """How evenly directions are spread: 1 if uniform on a sphere, 0 if all vectors are parallel.
 
     Args:
       vectors: [K, D].

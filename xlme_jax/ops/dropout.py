@@ -1,14 +1,15 @@
-"""Dropout from counters: a hash of where an element stands says whether it is kept.
+"""Counter-based dropout: a hash of an element's position decides whether it is kept.
 
 `jax.random.bernoulli` runs twenty rounds of threefry per pair of elements, cannot be called in
-every kernel language, and draws other masks when a batch is split. Here an element's mask is plain
-uint32 arithmetic on its row's seed and its place in the row: a dozen instructions, the same bits on
-CPUs, GPUs and TPUs, in a kernel or outside, whatever the micro-batches and devices.
+every kernel language, and draws different masks when a batch is split. Here an element's mask is
+plain uint32 arithmetic on its row's seed and its position in the row: a dozen instructions, with
+the same bits on CPUs, GPUs and TPUs, inside or outside of kernels, for any micro-batches and
+devices.
 
-The hash is `lowbias32` of Chris Wellons's hash-prospector (a bijection found by search for little
+The hash is `lowbias32` of Chris Wellons's hash-prospector (a bijection found by a search for low
 avalanche bias; public domain, https://github.com/skeeto/hash-prospector). Its input is the
-element's counter under the first word of a 64-bit key, and the second word enters half-way: with 32
-bits of key alone, two of some ten thousand masks would often be permuted copies of each other.
+element's counter XOR the first word of a 64-bit key; the second word is mixed in half-way. With a
+32-bit key, two of some ten thousand masks would often be permuted copies of each other.
 """
 
 import functools
@@ -40,17 +41,17 @@ def seeds(rng: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def fold_in(seeds: jax.Array, data: int | jax.Array) -> jax.Array:
-    """Seeds uint32[...] of a part, such as a layer or a head: one for every `data` (broadcast)."""
+    """Derives seeds uint32[...] of a part, such as a layer or a head; `data` broadcasts."""
     return _mix(seeds + _mix(jnp.asarray(data, jnp.uint32) * _u32(_GOLDEN) + _u32(1)))
 
 
 def words(seeds: jax.Array) -> Words:
-    """The two words of key, each uint32[...], that `keep` takes, of seeds uint32[...]."""
+    """Derives the two key words of `keep`, each uint32[...], from seeds uint32[...]."""
     return _mix(seeds ^ _u32(0x243F6A88)), _mix(seeds ^ _u32(0x85A308D3))
 
 
 def keep(key: Words, counters: jax.Array, rate: float) -> jax.Array:
-    """Whether the elements with these numbers are kept.
+    """Whether the elements with these counters are kept.
 
     Args:
       key: two uint32[...], broadcast with `counters`.
@@ -81,10 +82,10 @@ def dropout(x: jax.Array, rate: float, seeds: jax.Array | None, salt: int = 0) -
       x: [B, ...].
       rate: probability of dropping, in [0, 1).
       seeds: uint32[B]; None turns dropout off.
-      salt: number of this use of the seeds; another salt, another mask.
+      salt: number of this use of the seeds; each salt gives a different mask.
 
     Returns:
-      x's shape and type. The backward pass computes the mask again rather than keep it.
+      An array of x's shape and type. The backward pass recomputes the mask instead of keeping it.
     """
     if rate == 0.0 or seeds is None:
         return x

@@ -1,4 +1,4 @@
-"""Choosing and replacing tokens on the device: the corruption of masked language modelling."""
+"""Chooses and replaces tokens on the device: the corruption of masked language modelling."""
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,7 @@ def choose_masked(keys: jax.Array, maskable: jax.Array, rate: float) -> tuple[ja
 
     Returns:
       positions: int32[B, M] with M = `max_masked(L, rate)`.
-      is_masked: bool[B, M], False in the slots a short row leaves over.
+      is_masked: bool[B, M], False in slots that a short row does not use.
     """
     length = maskable.shape[1]
     scores = jax.vmap(lambda key: jax.random.uniform(key, (length,)))(keys)
@@ -64,7 +64,7 @@ def replace(
 ) -> jax.Array:
     """Writes `values` [B, M] at `positions` [B, M] of `tokens` [B, L] where `is_masked`."""
     rows = jnp.arange(tokens.shape[0])[:, None]
-    # Positions of one row are distinct, so unused slots may simply write back what is there.
+    # Positions of one row are distinct, so unused slots may write back the current token.
     kept = jnp.take_along_axis(tokens, positions, axis=1)
     return tokens.at[rows, positions].set(
         jnp.where(is_masked, values, kept), unique_indices=True, mode="promise_in_bounds"
@@ -78,13 +78,13 @@ def corrupt(
     random_ids: tuple[int, int],
     mask_split: tuple[float, float, float],
 ) -> jax.Array:
-    """What the generator reads at the masked positions.
+    """The tokens that the model reads at the masked positions.
 
     Args:
       keys: keys[B].
-      originals: int32[B, M], the tokens to be predicted.
+      originals: int32[B, M], the tokens to predict.
       mask_id: id of `<mask>`.
-      random_ids: (low, high); random tokens are drawn from [low, high), special ones left out.
+      random_ids: (low, high); random tokens are drawn from [low, high), without special tokens.
       mask_split: shares that become `<mask>`, a random token, and stay as they are. (1, 0, 0) is
         XLM-E's reading, (.85, 0, .15) ELECTRA's, (.8, .1, .1) BERT's and fairseq's.
 

@@ -1,10 +1,10 @@
 """Cross-entropy, argmax and one sample over the vocabulary, without holding [M, V] at V = 250k+.
 
-The vocabulary is divided into chunks. Where all logits would be too many, the chunks are visited
-one after the other, and the backward pass computes each chunk's logits again. An exact sample from
-the full softmax needs two random numbers a chunk: Gumbel noise on the chunks' masses chooses the
-chunk, an inverse CDF the entry in it. What is sampled does not depend on how many chunks a device
-holds or visits at once.
+The vocabulary is divided into chunks. If all logits would take too much memory, the chunks are
+processed one after the other, and the backward pass recomputes each chunk's logits. An exact sample
+from the full softmax needs two random numbers per chunk: Gumbel noise on the chunks' masses selects
+the chunk, an inverse CDF the entry in it. The sample does not depend on how many chunks a device
+holds or processes at once.
 """
 
 import functools
@@ -15,13 +15,13 @@ import jax.numpy as jnp
 
 from xlme_jax.ops.vocabulary_split import WHOLE, VocabularySplit
 
-# Chunks of a large vocabulary: the most devices that it can be split over.
+# Chunks of a large vocabulary, and so the maximum number of devices that it can be split over.
 MAX_CHUNKS = 64
 # Inside a chunk, argmax and inverse CDF first pick a block, then an entry of it: reductions over
-# short rows instead of a cumulative sum over the vocabulary, which XLA does badly on CPUs.
+# short rows instead of a cumulative sum over the vocabulary, which is slow in XLA on CPUs.
 BLOCK_SIZE = 128
-# Logits of a device up to this many bytes are computed once and kept for the backward pass; of more
-# as many chunks are visited at once.
+# Up to this many bytes of logits per device are computed once and kept for the backward pass.
+# Beyond that, chunks are processed in groups of at most this many bytes.
 LOGITS_BYTES = 2**27
 _NEGATIVE = -1e30
 
@@ -35,7 +35,7 @@ class VocabularyPrediction(NamedTuple):
 
 
 def num_chunks(vocab_size: int) -> int:
-    """Chunks of a vocabulary: the most, a power of two, that pad it by 1% or less than a block."""
+    """Chunks of a vocabulary: the largest power of two that pads it by 1% or less than a block."""
     room = max(BLOCK_SIZE - 1, vocab_size // 100)
     count = MAX_CHUNKS
     while count > 1 and _padded(vocab_size, count) > vocab_size + room:
@@ -44,7 +44,7 @@ def num_chunks(vocab_size: int) -> int:
 
 
 def padded_size(vocab_size: int) -> int:
-    """Rows of an embedding table of `vocab_size`: whole blocks in each of the equal chunks."""
+    """Rows of an embedding table: `vocab_size` padded to whole blocks in equal chunks."""
     return _padded(vocab_size, num_chunks(vocab_size))
 
 
@@ -89,7 +89,7 @@ def vocabulary_head(
 
 
 class _Best(NamedTuple):
-    """Of the entries seen so far, [M] each: what loss, argmax and sample need."""
+    """Statistics of the entries seen so far, [M] each, for loss, argmax and sample."""
 
     maximum: jax.Array  # of the logits
     mass: jax.Array  # sum of exp(logit - maximum)
@@ -111,10 +111,10 @@ def _logits(hidden: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 def _in_compute_type(table: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Rounds a chunk of the table by itself.
+    """Converts a chunk of the table to the compute type.
 
-    A mere conversion XLA moves out of the loop over the chunks, to all of the table at once: 0.8 GB
-    at V = 500k, D = 768. So it finds nothing left to round.
+    XLA would hoist a plain conversion out of the loop over chunks and apply it to the whole table:
+    0.8 GB at V = 500k, D = 768. Rounding the chunk first prevents this.
     """
     if dtype == jnp.bfloat16:
         table = jax.lax.reduce_precision(table, exponent_bits=8, mantissa_bits=7)
@@ -128,12 +128,12 @@ def _pick(rows: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _inverse_cdf(weights: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Index i with cdf[i-1] <= u * total < cdf[i] over the last axis, and what is left of u."""
+    """Index i with cdf[i-1] <= u * total < cdf[i] over the last axis, and the remainder of u."""
     size = weights.shape[-1]
     ones = jnp.triu(jnp.ones((size, size), weights.dtype))
     cdf = jnp.matmul(weights, ones, precision=jax.lax.Precision.HIGHEST)
     point = u * cdf[:, -1]
-    # Rounding may put the point past an entry of no mass at the end: stay on the last real one.
+    # Rounding may put the point past the last entry with mass: clamp the index to that entry.
     last = size - 1 - jnp.argmax((weights > 0)[:, ::-1], axis=1)
     index = jnp.minimum(jnp.sum(cdf <= point[:, None], axis=1), last)
     chosen = _pick(weights, index)
@@ -144,15 +144,15 @@ def _inverse_cdf(weights: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array
 def _statistics(
     logits: jax.Array, targets: jax.Array, uniforms: jax.Array, first: jax.Array | int
 ) -> _Best:
-    """Of some chunks: logits [M, n C] and uniforms [M, n, 2] of the entries from `first` on."""
+    """Statistics of n chunks, from logits [M, n C] and uniforms [M, n, 2]; ids start at `first`."""
     rows, chunks = uniforms.shape[:2]
     blocks = logits.reshape(rows, -1, BLOCK_SIZE)
     block_max = blocks.max(axis=-1)
     best_block = block_max.argmax(axis=-1)
     best = best_block * BLOCK_SIZE + _pick(blocks, best_block).argmax(axis=-1)
     maximum = block_max.max(axis=-1)
-    # Masses are relative to their own chunk's maximum, so that they and what is sampled by them
-    # are the same whichever chunks are looked at together.
+    # Masses are relative to their own chunk's maximum, so that they and the sample are the same
+    # whichever chunks are processed together.
     chunk_max = block_max.reshape(rows, chunks, -1).max(axis=-1)
     per_block = jnp.repeat(chunk_max, blocks.shape[1] // chunks, axis=1)
     block_mass = jnp.exp(blocks - per_block[..., None]).sum(axis=-1).reshape(rows, chunks, -1)
@@ -176,7 +176,7 @@ def _statistics(
 
 
 def _merge(parts: _Best) -> _Best:
-    """Of statistics [n, M] of n parts of the vocabulary, in their order, those of all."""
+    """Combines statistics [n, M] of n parts of the vocabulary, in their order."""
     best = parts.maximum.argmax(axis=0)
     drawn = parts.key.argmax(axis=0)
     maximum = parts.maximum.max(axis=0)
@@ -195,7 +195,7 @@ def _merge(parts: _Best) -> _Best:
 
 
 def _visits(rows: int, size: int, chunks: int) -> int:
-    """Number of visits, a power of two, in which `chunks` chunks of `size` entries are seen."""
+    """Number of visits, a power of two, for `chunks` chunks with `size` entries in all."""
     visits = 1
     while visits < chunks and 4 * rows * size > visits * LOGITS_BYTES:
         visits *= 2
@@ -203,7 +203,7 @@ def _visits(rows: int, size: int, chunks: int) -> int:
 
 
 def _forward(split, hidden, targets, uniforms, table, bias):
-    """The body of the forward pass on a device; results [M] of its own rows, and kept logits."""
+    """The forward pass on a device; returns results [M] of its own rows, and logits if kept."""
     own_rows = hidden.shape[0]
     hidden, targets, uniforms = map(split.gather, (hidden, targets, uniforms))
     rows, size = hidden.shape[0], table.shape[0]
@@ -238,13 +238,13 @@ def _forward(split, hidden, targets, uniforms, table, bias):
 
 
 def _parts(table: jax.Array, bias: jax.Array, count: int):
-    """Numbers [n], rows [n, C, D] and biases [n, C] of n equal parts of a device's vocabulary."""
+    """Indices [n], rows [n, C, D] and biases [n, C] of n equal parts of a device's vocabulary."""
     number = jnp.arange(count, dtype=jnp.int32)
     return number, table.reshape(count, -1, table.shape[1]), bias.reshape(count, -1)
 
 
 def _keeps_logits(split, hidden, table) -> bool:
-    """On one device alone: rows of others would have to be kept as well."""
+    """Whether to keep logits: only on one device, else other devices' rows would be kept too."""
     return split == WHOLE and _visits(hidden.shape[0], table.shape[0], 2) == 1
 
 

@@ -1,8 +1,8 @@
-"""What is done with a vocabulary whose rows lie on several devices: one place for the collectives.
+"""The collectives for a vocabulary whose rows are split over devices.
 
-Batch rows and vocabulary may be split by the same mesh axis ("fsdp"), as they are where parameters
-are sharded like the batch. Then the devices of that axis exchange batch rows, which are small, and
-never rows of the table, which is not: each applies its share of the vocabulary to all their rows.
+Batch rows and vocabulary may be split over the same mesh axis ("fsdp"), if parameters are sharded
+like the batch. The devices of that axis then exchange batch rows, which are small, and never rows
+of the table, which is large: each applies its part of the vocabulary to all their rows.
 """
 
 import dataclasses
@@ -30,11 +30,11 @@ class VocabularySplit:
     vocabulary: tuple[str, ...] = ()
 
     def fit(self, rows: int, parts: int) -> "VocabularySplit":
-        """This split as far as the mesh in force (`jax.set_mesh`) has it and sizes allow.
+        """This split, without axes that the current mesh (`jax.set_mesh`) lacks or that do not fit.
 
         Args:
-          rows: batch rows, to be divided evenly: the last axes that do not allow it are left out.
-          parts: parts into which the vocabulary may be divided, likewise.
+          rows: batch rows; trailing axes are dropped until the others divide them evenly.
+          parts: parts into which the vocabulary may be divided; treated likewise.
         """
         sizes = automatic_axes()
 
@@ -54,8 +54,8 @@ class VocabularySplit:
         """Runs `function` on every device's part of the arrays.
 
         Args:
-          function: of the parts; uses the methods below.
-          kinds: for each array, whether its leading dimension is of the batch ("b") or of the
+          function: takes the local parts; may call the methods below.
+          kinds: for each array, whether its leading dimension is the batch ("b") or the
             vocabulary ("v").
           results: the same for the results, a tuple.
           *arrays: the global arrays.
@@ -83,7 +83,7 @@ class VocabularySplit:
         return jax.lax.all_gather(x, self._shared, tiled=True) if self._shared else x
 
     def own(self, x: jax.Array, rows: int) -> jax.Array:
-        """Inside `run`: this device's `rows` of what `gather` returned or was computed from it."""
+        """Inside `run`: this device's `rows` rows of an array whose rows `gather` collected."""
         if not self._shared:
             return x
         start = jax.lax.axis_index(self._shared) * rows
@@ -100,12 +100,12 @@ class VocabularySplit:
         return jax.lax.psum_scatter(x, self._shared, tiled=True) if self._shared else x
 
     def sum_rows(self, x: jax.Array) -> jax.Array:
-        """Inside `run`: sums what gathered rows contributed to the table over the other rows."""
+        """Inside `run`: sums the table's gradient over devices whose rows were not gathered."""
         only = tuple(axis for axis in self.rows if axis not in self.vocabulary)
         return jax.lax.psum(x, only) if only else x
 
 
-# Of one device.
+# No split, on one device.
 WHOLE = VocabularySplit()
 
 
@@ -115,7 +115,7 @@ def lookup(table: jax.Array, tokens: jax.Array, dtype: Any, split: VocabularySpl
     Args:
       table: [Vp, D].
       tokens: int32[B, L], ids below Vp.
-      dtype: of the result.
+      dtype: type of the result.
       split: how a mesh splits B and Vp.
 
     Returns:
@@ -158,7 +158,7 @@ _lookup.defvjp(_lookup_forward, _lookup_backward)
 def _local_ids(
     split: VocabularySplit, table: jax.Array, tokens: jax.Array
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Indices into this device's part of the table, and which of them are really there."""
+    """Indices into this device's part of the table, and which tokens are in that part."""
     if not split.vocabulary:
         return tokens, None
     local = tokens - split.part() * table.shape[0]

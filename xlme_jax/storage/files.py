@@ -7,10 +7,10 @@ import pathlib
 
 
 def replace_file(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file in one go, and its folder's entry with it; makes the folder if it is missing.
+    """Writes a file atomically and durably; creates its folder if it is missing.
 
     Raises:
-      OSError: it cannot be written; an old file is as it was.
+      OSError: the file cannot be written; an old file is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
@@ -23,7 +23,7 @@ def replace_file(path: pathlib.Path, content: bytes) -> None:
 
 
 def sync_folder(folder: pathlib.Path) -> None:
-    """Waits until renames within a folder are on the disk."""
+    """Waits until renames within a folder are on disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""One writer at a time: a lock file that the system releases when its holder ends."""
+"""A lock file for one writer at a time, which the system releases when its holder exits."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def hold(file: str | os.PathLike[str], busy: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """Holds a lock file, which stays when the lock is released.
+    """Holds a lock file, which remains when the lock is released.
 
-    Where the file system has no locks, a warning says so and the block runs without one.
+    If the file system has no locks, logs a warning and runs the block without one.
 
     Args:
-      file: made if it is missing; its folder must exist.
-      busy: called if another process holds the lock. It may raise; else this one waits.
+      file: created if it is missing; its folder must exist.
+      busy: called if another process holds the lock. It may raise; else this process waits.
 
     Yields:
-      The file's descriptor. A child process that inherits it holds the lock until it ends too.
+      The file's descriptor. A child process that inherits it holds the lock until it exits too.
     """
     with open(file, "ab") as opened:
         try:
@@ -32,7 +32,7 @@ def hold(file: str | os.PathLike[str], busy: Callable[[], None] = lambda: None) 
             fcntl.flock(opened, fcntl.LOCK_EX)
         except OSError as error:
             _log.warning(
-                "%s: this file system has no locks (%s); let no second process write there.",
+                "%s: this file system has no locks (%s); do not let a second process write there.",
                 os.path.dirname(file) or ".",
                 error.strerror,
             )

@@ -1,4 +1,4 @@
-"""JSON that carries a checksum of itself, so that no change of it goes unnoticed."""
+"""JSON files with a checksum of their own content, which detects any change."""
 
 import hashlib
 import json
@@ -7,13 +7,13 @@ from typing import Any
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """SHA-256 of what JSON can hold, in hexadecimal; the order of keys does not matter."""
+    """SHA-256 of JSON-serialisable content, in hexadecimal; the order of keys does not matter."""
     canonical = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def seal(content: Mapping[str, Any]) -> bytes:
-    """The text of a JSON file that carries a checksum of its own content as `sha256`."""
+    """The text of a JSON file with a checksum of its own content as `sha256`."""
     sealed = {**content, "sha256": checksum(content)}
     return (json.dumps(sealed, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode()
 
@@ -32,7 +32,7 @@ def unseal(text: bytes) -> dict[str, Any]:
         raise ValueError("is not what was written")
     if content.pop("sha256", None) is None:
         raise ValueError("has no checksum: it is of an older version")
-    # Sealed again, because other white space or a repeated entry would leave the checksum alone.
+    # Sealed again, because other white space or a repeated entry does not change the checksum.
     if seal(content) != text:
         raise ValueError("was changed after it was written (its checksum differs)")
     return content

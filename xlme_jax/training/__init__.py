@@ -1,1 +1,1 @@
-"""State, step, optimizer, mesh, metrics and the one train loop."""
+"""State, step, optimizer, mesh, metrics and the train loop."""

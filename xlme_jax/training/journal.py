@@ -1,4 +1,4 @@
-"""What a run says while it goes on: metrics, evaluations, alarms, and when to give up.
+"""The log of a run: metrics, evaluations and alarms, and the conditions that end the run.
 
 A line of the log averages over the steps since the last one. Those sums are saved with each
 checkpoint, so that a resumed run writes the lines that the uninterrupted one would have written.
@@ -39,10 +39,10 @@ class Journal:
       model_dir: where `metrics.jsonl` and TensorBoard's events go.
       settings: the loop's `LoopConfig`.
       schedule: learning rate by step.
-      alarms: what is wrong, judged by a line's values (`Objective.alarms`).
-      evaluators: what is measured every `evaluate_every` steps.
-      meter: rates.
-      stop_rules: what the lines must show for the run to go on.
+      alarms: returns the alarms for a line's values (`Diagnostics.alarms`).
+      evaluators: run every `evaluate_every` steps.
+      meter: measures throughput.
+      stop_rules: rules that the log must meet for the run to continue.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Journal:
     def begin(
         self, step: int, window: Mapping[str, Sequence[float]], skipped: int, params: Params
     ) -> None:
-        """Goes on from a step: takes back later lines, and makes up for the one that is due.
+        """Continues from a step: drops later lines, and writes the line of this step if missing.
 
         Args:
           step: finished steps.
-          window: sums of the steps since the last line, as `window` gave them.
+          window: sums of the steps since the last line, as returned by `window`.
           skipped: updates skipped in a row up to `step`.
           params: weights after `step`.
         """
@@ -80,7 +80,7 @@ class Journal:
         self._rules.begin()
         self._sums: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(2))
         self.skipped = skipped
-        # Process 0 has the file; all take part in an evaluation.
+        # Only process 0 has the file, but all processes take part in an evaluation.
         logged = int(multihost_utils.broadcast_one_to_all(np.int32(self._writer.last_step)))
         if self.is_due(step) and logged == step:
             return
@@ -103,7 +103,7 @@ class Journal:
         return step == self._settings.train_steps
 
     def add(self, step: int, metrics: Metrics, tasks: Tasks) -> None:
-        """Takes in the metrics of a step that is finished.
+        """Adds the metrics of a finished step.
 
         Args:
           step: its number, from 1.
@@ -111,14 +111,14 @@ class Journal:
           tasks: where its batch came from.
 
         Raises:
-          Diverged: this was one skipped update too many.
+          Diverged: too many updates in a row were skipped.
         """
         pairs = jax.device_get(metrics)
         tokens = float(pairs["tokens_per_step"][0])
         if pairs["skipped"][0]:
             self.skipped += 1
             self._report_skipped(step, ratios(pairs), tasks)
-            # Else one NaN would hide all that the other steps of the line measured.
+            # Otherwise one NaN would hide the metrics of the line's other steps.
             pairs = {name: pairs[name] for name in ("tokens_per_step", "skipped")}
         else:
             self.skipped = 0
@@ -138,9 +138,10 @@ class Journal:
             return
         raise Diverged(
             f"Step {step}: loss or gradient were NaN or infinite in {limit} steps in a row "
-            f"({step - limit + 1} to {step}); {what}. No such update was applied. Lower "
-            "Optimizer.learning_rate or Optimizer.clip_norm, look at these tasks, or set "
-            "Loop.on_divergence = 'roll_back' to go on from the newest checkpoint with other data."
+            f"({step - limit + 1} to {step}); {what}. None of these updates was applied. Lower "
+            "Optimizer.learning_rate or Optimizer.clip_norm, check these tasks, or set "
+            "Loop.on_divergence = 'roll_back' to continue from the newest checkpoint with other "
+            "data."
         )
 
     def write(self, step: int, params: Params) -> None:
@@ -150,7 +151,7 @@ class Journal:
         self._sums.clear()
         if step > 0:
             values["learning_rate"] = float(self._schedule(step - 1))
-            # Null in the first line of a run that logs every step: a rate takes two.
+            # Null in the first line of a run that logs every step: a rate takes two steps.
             values["tokens_per_second"] = self._meter.tokens_per_second or math.nan
             if self._meter.mfu is not None:
                 values["mfu"] = self._meter.mfu
@@ -165,18 +166,18 @@ class Journal:
             self._sound_alarms(step, values)
 
     def broken_rule(self, step: int) -> ValueError | None:
-        """Why the run is to end after the lines up to `step`, if a stop rule is not met."""
+        """The error that ends the run after `step`, None unless a stop rule is not met."""
         return self._rules.error(self._is_last(step))
 
     def _sound_alarms(self, step: int, values: Mapping[str, float]) -> None:
-        """Says each alarm when it begins, not on every line that it lasts."""
+        """Reports an alarm when it starts and when it clears, not on every line in between."""
         if step < self._settings.alarms_after or not self._active:
             return
         found = {text.split(":")[0]: text for text in self._find_alarms(values)}
         for name in found.keys() - self._alarms:
             self._progress.message(f"Step {step}: {found[name]}")
         for name in sorted(self._alarms - found.keys()):
-            self._progress.message(f"Step {step}: no longer so: {name}")
+            self._progress.message(f"Step {step}: alarm cleared: {name}")
         self._alarms = set(found)
 
     def window(self) -> dict[str, tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""The train loop. It knows objectives only through `objectives.base.Objective`."""
+"""The train loop. It uses objectives only through `objectives.base.Objective`."""
 
 import contextlib
 import dataclasses
@@ -44,38 +44,38 @@ class BatchIterator(Protocol):
         """This process's rows of the next global batch."""
 
     def get_state(self) -> dict[str, Any]:
-        """Position of the next batch, JSON-able."""
+        """Position of the next batch, JSON-serialisable."""
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes to a position."""
+        """Moves to a position returned by `get_state`."""
 
     def tasks(self) -> Tasks:
         """Where this process's rows of the last batch came from."""
 
     def left_out(self) -> Mapping[str, tuple[float, float]]:
-        """Items of the last global batch's streams that fit no row, and all that were drawn."""
+        """Per stream of the last global batch: items that fit no row, and all items drawn."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What the loop is given.
+    """The inputs of the loop.
 
     Attributes:
-      objective: what is learned.
-      optimizer: gradient transformation, and its
-      schedule: learning rate by step, for the log.
+      objective: what to train.
+      optimizer: gradient transformation.
+      schedule: the optimizer's learning rate by step, for the log.
       batches: data; its position is saved and restored with the state.
       mesh: devices.
       config: the loop's own settings.
       model_dir: where checkpoints and metrics go.
-      dataset_digest: of the prepared data, which a resumed run must match.
+      dataset_digest: digest of the prepared data, which a resumed run must match.
       evaluators: each is given the parameters of step 0 and returns an evaluator.
-      files: texts to write into `model_dir` once nothing speaks against the run, by name;
-        "config.gin" is kept in each checkpoint too.
-      flops_per_step: for the MFU shown.
-      vocabulary_digest: of the data's vocabulary, which the run of a warm start must match.
-      weights: of streams over time, for `make_train_step`.
-      stop_rules: what its log must show for the run to go on.
+      files: texts to write into `model_dir` once all checks have passed, by name; "config.gin" is
+        kept in each checkpoint too.
+      flops_per_step: for the reported MFU.
+      vocabulary_digest: digest of the data's vocabulary, which a warm start's source must match.
+      weights: weight schedules of streams, for `make_train_step`.
+      stop_rules: rules that the log must meet for the run to continue.
     """
 
     objective: Objective
@@ -95,7 +95,7 @@ class Run:
 
 
 def check_divisible(rows: Mapping[str, int], mesh: jax.sharding.Mesh, micro_batches: int) -> None:
-    """ValueError if a stream's rows cannot be dealt out evenly, before anything is compiled."""
+    """Raises ValueError if a stream's rows cannot be split evenly, before anything is compiled."""
     parts = meshes.batch_shards(mesh) * micro_batches
     for name, count in rows.items():
         if count % parts:
@@ -107,7 +107,7 @@ def check_divisible(rows: Mapping[str, int], mesh: jax.sharding.Mesh, micro_batc
 
 
 def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
-    """Trains to `run.config.train_steps`, from where the run stands.
+    """Trains to `run.config.train_steps`, resuming the run if it has checkpoints.
 
     Precedence: a checkpoint in `model_dir` (resume), else `config.init_from` (warm start), else
     fresh weights.
@@ -120,10 +120,10 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
       The final state.
 
     Raises:
-      Stopped: `stop` asked for the end; the state is saved.
-      Diverged: updates were skipped too often.
+      Stopped: `stop` requested the end; the state is saved.
+      Diverged: too many updates in a row were skipped.
       RuleNotMet: a stop rule ended the run; the state is saved.
-      CheckpointError: a checkpoint could not be written, or all there are are damaged.
+      CheckpointError: a checkpoint could not be written, or all existing ones are damaged.
     """
     config = run.config
     with contextlib.ExitStack() as stack:
@@ -139,7 +139,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
                 run.objective.warm_start.new,
                 run.objective.warm_start.counterparts,
             )
-        if jax.process_index() == 0:  # Not before: a run that is refused leaves the folder as is.
+        if jax.process_index() == 0:  # After the checks: a rejected run leaves the folder as is.
             for name, text in run.files.items():
                 with naming(run.model_dir / name):
                     (run.model_dir / name).write_text(text, encoding="utf-8")
@@ -176,7 +176,7 @@ def _steps(
     checkpoints: Checkpoints,
     stop: NeverStop,
 ) -> TrainState:
-    """The loop itself: from `state`, whose checkpoint says `record`, to the last step."""
+    """The loop itself, from `state` and its checkpoint's `record` to the last step."""
     config, batches = run.config, run.batches
     sharding, (_, shares) = meshes.batch_sharding(run.mesh), meshes.batch_share(run.mesh)
     step = int(state.step)
@@ -185,7 +185,7 @@ def _steps(
         raise broken
 
     def save_now() -> None:
-        journal.sync()  # No checkpoint without the lines before it.
+        journal.sync()  # The lines before a checkpoint must be on disk before it is.
         reached = dataclasses.replace(
             record, data=batches.get_state(), window=journal.window(), skipped=journal.skipped
         )
@@ -199,7 +199,7 @@ def _steps(
         batch = meshes.put_batch(next(batches), sharding, shares)
         state, metrics = train_step(state, batch)
         step += 1
-        if pending is not None:  # One step late, so that the device never waits for us.
+        if pending is not None:  # One step late, so that the device never waits for the host.
             journal.add(*pending)
         lost: Any = {f"{name}/left_out": pair for name, pair in batches.left_out().items()}
         pending = step, {**metrics, **lost}, batches.tasks()
@@ -228,10 +228,10 @@ def _steps(
 def _starting_point(
     run: Run, abstract: TrainState, checkpoints: Checkpoints
 ) -> tuple[TrainState, RunRecord, list[Evaluator]]:
-    """Resume, else warm start, else fresh weights; says which.
+    """Resumes, else warm-starts, else initialises the weights, and logs which.
 
     Returns:
-      The state, what its checkpoint says (or would say), and the evaluators.
+      The state, the record of its checkpoint (existing or not), and the evaluators.
     """
     config = run.config
     evaluators: list[Evaluator] = []
@@ -240,7 +240,7 @@ def _starting_point(
         state = fresh_state(run.objective, run.optimizer, abstract, config.seed)
         evaluators = [make(state.params) for make in run.evaluators]
         if checkpoints.latest_step() is not None:
-            jax.tree.map(lambda leaf: leaf.delete(), state)  # Two states may not fit.
+            jax.tree.map(lambda leaf: leaf.delete(), state)  # Two states may not fit in memory.
     if (restored := checkpoints.restore_newest(abstract)) is not None:
         state, record = restored
         run.batches.set_state(record.data)
@@ -271,7 +271,7 @@ def _starting_point(
 
 
 def _merged(params: Params, others: Params) -> Params:
-    """Nested dictionaries with the leaves of `others` where it has any."""
+    """Nested dictionaries `params`, with the leaves of `others` where it has any."""
     return {
         name: _merged(value, others.get(name, {}))
         if isinstance(value, dict)
@@ -281,7 +281,7 @@ def _merged(params: Params, others: Params) -> Params:
 
 
 def _filled(run: Run, state: TrainState, abstract: TrainState) -> TrainState:
-    """The state once what its objective carries is ready for the first step; reads batches."""
+    """Reads batches until the carried state is ready for the first step; returns the new state."""
     carry = run.objective.carry
     if carry is None or bool(carry.ready(state.aux)):
         return state
@@ -295,12 +295,12 @@ def _filled(run: Run, state: TrainState, abstract: TrainState) -> TrainState:
     while not bool(carry.ready(state.aux)):
         state = fill(state, meshes.put_batch(next(run.batches), sharding, shares), number)
         number += 1
-    _log.info("%d batches were read before the first step, for what the objective carries.", number)
+    _log.info("Read %d batches before the first step to fill the objective's state.", number)
     return state
 
 
 def _record(run: Run, **fields: Any) -> RunRecord:
-    """What a checkpoint says that is saved now, with this run's configuration."""
+    """The record of a checkpoint saved now, with this run's configuration."""
     text = run.files.get("config.gin", "")
     return RunRecord(
         run.batches.get_state(),
@@ -318,10 +318,10 @@ def _roll_back(
     checkpoints: Checkpoints,
     roll_backs: dict[int, int],
 ) -> tuple[TrainState, RunRecord]:
-    """The newest checkpoint, to go on from with the data that comes next; else the error."""
+    """Restores the newest checkpoint, to continue with the data that comes next, or raises."""
     if run.config.on_divergence != "roll_back":
         raise error
-    error.__traceback__ = None  # It holds the state, and two states may not fit.
+    error.__traceback__ = None  # It references the state, and two states may not fit in memory.
     checkpoints.wait()
     restored = checkpoints.restore_newest(abstract)
     if restored is None:
@@ -331,17 +331,17 @@ def _roll_back(
     roll_backs[step] = roll_backs.get(step, 0) + 1
     if roll_backs[step] > _MAX_ROLL_BACKS:
         raise Diverged(
-            f"{error} Rolled back to step {step} {_MAX_ROLL_BACKS} times, to no avail."
+            f"{error} Rolling back to step {step} {_MAX_ROLL_BACKS} times did not help."
         ) from error
-    _log.warning("%s Rolling back to step %d, and on with other data.", error, step)
+    _log.warning("%s Rolling back to step %d and continuing with other data.", error, step)
     return state, _record(run, window=record.window, origin=record.origin)
 
 
 def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:
-    """FLOP/s of all devices: by data sheet for accelerators, measured for CPUs."""
+    """FLOP/s of all devices: from data sheets for accelerators, measured for CPUs."""
     device = mesh.devices.flat[0]
     if device.platform == "cpu":
-        # All cores of this host serve one product, however many virtual devices there are.
+        # One product uses all cores of this host, however many virtual devices there are.
         return _measured_flops() * jax.process_count()
     peak = peak_flops(device.device_kind)
     return None if peak is None else peak * mesh.devices.size

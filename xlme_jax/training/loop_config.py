@@ -6,22 +6,23 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
-    """How long to train, what to keep and what to say.
+    """How long to train, what to keep and what to log.
 
     Attributes:
       train_steps: updates in all.
       checkpoint_every: steps between checkpoints; the last step is always saved.
-      keep_checkpoints: newest checkpoints that stay.
+      keep_checkpoints: number of newest checkpoints to keep.
       log_every: steps that a line of metrics averages over.
-      evaluate_every: steps between evaluations, also at step 0 and at the end. What is evaluated is
-        saved before, so that nothing is lost in an evaluation.
+      evaluate_every: steps between evaluations, also at step 0 and at the end. The state is saved
+        before it is evaluated, so that a failing evaluation loses nothing.
       micro_batches: parts in which a batch is processed; the gradient stays the same.
-      seed: of initialisation, masking, sampling and dropout.
+      seed: seed of initialisation, masking, sampling and dropout.
       init_from: MODEL_DIR or checkpoint to take the weights from, if the run is new.
-      max_skipped: updates skipped in a row, their gradients not being finite, that end the run.
-      on_divergence: what happens then: "stop", or "roll_back" to the newest checkpoint and go on
+      max_skipped: number of updates skipped in a row, for lack of finite gradients, that ends the
+        run.
+      on_divergence: what happens then: "stop", or "roll_back" to the newest checkpoint and continue
         with the data that comes after the bad batches.
-      alarms_after: step from which the objective's alarms are said; a young model trips them all.
+      alarms_after: step from which alarms are reported; an untrained model triggers them all.
     """
 
     train_steps: int

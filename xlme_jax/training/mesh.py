@@ -17,9 +17,9 @@ AXES = ("data", "fsdp", "tensor")
 # Logical axis of a parameter or activation -> mesh axes. Names that are not listed are replicated.
 LOGICAL_AXIS_RULES = (
     ("batch", ("data", "fsdp")),
-    # Most of Base's parameters: split over every axis that splits parameters at all.
+    # Most of Base's parameters, so split over every axis that splits parameters.
     ("vocab", ("fsdp", "tensor")),
-    # Keys that are contrasted with. Not over data: every replica compares with all of them.
+    # Negatives of the contrastive loss. Not over data: every replica compares with all of them.
     ("queue", ("fsdp", "tensor")),
     ("embed", "fsdp"),
     ("mlp", "tensor"),
@@ -36,13 +36,13 @@ LOGICAL_AXIS_RULES = (
 
 
 def rules_within_replica() -> tuple[tuple[str, Any], ...]:
-    """The rules for code that is run on each part of the data axis by itself."""
+    """The rules for code that runs separately on each part of the data axis."""
     return tuple((name, "fsdp" if name == "batch" else axes) for name, axes in LOGICAL_AXIS_RULES)
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Sizes of the mesh axes; -1 takes the devices that are left (at most one).
+    """Sizes of the mesh axes; at most one may be -1, which takes the remaining devices.
 
     Attributes:
       data: replicas of the parameters; batches are split.
@@ -77,8 +77,8 @@ class MeshConfig:
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The mesh over all devices of all processes.
 
-    The data axis alone spans TPU slices, if there are several. To JAX every node of GPUs is a
-    slice: there any axis may span nodes, the last axes staying inside.
+    If there are several TPU slices, only the data axis spans them. To JAX every node of GPUs is a
+    slice; there any axis may span nodes, the last axes being the ones that stay inside.
 
     Axes are `Auto`: under JAX's default explicit axes linen's logical constraints fail.
     """
@@ -96,7 +96,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     else:
         try:
             grid = mesh_utils.create_device_mesh(shape, devices=devices)
-        except NotImplementedError:  # No axis of a torus of 16 x 16 has 32 chips, or 8.
+        except NotImplementedError:  # E.g. a 16 x 16 torus has no axis of 32 chips, or of 8.
             grid = mesh_utils.create_device_mesh(
                 shape, devices=devices, allow_split_physical_axes=True
             )
@@ -140,7 +140,7 @@ def shardings(boxed: Any, mesh: Mesh) -> Any:
 
 
 def unbox(tree: Any) -> Any:
-    """The arrays, or their shapes, without linen's boxes; asks for no sharding."""
+    """The arrays, or their shapes, without linen's boxes; applies no sharding constraints."""
 
     def is_box(leaf: Any) -> bool:
         return isinstance(leaf, nn.LogicallyPartitioned)
@@ -164,7 +164,7 @@ def batch_share(mesh: Mesh) -> tuple[int, int]:
     share.
 
     Raises:
-      ValueError: if the processes' rows overlap in part, so that they cannot be dealt out.
+      ValueError: the rows of processes overlap partially, so that they cannot be split.
     """
     rows: dict[int, set[int]] = collections.defaultdict(set)
     shards = batch_shards(mesh)
@@ -177,7 +177,7 @@ def batch_share(mesh: Mesh) -> tuple[int, int]:
     ) > 1:
         raise ValueError(
             f"Mesh {dict(mesh.shape)} gives the {jax.process_count()} processes overlapping rows "
-            f"{shares}. Let tensor divide the devices of a process, or be a multiple of them."
+            f"{shares}. Set Mesh.tensor to a divisor or a multiple of the devices per process."
         )
     return shares.index(tuple(sorted(rows[jax.process_index()]))), len(shares)
 

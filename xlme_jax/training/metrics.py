@@ -1,8 +1,7 @@
-"""What a run measured, on disk: one JSON object a step, and TensorBoard events beside it.
+"""Writes the metrics of a run to disk: one JSON object per step, and TensorBoard events.
 
-The JSON lines are what the report and scripts read, so they must survive a kill at any moment: a
-line is written whole or not at all, and a resumed run first takes back the lines that it will log
-again.
+Reports and scripts read the JSON lines, so these must survive a kill at any moment: a line is
+written whole or not at all, and a resumed run first drops the lines that it will log again.
 """
 
 import contextlib
@@ -17,12 +16,12 @@ from typing import Any
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_DIRECTORY = "tensorboard"
-# Names of metrics on held-out text begin with it: "held_out/<stream>/<metric>".
+# Prefix of metrics on held-out text: "held_out/<stream>/<metric>".
 HELD_OUT = "held_out"
 
 
 def ratios(metrics: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
-    """Forms the ratios of an objective's (numerator, denominator) pairs, on the host.
+    """Computes the ratios of an objective's (numerator, denominator) pairs, on the host.
 
     Objectives return sums rather than means, so that sums over devices, micro-batches and steps
     stay exact; the division happens here, once.
@@ -31,8 +30,8 @@ def ratios(metrics: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
       metrics: name -> (numerator, denominator), scalars of any kind that `float` takes.
 
     Returns:
-      name -> numerator / denominator; NaN where the denominator is 0: there was nothing to
-      measure (say, the precision of a step in which nothing was called replaced).
+      name -> numerator / denominator; NaN where the denominator is 0, as there was nothing to
+      measure (such as the precision of a step in which no token was predicted as replaced).
     """
     pairs = {name: (float(top), float(bottom)) for name, (top, bottom) in metrics.items()}
     return {name: top / bottom if bottom else math.nan for name, (top, bottom) in pairs.items()}
@@ -41,10 +40,10 @@ def ratios(metrics: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
 class MetricsWriter:
     """Appends metrics to `MODEL_DIR/metrics.jsonl` and to `MODEL_DIR/tensorboard`.
 
-    Create it in process 0 alone, or everywhere with `active` set in process 0 alone.
+    Create it only in process 0, or everywhere with `active` set only in process 0.
 
     Args:
-      model_dir: the run's folder; made if it is missing.
+      model_dir: the run's folder; created if missing.
       resume_step: the checkpoint step that the run continues from. Lines of later steps, and a
         torn last line, are dropped: those steps will be logged again. 0 is a fresh start, which
         keeps nothing.
@@ -69,12 +68,12 @@ class MetricsWriter:
             self._events = _Events(model_dir / TENSORBOARD_DIRECTORY, resume_step)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Logs everything that is known of one step.
+        """Logs all metrics of one step.
 
         Args:
-          step: the number of finished steps; larger than at the call before, so that each step
+          step: the number of finished steps; larger than in the previous call, so that each step
             has one line. Merge a step's training and probe metrics before the call.
-          values: name -> scalar. What is not finite becomes null, as JSON has no NaN or infinity.
+          values: name -> scalar. Non-finite values become null, as JSON has no NaN or infinity.
 
         Raises:
           ValueError: the step was logged already, or a value is called "step".
@@ -100,7 +99,7 @@ class MetricsWriter:
             self._events.write(step, {name: x for name, x in finite.items() if x is not None})
 
     def sync(self) -> None:
-        """Waits until the lines are on the disk, so that they outlive the machine."""
+        """Waits until the lines are on disk, so that they survive a crash of the machine."""
         if self._file is not None:
             with naming(self.path):
                 os.fsync(self._file)
@@ -122,9 +121,9 @@ class MetricsWriter:
 
 
 class _Events:
-    """TensorBoard's events, written at once.
+    """Writes TensorBoard events synchronously.
 
-    tensorboardX's usual writer has a thread, which ends on a full disk and leaves whoever logs
+    tensorboardX's usual writer has a thread, which ends when the disk is full and leaves the caller
     waiting for it.
     """
 
@@ -137,7 +136,7 @@ class _Events:
         directory.mkdir(exist_ok=True)
         self._scalar, self._event = summary.scalar, event_pb2.Event
         self._writer = EventsWriter(str(directory / "events"))
-        # TensorBoard hides what an interrupted run wrote from this step on.
+        # TensorBoard hides the events from this step on that an interrupted run wrote.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._write(step=resume_step + 1 if resume_step else 0, session_log=start)
 
@@ -150,7 +149,7 @@ class _Events:
         self._writer.write_event(self._event(wall_time=time.time(), **fields))
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # Of what was not written then; it was said then.
+        with contextlib.suppress(OSError):  # From an earlier write, which has raised it already.
             self._writer.close()
 
 
@@ -158,14 +157,14 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
     """Reads a metrics file into curves.
 
     Args:
-      path: a `metrics.jsonl`, or the folder that holds one.
+      path: a `metrics.jsonl`, or the folder that contains one.
 
     Returns:
-      name -> [(step, value), ...] in the order of the file; null becomes NaN. A torn last line,
-      as a run that is being written or was killed may leave, is ignored.
+      name -> [(step, value), ...] in the order of the file; null becomes NaN. A torn last line, of
+      a run that is still writing or was killed, is ignored.
 
     Raises:
-      ValueError: the file is missing, or a line that is not the last one is no JSON object with a
+      ValueError: the file is missing, or a line other than the last is not a JSON object with a
         "step".
     """
     path = Path(path)
@@ -181,7 +180,7 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the file's whole lines as objects."""
+    """Returns the file's complete lines as objects."""
     if not path.is_file():
         raise ValueError(f"{path}: no such metrics file; a training run writes it to its MODEL_DIR")
     *lines, _torn = path.read_bytes().split(b"\n")  # What follows the last newline is not a line.
@@ -205,7 +204,7 @@ def _drop_after(path: Path, last_step: int) -> int:
     kept = [record for record in records if last_step and record["step"] <= last_step]
     text = "".join(json.dumps(record) + "\n" for record in kept).encode()
     if path.stat().st_size != len(text) or path.read_bytes() != text:
-        # Renaming a finished file over the old one: a kill in between leaves one of the two, whole.
+        # Rename a complete file over the old one, so that a kill leaves one of the two intact.
         temporary = path.with_name(path.name + ".tmp")
         with open(temporary, "wb") as file:
             file.write(text)
@@ -217,7 +216,7 @@ def _drop_after(path: Path, last_step: int) -> int:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Adds to an error of writing the name of the file, which Python leaves out."""
+    """Adds the file's path to errors of writing, from which Python omits it."""
     try:
         yield
     except OSError as error:
@@ -225,7 +224,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def _append(file: int, line: str) -> None:
-    """Appends one line by one system call, so that a killed process leaves no half of it."""
+    """Appends one line with one system call, so that a killed process leaves no partial line."""
     data = line.encode()
     size = os.fstat(file).st_size
     written = os.write(file, data)

@@ -1,4 +1,4 @@
-"""`model-info.txt`: what was built, how it is split over the devices, and what a token costs."""
+"""Describes a model for `model-info.txt`: its parameters, sharding and FLOPs."""
 
 import math
 import types
@@ -14,7 +14,7 @@ from xlme_jax.objectives.base import Objective, Params
 
 
 def count_parameters(boxed: Params, vocab_size: int) -> int:
-    """Parameters of a boxed tree (arrays or their shapes), vocabulary padding left out."""
+    """Parameters of a boxed tree (arrays or their shapes), without vocabulary padding."""
 
     def count(leaf: Any) -> int:
         if not isinstance(leaf, nn.LogicallyPartitioned):
@@ -48,12 +48,12 @@ def describe(
     """The text of model-info.txt.
 
     Args:
-      objective: what is learned.
+      objective: what to train.
       abstract: ShapeDtypeStructs with shardings.
       mesh: the devices.
       shapes: rows and length of each stream.
       vocab_size: ids, without padding rows.
-      left_out: share of the pairs of bitext streams that fit no row.
+      left_out: share of the pairs that fit no row, by bitext stream.
     """
     boxed = jax.eval_shape(objective.init, jax.random.key(0))
     total = count_parameters(boxed, vocab_size)

@@ -1,4 +1,4 @@
-"""Adam with linear warm-up and decay, as XLM-E's Table 10 has it."""
+"""Adam with linear warm-up and decay, as in XLM-E's Table 10."""
 
 import dataclasses
 from typing import Any
@@ -18,7 +18,8 @@ class OptimizerConfig:
       learning_rate: peak.
       warmup_steps: steps of linear warm-up. The first update has rate 0, update `warmup_steps` + 1
         the peak; then the rate falls linearly and would be 0 one update after the last.
-      warmup_fraction: share of the steps to warm up in, instead of `warmup_steps`.
+        None takes `warmup_fraction` of the steps, or without it the paper's 10,000.
+      warmup_fraction: share of the steps to warm up in; `warmup_steps` takes precedence.
       b1: decay of the first moment.
       b2: decay of the second moment.
       eps: epsilon of Adam.
@@ -28,7 +29,7 @@ class OptimizerConfig:
     """
 
     learning_rate: float = 5e-4
-    warmup_steps: int = 10_000
+    warmup_steps: int | None = None
     warmup_fraction: float | None = None
     b1: float = 0.9
     b2: float = 0.98
@@ -40,7 +41,7 @@ class OptimizerConfig:
     def __post_init__(self):
         if self.learning_rate <= 0:
             raise ValueError(f"Optimizer.learning_rate = {self.learning_rate} must be positive.")
-        if self.warmup_steps < 0:
+        if self.warmup_steps is not None and self.warmup_steps < 0:
             raise ValueError(f"Optimizer.warmup_steps = {self.warmup_steps} must not be negative.")
         if self.warmup_fraction is not None and not 0 <= self.warmup_fraction < 1:
             raise ValueError(
@@ -51,13 +52,13 @@ class OptimizerConfig:
 
     def schedule(self, train_steps: int) -> optax.Schedule:
         """Learning rate by step: int -> float32."""
-        warmup = self.warmup_steps
-        if self.warmup_fraction is not None:
+        warmup = 10_000 if self.warmup_steps is None else self.warmup_steps
+        if self.warmup_steps is None and self.warmup_fraction is not None:
             warmup = round(self.warmup_fraction * train_steps)
         if warmup >= train_steps:
             raise ValueError(
                 f"Optimizer.warmup_steps = {warmup} must be smaller than TRAIN_STEPS = "
-                f"{train_steps}; lower it, say to a tenth of the steps."
+                f"{train_steps}; lower it, for example to a tenth of the steps."
             )
         return optax.join_schedules(
             [

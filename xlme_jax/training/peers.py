@@ -1,9 +1,9 @@
-"""The processes of one run: noticing that one is gone, and leaving without waiting for it.
+"""Detects lost processes of a run, and exits without waiting for them.
 
-A process that dies leaves the others waiting in a collective. JAX's coordination service ends them
-in time, but from C++ and in its own words; here each process asks the service who is alive, which
-is answered when all have asked, and says what is the matter if that takes too long. Only when
-process 0 dies, which hosts the service, JAX is faster: it aborts the others at once.
+When a process dies, the others hang in a collective. JAX's coordination service ends them in time,
+but from C++ and with messages of its own. Here each process asks the service which processes are
+alive, a call that returns once all have asked, and reports the loss if that takes too long. Only if
+process 0 dies, which hosts the service, JAX is faster: it aborts the others immediately.
 """
 
 import faulthandler
@@ -15,21 +15,21 @@ from typing import Any
 
 import jax
 
-# EX_PROTOCOL of sysexits.h: start all processes again, the run goes on from its checkpoint.
+# EX_PROTOCOL of sysexits.h: start all processes again to resume from the newest checkpoint.
 EXIT_LOST_PEERS = 76
 _ASK_SECONDS = 1.0
-# JAX's own limit comes after ours, which says more.
+# JAX's own timeout comes after ours, whose message is more helpful.
 _GRACE_SECONDS = 30
-# Process 0 serves the others: they are to have their say before it is gone.
+# Process 0 hosts the service, so the others must report before it exits.
 _LINGER_SECONDS = 3.0
 
 
 def join(
     coordinator: str | None, processes: int | None, index: int | None, timeout_seconds: int
 ) -> None:
-    """Joins the processes of a run; what is None is detected (`jax.distributed.initialize`)."""
+    """Joins the processes of a run; `jax.distributed.initialize` detects what is None."""
     limit = timeout_seconds + _GRACE_SECONDS
-    faulthandler.disable()  # Stacks of all threads would bury what JAX says when it aborts.
+    faulthandler.disable()  # Stacks of all threads would bury the message with which JAX aborts.
     jax.distributed.initialize(coordinator, processes, index, heartbeat_timeout_seconds=limit)
 
 
@@ -37,26 +37,26 @@ def coordination_client() -> Any:
     """The client of JAX's coordination service; None in a run of one process."""
     if jax.process_count() == 1:
         return None
-    # Not public, but what Orbax too synchronises through.
+    # Not public, but Orbax synchronises through it as well.
     from jax._src import distributed
 
     return distributed.global_state.client
 
 
 def leave(status: int) -> None:
-    """Ends this process at once: the barrier of an orderly exit would wait for the others."""
+    """Exits immediately, as the barrier of a normal exit would wait for the other processes."""
     if jax.process_index() == 0 and jax.process_count() > 1:
         time.sleep(_LINGER_SECONDS)
     os._exit(status)
 
 
 class Watch:
-    """Ends the process when another one has given no sign of life; use by `with`.
+    """Ends this process when another one stops responding; use it in a `with` statement.
 
     Args:
-      timeout_seconds: how long to wait for a sign.
-      say: what takes the message.
-      clock: seconds that only grow.
+      timeout_seconds: how long to wait for a response.
+      say: reports the message.
+      clock: monotonic seconds.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Watch:
         while not self._closing.wait(_ASK_SECONDS):
             asked = self._asked
             if asked is not None and self._clock() - asked > self._timeout:
-                self._end(f"no sign of life from another process for {self._timeout:.0f} seconds")
+                self._end(f"no response from another process for {self._timeout:.0f} seconds")
 
     def _end(self, what: str) -> None:
         if self._closing.is_set():
@@ -106,11 +106,11 @@ class Watch:
 
 
 def lost_peers(what: str) -> str:
-    """The message of a process that cannot go on alone."""
+    """The message of a process that cannot continue without the others."""
     return (
         f"Process {jax.process_index()} of {jax.process_count()}: {what}. See the logs of the "
-        "others for the cause. Start all processes again with the same command: the run goes on "
-        "from its newest checkpoint."
+        "others for the cause. Start all processes again with the same command to resume from the "
+        "newest checkpoint."
     )
 
 

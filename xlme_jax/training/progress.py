@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: one live line, and how fast it goes.
+"""The live progress line of a run, and its throughput.
 
 Clocks are injected, so that rates and the time left can be tested without waiting.
 """
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TextIO
 
-# Dense bfloat16 peaks in FLOP/s of one JAX device, from the makers' data sheets, by a part of
-# `jax.Device.device_kind`; the first part that fits counts, so the longer names stand first.
+# Dense bfloat16 peaks in FLOP/s of one JAX device, from the vendors' data sheets, by a substring of
+# `jax.Device.device_kind`; the first match is used, so longer names come first.
 _PEAK_FLOPS = {
     "TPU v6 lite": 918e12,
     "TPU v6e": 918e12,
@@ -44,13 +44,14 @@ def peak_flops(device_kind: str) -> float | None:
 class Throughput:
     """Measures tokens per second, MFU and the time left.
 
-    The first `update` only starts the clock: what comes before it, compiling above all, is no rate.
+    The first `update` only starts the clock, so that rates exclude what precedes it, such as
+    compilation.
 
     Args:
-      window_seconds: rates are over the updates of the last so many seconds, at least over two.
+      window_seconds: seconds that rates cover, extended to at least two updates.
       flops_per_step: floating-point operations of one step, all devices together (for MFU).
       peak_flops_per_second: peak of all devices together; None where unknown, then MFU is None.
-      clock: seconds that only grow.
+      clock: monotonic seconds.
     """
 
     def __init__(
@@ -66,16 +67,16 @@ class Throughput:
         self._clock = clock
         self._paused = 0.0
         self._tokens = 0.0
-        # (seconds without pauses, step, tokens so far); and where the whole measurement began.
+        # (seconds without pauses, step, tokens so far), and (step, pauses) at the first update.
         self._points: deque[tuple[float, int, float]] = deque()
         self._first: tuple[int, float] | None = None
 
     def update(self, step: int, tokens: float) -> None:
-        """Notes that `step` steps are finished, the last ones of which held `tokens` tokens.
+        """Records that `step` steps are finished.
 
         Args:
           step: finished steps so far.
-          tokens: tokens in the steps since the call before (in the first step at the first call).
+          tokens: tokens in the steps since the previous call (at the first call, in this step).
         """
         self._tokens += tokens
         now = self._clock() - self._paused
@@ -132,15 +133,15 @@ class Throughput:
 
 
 class ProgressLine:
-    """Shows the state of a run: rewritten in place on a terminal, a plain line a call elsewhere.
+    """Shows the progress of a run: one line rewritten in place on a terminal, else plain lines.
 
     Args:
       total_steps: steps of the whole run.
-      throughput: where rates and the time left come from.
-      active: False prints nothing; true in process 0 alone.
-      stream: where to; standard error by default.
+      throughput: source of rates and the time left.
+      active: False prints nothing; set it only in process 0.
+      stream: output stream; standard error by default.
       min_seconds: on a terminal, `show` rewrites the line no more often than this.
-      clock: seconds that only grow.
+      clock: monotonic seconds.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class ProgressLine:
         Args:
           step: finished steps.
           values: metrics to show; those of earlier calls stay until they are replaced.
-          log: this step is at a log interval. A log file gets a line at such steps alone.
+          log: whether this step is at a log interval. A log file gets lines only at such steps.
         """
         self._values.update(values or {})
         if not self._active or not (log or self._live):
@@ -205,7 +206,7 @@ class ProgressLine:
             self._width = 0
 
     def _rewrite(self, text: str) -> None:
-        """Puts `text` over the last line; blanks cover what was longer."""
+        """Overwrites the last line with `text`, padded with blanks if that line was longer."""
         text = text[: _columns(self._stream) - 1]  # A wrapped line could not be rewritten.
         self._stream.write("\r" + text + " " * max(self._width - len(text), 0))
         self._stream.flush()

@@ -1,4 +1,4 @@
-"""The state of a run over a mesh: its shapes and shardings, made fresh, and its compiled step."""
+"""Creates the state of a run on a mesh, with its shapes and shardings, and the compiled step."""
 
 import contextlib
 import functools
@@ -56,7 +56,7 @@ def sharding_rules(mesh: jax.sharding.Mesh) -> Iterator[None]:
 def fresh_state(
     objective: Objective, optimizer: optax.GradientTransformation, abstract: TrainState, seed: int
 ) -> TrainState:
-    """The state at step 0, made in its shardings: no weight is ever whole on one device."""
+    """The state at step 0, created sharded, so that no weight is ever whole on one device."""
     init = functools.partial(init_state, objective, optimizer, seed)
     out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     return jax.jit(lambda: meshes.unbox(init()), out_shardings=out)()
@@ -69,7 +69,7 @@ def compile_step(
     config: LoopConfig,
     weights: Mapping[str, Points] = types.MappingProxyType({}),
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
-    """The jitted train step; the old state's memory is given to the new one."""
+    """The jitted train step; it donates the buffers of the old state."""
     step = make_train_step(
         objective,
         optimizer,

@@ -15,7 +15,7 @@ from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.objectives.base import Batch, Carried, Left, Metrics, Objective, Params, Totals
 from xlme_jax.training.mesh import rules_within_replica
 
-# A weight over time: points (step, weight), linear in between, constant outside.
+# A weight on a schedule: points (step, weight), linear in between, constant outside.
 Points = Sequence[tuple[int, float]]
 
 
@@ -36,15 +36,15 @@ def make_train_step(
     they are, the step counts, and the metric "skipped" is 1.
 
     Args:
-      objective: what is learned.
-      optimizer: what is done with the gradient.
-      seed: of the run; the randomness of step k is fold_in(seed, k + 1), 0 being initialisation.
+      objective: what to train.
+      optimizer: turns gradients into updates.
+      seed: seed of the run; step k uses fold_in(seed, k + 1), and initialisation fold_in(seed, 0).
       micro_batches: parts in which a batch is processed, to save activation memory.
-      weights: of streams over time; those of weight 1 throughout are left out.
+      weights: weights of streams on a schedule; streams without one have weight 1.
 
     Returns:
       The step function. Metrics are (numerator, denominator) pairs of the global batch; "loss" is
-      the weighted sum, the others know no weights.
+      the weighted sum, the others are unweighted.
     """
     loss_and_gradient = jax.value_and_grad(objective.loss, has_aux=True)
     update = optax.with_extra_args_support(optimizer).update
@@ -80,13 +80,13 @@ def weight_at(points: Points, step: jax.Array) -> jax.Array:
 
 
 def weighted(totals: Totals, streams: Mapping[str, jax.Array]) -> Totals:
-    """Denominators that give the losses of streams a weight.
+    """Scales denominators so that the losses of streams are weighted.
 
     A weight of 0 makes a denominator infinite: finite sums over it, and their gradients, are 0.
 
     Args:
-      totals: denominators of `Objective.totals`.
-      streams: weights of streams; others are left as they are.
+      totals: denominators from `Objective.totals`.
+      streams: weights by stream; other streams are unchanged.
     """
     weighted = {name: dict(values) for name, values in totals.items()}
     for name, factor in streams.items():
@@ -99,16 +99,16 @@ def make_fill_step(
 ) -> Callable[[TrainState, Batch, jax.Array], TrainState]:
     """The function to be jitted: (state, batch, its number) -> state with another `aux`.
 
-    For what an objective carries that must be filled before training (`Objective.ready`).
+    For carried state that must be filled before training (`Carry.ready`).
     """
 
     def without_gradient(*arguments: Any) -> tuple[Any, jax.Array]:
-        # Nor the loss: what does not lead to what rows leave is not computed.
+        # Without the loss too: XLA computes only what the per-row outputs depend on.
         _, (left, _) = objective.loss(*arguments)
         return (jnp.zeros(()), (left, {})), jnp.zeros(())
 
     def fill_step(state: TrainState, batch: Batch, number: jax.Array) -> TrainState:
-        # Below the key of initialisation, so that no step draws the same.
+        # Derived from the initialisation key, so that no step draws the same numbers.
         rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0), number)
         batch = {name: _number_rows(rows) for name, rows in batch.items()}
         totals = objective.totals(batch)
@@ -135,11 +135,11 @@ def over_replicas(
     rng: jax.Array,
     micro_batches: int,
 ) -> tuple[Params, Left, Metrics]:
-    """Gradient, what rows leave, metrics; replicas of the weights meet once, after all is added.
+    """Gradient, per-row outputs and metrics; gradients of replicas are summed once, at the end.
 
-    Left to itself the compiler adds up the replicas' gradients wherever one arises: for each
-    stream, micro-batch and use of a weight, and in the compute type. So the mesh's "data" axis is
-    taken out of its hands, and each replica sees its rows alone.
+    By default the compiler sums the replicas' gradients wherever one arises: for each stream,
+    micro-batch and use of a weight, and in the compute type. So the mesh's "data" axis is made
+    manual, and each replica sees only its own rows.
     """
     mesh = jax.sharding.get_abstract_mesh()
     replicas = dict(mesh.shape).get("data", 1)
@@ -175,7 +175,7 @@ def accumulate(
     rng: jax.Array,
     micro_batches: int,
 ) -> tuple[Params, Left, Metrics]:
-    """Gradient and metrics of a batch, summed over its micro-batches, and what its rows leave."""
+    """Gradient and metrics of a batch, summed over its micro-batches, and its per-row outputs."""
 
     def part(rows: Batch) -> tuple[tuple[Params, Metrics], Left]:
         (loss, (left, metrics)), gradient = loss_and_gradient(params, aux, rows, totals, rng)
@@ -207,10 +207,10 @@ def _real_tokens(batch: Batch) -> jax.Array:
 
 
 def _split(x: jax.Array, parts: int) -> jax.Array:
-    """[B, ...] -> [parts, B / parts, ...], taking every `parts`-th row so that shards stay put."""
+    """[B, ...] -> [parts, B / parts, ...]; takes every `parts`-th row, so shards do not move."""
     return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
 
 
 def _joined(x: jax.Array) -> jax.Array:
-    """[parts, B / parts, ...] -> [B, ...], the opposite of `_split`."""
+    """[parts, B / parts, ...] -> [B, ...], the inverse of `_split`."""
     return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

@@ -1,12 +1,11 @@
-"""Rules that end a run early which, by its own log, does not learn what it is for.
+"""Stop rules, which end a run early if its log shows that it does not learn as intended.
 
-Retrieval and alignment come late in a run. What comes first is the gain of reading the other
-language: accuracy on the masked tokens of translation pairs leaves that on plain text behind. A run
-in which it has not, after a share of its tokens, is not worth the rest of them.
+Retrieval and alignment improve late in a run. The first sign of learning across languages is that
+accuracy on the masked tokens of translation pairs exceeds that on plain text. If it does not after
+a share of the tokens, the rest of the run is not worth its cost.
 
-A rule is judged once, by nothing but the lines of `metrics.jsonl` up to the one that is due. So a
-run that is killed and resumed is judged as one that was not, and judged the same when it is resumed
-after its end.
+A rule is judged once, only by the lines of `metrics.jsonl` up to the one that is due. So the
+verdict is the same if the run is killed and resumed, or resumed after its end.
 """
 
 import collections
@@ -25,7 +24,7 @@ from xlme_jax.training.metrics import METRICS_FILE, read_metrics
 
 _log = logging.getLogger(__name__)
 _TOKENS = "tokens_per_step"
-# Of the tokens, that values are averaged over: noise is that of as many tokens at any log_every.
+# Share of the tokens that values are averaged over, so that noise does not depend on log_every.
 _SHARE = 0.1
 
 
@@ -38,8 +37,8 @@ class Line(NamedTuple):
 
     Attributes:
       step: finished steps.
-      tokens: real tokens up to there: of all streams and processes, without padding.
-      values: metrics that rules ask for; not finite where nothing was measured.
+      tokens: real tokens so far, of all streams and processes, without padding.
+      values: metrics that rules use; not finite where nothing was measured.
     """
 
     step: int
@@ -49,17 +48,17 @@ class Line(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class StopRule:
-    """A value that a run must reach once it has read so many tokens, else it ends.
+    """A value that a run must reach by a number of tokens; otherwise it ends.
 
-    The value is a mean over the lines of the log in the last tenth of the tokens, one at least.
+    The value is a mean over the lines of the log in the last tenth of the tokens, at least one.
 
     Attributes:
       metric: a name in `metrics.jsonl`, such as "bitext/mlm_accuracy" or "bitext/rtd_auc".
-      at_tokens: real tokens of all streams; judged is the first line of the log with so many.
+      at_tokens: real tokens of all streams; the rule is judged at the first line that reaches them.
       least: the value must be this or more.
       minus: another metric, which is subtracted from `metric`; None subtracts nothing.
-      growing: the value must also be above that at half of the tokens, a mean over the lines of as
-        many tokens before it.
+      growing: the value must also be above that at half of the tokens, a mean over the lines of
+        equally many tokens.
     """
 
     metric: str
@@ -74,8 +73,8 @@ class StopRule:
                 raise ValueError(f"StopRule.{field} is empty; give the name of a logged metric.")
         if self.minus == self.metric:
             raise ValueError(
-                f"StopRule.minus = {self.minus!r} is StopRule.metric too, and their difference 0; "
-                "give another metric, or None."
+                f"StopRule.minus = {self.minus!r} equals StopRule.metric, so their difference is "
+                "0; give another metric, or None."
             )
         if self.at_tokens < 1:
             raise ValueError(f"StopRule.at_tokens = {self.at_tokens} must be at least 1.")
@@ -83,15 +82,15 @@ class StopRule:
             raise ValueError(f"StopRule.least = {self.least} must be finite.")
 
     def judge(self, history: Sequence[Line], known: Collection[str]) -> str | None:
-        """Says whether the rule is met.
+        """Judges whether the rule is met.
 
         Args:
           history: the lines of the log.
           known: names of all metrics that are logged.
 
         Returns:
-          None while no line has `at_tokens`; "" if the first that has them meets the rule; else
-          what to tell a person.
+          None while no line reaches `at_tokens`; "" if the first line that does meets the rule;
+          else the error message.
 
         Raises:
           ValueError: the rule names a metric that is not logged.
@@ -101,7 +100,7 @@ class StopRule:
             if name is not None and name not in known:
                 logged = ", ".join(sorted(known))
                 raise ValueError(
-                    f"StopRule.{field} = {name!r} is not logged. Logged are: {logged}."
+                    f"StopRule.{field} = {name!r} is not logged. Logged metrics: {logged}."
                 )
         due = next((line for line in history if line.tokens >= self.at_tokens), None)
         if due is None:
@@ -111,16 +110,16 @@ class StopRule:
         before = self._mean(history, due.tokens / 2, width)
         name = self.metric if self.minus is None else f"{self.metric} - {self.minus}"
         found = f"Step {due.step}, {due.tokens:,.0f} tokens: {name} is {now:.4g}"
-        # Nothing measured by then is nothing to grow from: NaN compares as False.
+        # NaN compares as False: without a value at half of the tokens, growth is not required.
         if now >= self.least and not (self.growing and now <= before):
             _log.info("%s; the stop rule is met.", found)
             return ""
         growth = f" and above the {before:.4g} at half of the tokens" if self.growing else ""
         return (
-            f"{found}; a stop rule wants at least {self.least:g}{growth}. The run does not yet "
-            "learn what the rule is about, and going on unchanged seldom helps. Try a longer "
+            f"{found}; a stop rule requires at least {self.least:g}{growth}. The run does not yet "
+            "learn what the rule measures, and continuing unchanged seldom helps. Try a longer "
             "warm-up (Optimizer.warmup_steps), more layers in the generator, or more pairs, in a "
-            "new MODEL_DIR; or set Train.stop_rules = () to go on from here: the state is saved."
+            "new MODEL_DIR; or set Train.stop_rules = () to continue from the saved state."
         )
 
     def _mean(self, history: Sequence[Line], end: float, width: float) -> float:
@@ -137,12 +136,12 @@ class StopRule:
 
 
 class StopRules:
-    """The rules of a run, asked after each line of its log until all have been judged.
+    """The rules of a run, checked after each line of its log until all have been judged.
 
-    Process 0 has the log and judges; the others are told. Without rules no method does anything.
+    Process 0 has the log and broadcasts the verdict. Without rules, the methods do nothing.
 
     Args:
-      rules: that the run must meet.
+      rules: rules that the run must meet.
       model_dir: where the log is.
     """
 
@@ -154,7 +153,7 @@ class StopRules:
         self._history: list[Line] = []
 
     def begin(self) -> None:
-        """Takes in the log of a run that begins, or goes on from a checkpoint."""
+        """Reads the existing log of a run that begins or resumes."""
         self._waiting, self._known, self._history = list(self._rules), set(), []
         if not self._rules or not self._active or not (self._model_dir / METRICS_FILE).exists():
             return
@@ -166,7 +165,7 @@ class StopRules:
             self.add(step, lines[step])
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Takes in a line; its tokens per step are a mean over the steps since the line before."""
+        """Adds a line; its tokens per step are a mean over the steps since the previous line."""
         if not self._waiting or not self._active:
             return
         before = self._history[-1] if self._history else Line(0, 0.0, {})
@@ -180,10 +179,10 @@ class StopRules:
         """Judges the rules that are due; to be called in all processes after the same line.
 
         Args:
-          last_step: whether the run ends here; rules that were never due are named then.
+          last_step: whether the run ends here; rules that were never due are then logged.
 
         Returns:
-          Why the run is to end, if it is: a rule is not met, or names a metric that is not logged.
+          The error that ends the run, if a rule is not met or names a metric that is not logged.
         """
         if not self._waiting:
             return None
@@ -196,11 +195,11 @@ class StopRules:
         if verdict == 1:
             self._waiting, self._history = [], []
         if verdict == 2 and error is None:
-            return RuleNotMet("A stop rule ended the run; process 0 tells which, and why.")
+            return RuleNotMet("A stop rule ended the run; the log of process 0 has the reason.")
         return error
 
     def _judge(self) -> ValueError | None:
-        """Why the run is to end, if it is; rules that are met wait no longer."""
+        """The error that ends the run, if any; rules that are met are removed."""
         if _TOKENS not in self._known:  # No line of training yet.
             return None
         for rule in list(self._waiting):

@@ -1,13 +1,13 @@
-"""SIGTERM and SIGINT turned into an orderly end: the step in flight, a checkpoint, an exit code.
+"""Graceful shutdown on SIGTERM and SIGINT: finish the step, save a checkpoint, exit with a code.
 
-The first signal asks the run to end, a second one ends it at once. Signals are read by a thread of
-their own, since Python's handlers wait while the main thread is in C++, as it is for minutes when a
-program compiles. While nothing would be lost (before the first step, while a state is evaluated
-that is saved), that thread ends the process itself.
+The first signal asks the run to end, a second one ends it at once. A separate thread reads signals,
+since Python's handlers do not run while the main thread is in C++, which takes minutes when a
+program compiles. While nothing would be lost (before the first step, or while a saved state is
+evaluated), that thread ends the process itself.
 
-Several processes must all save the same step, so they agree on one through the key-value store of
-`jax.distributed`: whoever gets a signal says so; each process says how far it is, and waits to go
-further; the run ends with the first step that none of them has passed.
+All processes must save the same step, so they agree on one through the key-value store of
+`jax.distributed`: a process that gets a signal publishes it; each process then publishes its step
+and waits; the run ends with the first step that none of them has passed.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from xlme_jax.training.peers import coordination_client
 
 _log = logging.getLogger(__name__)
 
-# EX_TEMPFAIL of sysexits.h: all is saved, the same command goes on from there.
+# EX_TEMPFAIL of sysexits.h: everything is saved, and the same command resumes the run.
 EXIT_STOPPED = 75
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _POLL_SECONDS = 0.5
@@ -36,25 +36,25 @@ class Stopped(Exception):
 
     def __init__(self, step: int | None):
         when = "before the first step" if step is None else f"after step {step}"
-        super().__init__(f"Stopped {when}. The same command goes on from there.")
+        super().__init__(f"Stopped {when}. Run the same command again to resume.")
 
 
 class NeverStop:
-    """For runs that take no signals: in notebooks, in threads, in tests."""
+    """For runs that do not handle signals: in notebooks, in threads, in tests."""
 
     def requested(self, step: int) -> bool:
         """Whether the run is to end after `step`."""
         return False
 
     def saved(self, step: int, wait: Callable[[], None]) -> None:
-        """Notes that the state after `step` is saved."""
+        """Called when the state after `step` is saved or being saved."""
 
 
 NEVER = NeverStop()
 
 
 class StopOnSignal(NeverStop):
-    """Ends a run on SIGTERM or SIGINT; install it once, in the main thread, by `with`.
+    """Ends a run on SIGTERM or SIGINT; use it once, in the main thread, in a `with` statement.
 
     Args:
       timeout: seconds that processes wait for each other to agree on the last step.
@@ -64,11 +64,11 @@ class StopOnSignal(NeverStop):
         self._timeout = timeout
         self._client = coordination_client()
         self._lock = threading.Lock()  # Held while processes agree.
-        self._step = 0  # Steps that this process has passed,
-        self._begun = False  # once it knows where the run stands.
-        # Waits for the checkpoint of that step; None while there is none, so that ending loses it.
+        self._step = 0  # Steps that this process has passed; valid
+        self._begun = False  # once the run has started or resumed.
+        # Waits for the checkpoint of that step; None while there is none and ending would lose it.
         self._wait: Callable[[], None] | None = lambda: None
-        self._last: int | None = None  # The step to end with, once that is known.
+        self._last: int | None = None  # The step to end with, once agreed.
         self._closing = threading.Event()
 
     def __enter__(self) -> "StopOnSignal":
@@ -94,14 +94,14 @@ class StopOnSignal(NeverStop):
             return self._last is not None and step >= self._last
 
     def saved(self, step: int, wait: Callable[[], None]) -> None:
-        """Notes that a signal may end the process at any moment before the next step is passed.
+        """Allows a signal to end the process at any moment until the next step is passed.
 
         Args:
           step: the last step, whose state is saved or being saved.
-          wait: waits for the writes under way.
+          wait: waits for pending writes.
 
         Raises:
-          Stopped: the end was asked for.
+          Stopped: the run was asked to end.
         """
         with self._lock:
             self._step, self._wait, self._begun = step, wait, True
@@ -109,7 +109,7 @@ class StopOnSignal(NeverStop):
                 raise Stopped(step)
 
     def _listen(self) -> None:
-        """Reads the numbers of signals as they come."""
+        """Reads the numbers of signals as they arrive."""
         count = 0
         while data := os.read(self._read, 1):
             number = data[0]
@@ -118,14 +118,14 @@ class StopOnSignal(NeverStop):
             count += 1
             name = signal.Signals(number).name
             if count > 1:
-                say(f"{name} again: ending at once. What the last checkpoint holds is kept.")
+                say(f"{name} again: ending at once. The last checkpoint is kept.")
                 os._exit(128 + number)
-            say(f"{name}: the run ends after this step and saves. Again: it ends at once.")
+            say(f"{name}: the run ends after this step and saves. A second signal ends it at once.")
             if self._client:
-                with contextlib.suppress(jax.errors.JaxRuntimeError):  # Somebody else was first.
+                with contextlib.suppress(jax.errors.JaxRuntimeError):  # Another one was first.
                     self._client.key_value_set(f"{_PREFIX}/requested", name)
             else:
-                # Not in this thread: it must hear the second signal while `finish` goes on.
+                # In another thread, because this one must read a second signal meanwhile.
                 threading.Thread(target=self._agree, daemon=True).start()
         os.close(self._read)
 
@@ -134,14 +134,14 @@ class StopOnSignal(NeverStop):
         while not self._closing.wait(_POLL_SECONDS):
             try:
                 self._client.key_value_try_get(f"{_PREFIX}/requested")
-            except jax.errors.JaxRuntimeError:  # Nobody has.
+            except jax.errors.JaxRuntimeError:  # No request yet.
                 continue
             self._agree()
             return
 
     def _agree(self) -> None:
         """Finds the step to end with; ends the process if it is saved."""
-        with self._lock:  # The main thread passes no further step meanwhile.
+        with self._lock:  # The main thread cannot pass another step meanwhile.
             reachable = self._step + (self._wait is None)
             self._last = self._largest(reachable) if self._client else reachable
             if self._wait is not None and self._last <= self._step:
@@ -166,11 +166,11 @@ class StopOnSignal(NeverStop):
 
 
 def _ignore(number: int, frame: Any) -> None:
-    """Python's own handler has nothing to do: the thread reads the signal."""
+    """Does nothing, because the thread reads the signal."""
 
 
 def say(text: str) -> None:
-    """Logs from any thread, and sees to it that it is out before the process ends."""
+    """Logs from any thread, and flushes so that the message is out before the process ends."""
     _log.warning("%s", text)
     for handler in logging.getLogger().handlers:
         handler.flush()
