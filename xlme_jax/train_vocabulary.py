@@ -62,6 +62,11 @@ def main(argv: Sequence[str]) -> None:
 
     if len(argv) > 1:
         raise ValueError(f"Unknown argument {argv[1]!r}; flags are written --name=value.")
+    if not flags.FLAGS["tasks"].present and not flags.FLAGS.gin_file:
+        raise ValueError(
+            "--tasks is missing: name the text to train on, such as --tasks=cc100,bitext with "
+            "--cc100_dir and --bitext_dir, or --tasks=cldr for the embedded corpus."
+        )
     _check_output(Path(_OUTPUT.value))
     start = time.monotonic()
     texts = api.find_text(source_flags.configuration(output="."))
