@@ -24,7 +24,7 @@ class SweepConfig:
     minimize: bool = False
     show: tuple[str, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.seeds < 1:
             raise ValueError(f"Sweep.seeds = {self.seeds} must be at least 1.")
         names = [name for name, _ in self.grid]

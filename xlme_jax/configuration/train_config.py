@@ -55,7 +55,7 @@ class TrainConfig:
     epochs: float | None = None
     stop_rules: tuple[StopRule, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not _builds(self.objective):
             raise ValueError(
                 f"Train.objective = {reprlib.repr(self.objective)} is not an objective; bind one "

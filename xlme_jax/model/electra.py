@@ -28,7 +28,7 @@ class MaskedLM(nn.Module):
     embedding_size: int
     dtype: jnp.dtype = jnp.float32
 
-    def setup(self):
+    def setup(self) -> None:
         """Makes the tables, the encoder and the head."""
         config, initializer = self.config, weight_init(self.config)
         self.tokens = TokenTable(self.vocab_size, self.embedding_size, initializer)
@@ -97,7 +97,7 @@ class Discriminator(nn.Module):
     head_kind: Literal["dense", "linear"]
     dtype: jnp.dtype = jnp.float32
 
-    def setup(self):
+    def setup(self) -> None:
         """Makes the tables, the encoder and the head."""
         config, initializer = self.config, weight_init(self.config)
         if self.sharing in ("none", "gdes"):
@@ -142,7 +142,7 @@ class Electra(nn.Module):
     head_kind: Literal["dense", "linear"] = "dense"
     dtype: jnp.dtype = jnp.float32
 
-    def setup(self):
+    def setup(self) -> None:
         """Makes both models; `sharing` selects the tables that they share."""
         # A shared table has the discriminator's width; a narrower generator projects it.
         own = self.sharing == "none"
@@ -183,7 +183,9 @@ class Electra(nn.Module):
         positions = self.generator.positions() if self.sharing == "tokens+positions" else None
         return tokens, positions
 
-    def __call__(self, rows: Rows, positions: jax.Array, targets: jax.Array, uniforms: jax.Array):
+    def __call__(
+        self, rows: Rows, positions: jax.Array, targets: jax.Array, uniforms: jax.Array
+    ) -> jax.Array:
         """Runs both on the same rows; used to initialise the parameters."""
         self.generate(rows, positions, targets, uniforms)
         return self.discriminate(rows)

@@ -65,7 +65,7 @@ class EncoderConfig:
     remat: bool = False
     attention: Literal["auto", "xla", "kernel"] = "auto"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("hidden_size", "num_layers", "num_heads", "ffn_size", "max_length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Encoder.{name} = {getattr(self, name)} must be at least 1.")
@@ -343,13 +343,13 @@ class Layer(nn.Module):
         config = self.config
         heads = config.num_heads  # Attention uses salts 0 to heads - 1; the others come after.
 
-        def attend(h):
+        def attend(h: jax.Array) -> jax.Array:
             causal = cross_weights is not None
             module = SelfAttention(config, self.dtype, causal, name="attention")
             h = module(h, segment_ids, distance_bias, dropout_seeds)
             return dropout(h, config.dropout, dropout_seeds, salt=heads)
 
-        def feed(h):
+        def feed(h: jax.Array) -> jax.Array:
             h = FeedForward(config, self.dtype, name="ffn")(h)
             return dropout(h, config.dropout, dropout_seeds, salt=heads + 1)
 
@@ -422,7 +422,15 @@ class Encoder(nn.Module):
             states[-1] = layer_norm(config, self.dtype, "final_norm")(states[-1])
         return states if all_layers else states[-1]
 
-    def _layers(self, x, segment_ids, distance_bias, dropout_seeds, keep, source):
+    def _layers(
+        self,
+        x: jax.Array,
+        segment_ids: jax.Array,
+        distance_bias: jax.Array | None,
+        dropout_seeds: jax.Array | None,
+        keep: bool,
+        source: Source | None,
+    ) -> list[jax.Array]:
         config = self.config
         layer = nn.remat(Layer, prevent_cse=not config.scan_layers) if config.remat else Layer
         seeds = None

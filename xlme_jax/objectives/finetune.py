@@ -56,7 +56,7 @@ class FineTuneConfig:
     pretrained: Any
     dropout: float | None = 0.1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         benchmark(self.task)
         if not hasattr(self.pretrained, "with_dropout"):
             raise ValueError(

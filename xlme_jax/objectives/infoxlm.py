@@ -65,7 +65,7 @@ class XLCoConfig:
     mask_inputs: bool = True
     both_directions: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.layer < 0:
             raise ValueError(f"XLCo.layer = {self.layer} must not be negative.")
         if self.queue_size < 1:
@@ -93,7 +93,7 @@ class InfoXLMConfig(XLMConfig):
     contrast: XLCoConfig | None = dataclasses.field(default_factory=XLCoConfig)
     mean: Literal["tasks", "items"] = "tasks"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.mean not in ("tasks", "items"):
             raise ValueError(f"InfoXLM.mean = {self.mean!r}; allowed: tasks, items.")
         if self.contrast is None:

@@ -48,7 +48,7 @@ class MaskingConfig:
     split: tuple[float, float, float] = (1.0, 0.0, 0.0)
     mask_bos: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0.0 < self.rate < 1.0:
             raise ValueError(f"Masking.rate = {self.rate} must lie strictly between 0 and 1.")
         if len(self.split) != 3 or min(self.split) < 0 or abs(sum(self.split) - 1) > 1e-6:

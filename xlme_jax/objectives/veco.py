@@ -75,7 +75,7 @@ class VecoConfig:
     cross_attention_steps: int = 0
     alone_every: int = 16
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.cross_attention_steps < 0:
             raise ValueError(
                 f"VECO.cross_attention_steps = {self.cross_attention_steps} must not be negative; "

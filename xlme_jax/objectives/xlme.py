@@ -70,7 +70,7 @@ class XLMEConfig:
     embedding_sharing: Literal["none", "tokens", "tokens+positions", "gdes"] = "tokens"
     rtd_head: Literal["dense", "linear"] = "dense"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, allowed in (
             ("embedding_sharing", ("none", "tokens", "tokens+positions", "gdes")),
             ("rtd_head", ("dense", "linear")),

@@ -1,7 +1,8 @@
 """Attention over packed rows, with XLM-E's bias as a gate per query times a Toeplitz table."""
 
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -104,7 +105,18 @@ def attention(
     return per_shard(kernel, q, k, v, segment_ids, distance_bias, gate, seeds, partition=partition)
 
 
-def per_shard(kernel, q, k, v, segment_ids, distance_bias, gate, seeds, *, partition):
+def per_shard(
+    kernel: Callable[..., jax.Array],
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segment_ids: jax.Array,
+    distance_bias: jax.Array | None,
+    gate: jax.Array | None,
+    seeds: jax.Array | None,
+    *,
+    partition: Any,
+) -> jax.Array:
     """Runs `kernel` on each device's rows and heads; the arguments are `flash_attention`'s.
 
     The gradient of the table, which all rows share, is summed over the devices that split rows.
@@ -139,7 +151,7 @@ def per_shard(kernel, q, k, v, segment_ids, distance_bias, gate, seeds, *, parti
         out_specs=wide,
         # Kernels do not declare over which axes their results vary.
         check_vma=False,
-    )(*(arguments[index] for index in given))
+    )(*(x for x in arguments if x is not None))
 
 
 def _split_axes(

@@ -121,7 +121,7 @@ def _query_values(plan: Plan, refs: Refs, i: Any) -> tuple[jax.Array, Any]:
     return _column(plan, refs["segments"], i), gate
 
 
-def _for_blocks(plan: Plan, refs: Refs, i: Any, body: Callable, carry: Any) -> Any:
+def _for_blocks(plan: Plan, refs: Refs, i: Any, body: Callable[..., Any], carry: Any) -> Any:
     """Loops over the blocks that share a segment with block i."""
     bounds = refs["bounds"]
     return jax.lax.fori_loop(bounds[0, i], bounds[1, i], body, carry)
@@ -169,7 +169,7 @@ def _forward_block(plan: Plan, refs: Refs, i: Any) -> None:
 
 
 def _gradients_of_block(
-    plan: Plan, refs: Refs, query: tuple, q: Any, k: Any, v: Any, i: Any, j: Any
+    plan: Plan, refs: Refs, query: tuple[Any, ...], q: Any, k: Any, v: Any, i: Any, j: Any
 ) -> tuple[jax.Array, jax.Array, Any]:
     """Kept weights, gradient of the scores and bias (or None) of block (i, j), each [C, C].
 
@@ -186,7 +186,7 @@ def _gradients_of_block(
     return _drop(plan, keep, weights), weights * (d_weights - delta), bias
 
 
-def _load_query(plan: Plan, refs: Refs, i: Any) -> tuple:
+def _load_query(plan: Plan, refs: Refs, i: Any) -> tuple[Any, ...]:
     return (
         refs["d_output"][_rows(plan, i), :],
         _query_values(plan, refs, i),

@@ -13,7 +13,7 @@ queries (or of keys, for their gradients) and gathers the bias from the table.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -153,11 +153,31 @@ _WIDE = {"tpu": "bh..", "gpu": "b.h."}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: Plan, q, k, v, table, gates, segments, bounds, words) -> jax.Array:
+def _attend(
+    plan: Plan,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    table: jax.Array,
+    gates: jax.Array,
+    segments: jax.Array,
+    bounds: jax.Array,
+    words: jax.Array,
+) -> jax.Array:
     return _attend_forward(plan, q, k, v, table, gates, segments, bounds, words)[0]
 
 
-def _attend_forward(plan: Plan, q, k, v, table, gates, segments, bounds, words):
+def _attend_forward(
+    plan: Plan,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    table: jax.Array,
+    gates: jax.Array,
+    segments: jax.Array,
+    bounds: jax.Array,
+    words: jax.Array,
+) -> tuple[jax.Array, tuple[Any, ...]]:
     inputs = dict(q=q, k=k, v=v, table=table, gates=gates, segments=segments)
     inputs |= dict(bounds=bounds, words=words)
     rows, heads = _rows_and_heads(plan, q)
@@ -174,7 +194,9 @@ def _attend_forward(plan: Plan, q, k, v, table, gates, segments, bounds, words):
     return found["output"], (inputs, found["output"], found["log_sum"])
 
 
-def _attend_backward(plan: Plan, residuals, d_output):
+def _attend_backward(
+    plan: Plan, residuals: tuple[Any, ...], d_output: jax.Array
+) -> tuple[Any, ...]:
     inputs, output, log_sum = residuals
     products = (d_output.astype(jnp.float32) * output.astype(jnp.float32)).sum(axis=-1)
     delta = products if plan.platform == "tpu" else products.transpose(0, 2, 1)
@@ -232,7 +254,7 @@ def _call(
     plan: Plan,
     name: str,
     kernel: Callable[[Plan, dict[str, Any]], None],
-    inputs: dict[str, jax.Array | None],
+    inputs: Mapping[str, jax.Array | None],
     outputs: dict[str, jax.ShapeDtypeStruct],
     scratch: dict[str, tuple[int, ...]] | None = None,
 ) -> dict[str, jax.Array]:

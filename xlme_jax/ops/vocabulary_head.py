@@ -8,7 +8,7 @@ holds or processes at once.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -202,7 +202,14 @@ def _visits(rows: int, size: int, chunks: int) -> int:
     return visits
 
 
-def _forward(split, hidden, targets, uniforms, table, bias):
+def _forward(
+    split: VocabularySplit,
+    hidden: jax.Array,
+    targets: jax.Array,
+    uniforms: jax.Array,
+    table: jax.Array,
+    bias: jax.Array,
+) -> tuple[jax.Array, ...]:
     """The forward pass on a device; returns results [M] of its own rows, and logits if kept."""
     own_rows = hidden.shape[0]
     hidden, targets, uniforms = map(split.gather, (hidden, targets, uniforms))
@@ -219,7 +226,7 @@ def _forward(split, hidden, targets, uniforms, table, bias):
     else:
         logits = None
 
-        def visit(best: _Best, part):
+        def visit(best: _Best, part: tuple[jax.Array, ...]) -> tuple[_Best, None]:
             index, table_k, bias_k, u = part
             first = start + index * (size // visits)
             new = _statistics(_logits(hidden, table_k, bias_k), targets, u, first)
@@ -237,26 +244,46 @@ def _forward(split, hidden, targets, uniforms, table, bias):
     return results if logits is None else (*results, logits)
 
 
-def _parts(table: jax.Array, bias: jax.Array, count: int):
+def _parts(table: jax.Array, bias: jax.Array, count: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Indices [n], rows [n, C, D] and biases [n, C] of n equal parts of a device's vocabulary."""
     number = jnp.arange(count, dtype=jnp.int32)
     return number, table.reshape(count, -1, table.shape[1]), bias.reshape(count, -1)
 
 
-def _keeps_logits(split, hidden, table) -> bool:
+def _keeps_logits(split: VocabularySplit, hidden: jax.Array, table: jax.Array) -> bool:
     """Whether to keep logits: only on one device, else other devices' rows would be kept too."""
     return split == WHOLE and _visits(hidden.shape[0], table.shape[0], 2) == 1
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _head(hidden, table, bias, targets, uniforms, split):
+def _head(
+    hidden: jax.Array,
+    table: jax.Array,
+    bias: jax.Array,
+    targets: jax.Array,
+    uniforms: jax.Array,
+    split: VocabularySplit,
+) -> tuple[jax.Array, ...]:
     return _head_forward(hidden, table, bias, targets, uniforms, split)[0]
 
 
-def _head_forward(hidden, table, bias, targets, uniforms, split):
+def _head_forward(
+    hidden: jax.Array,
+    table: jax.Array,
+    bias: jax.Array,
+    targets: jax.Array,
+    uniforms: jax.Array,
+    split: VocabularySplit,
+) -> tuple[tuple[jax.Array, ...], tuple[Any, ...]]:
     keeps = _keeps_logits(split, hidden, table)
 
-    def body(hidden, targets, uniforms, table, bias):
+    def body(
+        hidden: jax.Array,
+        targets: jax.Array,
+        uniforms: jax.Array,
+        table: jax.Array,
+        bias: jax.Array,
+    ) -> tuple[jax.Array, ...]:
         results = _forward(split, hidden, targets, uniforms, table, bias)
         return results if keeps else results[:4]
 
@@ -266,10 +293,19 @@ def _head_forward(hidden, table, bias, targets, uniforms, split):
     return results[:3], (hidden, table, bias, targets, log_normalizer, logits, uniforms.shape[1])
 
 
-def _head_backward(split, residuals, cotangents):
+def _head_backward(
+    split: VocabularySplit, residuals: tuple[Any, ...], cotangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array | None, ...]:
     hidden, table, bias, targets, log_normalizer, logits, chunks = residuals
 
-    def body(hidden, targets, log_normalizer, scale, table, bias):
+    def body(
+        hidden: jax.Array,
+        targets: jax.Array,
+        log_normalizer: jax.Array,
+        scale: jax.Array,
+        table: jax.Array,
+        bias: jax.Array,
+    ) -> tuple[jax.Array, ...]:
         count = chunks // jax.lax.axis_size(split.vocabulary) if split.vocabulary else chunks
         rows = (split.gather(x) for x in (hidden, targets, log_normalizer, scale))
         hidden, targets, log_normalizer, scale = rows
@@ -287,14 +323,26 @@ def _head_backward(split, residuals, cotangents):
     return (*split.run(body, "bbbbvv", "bvv", *arrays), None, None)
 
 
-def _gradients(hidden, targets, log_normalizer, scale, table, bias, logits, chunks, start):
+def _gradients(
+    hidden: jax.Array,
+    targets: jax.Array,
+    log_normalizer: jax.Array,
+    scale: jax.Array,
+    table: jax.Array,
+    bias: jax.Array,
+    logits: jax.Array | None,
+    chunks: int,
+    start: jax.Array | int,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Gradients for hidden [M, D], table and bias of a device's vocabulary, from its rows."""
     product = functools.partial(jnp.einsum, preferred_element_type=_accumulator(hidden))
     size = table.shape[0]
     visits = _visits(hidden.shape[0], size, chunks)
     ones = jnp.ones(hidden.shape[:1], _accumulator(hidden))
 
-    def visit(hidden_grad, part):
+    def visit(
+        hidden_grad: jax.Array, part: tuple[Any, ...]
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         index, table_k, bias_k = part
         scores = _logits(hidden, table_k, bias_k) if logits is None else logits
         first = start + index * (size // visits)

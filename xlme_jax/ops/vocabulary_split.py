@@ -124,8 +124,10 @@ def lookup(table: jax.Array, tokens: jax.Array, dtype: Any, split: VocabularySpl
     return _lookup(table, tokens, dtype, split.fit(tokens.shape[0], table.shape[0]))
 
 
-def _lookup_forward(table, tokens, dtype, split):
-    def local(table, tokens):
+def _lookup_forward(
+    table: jax.Array, tokens: jax.Array, dtype: Any, split: VocabularySplit
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    def local(table: jax.Array, tokens: jax.Array) -> tuple[jax.Array]:
         ids, here = _local_ids(split, table, split.gather(tokens))
         found = jnp.take(table, ids, axis=0, mode="clip").astype(dtype)
         return (split.sum_parts(found if here is None else found * here[..., None].astype(dtype)),)
@@ -134,8 +136,13 @@ def _lookup_forward(table, tokens, dtype, split):
     return found, (table, tokens)
 
 
-def _lookup_backward(dtype, split, residuals, gradient):
-    def local(table, tokens, gradient):
+def _lookup_backward(
+    dtype: Any,
+    split: VocabularySplit,
+    residuals: tuple[jax.Array, jax.Array],
+    gradient: jax.Array,
+) -> tuple[jax.Array, None]:
+    def local(table: jax.Array, tokens: jax.Array, gradient: jax.Array) -> tuple[jax.Array]:
         ids, here = _local_ids(split, table, split.gather(tokens))
         gradient = split.gather(gradient).astype(table.dtype)
         if here is not None:

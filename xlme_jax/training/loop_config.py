@@ -37,7 +37,7 @@ class LoopConfig:
     on_divergence: Literal["stop", "roll_back"] = "stop"
     alarms_after: int = 1000
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.on_divergence not in ("stop", "roll_back"):
             raise ValueError(
                 f"Loop.on_divergence = {self.on_divergence!r}; allowed: 'stop', 'roll_back'."

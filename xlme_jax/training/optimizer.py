@@ -38,7 +38,7 @@ class OptimizerConfig:
     decay_all: bool = False
     clip_norm: float = 2.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.learning_rate <= 0:
             raise ValueError(f"Optimizer.learning_rate = {self.learning_rate} must be positive.")
         if self.warmup_steps is not None and self.warmup_steps < 0:

@@ -146,7 +146,9 @@ def over_replicas(
     if replicas == 1:
         return accumulate(loss_and_gradient, params, aux, batch, totals, rng, micro_batches)
 
-    def replica(params: Params, aux: Carried, batch: Batch, totals: Totals, rng: jax.Array):
+    def replica(
+        params: Params, aux: Carried, batch: Batch, totals: Totals, rng: jax.Array
+    ) -> tuple[Params, Left, Metrics]:
         with nn.logical_axis_rules(rules_within_replica()):
             gradient, left, metrics = accumulate(
                 loss_and_gradient, params, aux, batch, totals, rng, micro_batches
@@ -185,7 +187,7 @@ def accumulate(
         (gradient, metrics), left = part(batch)
         return gradient, left, metrics
 
-    def add(sums, rows):
+    def add(sums: tuple[Params, Metrics], rows: Batch) -> tuple[tuple[Params, Metrics], Left]:
         found, left = part(rows)
         return jax.tree.map(jnp.add, sums, found), left
 
