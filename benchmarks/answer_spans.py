@@ -1,9 +1,9 @@
 """The share of answers whose exact characters survive tokenization, by benchmark and language.
 
-    python benchmarks/answer_spans.py --data=../shared/data/eval [--vocabulary=FILE.model]
+    python benchmarks/answer_spans.py --data=$DATA/eval [--vocabulary=FILE.model]
 
 Without a vocabulary, one is trained on the contexts themselves. An answer counts if the labels of
-one of its windows, turned back into characters, are the answer to the letter.
+one of its windows select exactly its characters.
 """
 
 import argparse
@@ -29,10 +29,10 @@ def main() -> None:
     )
     parser.add_argument("--data", required=True, help="Folder with xquad, mlqa and tydiqa.")
     parser.add_argument("--vocabulary", help="A .model file; trained on the contexts by default.")
-    parser.add_argument("--size", type=int, default=16_000, help="Ids of the one to train.")
+    parser.add_argument("--size", type=int, default=16_000, help="Ids of the trained vocabulary.")
     parser.add_argument("--max_length", type=int, default=384)
     parser.add_argument("--stride", type=int, default=128)
-    parser.add_argument("--limit", type=int, help="Take the first examples of each set only.")
+    parser.add_argument("--limit", type=int, help="Read only the first examples of each set.")
     parser.add_argument("--output", default="benchmarks/results/answer_spans.json")
     flags = parser.parse_args()
 
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def read(data: Path, limit: int | None) -> Sets:
-    """Reads all sets that are there, as {(benchmark, split, language): examples}."""
+    """Reads all available sets, as {(benchmark, split, language): examples}."""
     sets: Sets = {}
     for name in BENCHMARKS:
         if not (data / name).is_dir():
@@ -81,7 +81,7 @@ def measure(
     max_length: int,
     stride: int,
 ) -> dict[str, Any]:
-    """Returns the share of answers that come back exactly, and lists the others."""
+    """Returns the share of answers that are recovered exactly, and lists the others."""
     start = time.perf_counter()
     rows = encode(
         vocabulary,

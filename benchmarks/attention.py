@@ -1,9 +1,9 @@
-"""Attention with the gated bias: kernels against plain XLA, in time here and in memory elsewhere.
+"""Attention with the gated bias: time here, and memory on other devices, of kernels and plain XLA.
 
-    python benchmarks/attention.py                          # Time, forwards and backwards.
-    python benchmarks/attention.py --compile_for=v5e,h100   # Memory, by compiling for them as well.
+    python benchmarks/attention.py                          # Time, forward and backward.
+    python benchmarks/attention.py --compile_for=v5e,h100   # Memory as well, by compiling.
 
-Compiling needs `pip install 'xlme_jax[tpu,cuda13]'`, but neither TPU nor GPU.
+Compiling needs `pip install 'xlme_jax[tpu,cuda13]'` but neither a TPU nor a GPU.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from xlme_jax.ops.attention import attention, compile_platform
 from xlme_jax.planning import compiling, machines
 from xlme_jax.training import mesh as meshes
 
-TOKENS, HEADS, WIDTH = 16_384, 12, 64  # Of a batch; of XLM-E's Base.
+TOKENS, HEADS, WIDTH = 16_384, 12, 64  # Tokens of a batch; heads of XLM-E Base.
 LENGTHS = (128, 256, 512, 1024, 2048)
 TOPOLOGIES = {"v5e": "v5e:1x1", "h100": "h100:1"}
 TIMED = ((16, 128, 4), (8, 256, 8))  # Rows, length, heads.
@@ -70,7 +70,7 @@ def inputs(rows: int, length: int, heads: int, dtype: Any) -> dict[str, jax.Arra
 
 
 def step(implementation: str, arrays: dict[str, Any]) -> Any:
-    """Output and gradients for a cotangent of ones, as training asks for them."""
+    """Output and gradients for a cotangent of ones, as in training."""
     whole = {name: arrays[name] for name in ("segment_ids", "dropout_seeds")}
 
     def total(arrays):
@@ -81,10 +81,10 @@ def step(implementation: str, arrays: dict[str, Any]) -> Any:
 
 
 def times(repeats: int) -> list[dict[str, Any]]:
-    """Milliseconds of each implementation that runs here, in turn."""
+    """Milliseconds of each implementation that runs here, measured alternately."""
     kinds = ("xla",) if compile_platform() == "cpu" else ("xla", "kernel")
     if len(kinds) == 1:
-        print("No TPU or GPU here: the kernel is interpreted, for tests only, and is not timed.")
+        print("No TPU or GPU: the kernel is interpreted, for tests only, and is not timed.")
     rows = []
     for batch, length, heads in TIMED:
         dtype = jnp.float32 if len(kinds) == 1 else jnp.bfloat16
@@ -109,7 +109,7 @@ def times(repeats: int) -> list[dict[str, Any]]:
 
 
 def memory(name: str, lengths: list[int]) -> list[dict[str, Any]]:
-    """MB that one device needs beside arguments and results, as its compiler says."""
+    """MB that one device needs besides arguments and results, by its compiler."""
     mesh = meshes.make_mesh(
         meshes.MeshConfig(), compiling.devices_of(machines.parse_topology(TOPOLOGIES[name]))
     )

@@ -1,23 +1,24 @@
-"""Retrieval and word alignment by a co-occurrence dictionary: the rival of a small encoder.
+"""Retrieval and word alignment by a co-occurrence dictionary, a baseline for small encoders.
 
     python benchmarks/dictionary.py --multiway=$DATA/multiway --languages=fr,ru,el,sw
 
 With --data_dir instead of --multiway it reads a prepared data set and its validation split.
 
-The dictionary is counted in the pairs that a run trains on. A word's entries are the ten words with
-the largest log-likelihood ratios (Dunning 1993), each weighted by its square root. A text is a bag
-of words weighted by inverse document frequency; the dictionary translates it, either side into the
-other, and the two cosines are added. "shared" is the cosine of the bags without a dictionary: what
-any encoder gets for nothing.
+The dictionary is estimated from the pairs that a run trains on. A word's entries are the ten words
+with the largest log-likelihood ratios (Dunning 1993), each weighted by its square root. A text is a
+bag of words weighted by inverse document frequency; each side is translated into the other, and the
+two cosines are added. "shared" is the cosine of the bags without a dictionary: what shared words
+alone give any encoder.
 
-A word is its first five letters, or two neighbouring characters where a script has no spaces. For
-English with French, Russian and Greek this was ahead of whole words and of 8,000 SentencePieces;
-for French the ratio was ahead of Dice, cosine, PMI and normalised PMI. Both were compared on the
-very texts that are searched.
+A word is its first five letters, or two neighbouring characters in scripts without spaces. For
+English with French, Russian and Greek this was better than whole words and than 8,000
+SentencePieces; for French the ratio was better than Dice, cosine, PMI and normalised PMI. Both
+choices were made on the texts that are searched.
 
-Every twentieth unit of each multi-way corpus is held out, counted by its line in the files, and is
-searched among all that are, repeated texts apart. Accuracy@1 is a mean over both directions. Words
-are aligned where each is the other's strongest, and of equals the nearest in place.
+Every twentieth unit of each multi-way corpus, by its line in the files, is held out. The held-out
+texts, without repetitions, are the candidates of the search. Accuracy@1 is a mean over both
+directions. Two words are aligned if each is the other's strongest; among equals the nearest in
+position wins.
 """
 
 import argparse
@@ -40,7 +41,7 @@ from xlme_jax.evaluation.alignment import aer
 
 _LETTERS = 5
 _ENTRIES = 10
-_LEAST = 2  # Texts that a word must be in.
+_LEAST = 2  # Least number of texts with a word.
 _NO_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 Pairs = list[tuple[str, str]]
 
@@ -67,7 +68,7 @@ def main() -> None:
 
 
 def measure(language: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Figures of one pair of languages; prints its lines of the table."""
+    """Figures of one language pair; prints its lines of the table."""
     pair = (options.pivot, language)
     if options.data_dir:
         train, held_out = (prepared(options.data_dir, pair, s) for s in ("train", "validation"))
@@ -97,7 +98,7 @@ def measure(language: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def multiway(folder: str, pair: tuple[str, str], every: int) -> tuple[Pairs, Pairs]:
-    """The pairs of all multi-way folders to count, and those held out."""
+    """The training pairs of all multi-way folders, and the held-out pairs."""
     parts: tuple[Pairs, Pairs] = ([], [])
     for corpus in sorted(path.parent for path in Path(folder).glob(f"*/{UNIT_IDS}*")):
         files = multiway_files(corpus)
@@ -126,7 +127,7 @@ def prepared(folder: str, pair: tuple[str, str], split: str) -> Pairs:
 
 
 def unique(pairs: Pairs) -> Pairs:
-    """Pairs no text of which was in one before: each has one right answer."""
+    """Pairs without a text that occurred before, so that each has one right answer."""
     kept, seen = [], set()
     for first, second in pairs:
         keys = {(0, first), (1, second)}
@@ -159,7 +160,7 @@ class Bags:
         self.binary = self.of(texts)
 
     def of(self, texts: Sequence[str]) -> sparse.csr_matrix:
-        """Which words are in which of these texts: 0 or 1, [texts, words]."""
+        """Which words occur in which texts: 0 or 1, [texts, words]."""
         rows = [{self.index[word] for word in words(text) if word in self.index} for text in texts]
         ends = np.cumsum([0, *map(len, rows)])
         columns = np.array([column for row in rows for column in sorted(row)], np.int32)
@@ -167,12 +168,12 @@ class Bags:
         return sparse.csr_matrix((np.ones(len(columns)), columns, ends), shape)
 
     def weighted(self, texts: Sequence[str]) -> sparse.csr_matrix:
-        """The same, each word at its inverse document frequency, rows of length 1."""
+        """The same, weighted by inverse document frequency, rows of length 1."""
         return normalised(self.of(texts) @ sparse.diags(self.idf))
 
 
 class Dictionary:
-    """Associations of the words of two languages, counted in pairs of texts."""
+    """Associations between the words of two languages, from counts in pairs of texts."""
 
     def __init__(self, pairs: Pairs):
         self.sides = [Bags([pair[side] for pair in pairs]) for side in (0, 1)]
@@ -188,19 +189,19 @@ class Dictionary:
         self.backward = normalised(strongest(transposed))
 
     def retrieval(self, pairs: Pairs) -> float:
-        """Accuracy@1 of the sum of both translations' cosines."""
+        """Accuracy@1 by the sum of the cosines of both translations."""
         first, second = (bags.weighted(texts) for bags, texts in zip(self.sides, zip(*pairs)))
         there = normalised(first @ self.forward) @ second.T
         back = first @ normalised(second @ self.backward).T
         return accuracy_at_1((there + back).toarray())
 
     def shared(self, pairs: Pairs) -> float:
-        """Accuracy@1 of the words that both texts have."""
+        """Accuracy@1 by the words that both texts have."""
         first, second = (self.both.weighted(texts) for texts in zip(*pairs))
         return accuracy_at_1((first @ second.T).toarray())
 
     def links(self, source: Sequence[str], target: Sequence[str]) -> set[tuple[int, int]]:
-        """Links words of a pair that are each other's strongest; of equals the nearest in place."""
+        """Links words that are each other's strongest; among equals the nearest in position."""
         first, second = (bags.of(side) for bags, side in zip(self.sides, (source, target)))
         scores = (first @ (self.forward + self.backward.T) @ second.T).toarray()
         places = [np.linspace(0, 1, len(side)) for side in (source, target)]
@@ -213,13 +214,13 @@ class Dictionary:
 def likelihood_ratio(
     together: np.ndarray, first: np.ndarray, second: np.ndarray, texts: int
 ) -> np.ndarray:
-    """Dunning's -2 log(lambda) of two words; 0 where they are together less than by chance.
+    """Dunning's -2 log(lambda) of two words; 0 if they co-occur less than by chance.
 
     Args:
       together: pairs of texts with both words.
-      first: pairs with the one.
-      second: pairs with the other.
-      texts: pairs in all.
+      first: pairs with the first word.
+      second: pairs with the second word.
+      texts: number of pairs.
     """
 
     def entropy(*counts: np.ndarray) -> np.ndarray:
@@ -242,13 +243,13 @@ def strongest(scores: sparse.csr_matrix) -> sparse.csr_matrix:
 
 
 def normalised(rows: sparse.csr_matrix) -> sparse.csr_matrix:
-    """Rows of length 1; those of zeros stay."""
+    """Rows scaled to length 1; rows of zeros stay."""
     lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(1)).ravel())
     return sparse.diags(1 / np.maximum(lengths, 1e-12)) @ rows
 
 
 def accuracy_at_1(similarity: np.ndarray) -> float:
-    """How often the diagonal is the largest of its row, and of its column; ties share."""
+    """Share of rows and columns whose largest entry is the diagonal; ties count fractionally."""
     gold, right = similarity.diagonal(), []
     for axis in (0, 1):
         best = similarity.max(axis)

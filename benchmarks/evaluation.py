@@ -1,13 +1,13 @@
-"""What evaluating a frozen encoder costs beside the bare forward passes of the same tokens.
+"""Cost of evaluating a frozen encoder, relative to forward passes of the same tokens.
 
-    python benchmarks/evaluation.py --data=../shared/data/eval
+    python benchmarks/evaluation.py --data=$DATA/eval
 
-Tatoeba (36 languages x 1,000 pairs, repeated from the languages that are there) and the gold word
-alignments, at every layer of a random encoder. Runs A B A B, medians: in each round once the
-evaluation, then forward passes that return nothing but the last layer. "same rows" are the very
-batches of the evaluation, padding included; "no padding" are as many real tokens in full rows of
-the texts' mean length. Both are compiled and warmed up; what compiling cost is said by itself, as
-is reading and tokenizing, which are done once for any number of checkpoints.
+Evaluates Tatoeba (36 languages x 1,000 pairs, repeated from the available languages) and the gold
+word alignments at every layer of a random encoder. Alternates A B A B and takes medians: each round
+runs the evaluation once, then forward passes that return only the last layer. "same rows" are the
+batches of the evaluation, padding included; "no padding" has the same number of real tokens in full
+rows of the texts' mean length. Both are compiled and warmed up. Compilation is reported separately,
+and so are reading and tokenizing, which are done once for any number of checkpoints.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def repeat_tatoeba(source: Path, folder: Path, options: argparse.Namespace) -> list[str]:
-    """Writes as many languages of as many pairs, repeating those that are there; their texts."""
+    """Writes this many languages and pairs by repeating available ones; returns the texts."""
     there = sorted(path.name.split(".")[1][:3] for path in source.glob("tatoeba.*-eng.eng"))
     texts = []
     for index, code in enumerate(TATOEBA_36[: options.languages]):
@@ -80,7 +80,7 @@ def repeat_tatoeba(source: Path, folder: Path, options: argparse.Namespace) -> l
 
 
 def random_encoder(vocabulary: Vocabulary, options: argparse.Namespace) -> tuple[Subject, Any]:
-    """An encoder of this size that was never trained, with XLM-E's gated relative bias."""
+    """An untrained encoder of this size with XLM-E's gated relative bias."""
     config = EncoderConfig(
         hidden_size=options.hidden,
         num_layers=options.layers,
@@ -144,7 +144,7 @@ def measure(name: str, settings: Any, subject: Subject, params: Any, rounds: int
 
 
 class Recording:
-    """Keeps the rows of all batches that are made meanwhile."""
+    """Records the rows of all batches that are made in its context."""
 
     def __init__(self, recorded: list[dict[str, np.ndarray]]):
         self.recorded, self.batches = recorded, encoding.batches
@@ -162,7 +162,7 @@ class Recording:
 
 
 def full_rows(recorded: list[dict[str, np.ndarray]], real: int) -> list[dict[str, np.ndarray]]:
-    """Batches of as many tokens, all of them real, in rows of the mean length of the texts."""
+    """Batches with this many tokens, none of them padding, in rows of the texts' mean length."""
     texts = sum(len(rows["tokens"]) for rows in recorded)
     tokens = np.concatenate([rows["tokens"][rows["segment_ids"] > 0] for rows in recorded])
     length = max(round(real / texts), 1)
@@ -178,7 +178,7 @@ def full_rows(recorded: list[dict[str, np.ndarray]], real: int) -> list[dict[str
 
 
 def passes(forward: Any, params: Any, batches: list[dict[str, np.ndarray]]) -> None:
-    """Bare forward passes, as many ahead as the evaluation runs."""
+    """Forward passes only, dispatched as far ahead as in the evaluation."""
     pending = []
     for rows in batches:
         pending.append(forward(params, rows))

@@ -1,4 +1,4 @@
-"""What it costs to be safe: memory over a long run, and time of guards, digests and seals."""
+"""Cost of the safety measures: memory over a long run; time of guards, digests and checksums."""
 
 import os
 import shutil
@@ -23,13 +23,13 @@ from xlme_jax.training import state as states
 from xlme_jax.training.optimizer import OptimizerConfig
 from xlme_jax.training.step import _number_rows, _real_tokens, accumulate, make_train_step
 
-_WARM_UP = 0.2  # of the steps, in which caches fill.
-_LARGEST_GROWTH = 0.03  # of the median, over the rest.
+_WARM_UP = 0.2  # Share of the steps in which caches fill.
+_LARGEST_GROWTH = 0.03  # Share of the median, over the other steps.
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def run_soak(runs: Runs, seconds: float = 0.5) -> dict[str, Any]:
-    """One long run, with checkpoints and evaluations; its resident memory over the steps.
+    """Resident memory over the steps of one long run with checkpoints and evaluations.
 
     Returns:
       {"curve": [(seconds, step, MB)], "growth": MB by a line fitted after the warm-up, ...}.
@@ -72,13 +72,13 @@ def run_soak(runs: Runs, seconds: float = 0.5) -> dict[str, Any]:
 def run_overhead(
     work: Path, repeats: int, hidden: int, layers: int, vocabulary: int, rows: int, length: int
 ) -> dict[str, Any]:
-    """Seconds of a step with and without its guard, and of digests and seals, at a real size.
+    """Seconds of a step with and without its guard, and of digests and checksums, at a real size.
 
     Args:
       work: folder for a checkpoint.
-      repeats: steps of each kind, in turn.
-      hidden: width; the generator has a third of the
-      layers: of the discriminator.
+      repeats: steps of each kind, alternating.
+      hidden: width.
+      layers: of the discriminator; the generator has a third as many.
       vocabulary: ids.
       rows: of each stream.
       length: of a row.
@@ -107,7 +107,7 @@ def run_overhead(
     step, bare = (statistics.median(seconds[name]["wall"]) for name in ("guarded", "unguarded"))
 
     def cost(kind: str) -> float:
-        """Percent: the median over pairs of neighbours, which a busy machine slows alike."""
+        """Percent: median over pairs of neighbouring steps, which a busy machine slows equally."""
         pairs = zip(seconds["guarded"][kind], seconds["unguarded"][kind])
         return 100 * (statistics.median(a / b for a, b in pairs) - 1)
 
@@ -136,7 +136,7 @@ def run_overhead(
 
 
 def _unguarded(objective: Any, optimizer: optax.GradientTransformation) -> Callable[..., Any]:
-    """The train step of `step.make_train_step` without its guard against what is not finite."""
+    """`step.make_train_step` without its guard against values that are not finite."""
     loss_and_gradient = jax.value_and_grad(objective.loss, has_aux=True)
 
     def train_step(state: Any, batch: Any) -> tuple[Any, Any]:
@@ -191,16 +191,16 @@ def _interleaved(
             wall, cpu = time.perf_counter(), time.process_time()
             states[name], metrics = jax.block_until_ready(step(states[name], batch))
             losses[name].append(float(metrics["loss"][0]))
-            if repeat:  # The first compiles.
+            if repeat:  # The first step compiles.
                 seconds[name]["wall"].append(round(time.perf_counter() - wall, 4))
                 seconds[name]["cpu"].append(round(time.process_time() - cpu, 4))
-    # Compiled otherwise, so that bits differ, but it is the same step.
+    # Compiled differently, so that bits differ, but the same step.
     np.testing.assert_allclose(*losses.values(), rtol=1e-4)
     return seconds, states["guarded"]
 
 
 def _checkpoint_seconds(folder: Path, state: Any) -> dict[str, float]:
-    """Seconds of a save and of the digests that belong to it, the second time."""
+    """Seconds of a save and of its digests, on the second of two saves."""
     shutil.rmtree(folder, ignore_errors=True)
     checkpoints = Checkpoints(folder, keep=2)
     seconds: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""Random bytes changed and random files cut short, in checkpoints and in prepared data.
+"""Changes random bytes and truncates random files, in checkpoints and in prepared data.
 
-Nothing here knows how damage is noticed: a file is changed, the folder is opened as a run would
-open it, and the bits that come back are compared with those of Orbax alone.
+The test does not depend on how damage is detected: it changes a file, opens the folder as a run
+would, and compares the restored bits with those that Orbax alone restores.
 """
 
 import contextlib
@@ -32,19 +32,19 @@ def run_damage(
 
     Args:
       runs: where.
-      flips: bytes changed in the newest checkpoint, each in a copy of its own.
-      truncations: files of it cut short.
-      unsealed: bytes changed in checkpoints without `files.json`, as a kill may leave them. Bytes
-        that nobody reads may then change unnoticed, but never the bits that come back.
-      data: bytes changed, and a fifth as many files cut short, in the prepared data.
-      whole: damages that the real command repairs too.
-      seed: of the places.
+      flips: bytes changed in the newest checkpoint, each in a separate copy.
+      truncations: truncated files of that checkpoint.
+      unsealed: bytes changed in checkpoints without `files.json`, as a kill may leave them. Unused
+        bytes may then change without detection, but never the restored bits.
+      data: bytes changed in the prepared data; a fifth as many files are truncated.
+      whole: damaged checkpoints on which the real command is run as well.
+      seed: of the random positions.
 
     Returns:
-      {"checkpoints", "data": one row a damage, "summary", "verdict"}.
+      {"checkpoints", "data": one row per damaged file, "summary", "verdict"}.
     """
     rng = random.Random(seed)
-    logging.disable(logging.WARNING)  # Each damage is said; the table has the reasons.
+    logging.disable(logging.WARNING)  # A warning for each damaged file; the table has them.
     reference = runs.reference()
     opener = _Opener(runs, reference)
     rows = []
@@ -53,7 +53,7 @@ def run_damage(
         rows.append(opener.damage(kind, rng))
         _tell(number, len(kinds), rows[-1])
     for number in range(whole):
-        rows.append(_mended_by_command(runs, reference, ("flip", "truncation")[number % 2], rng))
+        rows.append(_repaired_by_command(runs, reference, ("flip", "truncation")[number % 2], rng))
         _tell(number, whole, rows[-1])
     data_rows = _damage_data(runs, data, rng)
     everything = [*rows, *data_rows]
@@ -78,7 +78,7 @@ def _tell(number: int, count: int, row: dict[str, Any]) -> None:
 
 
 class _Opener:
-    """Opens damaged copies of a run's checkpoints as the run would."""
+    """Opens damaged copies of a run's checkpoints as a run would."""
 
     def __init__(self, runs: Runs, reference: Path):
         bindings = [
@@ -107,7 +107,7 @@ class _Opener:
         shutil.rmtree(self._copy)
 
     def _open(self) -> int:
-        """Opens the copy; the step that comes back with the bits that it was saved with."""
+        """Opens the copy; returns the step that is restored with the bits it was saved with."""
         checkpoints = Checkpoints(self._copy, keep=3)
         try:
             checkpoints.check(self._abstract, self._digest)
@@ -126,7 +126,7 @@ class _Opener:
         return step
 
     def damage(self, kind: str, rng: random.Random) -> dict[str, Any]:
-        """Does one damage; what it was, and what came of it."""
+        """Damages one file; returns what was done and the outcome."""
         with self._copied() as newest:
             if kind.startswith("unsealed"):
                 (newest / "files.json").unlink()
@@ -146,10 +146,10 @@ class _Opener:
 
 
 def _damage(folder: Path, kind: str, rng: random.Random) -> dict[str, Any]:
-    """Changes a byte or cuts a file short; which one, and where."""
+    """Changes a byte or truncates a file; returns which one, and where."""
     sizes = {path: path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
     files = [path for path, size in sizes.items() if size and path.name != _LOCK]
-    # Half of them by files, small ones as often as large ones, half by bytes.
+    # Half of them uniform over files, so that small ones are hit too, half uniform over bytes.
     weights = None if rng.random() < 0.5 else [sizes[path] for path in files]
     (path,) = rng.choices(files, weights)
     place = rng.randrange(sizes[path])
@@ -166,10 +166,10 @@ def _damage(folder: Path, kind: str, rng: random.Random) -> dict[str, Any]:
     return {"file": str(path.relative_to(folder)), "place": place, "xor": changed}
 
 
-def _mended_by_command(
+def _repaired_by_command(
     runs: Runs, reference: Path, kind: str, rng: random.Random
 ) -> dict[str, Any]:
-    """Damages a finished run, and runs its command again."""
+    """Damages a finished run and runs its command again."""
     name = "damage-whole"
     runs.forget(name)
     shutil.copytree(reference, runs.work / name)
@@ -184,7 +184,7 @@ def _mended_by_command(
 
 
 def _damage_data(runs: Runs, count: int, rng: random.Random) -> list[dict[str, Any]]:
-    """Changes bytes of the prepared data, and cuts files short; each must be noticed."""
+    """Changes bytes and truncates files of the prepared data; each must be detected."""
     rows = []
     copy = runs.work / "damage-data"
     for number in range(count + count // 5):

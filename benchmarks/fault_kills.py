@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: a run that was killed ends like one that nobody disturbed."""
+"""SIGKILL at random moments: a killed run must end like an undisturbed one."""
 
 import dataclasses
 import os
@@ -16,11 +16,11 @@ def run_kills(runs: Runs, count: int, kills: int, seeds: int, seed: int) -> dict
     """Kills `count` runs `kills` times in all.
 
     Args:
-      runs: where.
-      count: runs; those of number 1, 6, 11... compile each time, the first one prepares its data.
-      kills: in all.
-      seeds: different seeds of the runs, each with an undisturbed run of its own.
-      seed: of the moments.
+      runs: the work folder.
+      count: number of runs. Runs 1, 6, 11... compile each time; the first one prepares its data.
+      kills: total number of kills.
+      seeds: number of different seeds, each with its own undisturbed run.
+      seed: of the random moments.
 
     Returns:
       {"kills": what each hit, "runs": their differences, "verdict": "N of N"}.
@@ -57,7 +57,7 @@ def run_kills(runs: Runs, count: int, kills: int, seeds: int, seed: int) -> dict
 def _one_run(
     runs: Runs, number: int, seed: int, phases: list[str], reference: Any, rng: random.Random
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Kills one run in these phases and lets it finish; what was hit, and what is wrong."""
+    """Kills one run in these phases and lets it finish; returns the kills and the differences."""
     name = f"kills/run-{number}"
     runs.forget(name)
     bindings: dict[str, Any] = {"SEED": seed}
@@ -74,7 +74,7 @@ def _one_run(
 
     while phases:
         phase, begin = phases[0], saved or 0
-        # With room for the kills that are left: steps are fast, and one may be hit late.
+        # Leaves steps for the remaining kills: steps are fast, and a kill may come late.
         target = begin + int(rng.random() * (runs.steps - begin) / (len(phases) + 1))
         try:
             (command,), aimed = runs.aim(start, phase, target, rng)
@@ -82,7 +82,7 @@ def _one_run(
             wrong.append(str(error))
             break
         del phases[0]
-        if aimed != phase:  # It had ended, was started again, and is killed in that.
+        if aimed != phase:  # It had ended and was started again; the kill hits that start.
             saved = runs.steps
         seconds = time.monotonic() - command.begin
         if phase == "prepare group":
@@ -103,7 +103,7 @@ def _one_run(
 
 
 def _resumed_wrong(command: Command, saved: int | None, begun: bool) -> list[str]:
-    """Something, unless the command went on from the newest checkpoint that was there."""
+    """Differences, unless the command resumed from the newest checkpoint that existed."""
     if not begun:
         return []
     found = re.search(r"Resuming from the checkpoint of step (\d+)", command.said())
@@ -112,7 +112,7 @@ def _resumed_wrong(command: Command, saved: int | None, begun: bool) -> list[str
 
 
 def _name(moment: Moment, command: Command, saved_before: int | None, steps: int) -> list[str]:
-    """What the process was doing, all at once where that is so."""
+    """What the process was doing; several names if it did several things at once."""
     if not moment.begun:
         said = command.said()
         return ["preparing"] if "Preparing " in said else ["starting"]

@@ -1,7 +1,7 @@
 """The run that the fault harness disturbs: the real command on the embedded data, in seconds.
 
-One work folder holds its gin file, the data prepared once, a compilation cache and the runs that
-nobody disturbed, one for each seed.
+One work folder holds the gin file, the data, which are prepared once, a compilation cache, and an
+undisturbed run for each seed.
 """
 
 import random
@@ -48,12 +48,12 @@ __all__ = [
     "sealed",
 ]
 
-# What a disturbance can aim at.
+# Phases of a run that can be disturbed.
 PHASES = ("start", "compile", "steps", "save", "seal", "evaluation", "report")
 EVALUATE_EVERY = 40
 
-# Lines of the log end in the middle between checkpoints, so that resumed runs have windows to
-# complete; the probe reads few rows at a time, so that an evaluation lasts long enough to be hit.
+# Log lines and checkpoints are at different steps, so that resumed runs have a window to complete.
+# The probe reads few rows at a time, so that an evaluation lasts long enough to be hit.
 _GIN = """
 include 'gin_configs/runs/quickstart.gin'
 
@@ -85,7 +85,7 @@ _started: list[Command] = []
 
 
 def kill_all() -> None:
-    """Ends what still runs of what any `Runs` started."""
+    """Ends all processes that any `Runs` has started."""
     for command in _started:
         command.kill()
 
@@ -94,7 +94,7 @@ class Runs:
     """Runs in a work folder.
 
     Args:
-      work: the folder; what an earlier harness left there (data, cache, references) is used again.
+      work: the folder; data, cache and references of an earlier harness are used again.
       steps: of each run.
     """
 
@@ -106,11 +106,11 @@ class Runs:
             _GIN.format(steps=steps, evaluate_every=EVALUATE_EVERY), encoding="utf-8"
         )
         self.data_dir = self.work / "data"
-        # Guesses until a run has shown how long it takes on this machine.
+        # Guesses until a run has been timed on this machine.
         self.seconds = {"start": 5.0, "compile": 5.0, "evaluation": 0.5, "report": 2.0}
 
     def variables(self, cached: bool) -> dict[str, str]:
-        """The environment of a run that keeps its compiled programs, or compiles each time."""
+        """The environment of a run that uses the compilation cache, or compiles each time."""
         if not cached:
             return {"JAX_ENABLE_COMPILATION_CACHE": "false"}
         return {
@@ -134,13 +134,13 @@ class Runs:
         options: Mapping[str, Any] = MappingProxyType({}),
         **bindings: Any,
     ) -> Command:
-        """Starts (or goes on with) the run called `name`, in one process on one device."""
+        """Starts or resumes the run `name`, in one process on one device."""
         return self._start(name, f"{name}.log", 1, (), cached, options, bindings)
 
     def start_processes(
         self, name: str, count: int, flags: Sequence[str] = (), **bindings: Any
     ) -> list[Command]:
-        """Starts a run in so many processes, of two devices each if there are several."""
+        """Starts a run in this many processes, with two devices each if there are several."""
         if count == 1:
             return [self.start(name, **bindings)]
         where = f"--coordinator_address=localhost:{free_port()}"
@@ -176,7 +176,7 @@ class Runs:
         return command
 
     def reference(self, seed: int = 0, processes: int = 1, **bindings: Any) -> Path:
-        """MODEL_DIR of the undisturbed run; makes it if it is not there, and times its parts."""
+        """MODEL_DIR of the undisturbed run; runs it if it is missing, and times its parts."""
         names = "".join(f"-{name}-{value}" for name, value in sorted(bindings.items()))
         name = f"reference-{self.steps}-{seed}-{processes}{names}"
         if not (self.work / name / "report.html").exists():
@@ -202,14 +202,14 @@ class Runs:
           start: starts its processes.
           phase: one of `PHASES`, "prepare" or "prepare group".
           target: step after which the phase is to be met.
-          rng: of the moment.
+          rng: draws the moment.
 
         Returns:
-          The processes, and the phase. A run that was faster, and has ended well, is started again:
-          finished runs too can be disturbed while they report or start.
+          The processes, and the phase. A run that ends well before that is started again: a
+          finished run can still be disturbed while it starts or reports.
 
         Raises:
-          RuntimeError: a process ended badly before the moment came.
+          RuntimeError: a process failed before the moment came.
         """
         for attempt in (phase, "report", "start"):
             commands = start()
@@ -220,7 +220,7 @@ class Runs:
         raise RuntimeError("it always ends before it can be disturbed")
 
     def _reach(self, command: Command, phase: str, target: int, rng: random.Random) -> bool:
-        """Waits for a random moment of a phase; False if the process ends before."""
+        """Waits for a random moment of a phase; False if the process ends first."""
         folder = command.model_dir
         evaluated = -(-max(target, 1) // EVALUATE_EVERY) * EVALUATE_EVERY
 
@@ -249,7 +249,7 @@ class Runs:
         return reached and command.until(lambda: time.monotonic() >= moment)
 
     def time(self, command: Command) -> None:
-        """Follows a command and notes how long its parts take."""
+        """Follows a command and records the time of its parts."""
         folder, middle = command.model_dir, self.steps // 2 // EVALUATE_EVERY * EVALUATE_EVERY
         begin = time.monotonic()
         for part, reached in (

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT at random moments, in one process and in two; and processes that die."""
+"""SIGTERM and SIGINT at random moments, in one process and in two; killed peers."""
 
 import random
 import re
@@ -10,11 +10,11 @@ from typing import Any
 
 from fault_runs import HANG, Command, Runs, differences, look, newest
 
-_STOPPED = 75  # EXIT_STOPPED: all is saved.
+_STOPPED = 75  # EXIT_STOPPED: everything is saved.
 _LOST_PEERS, _ABORTED = 76, -signal.SIGABRT
 _PHASES = ("compile", "steps", "evaluation", "save", "steps", "report", "start", "evaluation")
 _EVENTS_A_RUN = 4
-# Every step is shown, so that one that is lost is seen.
+# Logs every step, so that a lost one is found.
 _BINDINGS: dict[str, Any] = {"Loop__log_every": 1}
 PEER_TIMEOUT = 10
 
@@ -23,11 +23,11 @@ def run_signals(runs: Runs, single: int, double: int, peers: int, seed: int) -> 
     """Sends signals and kills peers.
 
     Args:
-      runs: where.
-      single: signals to runs of one process.
-      double: to runs of two, in turn to the first, to the second, to both.
-      peers: processes of two to kill, in turn the second and the first.
-      seed: of the moments.
+      runs: the work folder.
+      single: number of signals to runs of one process.
+      double: number of signals to runs of two: to the first, the second, both, and so on.
+      peers: number of processes to kill in runs of two: the second, the first, and so on.
+      seed: of the random moments.
 
     Returns:
       {"signals", "peers": what happened each time, "summary", "verdict"}.
@@ -76,7 +76,7 @@ def _summary(rows: list[dict[str, Any]], processes: int) -> dict[str, Any]:
 def _one_run(
     runs: Runs, name: str, processes: int, numbers: range, rng: random.Random
 ) -> list[dict[str, Any]]:
-    """Disturbs one run at each of these numbers, and lets it finish."""
+    """Disturbs one run once for each of these numbers and lets it finish."""
     reference = runs.reference(0, processes, **_BINDINGS)
     runs.forget(name)
     rows: list[dict[str, Any]] = []
@@ -111,7 +111,7 @@ def _one_run(
 def _signal(
     runs: Runs, start: Callable[[], list[Command]], number: int, target: int, rng: random.Random
 ) -> dict[str, Any]:
-    """Sends the signal of a number, and judges what comes of it."""
+    """Sends the signal with a number and checks the outcome."""
     what = (signal.SIGTERM, signal.SIGINT)[number % 2]
     phase = _PHASES[number % len(_PHASES)]
     commands, phase = runs.aim(start, phase, target, rng)
@@ -135,7 +135,7 @@ def _signal(
         wrong.append(f"left half a checkpoint: {after.saving}")
     if len(agreed) > 1 or (agreed and agreed != {after.saved or 0}):
         wrong.append(f"stopped after {sorted(agreed)}, saved {after.saved}")
-    # Before Python is up a signal just ends it; and a run may end by itself while it is signalled.
+    # Before Python has started, a signal just ends it; a run may also end by itself meanwhile.
     done = after.saved == runs.steps and not any(statuses)
     if set(statuses) != {_STOPPED} and before.begun and not done:
         wrong.append(f"exit codes {statuses}: {[c.said()[-500:] for c in commands]}")
@@ -156,7 +156,7 @@ def _signal(
 def _kill_peer(
     runs: Runs, start: Callable[[], list[Command]], number: int, target: int, rng: random.Random
 ) -> dict[str, Any]:
-    """Kills one of the processes; the others must notice and say so."""
+    """Kills one of the processes; the others must exit with a message."""
     index = 1 - number % 2
     phase = ("steps", "steps", "evaluation", "compile")[number % 4]
     commands, phase = runs.aim(start, phase, target, rng)
@@ -165,7 +165,7 @@ def _kill_peer(
     others = [command for command in commands if command is not commands[index]]
     statuses, seconds = _ends(others, begin)
     wrong = []
-    # Process 0 serves the others; when it dies, JAX aborts them.
+    # Process 0 hosts the coordinator; when it dies, JAX aborts the others.
     if set(statuses) - {_LOST_PEERS, *([_ABORTED] if index == 0 else [])}:
         wrong.append(f"exit codes {statuses}: {[c.said()[-500:] for c in others]}")
     if statuses == [_LOST_PEERS] and "Start all processes again" not in others[0].said():
@@ -176,7 +176,7 @@ def _kill_peer(
 
 
 def _ends(commands: list[Command], begin: float) -> tuple[list[int], list[float]]:
-    """Exit codes, and seconds since `begin`, of processes that end by themselves."""
+    """Exit codes and seconds since `begin` of processes that end by themselves."""
     ended: dict[Command, float] = {}
     while len(ended) < len(commands):
         for command in commands:

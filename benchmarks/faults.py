@@ -1,10 +1,10 @@
-"""What a run promises under faults, measured with the real command on the embedded data.
+"""Guarantees under faults, measured with the real command on the embedded data.
 
     python benchmarks/faults.py kills --runs=10 --kills=50 --out=kills.json
 
-Each subcommand prints a table and a verdict, writes all of it as JSON, and ends with 1 if a
-promise was broken. `--work` keeps prepared data, compiled programs and undisturbed runs for the
-next subcommand. CPU, no network.
+Each subcommand prints a table and a verdict, writes both as JSON, and exits with 1 if a guarantee
+was broken. The next subcommand reuses prepared data, compiled programs and undisturbed runs in
+`--work`. Runs on CPU without a network.
 """
 
 import argparse
@@ -44,11 +44,11 @@ def main() -> int:
         commands,
         "signals",
         lambda runs, a: run_signals(runs, a.single, a.double, a.peers, a.seed),
-        "SIGTERM and SIGINT at random moments, in one process and in two; and peers that die.",
+        "SIGTERM and SIGINT at random moments, in one process and in two; killed peers.",
     )
     signals.add_argument("--single", type=int, default=20, help="Signals to one process.")
-    signals.add_argument("--double", type=int, default=10, help="Signals to runs of two.")
-    signals.add_argument("--peers", type=int, default=6, help="Processes of two to kill.")
+    signals.add_argument("--double", type=int, default=10, help="Signals to runs of two processes.")
+    signals.add_argument("--peers", type=int, default=6, help="Processes to kill in runs of two.")
     damage = _add(
         commands,
         "damage",
@@ -57,11 +57,11 @@ def main() -> int:
         ),
         "Changed bytes and truncated files, in checkpoints and prepared data.",
     )
-    damage.add_argument("--flips", type=int, default=100, help="In the newest checkpoint.")
-    damage.add_argument("--truncations", type=int, default=20, help="Of its files.")
-    damage.add_argument("--unsealed_flips", type=int, default=20, help="Without files.json.")
-    damage.add_argument("--data_flips", type=int, default=50, help="In the prepared data.")
-    damage.add_argument("--commands", type=int, default=4, help="By the real command too.")
+    damage.add_argument("--flips", type=int, default=100, help="Flips in the newest checkpoint.")
+    damage.add_argument("--truncations", type=int, default=20, help="Files of it.")
+    damage.add_argument("--unsealed_flips", type=int, default=20, help="Flips without files.json.")
+    damage.add_argument("--data_flips", type=int, default=50, help="Flips in prepared data.")
+    damage.add_argument("--commands", type=int, default=4, help="Repairs by the real command.")
     soak = _add(commands, "soak", lambda runs, a: run_soak(runs), "Memory over a long run.")
     soak.set_defaults(steps=5000)
     overhead = _add(
@@ -98,7 +98,7 @@ def main() -> int:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """The text as it stands, and defaults."""
+    """Unformatted text, with defaults."""
 
 
 def _add(
@@ -107,18 +107,18 @@ def _add(
     action: Callable[[Runs, argparse.Namespace], dict[str, Any]],
     text: str,
 ) -> argparse.ArgumentParser:
-    """A subcommand with the options that all have."""
+    """Adds a subcommand with the options shared by all."""
     parser = commands.add_parser(name, help=text, description=text, formatter_class=_Help)
     parser.set_defaults(action=action, name=name)
     parser.add_argument("--work", type=Path, default=Path("runs/faults"), help="Work folder.")
     parser.add_argument("--out", type=Path, help="JSON file for the figures.")
     parser.add_argument("--steps", type=int, default=240, help="Steps of a run.")
-    parser.add_argument("--seed", type=int, default=0, help="Of the random moments.")
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the random moments.")
     return parser
 
 
 def _commit() -> str:
-    """The commit, with a + if files are changed."""
+    """The commit, with a + if files have changed."""
     describe = ["git", "describe", "--always", "--dirty=+"]
     return subprocess.run(
         describe, cwd=REPOSITORY, capture_output=True, text=True, check=False

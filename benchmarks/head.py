@@ -1,10 +1,10 @@
-"""The vocabulary head beside the dense one: seconds on this machine, memory on machines elsewhere.
+"""Streamed and dense vocabulary heads: seconds on this machine, memory on other devices.
 
     python benchmarks/head.py                                # A B A B, loss, gradient and sample
     python benchmarks/head.py --compile_for=v5e:1x1,h100:1   # temporaries (needs [tpu], [cuda13])
 
-The dense head holds all logits: log-softmax for the loss, argmax, and a sample by Gumbel noise on
-every logit (`jax.random.categorical`).
+The dense head holds all logits: it computes log-softmax for the loss, argmax, and a sample by
+Gumbel noise on every logit (`jax.random.categorical`).
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> None:
     )
     parser.add_argument("--shapes", default="304x256x32768,304x512x65536", help="M x D x V")
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--compile_for", default="", help="Topologies, as xlme_jax.plan has them.")
+    parser.add_argument("--compile_for", default="", help="Topologies, as in xlme_jax.plan.")
     parser.add_argument("--compile_shape", default="2464x768x500000", help="M x D x V, bfloat16")
     parser.add_argument("--output", default="benchmarks/results/head.json")
     options = parser.parse_args()
@@ -57,7 +57,7 @@ def _shape(text: str) -> tuple[int, int, int]:
 
 
 def streamed(hidden, table, bias, targets, key, vocabulary):
-    """Loss, and what is sampled, by `ops.vocabulary_head`."""
+    """Loss and samples by `ops.vocabulary_head`."""
     uniforms = jax.random.uniform(key, (hidden.shape[0], num_chunks(vocabulary), 2))
     prediction = vocabulary_head(hidden, table, bias, targets, uniforms, vocab_size=vocabulary)
     return prediction.loss.mean(), (prediction.argmax, prediction.sample)
@@ -114,7 +114,7 @@ def temporaries(name: str, shape: tuple[int, int, int]) -> dict[str, int]:
 
 
 def seconds(shape: tuple[int, int, int], rounds: int) -> dict[str, Any]:
-    """Seconds of forward and backward pass of each, turn by turn."""
+    """Seconds of forward and backward pass of each head, alternating."""
     rows, width, vocabulary = shape
     rng = np.random.default_rng(0)
     size = padded_size(vocabulary)

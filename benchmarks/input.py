@@ -1,20 +1,20 @@
-"""Can the input starve the device? Packed tokens a second from a mixture of thousands of tasks.
+"""Speed of the input: packed tokens a second from a mixture of thousands of tasks.
 
     python benchmarks/input.py
 
-It writes a prepared data set into a temporary folder: `--tasks` language pairs and 100 languages,
-their sizes log-normal as in real corpora (median `--pairs` pairs, sigma 2: the largest task is some
-thousand times the median), tokens drawn. Then, each in a process of its own:
+It writes a prepared data set to a temporary folder: `--tasks` language pairs and 100 languages of
+random tokens, with log-normal sizes as in real corpora (median `--pairs` pairs, sigma 2: the
+largest task is about a thousand times the median). Then it measures, each in a separate process:
 
-- opening: seconds from `PreparedDataset.load` to the first batch, the files' pages dropped from
-  memory before (`posix_fadvise`); imports are given beside it.
+- opening: seconds from `PreparedDataset.load` to the first batch, after dropping the files' pages
+  from memory (`posix_fadvise`). Imports are reported separately.
 - throughput: batches of the training pipeline with its prefetching threads, after `--warm_up`
-  batches, for bitext and text together and each alone; real tokens, padding not counted. In turn
-  with it (A B A B) the limit: ArrayRecord alone reading as many records from the same shards, which
-  are open already, in the order in which they lie there; nothing is checked, packed or laid out.
-  (Not where so many files may not be open.)
+  batches, for bitext and text together and for each alone; real tokens without padding. It
+  alternates (A B A B) with the upper bound: ArrayRecord alone reading the same number of records
+  from the same shards, which are already open, in file order, without checks, packing or layout.
+  (The bound is left out if so many files may not be open.)
 
-`--cores` limits each process to so many; `--open_files` does what `ulimit -n` does.
+`--cores` limits the cores of each process; `--open_files` is like `ulimit -n`.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--open_files", type=int, help="Limit on open files (ulimit -n).")
-    parser.add_argument("--data", help="Folder to keep the data set in, or that has it.")
+    parser.add_argument("--data", help="Folder of the data set; written if missing.")
     parser.add_argument("--output", default="benchmarks/results/input.json")
     parser.add_argument("--child", choices=["open", "read"], help=argparse.SUPPRESS)
     parser.add_argument("--streams", default="", help=argparse.SUPPRESS)
@@ -71,11 +71,11 @@ def main() -> None:
     machine.write(options.output, {**about, "data": sizes, **setting, "results": results})
 
 
-# --- The data set. ---
+# --- Data set. ---
 
 
 def write(directory: Path, tasks: int, pairs: int) -> dict[str, int]:
-    """Writes the data set unless it is there; returns its sizes."""
+    """Writes the data set unless it exists; returns its sizes."""
     from xlme_jax.data import prepared
 
     if not (directory / "dataset.json").is_file():
@@ -111,7 +111,7 @@ def write(directory: Path, tasks: int, pairs: int) -> dict[str, int]:
 
 
 def _examples(rng: np.random.Generator, lengths: np.ndarray, sides: int) -> np.ndarray:
-    """Token ids of examples one after another; frequent ones are much more frequent, as in text."""
+    """Token ids of consecutive examples, with a skewed distribution as in text."""
     ids = (4 + (_VOCABULARY - 5) * rng.random(lengths.sum()) ** 3).astype(np.int32)
     ends = np.cumsum(lengths)
     ids[ends - lengths], ids[ends - 1] = 0, 2
@@ -120,7 +120,7 @@ def _examples(rng: np.random.Generator, lengths: np.ndarray, sides: int) -> np.n
     return ids
 
 
-# --- What is measured, in a process of its own. ---
+# --- Measurements, each in a separate process. ---
 
 
 def _child(what: str, streams: str, options: argparse.Namespace) -> Any:
@@ -152,7 +152,7 @@ def _iterator(options: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _open(options: argparse.Namespace) -> dict[str, float]:
-    """Seconds to the first batch, from the disk and again."""
+    """Seconds to the first batch, from disk and a second time."""
     begin = time.monotonic()
     import xlme_jax.data.batches.pipeline  # noqa: F401
 
@@ -175,11 +175,11 @@ def _open(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _read(options: argparse.Namespace) -> dict[str, Any]:
-    """Tokens a second of the pipeline and of ArrayRecord alone, in turn."""
+    """Tokens a second of the pipeline and of ArrayRecord alone, alternating."""
     dataset, batches = _iterator(options)
     for _ in range(options.warm_up):
         next(batches)
-    # It keeps all its shards open, beside those of the pipeline.
+    # It keeps all of its shards open, in addition to those of the pipeline.
     room = resource.getrlimit(resource.RLIMIT_NOFILE)[1] > 2 * len(dataset.tasks) + 500
     alone = _ArrayRecordAlone(dataset) if room else None
     pipeline: dict[str, list[float]] = {"wall": [], "cpu": []}
@@ -212,13 +212,13 @@ class _Clock:
         self._wall, self._cpu = time.monotonic(), time.process_time()
 
     def stop(self, rates: dict[str, list[float]], tokens: int) -> None:
-        """Adds tokens by wall and by CPU seconds."""
+        """Adds tokens per wall second and per CPU second."""
         rates["wall"].append(round(tokens / (time.monotonic() - self._wall)))
         rates["cpu"].append(round(tokens / (time.process_time() - self._cpu)))
 
 
 class _ArrayRecordAlone:
-    """Reads as many records from the shards of a batch as the pipeline did, and nothing more."""
+    """Reads the same number of records as the pipeline from the shards of a batch, nothing else."""
 
     def __init__(self, dataset: Any):
         self._dataset, self._readers = dataset, {}
@@ -244,7 +244,7 @@ class _ArrayRecordAlone:
         return found
 
     def read(self, order: list[tuple[Any, list[int], int]]) -> int:
-        """Reads; returns the tokens that a training row would have had of it."""
+        """Reads; returns the number of tokens that training rows would have taken."""
         tokens = 0
         for reader, records, wanted in order:
             for record in records:

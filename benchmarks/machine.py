@@ -1,4 +1,4 @@
-"""What a figure was measured on, for the JSON beside it."""
+"""The machine, versions and command of a measurement, for its JSON."""
 
 import importlib.metadata
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def describe(*packages: str) -> dict[str, Any]:
-    """Cores, processor, load, versions and the command that is running."""
+    """Cores, processor, load, versions and the running command."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return {

@@ -1,19 +1,18 @@
-"""How much of `prepare`'s time is SentencePiece: its throughput beside that of bare encoding.
+"""Throughput of `prepare` compared with that of SentencePiece alone.
 
     python benchmarks/prepare.py --text_dir=mono --vocabulary=vocabulary.model
 
-Three things happen to the same text in turn, each with the same number of processes, several times
-(A B C A B C):
+Three measurements alternate on the same text, each with the same number of processes (A B C A B C):
 
-- "encode": SentencePiece's own batches, 256 lines a call, of lines that lie in memory; nothing
-  else is timed, neither processes that start nor files that are read.
-- "read and encode": the same, but the lines come from the files, decompressed and decoded: the
-  least that any preparation does (xz alone takes a fifth of the time).
-- "prepare": the whole of it from `PrepareConfig` to `dataset.json`, start of the workers included
-  (only the import of TensorFlow and SeqIO in the main process, once, is not).
+- "encode": SentencePiece encodes lines in memory, 256 lines a call; starting processes and reading
+  files are not timed.
+- "read and encode": the same, with lines that are read from the files, decompressed and decoded:
+  the least that any preparation does (xz alone takes a fifth of the time).
+- "prepare": everything from `PrepareConfig` to `dataset.json`, including the start of the workers
+  but not the one import of TensorFlow and SeqIO in the main process.
 
-Files go to the processes the longest first. Throughput is UTF-8 text by wall time, and by CPU
-time, which a busy machine disturbs less. Without `--text_dir` the text is the embedded corpus.
+Processes take the longest files first. Throughput is UTF-8 text per wall second and per CPU second;
+the latter depends less on other work. Without `--text_dir` the text is the embedded corpus.
 """
 
 import argparse
@@ -45,11 +44,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--text_dir", help="Folder of <lang>.txt[.xz] files as CC-100 has them.")
+    parser.add_argument("--text_dir", help="Folder of <lang>.txt[.xz] files in CC-100's format.")
     parser.add_argument("--languages", default="", help="Keep to these (en,sw); empty: all.")
-    parser.add_argument("--vocabulary", help="SentencePiece model; else one is trained.")
-    parser.add_argument("--size", type=int, default=16_000, help="Ids of the one trained.")
-    parser.add_argument("--megabytes", type=int, default=100, help="Of the embedded corpus.")
+    parser.add_argument("--vocabulary", help="SentencePiece model; by default one is trained.")
+    parser.add_argument("--size", type=int, default=16_000, help="Ids of the trained vocabulary.")
+    parser.add_argument("--megabytes", type=int, default=100, help="Size of the embedded corpus.")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", default="benchmarks/results/prepare.json")
@@ -67,13 +66,13 @@ def main() -> None:
 
 
 def _write_cldr(folder: Path, size: int) -> Path:
-    """Documents of the embedded corpus, about `size` bytes of them, not compressed."""
+    """Writes about `size` bytes of documents of the embedded corpus, not compressed."""
     folder.mkdir()
     config = cldr.CldrConfig(_CLDR_LANGUAGES)
     for language in _CLDR_LANGUAGES:
         documents = list(cldr.documents(config, language, "train", 2000))
         text = ("\n\n".join(documents) + "\n\n").encode()
-        # Once generated, often repeated: to SentencePiece a repeated line is as dear as a new one.
+        # Generated once and repeated: SentencePiece is no faster on repeated lines.
         repeats = max(size // len(_CLDR_LANGUAGES) // len(text), 1)
         (folder / f"{language}.txt").write_bytes(text * repeats)
     return folder
@@ -88,7 +87,7 @@ def _vocabulary(given: str | None, files: list[Path], size: int, path: Path) -> 
 
 
 def _lines(file: Path) -> Iterator[str]:
-    """The lines of a file, empty ones left out; the least that reading text takes in Python."""
+    """The lines of a file without empty ones: the least that reading text takes in Python."""
     rest = b""
     for block in read_blocks(file):
         *lines, rest = (rest + block).split(b"\n")
@@ -100,7 +99,7 @@ def _lines(file: Path) -> Iterator[str]:
 def measure(
     files: list[Path], model: str, workers: int, repeats: int, work: Path
 ) -> dict[str, Any]:
-    """Runs the three in turn and compares; prints a table."""
+    """Runs the three alternately, compares them and prints a table."""
     lines = tokens = size = 0
     processor = sentencepiece.SentencePieceProcessor(model_file=model)
     for file in files:
@@ -141,7 +140,7 @@ def measure(
 
 
 def _bare(files: list[Path], model: str, workers: int, in_memory: bool) -> tuple[float, float]:
-    """Wall and CPU seconds of encoding the files' lines in processes of their own."""
+    """Wall and CPU seconds of encoding the files' lines in separate processes."""
     context = multiprocessing.get_context("spawn")
     shares: list[list[Path]] = [[] for _ in range(workers)]
     for file in sorted(files, key=lambda file: -file.stat().st_size):

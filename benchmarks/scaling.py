@@ -1,11 +1,11 @@
-"""What a train step costs with depth, width, length and vocabulary.
+"""Time of a train step by depth, width, length and vocabulary.
 
     python benchmarks/scaling.py
 
-One thing is changed at a time; the sizes of a series are measured turn by turn, medians. "power" is
-the slope of log seconds over log size between the last two sizes: 1 where cost is proportional.
-Tokens of a batch stay the same as rows get longer. What languages cost is a matter of the input:
-`benchmarks/input.py --tasks` says it for any number of tasks.
+One size is changed at a time. The sizes of a series are measured alternately; figures are medians.
+"power" is the slope of log seconds over log size between the last two sizes: 1 where time is
+proportional. Longer rows keep the number of tokens per batch. The number of languages affects only
+the input: see `benchmarks/input.py --tasks`.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def measure(name: str, steps: dict[int, Callable[[], Any]], rounds: int) -> dict[str, Any]:
-    """Seconds of each, turn by turn, and how they grow."""
+    """Seconds of each size, measured alternately, and their growth."""
     times: dict[int, list[float]] = {size: [] for size in steps}
     for _ in range(rounds):
         for size, step in steps.items():

@@ -1,11 +1,11 @@
-"""How long until the first step: compiling by depth, and the second start of the quickstart.
+"""Time to the first step: compilation by depth, and first and second start of the quickstart.
 
     python benchmarks/startup.py
 
-Compile times are of the train step with `Encoder.scan_layers`, whose layers are one compiled loop,
-and without, each in a process of its own without a cache. Starts are of the real command, from its
-call to the line of its first step, imports included: once with an empty cache of compiled
-programs, then with what that left.
+Compile times are those of the train step with `Encoder.scan_layers`, where the layers are one
+compiled loop, and without, each in a separate process without a cache. Start times are measured
+with the real command, from its call to the line of its first step, imports included: once with an
+empty compilation cache, then with the filled one.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def compiling(depths: list[int], rounds: int) -> dict[str, Any]:
-    """Seconds to trace and compile the train step at each depth, turn by turn."""
+    """Seconds to trace and compile the train step at each depth, alternating."""
     found: dict[str, Any] = {}
     for scan in (True, False):
         times: dict[int, list[float]] = {depth: [] for depth in depths}
@@ -98,16 +98,16 @@ def _compile(depth: int, scan: bool) -> float:
 
 
 def _environment(**variables: str) -> dict[str, str]:
-    """Of a process that finds the project, from wherever it is installed."""
+    """The environment of a process that can import this project, installed or not."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, **variables}
 
 
 def starting(rounds: int) -> dict[str, list[float]]:
-    """Seconds from the quickstart's call to its first step, without and with compiled programs."""
+    """Seconds from the quickstart's call to its first step, with an empty and a filled cache."""
     times: dict[str, list[float]] = {"first start": [], "second start": []}
     with tempfile.TemporaryDirectory() as folder:
-        _start(folder, "data")  # Makes the data.
+        _start(folder, "data")  # Prepares the data.
         for _ in range(rounds):
             shutil.rmtree(f"{folder}/cache", ignore_errors=True)
             times["first start"].append(_start(folder, "first"))

@@ -1,18 +1,20 @@
-"""The train step on this machine, beside Hugging Face's ELECTRA in PyTorch doing the same work.
+"""The train step on this machine, compared with Hugging Face's ELECTRA in PyTorch.
 
-    python benchmarks/train_step.py --peer=../shared/peers/hf_electra_step.py
+    python benchmarks/train_step.py --peer=PEER.py
 
-Runs A B A B: in each round a few steps of ours, then the peer's in a process of its own. "ours" is
-the peer's work: two encoders without relative bias and with tables of their own, one stream, no
-dropout. "gated" adds XLM-E's gated relative position bias, which the peer does not have.
+Alternates A B A B: each round runs a few steps of ours, then the peer's in a separate process.
+"ours" does the peer's work: two encoders with separate tables and without relative bias, one
+stream, no dropout. "gated" adds XLM-E's gated relative position bias, which the peer does not have.
+PEER.py is called with hidden size, layers of discriminator and generator, vocabulary, rows, length
+and steps, and prints "median step 1.234s".
 
-MFU = FLOPs of the step by `XLME.flops` / (seconds x peak), the peak that of a float32 (on
-accelerators bfloat16) matrix product of 4,096 x 4,096 measured in the same run. The FLOPs are those
-of full bidirectional attention, generator, discriminator and both heads, three times the forward
-pass; nothing recomputed, no optimizer.
+MFU = FLOPs of the step by `XLME.flops` / (seconds x peak). The peak is that of a float32 (on
+accelerators bfloat16) matrix product of 4,096 x 4,096, measured in the same run. The FLOPs are
+those of full bidirectional attention, generator, discriminator and both heads, three times the
+forward pass, without recomputation and optimizer.
 
-On CPUs where /sys/kernel/mm/transparent_hugepage/enabled says "madvise", set
-GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for both: a step's memory comes in large pages then.
+On CPUs where /sys/kernel/mm/transparent_hugepage/enabled contains "[madvise]", set
+GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for both, so that a step's memory is in large pages.
 """
 
 import argparse
@@ -52,7 +54,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shapes", default="256,512", help=f"Of {', '.join(SHAPES)}.")
-    parser.add_argument("--peer", help="The peer's script; without it ours are measured alone.")
+    parser.add_argument("--peer", help="Script of the peer; without it only ours are measured.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5, help="Steps of each in a round.")
     parser.add_argument("--output", default="benchmarks/results/train_step.json")
@@ -65,7 +67,7 @@ def main() -> None:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds a step of each, round by round."""
+    """Seconds per step of each, by round."""
     hidden, deep, shallow, vocabulary, rows, length = SHAPES[name]
     steps = {kind: train_step(SHAPES[name], bias) for kind, bias in KINDS.items()}
     seconds: dict[str, list[float]] = {kind: [] for kind in (*steps, "peer")}
@@ -103,7 +105,7 @@ KINDS = {"ours": "none", "gated": "gated"}
 
 
 def train_step(shape: tuple[int, ...], bias: Any) -> tuple[Callable[[], None], float]:
-    """A compiled and warmed-up step of this shape, and its FLOPs."""
+    """A compiled and warmed-up step of this shape, with its FLOPs."""
     hidden, deep, shallow, vocabulary, rows, length = shape
     common: dict[str, Any] = {
         "hidden_size": hidden,
@@ -152,7 +154,7 @@ def timed(step: Callable[[], Any]) -> float:
 
 
 def peer(script: str, shape: tuple[int, ...], steps: int) -> float:
-    """Median seconds of a step, as the peer says it."""
+    """Median seconds of a step, as printed by the peer."""
     command = [sys.executable, script, *map(str, shape), str(steps)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.search(r"median step ([\d.]+)s", output)
@@ -161,7 +163,7 @@ def peer(script: str, shape: tuple[int, ...], steps: int) -> float:
 
 
 def matrix_product_peak(size: int = 4096) -> float:
-    """FLOP/s of the best of three products of square matrices."""
+    """FLOP/s of the fastest of three products of square matrices."""
     dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
     matrix = jnp.ones((size, size), dtype)
     product = jax.jit(jnp.matmul)
