@@ -1,16 +1,17 @@
 """Evaluates a checkpoint.
 
-Of a pre-trained encoder, at every layer: `--tasks=tatoeba,wordalign,bucc,held_out_retrieval`, and
-beside it the same encoder before training, and others that were trained with it (XLM-E's
-generator). Retrieval is told by several readouts, each at the layer that held-out lines of the
-training corpora choose. `--tasks=held_out`: its losses on the validation split of the run's
-DATA_DIR. Of a fine-tuned one, the task on every language that has a file:
+Pre-trained encoders are evaluated at every layer with
+`--tasks=tatoeba,wordalign,bucc,held_out_retrieval`. The same encoder before training, and others
+that were trained with it (XLM-E's generator), are evaluated for comparison. Retrieval is measured
+with several readouts, each at the layer selected on held-out lines of the training corpora.
+`--tasks=held_out` computes losses on the validation split of the run's DATA_DIR. Fine-tuned models
+are evaluated on their task in every language that has a file:
 
     python -m xlme_jax.evaluate --checkpoint=runs/xlme_base --tasks=tatoeba,wordalign --data=eval
     python -m xlme_jax.evaluate --checkpoint=runs/xnli --data=eval --split=test
 
---data holds a folder of official files for each task. Figures go to `results.json`, predictions
-beside it.
+--data has a subfolder of official files for each task. Figures are written to `results.json`,
+predictions next to it.
 """
 
 import dataclasses
@@ -50,37 +51,40 @@ _CHECKPOINT = flags.DEFINE_string(
 _TASKS = flags.DEFINE_list(
     "tasks",
     [],
-    "tatoeba, wordalign, bucc, held_out_retrieval, held_out; or benchmarks of the kind that the "
-    "model was fine-tuned for (default: the one it was fine-tuned on; of an encoder, tatoeba and "
-    "wordalign).",
+    "tatoeba, wordalign, bucc, held_out_retrieval, held_out; or benchmarks with the same labels as "
+    "the one that the model was fine-tuned on (default: that one, or tatoeba and wordalign for a "
+    "pre-trained encoder).",
 )
-_DATA = flags.DEFINE_string("data", "", "Holds a folder of official files for each task.")
+_DATA = flags.DEFINE_string("data", "", "Folder with a subfolder of official files for each task.")
 _DATA_DIR = flags.DEFINE_string(
     "data_dir",
     None,
-    "Prepared data set whose training text gives the means of languages, and whose held-out "
-    "translations choose layers (default: the run's DATA_DIR).",
+    "Prepared data set for the language means (from training text) and for selecting layers (on "
+    "held-out translations) (default: the run's DATA_DIR).",
 )
 _OUTPUT = flags.DEFINE_string(
-    "output", None, "Where results go (default: MODEL_DIR/evaluation/STEP)."
+    "output", None, "Folder for the results (default: MODEL_DIR/evaluation/STEP)."
 )
 _VOCABULARY = flags.DEFINE_string(
-    "vocabulary", None, "SentencePiece model (default: that of the run's DATA_DIR)."
+    "vocabulary", None, "SentencePiece model (default: the one in the run's DATA_DIR)."
 )
-_SPLIT = flags.DEFINE_enum("split", "test", ["validation", "test"], "Of a fine-tuned task.")
-_LANGUAGES = flags.DEFINE_list("languages", [], "Keep to these languages (default: all there are).")
-_LAYER = flags.DEFINE_integer("layer", None, "Layer that is shown; all are written.", 0)
-_LENGTH = flags.DEFINE_integer("length", None, "Tokens of a row at most.", 8)
+_SPLIT = flags.DEFINE_enum("split", "test", ["validation", "test"], "Split of a fine-tuned task.")
+_LANGUAGES = flags.DEFINE_list(
+    "languages", [], "Evaluate only these languages (default: all found)."
+)
+_LAYER = flags.DEFINE_integer("layer", None, "Layer to print; results.json contains all.", 0)
+_LENGTH = flags.DEFINE_integer("length", None, "Maximum tokens per row.", 8)
 _LIMIT = flags.DEFINE_integer(
-    "limit", None, "Examples of a language at most (fine-tuned tasks, held_out_retrieval).", 1
+    "limit", None, "Maximum examples per language (fine-tuned tasks, held_out_retrieval).", 1
 )
 _POOLING = flags.DEFINE_enum(
-    "pooling", "mean", list(POOLINGS), "What of a sentence's states is compared (tatoeba, bucc)."
+    "pooling", "mean", list(POOLINGS), "How a sentence's hidden states are pooled (tatoeba, bucc)."
 )
 _READOUTS = flags.DEFINE_list(
     "readouts",
     list(readouts.READOUTS),
-    "How sentences are compared (tatoeba, held_out_retrieval); procrustes encodes the most text.",
+    "How sentences are compared (tatoeba, held_out_retrieval); procrustes is the slowest, as it "
+    "encodes the most text.",
 )
 _UNTRAINED = flags.DEFINE_bool("untrained", True, "Evaluate the encoder before training too.")
 
@@ -91,12 +95,12 @@ FROZEN = ("tatoeba", "wordalign", "bucc", held_out_retrieval.TASK)
 def evaluate(
     loaded: trained.Trained, subject: Subject, tasks: Sequence[str], make: Callable[[str], Any]
 ) -> list[Outcome]:
-    """Runs evaluations, of frozen encoders also on those beside them and before training.
+    """Runs evaluations; those of frozen encoders also run on other and untrained encoders.
 
     Args:
       loaded: the checkpoint.
-      subject: what it trained.
-      tasks: names.
+      subject: the encoder of the checkpoint.
+      tasks: names of the tasks.
       make: task -> its settings.
 
     Raises:
@@ -123,13 +127,13 @@ def evaluate(
 
 
 def _suited(settings: Any, other: Subject) -> Any:
-    """The settings for another encoder, which may not have the layer that was asked for."""
+    """Returns the settings, without the requested layer if the other encoder lacks it."""
     fits = settings.layer is None or settings.layer <= other.num_layers
     return settings if fits else dataclasses.replace(settings, layer=None)
 
 
 def with_system(outcome: Outcome, other: Outcome, system: str) -> Outcome:
-    """Adds another encoder's figures, or those before training, under the name of a system."""
+    """Adds the figures of another or untrained encoder under the name `system`."""
     added = tuple(
         dataclasses.replace(result, system=system)
         for result in other.results
@@ -139,7 +143,7 @@ def with_system(outcome: Outcome, other: Outcome, system: str) -> Outcome:
     shown = {
         f"{name} ({system})": value
         for name, value in other.headline.items()
-        if name.split("/")[-1] not in baselines  # they know no encoder
+        if name.split("/")[-1] not in baselines  # They do not depend on the encoder.
     }
     return dataclasses.replace(
         outcome, results=outcome.results + added, headline={**outcome.headline, **shown}
@@ -147,10 +151,7 @@ def with_system(outcome: Outcome, other: Outcome, system: str) -> Outcome:
 
 
 def _at_chosen_layers(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Adds the means of all readouts at one layer to the headlines: --layer, or the chosen one.
-
-    And a picture of them all.
-    """
+    """Adds each readout's mean at --layer or the selected layer to the headlines, and a plot."""
     results = [result for outcome in outcomes for result in outcome.results]
     layers = held_out_retrieval.choose_layers(results)
     if _LAYER.value is not None:
@@ -171,7 +172,7 @@ def _at_chosen_layers(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def _picture(task: str, outcome: Outcome) -> dict[str, bytes]:
-    """{file: PNG} of retrieval over layers; none of other tasks, or of one layer."""
+    """Returns {file: PNG} of retrieval over layers; empty for other tasks and without layers."""
     panels = held_out_retrieval.readout_panels(task, outcome.results)
     if task not in ("tatoeba", held_out_retrieval.TASK) or not panels:
         return {}
@@ -180,10 +181,10 @@ def _picture(task: str, outcome: Outcome) -> dict[str, bytes]:
 
 
 def _text(data_dir: str | None, loaded: trained.Trained) -> TrainingText | None:
-    """The training text that readouts learn from; None, with a line, if the run's data are gone.
+    """Returns training text for readouts; None, with a message, if the run's data is missing.
 
     Raises:
-      ValueError: the data set that was asked for is missing, damaged or of another vocabulary.
+      ValueError: --data_dir is missing, damaged or has another vocabulary.
     """
     try:
         dataset = PreparedDataset.load(data_dir or loaded.config.data_dir)
@@ -191,7 +192,7 @@ def _text(data_dir: str | None, loaded: trained.Trained) -> TrainingText | None:
     except PreparedDataError as error:
         if data_dir:
             raise
-        print(f"Centred readouts are left out, they need --data_dir: {error}.")
+        print(f"Skipping centred readouts, which need --data_dir: {error}.")
         return None
     return TrainingText(dataset)
 
@@ -201,7 +202,7 @@ def _own(subject: Subject) -> list[str]:
 
 
 def _tasks(subject: Subject) -> list[str]:
-    """The tasks that were asked for, and retrieval of held-out lines, which chooses layers."""
+    """Returns the requested tasks, plus held-out retrieval if it is needed to select layers."""
     tasks = _TASKS.value or _own(subject)
     chooses = "tatoeba" in tasks and _LAYER.value is None and subject.training_text is not None
     if not chooses or held_out_retrieval.TASK in tasks:
@@ -209,13 +210,13 @@ def _tasks(subject: Subject) -> list[str]:
     try:
         HeldOutRetrieval().build(subject)
     except ValueError as error:
-        print(f"No layer is chosen on held-out lines: {error}.")
+        print(f"Cannot select layers on held-out lines: {error}.")
         return tasks
     return [*tasks, held_out_retrieval.TASK]
 
 
 def _settings(task: str, loaded: trained.Trained, mesh: jax.sharding.Mesh) -> Any:
-    """What to evaluate, by the flags; what they do not say, as the run itself evaluates it."""
+    """Returns the settings of a task: from the flags, else from the run's own evaluators."""
     config, languages, layer = loaded.config, tuple(_LANGUAGES.value), _LAYER.value
     if task == HELD_OUT:
         return _held_out(loaded, mesh)
@@ -246,18 +247,18 @@ def _settings(task: str, loaded: trained.Trained, mesh: jax.sharding.Mesh) -> An
 
 
 def _held_out(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheckpoint:
-    """The run's own held-out losses.
+    """Returns the evaluation of held-out losses, with the run's own settings if it has any.
 
     Raises:
-      ValueError: its data are not there, or have another vocabulary.
+      ValueError: its data is missing, or has another vocabulary.
     """
     config = loaded.config
     own = [known for known in config.evaluators if isinstance(known, HeldOut)]
     dataset = PreparedDataset.load(config.data_dir)
     if dataset.vocabulary_digest != loaded.vocabulary.digest:
         raise ValueError(
-            f"DATA_DIR = {config.data_dir!r} of the run was prepared again, with another "
-            "vocabulary: --tasks=held_out needs the data that the run was trained on"
+            f"DATA_DIR = {config.data_dir!r} of the run was prepared again with another "
+            "vocabulary; --tasks=held_out needs the data that the run was trained on"
         )
     context = Context(
         *(dataset, loaded.objective, config.objective),
@@ -270,7 +271,7 @@ def _held_out(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheckpoint:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parses the flags, loads, evaluates, writes."""
+    """Parses the flags, loads the checkpoint, evaluates it and writes the results."""
     if len(argv) > 1:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     mesh = meshes.make_mesh(meshes.MeshConfig())

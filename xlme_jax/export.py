@@ -1,11 +1,11 @@
-r"""Hands an encoder over: writes the one of a checkpoint as a Hugging Face folder.
+r"""Exports the encoder of a checkpoint as a Hugging Face folder.
 
     python -m xlme_jax.export --checkpoint=runs/xlme_base --output=exported/xlme_base
 
-Weights (safetensors), config.json, tokenizer and a model card; encoders that XLM-R's classes cannot
-compute bring their own model file, and load with
+Writes weights (safetensors), config.json, the tokenizer and a model card. Encoders that XLM-R's
+classes cannot express come with their own model file; load them with
 `AutoModel.from_pretrained(FOLDER, trust_remote_code=True)`. Needs `pip install 'xlme_jax[hf]'`, no
-network. docs/huggingface.md says what is exact.
+network. docs/huggingface.md lists what is exact.
 """
 
 import logging
@@ -23,14 +23,14 @@ _log = logging.getLogger("xlme_jax.export")
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "MODEL_DIR of a run, or one of its checkpoints/STEP.", required=True
 )
-_OUTPUT = flags.DEFINE_string("output", None, "Folder to make.", required=True)
+_OUTPUT = flags.DEFINE_string("output", None, "Folder to write.", required=True)
 _VOCABULARY = flags.DEFINE_string(
-    "vocabulary", None, "SentencePiece model (default: that of the run's DATA_DIR)."
+    "vocabulary", None, "SentencePiece model (default: the one in the run's DATA_DIR)."
 )
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parses the flags, exports."""
+    """Parses the flags and exports the encoder."""
     if len(argv) > 1:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     command = shlex.join(["python", "-m", "xlme_jax.export", *sys.argv[1:]])
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def run() -> None:
-    """Entry point: user errors are one line, without a traceback."""
+    """Entry point; prints user errors on one line, without a traceback."""
     command_line.run_app(main, reads_gin=False)
 
 

@@ -1,11 +1,11 @@
-r"""Starts from XLM-R: makes a MODEL_DIR of a Hugging Face folder.
+r"""Imports XLM-R: converts a Hugging Face folder to a MODEL_DIR.
 
     python -m xlme_jax.import_hf --source=xlm-roberta-base --output=runs/xlmr_base
     python -m xlme_jax.train ... --gin.INIT_FROM="'runs/xlmr_base'"
 
-The folder holds config.json, model.safetensors (or its parts and their index) and
-sentencepiece.bpe.model. Needs `pip install 'xlme_jax[hf]'`, no network. docs/huggingface.md says
-what is converted, and how exactly.
+The folder must contain config.json, model.safetensors (or its shards and their index) and
+sentencepiece.bpe.model. Needs `pip install 'xlme_jax[hf]'`, no network. docs/huggingface.md lists
+what is converted and how exactly.
 """
 
 import logging
@@ -19,17 +19,17 @@ from xlme_jax.huggingface.importing import import_folder
 
 _log = logging.getLogger("xlme_jax.import_hf")
 _SOURCE = flags.DEFINE_string("source", None, "Hugging Face folder of XLM-R.", required=True)
-_OUTPUT = flags.DEFINE_string("output", None, "MODEL_DIR to make.", required=True)
+_OUTPUT = flags.DEFINE_string("output", None, "MODEL_DIR to write.", required=True)
 _SCAN_LAYERS = flags.DEFINE_bool(
     "scan_layers",
     True,
-    "Encoder.scan_layers of the runs that are to start from it; True in the base and large files "
+    "Encoder.scan_layers of the runs that will start from it; True in the base and large files "
     "of gin_configs/runs.",
 )
 
 
 def main(argv: Sequence[str]) -> None:
-    """Parses the flags and converts."""
+    """Parses the flags and converts the folder."""
     if len(argv) > 1:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     import_folder(Path(_SOURCE.value), Path(_OUTPUT.value), _SCAN_LAYERS.value)
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def run() -> None:
-    """Entry point: user errors are one line, without a traceback."""
+    """Entry point; prints user errors on one line, without a traceback."""
     command_line.run_app(main, reads_gin=False)
 
 

@@ -1,14 +1,15 @@
-"""Plans a run on machines that are not here: memory, traffic, time.
+"""Estimates memory, traffic and time of a run on accelerators that are not attached.
 
 `python -m xlme_jax.plan --gin_file=gin_configs/runs/xlme_base.gin --topology=v5e:16x16` compiles
-the train step ahead of time and says what it needs. TPUs need `pip install 'xlme_jax[tpu]'`, NVIDIA
-GPUs `pip install 'xlme_jax[cuda13]'`; no accelerator and no prepared data.
+the train step ahead of time and reports what it needs. TPU topologies need
+`pip install 'xlme_jax[tpu]'`, NVIDIA GPUs `pip install 'xlme_jax[cuda13]'`. Neither an accelerator
+nor prepared data is needed.
 """
 
 import os
 
-# Before JAX starts: it is to run on this machine's CPU and leave any accelerator alone, and libtpu
-# is neither to ask the network which TPU this is nor to mind another process that compiles.
+# Set before JAX starts. JAX must run on the CPU and leave any accelerator alone. libtpu must not
+# query the metadata server for the TPU type, nor fail because another process is compiling.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["TPU_SKIP_MDS_QUERY"] = "1"
 os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
@@ -25,32 +26,32 @@ from xlme_jax.planning import compiling, search, summary, table
 from xlme_jax.planning.machines import parse_topology
 
 _TOPOLOGIES = flags.DEFINE_multi_string(
-    "topology", [], "Machines to plan for, as v5e:16x16, v4-128 or h100:64 (repeatable)."
+    "topology", [], "Machines to plan for, such as v5e:16x16, v4-128 or h100:64 (repeatable)."
 )
 _SUGGEST = flags.DEFINE_enum(
     "suggest",
     "auto",
     ["auto", "always", "never"],
-    "Look for a mesh, micro-batches and remat that fit and are fast: if the configuration does not "
-    "fit (auto), always, or never.",
+    "When to search for a mesh, micro-batches and remat that fit and are fast: only if the "
+    "configuration does not fit (auto), always, or never.",
 )
 _COMPILATIONS = flags.DEFINE_integer(
-    "compilations", 6, "Candidates that --suggest compiles at most, each taking minutes.", 1
+    "compilations", 6, "Maximum number of candidates that --suggest compiles, minutes each.", 1
 )
 _TABLE = flags.DEFINE_string(
     "table",
     None,
-    "Plan the papers' runs as shipped instead, and print the table of docs/scale.md: 'all', or "
-    "those whose name has this in it, as xlme_xl or v5e-256.",
+    "Plan the shipped runs of the papers instead, and print the table of docs/scale.md: 'all', or "
+    "a part of their names, such as xlme_xl or v5e-256.",
 )
-_OUTPUT = flags.DEFINE_string("output", None, "Write the plans here too, as JSON.")
+_OUTPUT = flags.DEFINE_string("output", None, "Also write the plans to this file, as JSON.")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Parses the flags, compiles for each topology, prints.
+    """Parses the flags, compiles for each topology and prints the plans.
 
     Returns:
-      The exit code: 0, or 1 if some plan does not fit.
+      The exit code: 0, or 1 if any plan does not fit.
     """
     if len(argv) > 1:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
@@ -81,7 +82,7 @@ def _plan(
     def load(more: Sequence[str]) -> TrainConfig:
         return loading.load(files, [*bindings, *more], "Train")
 
-    load([])  # Mistakes in it are said before the compilers start.
+    load([])  # Reports configuration errors before the slow compilation.
     topology = parse_topology(topology_name)
     devices = compiling.devices_of(topology)
     plan = search.plan(load, topology, devices, suggest, _COMPILATIONS.value)
@@ -90,7 +91,7 @@ def _plan(
 
 
 def run() -> None:
-    """Entry point: user errors are one line, without a traceback."""
+    """Entry point; prints user errors on one line, without a traceback."""
     command_line.run_app(main)
 
 

@@ -1,11 +1,11 @@
-r"""Sets results beside the papers': tables, layer curves, scores against FLOPs, alignments.
+r"""Compares results with the papers': tables, layer curves, scores against FLOPs, alignments.
 
     python -m xlme_jax.report --output=report --results=small=runs/small/evaluation \
         --results="small=runs/xnli_sweep" --results="small, no TRTD=runs/no_trtd/evaluation"
 
-Writes report.md, report.html (one self-contained file) and the pictures. Results of one NAME are
-runs of one system that differ in their seed; of a sweep the selected point counts. A NAME with
-"translate-train" in it stands in the tables of that setting, not among the zero-shot ones.
+Writes report.md, report.html (one self-contained file) and the pictures. Results with the same NAME
+are runs of one system with different seeds. From a sweep, only the selected point is used. A NAME
+that contains "translate-train" is listed in the tables of that setting, not in the zero-shot ones.
 """
 
 import logging
@@ -24,13 +24,13 @@ _RESULTS = flags.DEFINE_multi_string(
     "results",
     [],
     "NAME=PATH or PATH of a results.json, or of a folder with such files below it (repeatable). "
-    "Without a NAME the folder's name is taken.",
+    "NAME defaults to the folder's name.",
 )
 _OUTPUT = flags.DEFINE_string("output", None, "Folder of the report.")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Parses the flags and writes the report; the exit code."""
+    """Parses the flags and writes the report; returns the exit code."""
     if len(argv) > 1:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     if not _RESULTS.value or not _OUTPUT.value:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run() -> None:
-    """Entry point: user errors are one line, without a traceback."""
+    """Entry point; prints user errors on one line, without a traceback."""
     command_line.run_app(main, reads_gin=False)
 
 

@@ -1,10 +1,10 @@
-r"""Compares samplers of language pairs on a prepared data set: a picture and a table.
+r"""Compares samplers of language pairs on a prepared data set, as a picture and a table.
 
     python -m xlme_jax.sampling --data=data/pairs --alpha=0.3 --output=densities.png
 
 Draws the densities of XY-LENT's entropic sampler (`Stream.sampling='sinkhorn'`) and of the linear
-programme that it replaces side by side (the paper's Figures 2 and 6), and prints how many pairs
-each leaves out and over how many it spreads, beside plain temperature sampling.
+program that it replaces side by side (the paper's Figures 2 and 6). Prints for both, and for plain
+temperature sampling, how many pairs are never drawn and the effective number of pairs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from xlme_jax.reports import pair_densities
 
 _log = logging.getLogger("xlme_jax.sampling")
 _DATA = flags.DEFINE_string("data", None, "Folder of a prepared data set with bitext.")
-_ALPHA = flags.DEFINE_float("alpha", 0.7, "Exponent 1/T of the shares of languages.", 0.0)
-_SMOOTHING = flags.DEFINE_float("smoothing", 0.0, "Of the entropic sampler.", 0.0)
-_LANGUAGES = flags.DEFINE_list("languages", [], "Draw these alone (default: all).")
+_ALPHA = flags.DEFINE_float("alpha", 0.7, "Exponent 1/T of the language shares.", 0.0)
+_SMOOTHING = flags.DEFINE_float("smoothing", 0.0, "Smoothing of the entropic sampler.", 0.0)
+_LANGUAGES = flags.DEFINE_list("languages", [], "Draw only these languages (default: all).")
 _OUTPUT = flags.DEFINE_string("output", None, "PNG to write.")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Parses the flags, draws and prints; the exit code."""
+    """Parses the flags, draws and prints; returns the exit code."""
     if len(argv) > 1:
         raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     if not _DATA.value or not _OUTPUT.value:
@@ -48,14 +48,14 @@ def main(argv: Sequence[str]) -> int:
     languages, counts = pair_sampling.count_matrix((t.languages, t.examples) for t in tasks)
     found = pair_densities.samplers(languages, counts, stream.alpha, stream.smoothing)
     print(f"alpha={stream.alpha:g}, {pair_densities.table(counts, found)}")
-    # The two that give languages the same shares.
+    # Only the two samplers that give languages the same shares.
     pair_densities.draw(Path(_OUTPUT.value), languages, counts, found[1:], _LANGUAGES.value)
     _log.info("Picture: %s", _OUTPUT.value)
     return 0
 
 
 def run() -> None:
-    """Entry point: user errors are one line, without a traceback."""
+    """Entry point; prints user errors on one line, without a traceback."""
     command_line.run_app(main, reads_gin=False)
 
 

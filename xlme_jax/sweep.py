@@ -1,12 +1,12 @@
-r"""Trains every point of a grid with several seeds, and selects the best on the development set.
+r"""Trains every point of a grid with several seeds and selects the best on the development set.
 
     python -m xlme_jax.sweep --gin_file=gin_configs/finetune/xnli.gin --output=runs/xnli_sweep \
         --grid="Optimizer.learning_rate=5e-6,6e-6" --seeds=5 --select=xnli/accuracy/en
 
-Each run is a process of `python -m xlme_jax.train` with MODEL_DIR = OUTPUT/POINT/seed_K. The same
-command continues a sweep that was interrupted, however it was: runs at their end are not run again,
-the others resume. What follows `--` goes to the train command as it is. {seed} in a --gin flag
-stands for the seed of the run: --gin.INIT_FROM="'runs/xlm/default/seed_{seed}'".
+Each run is a process of `python -m xlme_jax.train` with MODEL_DIR = OUTPUT/POINT/seed_K. Rerun the
+same command to continue an interrupted sweep: it skips finished runs and resumes the others.
+Arguments after `--` are passed to the train command as they are. {seed} in a --gin flag is replaced
+by the seed of the run: --gin.INIT_FROM="'runs/xlm/default/seed_{seed}'".
 """
 
 import shlex
@@ -25,28 +25,28 @@ from xlme_jax.sweeps.runner import Sweep, checked_steps
 _GRID = flags.DEFINE_multi_string(
     "grid",
     [],
-    "NAME=VALUE,VALUE,...: a binding and its values, as gin reads them; repeat it for a product. "
-    "In place of Sweep.grid.",
+    "NAME=VALUE,VALUE,...: a binding and its values in gin syntax; repeatable, for a product. "
+    "Overrides Sweep.grid.",
 )
-_SEEDS = flags.DEFINE_integer("seeds", None, "Runs of each point: SEED = 0, 1, ...", 1)
-_OUTPUT = flags.DEFINE_string("output", None, "Folder of all runs, sweep.json and sweep.md.")
+_SEEDS = flags.DEFINE_integer("seeds", None, "Number of runs per point, with SEED = 0, 1, ...", 1)
+_OUTPUT = flags.DEFINE_string("output", None, "Folder for all runs, sweep.json and sweep.md.")
 _SELECT = flags.DEFINE_string(
-    "select", None, "Metric of the log that selects a point, such as xnli/accuracy/en."
+    "select", None, "Logged metric that selects a point, such as xnli/accuracy/en."
 )
-_MINIMIZE = flags.DEFINE_bool("minimize", None, "The least is best.")
-_SHOW = flags.DEFINE_multi_string("show", [], "A further metric of the log for the table.")
+_MINIMIZE = flags.DEFINE_bool("minimize", None, "Select the smallest value instead of the largest.")
+_SHOW = flags.DEFINE_multi_string("show", [], "Another logged metric for the table (repeatable).")
 _EVALUATE = flags.DEFINE_string(
     "evaluate",
     None,
     "Command to run afterwards for each run of the selected point (of all points if none is "
-    "selected); {model_dir} stands for the run's folder.",
+    "selected); {model_dir} is replaced by the run's folder.",
 )
 
 
 def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
-    """The grid of the configuration, each part replaced by its flag where that is given."""
+    """Returns the configured sweep, with fields overridden by the flags that were passed."""
     config = loading.load(files, bindings, "Sweep")
-    # Gin has made values of the texts; what it prints is what it reads.
+    # Gin has parsed the values; their repr is gin syntax again.
     grid = tuple((name, tuple(map(repr, values))) for name, values in config.grid)
     if _GRID.value:
         grid = tuple(map(grids.parse_grid, _GRID.value))
@@ -62,9 +62,9 @@ def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Parses the flags and runs the sweep; the exit code."""
+    """Parses the flags and runs the sweep; returns the exit code."""
     if not _OUTPUT.value:
-        raise ConfigError("--output names the folder of the sweep; it is missing.")
+        raise ConfigError("--output=FOLDER is needed: the folder of the sweep.")
     files, bindings = flags.FLAGS.gin_file, flags.FLAGS.gin_bindings
     config = sweep_config(files, bindings)
     train_flags = [f"--gin_file={file}" for file in files]
@@ -81,7 +81,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run() -> None:
-    """Entry point: user errors are one line, without a traceback."""
+    """Entry point; prints user errors on one line, without a traceback."""
     command_line.run_app(main)
 
 

@@ -97,10 +97,10 @@ def test_any_objective_hands_its_encoder_on():
     tables = {name: {"embedding": np.ones(3)} for name in ("tokens", "positions")}
     head = {"norm": {}, "bias": np.ones(2)}
     params = {**tables, "encoder": {"layer_0": {}}, "head": head, "projection": {}, "cross": {}}
-    tree = writing.handed_on(Objective("head", "projection", "cross"), params)
+    tree = writing.exported_params(Objective("head", "projection", "cross"), params)
     assert tree == {**tables, "encoder": {"layer_0": {}}, "head": head}
     tuned = {**params, "task_head": {}}
-    assert "head" not in writing.handed_on(Objective("task_head"), tuned)
+    assert "head" not in writing.exported_params(Objective("task_head"), tuned)
 
 
 @pytest.mark.parametrize("objective", ["xlm", "infoxlm", "veco"])

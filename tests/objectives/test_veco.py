@@ -596,8 +596,8 @@ def test_errors_name_the_field():
     with pytest.raises(ValueError, match=r"VECO\.cross_attention_steps = -1"):
         dataclasses.replace(CONFIG, cross_attention_steps=-1)
     with pytest.raises(ValueError, match=r"'bitext' has rows of 17 tokens.*max_length = 16"):
-        CONFIG.build(VOCAB).check({"monolingual": 16, "bitext": 17})
-    CONFIG.build(VOCAB).check({"monolingual": 16, "bitext": 16})
+        CONFIG.build(VOCAB).check(RunFacts({"monolingual": 16, "bitext": 17}))
+    CONFIG.build(VOCAB).check(RunFacts({"monolingual": 16, "bitext": 16}))
 
 
 def test_alarms():

@@ -11,7 +11,7 @@ from flax.core import meta
 from xlme_jax.checkpoints import digests
 from xlme_jax.model.electra import Electra, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.objectives.base import stream_rng
+from xlme_jax.objectives.base import RunFacts, stream_rng
 from xlme_jax.objectives.masked_lm import MaskedBatch, MaskingConfig
 from xlme_jax.objectives.xlme import XLME, XLMConfig, XLMEConfig, detection_loss
 from xlme_jax.ops import masking
@@ -598,13 +598,13 @@ def test_bfloat16_compute_stays_near_float32(config):
 def test_rows_longer_than_the_position_table_are_refused():
     objective = changed({"max_length": 8}).build(VOCAB)
     with pytest.raises(ValueError, match=r"'bitext' has rows of 10 tokens, but generator/Enc.* 8"):
-        objective.check({"monolingual": 8, "bitext": 10})
-    objective.check({"monolingual": 8, "bitext": 8})
+        objective.check(RunFacts({"monolingual": 8, "bitext": 10}))
+    objective.check(RunFacts({"monolingual": 8, "bitext": 8}))
     changed({"absolute_positions": False}, {"absolute_positions": False}).build(VOCAB).check(
-        {"bitext": 1000}
+        RunFacts({"bitext": 1000})
     )
     with pytest.raises(ValueError, match=r"encoder/Encoder\.max_length = 16"):
-        XLM_CONFIG.build(VOCAB).check({"bitext": 17})
+        XLM_CONFIG.build(VOCAB).check(RunFacts({"bitext": 17}))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""To and from folders as Hugging Face's `transformers` reads and writes them.
+"""Converts checkpoints to and from Hugging Face `transformers` folders.
 
-Needs safetensors and NumPy; neither PyTorch nor transformers.
+Needs safetensors and NumPy, but neither PyTorch nor transformers.
 """
 
 try:

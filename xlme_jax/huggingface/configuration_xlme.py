@@ -1,6 +1,6 @@
 """Configuration of an XLM-E encoder, for `transformers`.
 
-Stands in the folder of an exported model and depends on transformers alone.
+Shipped in the folder of an exported model; depends only on transformers.
 """
 
 from transformers import PretrainedConfig
@@ -16,9 +16,9 @@ class XLMEConfig(PretrainedConfig):
       num_attention_heads: H.
       intermediate_size: F, width of the feed-forward layer.
       max_position_embeddings: rows of the position table, the longest text in tokens.
-      absolute_positions: whether there is such a table.
+      absolute_positions: whether there is a position table.
       relative_bias: "gated" (XLM-E), "plain" (T5's) or "none".
-      relative_buckets: buckets of the relative bias, for both directions together.
+      relative_buckets: buckets of the relative bias, both directions together.
       relative_max_distance: distance in tokens beyond which keys share a bucket.
       gate_input: what the gate reads, the head's "query" or its part of the "hidden" states.
       pre_norm: normalise before each sub-layer and once at the end, instead of after each.
@@ -26,7 +26,7 @@ class XLMEConfig(PretrainedConfig):
       hidden_dropout_prob: dropout of embeddings and sub-layers.
       attention_probs_dropout_prob: dropout of attention weights.
       layer_norm_eps: epsilon of every layer normalisation.
-      initializer_range: standard deviation of fresh weights.
+      initializer_range: standard deviation of newly initialized weights.
     """
 
     model_type = "xlme"
@@ -52,7 +52,7 @@ class XLMEConfig(PretrainedConfig):
         initializer_range=0.02,
         **kwargs,
     ):
-        """Takes the fields; others are the business of `PretrainedConfig`."""
+        """Sets the fields and passes all other arguments to `PretrainedConfig`."""
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.num_hidden_layers = num_hidden_layers

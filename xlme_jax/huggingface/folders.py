@@ -1,4 +1,4 @@
-"""Folders that are there as a whole or not at all."""
+"""Creates output folders atomically: complete or not at all."""
 
 import contextlib
 import os
@@ -8,24 +8,24 @@ from pathlib import Path
 
 
 def free_place(output: Path) -> Path:
-    """Where --output points to; ValueError if something is there already."""
+    """Returns the resolved --output; ValueError unless it is missing or an empty folder."""
     place = output.resolve()
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise ValueError(f"--output={output} is there already; choose another folder.")
+        raise ValueError(f"--output={output} already exists; choose another folder.")
     return place
 
 
 @contextlib.contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """A folder to write into, `.NAME.partial`, which takes its name when all is written.
+    """Yields a folder to write into, `.NAME.partial`, which is renamed to `output` at the end.
 
-    What a killed call left is cleared first; errors and interrupts leave nothing.
+    Removes the leftovers of a killed call first; errors and interrupts leave nothing behind.
 
     Args:
-      output: the folder to make; must not be there, or be empty.
+      output: the folder to create; must be missing or empty.
 
     Raises:
-      ValueError: there is something in `output`; nothing has been written then.
+      ValueError: `output` is not empty; nothing has been written then.
     """
     place = free_place(output)
     partial = place.with_name(f".{place.name}.partial")

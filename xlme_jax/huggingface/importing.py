@@ -1,4 +1,4 @@
-"""Makes a MODEL_DIR of a Hugging Face folder of XLM-R, as if XLM had been trained here."""
+"""Converts a Hugging Face folder of XLM-R to a MODEL_DIR, like that of a run of XLM."""
 
 import dataclasses
 import logging
@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 _CONFIG_FILE, _INFO_FILE = "config.gin", "model-info.txt"
 _ROWS = 256
 _HEADER = """\
-# XLM on the weights of {source}.
+# XLM with the weights of {source}.
 # Written by python -m xlme_jax.import_hf --source={source} --output={output}
-# To train on: prepare data with the vocabulary.model that lies beside this file, then
+# To continue training: prepare data with the vocabulary.model in this folder, then
 #   python -m xlme_jax.train --gin_file={output}/config.gin --gin.INIT_FROM="'{output}'" \\
 #       --gin.DATA_DIR="'...'" --gin.MODEL_DIR="'...'"
 """
@@ -39,21 +39,21 @@ _HEADER = """\
 def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
     """Converts a folder; writes checkpoints/0, config.gin, vocabulary.model, model-info.txt.
 
-    In one go: a kill leaves nothing under the name of `output`.
+    The write is atomic: a kill leaves nothing at `output`.
 
     Args:
-      source: with config.json, safetensors and sentencepiece.bpe.model.
-      output: MODEL_DIR; must not be there, or be empty.
-      scan_layers: whether the weights of the layers are stacked, as the large presets want them.
+      source: folder with config.json, safetensors and sentencepiece.bpe.model.
+      output: MODEL_DIR; must be missing or empty.
+      scan_layers: whether to stack the weights of the layers, as the large presets expect.
 
     Raises:
-      ValueError: the folder cannot be converted, or there is something in `output`; nothing has
-        been written then.
+      ValueError: the folder cannot be converted, or `output` is not empty; nothing has been written
+        then.
     """
     for name in (FOLDER, _CONFIG_FILE):
         if (output / name).exists():
             raise FolderError(
-                f"--output={output} holds a run already ({name}); choose another folder."
+                f"--output={output} already contains a run ({name}); choose another folder."
             )
     free_place(output)
     found = Source(source, scan_layers)
@@ -80,7 +80,7 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
         with Checkpoints(partial, keep=1) as checkpoints:
             checkpoints.save(0, state, record)
         write_vocabulary(found.vocabulary, partial / VOCABULARY_FILE)
-        # Its first line alone: what a step costs would make the weights seem to have cost nothing.
+        # Only the first line: with FLOPs per step and step 0, the reported cost would be 0.
         replace_file(partial / _INFO_FILE, f"{info.splitlines()[0]}\n".encode())
         replace_file(partial / _CONFIG_FILE, text.encode())
     for note in found.notes:
@@ -88,13 +88,13 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
 
 
 def _train_config(source: Source, output: Path) -> TrainConfig:
-    """XLM of that shape, as gin files and bindings would say it."""
+    """Returns the configuration of XLM with the source's shape, loaded from gin bindings."""
     encoder = source.encoder
     values = {
         "MODEL_DIR": str(output),
         "DATA_DIR": str(output),
         "Train.vocab_size": source.vocabulary.size,
-        # What InfoXLM Base takes, which starts from XLM-R; InfoXLM Large takes 1e-4 (Table 10).
+        # As InfoXLM Base, which starts from XLM-R; InfoXLM Large uses 1e-4 (Table 10).
         "Optimizer.learning_rate": 2e-4,
     }
     values |= {

@@ -1,8 +1,8 @@
-"""The files that make `AutoTokenizer` give our token ids.
+"""Writes tokenizer files with which `AutoTokenizer` returns our token ids.
 
 transformers' own class for XLM-R rebuilds a tokenizer from the pieces and drops byte fallback,
-which vocabularies trained here have. So `tokenizer.json` holds the whole tokenizer, in the format
-of the `tokenizers` package, under the class that takes such a file as it is.
+which vocabularies trained here have. So `tokenizer.json` holds the whole tokenizer in the format of
+the `tokenizers` package, and the tokenizer class is one that loads this file unchanged.
 """
 
 import base64
@@ -30,20 +30,20 @@ _KIND, _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 3, 1, 3, 4, 5
 _MODEL_TYPE, _UNIGRAM, _SPACE_BEHIND = 3, 1, 24
 _CHARSMAP, _DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPE = 2, 3, 4, 5
 
-# Where `tokenizers` parts words.
+# Characters at which `tokenizers` splits words.
 _WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B)))
 _WHITE_SPACE += "\u2028\u2029\u202f\u205f\u3000"
 
 
 def tokenizer_files(vocabulary: Vocabulary, max_length: int | None) -> dict[str, bytes]:
-    """The files by name, the SentencePiece model among them.
+    """Returns the files by name, including the SentencePiece model.
 
     Args:
-      vocabulary: whose ids they are to give.
-      max_length: of a text in tokens; None without limit.
+      vocabulary: the vocabulary whose ids the tokenizer must return.
+      max_length: maximum tokens of a text; None for no limit.
 
     Raises:
-      ValueError: the SentencePiece model cannot be expressed.
+      ValueError: the SentencePiece model cannot be expressed as a `tokenizers` file.
     """
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -66,7 +66,7 @@ def _json(content: Any) -> bytes:
 
 
 def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
-    """The content of tokenizer.json."""
+    """Returns the content of tokenizer.json."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
     charsmap = _charsmap(vocabulary)
     pieces = list(_pieces(vocabulary, processor))
@@ -108,7 +108,7 @@ def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
 def _pieces(
     vocabulary: Vocabulary, processor: sentencepiece.SentencePieceProcessor
 ) -> Iterator[tuple[str, float]]:
-    """Pieces and scores in the order of our ids; ValueError if one cannot be expressed."""
+    """Yields pieces and scores in the order of our ids; ValueError if one cannot be expressed."""
     normalizer = _normalizer(vocabulary)
     kinds = [
         dict(_fields(message)).get(_KIND, _NORMAL)
@@ -120,13 +120,13 @@ def _pieces(
     for i in range(len(SPECIAL_PIECES) - 1, processor.get_piece_size()):
         piece, score = processor.id_to_piece(i), processor.get_score(i)
         if kinds[i] in (_CONTROL, _UNUSED):
-            # SentencePiece finds these in no text. Nor is anything found that holds a space, since
-            # all have become "▁"; the score must not be the lowest, which sets that of <unk>.
+            # SentencePiece never produces these. A piece with a space never matches either, since
+            # all spaces become "▁". The score must not be the lowest, which sets that of <unk>.
             piece, score = f" {piece}", 0.0
         elif kinds[i] == _USER_DEFINED and normalizer.normalize(piece) != f"▁{piece}":
             raise ValueError(
-                f"{_name(vocabulary)}: user_defined_symbols has {piece!r}, which SentencePiece "
-                "alone keeps from normalization. Train on data of a vocabulary without this symbol."
+                f"{_name(vocabulary)}: user_defined_symbols has {piece!r}, which only "
+                "SentencePiece exempts from normalization. Use a vocabulary without this symbol."
             )
         yield piece, score
     yield MASK_PIECE, 0.0
@@ -137,7 +137,7 @@ def _special(token: int, piece: str) -> dict[str, Any]:
         "id": token,
         "content": piece,
         "single_word": False,
-        # The space before a mask belongs to the word that it hides.
+        # The space before a mask belongs to the masked word.
         "lstrip": piece == MASK_PIECE,
         "rstrip": False,
         "normalized": False,
@@ -146,7 +146,7 @@ def _special(token: int, piece: str) -> dict[str, Any]:
 
 
 def _template(vocabulary: Vocabulary) -> dict[str, Any]:
-    """`<s> a </s>`, and for pairs `<s> a </s> b </s>`, as rows are laid out in training."""
+    """Returns the template `<s> a </s>`, for pairs `<s> a </s> b </s>`, as in training rows."""
     begin, end = ({"SpecialToken": {"id": piece, "type_id": 0}} for piece in ("<s>", "</s>"))
     first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
     return {
@@ -161,11 +161,11 @@ def _template(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _splits_at_white_space(vocabulary: Vocabulary, pieces: Iterable[tuple[str, float]]) -> bool:
-    """Whether all white space parts words, and no piece reaches beyond one, as in XLM-R.
+    """Returns whether all white space splits words and no piece spans two words, as in XLM-R.
 
-    Not so with `split_by_whitespace=False`, nor where normalization leaves tabs and the like.
+    False with `split_by_whitespace=False`, and where normalization keeps tabs and the like.
     """
-    # Of pieces with two spaces in a row no text has any.
+    # Pieces with two spaces in a row never match a text.
     if any("▁" in piece[1:] and "▁▁" not in piece for piece, _ in pieces):
         return False
     normalizer = _normalizer(vocabulary)
@@ -190,21 +190,21 @@ def _name(vocabulary: Vocabulary) -> str:
 
 
 def _charsmap(vocabulary: Vocabulary) -> str | None:
-    """How characters are normalised, in base64; ValueError if the model is unlike XLM-R's."""
+    """Returns the character normalization in base64; ValueError if unlike XLM-R's model."""
     model = dict(_fields(vocabulary.model))
     normalizer = dict(_fields(model.get(_NORMALIZER, b"")))
     trainer = dict(_fields(model.get(_TRAINER, b"")))
     spaces = [normalizer.get(field, 1) for field in (_DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPE)]
     if trainer.get(_MODEL_TYPE, _UNIGRAM) != _UNIGRAM or spaces != [1, 1, 1]:
         raise ValueError(
-            f"{_name(vocabulary)}: only unigram models with a space put before the text and runs "
-            "of spaces made one can be exported, as XLM-R's and those of `python -m "
-            "xlme_jax.train_vocabulary` are."
+            f"{_name(vocabulary)}: only unigram models that prepend a space to the text and "
+            "collapse runs of spaces can be exported, such as XLM-R's and those of `python -m "
+            "xlme_jax.train_vocabulary`."
         )
     if trainer.get(_SPACE_BEHIND):
         raise ValueError(
-            f"{_name(vocabulary)}: treat_whitespace_as_suffix is set, for which Hugging Face's "
-            "tokenizers have no place. Train on data of a vocabulary without it, such as those of "
+            f"{_name(vocabulary)}: treat_whitespace_as_suffix is set, which Hugging Face's "
+            "tokenizers do not support. Use a vocabulary without it, such as those of "
             "`python -m xlme_jax.train_vocabulary`."
         )
     charsmap = normalizer.get(_CHARSMAP, b"")
@@ -212,7 +212,7 @@ def _charsmap(vocabulary: Vocabulary) -> str | None:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Numbers and contents of the fields of a protobuf message, in their order."""
+    """Yields numbers and contents of the fields of a protobuf message, in order."""
     place = 0
 
     def varint() -> int:

@@ -1,8 +1,8 @@
 """Writes the encoder of a checkpoint as a Hugging Face folder.
 
-The checkpoint says what there is: an objective's encoder, its tables and its head are found by the
-names in the tree, whatever the objective. What XLM-R's classes can compute goes out as XLM-R,
-everything else with `modeling_xlme.py`, which the folder carries.
+Works for any objective: the encoder, its tables and its head are found by their names in the
+parameter tree. Encoders that XLM-R's classes can express are exported as XLM-R, all others with
+`modeling_xlme.py` in the folder.
 """
 
 import dataclasses
@@ -32,13 +32,13 @@ MODEL_FILES = ("configuration_xlme.py", "modeling_xlme.py")
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """What of a checkpoint is handed over.
+    """The exported part of a checkpoint.
 
     Attributes:
       checkpoint: MODEL_DIR/checkpoints/STEP.
-      vocabulary: of its data.
-      layout: what the model has.
-      tree: its weights on the host, {"tokens", "positions", "encoder", "head"}.
+      vocabulary: vocabulary of its data.
+      layout: the parts and shapes of the model.
+      tree: weights on the host, {"tokens", "positions", "encoder", "head"}.
     """
 
     checkpoint: Path
@@ -48,26 +48,26 @@ class Exported:
 
 
 def export(checkpoint: str, vocabulary: str | None, output: Path, command: str) -> None:
-    """Writes the encoder of a checkpoint; arguments and errors as of `load` and `write`."""
-    free_place(output)  # Before gigabytes are read.
+    """Exports the encoder of a checkpoint; arguments and errors as in `load` and `write`."""
+    free_place(output)  # Fail before reading gigabytes.
     write(load(checkpoint, vocabulary), output, command)
 
 
 def load(checkpoint: str, vocabulary: str | None) -> Exported:
-    """Reads a checkpoint, knowing nothing but its folder.
+    """Reads a checkpoint; everything but the vocabulary comes from its folder.
 
     Args:
       checkpoint: MODEL_DIR of a run, or one of its checkpoints.
-      vocabulary: the SentencePiece model; None takes that of the run's data.
+      vocabulary: SentencePiece model; None uses the one of the run's data.
 
     Raises:
-      ValueError: there is no checkpoint or no vocabulary, or the two do not belong together.
+      ValueError: the checkpoint or vocabulary is missing, or they do not match.
     """
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
         loaded = trained.load(checkpoint, vocabulary, mesh, jnp.float32)
     objective, words = loaded.objective, loaded.vocabulary
-    tree = handed_on(objective, jax.device_get(loaded.params))
+    tree = exported_params(objective, jax.device_get(loaded.params))
     layout = _layout(objective.encoder.config, words.size, tree.get("head"))
     if layout.is_xlmr and layout.head != "mlm":
         tree.pop("head", None)
@@ -75,28 +75,28 @@ def load(checkpoint: str, vocabulary: str | None) -> Exported:
     return Exported(loaded.folder, words, layout, tree)
 
 
-def handed_on(objective: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The encoder that an objective hands on, its tables summed, and the head that goes with it.
+def exported_params(objective: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the encoder that an objective exports, with its tables summed, and its head.
 
     Args:
       objective: `objectives.base.Objective`.
       params: its weights, on the host.
 
     Returns:
-      {"tokens", "encoder"} and, if there are any, {"positions", "head"}.
+      {"tokens", "encoder"} and, if present, {"positions", "head"}.
     """
     parts = objective.encoder.params(params)
-    # Where two networks share tables, they stand side by side; else everything is at the top.
+    # Two networks that share tables are siblings in the tree; a single one is at the top level.
     own = next((part for part in parts.values() if "encoder" in part), parts)
     others = [part for part in parts.values() if part is not own] if own is not parts else []
     tree = {"encoder": own["encoder"]}
     for name in ("tokens", "positions"):
         tables = [part[name]["embedding"] for part in (own, *others) if name in part]
         if tables:
-            # Of two ("gdes") the model reads the sum.
+            # With two tables ("gdes") the model reads their sum.
             tree[name] = {"embedding": sum(tables[1:], start=tables[0])}
     head = own.get("head") or params.get("head")
-    # After fine-tuning the head of pre-training fits the encoder no more.
+    # After fine-tuning, the pre-training head no longer matches the encoder.
     if head and TASK_HEAD not in params:
         tree["head"] = head
     return tree
@@ -114,15 +114,15 @@ def _layout(encoder: EncoderConfig, vocab_size: int, head: Mapping[str, Any] | N
 
 
 def write(exported: Exported, output: Path, command: str) -> None:
-    """Writes the folder, in one go: a kill leaves nothing under its name.
+    """Writes the folder atomically: a kill leaves nothing at `output`.
 
     Args:
       exported: what to write.
-      output: the folder; must not be there, or be empty.
-      command: that wrote it, for the model card.
+      output: the folder; must be missing or empty.
+      command: the command line, for the model card.
 
     Raises:
-      ValueError: there is something in `output`; nothing has been written then.
+      ValueError: `output` is not empty; nothing has been written then.
     """
     place = free_place(output)
     layout = exported.layout
@@ -137,19 +137,19 @@ def write(exported: Exported, output: Path, command: str) -> None:
         here = Path(__file__).parent
         files |= {name: (here / name).read_bytes() for name in MODEL_FILES}
     if layout.is_xlmr and layout.head == "mlm":
-        # A copy, without which transformers 4 loads the model with a bias of zeros.
+        # Without this copy, transformers 4 loads the model with a bias of zeros.
         tensors["lm_head.decoder.bias"] = tensors["lm_head.bias"]
     with new_folder(output) as partial:
         for name, content in files.items():
             (partial / name).write_bytes(content)
-        # The metadata is what transformers asks for before it reads a file.
+        # transformers requires this metadata to read the file.
         safetensors.numpy.save_file(tensors, partial / "model.safetensors", {"format": "pt"})
-        # It keeps the file from other users, unlike any other file.
+        # safetensors creates the file unreadable for other users, unlike all other files.
         (partial / "model.safetensors").chmod((partial / "config.json").stat().st_mode)
 
 
 def hf_config(layout: Layout) -> dict[str, Any]:
-    """The content of config.json."""
+    """Returns the content of config.json."""
     encoder = layout.encoder
     shape = {
         "vocab_size": layout.vocab_size,

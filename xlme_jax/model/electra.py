@@ -173,9 +173,11 @@ class Electra(nn.Module):
             rows, self._shared(), dropout_seeds=dropout_seeds, all_layers=True
         )
 
-    def encode_by_generator(self, rows: Rows) -> list[jax.Array]:
-        """Hidden states of every layer of the generator, without dropout."""
-        return self.generator.encode(rows, all_layers=True)
+    def encode_by_generator(
+        self, rows: Rows, dropout_seeds: jax.Array | None = None
+    ) -> list[jax.Array]:
+        """Hidden states of every layer of the generator."""
+        return self.generator.encode(rows, dropout_seeds=dropout_seeds, all_layers=True)
 
     def _shared(self) -> Shared:
         """The generator's tables that the discriminator reads."""

@@ -1,1 +1,1 @@
-"""What a run costs on machines that are not here: memory, traffic, time."""
+"""Estimates the cost of a run on accelerators that are not attached: memory, traffic, time."""

@@ -1,1 +1,1 @@
-"""Pages, tables and pictures: a run's own, and results beside the papers' published figures."""
+"""Report pages, tables and plots: of one run, and of results next to published figures."""

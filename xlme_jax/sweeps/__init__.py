@@ -1,1 +1,1 @@
-"""Grids of overrides and seeds: their points, running them, collecting results."""
+"""Sweeps over grids of overrides and seeds: points, runs and collected results."""
