@@ -31,7 +31,7 @@ ALLOWED = {
     "preparation": DATA | {"storage"},
     "training": {"checkpoints", "model", "objectives"},
     "evaluation": DATA | {"objectives", "storage", "training"},
-    "reports": DATA | {"checkpoints", "evaluation", "training"},
+    "reports": DATA | {"checkpoints", "evaluation", "objectives", "training"},
     "configuration": CORE | {"evaluation", "preparation", "training"},
     "runs": RUN,
     "sweeps": RUN,

@@ -24,6 +24,7 @@ from typing import Any
 import jax
 from absl import app, flags
 
+from xlme_jax.checkpoints.checkpoints import pretraining_flops
 from xlme_jax.configuration import command_line
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
@@ -39,7 +40,6 @@ from xlme_jax.evaluation.outcome import Evaluation, Outcome, Subject, other_subj
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.evaluation.training_text import TrainingText
 from xlme_jax.reports import pictures
-from xlme_jax.reports.cost import pretraining_flops
 from xlme_jax.runs import trained
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states

@@ -212,7 +212,7 @@ def test_half_precision_is_widened(good, tmp_path, dtype):
 def test_a_run_is_not_written_over(folder, tmp_path):
     run = hugging.write_checkpoint(tmp_path / "run", "xlm")
     before = sorted(path for path in run.rglob("*"))
-    with pytest.raises(FolderError, match=r"holds a run already \(checkpoints\)"):
+    with pytest.raises(FolderError, match=r"already contains a run \(checkpoints\)"):
         import_folder(folder, run, True)
     assert sorted(path for path in run.rglob("*")) == before
 
@@ -220,7 +220,7 @@ def test_a_run_is_not_written_over(folder, tmp_path):
 def test_nor_is_any_other_folder(folder, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "file").touch()
-    with pytest.raises(ValueError, match=r"--output=.*notes is there already"):
+    with pytest.raises(ValueError, match=r"--output=.*notes already exists"):
         import_folder(folder, tmp_path / "notes", True)
     assert [path.name for path in (tmp_path / "notes").iterdir()] == ["file"]
 

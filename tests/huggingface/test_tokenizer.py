@@ -144,8 +144,11 @@ def test_ids_of_models_that_others_have_trained(options):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"model_type": "bpe"}, r"only unigram models with a space .*train_vocabulary"),
-        ({"add_dummy_prefix": False}, r"only unigram models with a space .*train_vocabulary"),
+        ({"model_type": "bpe"}, r"only unigram models that prepend a space .*train_vocabulary"),
+        (
+            {"add_dummy_prefix": False},
+            r"only unigram models that prepend a space .*train_vocabulary",
+        ),
         ({"treat_whitespace_as_suffix": True}, r"treat_whitespace_as_suffix is set.*train_vocab"),
         ({"user_defined_symbols": ["of", "Ａ"]}, r"user_defined_symbols has 'Ａ'.*without"),
         ({"user_defined_symbols": ["  "]}, r"user_defined_symbols has .*without"),

@@ -16,6 +16,7 @@ from xlme_jax.huggingface import importing, writing
 from xlme_jax.huggingface.model_card import stages
 from xlme_jax.huggingface.weights import Layout, to_tensors, to_tree
 from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.base import EncoderView
 
 FILES = {
     "README.md",
@@ -84,16 +85,14 @@ def test_two_tables_are_summed(tmp_path):
 class Objective:
     """An objective that nobody has heard of."""
 
-    encoder_config = EncoderConfig(12, 1, 3, 20, 9, relative_bias="none")
-
     def __init__(self, *dropped):
-        self.dropped = dropped
+        def kept(params):
+            return {name: value for name, value in params.items() if name not in dropped}
 
-    def encoder_params(self, params):
-        return {name: value for name, value in params.items() if name not in self.dropped}
+        self.encoder = EncoderView(None, None, kept)
 
 
-def test_any_objective_hands_its_encoder_on():
+def test_any_objective_exports_its_encoder():
     tables = {name: {"embedding": np.ones(3)} for name in ("tokens", "positions")}
     head = {"norm": {}, "bias": np.ones(2)}
     params = {**tables, "encoder": {"layer_0": {}}, "head": head, "projection": {}, "cross": {}}
@@ -185,11 +184,11 @@ def test_the_history_is_of_the_checkpoints_that_were_used(tmp_path):
     )
     assert history(moved) == [last, ("XLM", 8)]
     shutil.rmtree(first)
-    assert history(run) == [last, ("A run that is not there any more (`first`)", hugging.STEP)]
+    assert history(run) == [last, ("Missing run (`first`)", hugging.STEP)]
     assert history(silent) == [last]
     hugging.export(run, tmp_path / "exported")
     card = (tmp_path / "exported" / "README.md").read_text()
-    assert "1. A run that is not there any more (`first`), 7 steps.\n2. InfoXLM, 7 steps." in card
+    assert "1. Missing run (`first`), 7 steps.\n2. InfoXLM, 7 steps." in card
 
 
 def test_the_card_says_that_it_comes_from_xlmr(tmp_path):
@@ -200,7 +199,7 @@ def test_the_card_says_that_it_comes_from_xlmr(tmp_path):
     xlmr = 'Conneau et al., "Unsupervised Cross-lingual Representation Learning at Scale", 2020'
     hugging.export(run, tmp_path / "one")
     card = (tmp_path / "one" / "README.md").read_text()
-    assert "XLM-R (`xlm-roberta-tiny`) taken over.\n" in card and xlmr in card
+    assert "converted from XLM-R (`xlm-roberta-tiny`).\n" in card and xlmr in card
     assert "## Training\n\n1. XLM-R, weights of `xlm-roberta-tiny`.\n\n## Licence" in card
     assert "pre-trained" not in card and "Conneau and Lample" not in card
     more = hugging.write_checkpoint(
@@ -218,7 +217,7 @@ def test_nothing_is_written_over_and_nothing_half(tmp_path, monkeypatch):
     exported = writing.load(str(run), None)
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").touch()
-    with pytest.raises(ValueError, match=r"--output=.*there is there already"):
+    with pytest.raises(ValueError, match=r"--output=.*there already exists"):
         writing.write(exported, tmp_path / "there", "")
 
     def fail(*_):
@@ -235,7 +234,7 @@ def test_what_is_there_is_refused_before_weights_are_read(tmp_path, monkeypatch)
     (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)
     for output in (tmp_path, Path("."), Path("file")):
-        with pytest.raises(ValueError, match=r"--output=.* is there already"):
+        with pytest.raises(ValueError, match=r"--output=.* already exists"):
             writing.export("no checkpoint at all", None, output, "")
 
 

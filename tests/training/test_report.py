@@ -5,16 +5,15 @@ import re
 
 import pytest
 
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.base import Baseline, Diagnostics, Panel
+from xlme_jax.objectives.xlme import XLMEConfig
 from xlme_jax.reports import pictures, run_page
-from xlme_jax.reports.run_page import (
-    all_replaced_f1,
-    draw,
-    final_value,
-    streams,
-    verdicts,
-    with_derived,
-    write_report,
-)
+from xlme_jax.reports.curves import draw, plots, streams, with_derived
+from xlme_jax.reports.run_page import final_value, verdicts
+
+ENCODER = EncoderConfig(num_layers=1, hidden_size=4, num_heads=1, ffn_size=4)
+XLME = XLMEConfig(ENCODER, ENCODER).build(10).diagnostics
 
 PICTURE_STUB = b"a picture"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -23,7 +22,11 @@ PNG = b"\x89PNG\r\n\x1a\n"
 @pytest.fixture
 def undrawn(monkeypatch):
     """Leaves out the drawing, which takes most of the time, where only the page matters."""
-    monkeypatch.setattr(run_page, "draw", lambda curves, title: PICTURE_STUB)
+    monkeypatch.setattr(run_page, "draw", lambda *args, title: PICTURE_STUB)
+
+
+def write_report(model_dir, command=""):
+    return run_page.write_report(model_dir, XLME, command)
 
 
 def write_run(model_dir, steps, rtd=True, probe=True):
@@ -151,11 +154,27 @@ def test_without_metrics_the_message_says_so(tmp_path):
         write_report(tmp_path)
 
 
-def test_f1_of_calling_everything_replaced():
-    assert all_replaced_f1(0.0) == 0
-    assert all_replaced_f1(1.0) == 1
+@pytest.mark.parametrize("rate, f1", [(0.0, 0.0), (1.0, 1.0), (0.1, 2 * 0.1 * 1 / (0.1 + 1))])
+def test_f1_of_calling_everything_replaced(rate, f1):
     # 100 tokens, 10 replaced, all called replaced: precision .1, recall 1.
-    assert all_replaced_f1(0.1) == pytest.approx(2 * 0.1 * 1 / (0.1 + 1))
+    derived = with_derived({"x/replace_rate": [(1, rate)]}, XLME)
+    assert derived["x/all_replaced_f1"] == [(1, pytest.approx(f1))]
+
+
+def test_a_system_adds_its_plots_and_baselines():
+    panel = Panel("Margin", "good: grows", "nats", (("margin", "", "-"),))
+    own = Diagnostics(
+        lambda shapes: {},
+        panels=(panel,),
+        derived={"zero": lambda values: 0.0 * values["margin"]},
+        baselines=(Baseline("margin", "margin", "none", "zero"),),
+    )
+    curves = with_derived({"text/margin": [(1, 2.0)], "held_out/text/margin": [(1, 1.5)]}, own)
+    assert [plot.title for plot in plots(curves, own)] == ["Margin"]
+    assert verdicts(curves, own) == [
+        ("text: margin", 2.0, "none", 0.0),
+        ("text, held out: margin", 1.5, "none", 0.0),
+    ]
 
 
 def test_logged_f1_wins_over_the_derived_one():
@@ -164,15 +183,15 @@ def test_logged_f1_wins_over_the_derived_one():
         "x/rtd_recall": [(1, 0.25), (2, 0.0)],
         "x/replace_rate": [(1, 0.1)],
     }
-    assert with_derived(curves)["x/rtd_f1"] == [(1, pytest.approx(1 / 3))]
+    assert with_derived(curves, XLME)["x/rtd_f1"] == [(1, pytest.approx(1 / 3))]
     logged = curves | {"x/rtd_f1": [(1, 0.4)]}
-    assert with_derived(logged)["x/rtd_f1"] == [(1, 0.4)]
-    assert verdicts(with_derived(logged))[0][1] == 0.4
+    assert with_derived(logged, XLME)["x/rtd_f1"] == [(1, 0.4)]
+    assert verdicts(with_derived(logged, XLME), XLME)[0][1] == 0.4
 
 
 def test_streams_are_found_by_their_metrics_in_a_fixed_order():
     names = ("loss", "z/mlm_loss", "bitext/rtd_loss", "a/mlm_loss", "monolingual/mlm_loss")
-    assert streams({name: [] for name in names}) == ["monolingual", "bitext", "a", "z"]
+    assert streams({name: [] for name in names}, XLME) == ["monolingual", "bitext", "a", "z"]
 
 
 def test_final_value_is_the_mean_of_the_last_tenth():
@@ -184,7 +203,7 @@ def test_final_value_is_the_mean_of_the_last_tenth():
 
 def test_a_million_points_are_thinned_before_drawing():
     curve = [(step, 1.0 / (step + 1)) for step in range(200_000)]
-    assert draw({"loss": curve}).startswith(PNG)
+    assert draw({"loss": curve}, XLME).startswith(PNG)
 
 
 def test_held_out_figures_stand_beside_those_of_training():
@@ -194,21 +213,22 @@ def test_held_out_figures_stand_beside_those_of_training():
             name: curve
             for name in ("bitext/mlm_loss", "held_out/bitext/mlm_loss", "held_out/bitext/rtd_f1")
         }
-        | {"held_out/bitext/replace_rate": [(0, 0.1), (500, 0.1)]}
+        | {"held_out/bitext/replace_rate": [(0, 0.1), (500, 0.1)]},
+        XLME,
     )
-    assert streams(curves) == ["bitext"]
-    (panel,) = [p for p in run_page._PANELS if "bitext/mlm_loss" in p.names(curves)]
+    assert streams(curves, XLME) == ["bitext"]
+    (panel,) = [p for p in plots(curves, XLME) if "bitext/mlm_loss" in p.names(curves)]
     assert panel.names(curves) == ["bitext/mlm_loss", "held_out/bitext/mlm_loss"]
-    lines = {name: (label, color, style) for name, label, color, style in panel.lines(curves)}
+    lines = {name: (label, color, style) for name, label, color, style in panel.lines}
     label, color, style = lines["bitext/mlm_loss"]
     assert lines["held_out/bitext/mlm_loss"] == (f"{label}, held out", color, "-.")
     assert style == "-"
-    ((what, value, _, least),) = verdicts(curves)
+    ((what, value, _, least),) = verdicts(curves, XLME)
     assert (what, value) == ("bitext, held out: detection F1", 4.0)
     assert least == pytest.approx(0.2 / 1.1)
 
 
 def test_a_run_without_held_out_figures_is_drawn_as_before():
     curves = {name: [(0, 1.0)] for name in ("bitext/mlm_loss", "monolingual/mlm_loss")}
-    (panel,) = [p for p in run_page._PANELS if "bitext/mlm_loss" in p.names(curves)]
+    (panel,) = [p for p in plots(curves, XLME) if "bitext/mlm_loss" in p.names(curves)]
     assert panel.names(curves) == ["monolingual/mlm_loss", "bitext/mlm_loss"]

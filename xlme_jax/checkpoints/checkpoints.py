@@ -52,6 +52,12 @@ class RunRecord:
       vocabulary: digest of the vocabulary; empty in checkpoints that lack it.
       origin: absolute path of the checkpoint, or of the Hugging Face folder, that the run's weights
         were taken from; empty if they were fresh, or in checkpoints that lack it.
+      flops_per_step: floating-point operations of a pre-training step, 0 in fine-tuning; None in
+        checkpoints that lack it.
+      inherited_flops: floating-point operations of pre-training of the weights at step 0; None if
+        unknown.
+      encoder_parameters: parameters of the exported encoder, without vocabulary padding; None in
+        checkpoints that lack it.
     """
 
     data: dict[str, Any]
@@ -61,6 +67,9 @@ class RunRecord:
     skipped: int = 0
     vocabulary: str = ""
     origin: str = ""
+    flops_per_step: float | None = None
+    inherited_flops: float | None = None
+    encoder_parameters: int | None = None
 
 
 class Checkpoints:
@@ -497,7 +506,7 @@ def _fresh(names: Collection[str], brought: Collection[str]) -> list[str]:
 
 
 def read_record(run: Path) -> RunRecord:
-    """The record of a run's newest checkpoint.
+    """Returns the record of a run's newest checkpoint, or of one of its checkpoints.
 
     Raises:
       ValueError: there is no checkpoint, or it is damaged.
@@ -507,6 +516,32 @@ def read_record(run: Path) -> RunRecord:
         record = _read_record(checkpoint)
         record.pop("digests")
         return RunRecord(**record)
+
+
+def pretraining_flops(run: Path) -> float | None:
+    """Returns the floating-point operations spent on pre-training a run's weights.
+
+    They are steps x FLOPs per step (`model.flops` has the formula: matrix products only, a
+    multiply-add counts as two, backward as twice forward, rematerialization not counted, padding
+    counted), plus those of the run that the weights were initialized from. Fine-tuning steps do not
+    count (XLM-E, Table 4 and Figure 1).
+
+    Args:
+      run: MODEL_DIR, whose newest checkpoint is used, or one of its checkpoints.
+
+    Returns:
+      The FLOPs; None if unknown: for imported weights, and checkpoints that do not record them.
+
+    Raises:
+      ValueError: there is no checkpoint, or it is damaged.
+    """
+    checkpoint = latest_checkpoint(run)
+    record = read_record(checkpoint)
+    if record.flops_per_step is None or record.inherited_flops is None:
+        return None
+    if not checkpoint.name.isdigit():
+        return None
+    return record.inherited_flops + int(checkpoint.name) * record.flops_per_step
 
 
 @contextlib.contextmanager

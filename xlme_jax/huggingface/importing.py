@@ -75,12 +75,18 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
         step = jax.device_put(np.zeros((), np.int32), abstract.step.sharding)
         state = TrainState(step, params, {}, abstract.opt_state)
     origin = str(source.resolve())
-    record = RunRecord({}, "", text, vocabulary=found.vocabulary.digest, origin=origin)
+    record = RunRecord(
+        *({}, "", text),
+        vocabulary=found.vocabulary.digest,
+        origin=origin,
+        flops_per_step=0.0,
+        encoder_parameters=model_info.encoder_parameters(objective, found.vocabulary.size),
+    )
     with new_folder(output) as partial:
         with Checkpoints(partial, keep=1) as checkpoints:
             checkpoints.save(0, state, record)
         write_vocabulary(found.vocabulary, partial / VOCABULARY_FILE)
-        # Only the first line: with FLOPs per step and step 0, the reported cost would be 0.
+        # Only the parameters; the other lines describe a training run.
         replace_file(partial / _INFO_FILE, f"{info.splitlines()[0]}\n".encode())
         replace_file(partial / _CONFIG_FILE, text.encode())
     for note in found.notes:

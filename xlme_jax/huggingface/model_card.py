@@ -1,8 +1,8 @@
-"""README.md of an exported model: what it is, how to load it, how it was made, how good it is."""
+"""Writes the README.md of an exported model: usage, training, results and citation."""
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +12,23 @@ from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.evaluation import results
 from xlme_jax.huggingface.weights import Layout
+from xlme_jax.objectives.base import Paper
 from xlme_jax.objectives.finetune import FineTuneConfig
 
 _MAX_RUNS = 100
-# By objective, in lower case, and of XLM-R.
-_PAPERS = {
-    "xlmr": (
-        "Conneau et al.",
-        "Unsupervised Cross-lingual Representation Learning at Scale",
-        2020,
-    ),
-    "xlme": ("Chi et al.", "XLM-E: Cross-lingual Language Model Pre-training via ELECTRA", 2022),
-    "xlm": ("Conneau and Lample", "Cross-lingual Language Model Pretraining", 2019),
-    "infoxlm": (
-        "Chi et al.",
-        "InfoXLM: An Information-Theoretic Framework for Cross-Lingual Language Model Pre-Training",
-        2021,
-    ),
-    "veco": (
-        "Luo et al.",
-        "VECO: Variable and Flexible Cross-lingual Pre-training for Language Understanding and "
-        "Generation",
-        2021,
-    ),
-}
+_XLMR = Paper("Conneau et al.", "Unsupervised Cross-lingual Representation Learning at Scale", 2020)
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A run that the weights have been through, or the XLM-R that they were taken over from.
+    """One stage in the history of the weights: a training run, or an imported XLM-R.
 
     Attributes:
-      config: of the run; None if the run is not there any more.
-      step: updates; None if the checkpoint does not say.
-      languages: of its data; empty if the data is not there.
+      config: the run's configuration; None if the run is missing.
+      step: number of updates; None if unknown.
+      languages: languages of its data; empty if the data is missing.
       model_dir: name of the run's folder.
-      xlmr: name of the Hugging Face folder that was imported, None if this is a run.
+      xlmr: name of the imported Hugging Face folder; None for a training run.
     """
 
     config: TrainConfig | None
@@ -58,31 +39,30 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """Of the objective: "XLME", or "FineTune (xnli)"."""
+        """Name of the objective, such as "XLME" or "FineTune (xnli)"."""
         if self.xlmr is not None:
             return "XLM-R"
         if self.config is None:
-            return f"A run that is not there any more (`{self.model_dir}`)"
+            return f"Missing run (`{self.model_dir}`)"
         objective = self.config.objective
         name = type(objective).__name__.removesuffix("Config")
         return f"{name} ({objective.task})" if isinstance(objective, FineTuneConfig) else name
 
     @property
-    def system(self) -> str:
-        """What the encoder was trained as, a name of `_PAPERS` if it is a published system."""
+    def paper(self) -> Paper | None:
+        """The publication of the pre-training system; None if unknown."""
         if self.xlmr is not None:
-            return "xlmr"
+            return _XLMR
         objective = getattr(self.config, "objective", None)
-        objective = getattr(objective, "pretrained", objective)
-        return type(objective).__name__.removesuffix("Config").lower()
+        return getattr(getattr(objective, "pretrained", objective), "paper", None)
 
 
 def stages(checkpoint: Path) -> list[Stage]:
-    """The runs that a checkpoint's weights have been through, the last one first.
+    """Returns the stages of a checkpoint's weights, the last one first.
 
-    Each checkpoint says which one its run began with. Where that is not there any more, its number
-    and the newest checkpoint of its run tell the rest. Of checkpoints that do not say, INIT_FROM
-    must do; runs that are not there end the list then.
+    Each checkpoint records the checkpoint that its run started from. If that one is missing, the
+    step comes from its name and the rest from the newest checkpoint of the same run. For
+    checkpoints without such a record, INIT_FROM is used. A missing run ends the list.
     """
     folder = latest_checkpoint(checkpoint)
     record, config = _read(folder)
@@ -112,7 +92,7 @@ def _read(folder: Path) -> tuple[RunRecord, TrainConfig]:
 
 
 def _first_there(runs: Sequence[Path]) -> tuple[Path, RunRecord, TrainConfig] | None:
-    """The checkpoint, record and configuration of the first of these that can be read."""
+    """Returns checkpoint, record and configuration of the first run that can be read."""
     for run in runs:
         try:
             folder = latest_checkpoint(run)
@@ -127,7 +107,7 @@ def _step(checkpoint: Path) -> int | None:
 
 
 def _run_of(checkpoint: Path) -> Path:
-    """Its MODEL_DIR; of a checkpoint that was moved out of one the checkpoint."""
+    """Returns a checkpoint's MODEL_DIR, or the checkpoint itself if it was moved out of one."""
     return checkpoint.parent.parent if checkpoint.parent.name == FOLDER else checkpoint
 
 
@@ -140,17 +120,17 @@ def _languages(data: Path) -> tuple[str, ...]:
 
 
 def model_card(name: str, layout: Layout, checkpoint: Path, parameters: int, command: str) -> str:
-    """The text.
+    """Returns the text of the model card.
 
     Args:
-      name: of the model.
-      layout: what it has.
-      checkpoint: that it was made of.
-      parameters: how many.
-      command: that made it.
+      name: name of the model.
+      layout: architecture of the model.
+      checkpoint: the exported checkpoint.
+      parameters: number of parameters.
+      command: command line of the export.
 
     Raises:
-      ValueError: the checkpoint's figures (evaluation/STEP/results.json) cannot be read.
+      ValueError: the checkpoint's evaluation/STEP/results.json cannot be read.
     """
     runs = stages(checkpoint)
     parts = [
@@ -161,7 +141,7 @@ def model_card(name: str, layout: Layout, checkpoint: Path, parameters: int, com
         _use(name, layout),
         "## Training\n\n" + "\n".join(_training(runs)),
         _figures(checkpoint),
-        "## Licence\n\nTo be filled in, here and in the first lines of this file.",
+        "## Licence\n\nTo be filled in, here and in the metadata at the top of this file.",
         _citation(runs),
         f"---\nWritten by `{command}`.",
     ]
@@ -169,7 +149,7 @@ def model_card(name: str, layout: Layout, checkpoint: Path, parameters: int, com
 
 
 def _header(layout: Layout, languages: Sequence[str]) -> str:
-    """YAML. Strings are quoted: `no` would be a truth value."""
+    """Returns the YAML header; languages are quoted, as `no` would be parsed as a boolean."""
     lines = ["---"]
     if languages:
         lines += ["language:", *(f"- {json.dumps(language)}" for language in languages)]
@@ -198,13 +178,13 @@ def _use(name: str, layout: Layout) -> str:
         "output.hidden_states  # embeddings, then the output of each layer",
     ]
     if layout.head == "mlm":
-        lines.append("output.logits  # of every token of the vocabulary")
+        lines.append("output.logits  # one per token and vocabulary entry")
     elif layout.head is not None:
-        lines.append("output.logits  # of each token, positive where it looks replaced")
+        lines.append("output.logits  # one per token, positive for tokens predicted as replaced")
     lines.append("```")
     if layout.encoder.absolute_positions:
-        lines.append(f"\nTexts have {layout.encoder.max_length} tokens at most.")
-    lines.append("\nPairs of texts are read as `<s> a </s> b </s>`.")
+        lines.append(f"\nTexts may have at most {layout.encoder.max_length} tokens.")
+    lines.append("\nPairs of texts are encoded as `<s> a </s> b </s>`.")
     return "\n".join(lines)
 
 
@@ -212,14 +192,14 @@ def _made(runs: Sequence[Stage]) -> str:
     if (folder := runs[-1].xlmr) is None:
         return "pre-trained with xlme_jax"
     xlmr = f"XLM-R (`{folder}`)" if folder else "XLM-R"
-    return f"{xlmr} taken over" if len(runs) == 1 else f"{xlmr} trained further with xlme_jax"
+    return f"converted from {xlmr}" if len(runs) == 1 else f"{xlmr} trained further with xlme_jax"
 
 
 def _training(runs: Sequence[Stage]) -> Iterator[str]:
     for index, run in enumerate(reversed(runs)):
         more = "" if run.step is None else f", {run.step:,} steps"
         if run.xlmr is not None:
-            more = f", weights of `{run.xlmr}`" if run.xlmr else ", weights as they were taken over"
+            more = f", weights of `{run.xlmr}`" if run.xlmr else ", original weights"
         yield f"{index + 1}. {run.name}{more}."
         if run.languages:
             yield f"   Data: {', '.join(run.languages)}."
@@ -233,7 +213,7 @@ def _training(runs: Sequence[Stage]) -> Iterator[str]:
 
 
 def _fields(name: str, value: Any, indent: str) -> Iterator[str]:
-    """A dataclass as indented lines."""
+    """Yields a dataclass as indented lines."""
     if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
         for item in value:
             yield from _fields(name, item, indent)
@@ -246,7 +226,7 @@ def _fields(name: str, value: Any, indent: str) -> Iterator[str]:
 
 
 def _figures(checkpoint: Path) -> str:
-    """The figures of the checkpoint's evaluation, empty if there was none."""
+    """Returns a table of the checkpoint's evaluation results; empty if there are none."""
     file = checkpoint.parent.parent / "evaluation" / checkpoint.name / results.RESULTS_FILE
     if not file.is_file():
         return ""
@@ -256,11 +236,6 @@ def _figures(checkpoint: Path) -> str:
 
 
 def _citation(runs: Sequence[Stage]) -> str:
-    names: Mapping[str, None] = dict.fromkeys(run.system for run in runs)
-    lines = [
-        f'- {authors}, "{title}", {year}.'
-        for name in names
-        if name in _PAPERS
-        for authors, title, year in [_PAPERS[name]]
-    ]
+    papers = dict.fromkeys(run.paper for run in runs if run.paper is not None)
+    lines = [f'- {paper.authors}, "{paper.title}", {paper.year}.' for paper in papers]
     return "\n".join(["## Citation\n", *lines]) if lines else ""

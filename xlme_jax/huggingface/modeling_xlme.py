@@ -1,6 +1,7 @@
-"""An XLM-E encoder in PyTorch: gated relative position bias, heads for RTD and MLM.
+"""XLM-E encoder in PyTorch: gated relative position bias, RTD and MLM heads.
 
-Stands in the folder of an exported model and depends on torch, NumPy and transformers alone:
+This file is copied into the folder of an exported model. It needs only torch, NumPy and
+transformers:
 
     AutoModel.from_pretrained(FOLDER, trust_remote_code=True)
 
@@ -22,12 +23,13 @@ from .configuration_xlme import XLMEConfig
 
 @dataclasses.dataclass
 class XLMEOutput(ModelOutput):
-    """What the encoder gives.
+    """Outputs of the encoder.
 
     Attributes:
       last_hidden_state: [B, L, D], output of the last layer.
-      logits: float32[B, L] of replaced token detection, positive for "replaced"; None without head.
-      hidden_states: on request the embeddings, then the output of each layer, [B, L, D] each.
+      logits: float32[B, L], logits of replaced token detection, positive for "replaced"; None
+        without that head.
+      hidden_states: embeddings and the output of each layer, [B, L, D] each; None unless requested.
     """
 
     last_hidden_state: torch.FloatTensor | None = None
@@ -37,12 +39,21 @@ class XLMEOutput(ModelOutput):
 
 @functools.lru_cache(maxsize=8)
 def distance_buckets(length, num_buckets, max_distance):
-    """T5's bidirectional buckets of distances key - query from -(L - 1) to L - 1: int64[2L - 1]."""
+    """Returns T5's bidirectional buckets of distances key - query from 1 - L to L - 1.
+
+    Args:
+      length: L.
+      num_buckets: number of buckets for both directions together.
+      max_distance: distance from which on the last bucket is used.
+
+    Returns:
+      int64[2L - 1].
+    """
     distance = np.arange(1 - length, length)
     half = num_buckets // 2
     exact = half // 2
     size = np.abs(distance)
-    # In NumPy's float32, as in training: a rounding error more would move borders of buckets.
+    # In NumPy's float32 as in training, since other rounding would move bucket boundaries.
     ratio = np.log(np.maximum(size, 1).astype(np.float32) / exact) / math.log(max_distance / exact)
     far = exact + (ratio.astype(np.float32) * (half - exact)).astype(np.int64)
     bucket = np.where(size < exact, size, np.minimum(far, half - 1))
@@ -50,7 +61,7 @@ def distance_buckets(length, num_buckets, max_distance):
 
 
 class RelativeBias(nn.Module):
-    """A learned bias per bucket of distances and head, shared by all layers."""
+    """Learned bias per distance bucket and head, shared by all layers."""
 
     def __init__(self, config):
         super().__init__()
@@ -58,7 +69,7 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.relative_buckets, config.num_attention_heads))
 
     def forward(self, length):
-        """[H, L, L], entry (i, j) the bias of key j for query i."""
+        """Returns [H, L, L]; entry (i, j) is the bias of key j for query i."""
         buckets = distance_buckets(length, self.buckets, self.max_distance)
         by_distance = self.weight[torch.from_numpy(buckets).to(self.weight.device)]
         place = torch.arange(length, device=self.weight.device)
@@ -66,7 +77,7 @@ class RelativeBias(nn.Module):
 
 
 class Gate(nn.Module):
-    """Factor of each query on its biases: 1 + update + (1 - update) * w * reset."""
+    """Factor of each query for its biases: 1 + update + (1 - update) * w * reset."""
 
     def __init__(self, config):
         super().__init__()
@@ -84,7 +95,7 @@ class Gate(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Query, key and value of all heads."""
+    """Query, key and value projections of all heads."""
 
     def __init__(self, config):
         super().__init__()
@@ -94,7 +105,7 @@ class SelfAttention(nn.Module):
 
 
 class DenseAndNorm(nn.Module):
-    """What ends a sub-layer."""
+    """Output projection, dropout and layer norm of a sub-layer."""
 
     def __init__(self, config, inputs):
         super().__init__()
@@ -104,7 +115,7 @@ class DenseAndNorm(nn.Module):
 
 
 class Dense(nn.Module):
-    """A dense layer, under the name that XLM-R gives it."""
+    """Dense layer with XLM-R's parameter name, `dense`."""
 
     def __init__(self, inputs, outputs):
         super().__init__()
@@ -112,7 +123,7 @@ class Dense(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention inside each segment, with the gated relative bias."""
+    """Self-attention within segments, with gated relative bias."""
 
     def __init__(self, config):
         super().__init__()
@@ -123,7 +134,13 @@ class Attention(nn.Module):
             self.gate = Gate(config)
 
     def forward(self, x, same, bias):
-        """[B, L, D], bool[B, 1, L, L] and [H, L, L] or None -> [B, L, D]."""
+        """Returns [B, L, D].
+
+        Args:
+          x: [B, L, D], inputs.
+          same: bool[B, 1, L, L], whether query and key are in the same segment.
+          bias: [H, L, L], relative position bias; None without.
+        """
         config, own = self.config, self.self
         q, k, v = (self._split(part(x)) for part in (own.query, own.key, own.value))
         if bias is None:
@@ -142,7 +159,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """One Transformer layer."""
+    """Transformer layer."""
 
     def __init__(self, config):
         super().__init__()
@@ -166,7 +183,7 @@ class Layer(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """Sum of token and position embeddings, normalised."""
+    """Sum of token and position embeddings with layer norm."""
 
     def __init__(self, config):
         super().__init__()
@@ -183,13 +200,15 @@ class Embeddings(nn.Module):
         if (table := self.position_embeddings) is not None:
             most = table.num_embeddings
             if position_ids.shape[-1] > most and int(position_ids.max()) >= most:
-                raise ValueError(f"A text has more than {most} tokens; cut it (truncation=True).")
+                raise ValueError(
+                    f"A text has more than {most} tokens; truncate it with truncation=True."
+                )
             embedded = embedded + table(position_ids)
         return self.dropout(self.LayerNorm(embedded))
 
 
 class Encoder(nn.Module):
-    """The layers, and what they share."""
+    """Transformer layers, shared relative bias and final norm."""
 
     def __init__(self, config):
         super().__init__()
@@ -200,7 +219,7 @@ class Encoder(nn.Module):
             self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, x, same):
-        """[B, L, D] and bool[B, 1, L, L] -> embeddings, then the output of each layer."""
+        """Returns the embeddings `x` and the output of each layer, [B, L, D] each."""
         bias = None if self.relative_bias is None else self.relative_bias(x.shape[1])
         states = [x]
         for layer in self.layer:
@@ -211,7 +230,7 @@ class Encoder(nn.Module):
 
 
 class RTDHead(nn.Module):
-    """Replaced token detection: a logit per token."""
+    """Head of replaced token detection (RTD): one logit per token."""
 
     def __init__(self, config):
         super().__init__()
@@ -227,7 +246,7 @@ class RTDHead(nn.Module):
 
 
 class MLMHead(nn.Module):
-    """Dense, GELU, layer norm, and the product with the token table."""
+    """MLM head: dense layer, GELU, layer norm, and the product with the token table."""
 
     def __init__(self, config):
         super().__init__()
@@ -242,7 +261,7 @@ class MLMHead(nn.Module):
 
 
 class XLMEPreTrainedModel(PreTrainedModel):
-    """How fresh weights are made, and what `transformers` wants to know of all these models."""
+    """Base class with the initialization and the settings of `transformers`."""
 
     config_class = XLMEConfig
     base_model_prefix = "xlme"
@@ -264,7 +283,7 @@ class XLMEPreTrainedModel(PreTrainedModel):
 
 
 class XLMEModel(XLMEPreTrainedModel):
-    """The encoder, and the head of replaced token detection if the configuration has one."""
+    """Encoder with an RTD head if configured."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -274,11 +293,11 @@ class XLMEModel(XLMEPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self):
-        """The token table."""
+        """Returns the token embedding."""
         return self.embeddings.word_embeddings
 
     def set_input_embeddings(self, value):
-        """Another token table."""
+        """Replaces the token embedding."""
         self.embeddings.word_embeddings = value
 
     def forward(
@@ -294,18 +313,25 @@ class XLMEModel(XLMEPreTrainedModel):
         """Encodes rows.
 
         Args:
-          input_ids: int[B, L].
-          attention_mask: int[B, L], 0 = padding. Other numbers are segments: a token attends to
-            those with its own number, so that a row may hold several texts. By default 1 but at
-            padding tokens.
-          position_ids: int[B, L]; by default each token's place in its segment.
-          inputs_embeds: [B, L, D], instead of `input_ids`.
-          output_hidden_states: return the states of every layer too.
-          return_dict: False returns a tuple.
-          **kwargs: for the tokenizer's `token_type_ids` and the like, which nothing here reads.
+          input_ids: int[B, L], token ids.
+          attention_mask: int[B, L], 0 for padding. Other values are segment ids: a token attends to
+            tokens of the same segment, so a row may contain several texts. Defaults to 0 for
+            padding tokens and 1 for others.
+          position_ids: int[B, L]; defaults to positions within segments.
+          inputs_embeds: [B, L, D], token embeddings instead of `input_ids`.
+          output_hidden_states: whether to return the output of every layer too.
+          return_dict: False to return a tuple.
+          **kwargs: ignored, such as the tokenizer's `token_type_ids`.
+
+        Returns:
+          `XLMEOutput`, or a tuple of its values that are not None.
+
+        Raises:
+          ValueError: not exactly one of `input_ids` and `inputs_embeds` is given, or a text is
+            longer than the position table.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give input_ids or inputs_embeds, and not both.")
+            raise ValueError("Pass either input_ids or inputs_embeds, not both.")
         if inputs_embeds is None:
             inputs_embeds = self.embeddings.word_embeddings(input_ids)
         if attention_mask is None:
@@ -316,7 +342,7 @@ class XLMEModel(XLMEPreTrainedModel):
         segments = attention_mask.long()
         same = segments[:, :, None] == segments[:, None, :]
         if position_ids is None:
-            # How many tokens of its segment come before each; 0 at padding.
+            # Number of preceding tokens in the same segment; 0 for padding.
             position_ids = (same.tril().sum(-1) - 1) * (segments > 0)
         states = self.encoder(self.embeddings(inputs_embeds, position_ids), same[:, None])
         if output_hidden_states is None:
@@ -330,9 +356,9 @@ class XLMEModel(XLMEPreTrainedModel):
 
 
 class XLMEForMaskedLM(XLMEPreTrainedModel):
-    """The encoder and a masked language model's head, tied to the token table."""
+    """Encoder with an MLM head that is tied to the token table."""
 
-    # Trainer then gives `num_items_in_batch`, and leaves it to the model to divide by it.
+    # Makes `Trainer` pass `num_items_in_batch` and leave the division by it to the model.
     accepts_loss_kwargs = True
 
     def __init__(self, config):
@@ -342,11 +368,11 @@ class XLMEForMaskedLM(XLMEPreTrainedModel):
         self.post_init()
 
     def get_output_embeddings(self):
-        """None: the head multiplies with the token table, and has no matrix of its own."""
+        """Returns None, as the head uses the token table and has no matrix of its own."""
         return None
 
     def resize_token_embeddings(self, *args, **kwargs):
-        """As for other models; new tokens have a bias of 0."""
+        """Resizes the token table as `transformers` does; new tokens get an output bias of 0."""
         table = super().resize_token_embeddings(*args, **kwargs)
         bias = self.lm_head.bias
         resized = nn.functional.pad(bias.detach(), (0, table.num_embeddings - len(bias)))
@@ -362,16 +388,19 @@ class XLMEForMaskedLM(XLMEPreTrainedModel):
         return_dict=None,
         **kwargs,
     ):
-        """Logits of the vocabulary, and the loss if there are labels.
+        """Computes logits, and the loss if there are labels.
 
         Args:
-          input_ids: int[B, L].
-          attention_mask: int[B, L], as of `XLMEModel`.
-          labels: int[B, L], -100 where none is predicted.
-          num_items_in_batch: what the sum of the losses is divided by; by default the number of
-            labels here. `Trainer` gives that of all batches that make one update.
-          return_dict: False returns a tuple.
-          **kwargs: for `XLMEModel`.
+          input_ids: int[B, L], token ids.
+          attention_mask: int[B, L], see `XLMEModel`.
+          labels: int[B, L], token ids to predict; -100 for positions without loss.
+          num_items_in_batch: divisor of the summed loss; defaults to the number of labels. `Trainer`
+            passes the number of labels in all batches of one update.
+          return_dict: False to return a tuple.
+          **kwargs: passed to `XLMEModel`.
+
+        Returns:
+          `MaskedLMOutput` with logits [B, L, V], or a tuple of its values that are not None.
         """
         output = self.xlme(input_ids, attention_mask, **kwargs)
         table = self.xlme.embeddings.word_embeddings.weight

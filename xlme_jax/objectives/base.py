@@ -1,13 +1,13 @@
-"""The contract between the train loop and what is learned.
+"""The interface between the train loop and a system (a pre-training objective or a task).
 
-The loop knows nothing else of a system. A new one is a class with these members, its streams in
-the data configuration, and a gin file.
+The loop uses nothing else of a system. A new system is a class with these members, a configuration
+dataclass, and a gin file. docs/own_system.md has an example.
 """
 
 import dataclasses
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import optax
@@ -16,7 +16,7 @@ from xlme_jax.model.encoder import EncoderConfig
 
 Params = Any
 Rows = Mapping[str, jax.Array]
-# What a system carries from step to step besides weights.
+# State that a system carries from step to step besides its weights.
 Carried = Any
 # Per-row outputs for `Carry.next`: arrays whose first axis is the rows of the batch.
 Left = Mapping[str, jax.Array]
@@ -24,7 +24,7 @@ Left = Mapping[str, jax.Array]
 # index of each row in the global batch, from which all of its randomness derives. Marked streams
 # have "starts" too, int32[B, S], labelled ones "labels".
 Batch = Mapping[str, Rows]
-# Sums over the whole global batch that losses are divided by, per stream.
+# Denominators of the losses per stream: sums over the whole global batch.
 Totals = Mapping[str, Mapping[str, jax.Array]]
 # {name: (numerator, denominator)}. Micro-batches add both up; the ratio is what is logged.
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
@@ -35,12 +35,13 @@ Config = TypeVar("Config")
 
 @dataclasses.dataclass(frozen=True)
 class StreamInput:
-    """What a stream must hold, and how.
+    """The stream that a system requires.
 
     Attributes:
       kind: "monolingual", "bitext" or "labelled" (`Stream.kind`).
-      layout: how pairs lie in a row (`Stream.layout`).
-      marked: its batches say where segments begin, in "starts" (`Stream.pairs_per_row`).
+      layout: layout of a pair within a row (`Stream.layout`).
+      marked: whether batches have "starts", the first position of each segment
+        (`Stream.pairs_per_row`).
     """
 
     kind: str
@@ -50,14 +51,14 @@ class StreamInput:
 
 @dataclasses.dataclass(frozen=True)
 class EncoderView:
-    """An encoder within the weights of an objective.
+    """An encoder and its part of an objective's weights.
 
     Attributes:
-      config: its shape.
-      encode: (params, rows, dropout seeds uint32[B] or None) -> hidden states: embeddings, then
-        each layer, [B, L, D]. Takes the whole weights or `params` of them.
-      params: the part of the weights that `encode` reads: what is exported, fine-tuned, and counted
-        in the papers.
+      config: shape of the encoder.
+      encode: (params, rows, dropout seeds uint32[B] or None) -> hidden states [B, L, D] of the
+        embeddings and of each layer. Accepts all weights, or the part that `params` returns.
+      params: returns the part of the weights that `encode` reads, which is exported, fine-tuned,
+        and counted as the model's parameters in the papers.
     """
 
     config: EncoderConfig
@@ -67,14 +68,14 @@ class EncoderView:
 
 @dataclasses.dataclass(frozen=True)
 class Carry:
-    """What a system carries from step to step besides weights, as a momentum encoder is.
+    """State besides the weights, such as a momentum encoder and its queue.
 
     Attributes:
-      init: what is carried when the weights begin as `params`.
-      next: (params, carried, left) -> what is carried after a step, given its new weights and the
-        per-row outputs of all rows.
-      ready: whether training may begin. Until then the loop reads batches only for their per-row
-        outputs, and updates nothing else.
+      init: params -> state at step 0.
+      next: (params, carried, left) -> state after a step, from the new weights and the per-row
+        outputs of the whole batch.
+      ready: carried -> whether training may begin. Until then the loop computes the per-row outputs
+        of batches and updates only this state, not the weights.
     """
 
     init: Callable[[Params], Carried]
@@ -84,12 +85,13 @@ class Carry:
 
 @dataclasses.dataclass(frozen=True)
 class WarmStart:
-    """How weights are taken from a checkpoint of another system.
+    """How weights are initialized from a checkpoint of another system.
 
     Attributes:
-      new: top-level names of `params` that the checkpoint may lack, as the head of a new task.
-      counterparts: dotted part of `params` -> the part of a masked language model that starts it,
-        for checkpoints that have none of the top-level names. Other weights stay fresh.
+      new: top-level names of `params` that the checkpoint may lack, such as the head of a new task.
+      counterparts: dotted path in `params` -> path in a masked language model that initializes it,
+        used if the checkpoint has none of the top-level names. All other weights keep their random
+        initialization.
     """
 
     new: tuple[str, ...] = ()
@@ -98,15 +100,15 @@ class WarmStart:
 
 @dataclasses.dataclass(frozen=True)
 class RunFacts:
-    """What a run brings, for `Objective.check`.
+    """Properties of a run that `Objective.check` validates.
 
     Attributes:
-      lengths: tokens of a row, by stream.
-      items_per_step: items that a step brings at most, of marked streams.
-      distinct_items: different items of the data, of streams that make no new ones of them.
-      tasks: names of the tasks that each stream reads.
-      train_steps: steps in all.
-      from_scratch: whether it begins with random weights.
+      lengths: {stream: tokens per row}.
+      items_per_step: {marked stream: maximum number of items in a step}.
+      distinct_items: {stream: number of distinct items}, for streams without augmentation.
+      tasks: {stream: names of its tasks}.
+      train_steps: total number of steps.
+      from_scratch: whether the run starts from random weights.
     """
 
     lengths: Mapping[str, int]
@@ -118,30 +120,77 @@ class RunFacts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Diagnostics:
-    """What is known about a system besides how it learns.
+class Panel:
+    """One plot of the run's report, with lines for every stream that logs the metrics.
 
     Attributes:
-      flops: floating-point operations of a train step by part.
-      alarms: what is wrong with a run, judged by the ratios of one line of its log; on the host.
-        What is missing or NaN was not measured and raises no alarm. The words of a text before its
-        first colon name the alarm and the stream, and are the same on every line that it rings on;
-        after it come the figures, what they mean and what to try. An untrained model raises every
-        alarm: the loop decides from which step on to listen.
-      encoders: encoders besides the exported one, by name, which are evaluated beside it.
+      title: subject of the plot.
+      good: what the curves of a healthy run look like.
+      unit: label of the vertical axis.
+      lines: (metric without its stream, suffix of the label, line style "-", "--" or ":"); solid
+        lines are also drawn for held-out text.
+      limits: lower and upper limit of the vertical axis; None fits the data.
+    """
+
+    title: str
+    good: str
+    unit: str
+    lines: tuple[tuple[str, str, str], ...]
+    limits: tuple[float | None, float | None] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Baseline:
+    """A metric and the value that it must exceed, for the table at the top of the report.
+
+    Attributes:
+      label: name of the metric in the report.
+      metric: metric without its stream.
+      baseline_label: name of the baseline in the report.
+      baseline: metric of the same stream that holds the baseline's value.
+    """
+
+    label: str
+    metric: str
+    baseline_label: str
+    baseline: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnostics:
+    """What the log, the planner and the report need to know about a system.
+
+    Attributes:
+      flops: floating-point operations of a train step by part, from {stream: (rows, length)}.
+      alarms: problems of a run, from the metrics of one log line. Missing and NaN metrics raise no
+        alarm. The text before the first colon identifies the alarm and its stream and does not
+        change between log lines; the text after it has the values, their meaning and a remedy. An
+        untrained model raises every alarm: the loop decides from which step to check.
+      encoders: encoders besides the exported one by name, evaluated in addition to it.
+      panels: plots of the report.
+      derived: metrics that are computed from others of the same stream for the report, by name:
+        {metric: value} -> value, NaN where it is undefined. Logged metrics take precedence.
+      baselines: comparisons of the report.
+      is_pretraining: whether the FLOPs count as cost of pre-training (XLM-E, Table 4).
     """
 
     flops: Callable[[Shapes], dict[str, float]]
     alarms: Callable[[Mapping[str, float]], list[str]] = lambda values: []
     encoders: Mapping[str, EncoderView] = dataclasses.field(default_factory=dict)
+    panels: tuple[Panel, ...] = ()
+    derived: Mapping[str, Callable[[Mapping[str, float]], float]] = dataclasses.field(
+        default_factory=dict
+    )
+    baselines: tuple[Baseline, ...] = ()
+    is_pretraining: bool = True
 
 
 class Objective(Protocol):
-    """What a pre-training system or a fine-tuning task is to the loop. All methods are pure."""
+    """A pre-training system or a fine-tuning task. All methods are pure functions."""
 
     @property
     def inputs(self) -> Mapping[str, StreamInput]:
-        """The streams that a batch must hold."""
+        """The streams of a batch, by name."""
 
     @property
     def encoder(self) -> EncoderView:
@@ -149,46 +198,55 @@ class Objective(Protocol):
 
     @property
     def carry(self) -> Carry | None:
-        """What is carried from step to step besides weights; None for most."""
+        """State besides the weights; None for most systems."""
 
     @property
     def warm_start(self) -> WarmStart:
-        """How weights are taken from a checkpoint of another system."""
+        """How weights are initialized from a checkpoint of another system."""
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """FLOPs, alarms and further encoders."""
+        """FLOPs, alarms, additional encoders, and plots of the report."""
 
     def init(self, rng: jax.Array) -> Params:
-        """Fresh weights, with logical axis names."""
+        """Returns randomly initialized weights, boxed with their logical axis names."""
 
     def totals(self, batch: Batch) -> Totals:
-        """Denominators of the means in the loss, from the whole batch.
+        """Returns the denominators of the loss, computed from the whole batch.
 
-        A mean over a batch is not the mean of its micro-batches' means when they hold different
-        numbers of tokens. The loop computes the denominators once, before splitting the batch.
+        Micro-batches have different numbers of tokens, so the mean of their means is not the mean
+        of the batch. The loop computes the denominators once, before it splits the batch.
         """
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
-        """This (micro-)batch's share of the loss: shares add up to the loss of the whole batch.
+        """Returns a micro-batch's share of the loss, per-row outputs, and metrics.
 
-        So that they do, every share sees the same `carried`; it changes once a step.
+        The shares add up to the loss of the whole batch: all are divided by the same `totals` and
+        read the same `carried`, which changes once per step.
         """
 
     def optimizer(self, inner: optax.GradientTransformation) -> optax.GradientTransformation:
-        """The optimizer that trains this system, such as one that freezes weights at first.
+        """Wraps the configured optimizer, for example to freeze weights during the first steps.
 
-        Its update is given the step as an extra argument, `step`: int32[].
+        The loop passes the step to its `update` as the extra argument `step`: int32[].
         """
 
     def check(self, run: RunFacts) -> None:
-        """ValueError if the run does not fit the system; names the field and the remedy."""
+        """Raises ValueError, naming the field and the remedy, if the system cannot train so."""
+
+
+class Paper(NamedTuple):
+    """The publication of a system, for model cards: the `paper` of its configuration's class."""
+
+    authors: str
+    title: str
+    year: int
 
 
 class PlainObjective:
-    """What most objectives have in common: nothing carried, nothing frozen."""
+    """Base class of objectives without carried state and without frozen weights."""
 
     inputs: Mapping[str, StreamInput]
     carry: Carry | None = None
@@ -200,22 +258,22 @@ class PlainObjective:
         return tuple(self.inputs)
 
     def optimizer(self, inner: optax.GradientTransformation) -> optax.GradientTransformation:
-        """`inner`, which trains all weights."""
+        """Returns `inner`, which trains all weights."""
         return inner
 
 
 def init_carried(objective: Objective, params: Params) -> Carried:
-    """What is carried at step 0: {} where nothing is."""
+    """Returns the carried state at step 0; {} for objectives without any."""
     return objective.carry.init(params) if objective.carry else {}
 
 
 def stream_rng(rng: jax.Array, stream: str) -> jax.Array:
-    """Key of a stream: independent of which other streams there are and in which order."""
+    """Returns the random key of a stream, independent of the other streams and their order."""
     return jax.random.fold_in(rng, zlib.crc32(stream.encode()))
 
 
 def without_dropout(config: Config) -> Config:
-    """A dataclass with dropout 0 in every `EncoderConfig` among its fields."""
+    """Returns a configuration with dropout 0 in every `EncoderConfig` among its fields."""
     fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}  # type: ignore
     encoders = {
         name: dataclasses.replace(value, dropout=0.0, attention_dropout=0.0)

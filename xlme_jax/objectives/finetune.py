@@ -104,7 +104,7 @@ class FineTune(PlainObjective):
     @property
     def diagnostics(self) -> Diagnostics:
         """FLOPs by part; no alarms, as evaluations show what is wrong."""
-        return Diagnostics(self.flops)
+        return Diagnostics(self.flops, is_pretraining=False)
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh weights of encoder and head."""

@@ -8,7 +8,7 @@ each of the two encoders reads a row once. The state carried from step to step, 
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -21,8 +21,11 @@ from xlme_jax.objectives.base import (
     Batch,
     Carried,
     Carry,
+    Diagnostics,
     Left,
     Metrics,
+    Panel,
+    Paper,
     Params,
     RunFacts,
     StreamInput,
@@ -37,6 +40,32 @@ from xlme_jax.ops import contrast, dropout
 
 STREAM = "contrast"
 PROJECTION = "projection"
+_PANELS = (
+    Panel(
+        "Cross-lingual contrast: loss",
+        "good: falls far below the logarithm of the queue's size",
+        "nats per pair",
+        (("xlco_loss", "", "-"),),
+        limits=(0, None),
+    ),
+    Panel(
+        "Cross-lingual contrast: accuracy and cosines",
+        "good: translations are nearest, and nearer than the rest of the queue",
+        "share, cosine",
+        (
+            ("xlco_accuracy", ": accuracy", "-"),
+            ("positive_cosine", ": cosine with the translation", "--"),
+            ("negative_cosine", ": cosine with the queue", ":"),
+        ),
+    ),
+    Panel(
+        "Cross-lingual contrast: spread of the queue",
+        "good: does not fall to 0, where all vectors have one direction",
+        "1 - |mean direction| squared",
+        (("queue_spread", "", "-"),),
+        limits=(0, None),
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +119,11 @@ class InfoXLMConfig(XLMConfig):
         sentences little weight.
     """
 
+    paper: ClassVar = Paper(
+        "Chi et al.",
+        "InfoXLM: An Information-Theoretic Framework for Cross-Lingual Language Model Pre-Training",
+        2021,
+    )
     contrast: XLCoConfig | None = dataclasses.field(default_factory=XLCoConfig)
     mean: Literal["tasks", "items"] = "tasks"
 
@@ -135,6 +169,12 @@ class InfoXLM(XLM):
         self.carry = Carry(self._init_carried, self._next_carried, self._is_ready)
         self._lower = dataclasses.replace(config.encoder, num_layers=max(config.contrast.layer, 1))
         self._reader = MaskedLM(self._lower, vocab_size, config.encoder.hidden_size, dtype)
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """Those of XLM, and plots of the contrast."""
+        xlm = super().diagnostics
+        return dataclasses.replace(xlm, panels=xlm.panels + _PANELS)
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh weights: XLM's, and the projection for contrast."""

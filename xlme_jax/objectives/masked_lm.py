@@ -21,6 +21,7 @@ from xlme_jax.objectives.base import (
     Diagnostics,
     EncoderView,
     Metrics,
+    Panel,
     Params,
     PlainObjective,
     RunFacts,
@@ -32,6 +33,21 @@ from xlme_jax.ops import dropout, masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
 
 STREAMS = ("monolingual", "bitext")
+PANELS = (
+    Panel(
+        "Masked and translation LM loss",
+        "good: both fall; bitext below monolingual once translations help",
+        "nats per masked token",
+        (("mlm_loss", "", "-"),),
+    ),
+    Panel(
+        "Masked and translation LM accuracy",
+        "good: rises; bitext passes monolingual when the model reads across languages",
+        "share of masked tokens",
+        (("mlm_accuracy", ": best guess", "-"), ("sampled_accuracy", ": sampled", "--")),
+        limits=(0, None),
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,8 +167,8 @@ class OneEncoder(MaskedLMObjective):
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """FLOPs by part, and alarms."""
-        return Diagnostics(self.flops, self.alarms)
+        """FLOPs by part, alarms, and plots of masked language modelling."""
+        return Diagnostics(self.flops, self.alarms, panels=PANELS)
 
     def flops(self, shapes: Shapes) -> dict[str, float]:
         """FLOPs of a train step by part."""

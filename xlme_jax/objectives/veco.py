@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,14 @@ from xlme_jax.model import flops
 from xlme_jax.model.encoder import EncoderConfig, Source, init_cross_attention
 from xlme_jax.model.veco import EncoderDecoderLM, has_partner, joined, last_layers, partners
 from xlme_jax.objectives.base import (
+    Baseline,
     Batch,
     Carried,
+    Diagnostics,
     Left,
     Metrics,
+    Panel,
+    Paper,
     Params,
     RunFacts,
     StreamInput,
@@ -43,6 +47,26 @@ from xlme_jax.ops import dropout, masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
 
 CROSS = "cross"
+_PANELS = (
+    Panel(
+        "Cross-sequence MLM: accuracy",
+        "good: above the same without the other segment, on bitext clearly",
+        "share of masked tokens",
+        (
+            ("cs_mlm_accuracy", ": with the other segment", "-"),
+            ("cs_mlm_accuracy_alone", ": without", "--"),
+        ),
+        limits=(0, None),
+    ),
+)
+_BASELINES = (
+    Baseline(
+        "cross-sequence MLM accuracy",
+        "cs_mlm_accuracy",
+        "without the other segment",
+        "cs_mlm_accuracy_alone",
+    ),
+)
 Rows = Mapping[str, jax.Array]
 
 
@@ -62,6 +86,12 @@ class VecoConfig:
         sentence, at the cost of another pass through encoder and decoder.
     """
 
+    paper: ClassVar = Paper(
+        "Luo et al.",
+        "VECO: Variable and Flexible Cross-lingual Pre-training for Language Understanding and "
+        "Generation",
+        2021,
+    )
     encoder: EncoderConfig = dataclasses.field(
         default_factory=lambda: EncoderConfig(relative_bias="none")
     )
@@ -110,6 +140,13 @@ class VECO(OneEncoder):
         model = self._model(config.encoder, vocab_size)
         super().__init__(model, "__call__", config.masking, vocab_size, config.translation_pairs)
         self.inputs = {name: StreamInput(name, "sides") for name in self.masked_streams}
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """Those of a masked language model, and plots of cross-sequence prediction."""
+        masked = super().diagnostics
+        panels = masked.panels + _PANELS
+        return dataclasses.replace(masked, panels=panels, baselines=_BASELINES)
 
     def _model(self, encoder: EncoderConfig, vocab_size: int) -> EncoderDecoderLM:
         return EncoderDecoderLM(encoder, vocab_size, encoder.hidden_size, self._dtype)

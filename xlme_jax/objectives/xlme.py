@@ -7,7 +7,7 @@ The papers' names depend on the stream: on "monolingual" rows the tasks are MLM 
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,15 @@ from xlme_jax.model import flops
 from xlme_jax.model.electra import Electra, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import (
+    Baseline,
     Batch,
     Carried,
     Diagnostics,
     EncoderView,
     Left,
     Metrics,
+    Panel,
+    Paper,
     Params,
     Rows,
     RunFacts,
@@ -31,6 +34,7 @@ from xlme_jax.objectives.base import (
     without_dropout,
 )
 from xlme_jax.objectives.masked_lm import (
+    PANELS,
     MaskedLMObjective,
     MaskingConfig,
     OneEncoder,
@@ -41,6 +45,36 @@ from xlme_jax.objectives.masked_lm import (
 from xlme_jax.ops import dropout, masking
 
 _AUC_BINS = 256
+_PANELS = (
+    Panel(
+        "Replaced-token detection loss",
+        "good: falls; a slow rise later means that the generator got better",
+        "nats per real token",
+        (("rtd_loss", "", "-"),),
+    ),
+    Panel(
+        "Replaced-token detection: precision and recall",
+        "good: precision far above the dotted share of tokens replaced, recall rising",
+        "share",
+        (
+            ("rtd_precision", ": precision", "-"),
+            ("rtd_recall", ": recall", "--"),
+            ("replace_rate", ": replaced", ":"),
+        ),
+        limits=(0, 1),
+    ),
+    Panel(
+        "Replaced-token detection: F1 and AUC",
+        "good: F1 far above the dotted one, that of calling every token replaced",
+        "score",
+        (
+            ("rtd_f1", ": F1", "-"),
+            ("rtd_auc", ": AUC", "--"),
+            ("all_replaced_f1", ": all replaced", ":"),
+        ),
+        limits=(0, 1),
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +94,9 @@ class XLMEConfig:
       rtd_head: "dense" (ELECTRA's dense, GELU, linear) or "linear".
     """
 
+    paper: ClassVar = Paper(
+        "Chi et al.", "XLM-E: Cross-lingual Language Model Pre-training via ELECTRA", 2022
+    )
     generator: EncoderConfig = dataclasses.field(
         default_factory=lambda: EncoderConfig(num_layers=4, dropout=0.0, attention_dropout=0.0)
     )
@@ -113,6 +150,7 @@ class XLMConfig:
       translation_pairs: train on the bitext stream (TLM); False is "-TLM" (Table 2).
     """
 
+    paper: ClassVar = Paper("Conneau and Lample", "Cross-lingual Language Model Pretraining", 2019)
     encoder: EncoderConfig = dataclasses.field(
         default_factory=lambda: EncoderConfig(relative_bias="none")
     )
@@ -193,7 +231,7 @@ class XLME(MaskedLMObjective):
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """FLOPs by part, alarms, and the generator."""
+        """FLOPs by part, alarms, the generator, and plots of detection."""
 
         def encode(params: Params, rows: Rows, seeds: jax.Array | None = None) -> list[jax.Array]:
             states: Any = self.model.apply(
@@ -202,7 +240,18 @@ class XLME(MaskedLMObjective):
             return states
 
         generator = EncoderView(self.config.generator, encode, lambda params: params["generator"])
-        return Diagnostics(self.flops, self.alarms, {"generator": generator})
+        return Diagnostics(
+            self.flops,
+            self.alarms,
+            {"generator": generator},
+            PANELS + _PANELS,
+            {"rtd_f1": _f1, "all_replaced_f1": _all_replaced_f1},
+            (
+                Baseline(
+                    "detection F1", "rtd_f1", "calling every token replaced", "all_replaced_f1"
+                ),
+            ),
+        )
 
     def encode(
         self,
@@ -311,6 +360,21 @@ def detection_loss(
         "replace_rate": (label.sum(), count),
     }
     return summed / total, metrics
+
+
+def _f1(values: Mapping[str, float]) -> float:
+    """Returns F1 from precision and recall, for runs that logged only these."""
+    precision, recall = (values.get(f"rtd_{name}", math.nan) for name in ("precision", "recall"))
+    return 2 * precision * recall / (precision + recall) if precision + recall else math.nan
+
+
+def _all_replaced_f1(values: Mapping[str, float]) -> float:
+    """Returns the F1 of calling every token replaced, which a discriminator must exceed.
+
+    Recall is 1 and precision is r, the share of real tokens that were replaced: 2r / (1 + r).
+    """
+    rate = values.get("replace_rate", math.nan)
+    return 2 * rate / (1 + rate)
 
 
 def _auc(logits: jax.Array, label: jax.Array, real: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -8,16 +8,17 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from xlme_jax.checkpoints.checkpoints import read_record
 from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_14, TATOEBA_36
 from xlme_jax.data.benchmarks.registry import BENCHMARKS
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.readouts import RAW, READOUTS
 from xlme_jax.evaluation.results import Results, Spread
 from xlme_jax.reports import published
-from xlme_jax.reports.cost import encoder_parameters
 
 MODEL = "model"
 _OFFICIAL_ALIGNMENTS = ("en-de", "en-fr", "en-hi", "en-ro")
@@ -332,12 +333,20 @@ def _by_language(task: str, title: str, caption: str, table: published.Table) ->
     return lambda ours: _sheet(title, caption, table, ours, cells)
 
 
+def _encoder_parameters(checkpoint: Path) -> int | None:
+    """Returns the parameters of a checkpoint's encoder; None if it or its record lacks them."""
+    try:
+        return read_record(checkpoint).encoder_parameters
+    except (ValueError, OSError):
+        return None
+
+
 def cost(ours: Sequence[Entry]) -> Sheet:
     """What pre-training costs (XLM-E Table 4)."""
 
     def cells(entry: Entry, system: str) -> list[Cell]:
         average = xtreme_average(entry, system)
-        parameters = encoder_parameters(entry.runs[0].header.checkpoint)
+        parameters = _encoder_parameters(Path(entry.runs[0].header.checkpoint))
         return [
             Cell() if average is None else Cell(f"{average:.1f}"),
             Cell() if not parameters else Cell(f"{parameters / 1e6:.3g}"),

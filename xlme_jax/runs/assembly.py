@@ -55,7 +55,8 @@ def train(
     with reserved(run.model_dir):
         state = loop.train(run, stop)
         if jax.process_index() == 0:
-            _log.info("Report: %s", write_report(run.model_dir, command))
+            page = write_report(run.model_dir, run.objective.diagnostics, command)
+            _log.info("Report: %s", page)
     return state
 
 
@@ -106,6 +107,7 @@ def assemble(
         [evaluator.evaluator(context) for evaluator in config.evaluators],
         files={"config.gin": config_text, "model-info.txt": info},
         flops_per_step=sum(objective.diagnostics.flops(shapes).values()),
+        encoder_parameters=model_info.encoder_parameters(objective, dataset.vocabulary_size),
         vocabulary_digest=dataset.vocabulary_digest,
         weights={s.name: points for s in streams if (points := s.weight_points())},
         stop_rules=config.stop_rules,

@@ -19,6 +19,7 @@ from xlme_jax.checkpoints.checkpoints import (
     RunRecord,
     check_warm_start,
     latest_checkpoint,
+    pretraining_flops,
     warm_start,
 )
 from xlme_jax.checkpoints.state import TrainState
@@ -72,7 +73,8 @@ class Run:
       evaluators: each is given the parameters of step 0 and returns an evaluator.
       files: texts to write into `model_dir` once all checks have passed, by name; "config.gin" is
         kept in each checkpoint too.
-      flops_per_step: for the reported MFU.
+      flops_per_step: floating-point operations of a step, for MFU and the checkpoints' records.
+      encoder_parameters: parameters of the exported encoder, for the checkpoints' records.
       vocabulary_digest: digest of the data's vocabulary, which a warm start's source must match.
       weights: weight schedules of streams, for `make_train_step`.
       stop_rules: rules that the log must meet for the run to continue.
@@ -89,6 +91,7 @@ class Run:
     evaluators: Sequence[Callable[[Params], Evaluator]] = ()
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     flops_per_step: float | None = None
+    encoder_parameters: int | None = None
     vocabulary_digest: str = ""
     weights: Mapping[str, Points] = dataclasses.field(default_factory=dict)
     stop_rules: Sequence[StopRule] = ()
@@ -245,13 +248,16 @@ def _starting_point(
         state, record = restored
         run.batches.set_state(record.data)
         _log.info("Resuming from the checkpoint of step %d.", int(state.step))
-        kept = {"window": record.window, "skipped": record.skipped, "origin": record.origin}
-        return state, _record(run, **kept), evaluators
+        kept = ("window", "skipped", "origin", "inherited_flops")
+        kept_fields = {name: getattr(record, name) for name in kept}
+        return state, _record(run, **kept_fields), evaluators
     assert state is not None  # Damaged checkpoints raise.
     origin = ""
+    inherited_flops: float | None = 0.0
     if config.init_from is not None:
         source = Path(config.init_from)
         origin = str(latest_checkpoint(source))
+        inherited_flops = pretraining_flops(source)
         params = warm_start(
             source,
             abstract.params,
@@ -267,7 +273,8 @@ def _starting_point(
         state = dataclasses.replace(state, aux=carried(state.params))
     else:
         _log.info("Starting from scratch.")
-    return _filled(run, state, abstract), _record(run, origin=origin), evaluators
+    record = _record(run, origin=origin, inherited_flops=inherited_flops)
+    return _filled(run, state, abstract), record, evaluators
 
 
 def _merged(params: Params, others: Params) -> Params:
@@ -307,6 +314,8 @@ def _record(run: Run, **fields: Any) -> RunRecord:
         run.dataset_digest,
         text,
         vocabulary=run.vocabulary_digest,
+        flops_per_step=run.flops_per_step if run.objective.diagnostics.is_pretraining else 0.0,
+        encoder_parameters=run.encoder_parameters,
         **fields,
     )
 

@@ -14,7 +14,7 @@ from xlme_jax.objectives.base import Objective, Params
 
 
 def count_parameters(boxed: Params, vocab_size: int) -> int:
-    """Parameters of a boxed tree (arrays or their shapes), without vocabulary padding."""
+    """Returns the parameters of a boxed tree of arrays or shapes, without vocabulary padding."""
 
     def count(leaf: Any) -> int:
         if not isinstance(leaf, nn.LogicallyPartitioned):
@@ -29,8 +29,14 @@ def count_parameters(boxed: Params, vocab_size: int) -> int:
     return sum(count(leaf) for leaf in leaves)
 
 
+def encoder_parameters(objective: Objective, vocab_size: int) -> int:
+    """Returns the parameters of the exported encoder, without vocabulary padding."""
+    boxed = jax.eval_shape(objective.init, jax.random.key(0))
+    return count_parameters(objective.encoder.params(boxed), vocab_size)
+
+
 def bytes_per_device(tree: Any) -> int:
-    """Bytes that one device holds of a tree of abstract arrays with shardings."""
+    """Returns the bytes per device of a tree of abstract arrays with shardings."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)
@@ -45,7 +51,7 @@ def describe(
     vocab_size: int,
     left_out: Mapping[str, float] = types.MappingProxyType({}),
 ) -> str:
-    """The text of model-info.txt.
+    """Returns the text of model-info.txt.
 
     Args:
       objective: what to train.
@@ -53,11 +59,11 @@ def describe(
       mesh: the devices.
       shapes: rows and length of each stream.
       vocab_size: ids, without padding rows.
-      left_out: share of the pairs that fit no row, by bitext stream.
+      left_out: {bitext stream: share of the pairs that are longer than a row}.
     """
     boxed = jax.eval_shape(objective.init, jax.random.key(0))
     total = count_parameters(boxed, vocab_size)
-    encoder = count_parameters(objective.encoder.params(boxed), vocab_size)
+    encoder = encoder_parameters(objective, vocab_size)
     flops = objective.diagnostics.flops(shapes)
     tokens = sum(rows * length for rows, length in shapes.values())
     lines = [

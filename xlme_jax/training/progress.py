@@ -240,7 +240,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def _losses(values: Mapping[str, float]) -> list[str]:
-    """Returns "loss 9.81", then for each stream "bitext mlm 3.21 rtd 0.123"."""
+    """Returns "loss 9.81", then for each stream "bitext mlm 3.21"."""
     parts = [f"loss {values['loss']:.4g}"] if "loss" in values else []
     streams = dict.fromkeys(name.rpartition("/")[0] for name in values if name.endswith("_loss"))
     for stream in streams:

@@ -53,7 +53,7 @@ class StopRule:
     The value is a mean over the lines of the log in the last tenth of the tokens, at least one.
 
     Attributes:
-      metric: a name in `metrics.jsonl`, such as "bitext/mlm_accuracy" or "bitext/rtd_auc".
+      metric: a name in `metrics.jsonl`, such as "loss" or "bitext/mlm_accuracy".
       at_tokens: real tokens of all streams; the rule is judged at the first line that reaches them.
       least: the value must be this or more.
       minus: another metric, which is subtracted from `metric`; None subtracts nothing.
