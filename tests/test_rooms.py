@@ -15,22 +15,22 @@ DATA = {
     "data.prepared",
     "data.text",
 }
-CORE = DATA | {"checkpoints", "model", "objectives", "ops", "storage"}
+CORE = DATA | {"checkpoints", "model", "objectives", "ops", "storage", "validation"}
 RUN = CORE | {"configuration", "evaluation", "preparation", "reports", "training"}
 # Who may import whom. A folder that is not listed here imports nothing of this project.
 ALLOWED = {
-    "model": {"ops"},
-    "data": set(),
+    "model": {"ops", "validation"},
+    "data": {"validation"},
     "data.text": {"storage"},
     "data.cldr": set(),
     "data.benchmarks": {"data", "data.cldr", "data.text"},
     "data.prepared": {"data", "storage"},
-    "data.batches": {"data", "data.benchmarks", "data.prepared"},
-    "objectives": {"data", "data.benchmarks", "model", "ops"},
+    "data.batches": {"data", "data.benchmarks", "data.prepared", "validation"},
+    "objectives": {"data", "data.benchmarks", "model", "ops", "validation"},
     "checkpoints": {"objectives", "storage"},
-    "preparation": DATA | {"storage"},
-    "training": {"checkpoints", "model", "objectives"},
-    "evaluation": DATA | {"objectives", "storage", "training"},
+    "preparation": DATA | {"storage", "validation"},
+    "training": {"checkpoints", "model", "objectives", "validation"},
+    "evaluation": DATA | {"objectives", "storage", "training", "validation"},
     "reports": DATA | {"checkpoints", "evaluation", "objectives", "training"},
     "configuration": CORE | {"evaluation", "preparation", "training"},
     "runs": RUN,

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from xlme_jax.validation.fields import check_at_least
+
 
 @dataclasses.dataclass(frozen=True)
 class SweepConfig:
@@ -25,8 +27,7 @@ class SweepConfig:
     show: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise ValueError(f"Sweep.seeds = {self.seeds} must be at least 1.")
+        check_at_least(self, "Sweep", 1, "seeds")
         names = [name for name, _ in self.grid]
         for name, values in self.grid:
             if not values:

@@ -13,6 +13,7 @@ from xlme_jax.model.relative_bias import Gate, RelativeBiasTable
 from xlme_jax.ops.activations import gelu
 from xlme_jax.ops.attention import attention
 from xlme_jax.ops.dropout import dropout, fold_in
+from xlme_jax.validation.fields import check_at_least, check_choices
 
 HIDDEN_AXES = ("batch", "length", "activation_embed")
 
@@ -66,23 +67,14 @@ class EncoderConfig:
     attention: Literal["auto", "xla", "kernel"] = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("hidden_size", "num_layers", "num_heads", "ffn_size", "max_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Encoder.{name} = {getattr(self, name)} must be at least 1.")
+        check_choices(self, "Encoder")
+        sizes = ("hidden_size", "num_layers", "num_heads", "ffn_size", "max_length")
+        check_at_least(self, "Encoder", 1, *sizes)
         if self.hidden_size % self.num_heads:
             raise ValueError(
                 f"Encoder.hidden_size = {self.hidden_size} is not divisible by "
                 f"Encoder.num_heads = {self.num_heads}; choose a multiple."
             )
-        for name, allowed in (
-            ("relative_bias", ("gated", "plain", "none")),
-            ("gate_input", ("query", "hidden")),
-            ("attention", ("auto", "xla", "kernel")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"Encoder.{name} = {getattr(self, name)!r}; allowed: {', '.join(allowed)}."
-                )
         if self.relative_buckets < 4 or self.relative_buckets % 4:
             raise ValueError(
                 f"Encoder.relative_buckets = {self.relative_buckets} must be a multiple of 4."

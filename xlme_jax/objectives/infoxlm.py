@@ -37,6 +37,7 @@ from xlme_jax.objectives.base import (
 from xlme_jax.objectives.masked_lm import MaskedBatch
 from xlme_jax.objectives.xlme import XLM, XLMConfig
 from xlme_jax.ops import contrast, dropout
+from xlme_jax.validation.fields import check_at_least, check_choices
 
 STREAM = "contrast"
 PROJECTION = "projection"
@@ -95,10 +96,8 @@ class XLCoConfig:
     both_directions: bool = False
 
     def __post_init__(self) -> None:
-        if self.layer < 0:
-            raise ValueError(f"XLCo.layer = {self.layer} must not be negative.")
-        if self.queue_size < 1:
-            raise ValueError(f"XLCo.queue_size = {self.queue_size} must be at least 1.")
+        check_at_least(self, "XLCo", 0, "layer")
+        check_at_least(self, "XLCo", 1, "queue_size")
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"XLCo.momentum = {self.momentum} must lie in [0, 1).")
         if self.temperature <= 0:
@@ -128,8 +127,7 @@ class InfoXLMConfig(XLMConfig):
     mean: Literal["tasks", "items"] = "tasks"
 
     def __post_init__(self) -> None:
-        if self.mean not in ("tasks", "items"):
-            raise ValueError(f"InfoXLM.mean = {self.mean!r}; allowed: tasks, items.")
+        check_choices(self, "InfoXLM")
         if self.contrast is None:
             return
         if self.contrast.layer > self.encoder.num_layers:

@@ -45,6 +45,7 @@ from xlme_jax.objectives.masked_lm import (
 )
 from xlme_jax.ops import dropout, masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
+from xlme_jax.validation.fields import check_at_least
 
 CROSS = "cross"
 _PANELS = (
@@ -106,13 +107,8 @@ class VecoConfig:
     alone_every: int = 16
 
     def __post_init__(self) -> None:
-        if self.cross_attention_steps < 0:
-            raise ValueError(
-                f"VECO.cross_attention_steps = {self.cross_attention_steps} must not be negative; "
-                "0 trains everything from the start."
-            )
-        if self.alone_every < 1:
-            raise ValueError(f"VECO.alone_every = {self.alone_every} must be at least 1.")
+        check_at_least(self, "VECO", 0, "cross_attention_steps")
+        check_at_least(self, "VECO", 1, "alone_every")
 
     def with_dropout(self, rate: float) -> "VecoConfig":
         """The same with another dropout in the encoder."""

@@ -43,6 +43,7 @@ from xlme_jax.objectives.masked_lm import (
     training_flops,
 )
 from xlme_jax.ops import dropout, masking
+from xlme_jax.validation.fields import check_at_least, check_choices
 
 _AUC_BINS = 256
 _PANELS = (
@@ -108,16 +109,8 @@ class XLMEConfig:
     rtd_head: Literal["dense", "linear"] = "dense"
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("embedding_sharing", ("none", "tokens", "tokens+positions", "gdes")),
-            ("rtd_head", ("dense", "linear")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"XLME.{name} = {getattr(self, name)!r}; allowed: {', '.join(allowed)}."
-                )
-        if self.rtd_weight < 0:
-            raise ValueError(f"XLME.rtd_weight = {self.rtd_weight} must not be negative.")
+        check_choices(self, "XLME")
+        check_at_least(self, "XLME", 0, "rtd_weight")
         positions = self.generator.absolute_positions and self.discriminator.absolute_positions
         if self.embedding_sharing == "tokens+positions" and not positions:
             raise ValueError(

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+from xlme_jax.validation.fields import check_at_least, check_choices
+
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
@@ -38,16 +40,7 @@ class LoopConfig:
     alarms_after: int = 1000
 
     def __post_init__(self) -> None:
-        if self.on_divergence not in ("stop", "roll_back"):
-            raise ValueError(
-                f"Loop.on_divergence = {self.on_divergence!r}; allowed: 'stop', 'roll_back'."
-            )
-        for field in dataclasses.fields(self):
-            if (
-                field.type in (int, "int")
-                and field.name != "seed"
-                and getattr(self, field.name) < 1
-            ):
-                raise ValueError(
-                    f"Loop.{field.name} = {getattr(self, field.name)} must be at least 1."
-                )
+        check_choices(self, "Loop")
+        fields = dataclasses.fields(self)
+        counts = [f.name for f in fields if f.type in (int, "int") and f.name != "seed"]
+        check_at_least(self, "Loop", 1, *counts)

@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import optax
 
+from xlme_jax.validation.fields import check_at_least
+
 # Biases, normalisation scales, and the scalar of the relative bias gate.
 _NOT_DECAYED = ("bias", "scale", "w")
 
@@ -41,8 +43,7 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         if self.learning_rate <= 0:
             raise ValueError(f"Optimizer.learning_rate = {self.learning_rate} must be positive.")
-        if self.warmup_steps is not None and self.warmup_steps < 0:
-            raise ValueError(f"Optimizer.warmup_steps = {self.warmup_steps} must not be negative.")
+        check_at_least(self, "Optimizer", 0, "warmup_steps")
         if self.warmup_fraction is not None and not 0 <= self.warmup_fraction < 1:
             raise ValueError(
                 f"Optimizer.warmup_fraction = {self.warmup_fraction} must lie in [0, 1)."

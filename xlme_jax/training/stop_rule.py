@@ -21,6 +21,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from xlme_jax.training.metrics import METRICS_FILE, read_metrics
+from xlme_jax.validation.fields import check_at_least
 
 _log = logging.getLogger(__name__)
 _TOKENS = "tokens_per_step"
@@ -76,8 +77,7 @@ class StopRule:
                 f"StopRule.minus = {self.minus!r} equals StopRule.metric, so their difference is "
                 "0; give another metric, or None."
             )
-        if self.at_tokens < 1:
-            raise ValueError(f"StopRule.at_tokens = {self.at_tokens} must be at least 1.")
+        check_at_least(self, "StopRule", 1, "at_tokens")
         if not math.isfinite(self.least):
             raise ValueError(f"StopRule.least = {self.least} must be finite.")
 

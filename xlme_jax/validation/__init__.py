@@ -1,0 +1,1 @@
+"""Checks of configuration dataclasses that every folder may use."""

@@ -1,0 +1,56 @@
+"""Checks of a dataclass's fields, for `__post_init__`.
+
+Values from gin files are checked against the annotations when the configuration is loaded; these
+also cover dataclasses that are constructed in Python.
+"""
+
+import functools
+import types
+import typing
+from typing import Any, Literal, Union
+
+
+def check_choices(config: Any, where: str) -> None:
+    """Raises ValueError if a field annotated with a `Literal` has a value that it does not list.
+
+    Args:
+      config: a dataclass instance.
+      where: prefix of the field's name in the error, such as "Encoder".
+    """
+    for name, choices in _choices(type(config)).items():
+        value = getattr(config, name)
+        if value not in choices:
+            allowed = ", ".join(map(str, choices))
+            raise ValueError(f"{where}.{name} = {value!r}; allowed: {allowed}.")
+
+
+def check_at_least(config: Any, where: str, least: float, *names: str) -> None:
+    """Raises ValueError if one of the fields `names` is less than `least`; None is allowed.
+
+    Args:
+      config: a dataclass instance.
+      where: prefix of the field's name in the error, such as "Encoder".
+      least: smallest allowed value.
+      *names: names of the fields.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value >= least:
+            bound = f"at least {least}" if least else "0 or more"
+            raise ValueError(f"{where}.{name} = {value} must be {bound}.")
+
+
+@functools.cache
+def _choices(cls: type) -> dict[str, tuple[Any, ...]]:
+    """Returns {field: allowed values} of the fields that are `Literal` or `Literal | None`."""
+    found = {}
+    for name, hint in typing.get_type_hints(cls).items():
+        is_union = typing.get_origin(hint) in (Union, types.UnionType)
+        options = typing.get_args(hint) if is_union else (hint,)
+        if any(typing.get_origin(option) is Literal for option in options):
+            found[name] = tuple(
+                value
+                for option in options
+                for value in (typing.get_args(option) if option is not type(None) else (None,))
+            )
+    return found
