@@ -54,16 +54,16 @@ def test_a_plan_on_virtual_devices(tmp_path):
     ("arguments", "bindings", "expected"),
     [
         ((), {}, "No machine: pass --topology=v5e:16x16"),
-        (("--topology=v5x:4",), {}, "--topology='v5x:4' is not known. Write KIND:SHAPE"),
+        (("--topology=v5x:4",), {}, "--topology='v5x:4' is unknown. Pass KIND:SHAPE"),
         (
             ("--topology=cpu:8",),
             {"Train__vocab_size": None},
-            "Train.vocab_size is None, and a plan reads no data that would tell: set it",
+            "Train.vocab_size is None, and planning reads no data to infer it from: set it",
         ),
         (("--topology=cpu:8",), {"Mesh__fsdp": 3}, "fsdp=3, tensor=1) does not fit 8 devices"),
         (("--topology=cpu:8",), {"Loop__micro_batches": 4}, "not divisible by 32"),
         (("--topology=cpu:8",), {"Mesh__fsd": 1}, "Did you mean fsdp?"),
-        (("--table=xlme_xxl",), {}, "is none of: all, xlme_base v5e-256"),
+        (("--table=xlme_xxl",), {}, "matches none of: all, xlme_base v5e-256"),
         (("cpu:8",), {}, "Unknown argument 'cpu:8'"),
     ],
 )

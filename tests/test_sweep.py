@@ -233,7 +233,7 @@ def test_a_metric_that_is_not_logged_is_said_at_once(tmp_path, caplog):
         SweepConfig((("X", ("1",)),), 1, "dev/scor"), tmp_path, [], lambda _: 2, train=FAKE
     )
     assert sweep.run() == 0
-    assert "no 'dev/scor' to select by, but: dev/score" in caplog.text
+    assert "no metric 'dev/scor' to select by, only: dev/score" in caplog.text
     assert _json(tmp_path)["best"] is None
 
 
@@ -304,7 +304,7 @@ def test_a_signal_is_passed_on_and_the_sweep_stops(tmp_path, number):
     output, _ = process.communicate(timeout=commands.HANG)
     assert process.returncode == 75, output
     assert (folder / "signals").read_text() == f"[{int(number)}]"
-    assert "same command goes on" in output
+    assert "Rerun the same command" in output
     assert _starts(tmp_path) == {"X=1/seed_0": 1, "X=waits/seed_0": 1}
     assert _json(tmp_path)["best"] is None
     (folder / "go_on").touch()
@@ -325,7 +325,7 @@ def test_a_run_that_a_killed_sweep_left_is_waited_for(tmp_path):
             ["-c", _SCRIPT.format(tests=str(Path(__file__).parent), output=str(tmp_path))],
             stdout=file,
         )
-    _until(lambda: "waiting for its end" in log.read_text() or second.poll() is not None)
+    _until(lambda: "waiting for it to end" in log.read_text() or second.poll() is not None)
     (folder / "go_on").touch()  # The run that was left ends well.
     assert second.wait(commands.HANG) == 0, log.read_text()
     assert set(_starts(tmp_path).values()) == {1}
@@ -380,7 +380,7 @@ def test_a_sweep_killed_half_way_goes_on_to_the_same_figures(tmp_path, tiny_data
     os.kill(int(child), signal.SIGKILL)
     assert not (second / "checkpoints" / "12").exists()
     said = tiny.run(_command(found, tiny_data))
-    assert "finished before" in said
+    assert "already finished" in said
     assert "Resuming from" in (second / "train.log").read_text()
     for point in ("learning_rate=2e-3", "learning_rate=4e-3"):
         assert commands.differences(found / point / "seed_0", expected / point / "seed_0") == []

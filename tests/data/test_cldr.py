@@ -141,7 +141,7 @@ def test_unique_phrases_differ_in_concepts_and_run_out_with_a_clear_error():
     config = one_kind("territory_list", ("en", "el"), inventory=15, list_size=(2, 2))
     combinations = [frozenset(p.concepts) for p in phrases(config, "train", 80, unique=True)]
     assert len(set(combinations)) == len(combinations) == 80
-    with pytest.raises(ValueError, match="different phrases; ask for fewer"):
+    with pytest.raises(ValueError, match="unique phrases; request fewer"):
         list(phrases(config, "train", 106, unique=True))
 
 
@@ -364,7 +364,7 @@ def test_arabic_dual_says_the_number_in_the_word():
     ({"languages": ("en", "hi_rom")}, r"'hi_rom', but CLDR has no data"),
     ({"languages": ()}, r"`languages` is empty"),
     ({"languages": "en"}, r"`languages` is a string"),
-    ({"languages": ("en", "en")}, r"names en more than once"),
+    ({"languages": ("en", "en")}, r"repeats en; give"),
     ({"kinds": ("dates",)}, r"unknown kind 'dates'; did you mean 'date'"),
     ({"kinds": ()}, r"`kinds` is empty"),
     ({"inventory": 0}, r"`inventory` is 0"),
@@ -382,7 +382,7 @@ def test_wrong_requests_are_named():
         next(phrases(config, "valid", 1))
     with pytest.raises(ValueError, match=r"unknown language 'fr'.*Allowed: en, ru"):
         next(pairs(config, "en", "fr", "train", 1))
-    with pytest.raises(ValueError, match="needs two languages"):
+    with pytest.raises(ValueError, match="needs two different languages"):
         next(pairs(config, "en", "en", "train", 1))
     with pytest.raises(ValueError, match="`phrases_per_document` is 0"):
         next(documents(config, "en", "train", 1, phrases_per_document=0))

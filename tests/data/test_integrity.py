@@ -145,7 +145,7 @@ def test_missing_and_truncated_files_are_named_when_loading(directory):
     fails(
         lambda: PreparedDataset.load(directory),
         f"{shard}: No such file",
-        f"{directory / lengths} has 7 bytes where",
+        f"{directory / lengths} has 7 bytes but",
         "vocabulary.model: No such file",
     )
 
@@ -283,7 +283,7 @@ def test_lengths_that_shrink_under_an_open_file_are_an_error_and_no_bus_error(
     before = dataset.lengths(task)
     os.truncate(directory / task.lengths.file, 128 + 20)
     np.testing.assert_array_equal(dataset.lengths(task, np.arange(10)), before[:10])
-    fails(lambda: dataset.lengths(task), task.lengths.file, "ends too early")
+    fails(lambda: dataset.lengths(task), task.lengths.file, "the file is truncated")
 
 
 def test_lengths_that_disagree_with_the_pairs_are_noticed(directory):
@@ -292,7 +292,7 @@ def test_lengths_that_disagree_with_the_pairs_are_noticed(directory):
     path = directory / task.lengths.file
     lengths = np.load(path)
     np.save(path, np.roll(lengths, 1))
-    fails(lambda: drain(dataset, 0), "train-00000-of-00001.arrayrecord", "other lengths")
+    fails(lambda: drain(dataset, 0), "train-00000-of-00001.arrayrecord", "record sizes do not")
 
 
 def test_rows_that_name_other_files_are_noticed(directory):

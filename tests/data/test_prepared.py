@@ -163,7 +163,7 @@ def test_a_finished_task_is_recognised_until_it_changes(tmp_path):
         path = tmp_path / file.file
         content = path.read_bytes()
         path.write_bytes(bytes([content[0] ^ 1]) + content[1:])  # of the same size
-        with pytest.raises(prepared.PreparedDataError, match=f"{path.name} is not what was"):
+        with pytest.raises(prepared.PreparedDataError, match=f"{path.name} is damaged"):
             prepared.finished_task(tmp_path, "en-fr", fingerprint="a")
         path.write_bytes(content)
     path = tmp_path / "en-fr" / "train.json"
@@ -209,7 +209,7 @@ def test_malformed_examples_are_refused(tmp_path, ids, message):
 
 def test_task_names_must_be_folder_names(tmp_path):
     for name in ("../x", "a/b", ".hidden", ""):
-        with pytest.raises(ValueError, match="cannot name a folder"):
+        with pytest.raises(ValueError, match="is not a valid folder name"):
             prepared.MonolingualWriter(tmp_path, name, ["en"], VOCABULARY)
 
 
@@ -242,7 +242,7 @@ def test_damage_is_found_when_loading_or_verifying(tmp_path):
         (b"[" * 200_000, "is not JSON"),
         (b"[]", "is not what was written"),
         (b'{"format": 1, "tasks": []}', "is of an older version"),
-        (seal({"format": 9}), "has format 9, this version reads 2"),
+        (seal({"format": 9}), "has format 9, but this version reads 2"),
         (seal({"format": 2}), "'vocabulary'"),
         (seal({"format": 2})[:-1], "was changed"),
     ],
@@ -266,7 +266,9 @@ def test_unknown_tasks_and_wrong_kinds_are_refused(tmp_path):
     data = build(tmp_path, monolingual={"en": [[0, 5, 2]]}, bitext={"en-fr": [[0, 5, 2, 6, 2]]})
     with pytest.raises(prepared.PreparedDataError, match="en-fr"):
         data.task("en-fx")
-    with pytest.raises(prepared.PreparedDataError, match="no lengths"):
+    with pytest.raises(
+        prepared.PreparedDataError, match="only bitext and labelled tasks have lengths"
+    ):
         data.lengths(data.task("en"))
     with pytest.raises(IndexError):
         data.read_records(data.task("en-fr"), [1])

@@ -115,12 +115,12 @@ def test_the_bits_of_a_score_survive(tmp_path):
     [
         ("one", [0, 5, 2], [], "0 labels for 1 examples of 3 tokens"),
         ("one", [0, 5, 2], [1, 1], "2 labels"),
-        ("tokens", [0, 5, 2], [1, 1], "it has labels='tokens'"),
-        ("two", [0, 5, 2], [1, 3], "no range of tokens"),
-        ("two", [0, 5, 2], [-1, 1], "no range of tokens"),
-        ("two", [0, 5, 2], [2, 1], "no range of tokens"),
+        ("tokens", [0, 5, 2], [1, 1], "do not match labels='tokens'"),
+        ("two", [0, 5, 2], [1, 3], "not a token range"),
+        ("two", [0, 5, 2], [-1, 1], "not a token range"),
+        ("two", [0, 5, 2], [2, 1], "not a token range"),
         ("one", [5, 2], [1], "must be `<s> ... </s>`"),
-        ("one", [0, *[7] * 65_534, 2], [1], "cut them to 65535"),
+        ("one", [0, *[7] * 65_534, 2], [1], "truncate to 65535"),
     ],
 )
 def test_what_is_no_labelled_example_is_refused(tmp_path, labels, ids, given, message):
@@ -134,7 +134,7 @@ def test_what_is_no_labelled_example_is_refused(tmp_path, labels, ids, given, me
 def test_sorts_of_labels_and_languages_are_checked(tmp_path):
     with pytest.raises(ValueError, match=r"labels='three' must be one of \('one', 'two', 'tokens'"):
         prepared.LabelledWriter(tmp_path, "a", ["en"], VOCABULARY, labels="three")
-    with pytest.raises(ValueError, match="must be 1"):
+    with pytest.raises(ValueError, match="must be 1, got"):
         prepared.LabelledWriter(tmp_path, "a", ["en", "fr"], VOCABULARY, labels="one")
     for kind, languages, labels in [
         ("labelled", ("en",), ""),
@@ -142,7 +142,7 @@ def test_sorts_of_labels_and_languages_are_checked(tmp_path):
         ("bitext", ("en", "fr"), "one"),
         ("monolingual", ("en",), "tokens"),
     ]:
-        with pytest.raises(ValueError, match="does not go with"):
+        with pytest.raises(ValueError, match="does not match"):
             TaskInfo("a", kind, "train", languages, 0, 0, labels=labels)
 
 
@@ -163,7 +163,7 @@ def test_only_labelled_tasks_have_labels(tmp_path):
     (tmp_path / "m").write_bytes(b"m")
     prepared.write_dataset(tmp_path, [writer.close()], tmp_path / "m", VOCABULARY)
     data = prepared.PreparedDataset.load(tmp_path)
-    with pytest.raises(prepared.PreparedDataError, match="it has no labels"):
+    with pytest.raises(prepared.PreparedDataError, match="only labelled tasks have labels"):
         data.read_labelled(data.task("en"), [0])
 
 
@@ -172,7 +172,7 @@ def test_changed_files_are_noticed(tmp_path):
     examples = [example(rng, n, "tokens") for n in (9, 12, 30)]
     data = build(tmp_path, {"udpos": ("tokens", examples)})
     task = data.task("udpos")
-    with pytest.raises(IndexError, match="record 3 of 3"):
+    with pytest.raises(IndexError, match="record 3 is out of range"):
         data.read_labelled(task, [3])
     # Lengths that are possible, but not those of the records.
     path = tmp_path / task.lengths.file
@@ -180,7 +180,7 @@ def test_changed_files_are_noticed(tmp_path):
     content[-6] = 12
     path.write_bytes(content)
     reread = prepared.PreparedDataset.load(tmp_path)
-    with pytest.raises(prepared.PreparedDataError, match="records have other lengths"):
+    with pytest.raises(prepared.PreparedDataError, match="record sizes do not match"):
         reread.read_labelled(task, [0])
-    with pytest.raises(prepared.PreparedDataError, match=r"lengths\.npy is not what was written"):
+    with pytest.raises(prepared.PreparedDataError, match=r"lengths\.npy is damaged"):
         reread.verify()

@@ -71,7 +71,7 @@ def said(monkeypatch, capsys):
 
     def run(body):
         with pytest.raises(SystemExit) as end:
-            command_line.run_app(lambda _: body())
+            command_line.run_app(lambda: body())
         assert end.value.code == 1
         *progress, line, rest = capsys.readouterr().err.split("\n")
         assert not rest and not any(word in str(progress) for word in ("Error", "Traceback"))

@@ -33,17 +33,17 @@ def test_names_of_topologies(text, name, devices):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("v5e", "'v5e' is not known. Write KIND:SHAPE"),
+        ("v5e", "'v5e' is unknown. Pass KIND:SHAPE"),
         ("v7:4x4", "one of v4, v5e, v5p"),
-        ("h100-8", "is not known"),
-        ("h100:8x8", "the shape of h100 is written as in h100:8"),
-        ("v5e:16", "as in v5e:4x4"),
-        ("v4:4x4", "as in v4:2x2x4"),
-        ("v5e:0x4", "as in v5e:4x4"),
-        ("v4-127", "no slice that is sold; those are v4-8, v4-16"),
-        ("v5e-100", "no slice that is sold; those are v5e-1, v5e-4"),
-        ("h100:12", "nodes have 8 GPUs; give a multiple of 8"),
-        ("h100:x", "is not known"),
+        ("h100-8", "is unknown"),
+        ("h100:8x8", "invalid shape for h100; pass one like h100:8"),
+        ("v5e:16", "pass one like v5e:4x4"),
+        ("v4:4x4", "pass one like v4:2x2x4"),
+        ("v5e:0x4", "pass one like v5e:4x4"),
+        ("v4-127", "no such slice; available slices are v4-8, v4-16"),
+        ("v5e-100", "no such slice; available slices are v5e-1, v5e-4"),
+        ("h100:12", "nodes have 8 GPUs; pass a multiple of 8"),
+        ("h100:x", "is unknown"),
     ],
 )
 def test_names_that_are_none(text, expected):

@@ -1,4 +1,4 @@
-"""What the devices of a compiled program send to each other."""
+"""Collective communication of a compiled program."""
 
 import collections
 import dataclasses
@@ -17,12 +17,12 @@ class Collective:
 
     Attributes:
       kind: one of `KINDS`.
-      group: devices that take part together, by their place in the mesh.
-      sent: bytes that each of them sends in one run, by the ring algorithm: (n - 1) / n of the
+      group: indices in the mesh of the devices of the first group.
+      sent: bytes that each device sends per execution with the ring algorithm: (n - 1) / n of the
         whole array for all-gather, reduce-scatter and all-to-all, twice that for all-reduce.
-      times: how often it runs in a step.
-      what: operation of the model that it serves.
-      types: its result, as printed.
+      times: executions per step.
+      what: `op_name` of the model operation that it belongs to.
+      types: result type, as printed in the HLO.
     """
 
     kind: str
@@ -34,16 +34,16 @@ class Collective:
 
     @property
     def total(self) -> float:
-        """Bytes that a device sends in a step."""
+        """Bytes that each device sends per step."""
         return self.sent * self.times
 
 
 def find_collectives(program: Program, devices: int) -> list[Collective]:
-    """The collectives of a program, the largest first.
+    """Returns the collectives of a program that send data, the largest total first.
 
     Args:
-      program: compiled for
-      devices: so many devices.
+      program: the compiled program.
+      devices: number of devices it was compiled for.
     """
     found = []
     for instruction, computation, times in program.instructions():
@@ -69,7 +69,7 @@ def find_collectives(program: Program, devices: int) -> list[Collective]:
 
 
 def by_kind(collectives: list[Collective]) -> dict[str, float]:
-    """Bytes that a device sends in a step, by kind; kinds that do not occur are left out."""
+    """Returns {kind: bytes that each device sends per step} for the kinds that occur."""
     totals: dict[str, float] = collections.defaultdict(float)
     for collective in collectives:
         totals[collective.kind] += collective.total
@@ -77,7 +77,7 @@ def by_kind(collectives: list[Collective]) -> dict[str, float]:
 
 
 def _group(text: str, devices: int) -> tuple[int, ...]:
-    """The first group of a collective, from any of the ways in which XLA prints them."""
+    """Returns the first device group of a collective, in any of XLA's notations."""
     if pairs := re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", text):
         return int(pairs[1]), int(pairs[2])
     if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
@@ -93,7 +93,11 @@ def _group(text: str, devices: int) -> tuple[int, ...]:
 
 
 def _mesh_group(mesh: str, axes: str, devices: int) -> tuple[int, ...]:
-    """Of `mesh['a'=8,'b'=4] {'a':(2)4,'b'}`: b, and of a the axis of size 4 after one of 2."""
+    """Returns the first group in XLA's mesh notation, `mesh['a'=8,'b'=4] {'a':(2)4,'b'}`.
+
+    The group spans the listed axes. 'a':(2)4 is a sub-axis: a is split into 2 x 4 x the rest, and
+    the group spans the 4.
+    """
     wanted = {
         name: (int(before or 1), int(size or 0))
         for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", axes)

@@ -1,4 +1,4 @@
-"""The train step of a configuration, compiled for machines that are not here."""
+"""Ahead-of-time compilation of the train step for accelerators that are not attached."""
 
 import contextlib
 import dataclasses
@@ -33,16 +33,16 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes that one device needs.
+    """Memory per device, in bytes.
 
     Attributes:
-      params: weights.
-      optimizer: what the optimizer keeps, and all else in the state.
-      batch: the rows of one step.
-      temporary: gradients, activations, gathered weights and whatever else a step makes; None if
-        the compiler did not get so far.
-      code: the program itself.
-      total: all of it.
+      params: parameters.
+      optimizer: optimizer state and the rest of the train state.
+      batch: the batch of one step.
+      temporary: gradients, activations, gathered weights and other buffers of the step; None if
+        the compiler ran out of memory.
+      code: generated code.
+      total: the sum.
     """
 
     params: int
@@ -55,21 +55,22 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A train step as compiled for a topology.
+    """A train step compiled for a topology.
 
     Attributes:
-      config: what runs.
-      topology: where.
-      mesh: sizes of the mesh axes.
-      memory: of one device.
-      model_flops: of a step by formula, all devices together (`Objective.flops`).
-      executed_flops: those of all matrix products of the step, recomputation included.
-      tokens: slots of a batch, padding included.
-      collectives: what devices send; empty if the compiler ran out of memory.
-      hbm_bytes: that one device reads and writes; 0 if the compiler ran out of memory.
-      compiler_flops: of one device by XLA's cost analysis, which counts a loop's body once; None
-        where it has none.
-      unknown_loops: loops whose trip count was not found, counted once.
+      config: the run's configuration.
+      topology: the accelerators.
+      mesh: size of each mesh axis.
+      memory: memory per device.
+      model_flops: FLOPs per step on all devices by formula (`Diagnostics.flops`).
+      executed_flops: FLOPs per step of all matrix products on all devices, with recomputation.
+      tokens: token slots per batch, including padding.
+      collectives: communication per step; empty if the compiler ran out of memory.
+      hbm_bytes: HBM bytes read and written per device and step; 0 if the compiler ran out of
+        memory.
+      compiler_flops: FLOPs per device from XLA's cost analysis, which counts loop bodies once; None
+        if unavailable.
+      unknown_loops: number of loops with an unknown trip count, which are counted once.
     """
 
     config: TrainConfig
@@ -86,10 +87,11 @@ class Compiled:
 
 
 def devices_of(topology: Topology) -> list[Any]:
-    """Devices to compile for; none of them need be here.
+    """Returns the devices to compile for; they need not be attached.
 
     Raises:
-      ConfigError: if the compiler is not installed or does not know the topology.
+      ConfigError: the compiler is not installed or does not know the topology, or JAX has already
+        started with too few CPU devices.
     """
     machine = topology.machine
     if machine.platform == "cpu":
@@ -97,7 +99,7 @@ def devices_of(topology: Topology) -> list[Any]:
     try:
         with _quiet():
             if machine.platform == "tpu":
-                # v4 alone shows its two TensorCores as two devices unless told not to.
+                # By default, the two TensorCores of a v4 chip are two devices.
                 options: dict[str, Any] = {}
                 if machine.name == "v4":
                     options["chip_config_name"] = "megacore"
@@ -111,30 +113,30 @@ def devices_of(topology: Topology) -> list[Any]:
                     topology=f"{topology.nodes}x1x{min(topology.size, GPUS_A_NODE)}",
                     target_config=gpu_target(machine),
                 )
-    except Exception as error:  # Of many kinds: missing plugins are RuntimeErrors or KeyErrors.
+    except Exception as error:  # The type varies: missing plugins raise RuntimeError or KeyError.
         what = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(
-            f"--topology={topology.name}: no compiler for it ({what}). Its compiler comes with "
-            f"{_INSTALL[machine.platform]}; shapes are those that {machine.name} has."
+            f"--topology={topology.name}: cannot compile for it ({what}). Install the compiler "
+            f"with {_INSTALL[machine.platform]} and use a shape that {machine.name} supports."
         ) from error
     assert len(found.devices) == topology.size, found.devices
     return list(found.devices)
 
 
 def _cpu_devices(count: int) -> list[Any]:
-    with contextlib.suppress(RuntimeError):  # JAX has started already.
+    with contextlib.suppress(RuntimeError):  # Raised if JAX has already started.
         jax.config.update("jax_num_cpu_devices", count)
     devices = jax.devices("cpu")
     if len(devices) < count:
         raise ConfigError(
-            f"--topology=cpu:{count}: JAX has started with {len(devices)} CPU devices; give this "
-            "topology first, or alone."
+            f"--topology=cpu:{count}: JAX has already started with {len(devices)} CPU devices; "
+            "pass this topology first, or alone."
         )
     return list(devices[:count])
 
 
 def gpu_target(machine: Machine) -> str:
-    """What XLA asks of a GPU (text of a stream_executor.GpuTargetConfigProto)."""
+    """Returns XLA's description of a GPU, a stream_executor.GpuTargetConfigProto as text."""
     assert machine.target is not None
     (major, minor), cores, l2, shared, clock = machine.target
     return f"""
@@ -159,15 +161,15 @@ device_description_str: "NVIDIA {machine.name.upper()}"
 
 
 def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) -> Compiled:
-    """Compiles the train step of a configuration, without data and without the devices.
+    """Compiles the train step of a configuration, without data or attached devices.
 
     Args:
-      config: what runs; its vocabulary size must be set.
-      topology: where.
+      config: the run's configuration; its vocabulary size must be set.
+      topology: the accelerators.
       devices: `devices_of(topology)`.
 
     Raises:
-      ValueError: naming the field, for what `train` would refuse too.
+      ValueError: `train` would reject the configuration too; the message names the field.
     """
     objective = build_objective(config, topology.machine.platform)
     mesh = meshes.make_mesh(config.mesh, devices)
@@ -206,7 +208,9 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
             "tokens": sum(rows * length for rows, length in shapes.values()),
         }
         parts = config.loop.micro_batches
-        _log.info("Compiling for %s, mesh %s, %d parts.", topology.name, dict(mesh.shape), parts)
+        _log.info(
+            "Compiling for %s, mesh %s, %d micro-batches.", topology.name, dict(mesh.shape), parts
+        )
         try:
             with _quiet():
                 compiled = traced.lower().compile(_options(topology.machine))
@@ -239,28 +243,32 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
 
 
 def build_objective(config: TrainConfig, platform: str) -> Objective:
-    """The objective as it would be built on a platform; needs no prepared data."""
+    """Returns the objective as built on a platform, without prepared data.
+
+    Raises:
+      ConfigError: Train.vocab_size is not set.
+    """
     if config.vocab_size is None:
         raise ConfigError(
-            "Train.vocab_size is None, and a plan reads no data that would tell: set it to the "
-            "number of pieces of the vocabulary, --gin.Train.vocab_size=250_002."
+            "Train.vocab_size is None, and planning reads no data to infer it from: set it to the "
+            "number of vocabulary pieces, such as --gin.Train.vocab_size=250_002."
         )
     return config.objective.build(config.vocab_size, config.dtype_on(platform))
 
 
 def stream_shapes(config: TrainConfig, objective: Objective) -> dict[str, tuple[int, int]]:
-    """Rows and length of the streams that the objective reads."""
+    """Returns {stream: (rows, length)} for the streams that the objective reads."""
     streams = config.streams_of(objective)
     return {stream.name: (stream.rows, stream.length) for stream in streams}
 
 
 def _options(machine: Machine) -> dict[str, Any]:
-    """Without a GPU there is nothing to time kernels on."""
+    """Returns compiler options; GPU autotuning is off, as it times kernels on the device."""
     return {"xla_gpu_autotune_level": 0} if machine.platform == "cuda" else {}
 
 
 def _out_of_memory(error: Exception) -> int:
-    """Bytes that the compiler says it would have needed; raises what is another error."""
+    """Returns the bytes that the compiler reports as needed; reraises any other error."""
     used = re.search(r"Used ([\d.]+)([KMGT]?)i?B? of [\d.]+[KMGT]?i?B? hbm", str(error))
     if "RESOURCE_EXHAUSTED" not in str(error) or used is None:
         raise error
@@ -269,7 +277,7 @@ def _out_of_memory(error: Exception) -> int:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps back what compilers write on stderr about hosts that are not there."""
+    """Discards stderr, where compilers warn about the missing hosts."""
     if os.environ.get("XLME_TRACEBACK"):
         yield
         return

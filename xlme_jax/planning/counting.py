@@ -1,7 +1,7 @@
-"""Floating-point operations of a traced function: what is executed, recomputation included.
+"""Counts the executed FLOPs of a traced function, including recomputation.
 
-`model.flops` says what a model needs by formula; this counts the matrix products in the jaxpr,
-loops as often as they turn, on all devices together.
+`model.flops` computes a model's FLOPs by formula; this module counts the matrix products in the
+jaxpr for every loop iteration, on all devices together.
 """
 
 import math
@@ -11,7 +11,7 @@ from jax.extend.core import jaxprs_in_params
 
 
 def matmul_flops(jaxpr: Any) -> float:
-    """FLOPs of the matrix products of a jaxpr (open or closed); a multiply-add counts as two.
+    """Returns the FLOPs of a jaxpr's matrix products (open or closed); a multiply-add is two.
 
     A `cond` counts as its most expensive branch, a `while` as one iteration.
     """
@@ -33,7 +33,7 @@ def _equation(equation: Any) -> float:
         times = params["length"]
     elif name == "pallas_call":
         times = math.prod(size for size in params["grid_mapping"].grid if isinstance(size, int))
-    elif name == "shard_map":  # Its body is what one device does.
+    elif name == "shard_map":  # The body is the work of one device.
         axes = params.get("newly_manual_axes", params["mesh"].axis_names)
         times = math.prod(params["mesh"].shape[axis] for axis in axes)
     return times * sum(matmul_flops(inner) for inner in jaxprs_in_params(params))

@@ -1,17 +1,18 @@
-"""How long a step may take on a machine, from what it computes, reads and sends.
+"""Estimates the time of a step from its FLOPs, HBM traffic and communication.
 
-    compute      executed FLOPs of a device / (peak x EFFICIENCY)
+    compute      executed FLOPs per device / (peak x EFFICIENCY)
     memory       bytes read and written / (HBM bandwidth x STREAMING)
-    collectives  for each: bytes sent / bandwidth of the links that its group has
+    collectives  sum of bytes sent / bandwidth of the group's links
     step         max(compute, memory) + collectives
 
-The last line lets nothing overlap communication; `best` is the largest of the three, which lets all
-of it. A group has the share of a TPU's links that its dimensions of the torus have: 16 chips of a
-v5e:16x16 are one of two dimensions, and send over half of the links. Of GPUs a group inside a node
-has NVLink; one that spans nodes has the slower of NVLink and its GPUs' share of the network.
+`step` assumes that communication does not overlap with anything; `best`, the maximum of the three,
+assumes that it overlaps completely. A group on TPUs uses the links of the torus dimensions that it
+spans: 16 chips of a v5e:16x16 span one of two dimensions and send over half of the links. A GPU
+group within a node uses NVLink; one that spans nodes uses the slower of NVLink and its GPUs' share
+of the network.
 
-It is an estimate to choose between machines and meshes by, not a measurement: the two constants are
-what well-tuned encoders reach, not what was measured here.
+The estimate is for comparing machines and meshes. It is not a measurement: the two constants are
+typical of well-tuned encoders.
 """
 
 import dataclasses
@@ -22,24 +23,24 @@ from xlme_jax.planning.machines import GPUS_A_NODE, Topology
 
 EFFICIENCY = 0.6
 STREAMING = 0.8
-# Of a device's memory, left free: the next batches, what the runtime keeps, fragments. NCCL and the
-# CUDA context of GPUs come out of it too.
+# Fraction of a device's memory to keep free for prefetched batches, the runtime and fragmentation;
+# on GPUs also for NCCL and the CUDA context.
 HEADROOM = 0.08
 _SECONDS_A_DAY = 86_400
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Seconds of one step.
+    """Estimated times of one step, in seconds, and derived rates.
 
     Attributes:
-      compute: of matrix products.
-      memory: of reading and writing HBM.
-      collectives: of communication.
-      train_steps: of the run.
-      tokens: slots of a batch.
-      flops: of the model in a step, all devices together.
-      peak: FLOP/s of all devices together.
+      compute: seconds of matrix products.
+      memory: seconds of HBM reads and writes.
+      collectives: seconds of communication.
+      train_steps: steps of the run.
+      tokens: token slots per batch, including padding.
+      flops: model FLOPs per step, all devices together.
+      peak: peak FLOP/s of all devices together.
     """
 
     compute: float
@@ -52,32 +53,32 @@ class Estimate:
 
     @property
     def step(self) -> float:
-        """Nothing overlaps communication."""
+        """Seconds per step if communication does not overlap with anything."""
         return max(self.compute, self.memory) + self.collectives
 
     @property
     def best(self) -> float:
-        """Everything overlaps."""
+        """Seconds per step if everything overlaps."""
         return max(self.compute, self.memory, self.collectives)
 
     @property
     def tokens_per_second(self) -> float:
-        """Slots of batches, padding included."""
+        """Token slots per second, including padding."""
         return self.tokens / self.step
 
     @property
     def days(self) -> float:
-        """Of the whole run, compiling, evaluating and saving left out."""
+        """Days of the run, without compilation, evaluation and checkpoints."""
         return self.train_steps * self.step / _SECONDS_A_DAY
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs, recomputation left out, over what the devices could do in that time."""
+        """Model FLOPs utilization: FLOPs without recomputation over peak FLOPs, in [0, 1]."""
         return self.flops / self.step / self.peak
 
 
 def estimate(compiled: Compiled) -> Estimate:
-    """Times of a step that was compiled to the end."""
+    """Returns the estimated times of a step that compiled without running out of memory."""
     topology, machine = compiled.topology, compiled.topology.machine
     return Estimate(
         compute=compiled.executed_flops / topology.size / (machine.flops * EFFICIENCY),
@@ -91,14 +92,14 @@ def estimate(compiled: Compiled) -> Estimate:
 
 
 def fits(compiled: Compiled) -> bool:
-    """Whether a device holds it with HEADROOM to spare."""
+    """Returns whether the step fits into a device's memory with HEADROOM to spare."""
     memory = compiled.memory
     limit = compiled.topology.machine.hbm * (1 - HEADROOM)
     return memory.temporary is not None and memory.total <= limit
 
 
 def bandwidth(topology: Topology, collective: Collective) -> float:
-    """Bytes a second that each device of the collective's group can send to the others."""
+    """Returns the bytes per second that each device can send to the others of its group."""
     machine, group = topology.machine, collective.group
     if machine.platform != "cuda":
         dims = sorted(topology.dims, reverse=True)
@@ -110,5 +111,5 @@ def bandwidth(topology: Topology, collective: Collective) -> float:
     nodes = {device // GPUS_A_NODE for device in group}
     if len(nodes) == 1:
         return machine.link_bandwidth
-    # Ring over nodes: what a node sends goes through the network cards of its GPUs in the group.
+    # In a ring over nodes, a node sends through the network cards of its GPUs in the group.
     return min(machine.link_bandwidth, machine.network_bandwidth * len(group) / len(nodes))

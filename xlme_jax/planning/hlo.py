@@ -1,6 +1,6 @@
-"""What a compiled program does, by its HLO text: how often each instruction runs, and on what.
+"""Parses HLO text: how often each instruction of a compiled program runs, and its memory traffic.
 
-XLA's own `cost_analysis` counts the body of a loop once and says nothing for GPUs.
+XLA's `cost_analysis` counts the body of a loop once and returns nothing for GPUs.
 """
 
 import collections
@@ -18,7 +18,7 @@ _CALLED = re.compile(
     r"(?:calls|body|branch_computations|true_computation|false_computation)=(\{[^}]*\}|%[\w.\-]+)"
 )
 _TRIPS = re.compile(r'"?known_trip_count"?:\s*\{\s*"?n"?:\s*"?(\d+)')
-# Instructions that touch no memory of their own.
+# Instructions without memory traffic of their own.
 _FREE = frozenset(
     (
         *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional"),
@@ -32,12 +32,12 @@ class Instruction:
     """One line of HLO.
 
     Attributes:
-      name: without the percent sign.
-      type: of its result, as printed.
+      name: name without the percent sign.
+      type: result type, as printed.
       opcode: "fusion", "all-gather-start", ...
-      operands: names of the instructions it reads.
-      text: the line.
-      root: whether it is the result of its computation.
+      operands: names of the instructions that it reads.
+      text: the whole line.
+      root: whether it is the root (the result) of its computation.
     """
 
     name: str
@@ -53,7 +53,12 @@ Computation = dict[str, Instruction]
 
 @functools.lru_cache(maxsize=100_000)
 def type_bytes(text: str, hbm_only: bool = False) -> int:
-    """Bytes of the arrays in a printed type; `hbm_only` leaves out those in other memories."""
+    """Returns the bytes of the arrays in a printed type.
+
+    Args:
+      text: the type, such as "(bf16[8,128]{1,0}, s32[])".
+      hbm_only: skip arrays in other memory spaces, such as `S(1)`.
+    """
     total = 0
     for element, dims, layout in _ARRAY.findall(text):
         if hbm_only and re.search(r"S\(\d", layout):
@@ -76,7 +81,7 @@ class Program:
     def __init__(self, text: str):
         self.computations: dict[str, Computation] = {}
         self.entry = ""
-        # Loops whose trip count the text does not tell: counted once.
+        # Loops with an unknown trip count; they are counted as one iteration.
         self.unknown_loops = 0
         self._parse(text)
         self.times = self._count()
@@ -96,7 +101,7 @@ class Program:
                 )
 
     def _count(self) -> collections.Counter[str]:
-        """How often each computation runs in one step."""
+        """Returns how often each computation runs per step."""
         times: collections.Counter[str] = collections.Counter()
 
         def visit(name: str, count: int) -> None:
@@ -111,12 +116,12 @@ class Program:
 
     def _called(self, instruction: Instruction) -> list[str]:
         if instruction.opcode.endswith(("-done", "-update")):
-            return []  # Its start has counted.
+            return []  # Already counted at the matching "-start".
         found = _CALLED.findall(instruction.text)
         return [name for group in found for name in re.findall(r"%([\w.\-]+)", group)]
 
     def _trips(self, loop: Instruction) -> int:
-        """Of a `while`: as the compiler notes it, else the bound in its condition."""
+        """Returns the trip count of a `while`: the compiler's, else from its condition."""
         if known := _TRIPS.search(loop.text):
             return int(known[1])
         condition, body = (
@@ -137,16 +142,16 @@ class Program:
         return -(-bounds[1] // _step(body, counters[0]))
 
     def instructions(self) -> Iterator[tuple[Instruction, Computation, int]]:
-        """Every instruction with its computation and how often it runs."""
+        """Yields every instruction with its computation and its executions per step."""
         for name, count in self.times.items():
             for instruction in self.computations.get(name, {}).values():
                 yield instruction, self.computations[name], count
 
     def hbm_bytes(self) -> int:
-        """Bytes that all instructions read and write: each operand and result once.
+        """Returns the bytes that all instructions read and write per step.
 
-        An upper bound on what reaches the memory, as caches and on-chip memory save some of it; in
-        loops that slice stacked arrays the slice alone counts.
+        Each execution counts every operand and result once; slices of stacked arrays in loops count
+        only the slice. The sum is an upper bound, as caches and on-chip memory save some traffic.
         """
         fused = {
             called
@@ -173,7 +178,7 @@ class Program:
         sizes = [type_bytes(operand, True) for operand in operands]
         if opcode in ("dynamic-slice", "slice", "gather"):
             return 2 * result
-        if opcode.endswith("-start"):  # Its result holds the operands too.
+        if opcode.endswith("-start"):  # The result includes the operands.
             whole = sum(type_bytes(operand) for operand in operands)
             made = max(type_bytes(instruction.type) - whole, 0)
             return 2 * made if opcode == "slice-start" else sum(sizes) + made
@@ -191,7 +196,7 @@ def _root(computation: Computation) -> Instruction | None:
 
 
 def _constant(name: str, computation: Computation) -> int | None:
-    """Value of an integer constant."""
+    """Returns the value of an integer constant, or None."""
     found = (
         re.search(r" constant\((\d+)\)", computation[name].text) if name in computation else None
     )
@@ -199,13 +204,13 @@ def _constant(name: str, computation: Computation) -> int | None:
 
 
 def _element(name: str, computation: Computation) -> int | None:
-    """Which element of the loop's state an instruction gets."""
+    """Returns the index of the loop state element that an instruction reads, or None."""
     found = re.search(r"index=(\d+)", computation[name].text) if name in computation else None
     return int(found[1]) if found and computation[name].opcode == "get-tuple-element" else None
 
 
 def _step(body: Computation, counter: int) -> int:
-    """By how much a loop's body raises the counter; 1 if that is not plain to see."""
+    """Returns the increment of a loop counter; 1 if the body is not a simple addition."""
     root = _root(body)
     if root is None or counter >= len(root.operands):
         return 1
@@ -216,12 +221,12 @@ def _step(body: Computation, counter: int) -> int:
 
 
 def operand_type(name: str, computation: Computation) -> str:
-    """Printed type of an operand; empty if it is not in the computation."""
+    """Returns the printed type of an operand; empty if it is not in the computation."""
     return computation[name].type if name in computation else ""
 
 
 def _operands(line: str, start: int) -> tuple[str, ...]:
-    """Names between the parenthesis that opens before `start` and its partner."""
+    """Returns the names up to the parenthesis that closes the one just before `start`."""
     depth, end = 1, start
     while depth and end < len(line):
         depth += {"(": 1, ")": -1}.get(line[end], 0)
@@ -230,7 +235,7 @@ def _operands(line: str, start: int) -> tuple[str, ...]:
 
 
 def _fusion_bytes(inner: Computation, result: int, sizes: list[int]) -> int:
-    """Bytes of a fusion: parameters that are only sliced count their slices."""
+    """Returns the traffic of a fusion; parameters that are only sliced count their slices."""
     users = collections.defaultdict(list)
     for instruction in inner.values():
         for position, operand in enumerate(instruction.operands):
@@ -245,7 +250,7 @@ def _fusion_bytes(inner: Computation, result: int, sizes: list[int]) -> int:
         if uses and all(u.opcode in ("dynamic-slice", "gather") and at == 0 for u, at in uses):
             size = min(size, sum(type_bytes(user.type) for user, _ in uses))
         elif len(uses) == 1 and uses[0][0].opcode == "dynamic-update-slice" and uses[0][1] == 0:
-            # Updated in place: neither read nor written but for the slice.
+            # Updated in place: only the slice is read and written.
             update = type_bytes(operand_type(uses[0][0].operands[1], inner))
             total -= max(min(size, result) - update, 0)
             size = 0

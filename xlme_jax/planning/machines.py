@@ -1,18 +1,18 @@
-"""Accelerators as their makers describe them, and the names of groups of them.
+"""Specifications of accelerators and names of topologies.
 
 TPUs: cloud.google.com/tpu/docs, the "System architecture" tables of v4, v5e, v5p and v6e: peak
-bfloat16, HBM, and "bidirectional inter-chip interconnect", of which half goes each way (v4: 6 links
-of 50 GB/s each way, from Jouppi et al., arXiv:2304.01433). A device is a chip: the two TensorCores
-of v4 and v5p work as one. `hbm` is what programs may use, a little less than what is sold.
+bfloat16, HBM, and "bidirectional inter-chip interconnect", half of it in each direction (v4: 6
+links of 50 GB/s per direction, from Jouppi et al., arXiv:2304.01433). A device is a chip: the two
+TensorCores of v4 and v5p act as one. `hbm` is the usable memory, a little less than the nominal.
 
-GPUs: NVIDIA's data sheets of A100 SXM, H100 SXM, H200 and HGX B200; NVLink both ways is 600, 900,
-900 and 1800 GB/s. The network is that of the DGX of their time: 8 x 200 (A100) or 8 x 400 Gbit/s a
-node.
+GPUs: NVIDIA's data sheets of A100 SXM, H100 SXM, H200 and HGX B200; bidirectional NVLink bandwidth
+is 600, 900, 900 and 1800 GB/s. The network is that of the DGX of the same generation: 8 x 200
+(A100) or 8 x 400 Gbit/s per node.
 
-A topology is named as libtpu names it (`v5e:16x16`, `v4:4x4x4`), by the number of GPUs (`h100:8`,
-`a100:64`; nodes have 8), or as Google sells TPUs: `v5e-256` and `v6e-256` count chips, but `v4-128`
-and `v5p-256` count TensorCores, two a chip: 64 chips, `v4:4x4x4`, and 128, `v5p:4x4x8`. `cpu:8` is
-eight virtual devices of this machine, for trying things out.
+Topologies are named as in libtpu (`v5e:16x16`, `v4:4x4x4`), by the number of GPUs (`h100:8`,
+`a100:64`; nodes have 8), or by Google's product names: `v5e-256` and `v6e-256` count chips, but
+`v4-128` and `v5p-256` count TensorCores, two per chip: 64 chips, `v4:4x4x4`, and 128, `v5p:4x4x8`.
+`cpu:8` is eight virtual devices of this machine, for testing.
 """
 
 import dataclasses
@@ -25,20 +25,20 @@ GPUS_A_NODE = 8
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """One accelerator; rates are a second.
+    """Specification of one accelerator.
 
     Attributes:
-      name: as in a topology's name.
+      name: name as in a topology, such as "v5e".
       platform: "tpu", "cuda" or "cpu".
-      hbm: bytes that a program may use.
-      flops: peak, dense bfloat16.
-      hbm_bandwidth: bytes.
-      link_bandwidth: bytes that one device sends over all of its ICI or NVLink links.
-      network_bandwidth: bytes that one device sends to other nodes; 0 where links go everywhere.
+      hbm: usable memory in bytes.
+      flops: peak FLOP/s, dense bfloat16.
+      hbm_bandwidth: bytes/s.
+      link_bandwidth: bytes/s that one device sends over all of its ICI or NVLink links.
+      network_bandwidth: bytes/s that one device sends to other nodes; 0 if links reach all devices.
       max_dims: dimensions of the torus; 0 for GPUs.
-      cores: TensorCores a chip, which the names of v4 and v5p count.
-      target: for GPUs, what the compiler asks about one (compute capability, multiprocessors, L2
-        bytes, shared bytes a multiprocessor, GHz).
+      cores: TensorCores per chip, which the product names of v4 and v5p count.
+      target: for GPUs, parameters of the compiler (compute capability, multiprocessors, L2 bytes,
+        shared-memory bytes per multiprocessor, clock in GHz).
     """
 
     name: str
@@ -81,7 +81,7 @@ MACHINES = {
     )
 }
 _ALIASES = {"v5litepod": "v5e", "v5lite": "v5e", "a100-80": "a100"}
-# Slices that Google offers, by chips.
+# Shapes of the slices that Google offers: {torus dimensions: {chips: shape}}.
 _SLICES = {
     2: {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"},
     3: {
@@ -93,11 +93,11 @@ _SLICES = {
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Accelerators of one kind, joined.
+    """Connected accelerators of one kind.
 
     Attributes:
-      machine: each of them.
-      dims: of the torus; for GPUs and CPUs the number alone.
+      machine: the accelerator.
+      dims: shape of the torus; (number of devices,) for GPUs and CPUs.
     """
 
     machine: Machine
@@ -105,25 +105,25 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """As libtpu has it for TPUs: v5e:16x16."""
+        """Name as in libtpu, such as v5e:16x16 or h100:8."""
         return f"{self.machine.name}:{'x'.join(map(str, self.dims))}"
 
     @property
     def size(self) -> int:
-        """Devices."""
+        """Number of devices."""
         return math.prod(self.dims)
 
     @property
     def nodes(self) -> int:
-        """Machines with NVLink inside and a network between; 1 for TPUs."""
+        """Number of GPU nodes, which have NVLink inside and a network between; else 1."""
         return -(-self.size // GPUS_A_NODE) if self.machine.platform == "cuda" else 1
 
 
 def parse_topology(text: str) -> Topology:
-    """The topology of a name; see the module's docstring.
+    """Parses the name of a topology; see the module's docstring.
 
     Raises:
-      ValueError: for a name that is none, with those that are.
+      ValueError: the name is invalid; the message lists valid ones.
     """
     known = ", ".join(MACHINES)
     sold = re.fullmatch(r"([a-z0-9]+)-(\d+)", text)
@@ -132,8 +132,8 @@ def parse_topology(text: str) -> Topology:
     name = _ALIASES.get(found[1], found[1]) if found else ""
     if found is None or name not in MACHINES or (named is None and not MACHINES[name].max_dims):
         raise ValueError(
-            f"--topology={text!r} is not known. Write KIND:SHAPE, as v5e:16x16, v4:4x4x4 or "
-            f"h100:8, with one of {known}; or a TPU as it is sold, as v5e-256 or v4-128."
+            f"--topology={text!r} is unknown. Pass KIND:SHAPE, such as v5e:16x16, v4:4x4x4 or "
+            f"h100:8, where KIND is one of {known}; or a TPU product name, such as v5e-256."
         )
     machine = MACHINES[name]
     if named is None:
@@ -141,10 +141,10 @@ def parse_topology(text: str) -> Topology:
     dims = tuple(map(int, found[2].split("x")))
     if 0 in dims or len(dims) != max(machine.max_dims, 1):
         example = {0: f"{name}:8", 2: f"{name}:4x4", 3: f"{name}:2x2x4"}[machine.max_dims]
-        raise ValueError(f"--topology={text!r}: the shape of {name} is written as in {example}.")
+        raise ValueError(f"--topology={text!r}: invalid shape for {name}; pass one like {example}.")
     if machine.platform == "cuda" and dims[0] > GPUS_A_NODE and dims[0] % GPUS_A_NODE:
         raise ValueError(
-            f"--topology={text!r}: nodes have {GPUS_A_NODE} GPUs; give a multiple of {GPUS_A_NODE}."
+            f"--topology={text!r}: nodes have {GPUS_A_NODE} GPUs; pass a multiple of {GPUS_A_NODE}."
         )
     return Topology(machine, dims)
 
@@ -154,5 +154,5 @@ def _sold(text: str, machine: Machine, count: int) -> Topology:
     slices = _SLICES[machine.max_dims]
     if rest or chips not in slices:
         offered = ", ".join(f"{machine.name}-{size * machine.cores}" for size in slices)
-        raise ValueError(f"--topology={text!r} is no slice that is sold; those are {offered}.")
+        raise ValueError(f"--topology={text!r}: no such slice; available slices are {offered}.")
     return Topology(machine, tuple(map(int, slices[chips].split("x"))))

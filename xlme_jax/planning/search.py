@@ -1,7 +1,7 @@
-"""Looks for a mesh, micro-batches and remat that fit a machine and are fast.
+"""Searches for a mesh, micro-batches and remat that fit a topology and are fast.
 
-Compiling takes minutes, so rules of thumb say which candidate to compile next, and what the
-compiler found for those before corrects the rules.
+Compiling takes minutes, so a cost model chooses which candidate to compile next. The compiler's
+results for earlier candidates calibrate the cost model.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _MAX_TENSOR = 8
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """What the search may change."""
+    """Values of the settings that the search may change."""
 
     data: int
     fsdp: int
@@ -36,7 +36,7 @@ class Candidate:
     remat: bool
 
     def bindings(self) -> list[str]:
-        """As gin takes them."""
+        """Returns the settings as gin bindings."""
         return [
             f"Mesh.data = {self.data}",
             f"Mesh.fsdp = {self.fsdp}",
@@ -46,19 +46,19 @@ class Candidate:
         ]
 
     def flags(self) -> str:
-        """To paste behind a command."""
+        """Returns the settings as command-line flags."""
         return " ".join(f"--gin.{binding.replace(' = ', '=')}" for binding in self.bindings())
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What was found for a topology.
+    """Result of planning a configuration for a topology.
 
     Attributes:
-      given: the configuration as it stands.
-      tried: candidates that were compiled, in that order.
-      best: the fastest of all that fit by estimate, and its candidate (None for the given one);
-        None if nothing fits.
+      given: the given configuration.
+      tried: compiled candidates, in order of compilation.
+      best: the configuration with the fastest estimate among those that fit, with its candidate
+        (None for the given one); None if nothing fits.
     """
 
     given: Compiled
@@ -67,7 +67,7 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether the given configuration, or the suggestion, fits."""
+        """Whether the given configuration or a candidate fits."""
         return self.best is not None
 
 
@@ -78,14 +78,14 @@ def plan(
     suggest: str,
     compilations: int,
 ) -> Plan:
-    """Compiles a configuration for a topology, and candidates as `suggest` says.
+    """Compiles a configuration for a topology and, depending on `suggest`, candidates.
 
     Args:
-      load: the configuration with further gin bindings.
-      topology: where it is to run.
+      load: loads the configuration with additional gin bindings.
+      topology: the accelerators.
       devices: `compiling.devices_of(topology)`.
-      suggest: "always", "never", or "auto": if the configuration does not fit.
-      compilations: candidates compiled at most.
+      suggest: when to search: "always", "never", or "auto" (the configuration does not fit).
+      compilations: maximum number of candidates to compile.
     """
     config = load([])
     given = compile_step(config, topology, devices)
@@ -105,10 +105,18 @@ def look(
     compile_candidate: Callable[[Candidate], Compiled],
     compilations: int,
 ) -> Plan:
-    """The search itself.
+    """Searches for the fastest candidate that fits.
 
-    The fastest candidate, by rule, that fits by rule is compiled next; the rules are corrected by
-    what it really needs. It ends when no candidate promises to be faster than the best so far.
+    Each iteration compiles the candidate that is predicted to be the fastest of those that are
+    predicted to fit, and calibrates the cost model with its actual memory. If none is predicted to
+    fit and none has fit yet, the candidate with the lowest predicted memory is compiled. The search
+    ends when no candidate is predicted to be faster than the best one by at least 2%.
+
+    Args:
+      rules: the cost model.
+      given: the given configuration.
+      compile_candidate: compiles the configuration of a candidate.
+      compilations: maximum number of candidates to compile.
     """
     first = rules.candidate_of(given)
     done: dict[Candidate, Compiled] = {first: given}
@@ -139,12 +147,12 @@ def look(
 
 
 class Rules:
-    """Memory and time of a candidate by rule of thumb.
+    """Cost model of candidates: memory and time.
 
-    Memory is what follows from shapes (state, batch, gradients) plus activations, guessed and then
-    scaled by what the compiler found. Time is that of the matrix products and of the three kinds of
-    communication: gradients between replicas, weights of an fsdp group, activations of a tensor
-    group.
+    Memory is the sum of state, batch and gradients, known from shapes, and of activations, which
+    are estimated and then scaled by the compiler's results. Time is that of matrix products and of
+    three kinds of communication: gradients between replicas, weights within fsdp groups and
+    activations within tensor groups.
     """
 
     def __init__(self, config: TrainConfig, topology: Topology):
@@ -160,7 +168,7 @@ class Rules:
         self._state = functools.cache(self._state_bytes)
 
     def candidates(self) -> Iterator[Candidate]:
-        """All that deal rows and heads out evenly."""
+        """Yields all candidates that divide rows and heads evenly."""
         size = self.topology.size
         heads = math.gcd(*(encoder.num_heads for encoder in self._encoders()))
         rows = math.gcd(*(rows for rows, _ in self._shapes.values()))
@@ -176,30 +184,31 @@ class Rules:
                         yield Candidate(data, fsdp, tensor, micro, remat)
 
     def candidate_of(self, compiled: Compiled) -> Candidate:
-        """The candidate that a compiled configuration is."""
+        """Returns the candidate with the settings of a compiled configuration."""
         remat = all(encoder.remat for encoder in self._encoders())
         micro = compiled.config.loop.micro_batches
         data, fsdp, tensor = (compiled.mesh[axis] for axis in meshes.AXES)
         return Candidate(data, fsdp, tensor, micro, remat)
 
     def correct(self, candidate: Candidate, compiled: Compiled) -> None:
-        """Learns from what the compiler found."""
+        """Calibrates the activation memory with the compiler's result for a candidate."""
         rest = compiled.memory.total - self._fixed(candidate)
         self._scale[candidate.remat] = max(rest, 0) / self._activations(candidate)
 
     def bytes(self, candidate: Candidate) -> float:
-        """Memory of a device."""
+        """Returns the predicted memory per device, in bytes."""
         known = self._scale.get(candidate.remat, max(self._scale.values(), default=1.0))
         return self._fixed(candidate) + known * self._activations(candidate)
 
     def seconds(self, candidate: Candidate) -> float:
-        """A step, to compare candidates by."""
+        """Returns the predicted seconds per step; only meaningful for comparing candidates."""
         size, machine = self.topology.size, self.topology.machine
         executed = self._flops * (4 / 3 if candidate.remat else 1)
         compute = executed / size / (machine.flops * EFFICIENCY)
         weights, _ = self._state(1, 1, 1)
         shard = weights / candidate.fsdp / candidate.tensor
-        # Gathered forward, backward and for recomputing; the gradient scattered; in half precision.
+        # Weights are gathered in the forward and backward pass and for recomputation, and gradients
+        # are scattered, all in half precision.
         passes = (4 if candidate.remat else 3) * candidate.micro_batches
         gathered = passes * weights / 2 / candidate.tensor * (1 - 1 / candidate.fsdp)
         mixed = sum(encoder.num_layers * encoder.hidden_size for encoder in self._encoders())
@@ -219,7 +228,7 @@ class Rules:
         talk = sum(
             bytes_ / self._bandwidth(stride, members) for bytes_, stride, members in sent if bytes_
         )
-        # Short rows of work keep a device less busy.
+        # Smaller micro-batches lower the utilization.
         return compute * (1 + 0.01 * (candidate.micro_batches - 1)) + talk
 
     def _bandwidth(self, stride: int, members: int) -> float:
@@ -235,7 +244,7 @@ class Rules:
         return sum(rows * length for rows, length in self._shapes.values())
 
     def _state_bytes(self, data: int, fsdp: int, tensor: int) -> tuple[int, int]:
-        """Bytes of weights and of all else in the state of one device."""
+        """Returns the bytes per device of the weights and of the rest of the state."""
         sizes = (data, fsdp, tensor)
         mesh: Any = AbstractMesh(sizes, meshes.AXES, axis_types=(AxisType.Auto,) * len(sizes))
         leaves = jax.tree.map(
@@ -249,18 +258,18 @@ class Rules:
         return weights, sum(jax.tree.leaves(leaves)) - weights
 
     def _fixed(self, candidate: Candidate) -> float:
-        """State, batch and gradients, which follow from shapes."""
+        """Returns the bytes of state, batch and gradients, which are known from shapes."""
         weights, rest = self._state(candidate.data, candidate.fsdp, candidate.tensor)
         gradients = weights * (2 if candidate.micro_batches > 1 else 1)
         batch = 12 * self._tokens() / candidate.data / candidate.fsdp
         return weights + rest + gradients + batch
 
     def _activations(self, candidate: Candidate) -> float:
-        """What grows with the rows of a micro-batch: bytes before scaling."""
+        """Returns the uncalibrated bytes of activations, proportional to the micro-batch size."""
         parts = candidate.data * candidate.fsdp * candidate.micro_batches
         total = 0.0
         for encoder in self._encoders():
-            # A layer: 17 arrays of its width in bfloat16, of which recomputing keeps one.
+            # A layer has 17 arrays of its width in bfloat16; recomputation keeps one of them.
             tokens = self._tokens() / parts
             layer = 34 * encoder.hidden_size * tokens / candidate.tensor**0.5
             kept = 2 * encoder.hidden_size * tokens
@@ -270,7 +279,7 @@ class Rules:
 
 
 def _powers(limit: int) -> Iterator[int]:
-    """1, 2, 4, ... up to `limit`."""
+    """Yields 1, 2, 4, ... up to `limit`."""
     value = 1
     while value <= limit:
         yield value

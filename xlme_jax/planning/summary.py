@@ -1,4 +1,4 @@
-"""Plans as text, as JSON and as a table."""
+"""Formats plans as text and as JSON."""
 
 from typing import Any
 
@@ -8,23 +8,23 @@ from xlme_jax.planning.estimate import EFFICIENCY, HEADROOM, STREAMING, estimate
 from xlme_jax.planning.machines import GIB
 from xlme_jax.planning.search import Candidate, Plan
 
-_GPU_SHARE = 0.75  # Of a GPU's memory that JAX takes unless told otherwise.
+_GPU_SHARE = 0.75  # Fraction of a GPU's memory that JAX preallocates by default.
 
 
 def describe(plan: Plan) -> str:
-    """The whole plan, for people."""
+    """Returns the plan as human-readable text."""
     lines = _compiled(plan.given)
     for candidate, compiled in plan.tried:
         need = f"{compiled.memory.total / GIB:.2f} GiB"
         if fits(compiled):
-            need += f", fits, {estimate(compiled).step:.2f} s a step"
+            need += f", fits, {estimate(compiled).step:.2f} s/step"
         lines.append(f"  tried {candidate.flags()}: {need}")
     if plan.best is None:
-        lines.append("Nothing that was tried fits; take more or larger machines.")
+        lines.append("No configuration fits; use more or larger accelerators.")
     elif plan.best[0] is not None:
         lines += [f"Suggested: {plan.best[0].flags()}", *_compiled(plan.best[1])]
     elif plan.tried:
-        lines.append("Nothing faster was found than the configuration as it stands.")
+        lines.append("No candidate is faster than the given configuration.")
     return "\n".join(lines) + "\n"
 
 
@@ -36,22 +36,22 @@ def _compiled(compiled: Compiled) -> list[str]:
     verdict = "fits" if fits(compiled) else "DOES NOT FIT"
     lines = [
         f"{topology.name}: {topology.size} devices, mesh {mesh}, {micro} micro-batches",
-        f"  memory of a device, GiB: {memory.total / GIB:.2f} of {machine.hbm / GIB:.2f} "
-        f"({HEADROOM:.0%} to stay free): {verdict}",
+        f"  memory per device, GiB: {memory.total / GIB:.2f} of {machine.hbm / GIB:.2f} "
+        f"({HEADROOM:.0%} must stay free): {verdict}",
         f"    weights {memory.params / GIB:.2f}, optimizer {memory.optimizer / GIB:.2f}, "
         f"gradients, activations and temporaries {temporary}, batch {memory.batch / GIB:.3f}, "
         f"program {memory.code / GIB:.2f}",
     ]
     if machine.platform == "cuda" and fits(compiled) and memory.total > _GPU_SHARE * machine.hbm:
         lines.append(
-            f"    set XLA_PYTHON_CLIENT_MEM_FRACTION={1 - HEADROOM:.2f}: JAX takes "
-            f"{_GPU_SHARE:.0%} of a GPU's memory otherwise"
+            f"    set XLA_PYTHON_CLIENT_MEM_FRACTION={1 - HEADROOM:.2f}: by default, JAX uses only "
+            f"{_GPU_SHARE:.0%} of a GPU's memory"
         )
     lines.append(
-        f"  FLOPs of a step: {compiled.model_flops:.4g} by formula, {compiled.executed_flops:.4g} "
+        f"  FLOPs per step: {compiled.model_flops:.4g} by formula, {compiled.executed_flops:.4g} "
         "executed (with recomputation)"
         + (
-            f"; XLA's count, loops once, a device: {compiled.compiler_flops:.4g}"
+            f"; XLA's count per device, loop bodies once: {compiled.compiler_flops:.4g}"
             if compiled.compiler_flops
             else ""
         )
@@ -61,7 +61,7 @@ def _compiled(compiled: Compiled) -> list[str]:
     sent = ", ".join(
         f"{kind} {total / 1e9:.3f}" for kind, total in by_kind(list(compiled.collectives)).items()
     )
-    lines.append(f"  GB that a device sends in a step: {sent or 'none'}")
+    lines.append(f"  GB sent per device and step: {sent or 'none'}")
     for collective in sorted(compiled.collectives, key=lambda c: -c.total)[:5]:
         types = collective.types if len(collective.types) < 60 else collective.types[:57] + "..."
         lines.append(
@@ -69,7 +69,7 @@ def _compiled(compiled: Compiled) -> list[str]:
             f"{collective.times}x {types}  {collective.what[-90:]}"
         )
     if compiled.unknown_loops:
-        lines.append(f"    ({compiled.unknown_loops} loops of unknown length counted once)")
+        lines.append(f"    ({compiled.unknown_loops} loops with unknown trip count, counted once)")
     return lines + _times(compiled)
 
 
@@ -78,17 +78,17 @@ def _times(compiled: Compiled) -> list[str]:
     traffic = compiled.hbm_bytes
     intensity = compiled.executed_flops / compiled.topology.size / max(traffic, 1)
     return [
-        f"  HBM traffic of a device: {traffic / 1e9:.1f} GB at most; {intensity:.0f} FLOPs a byte",
+        f"  HBM traffic per device: at most {traffic / 1e9:.1f} GB; {intensity:.0f} FLOPs per byte",
         f"  estimate: compute {times.compute:.3f} s (at {EFFICIENCY:.0%} of peak), memory "
         f"{times.memory:.3f} s (at {STREAMING:.0%}), collectives {times.collectives:.3f} s",
         f"    step = max(compute, memory) + collectives = {times.step:.3f} s ({times.best:.3f} s "
-        f"if all overlaps): {times.tokens_per_second:,.0f} tokens/s, MFU {times.mfu:.0%}, "
+        f"with full overlap): {times.tokens_per_second:,.0f} tokens/s, MFU {times.mfu:.0%}, "
         f"{times.days:.1f} days for {times.train_steps:,} steps",
     ]
 
 
 def facts(plan: Plan) -> dict[str, Any]:
-    """The plan for JSON."""
+    """Returns the plan as a JSON object."""
     return {
         "given": _facts(None, plan.given),
         "tried": [_facts(candidate, compiled) for candidate, compiled in plan.tried],

@@ -1,4 +1,4 @@
-"""The papers' runs on machines that hold them, and the table of docs/scale.md."""
+"""The papers' runs on machines with enough memory, and the table of docs/scale.md."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ from xlme_jax.planning.machines import GIB
 
 @dataclasses.dataclass(frozen=True)
 class Shipped:
-    """A run of gin_configs/runs and how to split it over a machine.
+    """A run of gin_configs/runs and its partitioning on a machine.
 
     Attributes:
-      run: name of the gin file.
+      run: name of the gin file, without suffix.
       topology: the machine, as in --topology.
-      mesh: sizes of data, fsdp and tensor.
-      micro_batches: parts of a batch.
+      mesh: sizes of the axes data, fsdp and tensor.
+      micro_batches: micro-batches per step.
     """
 
     run: str
@@ -25,11 +25,11 @@ class Shipped:
 
     @property
     def file(self) -> str:
-        """The gin file."""
+        """Path of the gin file."""
         return f"gin_configs/runs/{self.run}.gin"
 
     def bindings(self) -> list[str]:
-        """What the machine needs, for gin."""
+        """Returns the gin bindings of the mesh and the micro-batches."""
         sizes = zip(("data", "fsdp", "tensor"), self.mesh)
         return [
             *(f"Mesh.{axis} = {size}" for axis, size in sizes),
@@ -37,8 +37,8 @@ class Shipped:
         ]
 
 
-# Where the weights do not fit whole, fsdp is as small as the memory allows: the fewer devices share
-# weights, the less they send. On GPUs it stays inside a node.
+# If the weights do not fit unsharded, fsdp is as small as the memory allows, because smaller groups
+# send less. On GPUs, fsdp groups stay within a node.
 SHIPPED = (
     Shipped("xlme_base", "v5e-256", (256, 1, 1)),
     Shipped("xlme_base", "v4-128", (64, 1, 1)),
@@ -57,20 +57,27 @@ SHIPPED = (
 
 
 def chosen(text: str) -> list[Shipped]:
-    """The shipped runs that a text is part of: "all", "xlme_xl", "v5e", "xlme_xl v5e-256".
+    """Returns the shipped runs whose "RUN TOPOLOGY" contains `text`, or all for "all".
+
+    Args:
+      text: such as "all", "xlme_xl", "v5e" or "xlme_xl v5e-256".
 
     Raises:
-      ValueError: if it is part of none.
+      ValueError: no run matches.
     """
     named = {f"{shipped.run} {shipped.topology}": shipped for shipped in SHIPPED}
     found = [shipped for name, shipped in named.items() if text == "all" or text in name]
     if not found:
-        raise ValueError(f"--table={text!r} is none of: all, {', '.join(named)}.")
+        raise ValueError(f"--table={text!r} matches none of: all, {', '.join(named)}.")
     return found
 
 
 def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
-    """A table of shipped runs and the facts that `report.facts` gives for each."""
+    """Returns a Markdown table of shipped runs.
+
+    Args:
+      rows: each run with its `summary.facts`.
+    """
     lines = [
         "| run | machine | mesh (data x fsdp x tensor), micro-batches | memory of a device, GiB | "
         "of which state | sent, GB a step | step, s | tokens/s | MFU | days |",

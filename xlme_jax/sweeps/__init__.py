@@ -1,1 +1,1 @@
-"""Sweeps over grids of overrides and seeds: points, runs and collected results."""
+"""Sweeps over grids of overrides and seeds."""

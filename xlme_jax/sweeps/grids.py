@@ -1,6 +1,6 @@
-"""Grids of overrides and seeds: which runs a sweep consists of, what they gave, which is best.
+"""Grids of overrides and seeds: points, run status, results and selection.
 
-Nothing here starts a run (that is `xlme_jax.sweep`); all is read back from the runs' folders.
+This module starts no runs (`xlme_jax.sweeps.runner` does); it reads results from run folders.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from xlme_jax.reports.run_page import REPORT_HTML
 from xlme_jax.training.metrics import METRICS_FILE, read_metrics
 
 FINISHED, FAILED, OPEN = "finished", "failed", "open"
-_MAX_NAME = 120  # characters of a folder's name
+_MAX_NAME = 120  # Characters of a folder name.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Point:
     """One point of a grid.
 
     Attributes:
-      name: readable, and the name of its folder.
-      bindings: {"Optimizer.learning_rate": "5e-6"}: texts as gin reads them.
+      name: readable name, also used as the folder name.
+      bindings: {gin name: value in gin syntax}, such as {"Optimizer.learning_rate": "5e-6"}.
     """
 
     name: str
@@ -38,13 +38,13 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep, as its folder tells.
+    """Status and results of one run of a sweep.
 
     Attributes:
-      seed: its seed.
-      folder: its MODEL_DIR.
-      status: FINISHED, FAILED, or OPEN: not begun, or not at its end.
-      figures: metric -> last value of its log; of a finished run only.
+      seed: the run's seed.
+      folder: the run's MODEL_DIR.
+      status: FINISHED, FAILED, or OPEN (not started or not finished).
+      figures: {metric: last logged value}; empty unless finished.
     """
 
     seed: int
@@ -54,23 +54,23 @@ class SweepRun:
 
 
 def parse_grid(text: str) -> tuple[str, tuple[str, ...]]:
-    """Reads "NAME=VALUE,VALUE,...", where values may hold commas within brackets or quotes.
+    """Parses "NAME=VALUE,VALUE,..."; values may contain commas within brackets or quotes.
 
     Raises:
-      ValueError: there is no name or no value.
+      ValueError: the name or a value is missing.
     """
     name, equals, rest = text.partition("=")
     values = _split(rest)
     if not name.strip() or not equals or not all(values):
         raise ValueError(
-            f"--grid={text!r}: expected NAME=VALUE,VALUE, as in "
+            f"--grid={text!r}: expected NAME=VALUE,VALUE, such as "
             '--grid="Optimizer.learning_rate=5e-6,6e-6".'
         )
     return name.strip(), tuple(values)
 
 
 def _split(text: str) -> list[str]:
-    """Splits at the commas that stand outside of brackets and quotes."""
+    """Splits at the commas outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:
@@ -89,10 +89,10 @@ def _split(text: str) -> list[str]:
 
 
 def points(grid: Sequence[tuple[str, Sequence[Any]]]) -> list[Point]:
-    """The product of a grid, the last name varying fastest.
+    """Returns the Cartesian product of a grid; the last name varies fastest.
 
     Args:
-      grid: names, and values: texts as gin reads them are taken as they are.
+      grid: (gin name, values); strings must be in gin syntax.
     """
     names = [name for name, _ in grid]
     short = [name.split(".")[-1] for name in names]
@@ -108,17 +108,17 @@ def points(grid: Sequence[tuple[str, Sequence[Any]]]) -> list[Point]:
 
 
 def _file_name(text: str) -> str:
-    """Keeps what a shell, a URL and a file system take without quoting."""
+    """Returns a file name that needs no quoting in shells, URLs and file systems."""
     return re.sub(r"[^A-Za-z0-9_.,=+-]+", "_", text.replace("'", "").replace('"', ""))[:_MAX_NAME]
 
 
 def is_finished(folder: Path, train_steps: int | None) -> bool:
-    """Whether a run's folder has the last step's checkpoint and its line of the log.
+    """Returns whether a run's folder has the checkpoint and the log line of the last step.
 
     Args:
       folder: MODEL_DIR.
-      train_steps: how many there are; None if only the data tell: then the report counts, which a
-        run writes at its end.
+      train_steps: steps of the run; None if they depend on the data: then the report, which a run
+        writes at its end, marks it as finished.
     """
     if not (folder / METRICS_FILE).is_file():
         return False
@@ -129,12 +129,12 @@ def is_finished(folder: Path, train_steps: int | None) -> bool:
 
 
 def figures(folder: Path) -> dict[str, float]:
-    """Last value of each metric of a run, NaN left out."""
+    """Returns the last logged value of each metric of a run, without non-finite values."""
     last = {name: curve[-1][1] for name, curve in read_metrics(folder).items() if curve}
     return {name: value for name, value in last.items() if math.isfinite(value)}
 
 
-# ---- What came out -----------------------------------------------------------------------------
+# ---- Results -----------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,19 +145,19 @@ class PointResult:
     runs: tuple[SweepRun, ...]
 
     def values(self, metric: str) -> list[float]:
-        """The metric of each finished run that has it."""
+        """Returns the metric of each finished run that logged it."""
         return [run.figures[metric] for run in self.runs if metric in run.figures]
 
     def is_complete(self, metric: str) -> bool:
-        """Whether every seed has the metric."""
+        """Returns whether every seed has the metric."""
         return len(self.values(metric)) == len(self.runs)
 
 
 def best(results: Sequence[PointResult], metric: str, minimize: bool) -> PointResult | None:
-    """The point with the best mean, among those with all of their seeds; the first one if tied.
+    """Returns the point with the best mean over its seeds; the first one if tied.
 
-    A point with a run that failed is not compared: its mean would be over the seeds that went well.
-    Nor is anything selected before all runs are at their end.
+    Points with a failed run are excluded, because their mean would only cover the successful seeds.
+    Returns None while any run is open.
     """
     is_open = any(run.status == OPEN for result in results for run in result.runs)
     if not metric or is_open:
@@ -170,7 +170,7 @@ def best(results: Sequence[PointResult], metric: str, minimize: bool) -> PointRe
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, standard deviation (by n - 1; null of one run) and number of some values."""
+    """Returns mean, sample standard deviation (None for fewer than two values) and n."""
     return {
         "mean": float(np.mean(values)) if values else None,
         "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else None,
@@ -179,7 +179,7 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
 
 
 def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, output: Path) -> str:
-    """The text of `sweep.json`."""
+    """Returns the text of `sweep.json`."""
     metrics = metrics_of(config)
     chosen = best(results, config.select, config.minimize)
     content = {
@@ -213,16 +213,16 @@ def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, o
 def to_markdown(
     results: Sequence[PointResult], config: SweepConfig, command: str, output: Path
 ) -> str:
-    """The text of `sweep.md`."""
+    """Returns the text of `sweep.md`."""
     metrics = metrics_of(config)
     chosen = best(results, config.select, config.minimize)
     lines = [f"# Sweep: {output.name}", "", "```", command, "```", ""]
-    rule = "least" if config.minimize else "greatest"
+    rule = "lowest" if config.minimize else "highest"
     if chosen:
-        lines.append(f"Selected: **{chosen.point.name}**, by the {rule} mean `{config.select}`.")
+        lines.append(f"Selected: **{chosen.point.name}**, with the {rule} mean `{config.select}`.")
     elif config.select:
         lines.append(
-            f"None selected: runs are missing, or no point has `{config.select}` of all "
+            f"None selected: runs are missing, or no point has `{config.select}` for all "
             f"{config.seeds} seeds."
         )
     lines += ["", *_table(["point", *(f"`{m}`" for m in metrics), "runs"])]
@@ -240,7 +240,7 @@ def to_markdown(
 
 
 def metrics_of(config: SweepConfig) -> list[str]:
-    """The metrics that a sweep's table shows."""
+    """Returns the metrics in a sweep's tables."""
     return list(dict.fromkeys([*([config.select] if config.select else []), *config.show]))
 
 

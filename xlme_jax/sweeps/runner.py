@@ -1,4 +1,4 @@
-"""Runs the training runs of a sweep one after another, and goes on where it was."""
+"""Runs the training runs of a sweep one after another; resumes interrupted sweeps."""
 
 import contextlib
 import logging
@@ -26,15 +26,15 @@ _log = logging.getLogger("xlme_jax.sweep")
 TRAIN = (sys.executable, "-m", "xlme_jax.train")
 LOG_FILE = "train.log"
 EVALUATED = ".evaluated"
-# Stands for a run's seed in the bindings of a sweep: INIT_FROM='runs/xlm/seed_{seed}'.
+# Placeholder for a run's seed in the bindings of a sweep: INIT_FROM='runs/xlm/seed_{seed}'.
 _SEED = "{seed}"
 
 
 class Processes:
-    """Runs one process at a time; passes SIGTERM and SIGINT on to it. Use it by `with`.
+    """Context manager that runs one process at a time and forwards SIGTERM and SIGINT to it.
 
     Attributes:
-      stopping: a signal has come.
+      stopping: whether a signal has been received.
     """
 
     def __init__(self) -> None:
@@ -60,20 +60,23 @@ class Processes:
             self._process.send_signal(self._unsent.pop(0))
 
     def run(self, command: Sequence[str], log: Path, inherited: int) -> int:
-        """Runs a command to its end; its exit code, EXIT_STOPPED if it was not even begun.
+        """Runs a command and waits for it.
 
         Args:
-          command: to run.
-          log: what its output is appended to.
-          inherited: a file descriptor that it keeps open as long as it lives.
+          command: program and arguments.
+          log: file to append its output to.
+          inherited: file descriptor that the command inherits.
+
+        Returns:
+          The exit code; EXIT_STOPPED if a signal arrived before the start.
         """
         if self.stopping:
             return EXIT_STOPPED
         with open(log, "ab") as file:
             file.write(f"$ {shlex.join(command)}\n".encode())
             file.flush()
-            # In a session of its own: a terminal sends Ctrl-C to the whole group, and the command
-            # would take a second signal, which is ours, as a wish to end without saving.
+            # In a new session, because a terminal sends Ctrl-C to the whole process group. The
+            # command would then get a second signal, the forwarded one, and quit without saving.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -89,17 +92,18 @@ class Processes:
 
 
 class Sweep:
-    """A grid that is being run.
+    """A sweep: runs all points of a grid with all seeds and records their results.
 
     Args:
-      config: the grid.
-      output: folder of all runs.
-      train_flags: of the train command, besides those of a point; {seed} in them is the run's.
-      steps: (bindings of a run) -> its number of steps, None if only the data tell; raises
-        ConfigError if it cannot be run.
-      command: the command line, for the record.
+      config: grid, seeds and selection.
+      output: folder for all runs.
+      train_flags: flags of the train command in addition to a run's bindings; {seed} is replaced by
+        the run's seed.
+      steps: bindings of a run -> its number of steps, None if it depends on the data; raises
+        ConfigError if the run cannot be started.
+      command: command line of the sweep, for the results.
       train: the train command.
-      evaluate: command to run afterwards, with {model_dir} in it.
+      evaluate: command to run afterwards; {model_dir} is replaced by the run's folder.
     """
 
     def __init__(
@@ -117,14 +121,14 @@ class Sweep:
         self._points = grids.points(config.grid)
         self._failed: set[Path] = set()
         self._finished: dict[Path, SweepRun] = {}
-        # All of them before anything runs: a wrong name is to be said now, not after hours.
+        # Checks all runs first, so that a wrong name is reported now and not after hours.
         self._steps = {
             self._folder(point, seed): steps(self._bindings(point, seed))
             for point, seed in self._all()
         }
 
     def run(self) -> int:
-        """Runs what is not finished; the exit code: 0, 1 (a run failed) or EXIT_STOPPED."""
+        """Runs all unfinished runs; returns 0, 1 (a run failed) or EXIT_STOPPED."""
         self._output.mkdir(parents=True, exist_ok=True)
         with _reserved(self._output) as lock, Processes() as processes:
             for number, (point, seed) in enumerate(self._all(), start=1):
@@ -142,11 +146,11 @@ class Sweep:
     def _run_one(
         self, processes: Processes, lock: int, point: Point, seed: int, number: int
     ) -> bool:
-        """Runs one run, unless it is finished; False if it was stopped."""
+        """Runs one run unless it is finished; returns False if the sweep was stopped."""
         folder = self._folder(point, seed)
         what = f"[{number}/{len(self._steps)}] {point.name}, seed {seed}"
         if grids.is_finished(folder, self._steps[folder]):
-            _log.info("%s: finished before", what)
+            _log.info("%s: already finished", what)
             return True
         folder.mkdir(parents=True, exist_ok=True)
         log = folder / LOG_FILE
@@ -167,19 +171,19 @@ class Sweep:
         return True
 
     def _said(self, folder: Path) -> str:
-        """What a finished run adds to its line."""
+        """Returns the selection metric for the log line of a finished run."""
         found, name = grids.figures(folder), self._config.select
         if not name:
             return ""
         if name in found:
             return f", {name} {found[name]:.4g}"
         measured = [n for n in sorted(found) if "/" in n]
-        return f"; its log has no {name!r} to select by, but: {', '.join(measured)}"
+        return f"; its log has no metric {name!r} to select by, only: {', '.join(measured)}"
 
     def _run_evaluations(
         self, processes: Processes, lock: int, results: Sequence[PointResult]
     ) -> bool:
-        """Evaluates the selected point's runs, or all; False if it was stopped."""
+        """Evaluates the runs of the selected point, or all; returns False if stopped."""
         chosen = grids.best(results, self._config.select, self._config.minimize)
         if self._config.select:
             results = [chosen] if chosen else []
@@ -205,11 +209,11 @@ class Sweep:
 
     def _stopped(self) -> int:
         self._record()
-        _log.warning("Stopped. The same command goes on from there.")
+        _log.warning("Stopped. Rerun the same command to continue.")
         return EXIT_STOPPED
 
     def _record(self) -> list[PointResult]:
-        """Writes sweep.json and sweep.md as things stand."""
+        """Writes the current sweep.json and sweep.md; returns the results."""
         results = [
             PointResult(point, tuple(self._look(point, seed) for seed in range(self._config.seeds)))
             for point in self._points
@@ -221,7 +225,7 @@ class Sweep:
 
     def _look(self, point: Point, seed: int) -> SweepRun:
         folder = self._folder(point, seed)
-        if folder in self._finished:  # Read once: there may be hundreds of runs.
+        if folder in self._finished:  # Cached, as there may be hundreds of runs.
             return self._finished[folder]
         if grids.is_finished(folder, self._steps[folder]):
             run = SweepRun(seed, folder, grids.FINISHED, grids.figures(folder))
@@ -231,7 +235,7 @@ class Sweep:
         return SweepRun(seed, folder, status, {})
 
     def _all(self) -> Iterator[tuple[Point, int]]:
-        """Seed by seed, so that an interrupted sweep has seen every point."""
+        """Yields all runs, seed by seed, so that an interrupted sweep covers every point."""
         for seed in range(self._config.seeds):
             for point in self._points:
                 yield point, seed
@@ -250,16 +254,15 @@ class Sweep:
 
 @contextlib.contextmanager
 def _reserved(output: Path) -> Iterator[int]:
-    """Holds a sweep's folder, and yields the descriptor that its runs inherit.
+    """Locks a sweep's folder and yields the lock's file descriptor, which runs inherit.
 
-    A run outlives a sweep that is killed, and then holds the lock: the next sweep waits for it
-    rather than start the same run beside it.
+    If the sweep is killed, its current run continues and keeps the lock, so the next sweep waits
+    for it and does not start the same run twice.
     """
 
     def warn() -> None:
         _log.warning(
-            "%s is in use by another sweep, or by the run that a killed one has left; waiting for "
-            "its end.",
+            "%s is in use by another sweep, or by a run of a killed sweep; waiting for it to end.",
             output,
         )
 
@@ -274,7 +277,12 @@ def _text(path: Path) -> str | None:
 def checked_steps(
     files: Sequence[str], bindings: Sequence[str]
 ) -> Callable[[Sequence[str]], int | None]:
-    """Reads the configuration of a run; returns its steps, or says what is wrong with it."""
+    """Returns the `steps` function of `Sweep`, which loads and checks a run's configuration.
+
+    Args:
+      files: gin files.
+      bindings: gin bindings of all runs; {seed} is replaced by the run's seed.
+    """
 
     def steps(of_run: Sequence[str]) -> int | None:
         seed = dict(binding.split(" = ", 1) for binding in of_run)["SEED"]
@@ -283,8 +291,8 @@ def checked_steps(
         written = _text(Path(config.model_dir) / "config.gin")
         if written is not None and _of_run(written) != _of_run(loading.operative_config()):
             raise ConfigError(
-                f"{config.model_dir} was begun with another configuration (its config.gin is not "
-                "what these flags and files make); choose another --output, or delete the folder."
+                f"{config.model_dir} was started with another configuration (its config.gin "
+                "differs from these flags and files); pass another --output or delete the folder."
             )
         return config.loop.train_steps if config.epochs is None else None
 
@@ -292,9 +300,9 @@ def checked_steps(
 
 
 def _of_run(config: str) -> list[str]:
-    """The blocks of a configuration that make a run what it is.
+    """Returns the blocks of a configuration that identify a run.
 
-    Not the grid, which may grow, nor the name of the folder, which may be spelled in several ways.
+    Excludes the grid, which may grow, and MODEL_DIR, which can be spelled in several ways.
     """
     placed = re.sub(r"^MODEL_DIR = (\\\n)?.*$", "", config, flags=re.MULTILINE)
     return [block for block in placed.split("\n\n") if "# Parameters for Sweep:" not in block]

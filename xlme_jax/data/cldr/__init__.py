@@ -1,4 +1,4 @@
-"""The embedded corpus: phrases that Unicode CLDR lets us say in 94 languages."""
+"""Embedded parallel corpus of phrases generated from Unicode CLDR in 94 languages."""
 
 from xlme_jax.data.cldr.corpus import (
     KINDS,

@@ -1,14 +1,14 @@
-"""An embedded parallel corpus: phrases that Unicode CLDR lets us say in 94 languages.
+"""Embedded parallel corpus of phrases generated from Unicode CLDR in 94 languages.
 
-Trying a cross-lingual method should not need a download. CLDR (through Babel) knows how each
-language writes dates, times, amounts, measurements and lists, and what it calls territories,
-languages and currencies. Composing these gives multi-way parallel text of any size, whose word
-links are known by construction and whose held-out part is exact: a combination of concepts belongs
-to `train` or to `validation` in every language, every order and every configuration.
+Cross-lingual methods can be tried on it without a download. CLDR (through Babel) has the formats of
+dates, times, amounts, measurements and lists, and the names of territories, languages and
+currencies in each language. Combined, they give multi-way parallel text of any size with known word
+alignments. Each combination of concepts belongs to either `train` or `validation`, in every
+language and order.
 
-Phrase n is a pure function of (seed, split, stream, n): no state, no `hash()`, no set order, so the
-corpus is the same on every machine with the same Babel version, and any part of it can be made
-alone.
+Phrase n is a pure function of (configuration, split, stream, n), without state, `hash()` or set
+order, so the corpus is the same on every machine with the same Babel version, and any part of it
+can be generated separately.
 
 Example:
     >>> config = CldrConfig(languages=("en", "ru"), kinds=("territory_list",), list_size=(2, 2))
@@ -71,7 +71,7 @@ KINDS: tuple[str, ...] = (
 )
 SPLITS: tuple[str, ...] = ("train", "validation")
 UNSPACED: frozenset[str] = frozenset({"ja", "km", "lo", "my", "th", "zh", "zh-Hant"})
-"""Languages written without spaces between words: `words` takes each character as a token."""
+"""Languages written without spaces between words; in these, each character is a token."""
 
 _FIRST_DAY = datetime.date(1900, 1, 1).toordinal()
 _DAYS = datetime.date(2099, 12, 31).toordinal() - _FIRST_DAY + 1
@@ -80,25 +80,27 @@ _MOST_TRIES = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class CldrConfig:
-    """What the corpus says, and in which languages.
+    """Configuration of the corpus.
 
     Attributes:
-        languages: codes out of `LANGUAGES`.
-        kinds: kinds of phrases out of `KINDS`, equally likely (name one twice to double it).
-        inventory: how many territories, languages, currencies and units there are to draw from,
-            each; fewer make an easier task. None takes all that have a name in every language.
-        list_size: smallest and largest number of items in a list.
-        heldout_every: one combination of concepts in so many is held out for `validation`.
-        distinct_names: drop list items that any two of the languages write alike ("Angola"), so
-            that comparing strings does not help in retrieval and alignment. Many languages of one
-            script have few names left.
-        multiway: keep `documents` and `pairs` to the items that all `languages` name (and name
-            distinctly). False lets each language or pair use all that it has, which many languages
-            at once need; `phrases` is multi-way by nature. What is held out is the same either way.
-        seed: which phrases are drawn, in which order. Does not change what is held out.
+        languages: Codes from `LANGUAGES`.
+        kinds: Kinds of phrases from `KINDS`, drawn uniformly (repeat one to double its frequency).
+        inventory: Maximum number of territories, languages, currencies and units (each) to draw
+            from; fewer make an easier task. None uses all that have a name in every language.
+        list_size: Minimum and maximum number of items in a list.
+        heldout_every: One in this many combinations of concepts is held out for `validation`.
+        distinct_names: Whether to drop list items with the same name in two of the languages
+            ("Angola"), so that comparing strings does not help in retrieval and alignment. Many
+            languages in one script leave few names.
+        multiway: Whether `documents` and `pairs` use only items that all `languages` name (and name
+            distinctly). If False, each language or pair uses all of its items, which large sets of
+            languages need; `phrases` is always multi-way. Does not change what is held out.
+        statements: How often each phrase is repeated in a document; the items of a list are rotated
+            by one each time.
+        seed: Seed of the drawn phrases and their order. Does not change what is held out.
 
     Raises:
-        ValueError: for a value that is not allowed; names the field and what is allowed.
+        ValueError: A value is not allowed; the message names the field and the allowed values.
     """
 
     languages: tuple[str, ...]
@@ -118,14 +120,16 @@ class CldrConfig:
             object.__setattr__(self, field, tuple(getattr(self, field)))
         for field in ("languages", "kinds"):
             if not getattr(self, field):
-                raise ValueError(f"cldr: `{field}` is empty; name at least one")
+                raise ValueError(f"cldr: `{field}` is empty; give at least one")
         for language in self.languages:
             check_language(language)
         for kind in self.kinds:
             check_choice("kind", kind, KINDS)
         repeated = [name for name, n in Counter(self.languages).items() if n > 1]
         if repeated:
-            raise ValueError(f"cldr: `languages` names {', '.join(repeated)} more than once")
+            raise ValueError(
+                f"cldr: `languages` repeats {', '.join(repeated)}; give each language once"
+            )
         if self.inventory is not None and self.inventory < 1:
             raise ValueError(
                 f"cldr: `inventory` is {self.inventory}; give at least 1, or None for all"
@@ -146,12 +150,11 @@ class Phrase:
     """One phrase in several languages.
 
     Attributes:
-        kind: one of `KINDS`.
-        concepts: what is said: ("territory:FR", "currency:EUR"), ("number:12", "unit:mass-gram").
-        texts: the phrase in each language.
-        spans: per language, for each concept the [start, end) characters that express it. Two
-            concepts share a span where one word says both; (0, 0) where the language leaves a
-            concept unsaid.
+        kind: One of `KINDS`.
+        concepts: Meaning: ("territory:FR", "currency:EUR") or ("number:12", "unit:mass-gram").
+        texts: {language: phrase}.
+        spans: {language: [start, end) characters of each concept}. Two concepts share a span if one
+            word expresses both; the span is (0, 0) if the language does not express the concept.
     """
 
     kind: str
@@ -163,8 +166,7 @@ class Phrase:
 def words(text: str, language: str) -> list[Span]:
     """Returns the [start, end) characters of each token of `text`.
 
-    Tokens are what whitespace separates; in `UNSPACED` languages, each character that is not
-    whitespace.
+    Tokens are separated by whitespace; in `UNSPACED` languages, every other character is a token.
     """
     pattern = r"\S" if language in UNSPACED else r"\S+"
     return [match.span() for match in re.finditer(pattern, text)]
@@ -173,9 +175,8 @@ def words(text: str, language: str) -> list[Span]:
 def word_links(phrase: Phrase, language1: str, language2: str) -> list[tuple[int, int]]:
     """Returns the gold links (i, j) between the tokens of two languages, 0-based and sorted.
 
-    Tokens are those of `words`. Two are linked when both express (part of) the same concept, so
-    that a name of several words is linked as a block. Words that only join ("and", "of") have no
-    links.
+    Tokens are those of `words`. Two tokens are linked if both express (part of) the same concept,
+    so all words of a name are linked to each other. Function words ("and", "of") have no links.
     """
     sides = []
     for language in (language1, language2):
@@ -195,16 +196,15 @@ def phrases(
     """Yields phrases `start` to `start + count` of the multi-way corpus, in all `config.languages`.
 
     Args:
-        config: what to say and in which languages.
+        config: Configuration of the corpus.
         split: "train" or "validation".
-        count: how many.
-        start: index of the first; phrase n is the same whatever the start.
-        unique: leave out phrases whose concepts, in any order, came before (since `start`), and go
-            on until there are `count`: for retrieval, where equal texts cannot be told apart.
+        count: Number of phrases.
+        start: Index of the first phrase; phrase n does not depend on it.
+        unique: Whether to skip phrases whose concepts, in any order, already occurred since
+            `start`. For retrieval, where equal texts are indistinguishable.
 
     Raises:
-        ValueError: if the languages have too few names in common, or `unique` finds too few
-            phrases.
+        ValueError: The languages have too few names in common, or too few phrases are unique.
     """
     speakers = {language: Speaker.of(language) for language in config.languages}
     drawing = _draw(config, config.languages, split, "phrases", start)
@@ -224,11 +224,11 @@ def pairs(
 ) -> Iterator[tuple[str, str]]:
     """Yields `count` translation pairs (text in `language1`, text in `language2`).
 
-    Each pair of languages has phrases of its own; (a, b) and (b, a) have the same ones.
+    Each pair of languages has its own stream of phrases, the same for (a, b) and (b, a).
     """
     bound = _bounding(config, (language1, language2))
     if language1 == language2:
-        raise ValueError(f"cldr: a pair needs two languages, not {language1!r} twice")
+        raise ValueError(f"cldr: a pair needs two different languages, got {language1!r} twice")
     speaker1, speaker2 = Speaker.of(language1), Speaker.of(language2)
     stream = "bitext/" + "-".join(sorted((language1, language2)))
     for message in itertools.islice(_draw(config, bound, split, stream, start), count):
@@ -243,10 +243,10 @@ def documents(
     phrases_per_document: int = 16,
     start: int = 0,
 ) -> Iterator[str]:
-    """Yields `count` documents of one language, a phrase a line.
+    """Yields `count` documents of one language, with one phrase per line.
 
-    Each language has phrases of its own, drawn apart from those of the pairs, so that the documents
-    are not parallel by accident.
+    Each language has its own stream of phrases, separate from those of the pairs, so documents are
+    not parallel.
     """
     if phrases_per_document < 1:
         raise ValueError(f"cldr: `phrases_per_document` is {phrases_per_document}; give at least 1")
@@ -264,7 +264,7 @@ def documents(
 
 
 def _rotated(message: Message, turns: int) -> Message:
-    """The same list with its first `turns` items at the end; other phrases as they are."""
+    """Returns a list with its first `turns` items moved to the end; other phrases unchanged."""
     if message.kind not in LIST_FAMILIES:
         return message
     turns %= len(message.concepts)
@@ -272,7 +272,7 @@ def _rotated(message: Message, turns: int) -> Message:
 
 
 def available_kinds(languages: Sequence[str], distinct_names: bool = True) -> tuple[str, ...]:
-    """Returns the kinds that `languages` have enough names in common for, in lists of up to 5."""
+    """Returns the kinds for which `languages` have enough common names, with lists of up to 5."""
     found = []
     for kind in KINDS:
         try:
@@ -285,11 +285,11 @@ def available_kinds(languages: Sequence[str], distinct_names: bool = True) -> tu
 
 
 class NamesMissing(ValueError):
-    """The chosen languages have too few names in common for a kind of phrase."""
+    """Error for languages with too few names in common for a kind of phrase."""
 
 
 class _Numbers:
-    """Random numbers that depend on a key alone: BLAKE2b in counter mode."""
+    """Random numbers that depend only on a key: BLAKE2b in counter mode."""
 
     def __init__(self, key: str):
         self._key = key
@@ -297,7 +297,7 @@ class _Numbers:
         self._pool = 0
 
     def below(self, n: int) -> int:
-        """Returns a number in [0, n), for n far below 2**64: the pool keeps 64 bits to spare."""
+        """Returns a number in [0, n), for n far below 2**64, as the pool has at least 64 bits."""
         if self._pool >> 64 == 0:
             digest = hashlib.blake2b(f"{self._key}/{self._counter}".encode()).digest()
             self._counter += 1
@@ -309,7 +309,7 @@ class _Numbers:
 def _draw(
     config: CldrConfig, languages: tuple[str, ...], split: str, stream: str, start: int
 ) -> Iterator[Message]:
-    """Yields what phrases `start`, `start + 1`, ... of a stream say, without end."""
+    """Yields the messages of phrases `start`, `start + 1`, ... of a stream, without end."""
     check_choice("split", split, SPLITS)
     stock = _stock(config, languages)
     heldout = split == "validation"
@@ -320,13 +320,13 @@ def _draw(
         draw = _DRAWS[kind]
         for _ in range(_MOST_TRIES):
             message, key = draw(kind, numbers, stock[kind], config.list_size)
-            # Bits from the middle: a sum of hashes is as even as they are, without its carry.
+            # A sum of hashes is uniform in its lower 64 bits but not in the carry above.
             if ((key >> 16 & 0xFFFFFFFF) % every == 0) == heldout:
                 break
         else:
             raise ValueError(
-                f"cldr: found no {kind} phrase that belongs to {split!r}: too few combinations; "
-                "raise `inventory` or `list_size`, or lower `heldout_every`"
+                f"cldr: found no {kind} phrase in split {split!r}: too few combinations; raise "
+                "`inventory` or `list_size`, or lower `heldout_every`"
             )
         yield message
 
@@ -344,20 +344,20 @@ def _without_repeats(messages: Iterator[Message]) -> Iterator[Message]:
         repeats += 1
         if repeats == _MOST_TRIES:
             raise ValueError(
-                f"cldr: found only {len(seen)} different phrases; ask for fewer, or raise "
+                f"cldr: found only {len(seen)} unique phrases; request fewer, or raise "
                 "`inventory` or `list_size`"
             )
 
 
 @functools.lru_cache(maxsize=1 << 17)
 def _hash(concept: str) -> int:
-    """Returns 64 bits that never change; their sum over concepts names the set, in any order."""
+    """Returns a fixed 64-bit hash; the sum over concepts identifies the set, in any order."""
     return int.from_bytes(hashlib.blake2b(concept.encode(), digest_size=8).digest(), "little")
 
 
-# A draw takes (kind, numbers, concepts to draw from, list size) and returns the message with the
-# key that decides its split. The key of every kind of list is its set of items alone, so that the
-# same territories are one combination in "territory_list" and in "list".
+# A draw takes (kind, numbers, concepts to draw from, list size) and returns the message and the key
+# that decides its split. The key of a list depends only on its set of items, so that equal sets are
+# one combination in "territory_list" and in "list".
 _Drawn = tuple[Message, int]
 _Draw = Callable[[str, _Numbers, tuple[str, ...], tuple[int, int]], _Drawn]
 
@@ -380,7 +380,8 @@ def _draw_amount(
     kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
 ) -> _Drawn:
     thing = stock[numbers.below(len(stock))]
-    number = 1 + numbers.below(10 ** (1 + numbers.below(4)))  # to 10,000, small ones more often
+    # Up to 10,000; small numbers are more likely.
+    number = 1 + numbers.below(10 ** (1 + numbers.below(4)))
     concepts = (f"number:{number}", thing)
     return Message(kind, concepts, number), sum(map(_hash, concepts))
 
@@ -402,7 +403,7 @@ def _draw_duration(
 def _draw_date(
     kind: str, numbers: _Numbers, stock: tuple[str, ...], list_size: tuple[int, int]
 ) -> _Drawn:
-    # The key is the day, whether or not its weekday is said.
+    # The key is the day, whether or not the phrase contains its weekday.
     ordinal = _FIRST_DAY + numbers.below(_DAYS)
     day = datetime.date.fromordinal(ordinal)
     concepts = (f"year:{day.year}", f"month:{day.month}", f"day:{day.day}")
@@ -436,17 +437,17 @@ _DRAWS: dict[str, _Draw] = {
 
 
 def _bounding(config: CldrConfig, languages: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the languages whose common names bound what is said in `languages`."""
+    """Returns the languages whose common names are used for `languages`; checks these."""
     for language in languages:
         check_choice("language", language, config.languages)
     return config.languages if config.multiway else languages
 
 
 def _stock(config: CldrConfig, languages: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
-    """Returns the concepts that each kind of `config` draws from, for `languages` together.
+    """Returns the concepts common to `languages` that each kind of `config` draws from.
 
     Raises:
-        NamesMissing: if they are fewer than a phrase of the kind needs.
+        NamesMissing: A phrase of a kind needs more concepts.
     """
     stock: dict[str, tuple[str, ...]] = {}
     for kind in dict.fromkeys(config.kinds):
@@ -468,7 +469,7 @@ def _stock(config: CldrConfig, languages: tuple[str, ...]) -> Mapping[str, tuple
         if len(stock[kind]) < needed:
             raise NamesMissing(
                 f"cldr: {', '.join(languages)} have {len(stock[kind])} names in common for "
-                f"{kind!r}, which needs {needed}; choose fewer languages, take the kind out of "
+                f"{kind!r}, which needs {needed}; choose fewer languages, remove the kind from "
                 "`kinds`, raise `inventory`, set `distinct_names` to False, or set `multiway` to "
                 "False to use all names of each pair"
             )
@@ -477,7 +478,7 @@ def _stock(config: CldrConfig, languages: tuple[str, ...]) -> Mapping[str, tuple
 
 @functools.lru_cache(maxsize=4096)
 def _common_names(languages: tuple[str, ...], family: str, distinct: bool) -> tuple[str, ...]:
-    """Returns the concepts of a family that all `languages` name, in an order that favours none."""
+    """Returns the concepts of a family that all `languages` name, ordered by hash."""
     tables = [Speaker.of(language).names(family) for language in languages]
     common = [c for c in tables[0] if all(c in table for table in tables)]
     if distinct:
@@ -487,6 +488,6 @@ def _common_names(languages: tuple[str, ...], family: str, distinct: bool) -> tu
 
 @functools.lru_cache(maxsize=4096)
 def _common_patterns(languages: tuple[str, ...], kind: str) -> tuple[str, ...]:
-    """Returns the concepts that all `languages` have a pattern with a number for."""
+    """Returns the concepts for which all `languages` have a number pattern, ordered by hash."""
     tables = [Speaker.of(language).patterns(kind) for language in languages]
     return tuple(sorted((c for c in tables[0] if all(c in t for t in tables)), key=_hash))

@@ -1,10 +1,9 @@
-"""How each language says things, according to Unicode CLDR (through Babel).
+"""Writes phrases in one language with data from Unicode CLDR (through Babel).
 
-`cldr` decides what a phrase is about; this module writes it in one language and reports which
-characters express which concept. It knows the traps of the data: names that are only codes or
-English, units that come back as raw keys, names that two things share, forms without a number
-(Arabic's dual). Babel is imported when the first language is loaded, and everything is looked up in
-it once.
+`corpus` draws the concepts of a phrase; this module writes it in one language and returns the
+characters that express each concept. It handles the pitfalls of the data: names that are only codes
+or English, units returned as raw keys, names shared by two things, plural forms without a number
+(Arabic's dual). Babel is imported when the first language is loaded, and look-ups are cached.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ _XLMR_CODES = """
     pl ps pt ro ru sa sd si sk sl so sq sr su sv sw ta te th tl tr ug uk ur uz vi xh yi zh zh-Hant
 """
 LANGUAGES: tuple[str, ...] = tuple(_XLMR_CODES.split())
-"""XLM-R's language codes that CLDR has (`zh` is simplified Chinese, as in XLM-R)."""
+"""XLM-R's language codes with CLDR data (`zh` is simplified Chinese, as in XLM-R)."""
 
 WITHOUT_CLDR: tuple[str, ...] = ("bn_rom", "hi_rom", "my_zaw", "ta_rom", "te_rom", "ur_rom")
-"""The rest of XLM-R's 100: CLDR has no locale for them (its `hi_Latn` holds English names)."""
+"""The rest of XLM-R's 100, without CLDR locales (CLDR's `hi_Latn` has English names)."""
 
 LIST_FAMILIES: dict[str, tuple[str, ...]] = {
     "territory_list": ("territory",),
@@ -37,7 +36,7 @@ LIST_FAMILIES: dict[str, tuple[str, ...]] = {
     "currency_list": ("currency",),
     "list": ("territory", "language", "currency"),
 }
-"""Which families of names the items of each kind of list come from."""
+"""{kind of list: families of names of its items}."""
 
 DURATIONS: dict[str, int] = {
     "duration-year": 99,
@@ -48,18 +47,18 @@ DURATIONS: dict[str, int] = {
     "duration-minute": 59,
     "duration-second": 59,
 }
-"""The units of durations, longest first, and the highest number said of each."""
+"""{unit: highest number} for durations, longest unit first."""
 
-_LOCALES = {"tl": "fil", "zh-Hant": "zh_Hant"}  # all others are Babel's own identifiers
+_LOCALES = {"tl": "fil", "zh-Hant": "zh_Hant"}  # Others equal Babel's.
 _PSEUDO_CODES = frozenset(
     ("EU", "EZ", "QO", "UN", "XA", "XB", "ZZ", "mis", "mul", "und", "zxx", "XTS", "XXX")
 )
-# Zero of each numbering system that is some language's default: Babel swaps the symbols, not the
-# digits.
+# Zero of each numbering system that is a language's default. Babel formats numbers with the
+# system's symbols but with ASCII digits.
 _ZEROS = {"arab": 0x660, "arabext": 0x6F0, "beng": 0x9E6, "deva": 0x966, "mymr": 0x1040}
 _PLURAL_SAMPLES = (*range(1, 31), 100, 101, 102, 1000, 10_000)
 
-# What the text of a date or time field depends on, and which of the phrase's concepts it expresses.
+# {field of a date or time: (value that its text depends on, index of the concept it expresses)}.
 _FIELDS: dict[str, tuple[Callable, int | None]] = {
     "y": (lambda day: day.year, 0),
     **dict.fromkeys("ML", (lambda day: day.month, 1)),
@@ -74,26 +73,24 @@ _FIELDS: dict[str, tuple[Callable, int | None]] = {
 
 Span = tuple[int, int]
 Spans = tuple[Span, ...]
-Pattern = tuple[
-    str, ...
-]  # the text before and after a number, or one text that says the number too
-
+# The text before and after a number, or one text that includes the number.
+Pattern = tuple[str, ...]
 
 Duration = list[tuple[str, int]]
-"""How many of each unit, longest unit first."""
+"""(unit, number) pairs, longest unit first."""
 
 Moment = tuple[datetime.date | datetime.time, str]
-"""A day with the style "full" or "long", or a time of day with "medium" or "short"."""
+"""A date with style "full" or "long", or a time with style "medium" or "short"."""
 
 
 class Message(NamedTuple):
-    """What a phrase says, in no language.
+    """Language-independent meaning of a phrase.
 
     Attributes:
         kind: "date", "time", "duration", "currency", "unit" or a key of `LIST_FAMILIES`.
-        concepts: what it is about.
-        value: what writing it needs besides the concepts: the number of a currency or unit, the
-            parts of a duration, the moment of a date or time; None for lists of names.
+        concepts: Concepts that it expresses, see `Phrase.concepts`.
+        value: Number of a currency or unit, parts of a duration, or moment of a date or time; None
+            for lists of names.
     """
 
     kind: str
@@ -102,7 +99,7 @@ class Message(NamedTuple):
 
 
 def check_choice(what: str, given: str, allowed: Sequence[str]) -> None:
-    """Raises a ValueError that names the nearest of `allowed` if `given` is not among them."""
+    """Raises ValueError with close matches if `given` is not one of `allowed`."""
     if given not in allowed:
         near = difflib.get_close_matches(str(given), allowed, n=3, cutoff=0.3)
         meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
@@ -110,9 +107,9 @@ def check_choice(what: str, given: str, allowed: Sequence[str]) -> None:
 
 
 def check_language(language: str) -> None:
-    """Raises a ValueError if `language` is not one of `LANGUAGES`."""
+    """Raises ValueError if `language` is not one of `LANGUAGES`."""
     if language in WITHOUT_CLDR:
-        raise ValueError(f"cldr: XLM-R has {language!r}, but CLDR has no data for it; leave it out")
+        raise ValueError(f"cldr: XLM-R has {language!r}, but CLDR has no data for it; remove it")
     check_choice("language", language, LANGUAGES)
 
 
@@ -123,14 +120,14 @@ def _locale(language: str) -> Locale:
         from babel import Locale
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "the cldr corpus needs Babel: pip install 'xlme_jax[data]'", name="babel"
+            "the cldr corpus needs Babel: run pip install 'xlme_jax[data]'", name="babel"
         ) from error
     return Locale.parse(_LOCALES.get(language, language))
 
 
 @functools.cache
 def script(language: str) -> str:
-    """Returns the ISO 15924 code of the script `language` is written in here, such as "Cyrl"."""
+    """Returns the ISO 15924 code of the script of `language`, such as "Cyrl"."""
     locale = _locale(language)
     from babel.core import get_global
 
@@ -138,7 +135,7 @@ def script(language: str) -> str:
 
 
 class Speaker:
-    """Writes messages in one language; `Speaker.of(language)` is the one to use."""
+    """Writer of messages in one language; use the cached `Speaker.of(language)`."""
 
     def __init__(self, language: str):
         self._locale = _locale(language)
@@ -155,28 +152,28 @@ class Speaker:
     @classmethod
     @functools.cache
     def of(cls, language: str) -> Speaker:
-        """Returns the one speaker of `language`, loaded on first use (some 20 ms)."""
+        """Returns the cached speaker of `language`; loading it takes about 20 ms."""
         return cls(language)
 
     def names(self, family: str) -> dict[str, str]:
-        """Returns the names of a family ("territory", "language", "currency") by concept."""
+        """Returns {concept: name} of a family ("territory", "language" or "currency")."""
         return {c: name for c, name in self._names.items() if c.startswith(f"{family}:")}
 
     def patterns(self, kind: str) -> dict[str, dict[str, Pattern]]:
-        """Returns, for "unit", "currency" or "duration", each concept's pattern by plural form."""
+        """Returns {concept: {plural form: pattern}} for "unit", "currency" or "duration"."""
         if kind not in self._patterns:
             forms = {self._locale.plural_form(n): n for n in reversed(_PLURAL_SAMPLES)}
             self._patterns[kind] = _patterns(self._locale, kind, forms, self._latin)
         return self._patterns[kind]
 
     def text(self, message: Message) -> str:
-        """Returns the message as text: `say` without spans, which is faster for lists."""
+        """Returns the message as text, like `say` but without spans; faster for lists."""
         if message.kind in LIST_FAMILIES:
             return self._join([self._names[concept] for concept in message.concepts])
         return self.say(message)[0]
 
     def say(self, message: Message) -> tuple[str, Spans]:
-        """Returns the message as text, and the [start, end) characters of each concept."""
+        """Returns the message as text and the [start, end) characters of each concept."""
         kind, concepts, value = message
         if value is None:
             return self._list([self._names[concept] for concept in concepts])
@@ -209,7 +206,7 @@ class Speaker:
         return self._join(items), tuple(spans)
 
     def _number(self, number: int) -> tuple[str, str]:
-        """Returns a number in this language's digits, and its plural form."""
+        """Returns a number in this language's digits and its plural form."""
         if number not in self._numbers:
             from babel.numbers import format_decimal
 
@@ -219,7 +216,7 @@ class Speaker:
         return self._numbers[number]
 
     def _amount(self, patterns: dict[str, Pattern], number: int) -> tuple[str, Spans]:
-        """Returns a number of something, with the spans of the number and of the thing."""
+        """Returns the text of an amount and the spans of its number and its unit or currency."""
         digits, form = self._number(number)
         pattern = patterns[form]
         if len(pattern) == 1:
@@ -237,7 +234,7 @@ class Speaker:
     def _moment(
         self, value: datetime.date | datetime.time, style: str, concepts: int
     ) -> tuple[str, Spans]:
-        """Returns a date ("full", "long") or a time ("medium", "short")."""
+        """Returns the text and spans of a date ("full", "long") or a time ("medium", "short")."""
         if style not in self._moments:
             self._moments[style] = _moment_tokens(self._locale, style)
         text, spans = "", [(0, 0)] * concepts
@@ -262,11 +259,10 @@ class Speaker:
 
 
 def _is_name(name: str, code: str, latin: bool) -> bool:
-    """Whether CLDR really names a thing here.
+    """Returns whether a name from CLDR is usable.
 
-    Not a name: the code that stands in for an untranslated one, or is part of it; Latin letters in
-    another script; a name with digits (currencies of the past carry years) or with punctuation that
-    lists use themselves.
+    Unusable names are or contain their code (untranslated), have Latin letters in another script,
+    digits (historical currencies have years), or punctuation that lists use.
     """
     if not name or name.casefold() == code.casefold() or re.search(r"[\d,،、፣;{}]", name):
         return False
@@ -276,9 +272,9 @@ def _is_name(name: str, code: str, latin: bool) -> bool:
 
 
 def _names(locale: Locale, latin: bool) -> dict[str, str]:
-    """Returns names by concept ("territory:FR", "language:fr", "currency:EUR").
+    """Returns {concept: name}, with concepts like "territory:FR", "language:fr", "currency:EUR".
 
-    A name that two concepts share would let one text stand for two: both are left out.
+    Concepts that share a name are skipped, because their texts would be ambiguous.
     """
     families = {
         "territory": {c: n for c, n in locale.territories.items() if re.fullmatch("[A-Z]{2}", c)},
@@ -296,16 +292,16 @@ def _names(locale: Locale, latin: bool) -> dict[str, str]:
 
 
 def _list_separators(locale: Locale) -> tuple[str, str, str, str, str, str]:
-    """Returns what CLDR's list patterns put between and after items.
+    """Returns the separators and suffixes of CLDR's list patterns.
 
-    In order: after the first of many, in the middle, before the last, between just two; then what
-    follows the last of many, and the last of two.
+    In order: the separators after the first of many items, in the middle, before the last, and
+    between two; the suffixes after the last of many items and after the last of two.
     """
     found = {}
     for place, pattern in locale.list_patterns["standard"].items():
         match = re.fullmatch(r"\{0\}(.*)\{1\}(.*)", pattern, flags=re.DOTALL)
         if not match or (match[2] and place in ("start", "middle")):
-            raise ValueError(f"cldr: unexpected list pattern {pattern!r} ({place}) of {locale}")
+            raise ValueError(f"cldr: unsupported list pattern {pattern!r} ({place}) of {locale}")
         found[place] = match
     first, middle, last, two = (found[place] for place in ("start", "middle", "end", "2"))
     return first[1], middle[1], last[1], two[1], last[2], two[2]
@@ -314,13 +310,13 @@ def _list_separators(locale: Locale) -> tuple[str, str, str, str, str, str]:
 def _patterns(
     locale: Locale, kind: str, forms: dict[str, int], latin: bool
 ) -> dict[str, dict[str, Pattern]]:
-    """Returns the patterns of each concept of a kind that has one in every plural form.
+    """Returns {concept: {plural form: pattern}} for concepts with patterns in every plural form.
 
     Args:
-        locale: the language.
+        locale: Locale of the language.
         kind: "unit", "currency" or "duration".
-        forms: plural forms of the language, each with a number that takes it.
-        latin: whether the language is written in Latin script.
+        forms: {plural form: a number with that form}.
+        latin: Whether the language is written in Latin script.
     """
     around = _currency_pattern if kind == "currency" else _unit_pattern
     if kind == "currency":
@@ -344,7 +340,7 @@ def _patterns(
 
 @functools.cache
 def _root() -> Locale:
-    """Returns what every language falls back on."""
+    """Returns the root locale, the fallback of all languages."""
     from babel import Locale
 
     return Locale.parse("root")
@@ -362,8 +358,8 @@ def _currency_pattern(locale: Locale, code: str, number: int) -> Pattern:
 def _unit_pattern(locale: Locale, code: str, number: int) -> Pattern:
     """Returns the pattern of a unit, or the raw key if CLDR has none for this language.
 
-    CLDR leaves out a long form that equals the short one, where Babel answers with the raw key; and
-    what the root locale says too ("12 km") is nobody's translation.
+    If CLDR has no long form because it equals the short one, Babel returns the raw key, and the
+    short form is used. A pattern that equals the root locale's ("12 km") is not a translation.
     """
     from babel.numbers import format_decimal
     from babel.units import format_unit
@@ -379,7 +375,7 @@ def _unit_pattern(locale: Locale, code: str, number: int) -> Pattern:
 
 
 def _moment_tokens(locale: Locale, style: str) -> list[tuple[str, str]]:
-    """Splits CLDR's pattern into ("chars", what is always said) and ("field", such as "MMMM")."""
+    """Splits CLDR's pattern into ("chars", constant text) and ("field", such as "MMMM")."""
     from babel.dates import tokenize_pattern
 
     formats = locale.date_formats if style in ("full", "long") else locale.time_formats

@@ -1,4 +1,4 @@
-"""The prepared data set: token ids in ArrayRecord shards, described by one `dataset.json`."""
+"""Prepared data set: token ids in ArrayRecord shards, described by `dataset.json`."""
 
 from xlme_jax.data.prepared.dataset import PreparedDataset, Records
 from xlme_jax.data.prepared.format import (

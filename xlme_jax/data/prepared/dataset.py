@@ -1,8 +1,8 @@
-"""Reading a prepared data set.
+"""Reader of a prepared data set.
 
-Preparation runs once, training many times and on many hosts: so everything that the sampler wants
-to know (counts, lengths, checksums) stands beside the shards, every record is readable by its
-number, and nothing here needs JAX, TensorFlow or a tokenizer.
+Preparation runs once, training many times and on many hosts. Therefore everything that the sampler
+needs (counts, lengths, checksums) is stored next to the shards, records are read by number, and
+reading does not depend on JAX, TensorFlow or a tokenizer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from xlme_jax.data.token_ids import EOS_ID
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """A task's records (examples or pages) as a sequence, usable as a Grain source too."""
+    """Sequence of a task's records (examples or pages); also a Grain data source."""
 
     dataset: PreparedDataset
     task: TaskInfo
@@ -51,15 +51,15 @@ class Records:
 
 
 class PreparedDataset:
-    """A prepared data set opened for reading; shards open when first read.
+    """Prepared data set, open for reading; shards are opened on first use.
 
     Attributes:
-      directory: its folder.
-      tasks: one row per task and split.
-      vocabulary_size: number of token ids.
+      directory: Folder of the data set.
+      tasks: One row per task and split.
+      vocabulary_size: Number of token ids.
       vocabulary_digest: SHA-256 of the vocabulary's model.
-      command: the command that made it; empty if that is not known.
-      digest: identifies the contents, vocabulary and all: the same text prepared again has it too.
+      command: Command that prepared the data set; empty if unknown.
+      digest: SHA-256 of contents and vocabulary, equal for equal text prepared again.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class PreparedDataset:
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> PreparedDataset:
-        """Reads `dataset.json` and checks that every file is there with its recorded size.
+        """Reads `dataset.json` and checks that every file exists with its recorded size.
 
         Args:
-          directory: folder of the data set.
+          directory: Folder of the data set.
 
         Raises:
-          PreparedDataMissing: there is no `dataset.json`.
-          PreparedDataError: it is not as it was written, or a file is missing or truncated.
+          PreparedDataMissing: There is no `dataset.json`.
+          PreparedDataError: `dataset.json` is damaged, or a file is missing or truncated.
         """
         directory = pathlib.Path(directory)
         path = directory / DATASET_FILE
@@ -115,11 +115,11 @@ class PreparedDataset:
 
     @property
     def vocabulary_path(self) -> pathlib.Path:
-        """The SentencePiece model whose ids the shards hold."""
+        """Returns the path of the SentencePiece model that defines the token ids."""
         return self.directory / self._vocabulary.file
 
     def task(self, name: str, split: str = "train") -> TaskInfo:
-        """The row of one task; ValueError with the close names if there is none."""
+        """Returns the row of a task; raises PreparedDataError if it is missing."""
         for task in self.tasks:
             if (task.name, task.split) == (name, split):
                 return task
@@ -134,29 +134,29 @@ class PreparedDataset:
         """Raises PreparedDataError unless the data set was made with this vocabulary.
 
         Args:
-          size: number of ids of the vocabulary in use.
+          size: Number of ids of the vocabulary in use.
           digest: SHA-256 of its model.
         """
         if (size, digest) != (self.vocabulary_size, self.vocabulary_digest):
             raise PreparedDataError(
                 f"{self.directory} was prepared with a vocabulary of {self.vocabulary_size} ids "
-                f"(SHA-256 {self.vocabulary_digest[:12]}), the configured one has {size} (SHA-256 "
-                f"{digest[:12]}): use {self.vocabulary_path}, or prepare the data set again"
+                f"(SHA-256 {self.vocabulary_digest[:12]}), but the configured one has {size} "
+                f"(SHA-256 {digest[:12]}); use {self.vocabulary_path} or prepare the data set again"
             )
 
     def verify(self, part: int = 0, parts: int = 1, threads: int | None = None) -> int:
-        """Reads files and compares checksums.
+        """Reads files and verifies their checksums.
 
         Args:
-          part: which share of the files, from 0: several processes can split the work.
-          parts: number of shares, of about as many bytes each.
-          threads: files read at a time; by default as many as the cores, 16 at most.
+          part: Part of the files to verify, from 0; several processes can split the work.
+          parts: Number of parts, of about equal size in bytes.
+          threads: Files read in parallel; by default the number of cores, 16 at most.
 
         Returns:
-          Bytes checked.
+          Number of bytes verified.
 
         Raises:
-          PreparedDataError: names the files that are not what was written.
+          PreparedDataError: Files are damaged; the message names them.
         """
         files = self._share(part, parts)
         threads = threads or min(os.cpu_count() or 1, 16)
@@ -172,12 +172,12 @@ class PreparedDataset:
         return sum(file.bytes for file in files)
 
     def files(self) -> list[FileInfo]:
-        """Every file that `dataset.json` answers for, the largest first."""
+        """Returns all files whose checksums `dataset.json` covers, largest first."""
         rows = {file for task in self.tasks for file in (*task.files, task.row_file)}
         return sorted(rows | {self._vocabulary}, key=lambda file: (-file.bytes, file.file))
 
     def _share(self, part: int, parts: int) -> list[FileInfo]:
-        # The largest first, each to whoever has least: the same in every process.
+        # Each file goes to the part with the fewest bytes so far: the same in every process.
         loads = [(0, number) for number in range(parts)]
         share = []
         for file in self.files():
@@ -188,70 +188,78 @@ class PreparedDataset:
         return share
 
     def reader(self, tasks: Sequence[TaskInfo]) -> TaskReader:
-        """Reads many tasks of one kind together, which costs far less than one by one."""
+        """Returns a reader of many tasks of one kind, far faster than reading them one by one."""
         return TaskReader(self._files, tasks)
 
     def _reader_of(self, task: TaskInfo) -> TaskReader:
-        reader = self._last  # usually that of the same task: it has read the lengths
+        reader = self._last  # Usually of the same task, with its lengths loaded.
         if reader is None or reader.tasks[0] is not task:
             reader = self._last = self.reader([task])
         return reader
 
     def lengths(self, task: TaskInfo, indices: np.ndarray | None = None) -> np.ndarray:
-        """Tokens of the examples of a bitext or labelled task.
+        """Returns the lengths of the examples of a bitext or labelled task.
 
         Args:
-          task: a bitext or labelled task of this data set.
-          indices: int[N], numbers of examples; None for all.
+          task: Bitext or labelled task of this data set.
+          indices: int[N], example numbers; None for all.
 
         Returns:
-          int64[N].
+          int64[N], tokens per example.
 
         Raises:
-          PreparedDataError: they cannot be read, or cannot be right.
-          IndexError: there is no such example.
+          PreparedDataError: The lengths cannot be read or are out of range.
+          IndexError: An example number is out of range.
         """
         if task.lengths is None:
-            raise PreparedDataError(f"task {task.name} is {task.kind}: it has no lengths")
+            raise PreparedDataError(
+                f"task {task.name} is {task.kind}: only bitext and labelled tasks have lengths"
+            )
         indices = np.arange(task.examples) if indices is None else np.asarray(indices, np.int64)
         if len(indices) and not 0 <= indices.min() <= indices.max() < task.examples:
-            raise IndexError(f"task {task.name}: example {indices.max()} of {task.examples}")
+            raise IndexError(
+                f"task {task.name}: example numbers must be in [0, {task.examples}), got "
+                f"{indices.min()} to {indices.max()}"
+            )
         return self._reader_of(task).lengths(np.zeros_like(indices), indices)
 
     def read_records(self, task: TaskInfo, indices: Sequence[int] | np.ndarray) -> list[np.ndarray]:
-        """Reads records (examples without labels, or pages) by their number in the task.
+        """Reads records (examples without labels, or pages) by number.
 
         Args:
-          task: a task of this data set.
-          indices: record numbers in any order, repeats allowed.
+          task: Task of this data set.
+          indices: int[N], record numbers in any order, repeats allowed.
 
         Returns:
-          One array of token ids (uint16 or uint32) per index, in the same order.
+          N arrays of token ids (uint16 or uint32), in the order of `indices`.
 
         Raises:
-          PreparedDataError: a shard cannot be read, or what it holds is not what was written.
+          PreparedDataError: A shard cannot be read or is damaged.
+          IndexError: A record number is out of range.
         """
         indices = np.asarray(indices, np.int64)
         return _split(*self._reader_of(task).read(np.zeros_like(indices), indices))
 
     def records(self, task: TaskInfo) -> Records:
-        """A task's records as a sequence."""
+        """Returns a task's records as a sequence."""
         return Records(self, task)
 
     def read_pairs(
         self, task: TaskInfo, indices: Sequence[int] | np.ndarray
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Reads pairs as two sentences of their own.
+        """Reads pairs as two separate sentences.
 
         Args:
-          task: a bitext task.
-          indices: pair numbers.
+          task: Bitext task of this data set.
+          indices: int[N], pair numbers.
 
         Returns:
-          For each index `<s> e </s>` and `<s> f </s>`, token ids.
+          N pairs (`<s> e </s>`, `<s> f </s>`) of token ids.
         """
         if task.kind != "bitext":
-            raise PreparedDataError(f"task {task.name} is {task.kind}: it holds no pairs")
+            raise PreparedDataError(
+                f"task {task.name} is {task.kind}: only bitext tasks have pairs"
+            )
         pairs = []
         for record in self.read_records(task, indices):
             cut = int(np.argmax(record == EOS_ID)) + 1
@@ -264,29 +272,31 @@ class PreparedDataset:
         """Reads labelled examples.
 
         Args:
-          task: a labelled task.
-          indices: numbers of examples.
+          task: Labelled task of this data set.
+          indices: int[N], example numbers.
 
         Returns:
-          For each index its token ids, and its labels, int32[1], int32[2] or one for each token.
+          N pairs (token ids, labels); labels are int32[1], int32[2] or int32[tokens].
         """
         if task.kind != "labelled":
-            raise PreparedDataError(f"task {task.name} is {task.kind}: it has no labels")
+            raise PreparedDataError(
+                f"task {task.name} is {task.kind}: only labelled tasks have labels"
+            )
         indices = np.asarray(indices, np.int64)
         reader = self._reader_of(task)
         ids, sizes, labels, counts = reader.read_labelled(np.zeros_like(indices), indices)
         return list(zip(_split(ids, sizes), _split(labels, counts)))
 
     def read_text(self, task: TaskInfo, starts: np.ndarray, length: int) -> list[np.ndarray]:
-        """Reads stretches of a monolingual task's running text.
+        """Reads windows of a monolingual task's running text.
 
         Args:
-          task: a monolingual task.
+          task: Monolingual task of this data set.
           starts: int[N], token offsets into the running text.
-          length: tokens wanted from each; less at the end of the text.
+          length: Tokens per window.
 
         Returns:
-          N arrays of token ids.
+          N arrays of `length` token ids, or fewer at the end of the text.
         """
         starts = np.asarray(starts, np.int64)
         return _split(*self._reader_of(task).read_text(np.zeros_like(starts), starts, length))
@@ -298,7 +308,7 @@ def _split(ids: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
 
 
 def _identify(tasks: Sequence[TaskInfo], vocabulary_digest: str) -> str:
-    """SHA-256 over what training can see: not over times and folders of the preparation."""
+    """Returns the SHA-256 of what training reads, independent of preparation times and folders."""
     rows = [
         (task.name, task.kind, task.split, [shard.sha256 for shard in task.shards])
         for task in tasks

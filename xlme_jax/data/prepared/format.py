@@ -1,22 +1,22 @@
-"""What a prepared data set looks like on disk: its layout and the rows of its `dataset.json`.
+"""On-disk format of a prepared data set: its layout and the rows of its `dataset.json`.
 
-Layout of a data set (all paths relative to its folder):
+Layout (all paths relative to the data set's folder):
 
     dataset.json                                   vocabulary and one row per task; written last
     prepare.json                                   settings and command of the preparation, if any
-    vocabulary.model                               a copy, so that the ids can always be read
+    vocabulary.model                               copy of the vocabulary that defines the ids
     <task>/<split>-00000-of-00002.arrayrecord      token ids, little-endian, 2 or 4 bytes each
-    <task>/<split>-lengths.npy                     not for running text: tokens of every record
-    <task>/<split>.json                            this task's row; written last: the task is done
+    <task>/<split>-lengths.npy                     tokens per record; not for monolingual tasks
+    <task>/<split>.json                            row of a finished task; written last
 
-- Monolingual: the running text `<s> document </s> <s> document </s> ...`, cut into pages of
+- Monolingual: the running text `<s> document </s> <s> document </s> ...`, split into pages of
   `PAGE_TOKENS`, one page per record; the last page of a shard may be shorter.
 - Bitext: one record `<s> e </s> f </s>` per pair.
-- Labelled: one record per example, its token ids and then its labels (int32, little-endian):
+- Labelled: one record per example, its token ids followed by its labels (int32, little-endian):
   `labelled.Features`.
 
-Nothing in it changes unnoticed: a JSON file carries a checksum of itself (`seal`), and through
-`dataset.json` it covers all other files, whose SHA-256 it lists.
+All changes are detected: JSON files contain a checksum of themselves (`seal`), and `dataset.json`
+lists the SHA-256 of all other files.
 """
 
 from __future__ import annotations
@@ -40,34 +40,42 @@ PAGE_TOKENS = 4096
 DATASET_FILE = "dataset.json"
 SETTINGS_FILE = "prepare.json"
 VOCABULARY_FILE = "vocabulary.model"
-# The kinds of tasks, and how many languages one has.
+# {kind of task: number of languages}.
 KINDS = {"monolingual": 1, "bitext": 2, "labelled": 1}
-# How many labels an example of a labelled task has; 0: as many as tokens.
+# Number of labels of a labelled example; 0 means one per token.
 LABELS = {"one": 1, "two": 2, "tokens": 0}
 TASK_NAME = re.compile(r"[\w:+][\w.:+-]*")
-# More than there is text of, and few enough that sums and products of counts fit 64 bits.
+# Larger than any corpus, and small enough that sums and products of counts fit 64 bits.
 _MAX_COUNT = 1 << 48
 _SHOWN_PROBLEMS = 5
 
 
 class PreparedDataError(ValueError):
-    """A prepared data set that is damaged, or not what was asked for."""
+    """Error for a prepared data set that is damaged or not the requested one."""
 
 
 class PreparedDataMissing(PreparedDataError):
-    """There is no prepared data set in `directory`."""
+    """Error for a folder, `directory`, without a prepared data set."""
 
     def __init__(self, directory: str | os.PathLike[str]):
         self.directory = pathlib.Path(directory)
         super().__init__(
-            f"no prepared data set in {self.directory} (no {DATASET_FILE}): make it with "
-            f"xlme_jax.prepare, or correct the path"
+            f"no prepared data set in {self.directory} (no {DATASET_FILE}): create it with "
+            f"xlme_jax.prepare, or fix the path"
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
-    """One file of a task, as it was when written. `records` and `tokens` count what it holds."""
+    """State of a file when it was written.
+
+    Attributes:
+      file: Path relative to the data set's folder.
+      records: Number of records in it.
+      tokens: Number of tokens in it.
+      bytes: Size in bytes.
+      sha256: SHA-256 of its content, in hexadecimal.
+    """
 
     file: str
     records: int
@@ -78,31 +86,31 @@ class FileInfo:
     def __post_init__(self) -> None:
         parts = pathlib.PurePosixPath(_string("file", self.file)).parts
         if not re.fullmatch(r"[\w.:+/-]+", self.file) or {"/", ".."} & set(parts):
-            raise ValueError(f"file = {self.file!r} is no path inside the data set")
+            raise ValueError(f"file = {self.file!r} is not a path inside the data set")
         for field in ("records", "tokens", "bytes"):
             _count(field, getattr(self, field))
         if not re.fullmatch("[0-9a-f]{64}", _string("sha256", self.sha256)):
-            raise ValueError(f"sha256 = {self.sha256!r} is no SHA-256")
+            raise ValueError(f"sha256 = {self.sha256!r} is not a SHA-256")
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskInfo:
-    """One task and split: running text, a language pair's translations, or labelled examples.
+    """One task and split: running text, translations of a language pair, or labelled examples.
 
     Attributes:
-      name: task name, also its folder.
+      name: Task name, also its folder.
       kind: "monolingual", "bitext" or "labelled".
       split: "train" or "validation".
-      languages: one language, or source and target.
-      examples: documents, pairs or labelled examples.
-      tokens: all tokens, `<s>` and `</s>` included.
-      shortest: tokens of the shortest example; 0 if there is none.
-      longest: tokens of the longest example.
+      languages: One language, or source and target.
+      examples: Number of documents, pairs or labelled examples.
+      tokens: Number of tokens, including `<s>` and `</s>`.
+      shortest: Tokens of the shortest example; 0 if there are no examples.
+      longest: Tokens of the longest example; 0 if there are no examples.
       shards: ArrayRecord files, in reading order.
-      lengths: the file of the examples' lengths (not for monolingual).
-      skipped: reason -> examples left out.
-      fingerprint: whatever the writer was told identifies text and vocabulary.
-      labels: labels of an example, a key of `LABELS`; empty unless the task is labelled.
+      lengths: File of the examples' lengths; None for monolingual tasks.
+      skipped: {reason: number of skipped examples}.
+      fingerprint: Identifies text, vocabulary and options; set by the caller of the writer.
+      labels: Labels of an example, a key of `LABELS`; empty unless the task is labelled.
     """
 
     name: str
@@ -121,51 +129,51 @@ class TaskInfo:
 
     def __post_init__(self) -> None:
         if not TASK_NAME.fullmatch(_string("name", self.name)):
-            raise ValueError(f"name = {self.name!r} cannot name a folder")
+            raise ValueError(f"name = {self.name!r} is not a valid folder name")
         if KINDS.get(_string("kind", self.kind)) != len(self.languages):
-            raise ValueError(f"kind = {self.kind!r} does not go with languages = {self.languages}")
+            raise ValueError(f"kind = {self.kind!r} does not match languages = {self.languages}")
         if (_string("labels", self.labels) in LABELS) != (self.kind == "labelled"):
-            raise ValueError(f"kind = {self.kind!r} does not go with labels = {self.labels!r}")
+            raise ValueError(f"kind = {self.kind!r} does not match labels = {self.labels!r}")
         for text in (self.split, self.fingerprint, *self.languages):
             _string("split, fingerprint or language", text)
         for field in ("examples", "tokens", "shortest", "longest"):
             _count(field, getattr(self, field))
         if sum(shard.tokens for shard in self.shards) != self.tokens:
-            raise ValueError(f"the shards do not hold the {self.tokens} tokens of the task")
+            raise ValueError(f"the shards do not have the {self.tokens} tokens of the task")
         if self.kind == "monolingual":
             if any(-(-shard.tokens // PAGE_TOKENS) != shard.records for shard in self.shards):
-                raise ValueError("a shard has another number of pages than its tokens fill")
+                raise ValueError("the number of pages of a shard does not match its tokens")
         elif self.lengths is None or not (
             sum(shard.records for shard in self.shards) == self.lengths.records == self.examples
         ):
-            raise ValueError(f"shards and lengths do not hold the {self.examples} examples")
+            raise ValueError(f"shards and lengths do not have the {self.examples} examples")
 
     @property
     def files(self) -> tuple[FileInfo, ...]:
-        """Shards and lengths."""
+        """Returns the shards and the file of lengths."""
         return (*self.shards, *([self.lengths] if self.lengths else []))
 
     @property
     def row_file(self) -> FileInfo:
-        """The file that says that the task is complete."""
+        """Returns the file of the row, which marks the task as finished."""
         text = self.sealed()
         name = f"{self.name}/{self.split}.json"
         return FileInfo(name, 0, 0, len(text), hashlib.sha256(text).hexdigest())
 
     def sealed(self) -> bytes:
-        """Content of the row's file."""
+        """Returns the content of the row's file."""
         return seal({"format": FORMAT, "task": self.to_json()})
 
     def to_json(self) -> dict[str, Any]:
-        """The row as it stands in `dataset.json`."""
+        """Returns the row as stored in `dataset.json`."""
         row = dataclasses.asdict(self)
-        if not self.labels:  # other rows are as they were before there were labels
+        if not self.labels:  # Keeps the bytes of rows that were written before labels existed.
             del row["labels"]
         return row
 
     @classmethod
     def from_json(cls, row: Any) -> TaskInfo:
-        """Inverse of `to_json`. Raises ValueError on a row of another shape."""
+        """Inverts `to_json`; raises ValueError for malformed rows."""
         try:
             lengths = row["lengths"]
             return cls(
@@ -178,39 +186,39 @@ class TaskInfo:
                 }
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"a task's row has another shape ({error!r})") from error
+            raise ValueError(f"has a malformed task row ({error!r})") from error
 
 
 def _string(field: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{field} = {value!r} is no text")
+        raise ValueError(f"{field} = {value!r} is not a string")
     return value
 
 
 def _count(field: str, value: Any) -> int:
     if type(value) is not int or not 0 <= value < _MAX_COUNT:
-        raise ValueError(f"{field} = {value!r} is no count")
+        raise ValueError(f"{field} = {value!r} is not a count")
     return value
 
 
 def token_dtype(vocabulary_size: int) -> np.dtype:
-    """The type of stored ids: two bytes as long as every id fits."""
+    """Returns the dtype of stored ids: uint16 if every id fits, else uint32."""
     return np.dtype("<u2" if vocabulary_size <= 1 << 16 else "<u4")
 
 
-# --- Files that notice every change. ---
+# --- Sealed files and checksums ---
 
 
 def unseal(text: bytes) -> dict[str, Any]:
-    """The content of a sealed file; ValueError if it was changed, or has another format."""
+    """Returns the content of a sealed file; raises ValueError on damage or another format."""
     content = sealed_json.unseal(text)
     if content.get("format") != FORMAT:
-        raise ValueError(f"has format {content.get('format')}, this version reads {FORMAT}")
+        raise ValueError(f"has format {content.get('format')}, but this version reads {FORMAT}")
     return content
 
 
 def recorded_command(directory: pathlib.Path) -> str:
-    """The command that made a data set whose `dataset.json` is damaged; empty if it is unknown."""
+    """Returns the command in `prepare.json`, used if `dataset.json` is damaged; may be empty."""
     try:
         return str(unseal((directory / SETTINGS_FILE).read_bytes())["command"])
     except (OSError, ValueError, KeyError):
@@ -218,22 +226,19 @@ def recorded_command(directory: pathlib.Path) -> str:
 
 
 def size_problem(directory: pathlib.Path, file: FileInfo) -> str | None:
-    """What is wrong with a file without looking inside; None if nothing is."""
+    """Returns the problem with a file's existence or size, or None."""
     path = directory / file.file
     try:
         size = path.stat().st_size
     except OSError as error:
         return f"{path}: {error.strerror}"
     if size != file.bytes:
-        return (
-            f"{path} has {size} bytes where {file.bytes} were written: it is truncated or was "
-            f"changed"
-        )
+        return f"{path} has {size} bytes but {file.bytes} were written: it was truncated or changed"
     return None
 
 
 def content_problem(directory: pathlib.Path, file: FileInfo) -> str | None:
-    """What is wrong with a file, after reading it whole; None if nothing is."""
+    """Returns the problem with a file's size or SHA-256, or None; reads the whole file."""
     if problem := size_problem(directory, file):
         return problem
     path = directory / file.file
@@ -242,7 +247,7 @@ def content_problem(directory: pathlib.Path, file: FileInfo) -> str | None:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"
-    return None if digest == file.sha256 else f"{path} is not what was written (SHA-256 differs)"
+    return None if digest == file.sha256 else f"{path} is damaged (SHA-256 differs)"
 
 
 def problems(
@@ -251,16 +256,16 @@ def problems(
     check: Callable[[pathlib.Path, FileInfo], str | None],
     threads: int = 1,
 ) -> list[str]:
-    """Checks files in a pool of threads (hashing lets go of the interpreter's lock).
+    """Checks files in a pool of threads (hashing releases the GIL).
 
     Args:
-      directory: folder of the data set.
-      files: what to check.
+      directory: Folder of the data set.
+      files: Files to check.
       check: `size_problem` or `content_problem`.
-      threads: files checked at a time.
+      threads: Files checked in parallel.
 
     Returns:
-      One line for each bad file.
+      One line per bad file.
     """
     with concurrent.futures.ThreadPoolExecutor(max(threads, 1)) as pool:
         found = pool.map(lambda file: check(directory, file), files)
@@ -268,11 +273,11 @@ def problems(
 
 
 def damaged(found: Sequence[str], command: str) -> PreparedDataError:
-    """The error that names bad files and what repairs them.
+    """Returns the error that names bad files and the command that repairs them.
 
     Args:
-      found: what is wrong, naming the file; one line each.
-      command: the command that made the data set, empty if unknown.
+      found: One line per bad file, with its name and the problem.
+      command: Command that prepared the data set; empty if unknown.
     """
     lines = list(found[:_SHOWN_PROBLEMS])
     if more := len(found) - len(lines):
@@ -280,7 +285,7 @@ def damaged(found: Sequence[str], command: str) -> PreparedDataError:
     remedy = "Prepare the data set again."
     if command:
         remedy = (
-            "The command that made the data set, run again, replaces what is damaged and nothing "
-            f"else:\n  {command}"
+            "Run the command that prepared the data set again; it replaces only damaged files:\n"
+            f"  {command}"
         )
     return PreparedDataError("\n".join(lines) + f"\n{remedy}")

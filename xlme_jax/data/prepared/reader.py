@@ -1,8 +1,8 @@
-"""Reading records of thousands of tasks: few calls, few open files, no loop over tasks.
+"""Batched reading of records from thousands of tasks.
 
-A batch takes a pair here and a page there from hundreds of shards. What is known beforehand (which
-shard, how many tokens) is computed for all of them at once; each shard is then read in one go, by a
-few threads, so that slow storage is waited for in parallel.
+A batch consists of single pairs and pages from hundreds of shards. Shards and sizes of all records
+are computed at once, without a loop over tasks. Each shard is then read with few calls, by several
+threads that overlap the latency of slow storage.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from xlme_jax.data.prepared.format import (
     token_dtype,
 )
 
-# Smaller files of lengths are kept whole, as long as they are not more than so much together.
+# Files of lengths up to this size are kept in memory, up to this total.
 _SMALL_BYTES = 1 << 20
 _KEPT_BYTES = 1 << 28
-# Open files of the process that are not ours: sockets, libraries, logs.
+# File descriptors reserved for the rest of the process: sockets, libraries, logs.
 _OTHER_FILES = 256
 _THREADS = 8
-# ArrayRecord reads a single record in some 7 us; of many, one call costs 0.5 ms, and 1 us for each.
+# ArrayRecord reads one record in about 7 us; a call for many costs 0.5 ms plus 1 us per record.
 _MANY_RECORDS = 128
 Opened = TypeVar("Opened")
 
 
 class _Cache(Generic[Opened]):
-    """The last `size` files opened by a function; safe to share between threads."""
+    """Thread-safe LRU cache of the last `size` opened files."""
 
     def __init__(self, make: Callable[[FileInfo], Opened], size: int):
         self._make, self._size = make, size
@@ -55,28 +55,28 @@ class _Cache(Generic[Opened]):
             if file in self._values:
                 self._values.move_to_end(file)
                 return self._values[file]
-        value = self._make(file)  # other files need not wait for this one to open
+        value = self._make(file)  # Without the lock, so files open in parallel.
         with self._lock:
             value = self._values.setdefault(file, value)
             if len(self._values) > self._size:
-                # Not closed here: another thread may still read from it. It closes when let go.
+                # Closes when it is garbage-collected, as another thread may still read from it.
                 self._values.popitem(last=False)
         return value
 
 
 @dataclasses.dataclass(frozen=True)
 class _Shard:
-    """An open shard; a reader is used by one thread at a time."""
+    """Open shard; the lock lets one thread at a time use the reader."""
 
     reader: array_record_module.ArrayRecordReader
     lock: threading.Lock
 
 
 class ExampleLengths:
-    """A file of lengths that is read place by place.
+    """File of lengths with random access.
 
-    Not through a mapping: where the file has shrunk under it, or the disk fails, a mapping ends
-    the process without a word.
+    Not memory-mapped: if the file is truncated while mapped or the disk fails, access to a mapping
+    kills the process with SIGBUS.
     """
 
     def __init__(self, path: pathlib.Path, info: FileInfo):
@@ -84,26 +84,26 @@ class ExampleLengths:
         self._start = _header_bytes(info)
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
-        """uint16[N]. Raises OSError or ValueError if they cannot be read."""
+        """Returns uint16[N]; raises OSError or ValueError if they cannot be read."""
         places = (self._start + 2 * indices).tolist()
         read = b"".join([os.pread(self._file.fileno(), 2, place) for place in places])
         if len(read) != 2 * len(indices):
-            raise ValueError("it ends too early")
+            raise ValueError("the file is truncated")
         return np.frombuffer(read, "<u2")
 
 
 def _header_bytes(lengths: FileInfo) -> int:
-    return lengths.bytes - 2 * lengths.records  # of the .npy format
+    return lengths.bytes - 2 * lengths.records  # Header of the .npy format.
 
 
 class OpenFiles:
-    """The files of a data set that are open, shared by all that read from it.
+    """Open files of a data set, shared by all its readers.
 
     Args:
-      directory: folder of the data set.
-      vocabulary_size: number of token ids.
-      command: the command that made the data set, for errors.
-      files: number of files that may be wanted open.
+      directory: Folder of the data set.
+      vocabulary_size: Number of token ids.
+      command: Command that prepared the data set, for error messages.
+      files: Number of shards to keep open if the system allows it.
     """
 
     def __init__(self, directory: pathlib.Path, vocabulary_size: int, command: str, files: int):
@@ -117,24 +117,24 @@ class OpenFiles:
         self.threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "read")
 
     def error(self, problem: str) -> PreparedDataError:
-        """The error that says what is wrong and what repairs it."""
+        """Returns the error with the problem and its remedy."""
         return damaged([problem], self._command)
 
     def _open_shard(self, shard: FileInfo) -> _Shard:
         path = self.directory / shard.file
-        path.stat()  # The reader takes a missing file for an empty one.
-        # No read-ahead: records are read one by one in random order.
+        path.stat()  # Raises if the file is missing; ArrayRecordReader treats it as empty.
+        # Records are read in random order, so read-ahead is disabled.
         reader = array_record_module.ArrayRecordReader(str(path), "readahead_buffer_size:0")
         if reader.num_records() != shard.records:
-            raise ValueError(f"it has {reader.num_records()} records, not {shard.records}")
+            raise ValueError(f"it has {reader.num_records()} records, expected {shard.records}")
         return _Shard(reader, threading.Lock())
 
 
 def _file_limit(wanted: int) -> int:
-    """Shards that may be open at a time; asks the system for more where `wanted` needs it.
+    """Returns how many shards may be open at a time; raises the soft limit if needed.
 
-    Opening a shard takes as long as reading a dozen records, so all of them should stay open; but
-    the usual limit is 1,024 files, and the hard one, up to which a process may go, far higher.
+    Opening a shard takes as long as reading a dozen records, so all should stay open. The default
+    soft limit is 1,024 files; a process may raise it up to the hard limit, which is far higher.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 2 * wanted + _OTHER_FILES
@@ -146,19 +146,19 @@ def _file_limit(wanted: int) -> int:
 
 
 class TaskReader:
-    """Reads records and running text of several tasks together; safe to share between threads.
+    """Thread-safe reader of records and running text of several tasks.
 
-    Tasks are told by their number in `tasks`.
+    Its methods take task numbers, which are indices into `tasks`.
 
     Args:
-      files: the open files of the data set.
-      tasks: tasks of one kind.
+      files: Open files of the data set.
+      tasks: Tasks of one kind.
     """
 
     def __init__(self, files: OpenFiles, tasks: Sequence[TaskInfo]):
         self._files, self.tasks = files, tuple(tasks)
         self._dtype = token_dtype(files.vocabulary_size)
-        # Records and tokens are numbered through all shards of all tasks.
+        # Global numbers of records and tokens count through all shards of all tasks.
         self._shards = [shard for task in tasks for shard in task.shards]
         self._record_ends = _ends([shard.records for shard in self._shards])
         self._token_ends = _ends([shard.tokens for shard in self._shards])
@@ -172,20 +172,20 @@ class TaskReader:
         self._kept: tuple[np.ndarray, np.ndarray] | None = None
         self._lock = threading.Lock()
 
-    # --- Lengths of pairs and labelled examples. ---
+    # --- Lengths of pairs and labelled examples ---
 
     def lengths(self, tasks: np.ndarray, examples: np.ndarray) -> np.ndarray:
-        """Tokens of examples.
+        """Returns the lengths of examples.
 
         Args:
-          tasks: int[N], numbers of bitext or labelled tasks.
-          examples: int[N], numbers of examples in their tasks.
+          tasks: int[N], task numbers (bitext or labelled tasks).
+          examples: int[N], example numbers in their tasks.
 
         Returns:
-          int64[N].
+          int64[N], tokens per example.
 
         Raises:
-          PreparedDataError: they cannot be read, or cannot be right.
+          PreparedDataError: The lengths cannot be read or are out of range.
         """
         starts, kept = self._keep_lengths()
         known = starts[tasks] >= 0
@@ -198,7 +198,7 @@ class TaskReader:
         if len(wrong):
             task = self.tasks[tasks[wrong[0]]]
             raise self._files.error(
-                f"{self._lengths_path(task)} is not what was written: it has lengths outside of "
+                f"{self._lengths_path(task)} is damaged: it has lengths outside of "
                 f"{task.shortest} to {task.longest}"
             )
         return lengths
@@ -217,7 +217,7 @@ class TaskReader:
             ) from error
 
     def _keep_lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        """(int64[tasks] where a task's lengths begin or -1, uint16[...] the lengths kept)."""
+        """Returns (int64[tasks] starts of tasks' lengths or -1, uint16[...] cached lengths)."""
         with self._lock:
             if self._kept is None:
                 self._kept = self._load_lengths()
@@ -242,27 +242,27 @@ class TaskReader:
         try:
             content, start = path.read_bytes(), _header_bytes(task.lengths)
             if len(content) < task.lengths.bytes:
-                raise ValueError("it ends too early")
+                raise ValueError("the file is truncated")
         except (OSError, ValueError) as error:
             raise self._files.error(f"{path} cannot be read: {error}") from error
         return np.frombuffer(content, "<u2", task.lengths.records, start)
 
-    # --- Records. ---
+    # --- Records ---
 
     def read(self, tasks: np.ndarray, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Reads records (examples or pages) without their labels, in any order, repeats allowed.
 
         Args:
-          tasks: int[N], numbers of tasks.
-          records: int[N], numbers of records in their tasks.
+          tasks: int[N], task numbers.
+          records: int[N], record numbers in their tasks.
 
         Returns:
-          `(ids, sizes)`: uint16 or uint32[sum of sizes], the token ids of all records one after
-          another, and int64[N].
+          `(ids, sizes)`: uint16 or uint32[sum of sizes], the concatenated token ids of all records,
+          and int64[N], tokens per record.
 
         Raises:
-          PreparedDataError: a shard cannot be read, or what it holds is not what was written.
-          IndexError: there is no such record.
+          PreparedDataError: A shard cannot be read or is damaged.
+          IndexError: A record number is out of range.
         """
         if self.tasks and self.tasks[0].kind == "labelled":
             return self.read_labelled(tasks, records)[:2]
@@ -280,16 +280,16 @@ class TaskReader:
         """Reads examples of labelled tasks, in any order, repeats allowed.
 
         Args:
-          tasks: int[N], numbers of tasks.
-          examples: int[N], numbers of examples in their tasks.
+          tasks: int[N], task numbers.
+          examples: int[N], example numbers in their tasks.
 
         Returns:
-          `(ids, sizes, labels, counts)`: ids and sizes as `read`, int32[sum of counts], the labels
-          of all examples one after another, and int64[N].
+          `(ids, sizes, labels, counts)`: ids and sizes as in `read`; int32[sum of counts], the
+          concatenated labels of all examples; and int64[N], labels per example.
 
         Raises:
-          PreparedDataError: a shard cannot be read, or what it holds is not what was written.
-          IndexError: there is no such example.
+          PreparedDataError: A shard cannot be read or is damaged.
+          IndexError: An example number is out of range.
         """
         tasks, examples = np.asarray(tasks, np.int64), np.asarray(examples, np.int64)
         numbers, shards = self._numbers(tasks, examples)
@@ -303,29 +303,29 @@ class TaskReader:
         return ids, sizes, np.frombuffer(labels, "<i4"), counts
 
     def _numbers(self, tasks: np.ndarray, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of records through all shards, and their shards."""
+        """Returns the global numbers of records and the indices of their shards, both int64[N]."""
         bad = np.flatnonzero((records < 0) | (records >= self._records[tasks]))
         if len(bad):
             task = self.tasks[tasks[bad[0]]]
-            raise IndexError(f"task {task.name}: record {records[bad[0]]} of {task.examples}")
+            raise IndexError(f"task {task.name}: record {records[bad[0]]} is out of range")
         numbers = self._first_record[tasks] + records
         return numbers, np.searchsorted(self._record_ends, numbers, side="right")
 
     def _page_sizes(self, pages: np.ndarray, shards: np.ndarray) -> np.ndarray:
-        """int64[N] tokens of pages: only the last of a shard may be short."""
+        """Returns int64[N], tokens per page; only the last page of a shard may be short."""
         last = self._record_ends[shards] - 1
         starts, ends = _starts(self._record_ends), self._token_ends
         rest = (ends - _starts(ends) - (self._record_ends - starts - 1) * PAGE_TOKENS)[shards]
         return np.where(pages == last, rest, PAGE_TOKENS)
 
     def _read_ids(self, numbers: np.ndarray, shards: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """The ids of records; `numbers` count through all shards."""
+        """Returns the concatenated ids of the records with global `numbers`."""
         found = self._fetch(numbers, shards)
         self._check_bytes(found, shards, sizes * self._dtype.itemsize)
         return self._checked(found, shards, sizes)
 
     def _fetch(self, numbers: np.ndarray, shards: np.ndarray) -> list[bytes]:
-        """The records as they are stored; `numbers` count through all shards."""
+        """Returns the stored bytes of the records with global `numbers`."""
         order = np.argsort(numbers, kind="stable")
         local = (numbers - _starts(self._record_ends)[shards])[order].tolist()
         changes = np.flatnonzero(np.diff(shards[order], prepend=-1, append=-1)).tolist()
@@ -361,40 +361,40 @@ class TaskReader:
     ) -> None:
         wrong = np.flatnonzero(np.fromiter(map(len, found), np.int64, len(found)) != expected)
         if len(wrong):
-            raise self._changed(shards[wrong[0]], "records have other lengths")
+            raise self._changed(shards[wrong[0]], "record sizes do not match")
 
     def _checked(self, found: Sequence[bytes], shards: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         ids = np.frombuffer(b"".join(found), self._dtype)
         if len(ids) and ids.max() >= self._files.vocabulary_size:
             place = np.searchsorted(np.cumsum(sizes), ids.argmax(), side="right")
-            what = f"the token id {ids.max()} in a vocabulary of {self._files.vocabulary_size}"
+            what = f"token id {ids.max()} in a vocabulary of {self._files.vocabulary_size}"
             raise self._changed(shards[place], f"it has {what}")
         return ids
 
     def _changed(self, shard: int, what: str) -> PreparedDataError:
         path = self._files.directory / self._shards[shard].file
-        return self._files.error(f"{path} is not what was written: {what}")
+        return self._files.error(f"{path} is damaged: {what}")
 
-    # --- Running text. ---
+    # --- Running text ---
 
     def read_text(
         self, tasks: np.ndarray, starts: np.ndarray, length: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Reads stretches of the running text of monolingual tasks.
+        """Reads windows of the running text of monolingual tasks.
 
         Args:
-          tasks: int[N], numbers of tasks.
+          tasks: int[N], task numbers.
           starts: int[N], token offsets into their running text.
-          length: tokens wanted from each; less at the end of a text.
+          length: Tokens per window, fewer at the end of a text.
 
         Returns:
-          As `read`.
+          `(ids, sizes)` of the windows, as in `read`.
         """
         tasks, starts = np.asarray(tasks, np.int64), np.asarray(starts, np.int64)
         sizes = np.minimum(length, self._tokens[tasks] - starts)
         begins = self._first_token[tasks] + starts
         first, last = self._page_of(begins), self._page_of(begins + sizes - 1)
-        # A piece is what a window takes from a page.
+        # A piece is the intersection of a window and a page.
         counts = last - first + 1
         window = np.repeat(np.arange(len(tasks)), counts)
         pages = np.arange(counts.sum()) - np.repeat(_starts(np.cumsum(counts)) - first, counts)
@@ -412,9 +412,9 @@ class TaskReader:
         return text[ranges(sources, end - begin)], sizes
 
     def _page_of(self, tokens: np.ndarray) -> np.ndarray:
-        """Numbers of the pages, through all shards, that hold tokens, numbered likewise."""
+        """Returns the global numbers of the pages that contain the tokens with global numbers."""
         shards = np.searchsorted(self._token_ends, tokens, side="right")
-        # Only the last page of a shard may be short, so pages are found by division within one.
+        # Only the last page of a shard may be short, so within a shard a division finds the page.
         pages = (tokens - _starts(self._token_ends)[shards]) // PAGE_TOKENS
         return _starts(self._record_ends)[shards] + pages
 
@@ -428,6 +428,6 @@ def _starts(ends: np.ndarray) -> np.ndarray:
 
 
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """start, start + 1, ..., start + size - 1 of every range, one after another."""
+    """Returns the concatenated ranges start, start + 1, ..., start + size - 1."""
     ends = np.cumsum(sizes)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - sizes), sizes)

@@ -1,7 +1,7 @@
-"""Writing a prepared data set: tasks one by one, in parts if wanted, then the whole.
+"""Writers of a prepared data set: single tasks, optionally in parts, then `dataset.json`.
 
-Everything is written beside its place and moved there when complete: a reader, or a second run of
-the preparation, never sees half a task.
+Files are written to a temporary folder and moved to their final names when complete, so readers and
+later runs of the preparation never see an incomplete task.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.storage.files import replace_file, sync_folder
 from xlme_jax.storage.sealed_json import seal
 
-# A page is a useful unit of its own; other examples are so short that chunks of one would store
-# more overhead than text, and an index entry each.
+# Records per ArrayRecord chunk. Pages are large enough for chunks of their own; for other examples,
+# chunks of one record would have more overhead and index entries than text.
 _GROUP_SIZE = {"monolingual": 1, "bitext": 16, "labelled": 16}
-# The lowest level: the default, 3, takes twice the time to save two per cent more.
+# The default level, 3, takes twice the time of level 1 and saves only 2% more.
 _COMPRESSION = "zstd:1"
 # Lengths are stored in two bytes.
 _MAX_TOKENS = (1 << 16) - 1
 
 
 class TaskWriter:
-    """Writes one task and split, or one part of it; use the writer of a kind, below.
+    """Base class of writers of one task and split, or one part of it.
 
-    Shards grow in a hidden folder and move to their final names in `close`, so that an
-    interrupted run leaves nothing that looks complete. Several workers may write parts of one
-    task (`part=0, 1, ...`); `merge_parts` then joins the rows that their `close` returned.
+    Shards are written in a hidden folder and moved to their final names by `close`, so an
+    interrupted run leaves no task that looks complete. Several workers may write parts of one task
+    (`part=0, 1, ...`); `merge_parts` then merges the rows that their `close` returned.
 
     Args:
-      directory: folder of the data set.
-      name: task name (letters, digits, `_ . : + -`).
-      languages: one language, or two (bitext).
-      vocabulary_size: ids must lie below.
+      directory: Folder of the data set.
+      name: Task name (letters, digits, `_ . : + -`).
+      languages: One language, or two (bitext).
+      vocabulary_size: Number of token ids; all ids must be smaller.
       split: "train" or "validation".
-      part: number of this part, None when this writer makes the whole task.
-      shard_tokens: a new shard is begun after so many tokens.
-      max_length: longest pair kept, in tokens (bitext only).
-      fingerprint: identifies what the task is made from (text, vocabulary, options), so that
-        `finished_task` can tell an up-to-date task from a stale one.
+      part: Number of this part; None if this writer writes the whole task.
+      shard_tokens: Number of tokens after which a new shard is started.
+      max_length: Maximum tokens per pair; longer ones are skipped (bitext only).
+      fingerprint: Identifies the sources of the task (text, vocabulary, options), so that
+        `finished_task` can distinguish an up-to-date task from a stale one.
     """
 
     kind = ""
@@ -86,10 +86,13 @@ class TaskWriter:
         fingerprint: str = "",
     ):
         if not TASK_NAME.fullmatch(name):
-            raise ValueError(f"task name {name!r} cannot name a folder: use letters, digits, _.:+-")
+            raise ValueError(
+                f"task name {name!r} is not a valid folder name: use letters, digits, _.:+-"
+            )
         if len(languages) != KINDS[self.kind]:
             raise ValueError(
-                f"task {name}: languages={tuple(languages)} must be {KINDS[self.kind]}"
+                f"task {name}: number of languages must be {KINDS[self.kind]}, got "
+                f"{tuple(languages)}"
             )
         self.directory = pathlib.Path(directory)
         self.name, self.split, self.languages = name, split, tuple(languages)
@@ -101,8 +104,8 @@ class TaskWriter:
         self._lengths = [np.empty(0, "<u2")]
         self._shards: list[FileInfo] = []
         self._writer: array_record_module.ArrayRecordWriter | None = None
-        # A name of its own, so that nobody writes into it too: not a worker that outlives a killed
-        # run for a moment, nor a second attempt of the same part on another machine.
+        # The name is unique because other processes may write the same part: a worker that outlives
+        # a killed run, or a second attempt on another machine.
         place = f"{name}-{split}-{part or 0:05d}-{uuid.uuid4().hex}"
         self._stage = self.directory / ".parts" / place
         self._stage.mkdir(parents=True)
@@ -123,12 +126,15 @@ class TaskWriter:
     def add_many(
         self, ids: np.ndarray, sizes: np.ndarray, labels: Sequence[int] | np.ndarray = ()
     ) -> None:
-        """Appends examples in their order; the files are the same however they are grouped.
+        """Appends examples in order; the files do not depend on how examples are grouped in calls.
 
         Args:
-          ids: int[sum of sizes], the token ids of all examples, one after another.
-          sizes: int[N], tokens of each.
-          labels: int[...], the labels of all examples, one after another (labelled tasks only).
+          ids: int[sum of sizes], concatenated token ids of all examples.
+          sizes: int[N], tokens per example.
+          labels: int[...], concatenated labels of all examples (labelled tasks only).
+
+        Raises:
+          ValueError: Examples are malformed, or ids or labels are out of range.
         """
         if len(sizes):
             ids, sizes = self._checked(ids, np.asarray(sizes, np.int64))
@@ -138,7 +144,7 @@ class TaskWriter:
         raise NotImplementedError
 
     def _checked(self, ids: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The ids as they are stored, and the sizes; ValueError if they are no examples."""
+        """Returns the ids in the stored dtype and the sizes; raises ValueError if malformed."""
         starts, whole = np.cumsum(sizes) - sizes, sizes > 1
         first, last = starts[whole], (starts + sizes - 1)[whole]
         whole[whole] = (ids[first] == BOS_ID) & (ids[last] == EOS_ID)
@@ -148,8 +154,8 @@ class TaskWriter:
             raise ValueError(f"task {self.name}: an example must be `<s> ... </s>`, got {shown}")
         if ids.min() < 0 or ids.max() >= self.vocabulary_size:
             raise ValueError(
-                f"task {self.name}: token ids {ids.min()}..{ids.max()} do not fit a vocabulary of "
-                f"{self.vocabulary_size}"
+                f"task {self.name}: token ids {ids.min()}..{ids.max()} are outside of the "
+                f"vocabulary of {self.vocabulary_size}"
             )
         return ids.astype(self._dtype), sizes
 
@@ -163,7 +169,7 @@ class TaskWriter:
     def _write(
         self, ids: np.ndarray, sizes: np.ndarray, tails: Iterable[bytes] = itertools.repeat(b"")
     ) -> None:
-        """Writes records, each with its tail."""
+        """Writes records, each followed by its tail."""
         width, start, content = self._dtype.itemsize, 0, ids.tobytes()
         for size, tail in zip(sizes.tolist(), tails):
             writer = self._writer or self._open_shard()
@@ -191,14 +197,14 @@ class TaskWriter:
             )
 
     def abort(self) -> None:
-        """Throws away what was written."""
+        """Deletes everything written so far."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
         shutil.rmtree(self._stage, ignore_errors=True)
 
     def close(self) -> TaskInfo:
-        """Ends the task (or part) and returns its row; `examples` may be 0."""
+        """Finishes the task (or part) and returns its row; `examples` may be 0."""
         self._close_shard()
         lengths = None
         if self.kind != "monolingual":
@@ -225,7 +231,7 @@ class TaskWriter:
 
 
 class MonolingualWriter(TaskWriter):
-    """Writes documents `<s> ... </s>` as pages of running text."""
+    """Writer of documents `<s> ... </s>` as pages of running text."""
 
     kind = "monolingual"
 
@@ -242,11 +248,11 @@ class MonolingualWriter(TaskWriter):
             text = np.concatenate(self._pending)
             full = len(text) // PAGE_TOKENS
             self._write(text[: full * PAGE_TOKENS], np.full(full, PAGE_TOKENS))
-            rest = text[full * PAGE_TOKENS :].copy()  # lets the whole text go
+            rest = text[full * PAGE_TOKENS :].copy()  # A view would keep the whole text alive.
             self._pending, self._pending_tokens = [rest], len(rest)
 
     def close(self) -> TaskInfo:
-        """Writes the last page and ends the task (or part); returns its row."""
+        """Writes the last page, finishes the task (or part) and returns its row."""
         if self._pending_tokens:
             self._write(np.concatenate(self._pending), np.array([self._pending_tokens]))
             self._pending, self._pending_tokens = [], 0
@@ -254,7 +260,7 @@ class MonolingualWriter(TaskWriter):
 
 
 class BitextWriter(TaskWriter):
-    """Writes translation pairs `<s> e </s> f </s>`, one record each; long ones are skipped."""
+    """Writer of translation pairs `<s> e </s> f </s>`, one per record; skips long pairs."""
 
     kind = "bitext"
 
@@ -277,12 +283,12 @@ class BitextWriter(TaskWriter):
 
 
 class LabelledWriter(TaskWriter):
-    """Writes labelled examples, one record each: token ids, then labels.
+    """Writer of labelled examples, one per record: token ids, then labels.
 
     Args:
-      labels: labels of an example, a key of `prepared_format.LABELS`.
-      *args: as for `TaskWriter`.
-      **kwargs: as for `TaskWriter`; `max_length` does not matter.
+      *args: See `TaskWriter`.
+      labels: Labels of an example, a key of `format.LABELS`.
+      **kwargs: See `TaskWriter`; `max_length` is ignored.
     """
 
     kind = "labelled"
@@ -296,18 +302,18 @@ class LabelledWriter(TaskWriter):
     def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
         if sizes.max() > _MAX_TOKENS:
             raise ValueError(
-                f"task {self.name}: an example of {sizes.max()} tokens; cut them to {_MAX_TOKENS}"
+                f"task {self.name}: example with {sizes.max()} tokens; truncate to {_MAX_TOKENS}"
             )
         counts = np.full(len(sizes), LABELS[self.labels]) if LABELS[self.labels] else sizes
         if len(labels) != counts.sum():
             raise ValueError(
                 f"task {self.name}: {len(labels)} labels for {len(sizes)} examples of "
-                f"{len(ids)} tokens, it has labels={self.labels!r}"
+                f"{len(ids)} tokens do not match labels={self.labels!r}"
             )
         if self.labels == "two" and not np.all(
             (labels >= 0) & (labels < np.repeat(sizes, 2)) & (labels >= np.repeat(labels[::2], 2))
         ):
-            raise ValueError(f"task {self.name}: an answer is no range of tokens of its example")
+            raise ValueError(f"task {self.name}: an answer is not a token range of its example")
         self._count(sizes)
         self._lengths.append(sizes.astype("<u2"))
         ends, content = 4 * np.cumsum(counts), labels.astype("<i4").tobytes()
@@ -316,14 +322,14 @@ class LabelledWriter(TaskWriter):
 
 
 def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) -> TaskInfo:
-    """Joins the parts of one task in the given order and moves them to their final names.
+    """Merges the parts of one task in the given order and moves them to their final names.
 
     Args:
-      directory: folder of the data set.
-      parts: what `close` returned for each part, all of one task and split.
+      directory: Folder of the data set.
+      parts: Row of each part, as returned by `close`; all of one task and split.
 
     Returns:
-      The task's row, also written to `<task>/<split>.json` as the sign that it is complete.
+      The task's row, also written to `<task>/<split>.json`, which marks the task as finished.
     """
     directory, first = pathlib.Path(directory), parts[0]
     folder = directory / first.name
@@ -362,9 +368,9 @@ def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) ->
 def _join_lengths(
     directory: pathlib.Path, parts: Sequence[TaskInfo], path: pathlib.Path
 ) -> FileInfo:
-    """Moves or joins the lengths of parts."""
+    """Moves the lengths of a single part or concatenates those of several."""
     name = path.relative_to(directory).as_posix()
-    if len(parts) == 1 and parts[0].lengths:  # written to disk already, as most tasks are
+    if len(parts) == 1 and parts[0].lengths:  # Most tasks have one part.
         os.replace(directory / parts[0].lengths.file, path)
         return dataclasses.replace(parts[0].lengths, file=name)
     joined = np.concatenate([_load_lengths(directory, part) for part in parts])
@@ -374,12 +380,12 @@ def _join_lengths(
 def finished_task(
     directory: str | os.PathLike[str], name: str, split: str = "train", fingerprint: str = ""
 ) -> TaskInfo | None:
-    """The row of a task that an earlier run completed from the same source, or None.
+    """Returns the row of a task that an earlier run finished from the same sources, or None.
 
-    This is what makes preparation resumable.
+    Resuming a preparation relies on it.
 
     Raises:
-      PreparedDataError: it was completed, but a file of it is not what was written.
+      PreparedDataError: The task is finished but one of its files is damaged.
     """
     directory = pathlib.Path(directory)
     path = directory / name / f"{split}.json"
@@ -403,14 +409,14 @@ def write_dataset(
     vocabulary_size: int,
     command: str = "",
 ) -> None:
-    """Completes a data set: copies the vocabulary, then writes `dataset.json` in one step.
+    """Completes a data set: copies the vocabulary, then writes `dataset.json` atomically.
 
     Args:
-      directory: folder of the data set.
-      tasks: rows of every task and split.
-      vocabulary: the SentencePiece model whose ids the shards hold.
-      vocabulary_size: number of ids, `<mask>` included.
-      command: the command line that makes this data set; empty if there is none.
+      directory: Folder of the data set.
+      tasks: Rows of all tasks and splits.
+      vocabulary: SentencePiece model that defines the token ids.
+      vocabulary_size: Number of ids, including `<mask>`.
+      command: Command line that prepares this data set; empty if there is none.
     """
     directory = pathlib.Path(directory)
     model = pathlib.Path(vocabulary).read_bytes()
@@ -430,7 +436,7 @@ def write_dataset(
 
 
 def _describe(path: pathlib.Path, records: int, tokens: int) -> FileInfo:
-    """Forces a finished file to disk and takes its size and checksum."""
+    """Syncs a finished file to disk and returns its size and checksum."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -443,7 +449,7 @@ def _save_lengths(path: pathlib.Path, lengths: np.ndarray) -> FileInfo:
 
 
 def _load_lengths(directory: pathlib.Path, info: TaskInfo) -> np.ndarray:
-    assert info.lengths is not None, f"{info.name}: `close` saves the lengths of all pairs"
+    assert info.lengths is not None, f"{info.name}: no file of lengths"
     return np.load(directory / info.lengths.file, allow_pickle=False)
 
 

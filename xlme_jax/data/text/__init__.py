@@ -1,1 +1,1 @@
-"""Raw files to documents and pairs: CC-100, Moses, OPUS zip, TSV, TMX; held-out text."""
+"""Readers of documents and pairs (CC-100, Moses, OPUS zip, TSV, TMX) and held-out text."""

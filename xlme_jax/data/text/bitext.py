@@ -1,8 +1,8 @@
 """Streaming readers of translation pairs: Moses files, OPUS zips, TSV, TMX and multi-way files.
 
-A pair that drifts out of line by one teaches a model that nothing translates anything, and no loss
-curve shows why. So a line that cannot be used takes its partner with it, files of different length
-are an error, and the two languages come out in one canonical order whatever a file's own order is.
+Files that are misaligned by one line contain no translations at all, and the loss does not reveal
+it. Therefore an unusable line is skipped together with its partner, files of different length are
+an error, and every pair is yielded in one canonical language order, whatever the file's order.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from xlme_jax.data.text import reading
 from xlme_jax.data.text.bitext_files import (
+    MULTIWAY_LAYOUT,
     BitextSource,
     discover_bitext,
     group_by_pair,
@@ -52,31 +53,34 @@ __all__ = [
     "read_units",
 ]
 
-# What zipfile raises on files that are no sound archives, encrypted ones included.
+# Exceptions that zipfile raises for damaged and encrypted archives.
 _ZIP_DAMAGE = (
     *(zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError),
     struct.error,
 )
 
-# A column of a TSV file that is a number in nearly all of its first pairs is no text.
+# A TSV column that is a number in nearly all of the first pairs is not text.
 _PROBED_PAIRS, _LEAST_PAIRS, _NEARLY_ALL = 300, 10, 0.95
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)*|[.,]\d+)(?:[eE][-+]?\d+)?%?")
 
 Pairs = Iterator[tuple[str, str]]
 Lines = Iterator[str | Rejected]
-# A pair of texts, stripped, neither empty; or the reason why there is none in this place.
+# A pair of stripped, non-empty texts, or the reason why the unit is skipped.
 Units = Iterator[tuple[str, str] | str]
 
 
 def read_bitext(source: BitextSource, report: ReadReport | None = None) -> Pairs:
-    """Streams (text in lang1, text in lang2) of a source that `discover_bitext` lists.
+    """Streams the pairs of a source that `discover_bitext` returned.
 
     Args:
         source: The file or files.
-        report: Receives the counts; a new one if None.
+        report: Collects the counts; None creates a new one.
+
+    Returns:
+        Iterator of (text in lang1, text in lang2).
 
     Raises:
-        DataError: As the reader of the source's kind.
+        DataError: See the reader of the source's kind.
     """
     report = ReadReport() if report is None else report
     if source.kind == "tmx" and len(source.paths) == 1:
@@ -85,19 +89,20 @@ def read_bitext(source: BitextSource, report: ReadReport | None = None) -> Pairs
 
 
 def read_units(source: BitextSource, report: ReadReport) -> Units:
-    """Streams what stands in each place of a source: line by line, so that places can be counted.
+    """Streams one item per unit of a source, skipped ones included, so that units can be numbered.
 
-    A TMX file has no lines; its places are its usable pairs.
+    A unit is a line; in a TMX file, which has no lines, it is a usable pair.
 
     Args:
         source: The file or files.
-        report: Gets the count of repairs; for a TMX file all counts.
+        report: Collects the number of repairs; for a TMX file, all counts.
 
-    Yields:
-        A pair (text in lang1, text in lang2), or why the place has none.
+    Returns:
+        Iterator of pairs (text in lang1, text in lang2), or of the reason why a unit is skipped.
 
     Raises:
-        DataError: As the reader of the source's kind.
+        DataError: See the reader of the source's kind.
+        ValueError: The kind is unknown or does not fit the number of paths.
     """
     match source.kind, source.paths:
         case "moses", (first, second):
@@ -114,13 +119,13 @@ def read_units(source: BitextSource, report: ReadReport) -> Units:
             units = _tsv_units(path, report, columns)
             return units if source.columns else _not_numbers(path, units, columns)
     raise ValueError(
-        "kind, paths: moses or multiway with two paths, or zip, tsv or tmx with one, got "
+        "kind, paths: expected moses or multiway with two paths, or zip, tsv or tmx with one; got "
         f"{source.kind!r} with {len(source.paths)}"
     )
 
 
 def _counted(units: Units, report: ReadReport) -> Pairs:
-    """Passes the pairs on, counting them and what is missing."""
+    """Yields the pairs; counts them and the skipped units."""
     for unit in units:
         if isinstance(unit, str):
             report.skip(unit)
@@ -132,18 +137,18 @@ def _counted(units: Units, report: ReadReport) -> Pairs:
 def read_moses(
     src_path: str | Path, tgt_path: str | Path, report: ReadReport | None = None
 ) -> Pairs:
-    """Streams the pairs of two line-aligned files, but those with an unusable or empty side.
+    """Streams the pairs of two line-aligned files; skips those with an unusable or empty side.
 
     Args:
         src_path: Text in the first language, compressed or not.
-        tgt_path: Line n translates line n of `src_path`.
-        report: Receives the counts; a new one if None.
+        tgt_path: File whose line n translates line n of `src_path`.
+        report: Collects the counts; None creates a new one.
 
-    Yields:
-        (source, target), stripped, neither empty.
+    Returns:
+        Iterator of (source, target), stripped and non-empty.
 
     Raises:
-        DataError: A file is missing, damaged or without any text, or they differ in length.
+        DataError: A file is missing, damaged or without text, or the files differ in length.
     """
     report = ReadReport() if report is None else report
     return _counted(_moses_units(src_path, tgt_path, report), report)
@@ -163,16 +168,16 @@ def read_opus_zip(
     Nothing is extracted to disk.
 
     Args:
-        zip_path: The archive; it may hold the files of several corpora.
-        lang1: Language of the first text of a pair, in either order of the archive's name.
-        lang2: Language of the second.
-        report: Receives the counts; a new one if None.
+        zip_path: The archive, with the files of one or more corpora.
+        lang1: Language of the first text of a pair, whatever the order in the archive's name.
+        lang2: Language of the second text.
+        report: Collects the counts; None creates a new one.
 
-    Yields:
-        (text in lang1, text in lang2).
+    Returns:
+        Iterator of (text in lang1, text in lang2).
 
     Raises:
-        DataError: As `read_moses`, or the zip is damaged or lacks files of these languages.
+        DataError: See `read_moses`; also if the zip is damaged or has no files in the languages.
     """
     report = ReadReport() if report is None else report
     return _counted(_zip_units(zip_path, lang1, lang2, report), report)
@@ -181,7 +186,7 @@ def read_opus_zip(
 def _zip_units(zip_path: str | Path, lang1: str, lang2: str, report: ReadReport) -> Units:
     try:
         with open_file(zip_path) as file, zipfile.ZipFile(file) as archive:
-            # One for all: members may share their compressed bytes.
+            # All members share one allowance because they may share their compressed bytes.
             allowance = Allowance(os.fstat(file.fileno()).st_size)
             for members in _moses_members(archive, str(zip_path), lang1, lang2):
                 names = [f"{zip_path}:{shown(member.filename)}" for member in members]
@@ -197,15 +202,15 @@ def _zip_units(zip_path: str | Path, lang1: str, lang2: str, report: ReadReport)
         raise
     except _ZIP_DAMAGE as error:
         raise DataError(
-            f"{zip_path}: cannot be read as a zip archive ({error}); download it again and check "
-            "it with `unzip -t`"
+            f"{zip_path}: not a readable zip archive ({error}); download it again and check it "
+            "with `unzip -t`"
         ) from error
 
 
 def _moses_members(
     archive: zipfile.ZipFile, name: str, lang1: str, lang2: str
 ) -> list[tuple[zipfile.ZipInfo, zipfile.ZipInfo]]:
-    """The members that belong together: same name, last part one of the two languages."""
+    """Returns the pairs of members with the same stem and the two languages as suffixes."""
     keys = reading.normalized_language(lang1), reading.normalized_language(lang2)
     stems: dict[str, dict[str, zipfile.ZipInfo]] = defaultdict(dict)
     for member in archive.infolist():
@@ -216,28 +221,28 @@ def _moses_members(
         _check_member(member, f"{name}:{shown(member.filename)}")
         if other := stems[stem].get(language):
             raise DataError(
-                f"{name}: holds {shown(other.filename)} and {shown(member.filename)}, both the "
-                "text of one language; repack it with one of them"
+                f"{name}: {shown(other.filename)} and {shown(member.filename)} are text in one "
+                "language; repack the zip with only one of them"
             )
         stems[stem][language] = member
     found = [(by[keys[0]], by[keys[1]]) for by in stems.values() if keys[0] in by and keys[1] in by]
     if not found:
         raise DataError(
-            f"{name}: no files *.{lang1} and *.{lang2} of one name in this zip; it holds "
-            f"{', '.join(map(shown, archive.namelist()[:10])) or 'nothing'}. Use OPUS's Moses "
-            "format, or unpack it"
+            f"{name}: no files NAME.{lang1} and NAME.{lang2} in this zip; it contains "
+            f"{', '.join(map(shown, archive.namelist()[:10])) or 'nothing'}. Download OPUS's Moses "
+            "format, or unpack the zip"
         )
     return found
 
 
 def _check_member(member: zipfile.ZipInfo, name: str) -> None:
     if stat.S_ISLNK(member.external_attr >> 16):
-        raise DataError(f"{name}: is a link to another file, not text; repack the zip without it")
-    # Python's zipfile would decompress bzip2 and LZMA whole, however far they expand.
+        raise DataError(f"{name}: symbolic link instead of a text file; repack the zip without it")
+    # For bzip2 and LZMA, Python's zipfile does not bound the size of decompressed blocks.
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise DataError(
-            f"{name}: compressed by method {member.compress_type}; OPUS uses deflate, so unpack "
-            "the zip and pack it again with `zip`"
+            f"{name}: unsupported zip compression method {member.compress_type}; unpack the zip "
+            "and pack it again with `zip` (deflate)"
         )
 
 
@@ -250,16 +255,16 @@ def read_tsv(
 
     Args:
         path: The file, compressed or not.
-        report: Receives the counts; a new one if None.
-        columns: Which columns are the first and second text, counted from 0. None: the first two,
-            which must not be numbers.
+        report: Collects the counts; None creates a new one.
+        columns: Columns of the first and the second text, counted from 0. None selects the first
+            two, which must not be numbers.
 
-    Yields:
-        (text in the first of `columns`, text in the second).
+    Returns:
+        Iterator of (text in the first of `columns`, text in the second).
 
     Raises:
-        DataError: The file is missing or damaged, no line in it has both columns, or one of the
-            first two columns holds numbers.
+        DataError: The file is missing or damaged, no line has both columns, or `columns` is None
+            and one of the first two columns contains numbers.
     """
     report = ReadReport() if report is None else report
     units = _tsv_units(path, report, columns or (0, 1))
@@ -285,16 +290,16 @@ def _tsv_units(path: str | Path, report: ReadReport, columns: tuple[int, int]) -
         yield (first, second) if first and second else "empty side"
     if not good:
         raise DataError(
-            f"{path}: none of its {count:,} lines has {needed} tab-separated columns of UTF-8 "
-            "text; write `text<TAB>translation` lines, or leave the file out"
+            f"{path}: none of the {count:,} lines has {needed} tab-separated columns of UTF-8 "
+            "text; write lines as `text<TAB>translation`, or remove the file"
         )
 
 
 def _not_numbers(path: str | Path, units: Units, columns: tuple[int, int]) -> Units:
-    """Passes the units of a TSV file on, unless one of the two columns is a score or an id.
+    """Yields the units of a TSV file after checking that no column is a score or a number.
 
     Raises:
-        DataError: Nearly all of the first pairs have a number in the same column.
+        DataError: A column is a number in nearly all of the first pairs.
     """
     seen: list[tuple[str, str] | str] = []
     pairs = 0
@@ -321,31 +326,31 @@ def _raise_numbers(path: str | Path, column: int, numbers: int, pairs: int) -> N
         f"if the texts are in columns {others[0]} and {others[1]} (counted from 0), pass "
         f"--tsv_columns={others[0]},{others[1]}"
         if len(others) > 1
-        else "leave the file out"
+        else "remove the file"
     )
     raise DataError(
-        f"{path}: column {column} is taken as text, and is a number in {numbers} of the first "
-        f"{pairs} pairs, as in {shown(line)!r}; {remedy} (or --tsv_columns=0,1 if it is text)"
+        f"{path}: column {column} should be text but is a number in {numbers} of the first {pairs} "
+        f"pairs, as in {shown(line)!r}; {remedy} (or --tsv_columns=0,1 if it is text)"
     )
 
 
 def read_tmx(path: str | Path, lang1: str, lang2: str, report: ReadReport | None = None) -> Pairs:
-    """Streams the pairs of a TMX file, compressed or not, in any encoding that it declares.
+    """Streams the pairs of a TMX file, compressed or not, in the encoding that it declares.
 
-    `en` also takes segments marked `en-US`, but not the other way round. Native formatting codes
-    inside a segment are left out. DTDs are never loaded, and entity declarations are refused.
+    `en` also matches segments in `en-US`, but `en-US` does not match `en`. Formatting codes inside
+    a segment are removed. DTDs are never loaded, and entity declarations are an error.
 
     Args:
         path: The file.
         lang1: Language of the first text of a pair.
-        lang2: Language of the second.
-        report: Receives the counts; a new one if None.
+        lang2: Language of the second text.
+        report: Collects the counts; None creates a new one.
 
-    Yields:
-        (text in lang1, text in lang2).
+    Returns:
+        Iterator of (text in lang1, text in lang2).
 
     Raises:
-        DataError: The file is missing or damaged, not well-formed, declares entities, or has no
+        DataError: The file is missing, damaged or not well-formed, declares entities, or has no
             unit in both languages.
     """
     report = ReadReport() if report is None else report
@@ -357,26 +362,27 @@ def read_multiway(
 ) -> Pairs:
     """Streams the units that two languages of a multi-way folder share.
 
-    The folder holds `<language>.txt` files (compressed or not) and `ids.txt`; line n of each is the
-    same unit, empty where a language lacks it.
+    The folder contains `<language>.txt` files (compressed or not) and optionally `ids.txt`. Line n
+    is the same unit in every file, and empty if a language lacks the unit.
 
     Args:
         folder: The folder.
         lang1: Language of the first text of a pair.
-        lang2: Language of the second.
-        report: Receives the counts; a new one if None.
+        lang2: Language of the second text.
+        report: Collects the counts; None creates a new one.
 
-    Yields:
-        (text in lang1, text in lang2).
+    Returns:
+        Iterator of (text in lang1, text in lang2).
 
     Raises:
-        DataError: A file is missing, damaged or without any text, or they differ in length.
+        DataError: A file is missing, damaged or without text, or the files differ in length.
     """
     files = multiway_files(reading.check_folder(folder))
     missing = [language for language in (lang1, lang2) if language not in files]
     if missing:
         raise DataError(
-            f"{folder}: no file for {', '.join(missing)}; there are {', '.join(sorted(files))}"
+            f"{folder}: no file for {', '.join(missing)}; there are "
+            f"{', '.join(sorted(files)) or 'none'} ({MULTIWAY_LAYOUT})"
         )
     report = ReadReport() if report is None else report
     return _counted(_multiway_units(files[lang1], files[lang2], report), report)
@@ -385,39 +391,41 @@ def read_multiway(
 def _multiway_units(first: Path, second: Path, report: ReadReport) -> Units:
     names = (str(first), str(second))
     lines = [reading.aligned_lines(read_blocks(name), name, report) for name in names]
-    units = yield from _aligned_units(names, lines, "missing unit")
+    units = yield from _aligned_units(names, lines, "missing unit", MULTIWAY_LAYOUT)
     ids = unit_ids_file(first.parent)
     if ids is not None and (listed := count_lines(ids)) != units:
         raise DataError(
             f"{ids} has {listed:,} lines, {first} and {second} have {units:,}; line n of each "
-            "must be the same unit, so one is cut short or has extra lines: fetch the folder again"
+            "must be the same unit, so a file is truncated or has extra lines: download the folder "
+            f"again ({MULTIWAY_LAYOUT})"
         )
 
 
 def _aligned_units(
-    names: Sequence[str], lines: Sequence[Lines], empty: str
+    names: Sequence[str], lines: Sequence[Lines], empty: str, layout: str = ""
 ) -> Generator[tuple[str, str] | str, None, int]:
     """Pairs up two streams of lines.
 
     Args:
-        names: What to call the two in errors.
-        lines: One item for each line of each file.
-        empty: The reason to give for pairs with an empty side.
+        names: Names of the two files in error messages.
+        lines: The two streams, one item per line.
+        empty: Reason for skipping pairs with an empty side.
+        layout: Expected layout of the files, for error messages.
 
     Yields:
-        For each line, the two texts, stripped, neither empty, or the reason why there are not two.
+        One item per line: the two stripped, non-empty texts, or the reason why they are skipped.
 
     Returns:
-        The number of lines of each file.
+        Number of lines of each file.
 
     Raises:
-        DataError: They differ in length, or one has no text at all.
+        DataError: The files differ in length, or one has no text.
     """
     first, second = lines
     count = empty_first = empty_second = 0
     for one, two in itertools.zip_longest(first, second):
         if one is None or two is None:
-            _raise_unequal(names, count, one is None, first, second)
+            _raise_unequal(names, count, one is None, first, second, layout)
         count += 1
         if isinstance(one, str) and isinstance(two, str):
             one, two = one.strip(), two.strip()
@@ -432,27 +440,32 @@ def _aligned_units(
     for name, blank in zip(names, (empty_first, empty_second)):
         if blank == count:
             raise DataError(
-                f"{name}: no text in this file ({count:,} lines, all empty); fetch it again, or "
-                "leave its language out"
+                f"{name}: no text in this file ({count:,} lines, all empty); download it again, or "
+                "remove its language"
             )
     return count
 
 
 def _raise_unequal(
-    names: Sequence[str], common: int, first_ended: bool, first: Lines, second: Lines
+    names: Sequence[str],
+    common: int,
+    first_ended: bool,
+    first: Lines,
+    second: Lines,
+    layout: str,
 ) -> NoReturn:
-    """Counts the rest of the longer file, whose line after `common` is already read, and raises."""
+    """Counts the rest of the longer file, read up to line `common + 1`, and raises."""
     longer = common + 1 + sum(1 for _ in (second if first_ended else first))
     counts = (common, longer) if first_ended else (longer, common)
     raise DataError(
         f"{names[0]} has {counts[0]:,} lines, {names[1]} has {counts[1]:,}; line n of one must "
-        "translate line n of the other, so one is cut short or has extra lines: fetch both again "
-        "(each line, also the last, needs a line end)"
+        "translate line n of the other, so one is truncated or has extra lines: download both "
+        "again (every line must end with a newline)" + (f"; {layout}" if layout else "")
     )
 
 
 def count_lines(path: Path) -> int:
-    """The number of lines of a file, compressed or not; the last needs no line end."""
+    """Returns the number of lines of a file, compressed or not; the last may lack a newline."""
     count, last = 0, b"\n"
     for block in read_blocks(path):
         count += block.count(b"\n")

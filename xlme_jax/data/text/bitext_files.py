@@ -1,8 +1,8 @@
-"""Finds translation pairs by the names of files, without opening any.
+"""Discovery of translation pairs by file name, without opening any file.
 
-Bitext comes in a handful of layouts, each with its own way to say which languages a file holds;
-this module turns all of them into one sorted list of `BitextSource`s, so that tasks can be
-registered for a folder of thousands of pairs at no cost.
+Bitext comes in several layouts, each with its own way to name the languages of a file. This module
+maps all of them to one sorted list of `BitextSource`s, so that registering tasks for a folder of
+thousands of pairs is cheap.
 """
 
 from __future__ import annotations
@@ -18,24 +18,28 @@ from pathlib import Path
 from xlme_jax.data.text import reading
 from xlme_jax.data.text.decompression import DataError, strip_compression
 
-UNIT_IDS = "ids.txt"  # marks a multi-way folder
+UNIT_IDS = "ids.txt"  # Ids of the units of a multi-way folder, optional.
+MULTIWAY_LAYOUT = (
+    "a multi-way folder has one `<language>.txt` per language, whose line n is the same unit in "
+    "all of them (empty if missing), and optionally `ids.txt`, whose line n is the unit's id"
+)
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, order=True)
 class BitextSource:
-    """One file, or two side by side, with text of one language pair.
+    """One file, or two line-aligned files, with text of one language pair.
 
     Attributes:
-        lang1: The language that sorts first; texts come out in the order (lang1, lang2).
-        lang2: The other one.
-        kind: "moses", "multiway" (both: two paths, that of lang1 first), "zip", "tsv" or "tmx"
-            (one).
+        lang1: Language that sorts first; pairs are yielded in the order (lang1, lang2).
+        lang2: The other language.
+        kind: "moses" or "multiway" (two paths, that of lang1 first); "zip", "tsv" or "tmx" (one).
         paths: The files.
-        swap: The file's name gives the order (lang2, lang1), and so do the columns of a TSV file.
-        columns: The columns of a TSV file, from 0, with text in the first and the second language
-            of its name. None: the first two, unless they hold numbers.
+        swap: Whether the file's name, and so the columns of a TSV file, have the order (lang2,
+            lang1).
+        columns: Columns of a TSV file, counted from 0, with text in the first and the second
+            language of its name. None selects the first two, which must not be numbers.
     """
 
     lang1: str
@@ -51,7 +55,7 @@ class BitextSource:
 
     @property
     def pair(self) -> str:
-        """Canonical name of the pair, `lang1-lang2`."""
+        """Returns the canonical name of the pair, `lang1-lang2`."""
         return f"{self.lang1}-{self.lang2}"
 
 
@@ -63,43 +67,45 @@ def discover_bitext(
     tsv_columns: tuple[int, int] | None = None,
     may_be_empty: bool = False,
 ) -> list[BitextSource]:
-    """Lists every pair file in `folder` and the folders below it by their names; opens none.
+    """Lists the pair files in `folder` and its subfolders by name, without opening them.
 
-    Names that are understood, each also with `.gz`, `.xz` or `.zst`:
+    Recognized names, each also with `.gz`, `.xz` or `.zst`:
       * TSV: `en-sw.tsv`, `news.en-sw.tsv`, and ParaCrawl's `en-sw.txt.gz`;
-      * Moses: `x.en-sw.en` + `x.en-sw.sw`, or `x.en` + `x.sw` (of three or more languages: all
-        pairs);
+      * Moses: `x.en-sw.en` + `x.en-sw.sw`, or `x.en` + `x.sw` (all pairs of the languages);
       * OPUS zip: `en-sw.txt.zip`, `Tatoeba_v2023_moses_en-sw.txt.zip`;
       * TMX: `en-sw.tmx`;
-      * a multi-way folder: `ids.txt` + `<language>.txt` files: all pairs of its languages, and no
-        pair files.
-    The name of the folder gives the pair where that of the file does not (`en-sw/news.tsv`).
-    Several files of one pair are several sources; `group_by_pair` puts them together.
+      * multi-way folder: `<language>.txt` of two or more languages (all pairs of them), without
+        other pair files. `ids.txt` is optional; with it, `pt-br.txt` is a language, not a pair.
+    If a file's name has no pair, that of its folder is used (`en-sw/news.tsv`). Each file of a pair
+    is a source of its own; `group_by_pair` groups them.
 
     Args:
-        folder: Where to look.
+        folder: Folder to search.
         languages: Keep only pairs of two of these.
-        pairs: Keep only these pairs, written either way round ("en-sw", "sw-en").
+        pairs: Keep only these pairs, in either order ("en-sw", "sw-en").
         pivot: Keep only pairs with this language ("en": English-centric).
         tsv_columns: See `BitextSource.columns`.
-        may_be_empty: Whether it is no error if nothing is found.
+        may_be_empty: Whether to return an empty list instead of raising if nothing is found.
 
     Returns:
-        Sources in order of pair, kind and path.
+        Sources, sorted by pair, kind and path.
 
     Raises:
-        DataError: No such folder, no file found, one of `pairs` missing, half of a Moses pair
-            missing, a name that could mean several pairs, a language of two spellings, or a pair
-            file in a multi-way folder.
+        DataError: The folder is missing, no file is found, one of `pairs` or half of a Moses pair
+            is missing, a name is ambiguous, a language has two spellings, or a multi-way folder
+            contains a pair file.
     """
     folder = reading.check_folder(folder)
     wanted = None if pairs is None else {_canonical_name(pair) for pair in pairs}
     found = []
     for directory in _folders(folder):
-        if unit_ids := unit_ids_file(directory):
-            found += _multiway_sources(directory, unit_ids)
-        else:
-            found += _pair_sources(directory, reading.data_files(directory))
+        files = reading.data_files(directory)
+        unit_ids = unit_ids_file(directory)
+        sources = [] if unit_ids else _pair_sources(directory, files)
+        if not sources:
+            sources = _multiway_sources(directory, unit_ids)
+        _log_ignored(directory, files, sources, unit_ids)
+        found += sources
     reading.check_spellings(
         (language, path)
         for source in found
@@ -114,13 +120,15 @@ def discover_bitext(
     ]
     if not sources and not may_be_empty:
         raise DataError(
-            f"{folder}: no bitext found that matches; files must be named by language pair, for "
+            f"{folder}: no matching bitext found; files must be named after language pairs, for "
             "example `news.en-sw.tsv.xz`, `news.en-sw.en` + `news.en-sw.sw`, `en-sw.tmx` or "
-            "`en-sw.txt.zip`"
+            f"`en-sw.txt.zip`; {MULTIWAY_LAYOUT}"
         )
     missing = (wanted or set()) - {source.pair for source in sources}
     if missing:
-        raise DataError(f"{folder}: no file for the pairs {', '.join(sorted(missing))}")
+        raise DataError(
+            f"{folder}: no file for the pairs {', '.join(sorted(missing))}; add them or fix `pairs`"
+        )
     reading.warn_of_held_out(folder, {path for source in sources for path in source.paths})
     if tsv_columns is not None:
         sources = [
@@ -131,7 +139,7 @@ def discover_bitext(
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    """The folder and those below it, as deep as they go; links to folders lead no further."""
+    """Yields the folder and all folders below it; does not descend into linked folders."""
     waiting = [folder]
     while waiting:
         directory = waiting.pop()
@@ -141,7 +149,7 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def group_by_pair(sources: Iterable[BitextSource]) -> dict[str, list[BitextSource]]:
-    """Puts the files of each pair together: {"en-sw": [source, ...]}, in sorted order."""
+    """Groups sources by pair, {"en-sw": [source, ...]}, in sorted order."""
     groups: dict[str, list[BitextSource]] = defaultdict(list)
     for source in sorted(sources):
         groups[source.pair].append(source)
@@ -149,7 +157,7 @@ def group_by_pair(sources: Iterable[BitextSource]) -> dict[str, list[BitextSourc
 
 
 def _pair_splits(name: str) -> list[tuple[str, str]]:
-    """All ways to read `name` as two different languages: `en-zh-Hans` -> [(en, zh-Hans)]."""
+    """Returns all splits of `name` into two languages: `en-zh-Hans` -> [(en, zh-Hans)]."""
     parts = name.split("-")
     splits = (("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts)))
     return [
@@ -158,7 +166,7 @@ def _pair_splits(name: str) -> list[tuple[str, str]]:
 
 
 def _pair_of(stem: str) -> list[tuple[str, str]]:
-    """Reads the pair in a file's name, which stands between dots or after a `_`."""
+    """Parses the pair in a file's name, between dots or after a `_`; returns all readings."""
     for part in reversed(stem.split(".")):
         words = part.split("_")
         for i in range(len(words)):
@@ -168,12 +176,12 @@ def _pair_of(stem: str) -> list[tuple[str, str]]:
 
 
 def _one_pair(path: Path, stem: str) -> tuple[str, str] | None:
-    """The pair by the file's name, or by its folder's; None if neither has one."""
+    """Returns the pair in the file's name, else in its folder's name, else None."""
     splits = _pair_of(reading.strip_shard(stem)) or _pair_splits(path.parent.name)
     if len(splits) > 1:
         readings = " or ".join(f"{a} with {b}" for a, b in splits)
         raise DataError(
-            f"{path}: the name may mean {readings}; write regions with `_`, as in `pt_br-en`"
+            f"{path}: ambiguous name ({readings}); write regions with `_`, as in `pt_br-en`"
         )
     return splits[0] if splits else None
 
@@ -197,7 +205,7 @@ _KINDS = {".tsv": "tsv", ".tmx": "tmx", ".zip": "zip", ".txt": "tsv"}
 
 
 def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
-    """The sources of some files of a folder; says which files are in none."""
+    """Returns the sources among `files` of a folder."""
     sources = []
     moses: dict[str, dict[str, Path]] = defaultdict(dict)
     for path in files:
@@ -207,21 +215,28 @@ def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
             continue
         kind = _KINDS.get(f".{suffix}")
         pair = _one_pair(path, stem.removesuffix(".txt")) if kind else None
-        # A plain text file is a TSV file only if its own name is a pair: en-sw.txt, as ParaCrawl
-        # has it.
+        # ParaCrawl names TSV files en-sw.txt, so a .txt file is TSV only if its own name is a pair.
         unnamed = suffix == "txt" and not _pair_of(reading.strip_shard(stem))
         if kind and pair and not unnamed:
             sources.append(_source(kind, pair, path))
     for stem, sides in moses.items():
         sources += _moses_sources(directory / stem, sides)
-    taken = {path for source in sources for path in source.paths}
-    if unknown := [path.name for path in files if path not in taken]:
-        _logger.info("%s: not taken as bitext: %s", directory, ", ".join(unknown[:20]))
     return sources
 
 
+def _log_ignored(
+    directory: Path, files: Sequence[Path], sources: Sequence[BitextSource], unit_ids: Path | None
+) -> None:
+    """Logs the files of a folder that belong to no source."""
+    taken = {path for source in sources for path in source.paths} | {unit_ids}
+    if unknown := [path.name for path in files if path not in taken]:
+        _logger.info(
+            "%s: ignored files that are not bitext: %s", directory, ", ".join(unknown[:20])
+        )
+
+
 def _moses_sources(stem: Path, files: dict[str, Path]) -> list[BitextSource]:
-    """Pairs up the files `<stem>.<language>`; the pair in the stem, if there is one, decides."""
+    """Pairs the files `<stem>.<language>`: those of the pair in the stem, else all of them."""
     named = _pair_of(reading.strip_shard(stem.name))
     complete = [pair for pair in named if pair[0] in files and pair[1] in files]
     if complete:
@@ -229,7 +244,8 @@ def _moses_sources(stem: Path, files: dict[str, Path]) -> list[BitextSource]:
     elif half := [pair for pair in named if pair[0] in files or pair[1] in files]:
         languages = [language for language in half[0] if language not in files]
         raise DataError(
-            f"{stem}.{languages[0]}: missing; {next(iter(files.values()))} is its other half"
+            f"{stem}.{languages[0]}: missing; add it, or remove its other half "
+            f"{next(iter(files.values()))}"
         )
     else:
         pairs = list(itertools.combinations(sorted(files), 2))
@@ -237,7 +253,7 @@ def _moses_sources(stem: Path, files: dict[str, Path]) -> list[BitextSource]:
 
 
 def unit_ids_file(directory: Path) -> Path | None:
-    """The file of unit names that makes a folder multi-way; None if there is none."""
+    """Returns the file of unit ids of a multi-way folder, or None."""
     for path in reading.data_files(directory):
         if strip_compression(path.name) == UNIT_IDS:
             return path
@@ -245,7 +261,7 @@ def unit_ids_file(directory: Path) -> Path | None:
 
 
 def multiway_files(directory: Path) -> dict[str, Path]:
-    """{language: file} of a multi-way folder."""
+    """Returns {language: file} of a multi-way folder."""
     files = {}
     for path in reading.data_files(directory):
         language, dot, suffix = strip_compression(path.name).rpartition(".")
@@ -254,15 +270,26 @@ def multiway_files(directory: Path) -> dict[str, Path]:
     return files
 
 
-def _multiway_sources(directory: Path, unit_ids: Path) -> list[BitextSource]:
-    """All pairs of the languages of a multi-way folder, which must hold no pair files besides."""
+def _multiway_sources(directory: Path, unit_ids: Path | None) -> list[BitextSource]:
+    """Returns all pairs of the languages of a multi-way folder.
+
+    Args:
+        directory: The folder.
+        unit_ids: Its file of unit ids. None if there is none; the folder then has no pair files,
+            and is not multi-way if a file is a shard of a language (`en-1.txt`).
+
+    Raises:
+        DataError: There are both unit ids and pair files.
+    """
     files = multiway_files(directory)
+    if unit_ids is None and any(reading.strip_shard(language) != language for language in files):
+        return []
     known = {unit_ids, *files.values()}
     others = [path for path in reading.data_files(directory) if path not in known]
-    if pairs := _pair_sources(directory, others):
+    if unit_ids is not None and (pairs := _pair_sources(directory, others)):
         raise DataError(
-            f"{pairs[0].paths[0]}: a pair file beside {unit_ids.name}, where only "
-            "`<language>.txt` files are read; move it to another folder"
+            f"{pairs[0].paths[0]}: pair file next to {unit_ids.name}; only `<language>.txt` files "
+            f"are read in such a folder, so move it to another one ({MULTIWAY_LAYOUT})"
         )
     return [
         BitextSource(a, b, "multiway", (files[a], files[b]))

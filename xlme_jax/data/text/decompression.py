@@ -1,9 +1,8 @@
-"""Streaming decompression: the one place that knows .gz, .xz, .zst and what their damage is like.
+"""Streaming decompression of .gz, .xz, .zst and .bz2, with detection of damaged files.
 
-Blocks come out a few dozen kilobytes at a time, so memory does not depend on the size of a file or
-on how far it expands. Damage that would silently lose the rest of a corpus (a truncated download)
-is an error that says how far reading got, and so are files that never end: pipes, devices and
-decompression bombs.
+Blocks have at most 256 KiB, so memory does not depend on a file's size or compression ratio.
+Damage that would silently lose the rest of a corpus (a truncated download) is an error that reports
+how much was read. Files that never end (pipes, devices, decompression bombs) are errors too.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from typing import IO, Any, BinaryIO
 import zstandard
 
 _BLOCK_BYTES = 1 << 18
-# The largest window is that of `zstd --long=31`; xz is allowed as much.
+# The window of `zstd --long=31`, the largest there is; also the memory limit for xz.
 _WINDOW_BYTES = 1 << 31
-# Text shrinks tenfold, the same line over and over ten-thousandfold. Nobody has a gigabyte of that.
+# Text compresses about 10:1, one repeated line 10,000:1. More than 1000:1 is an error beyond 1 GiB.
 _MAX_EXPANSION = 1000
 _FREE_BYTES = 1 << 30
 
 
 class DataError(ValueError):
-    """Raw data that cannot be read; the message names the file, the place and the remedy."""
+    """Error for unreadable raw data; the message names the file, the position and the remedy."""
 
 
 def shown(name: str) -> str:
-    """A name from inside a file as an error can show it: in one line, and of some length."""
+    """Returns a name from inside a file for error messages: printable, 100 characters at most."""
     name = "".join(c if c.isprintable() else "\ufffd" for c in name[:100])
     return name if len(name) < 100 else f"{name}..."
 
@@ -49,45 +48,45 @@ def _plain_blocks(start: bytes, raw: IO[bytes]) -> Iterator[bytes]:
 
 @dataclass
 class Allowance:
-    """How much text may come out of a file, so that a decompression bomb ends with an error.
+    """Limit on the decompressed size of a file, against decompression bombs.
 
     Attributes:
-        compressed: Bytes of the file.
-        used: Bytes of text so far, of all members of an archive.
+        compressed: Size of the file in bytes.
+        used: Bytes decompressed so far, over all members of an archive.
     """
 
     compressed: int
     used: int = 0
 
     def use(self, size: int, name: str) -> None:
-        """Counts `size` bytes of text.
+        """Counts `size` decompressed bytes.
 
         Raises:
-            DataError: There is more text than any text can be compressed to so few bytes.
+            DataError: The total exceeds 1 GiB and 1000 times the compressed size.
         """
         self.used += size
         if self.used > max(_FREE_BYTES, _MAX_EXPANSION * self.compressed):
             raise DataError(
-                f"{name}: {self.compressed:,} compressed bytes hold more than {self.used:,} bytes; "
-                "this is no text but a decompression bomb: leave the file out"
+                f"{name}: {self.compressed:,} compressed bytes expand to more than {self.used:,} "
+                "bytes; this is a decompression bomb, not text: remove the file"
             )
 
 
 def _inflated_blocks(start: bytes, raw: IO[bytes], compression: _Compression) -> Iterator[bytes]:
-    """Decompresses all streams in a file, one after another; `start` was read from it already.
+    """Decompresses all streams of a file, whose first bytes are `start`.
 
-    The readers that come with Python and zstandard take a damaged second stream (xz, bz2) or a
-    truncated one (zstd) for the end of the file; here both are errors.
+    The file readers of Python and zstandard treat a damaged second stream (xz, bz2) or a truncated
+    stream (zstd) as the end of the file; here both are errors.
     """
     stream, data = None, start
     while True:
-        # What would make a block too long, xz and bz2 keep back and zlib leaves over.
+        # Input beyond the block limit is buffered by xz and bz2, and returned as a tail by zlib.
         if not data and getattr(stream, "needs_input", True):
             data = raw.read(compression.input_bytes)
             if not data:
                 break
         if stream is None:
-            data = data.lstrip(b"\0")  # padding between streams
+            data = data.lstrip(b"\0")  # Streams may be padded with zeros.
             if not data:
                 continue
             stream = compression.decompressor()
@@ -102,20 +101,20 @@ def _inflated_blocks(start: bytes, raw: IO[bytes], compression: _Compression) ->
         for i in range(0, len(block), _BLOCK_BYTES):
             yield block[i : i + _BLOCK_BYTES]
     if stream is not None:
-        raise EOFError("the compressed data end too early")
+        raise EOFError("the compressed data end in the middle of a stream")
 
 
 @dataclass(frozen=True)
 class _Compression:
-    """A kind of compression.
+    """A compression format.
 
     Attributes:
-        suffixes: Of file names.
-        magic: What files begin with.
-        decompressor: Makes an object for one stream.
-        check: The command that checks a file.
-        can_limit: The decompressor takes a limit of what to give out; bz2 expands a million-fold.
-        input_bytes: What to decompress at a time. For zstd this bounds memory (30,000-fold).
+        suffixes: Suffixes of file names.
+        magic: Pattern of the first bytes of a file.
+        decompressor: Creates the decompressor of one stream.
+        check: Command that checks a file.
+        can_limit: Whether the decompressor can limit its output; bz2 expands up to 1,000,000:1.
+        input_bytes: Bytes to decompress at a time. Bounds the memory for zstd (up to 30,000:1).
     """
 
     suffixes: tuple[str, ...]
@@ -148,16 +147,16 @@ _COMPRESSIONS = (
         (".bz2",), re.compile(rb"BZh[1-9](?:1AY&|\x17rE8)"), bz2.BZ2Decompressor, "bzip2 -t"
     ),
 )
-# bz2 reports damage as a bare OSError, and a disk that fails is best met by a new copy, too.
+# Includes OSError: bz2 reports damage as one, and the remedy for a failing disk is a new copy too.
 _DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError, zipfile.BadZipFile)
 
 
 def _compression_of(start: bytes, name: str) -> _Compression | None:
-    """Tells the compression by the file's first bytes."""
+    """Returns the compression format by the file's first bytes, or None for plain text."""
     if start.startswith(b"PK\x03\x04"):
         raise DataError(
-            f"{name}: this is a zip archive, not a text file; name OPUS archives like "
-            "`en-sw.txt.zip` and list them as bitext, and unpack any other"
+            f"{name}: zip archive instead of a text file; name OPUS archives like `en-sw.txt.zip` "
+            "and put them in the bitext folder; unpack all others"
         )
     return next((c for c in _COMPRESSIONS if c.magic.match(start)), None)
 
@@ -168,19 +167,19 @@ def _compression_by_name(name: str) -> _Compression | None:
 
 
 def decompressed_blocks(raw: IO[bytes], name: str, allowance: Allowance) -> Iterator[bytes]:
-    """Decompresses an open file, of any kind in the table above or none, block by block.
+    """Decompresses an open file block by block; yields uncompressed files as they are.
 
     Args:
-        raw: An open binary file, at its start (a plain file or a zip member).
-        name: What to call it in errors; its suffix counts where the first bytes are not telling.
-        allowance: How much text may come out.
+        raw: Binary file (a plain file or a zip member), open at its start.
+        name: Name for error messages; its suffix decides if the first bytes are inconclusive.
+        allowance: Limit on the decompressed size.
 
     Yields:
-        Blocks of decompressed bytes, of a quarter megabyte or less.
+        Blocks of decompressed bytes, 256 KiB at most.
 
     Raises:
-        DataError: The compressed data are truncated or damaged (says how far reading got), or a
-            decompression bomb.
+        DataError: The compressed data are truncated or damaged (the message reports how much was
+            read), a zip archive, compressed twice, or a decompression bomb.
     """
     lines = size = 0
     compression = None
@@ -193,7 +192,7 @@ def decompressed_blocks(raw: IO[bytes], name: str, allowance: Allowance) -> Iter
         )
         for block in blocks:
             if compression and not size and _compression_of(block, name):
-                raise DataError(f"{name}: compressed twice; decompress it once")
+                raise DataError(f"{name}: compressed twice; decompress the file once")
             lines += block.count(b"\n")
             size += len(block)
             allowance.use(len(block), name)
@@ -201,25 +200,25 @@ def decompressed_blocks(raw: IO[bytes], name: str, allowance: Allowance) -> Iter
     except _DAMAGE as error:
         check = f" (`{compression.check}` checks it)" if compression else ""
         raise DataError(
-            f"{name}: truncated or damaged: {error}. Read {lines:,} lines ({size:,} bytes of text) "
-            f"before that. Download or copy the file again{check}"
+            f"{name}: truncated or damaged: {error}, after {lines:,} lines ({size:,} bytes of "
+            f"text). Download or copy the file again{check}"
         ) from error
 
 
 def open_file(path: str | Path) -> BinaryIO:
-    """Opens a regular file to read; opening a named pipe would wait, and a device may never end.
+    """Opens a regular file for reading; refuses pipes, which block, and devices.
 
     Raises:
-        DataError: It cannot be opened, or is something else.
+        DataError: The file cannot be opened or is not a regular file.
     """
     try:
         mode = os.stat(path).st_mode
         if stat.S_ISREG(mode):
             return open(path, "rb")
-        why = "it is a folder" if stat.S_ISDIR(mode) else "it is no file but a pipe or device"
+        why = "it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or device"
     except OSError as error:
         why = error.strerror or str(error)
-    except ValueError as error:  # a NUL in the name
+    except ValueError as error:  # A NUL in the name.
         why = str(error)
     raise DataError(f"{path}: cannot be opened ({why}); check the path and its permissions")
 
@@ -231,7 +230,7 @@ def read_blocks(path: str | Path) -> Iterator[bytes]:
 
 
 def strip_compression(name: str) -> str:
-    """`en.txt.xz` -> `en.txt`."""
+    """Removes the suffix of a compression format: `en.txt.xz` -> `en.txt`."""
     stem, dot, suffix = name.rpartition(".")
     known = any("." + suffix.lower() in c.suffixes for c in _COMPRESSIONS)
     return stem if dot and stem and known else name

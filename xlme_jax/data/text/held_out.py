@@ -1,14 +1,14 @@
-"""Held-out data: which units of a corpus form the split "validation", and what text is in them.
+"""Held-out data: selects the units of the split "validation" and computes digests of their text.
 
 A unit is a line number of a multi-way folder or of line-aligned files, a line of a TSV file, a
-usable pair of a TMX file, or a document (a piece of one, where long ones are cut) of monolingual
-text; each is counted from 0 within its file. The units of a multi-way folder are chosen by number
-or id alone, so that they are the same in every language and so in every pair.
+usable pair of a TMX file, or a document (or a piece of a long one) of monolingual text, counted
+from 0 within its file. The units of a multi-way folder are selected by number or id only, so they
+are the same in every language and every pair.
 
-What is held out in one corpus often stands in another one too. So the text of the held-out units is
-also left out of all training text of its language, compared by `text_digests.digest`: the lines of
-documents, and pairs of which either side is such a text. Chosen units and digests are made once, by
-reading every file (`write`), and reach the workers as a small file.
+Held-out text often occurs in other corpora too. Therefore lines of documents that equal a held-out
+text of the same language (by `text_digests.digest`), and pairs with such a text on either side, are
+also removed from training. `write` selects the units and computes the digests once, by reading
+every file, and workers read them from a small file.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from xlme_jax.data.text.reading import (
 from xlme_jax.storage.files import replace_file
 
 VALIDATION = "validation"
-# Why a line of a document or a pair is left out of training.
+# Reason for skipping a line of a document or a pair in training.
 REASON = "text held out for validation"
 _SHOWN_IDS = 5
 _FORMS = {
-    "every": "every:20 (each 20th unit; at least 2)",
-    "count": "count:1000 (so many units of each corpus; at least 1)",
-    "ids": "ids:FILE (the units of these ids of multi-way folders, one a line)",
-    "folder": "folder:PATH (all text of another folder)",
+    "every": "every:20 (every 20th unit; at least 2)",
+    "count": "count:1000 (1000 units of each corpus; at least 1)",
+    "ids": "ids:FILE (the units of multi-way folders with these ids, one per line)",
+    "folder": "folder:PATH (all text in another folder)",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What to hold out, as `parse` reads it.
+    """Parsed value of `Prepare.validation`.
 
     Attributes:
       kind: A key of `_FORMS`.
@@ -69,10 +69,10 @@ class Rule:
 
 @functools.lru_cache(maxsize=8)
 def parse(spec: str) -> Rule:
-    """Reads the value of `Prepare.validation`.
+    """Parses the value of `Prepare.validation`.
 
     Raises:
-      ValueError: It is none; the message says what is allowed.
+      ValueError: The value is malformed; the message lists the allowed forms.
     """
     kind, _, value = spec.partition(":")
     if kind in ("ids", "folder") and value:
@@ -81,16 +81,16 @@ def parse(spec: str) -> Rule:
         number = int(value)
         if number >= (2 if kind == "every" else 1):
             return Rule(kind, number)
-    raise ValueError(f"prepare: `validation` is {spec!r}; give {', '.join(_FORMS.values())}")
+    raise ValueError(f"prepare: `validation` is {spec!r}; expected {', '.join(_FORMS.values())}")
 
 
 def check_tasks(spec: str, tasks: Iterable[str]) -> None:
-    """Raises ValueError if a spec makes no sense, or no task has units to hold out."""
+    """Raises ValueError if `spec` is malformed or no task has units to hold out."""
     parse(spec)
     if not {"cc100", "bitext"} & set(tasks):
         raise ValueError(
-            f"prepare: `validation` is {spec!r}, which holds out text of the tasks cc100 and "
-            f"bitext; `tasks` is {', '.join(tasks)}. Leave `validation` empty"
+            f"prepare: `validation` is {spec!r} but applies only to the tasks cc100 and bitext; "
+            f"`tasks` is {', '.join(tasks)}. Set `validation` to the empty string"
         )
 
 
@@ -99,9 +99,9 @@ class Corpora:
     """Files of training text.
 
     Attributes:
-      documents: Each language with a file of its monolingual text.
+      documents: (language, file) for each file of monolingual text.
       sources: Pair files, and pairs of files of multi-way folders.
-      max_document_chars: Longer documents are cut, and each piece is a unit.
+      max_document_chars: Longer documents are split; each piece is a unit.
     """
 
     documents: tuple[tuple[str, Path], ...] = ()
@@ -109,19 +109,19 @@ class Corpora:
     max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS
 
     def names(self) -> Iterator[object]:
-        """What the files are taken for, for a fingerprint."""
+        """Yields the settings, languages and files, for a fingerprint."""
         yield self.max_document_chars
         yield from ((language, os.fspath(file)) for language, file in self.documents)
         yield from self.sources
 
     def files(self) -> list[Path]:
-        """All files, each once, and the ids of multi-way folders."""
+        """Returns all files without duplicates, including the ids of multi-way folders."""
         pairs = (path for source in self.sources for path in source.paths)
         ids = _unit_ids(self.sources).values()
         return list(dict.fromkeys([*(file for _, file in self.documents), *pairs, *ids]))
 
     def languages(self) -> set[str]:
-        """The languages of all text."""
+        """Returns the languages of all text."""
         return {language for language, _ in self.documents} | {
             language for source in self.sources for language in (source.lang1, source.lang2)
         }
@@ -136,7 +136,7 @@ def find_corpora(
     max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS,
     tsv_columns: tuple[int, int] | None = None,
 ) -> Corpora:
-    """Lists the text that `tasks.cc100` and `tasks.bitext` find with these arguments; reads none.
+    """Lists the files that `tasks.cc100` and `tasks.bitext` read with these arguments.
 
     Raises:
       DataError: A folder, a language or a pair is missing.
@@ -158,10 +158,11 @@ class HeldOut:
     """The held-out units and texts of some corpora.
 
     Attributes:
-      spec: What to hold out, see `parse`.
-      file: Where `write` put units and digests. Empty: they are made in this process when needed.
-      corpora: What to make them of; not needed where there is a file.
-      tsv_columns: Of the TSV files of `folder:PATH`, see `BitextSource.columns`.
+      spec: Value of `Prepare.validation`, see `parse`.
+      file: File of units and digests, written by `write`. If empty, this process computes them when
+        needed.
+      corpora: Text to compute them from; not needed if there is a file.
+      tsv_columns: Columns of the TSV files in `folder:PATH`, see `BitextSource.columns`.
     """
 
     spec: str
@@ -171,20 +172,20 @@ class HeldOut:
 
     @property
     def rule(self) -> Rule:
-        """The spec, read."""
+        """Returns the parsed spec."""
         return parse(self.spec)
 
     def folder(self) -> Corpora:
-        """Lists the text of `folder:PATH`; empty if the rule is another one."""
+        """Lists the files of `folder:PATH`; empty for other rules."""
         if self.rule.kind != "folder":
             return Corpora()
         return _validation_folder(self.rule.path, self.tsv_columns)
 
     def chooses(self, corpus: str) -> Callable[[int], bool]:
-        """Whether a unit, by number, is held out.
+        """Returns a predicate that tells whether the unit with a given number is held out.
 
         Args:
-          corpus: A file of documents, or the `corpus_name` of a source.
+          corpus: Path of a file of documents, or the `corpus_name` of a source.
         """
         if self.rule.kind == "every":
             every = self.rule.number
@@ -194,15 +195,18 @@ class HeldOut:
         return _numbers(self, self._version(), corpus).__contains__
 
     def texts(self, language: str) -> Container[int]:
-        """Digests of the held-out texts of a language."""
+        """Returns the digests of the held-out texts of a language."""
         return _texts(self, self._version(), language)
 
     def without_corpora(self) -> HeldOut:
-        """What workers need: small, whatever the number of files."""
+        """Returns a copy for workers, whose size does not grow with the number of files."""
         return dataclasses.replace(self, corpora=Corpora()) if self.file else self
 
     def key(self, corpus: str, *languages: str) -> str:
-        """What the splits of a corpus depend on besides its own files; empty without a file."""
+        """Returns a key of everything the splits of a corpus depend on besides its own files.
+
+        Empty if there is no file.
+        """
         if not self.file:
             return ""
         content = hashlib.sha256()
@@ -217,7 +221,7 @@ class HeldOut:
 
 
 def corpus_name(source: BitextSource) -> str:
-    """What the units of a source are numbered in: a multi-way folder, or the file or files."""
+    """Returns the name of the corpus that numbers a source's units: its folder or its files."""
     if source.kind == "multiway":
         return os.fspath(source.paths[0].parent)
     return " + ".join(map(os.fspath, source.paths))
@@ -225,53 +229,62 @@ def corpus_name(source: BitextSource) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _validation_folder(path: str, tsv_columns: tuple[int, int] | None) -> Corpora:
-    """Lists the text of the folder of `folder:PATH`; reads none.
+    """Lists the files of `folder:PATH` without reading them.
 
     Raises:
-      DataError: There is none.
+      DataError: The folder is missing or contains no text.
     """
     folder = check_folder(path)
     sources = discover_bitext(folder, tsv_columns=tsv_columns, may_be_empty=True)
-    # The files of a multi-way folder are lines of pairs, not documents.
+    # `<language>.txt` files are documents here, unless `ids.txt` marks them as a multi-way folder.
+    # A multi-way folder without `ids.txt` must be a subfolder.
     multiway = bitext_files.unit_ids_file(folder) is not None
     found = {} if multiway else discover_documents(folder, may_be_empty=True)
+    taken = {file for files in found.values() for file in files}
+    sources = [s for s in sources if s.kind != "multiway" or taken.isdisjoint(s.paths)]
     if not sources and not found:
         raise DataError(
-            f"{folder}: no text to hold out found; files are named as those of training: "
+            f"{folder}: no text to hold out found; files must be named like training files: "
             "`<language>.txt.xz`, `<language>-<language>.tsv.xz` or a multi-way folder"
         )
     documents = [(language, file) for language, files in found.items() for file in files]
     return Corpora(tuple(documents), tuple(sources))
 
 
-# --- What is held out, as arrays. ---
+# --- Held-out units and digests as arrays ---
 
 
 @dataclasses.dataclass(frozen=True)
 class _Contents:
-    """Digests by language (uint64[texts], sorted, each once), unit numbers by corpus (int64)."""
+    """Held-out units and texts as arrays.
+
+    Attributes:
+      texts: {language: uint64[texts], sorted unique digests}.
+      numbers: {corpus: int64[units], unit numbers}.
+    """
 
     texts: dict[str, np.ndarray]
     numbers: dict[str, np.ndarray]
 
 
 def write(held: HeldOut, fingerprint: str) -> bool:
-    """Makes the file of units and digests, unless it is there already.
+    """Writes the file of units and digests, unless it is up to date.
 
     Args:
-      held: With the file and the corpora.
-      fingerprint: Of the corpora.
+      held: Held-out data with a file and corpora.
+      fingerprint: Fingerprint of the corpora.
 
     Returns:
-      Whether it had to be made.
+      Whether the file was written.
 
     Raises:
-      DataError: A file is missing or damaged, or an id unknown.
+      DataError: A file is missing or damaged, or an id is unknown.
     """
     fingerprint = f"{held.spec} {fingerprint}"
     try:
         with np.load(held.file) as written:
-            content = {name: written[name] for name in written.files}  # checks all of it
+            # Reading all arrays also verifies their CRCs.
+            content = {name: written[name] for name in written.files}
             if str(content["fingerprint"]) == fingerprint:
                 return False
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
@@ -347,7 +360,7 @@ def _chosen_lines(
         for number, document in enumerate(read_documents(file, None, corpora.max_document_chars)):
             if chosen(number):
                 yield from ((language, line) for line in document.split("\n"))
-    # A file of a multi-way folder is in many pairs, and is to be read once.
+    # A file of a multi-way folder is part of many pairs but is read only once.
     sides: dict[tuple[Path, str], str] = {}
     for source in corpora.sources:
         name = corpus_name(source)
@@ -371,10 +384,11 @@ def _chosen_lines(
 
 
 def _spread(corpora: Corpora, count: int) -> dict[str, np.ndarray]:
-    """Numbers of `count` units of each corpus: a multi-way folder, a pair file, a language's text.
+    """Returns the numbers of `count` evenly spread units per corpus.
 
-    They are spread evenly: of n units the j-th chosen is floor((j + 1/2) n / count). Of a corpus
-    with fewer than 2 `count` units, half is held out. Units are counted by reading the files once.
+    A corpus is a multi-way folder, a pair file or all text of a language. Its j-th held-out unit is
+    floor((j + 1/2) n / count) of n units. If n < 2 count, half of the units are held out. Units are
+    counted by reading the files once.
     """
     numbers: dict[str, np.ndarray] = {}
     sources = {corpus_name(source): source for source in corpora.sources}
@@ -409,10 +423,10 @@ def _length(items: Iterable[object]) -> int:
 
 
 def _lines_of_ids(corpora: Corpora, file: Path) -> dict[str, np.ndarray]:
-    """Numbers of the units that `file` lists, by multi-way folder; an id may be in several."""
+    """Returns, per multi-way folder, the numbers of the units whose ids are listed in `file`."""
     wanted = set(filter(None, _stripped_lines(file)))
     if not wanted:
-        raise DataError(f"{file}: no ids in this file; give a line of some `ids.txt` in each line")
+        raise DataError(f"{file}: no ids in this file; write one line of an `ids.txt` per line")
     known: set[str] = set()
     numbers = {}
     for folder, ids in _unit_ids(corpora.sources).items():
@@ -422,8 +436,8 @@ def _lines_of_ids(corpora: Corpora, file: Path) -> dict[str, np.ndarray]:
     if unknown := sorted(wanted - known):
         more = f" and {len(unknown) - _SHOWN_IDS} more" if len(unknown) > _SHOWN_IDS else ""
         raise DataError(
-            f"{file}: no multi-way folder has a unit {', '.join(unknown[:_SHOWN_IDS])}{more}; the "
-            f"ids are the lines of `ids.txt` in {', '.join(sorted(numbers)) or 'no folder'}"
+            f"{file}: no multi-way folder has a unit {', '.join(unknown[:_SHOWN_IDS])}{more}; ids "
+            f"must be lines of `ids.txt` in {', '.join(sorted(numbers)) or 'a multi-way folder'}"
         )
     return numbers
 
@@ -434,7 +448,7 @@ def _stripped_lines(file: Path) -> Iterator[str]:
 
 
 def _unit_ids(sources: Iterable[BitextSource]) -> dict[str, Path]:
-    """The file of ids of each multi-way folder."""
+    """Returns {multi-way folder: file of unit ids}."""
     folders = {source.paths[0].parent: None for source in sources if source.kind == "multiway"}
     files = {folder: bitext_files.unit_ids_file(folder) for folder in folders}
     return {os.fspath(folder): file for folder, file in files.items() if file is not None}

@@ -1,9 +1,8 @@
-"""Streaming readers of raw monolingual text: lines, encodings, CC-100 documents and where they lie.
+"""Streaming readers of raw monolingual text: line decoding, CC-100 documents and file discovery.
 
-Corpora are tens of gigabytes and never perfect. Everything here therefore works on blocks of a few
-dozen kilobytes, so that memory does not grow with a file, a document or a line, and every text that
-is left out or repaired is counted in a `ReadReport`. Pairs of languages are read in
-`xlme_jax.data.text.bitext`.
+Corpora have tens of gigabytes and always contain errors. Text is processed in small blocks, so that
+memory does not grow with the size of a file, a document or a line, and every skipped or repaired
+text is counted in a `ReadReport`. `xlme_jax.data.text.bitext` reads language pairs.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from pathlib import Path
 from xlme_jax.data.text.decompression import DataError, read_blocks, strip_compression
 
 DEFAULT_MAX_DOCUMENT_CHARS = 100_000
-# Lines of parallel text beyond this are left out; those of documents are split.
+# Longer lines of parallel text are skipped; those of documents are split.
 MAX_LINE_BYTES = 1 << 20
 
 _logger = logging.getLogger(__name__)
 
 
 class Rejected(enum.Enum):
-    """Stands for a line that cannot be used, so that parallel files stay aligned."""
+    """Placeholder for an unusable line, which keeps parallel files aligned."""
 
     INVALID_UTF8 = "invalid UTF-8"
     TOO_LONG = "line too long"
@@ -37,13 +36,13 @@ class Rejected(enum.Enum):
 
 @dataclass
 class ReadReport:
-    """What reading found.
+    """Counts of texts that were read, skipped and repaired.
 
     Attributes:
-        read: Texts given out: documents (or pieces of very long ones), or translation pairs.
-        skipped: Texts left out, by reason, for example `{"invalid UTF-8": 3, "empty side": 10}`. In
-            documents the unit is a line, in parallel text a pair.
-        repaired: Repairs in texts that were kept, by kind, for example removed control characters.
+        read: Texts yielded: documents (or pieces of very long ones), or translation pairs.
+        skipped: Skipped texts by reason, for example `{"invalid UTF-8": 3, "empty side": 10}`;
+            lines of documents, or pairs of parallel text.
+        repaired: Repairs of texts that were kept, by kind, for example removed control characters.
     """
 
     read: int = 0
@@ -51,7 +50,7 @@ class ReadReport:
     repaired: Counter[str] = field(default_factory=Counter)
 
     def skip(self, reason: str, n: int = 1) -> None:
-        """Counts `n` texts that were left out because of `reason`."""
+        """Counts `n` texts that were skipped because of `reason`."""
         if n:
             self.skipped[reason] += n
 
@@ -61,7 +60,7 @@ class ReadReport:
             self.repaired[what] += n
 
     def merge(self, other: ReadReport) -> None:
-        """Adds the counts of `other` (say, of another file of the same language) to these."""
+        """Adds the counts of `other`, for example of another file of the same language."""
         self.read += other.read
         self.skipped.update(other.skipped)
         self.repaired.update(other.repaired)
@@ -71,12 +70,12 @@ class ReadReport:
 
 
 def _without_partial_character(data: bytes) -> int:
-    """Returns where to cut `data` so that no UTF-8 character is cut in two."""
+    """Returns the length of `data` without an incomplete UTF-8 character at its end."""
     for back in range(1, min(4, len(data) + 1)):
         byte = data[-back]
         if byte < 0x80:
             break
-        if byte >= 0xC0:  # the first byte of a character of 2, 3 or 4
+        if byte >= 0xC0:  # First byte of a character of 2 to 4 bytes.
             length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
             return len(data) - back if back < length else len(data)
     return len(data)
@@ -88,9 +87,7 @@ def _without_byte_order_mark(blocks: Iterable[bytes], name: str) -> Iterator[byt
     while len(start) < len(codecs.BOM_UTF8) and (block := next(blocks, b"")):
         start += block
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise DataError(
-            f"{name}: UTF-16 text; all input is UTF-8, so convert it: `iconv -f UTF-16`"
-        )
+        raise DataError(f"{name}: UTF-16 text; convert it to UTF-8 with `iconv -f UTF-16 -t UTF-8`")
     yield start.removeprefix(codecs.BOM_UTF8)
     yield from blocks
 
@@ -98,11 +95,11 @@ def _without_byte_order_mark(blocks: Iterable[bytes], name: str) -> Iterator[byt
 def _line_blocks(
     blocks: Iterable[bytes], name: str, max_line_bytes: int
 ) -> Iterator[tuple[bytes, bool]]:
-    r"""Regroups blocks so that they end where lines end.
+    r"""Regroups blocks so that they end at line ends.
 
     Yields:
-        (data, complete). If complete, data ends with "\n" or with the file. Otherwise data is a
-        piece of a line of more than `max_line_bytes` that goes on in the next item.
+        (data, complete). If complete, data ends with "\n" or at the end of the file. Otherwise data
+        is a piece of a line longer than `max_line_bytes`, which continues in the next item.
     """
     carried: list[bytes] = []
     size = 0
@@ -125,9 +122,9 @@ def _line_blocks(
         yield b"".join(carried), True
 
 
-# Control characters are deleted; those that part words (VT, FF, CR within a line) become spaces.
-# Done on bytes: they are ASCII, so never inside a UTF-8 character, and bytes.translate is the
-# fastest pass there is.
+# Control characters are deleted; those that separate words (VT, FF, CR within a line) become
+# spaces. ASCII bytes never occur inside a UTF-8 character, so this works on bytes, and
+# bytes.translate is faster than str.translate.
 _DELETED = bytes(b for b in [*range(0x20), 0x7F] if b not in b"\t\n\v\f\r")
 _SPACED = bytes.maketrans(b"\v\f\r", b"   ")
 _UNSEEN = re.compile("[\x80-\x9f\ufeff\u2028\u2029]")
@@ -142,7 +139,7 @@ def _clean_bytes(data: bytes, report: ReadReport) -> bytes:
 
 
 def _clean_text(text: str, report: ReadReport) -> str:
-    """Removes what cleaning bytes cannot see: C1 controls, stray byte order marks, U+2028/2029."""
+    """Replaces non-ASCII controls (C1, stray byte order marks, U+2028/2029) by spaces."""
     if text.isascii():
         return text
     text, count = _UNSEEN.subn(" ", text)
@@ -151,7 +148,7 @@ def _clean_text(text: str, report: ReadReport) -> str:
 
 
 def _decode_whole(data: bytes, report: ReadReport) -> str | None:
-    """Decodes a cleaned block; None if something in it is invalid."""
+    """Decodes a cleaned block; returns None if it is not valid UTF-8."""
     try:
         return _clean_text(data.decode("utf-8"), report)
     except UnicodeDecodeError:
@@ -165,14 +162,14 @@ def _decode_lines(data: bytes, report: ReadReport) -> list[str | Rejected]:
 
 
 def _decode(data: bytes, report: ReadReport) -> Sequence[str | Rejected]:
-    r"""Decodes a block and splits it at "\n"; line by line only where something is invalid."""
+    r"""Decodes a block and splits it at "\n"; decodes line by line only if it is invalid."""
     data = _clean_bytes(data, report)
     text = _decode_whole(data, report)
     return _decode_lines(data, report) if text is None else text.split("\n")
 
 
 def _decode_valid(data: bytes, report: ReadReport) -> str:
-    """Decodes a block without its invalid lines, which are counted as skipped."""
+    """Decodes a block; drops invalid lines and counts them as skipped."""
     data = _clean_bytes(data, report)
     text = _decode_whole(data, report)
     if text is not None:
@@ -186,17 +183,17 @@ def _decode_valid(data: bytes, report: ReadReport) -> str:
 def aligned_lines(
     blocks: Iterable[bytes], name: str, report: ReadReport, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[str | Rejected]:
-    """Streams decoded lines, exactly one item for each line of the file, for line-aligned data.
+    """Streams decoded lines of line-aligned data, exactly one item per line of the file.
 
     Args:
         blocks: Decompressed bytes, from `read_blocks` or `decompressed_blocks`.
-        name: What to call the file in errors.
-        report: Gets the count of removed control characters.
-        max_line_bytes: Lines far beyond this are given as `Rejected.TOO_LONG` (and never held in
-            memory).
+        name: Name of the file in error messages.
+        report: Collects the number of removed control characters.
+        max_line_bytes: Lines far longer than this are replaced by `Rejected.TOO_LONG` and never
+            kept in memory.
 
     Yields:
-        A line without its end, or a `Rejected` in place of one that cannot be used.
+        A line without its line end, or a `Rejected` in place of an unusable line.
     """
     dropping = False
     for data, complete in _line_blocks(blocks, name, max_line_bytes):
@@ -219,7 +216,7 @@ _BLANK_LINE = re.compile(r"\n\s*\n")
 
 
 def _pieces(text: str, max_chars: int) -> Iterator[str]:
-    """Cuts text at line ends, else at spaces, else anywhere, into pieces of `max_chars` or less."""
+    """Splits text into pieces of up to `max_chars`, at line ends, else spaces, else anywhere."""
     start = 0
     while len(text) - start > max_chars:
         limit = start + max_chars
@@ -236,13 +233,12 @@ def _pieces(text: str, max_chars: int) -> Iterator[str]:
 def _document_parts(
     blocks: Iterable[tuple[bytes, bool]], report: ReadReport
 ) -> Iterator[list[str]]:
-    """Decodes blocks and splits each at blank lines; its first part continues the last document."""
+    """Splits decoded blocks at blank lines; a block's first part continues the last document."""
     at_line_start = True
     for data, complete in blocks:
         text = _decode_valid(data, report)
         if at_line_start:
-            # A blank line may open the block, so put back the line end that closed the block
-            # before.
+            # The block may start with a blank line, so the preceding line end is added again.
             parts = _BLANK_LINE.split("\n" + text)
             parts[0] = parts[0].removeprefix("\n")
         else:
@@ -258,20 +254,21 @@ def read_documents(
 ) -> Iterator[str]:
     r"""Streams the documents of one file in CC-100's layout.
 
-    Paragraphs are lines, and a blank line ends a document. Lines that are not UTF-8 are left out
-    and counted. Memory stays bounded whatever the length of documents and lines.
+    Each line is a paragraph, and a blank line ends a document. Lines that are not UTF-8 are skipped
+    and counted. Memory does not depend on the length of documents and lines.
 
     Args:
-        path: A text file, compressed or not.
-        report: Receives the counts; a new one if None.
-        max_document_chars: Longer documents come in several pieces, cut at line ends or spaces if
+        path: Text file, compressed or not.
+        report: Collects the counts; None creates a new one.
+        max_document_chars: Longer documents are split into pieces, at line ends or spaces if
             possible.
 
     Yields:
-        Documents (or pieces), never empty, their lines joined by "\n".
+        Non-empty documents (or pieces) with lines joined by "\n".
 
     Raises:
-        DataError: The file cannot be opened, is damaged, or holds no text at all.
+        DataError: The file cannot be opened, is damaged, or contains no text.
+        ValueError: `max_document_chars` is less than 1.
     """
     if max_document_chars < 1:
         raise ValueError(f"max_document_chars: must be at least 1, got {max_document_chars}")
@@ -284,18 +281,18 @@ def read_documents(
     if report.read == before:
         raise DataError(
             f"{path}: no text in this file (skipped: {dict(report.skipped) or 'nothing'}); remove "
-            "it, or leave its language out"
+            "the file or its language"
         )
 
 
 def _documents(path: str | Path, report: ReadReport, max_chars: int) -> Iterator[str]:
     """Yields documents and pieces of documents, unstripped and possibly empty."""
-    pending: list[str] = []  # the document that is being read
+    pending: list[str] = []  # Parts of the current document.
     size = 0
     lines = _line_blocks(read_blocks(path), str(path), max(4 * max_chars, MAX_LINE_BYTES // 4))
     for parts in _document_parts(lines, report):
         for i, part in enumerate(parts):
-            if i:  # a blank line lies between
+            if i:  # A blank line ended the document.
                 yield "".join(pending)
                 pending, size = [], 0
             pending.append(part)
@@ -311,30 +308,30 @@ def _documents(path: str | Path, report: ReadReport, max_chars: int) -> Iterator
 # --- Discovery ---
 
 LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z0-9]+)*")
-# Look like language codes as the end of a file name, and are not.
+# Suffixes of file names that look like language codes.
 NOT_LANGUAGES = frozenset(
     {"bz2", "cfg", "csv", "doc", "gz", "ids", "ini", "log", "md", "pdf", "png", "py", "sgm", "sh"}
     | {"tar", "tmx", "tsv", "txt", "xml", "xz", "yml", "zip", "zst"}
 )
-# Several files of one language: en-2, en.part1, en_shard-03, en.00, en-00001-of-00010. Three digits
-# after "-" or "_" are a United Nations region as in es-419 or en-001, not a number.
+# Shards of one language: en-2, en.part1, en_shard-03, en.00, en-00001-of-00010. Three digits after
+# "-" or "_" are a United Nations region code (es-419, en-001), not a shard number.
 _SHARD = re.compile(
     r"(?:[-_.](?:part|shard|split)[-_.]?\d+|[-_.]\d+(?=-of-)|\.\d+|[-_](?!\d{3}$)\d+)(?:-of-\d+)?$"
 )
 
 
 def is_language(code: str) -> bool:
-    """Whether `code` is formed like a language code: `en`, `pcm`, `zh-Hans`, `my_zaw`, `en_XX`."""
+    """Returns whether `code` looks like a language code: `en`, `pcm`, `zh-Hans`, `my_zaw`."""
     return LANGUAGE.fullmatch(code) is not None and code not in NOT_LANGUAGES
 
 
 def normalized_language(code: str) -> str:
-    """A form of a language code to compare: `pt_BR` -> `pt-br`."""
+    """Returns a language code in the form used for comparison: `pt_BR` -> `pt-br`."""
     return code.replace("_", "-").lower()
 
 
 def check_spellings(found: Iterable[tuple[str, Path]]) -> None:
-    """Refuses two spellings of a language, of which one would be lost or sampled as another.
+    """Checks that each language has one spelling; two would be treated as two languages.
 
     Args:
         found: Language codes, each with a file or folder of that name.
@@ -348,7 +345,7 @@ def check_spellings(found: Iterable[tuple[str, Path]]) -> None:
         if other != code:
             raise DataError(
                 f"{first} and {path}: {other!r} and {code!r} are two spellings of one language; "
-                f"rename one, so that both say {other!r} or both {code!r}"
+                f"rename one, so that both use {other!r} or {code!r}"
             )
 
 
@@ -356,13 +353,13 @@ _HELD_OUT = frozenset({"dev", "devtest", "test", "valid", "validation"})
 
 
 def warn_of_held_out(folder: Path, paths: Iterable[Path]) -> None:
-    """Warns of files that are taken as training text although their names say otherwise."""
+    """Warns of training files whose names suggest held-out data."""
     names = (path.relative_to(folder).as_posix() for path in paths)
     found = sorted(name for name in names if _HELD_OUT & set(re.split(r"[\W_]+", name.lower())))
     if found:
         _logger.warning(
-            "%s: taken as training text, though named as if held out: %s%s; move out of this "
-            "folder what is not to be trained on",
+            "%s: used as training text despite names of held-out data: %s%s; move files that "
+            "should not be trained on out of this folder",
             folder,
             ", ".join(found[:10]),
             f" and {len(found) - 10} more" if len(found) > 10 else "",
@@ -370,12 +367,12 @@ def warn_of_held_out(folder: Path, paths: Iterable[Path]) -> None:
 
 
 def strip_shard(stem: str) -> str:
-    """`en-2`, `en.part1` and `en-00001-of-00010` -> `en`."""
+    """Removes a shard number: `en-2`, `en.part1` and `en-00001-of-00010` -> `en`."""
     return _SHARD.sub("", stem)
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a string can be written: those from outside may hold halves of characters."""
+    """Returns whether a string can be encoded; outside text may have lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -384,7 +381,7 @@ def is_utf8(text: str) -> bool:
 
 
 def listed(folder: Path) -> list[Path]:
-    """What is directly in `folder`, hidden things left out, in order of name.
+    """Returns the non-hidden files and folders directly in `folder`, sorted by name.
 
     Raises:
         DataError: The folder cannot be listed.
@@ -398,12 +395,12 @@ def listed(folder: Path) -> list[Path]:
 
 
 def data_files(folder: Path) -> list[Path]:
-    """The files directly in `folder`, hidden ones left out, in order of name.
+    """Returns the non-hidden files directly in `folder`, sorted by name.
 
     Raises:
-        DataError: A file is there twice (`en.txt` and `en.txt.xz`), so that it would be read twice.
-            The folder cannot be listed, or holds what would silently be missing otherwise: a broken
-            link, a pipe, a name that is not UTF-8.
+        DataError: The folder cannot be listed, contains a file twice (`en.txt` and `en.txt.xz`), or
+            contains something that would be skipped silently (a broken link, a pipe, a device, a
+            name that is not UTF-8).
     """
     files: dict[str, Path] = {}
     for path in listed(folder):
@@ -411,28 +408,28 @@ def data_files(folder: Path) -> list[Path]:
             continue
         if not path.is_file():
             raise DataError(
-                f"{path}: no file but a broken link, a pipe or a device; fix or remove it"
+                f"{path}: broken link, pipe or device instead of a file; fix or remove it"
             )
         if not is_utf8(path.name):
-            raise DataError(f"{str(path)!r}: the file's name is not UTF-8; rename it")
+            raise DataError(f"{str(path)!r}: the file name is not UTF-8; rename the file")
         other = files.setdefault(strip_compression(path.name), path)
         if other != path:
-            raise DataError(f"{path}: {other.name} seems to hold the same text; remove one of them")
+            raise DataError(f"{path}: {other.name} seems to be the same text; remove one of them")
     return list(files.values())
 
 
 def check_folder(folder: str | Path) -> Path:
-    """Returns `folder` as a path, or raises a DataError if it is none."""
+    """Returns `folder` as a path; raises DataError if it is not a folder."""
     path = Path(folder)
-    if not os.path.isdir(path):  # unlike Path.is_dir, this is also false for impossible names
+    if not os.path.isdir(path):  # Unlike Path.is_dir, returns False for invalid names.
         raise DataError(
-            f"{folder}: no such folder; check the path (it must hold the raw text files)"
+            f"{folder}: no such folder; give the path of the folder with the raw text files"
         )
     return path
 
 
 def _language_of(name: str) -> str | None:
-    """The language in a name such as `en.txt.xz`, `en.xz` or `cc100.en.txt.gz`, else None."""
+    """Returns the language in a name like `en.txt.xz`, `en.xz` or `cc100.en.txt.gz`, or None."""
     stem = strip_compression(name)
     if stem == name and not name.endswith(".txt"):
         return None
@@ -443,22 +440,22 @@ def _language_of(name: str) -> str | None:
 def discover_documents(
     folder: str | Path, languages: Collection[str] | None = None, may_be_empty: bool = False
 ) -> dict[str, list[Path]]:
-    """Finds the monolingual files of each language by their names; opens none.
+    """Finds the monolingual files of each language by name, without opening them.
 
     A language has one file (`en.txt`, `en.txt.xz`, `cc100.en.txt.gz`), several (`en-1.txt.xz`,
     `en.part2.txt`, `en-00001-of-00010.txt.zst`), a folder of text files (`en/`), or all of these.
 
     Args:
-        folder: Where to look.
-        languages: Look for these only; all of them must be there. None: whatever is there.
-        may_be_empty: Whether it is no error if nothing is found.
+        folder: Folder to search.
+        languages: Languages to find, all of them required. None returns all languages.
+        may_be_empty: Whether to return {} instead of raising if nothing is found.
 
     Returns:
-        {language: files in order of name}, in order of language.
+        {language: files sorted by name}, sorted by language.
 
     Raises:
-        DataError: No such folder, no language found, one of `languages` missing, or a language of
-            two spellings (`zh_TW.txt` and `zh-TW.txt`).
+        DataError: The folder is missing, no language is found, one of `languages` is missing, or a
+            language has two spellings (`zh_TW.txt` and `zh-TW.txt`).
     """
     folder = check_folder(folder)
     found: dict[str, list[Path]] = {}
@@ -474,7 +471,7 @@ def discover_documents(
             continue
         if not is_language(sub.name):
             if language := _language_of(sub.name):
-                raise DataError(f"{sub}: a folder with a file's name; call it `{language}`")
+                raise DataError(f"{sub}: folder with the name of a file; rename it to `{language}`")
             continue
         files = [
             p for p in data_files(sub) if p.suffix == ".txt" or strip_compression(p.name) != p.name
@@ -482,7 +479,11 @@ def discover_documents(
         if files:
             found.setdefault(sub.name, []).extend(files)
     if unknown:
-        _logger.info("%s: not taken as text of a language: %s", folder, ", ".join(unknown[:20]))
+        _logger.info(
+            "%s: ignored files without a language in their names: %s",
+            folder,
+            ", ".join(unknown[:20]),
+        )
     if not found and not may_be_empty:
         raise DataError(
             f"{folder}: no monolingual text found; files must be named by language, for example "
@@ -498,7 +499,7 @@ def discover_documents(
         if missing:
             raise DataError(
                 f"{folder}: no file for {', '.join(missing)}; there are "
-                f"{', '.join(sorted(found))}. Correct `languages` or add the files"
+                f"{', '.join(sorted(found))}. Fix `languages` or add the files"
             )
         found = {language: found[language] for language in languages}
     warn_of_held_out(folder, itertools.chain.from_iterable(found.values()))

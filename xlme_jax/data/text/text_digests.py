@@ -1,4 +1,4 @@
-"""Tells equal texts without keeping them: a normalised form, and 64 bits that stand for it."""
+"""Text normalization and 64-bit digests, which detect equal texts without storing them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import unicodedata
 
 
 def normalized(text: str) -> str:
-    """The form in which texts are compared: NFKC, case folded, white space as single spaces.
+    """Returns the form in which texts are compared: NFKC, case-folded, runs of whitespace as " ".
 
-    Digits, punctuation and diacritics count: texts that differ in them are different texts.
+    Texts that differ in digits, punctuation or diacritics are different.
     """
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def digest(text: str) -> int:
-    """64 bits that stand for the normalised text.
+    """Returns a 64-bit digest of the normalized text.
 
-    By the birthday bound, a billion training lines beside a million held-out ones have one false
-    match with probability 5e-5.
+    By the union bound, a billion training lines and a million held-out lines have a false match
+    with probability 5e-5.
     """
     return digest_of_normalized(normalized(text))
 
 
 def digest_of_normalized(text: str) -> int:
-    """The digest of a text that is normalised already."""
+    """Returns the 64-bit digest of a text that is already normalized."""
     data = text.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")

@@ -1,8 +1,8 @@
-"""A streaming parser of TMX, the XML format of translation memories.
+"""Streaming parser of TMX, the XML format of translation memories.
 
-Expat is used directly because files of many gigabytes come from anywhere: it holds one translation
-unit at a time, and its handlers let entity declarations (which can expand without bound, or name
-other files) be refused and a DTD be ignored instead of loaded.
+Files have many gigabytes and come from untrusted sources, so Expat is used directly: memory holds
+one translation unit at a time, and its handlers refuse entity declarations (which can expand
+without bound or name other files) and ignore DTDs instead of loading them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from xml.parsers import expat
 from xlme_jax.data.text.decompression import DataError, read_blocks, shown
 from xlme_jax.data.text.reading import MAX_LINE_BYTES, ReadReport, Rejected, normalized_language
 
-# Elements of a segment that hold formatting codes of the original document, not text.
+# Elements of a segment with formatting codes of the original document instead of text.
 _CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
-_DECLARATION_BYTES = 256  # an XML declaration is shorter
+_DECLARATION_BYTES = 256  # Upper bound on the length of an XML declaration.
 _MAX_SEGMENT_CHARS = MAX_LINE_BYTES
 _DECLARED_ENCODING = re.compile(rb"<\?xml[^>]*encoding\s*=\s*[\"']([\w.:-]+)")
 _ASCII = rb"""<seg>+abc-~{x~ &amp; "\u0041\x41"="""
-# Bounds for what expat keeps: a tag or comment that does not end, open elements, and names.
+# Bounds on what expat keeps in memory: an unfinished tag or comment, open elements, and names.
 _MAX_TOKEN_BYTES = 1 << 20
 _MAX_DEPTH = 1000
 _MAX_NAMES = 10_000
-# XML 1.0 allows no control characters, so one would end parsing; files in use have them anyway.
+# XML 1.0 forbids control characters, but real files contain them; they would stop the parser.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
-# What character references can still stand for; white space apart.
+# Control characters that character references can still produce, except whitespace.
 _REFERENCED = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 
 
@@ -59,23 +59,23 @@ def tmx_pairs(
     except expat.ExpatError as error:
         raise DataError(
             f"{path}:{error.lineno}: not well-formed XML ({expat.ErrorString(error.code)}), after "
-            f"{units.complete:,} pairs. Fetch the file again or repair it (`xmllint --recover`)"
+            f"{units.complete:,} pairs. Download the file again or repair it (`xmllint --recover`)"
         ) from error
     if not units.matched:
         raise DataError(
-            f"{path}: no translation unit in both {lang1} and {lang2}; its languages are "
+            f"{path}: no translation unit has both {lang1} and {lang2}; the file's languages are "
             f"{', '.join(sorted(units.languages)) or 'none'}"
         )
 
 
 def _decoded(blocks: Iterable[bytes], name: str, report: ReadReport) -> Iterator[bytes]:
-    """Recodes to UTF-8 by byte order mark or declaration; what is invalid becomes U+FFFD."""
+    """Recodes to UTF-8 by byte order mark or declaration; replaces invalid bytes by U+FFFD."""
     blocks = iter(blocks)
     start = b""
     while len(start) < _DECLARATION_BYTES and (block := next(blocks, b"")):
         start += block
     if not start:
-        raise DataError(f"{name}: this file is empty; fetch it again, or leave its pair out")
+        raise DataError(f"{name}: empty file; download it again, or remove it")
     decoder = codecs.getincrementaldecoder(_encoding(start, name))("replace")
     for block in itertools.chain([start], blocks):
         cleaned, count = _CONTROLS.subn("", decoder.decode(block))
@@ -91,7 +91,7 @@ def _encoding(start: bytes, name: str) -> str:
     encoding = declared[1].decode() if declared else "utf-8"
     try:
         known = codecs.lookup(encoding).name
-        # Python's codecs also decode zlib, escapes of Python strings and domain names.
+        # Rejects codecs that are not text encodings: zlib, string escapes, domain names.
         decoded = {
             _ASCII.decode(encoding),
             codecs.getincrementaldecoder(encoding)("replace").decode(_ASCII, True),
@@ -101,20 +101,20 @@ def _encoding(start: bytes, name: str) -> str:
         unfit = True
     if unfit:
         raise DataError(
-            f"{name}: its encoding {shown(encoding)!r} is unknown; convert it to UTF-8 with iconv"
+            f"{name}: unknown encoding {shown(encoding)!r}; convert the file to UTF-8 with iconv"
         )
     return "utf-8-sig" if known == "utf-8" else known
 
 
 @dataclass(slots=True)
 class _Segment:
-    """The wanted segment that is being read.
+    """A segment in one of the two languages that is being read.
 
     Attributes:
-        side: Which language of the pair it is for.
-        parts: Its text so far.
-        size: Its characters so far, also those that were too many to keep.
-        codes: How many elements of formatting codes are open.
+        side: Index of its language in the pair, 0 or 1.
+        parts: Its text so far, up to the maximum length.
+        size: Its length so far in characters.
+        codes: Number of open elements with formatting codes.
     """
 
     side: int
@@ -124,53 +124,53 @@ class _Segment:
 
 
 class _Units:
-    """Expat handlers that gather the texts of one translation unit (`tu`) at a time."""
+    """Expat handlers that collect the texts of one translation unit (`tu`) at a time."""
 
     def __init__(self, name: str, lang1: str, lang2: str, report: ReadReport):
-        self.matched = False  # some unit had both languages
-        self.complete = 0  # pairs so far
+        self.matched = False  # Whether any unit had both languages.
+        self.complete = 0  # Number of pairs so far.
         self.languages: set[str] = set()
         self._name = name
         self._wanted = [normalized_language(lang1), normalized_language(lang2)]
         self._report = report
         self._pairs: list[tuple[str, str]] = []
-        self._texts: dict[int, str | None] = {}  # side -> text, of the current unit
-        self._exact: set[int] = set()  # sides whose text is marked with just the wanted code
+        self._texts: dict[int, str | None] = {}  # {side: text} of the current unit.
+        self._exact: set[int] = set()  # Sides with an exact match.
         self._side: int | None = None
         self._segment: _Segment | None = None
         self._depth = 0
 
     def take(self) -> Iterator[tuple[str, str]]:
-        """Gives out the pairs that are complete and counts them."""
+        """Yields and counts the complete pairs."""
         pairs, self._pairs = self._pairs, []
         for pair in pairs:
             self._report.read += 1
             yield pair
 
     def check(self, unfinished: int, names: int) -> None:
-        """Refuses what is no TMX and would fill memory.
+        """Raises DataError for files that are not TMX and would exhaust memory.
 
         Args:
-            unfinished: Bytes of a tag, comment or the like that has not ended.
-            names: Different names of elements and attributes so far.
+            unfinished: Bytes of a tag or comment that has not ended.
+            names: Number of distinct element and attribute names so far.
         """
         if unfinished > _MAX_TOKEN_BYTES:
             what = f"a tag or comment of more than {_MAX_TOKEN_BYTES:,} bytes"
         elif names > _MAX_NAMES:
-            what = f"more than {_MAX_NAMES:,} names of elements and attributes"
+            what = f"more than {_MAX_NAMES:,} element and attribute names"
         else:
             return
         raise DataError(
-            f"{self._name}: has {what}, after {self.complete:,} pairs; this is no TMX, so fetch "
-            "the file again or leave it out"
+            f"{self._name}: has {what}, after {self.complete:,} pairs; this is not TMX, so "
+            "download the file again or remove it"
         )
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise DataError(
-                f"{self._name}: elements lie more than {_MAX_DEPTH:,} deep in each other; this is "
-                "no TMX, so fetch the file again or leave it out"
+                f"{self._name}: elements are nested more than {_MAX_DEPTH:,} deep; this is not "
+                "TMX, so download the file again or remove it"
             )
         if tag == "tu":
             self._texts, self._exact = {}, set()
@@ -209,7 +209,7 @@ class _Units:
         return " ".join(text.split())
 
     def skipped_entity(self, entity: str, is_parameter_entity: bool) -> None:
-        """Entities of a DTD that is not loaded: HTML's names are the ones that occur."""
+        """Resolves entities of DTDs, which are not loaded, as HTML entities."""
         if not is_parameter_entity:
             self.characters(unescape(f"&{entity};"))
 
@@ -224,11 +224,14 @@ class _Units:
 
     def entity_declaration(self, entity: str, *_: object) -> None:
         raise DataError(
-            f"{self._name}: declares the entity {shown(entity)!r}, which is refused; remove it"
+            f"{self._name}: entity declarations are refused; remove that of {shown(entity)!r}"
         )
 
     def _side_of(self, code: str) -> int | None:
-        """Which side of the pair a segment of this language is for, if any; the first one wins."""
+        """Returns the side of a segment in this language, or None.
+
+        An exact match takes precedence over a regional variant, and the first segment wins.
+        """
         if len(self.languages) < 100:
             self.languages.add(shown(code))
         code = normalized_language(code)
