@@ -236,17 +236,17 @@ def main(monkeypatch, capsys, body):
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch, capsys):
-    def mistake(_):
+    def mistake():
         PreparedDataset.load("/no/such/folder")
 
-    def bug(_):
+    def bug():
         raise KeyError("x")
 
-    def bug_inside_a_library(_):
+    def bug_inside_a_library():
         jnp.zeros(3) + jnp.zeros(4)  # a TypeError
         raise AssertionError
 
-    def value_error_of_a_library(_):
+    def value_error_of_a_library():
         json.loads("{")  # JSONDecodeError is a ValueError
 
     status, printed = main(monkeypatch, capsys, mistake)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from absl import app, flags
+from absl import flags
 
 from xlme_jax.checkpoints.checkpoints import pretraining_flops
 from xlme_jax.configuration import command_line
@@ -270,10 +270,8 @@ def _held_out(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheckpoint:
     return OfCheckpoint(own[0] if own else HeldOut(), context)
 
 
-def main(argv: Sequence[str]) -> None:
+def main() -> None:
     """Parses the flags, loads the checkpoint, evaluates it and writes the results."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
         loaded = trained.load(_CHECKPOINT.value, _VOCABULARY.value, mesh)

@@ -11,10 +11,9 @@ network. docs/huggingface.md lists what is exact.
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 from xlme_jax.configuration import command_line
 from xlme_jax.huggingface import writing
@@ -29,19 +28,12 @@ _VOCABULARY = flags.DEFINE_string(
 )
 
 
-def main(argv: Sequence[str]) -> None:
+def main() -> None:
     """Parses the flags and exports the encoder."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     command = shlex.join(["python", "-m", "xlme_jax.export", *sys.argv[1:]])
     writing.export(_CHECKPOINT.value, _VOCABULARY.value, Path(_OUTPUT.value), command)
     _log.info("Written: %s", _OUTPUT.value)
 
 
-def run() -> None:
-    """Entry point; prints user errors on one line, without a traceback."""
-    command_line.run_app(main, reads_gin=False)
-
-
 if __name__ == "__main__":
-    run()
+    command_line.run_app(main, reads_gin=False)

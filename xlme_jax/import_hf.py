@@ -9,10 +9,9 @@ what is converted and how exactly.
 """
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 from xlme_jax.configuration import command_line
 from xlme_jax.huggingface.importing import import_folder
@@ -28,18 +27,11 @@ _SCAN_LAYERS = flags.DEFINE_bool(
 )
 
 
-def main(argv: Sequence[str]) -> None:
+def main() -> None:
     """Parses the flags and converts the folder."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     import_folder(Path(_SOURCE.value), Path(_OUTPUT.value), _SCAN_LAYERS.value)
     _log.info("Written: %s. Start from it with --gin.INIT_FROM=\"'%s'\"", *[_OUTPUT.value] * 2)
 
 
-def run() -> None:
-    """Entry point; prints user errors on one line, without a traceback."""
-    command_line.run_app(main, reads_gin=False)
-
-
 if __name__ == "__main__":
-    run()
+    command_line.run_app(main, reads_gin=False)

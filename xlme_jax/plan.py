@@ -18,7 +18,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 from xlme_jax.configuration import command_line, loading, values
 from xlme_jax.configuration.train_config import TrainConfig
@@ -47,14 +47,12 @@ _TABLE = flags.DEFINE_string(
 _OUTPUT = flags.DEFINE_string("output", None, "Also write the plans to this file, as JSON.")
 
 
-def main(argv: Sequence[str]) -> int:
+def main() -> int:
     """Parses the flags, compiles for each topology and prints the plans.
 
     Returns:
       The exit code: 0, or 1 if any plan does not fit.
     """
-    if len(argv) > 1:
-        raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     files, bindings = flags.FLAGS.gin_file, flags.FLAGS.gin_bindings
     if _TABLE.value is not None:
         shipped = table.chosen(_TABLE.value)
@@ -90,10 +88,5 @@ def _plan(
     return plan
 
 
-def run() -> None:
-    """Entry point; prints user errors on one line, without a traceback."""
-    command_line.run_app(main)
-
-
 if __name__ == "__main__":
-    run()
+    command_line.run_app(main)

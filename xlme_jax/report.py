@@ -11,10 +11,9 @@ that contains "translate-train" is listed in the tables of that setting, not in 
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 from xlme_jax.configuration import command_line, values
 from xlme_jax.reports.papers_page import load, write
@@ -29,10 +28,8 @@ _RESULTS = flags.DEFINE_multi_string(
 _OUTPUT = flags.DEFINE_string("output", None, "Folder of the report.")
 
 
-def main(argv: Sequence[str]) -> int:
+def main() -> int:
     """Parses the flags and writes the report; returns the exit code."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     if not _RESULTS.value or not _OUTPUT.value:
         raise values.ConfigError("--results=NAME=PATH and --output=FOLDER are needed.")
     command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
@@ -41,10 +38,5 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def run() -> None:
-    """Entry point; prints user errors on one line, without a traceback."""
-    command_line.run_app(main, reads_gin=False)
-
-
 if __name__ == "__main__":
-    run()
+    command_line.run_app(main, reads_gin=False)

@@ -10,10 +10,9 @@ temperature sampling, how many pairs are never drawn and the effective number of
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 from xlme_jax.configuration import command_line, values
 from xlme_jax.data.batches import pair_sampling
@@ -29,10 +28,8 @@ _LANGUAGES = flags.DEFINE_list("languages", [], "Draw only these languages (defa
 _OUTPUT = flags.DEFINE_string("output", None, "PNG to write.")
 
 
-def main(argv: Sequence[str]) -> int:
+def main() -> int:
     """Parses the flags, draws and prints; returns the exit code."""
-    if len(argv) > 1:
-        raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     if not _DATA.value or not _OUTPUT.value:
         raise values.ConfigError("--data=FOLDER and --output=FILE.png are needed.")
     stream = Stream(
@@ -54,10 +51,5 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def run() -> None:
-    """Entry point; prints user errors on one line, without a traceback."""
-    command_line.run_app(main, reads_gin=False)
-
-
 if __name__ == "__main__":
-    run()
+    command_line.run_app(main, reads_gin=False)

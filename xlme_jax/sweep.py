@@ -61,7 +61,7 @@ def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
     return SweepConfig(grid=grid, **{**fields, "show": config.show, **chosen})
 
 
-def main(argv: Sequence[str]) -> int:
+def main(*train_arguments: str) -> int:
     """Parses the flags and runs the sweep; returns the exit code."""
     if not _OUTPUT.value:
         raise ConfigError("--output=FOLDER is needed: the folder of the sweep.")
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     sweep = Sweep(
         config,
         Path(_OUTPUT.value),
-        [*train_flags, *argv[1:]],
+        [*train_flags, *train_arguments],
         checked_steps(files, bindings),
         shlex.join([Path(sys.executable).name, "-m", "xlme_jax.sweep", *sys.argv[1:]]),
         evaluate=_EVALUATE.value,
@@ -80,10 +80,5 @@ def main(argv: Sequence[str]) -> int:
     return sweep.run()
 
 
-def run() -> None:
-    """Entry point; prints user errors on one line, without a traceback."""
-    command_line.run_app(main)
-
-
 if __name__ == "__main__":
-    run()
+    command_line.run_app(main, arguments=True)

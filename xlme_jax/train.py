@@ -5,11 +5,11 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-from absl import app, flags
+from absl import flags
 
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.runs import assembly, datasets
@@ -30,14 +30,12 @@ _PEER_TIMEOUT = flags.DEFINE_integer(
 )
 
 
-def main(argv: Sequence[str]) -> int:
+def main() -> int:
     """Parses the flags, joins the other processes, builds the configuration, trains.
 
     Returns:
       The exit code: 0, or EXIT_STOPPED if a signal ended the run early.
     """
-    if len(argv) > 1:
-        raise app.UsageError(f"Unknown argument {argv[1]!r}; flags begin with --.")
     _keep_compiled_programs()
     if _DISTRIBUTED.value or _COORDINATOR.value:
         peers.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _PEER_TIMEOUT.value)
@@ -81,10 +79,5 @@ def _not_waiting_for_others() -> Iterator[None]:
         peers.leave(1)
 
 
-def run() -> None:
-    """Entry point: user errors are one line, without a traceback."""
-    command_line.run_app(main)
-
-
 if __name__ == "__main__":
-    run()
+    command_line.run_app(main)

@@ -1,4 +1,4 @@
-"""What all commands share: gin flags, --help, and user errors without a traceback."""
+"""Shared parts of the commands: gin flags, --help, and user errors without a traceback."""
 
 import errno
 import logging
@@ -19,36 +19,42 @@ _OUR_PACKAGES = ("xlme_jax", "tasks")
 
 
 def define_flags() -> None:
-    """Defines --gin_file and --gin_bindings; `gin_flags` turns --gin.X=Y into the latter."""
+    """Defines --gin_file and --gin_bindings."""
     flags.DEFINE_multi_string("gin_file", [], "Gin configuration file (repeatable).")
     flags.DEFINE_multi_string(
-        "gin_bindings", [], "A binding that overrides the files; --gin.NAME=VALUE is short for it."
+        "gin_bindings", [], "A binding that overrides the files; short form: --gin.NAME=VALUE."
     )
 
 
 def gin_flags(argv: Sequence[str]) -> list[str]:
-    """Rewrites `--gin.NAME=VALUE` as `--gin_bindings=NAME = VALUE`, as T5X users know it."""
+    """Rewrites `--gin.NAME=VALUE`, as in T5X, to `--gin_bindings=NAME = VALUE`."""
     pattern = re.compile(r"^--gin\.([^=]+)=(.*)$", re.DOTALL)
     return [pattern.sub(r"--gin_bindings=\1 = \2", arg) for arg in argv]
 
 
-def run_app(main: Callable[[Sequence[str]], int | None], reads_gin: bool = True) -> None:
-    """Runs a command and reports user errors without a traceback.
+def run_app(
+    main: Callable[..., int | None], reads_gin: bool = True, arguments: bool = False
+) -> None:
+    """Runs a command and reports user errors on one line, without a traceback.
 
     Args:
-      main: of the arguments; returns the exit code.
-      reads_gin: whether it understands --gin_file and --gin.X=Y.
+      main: the command; returns the exit code.
+      reads_gin: whether it has the flags --gin_file and --gin.X=Y.
+      arguments: whether arguments without dashes are passed to `main`; else they are an error.
     """
     if reads_gin:
         define_flags()
 
     def guarded(argv: Sequence[str]) -> int | None:
         if not flags.FLAGS["verbosity"].present:
-            _leave_out_what_others_tell()
+            _silence_libraries()
         for package in _OUR_PACKAGES:
             logging.getLogger(package).setLevel(logging.INFO)
+        if len(argv) > 1 and not arguments:
+            print(f"Unknown argument {argv[1]!r}; flags begin with --.", file=sys.stderr)
+            return 1
         try:
-            return main(argv)
+            return main(*argv[1:])
         except (ValueError, OSError) as error:
             message = _explanation(error)
             if os.environ.get("XLME_TRACEBACK") or not message:
@@ -60,49 +66,49 @@ def run_app(main: Callable[[Sequence[str]], int | None], reads_gin: bool = True)
     app.run(guarded, argv=argv, flags_parser=_parse_flags)
 
 
-def _leave_out_what_others_tell() -> None:
-    """Shows our own log alone; --verbosity=0 shows everybody's.
+def _silence_libraries() -> None:
+    """Hides the logs of libraries; --verbosity=0 shows them.
 
-    Orbax logs dozens of lines a checkpoint. When one cannot be written, it, asyncio and TensorStore
-    go on to tell of every other array's write, even after the error has been raised and said.
+    Orbax logs dozens of lines per checkpoint. If one cannot be written, Orbax, asyncio and
+    TensorStore report every other pending write too, even after the error was raised and reported.
     """
     absl_logging.set_verbosity(absl_logging.WARNING)
     absl_logging.get_absl_handler().addFilter(
         lambda record: "orbax" not in record.pathname and record.name != "asyncio"
     )
     warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
-    tell = sys.unraisablehook
+    report = sys.unraisablehook
 
-    def tell_unless_closed(unraisable: Any) -> None:
+    def report_unless_closed(unraisable: Any) -> None:
         if str(unraisable.exc_value) != "Event loop is closed":
-            tell(unraisable)
+            report(unraisable)
 
-    sys.unraisablehook = tell_unless_closed
+    sys.unraisablehook = report_unless_closed
 
 
 def _explanation(error: ValueError | OSError) -> str:
-    """The message of a user error; empty for a bug, which shows its traceback."""
+    """Returns the message of a user error; empty for a bug, which shows its traceback."""
     if isinstance(error, OSError):
         if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
             return ""
         where = "" if error.filename is None else f"{error.filename}: "
         return (
-            f"{where}{error.strerror}; check the path, its permissions and the space on its disk "
-            "(XLME_TRACEBACK=1 shows what wanted it)"
+            f"{where}{error.strerror}; check the path, its permissions and the free disk "
+            "space (XLME_TRACEBACK=1 shows the traceback)"
         )
     return str(error) if _is_ours(error) else ""
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether this project raised it, as it does for user errors; else it is a bug."""
-    # By its class if it comes from a worker process, where the stack stays behind.
+    """Returns whether this project raised the error; errors of other modules are bugs."""
+    # An error from a worker process has no stack; its class tells.
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     modules = (type(error).__module__, frame.f_globals.get("__name__", ""))
     return any(module.split(".")[0] in (*_OUR_PACKAGES, "__main__") for module in modules)
 
 
 def _printable(message: str) -> str:
-    """Without what would steer a terminal; file names may hold anything."""
+    """Escapes control characters; file names may contain any."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
 
 
@@ -116,7 +122,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
-    except (flags.Error, UnicodeError) as error:  # UnicodeError: of a --flagfile
+    except (flags.Error, UnicodeError) as error:  # UnicodeError: from a --flagfile
         print(f"{type(error).__name__}: {_printable(str(error))}", file=sys.stderr)
         print("--help lists the flags.", file=sys.stderr)
         sys.exit(1)
