@@ -1,9 +1,9 @@
-"""The share of answers whose exact characters survive tokenization, by benchmark and language.
+"""Measures how many answers can be recovered exactly from tokens, by benchmark and language.
 
     python benchmarks/answer_spans.py --data=$DATA/eval [--vocabulary=FILE.model]
 
-Without a vocabulary, one is trained on the contexts themselves. An answer counts if the labels of
-one of its windows select exactly its characters.
+By default, a vocabulary is trained on the contexts. An answer is recovered if the labels of one of
+its windows select exactly its characters.
 """
 
 import argparse
@@ -28,8 +28,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", required=True, help="Folder with xquad, mlqa and tydiqa.")
-    parser.add_argument("--vocabulary", help="A .model file; trained on the contexts by default.")
-    parser.add_argument("--size", type=int, default=16_000, help="Ids of the trained vocabulary.")
+    parser.add_argument("--vocabulary", help="A .model file (default: trained on the contexts).")
+    parser.add_argument("--size", type=int, default=16_000, help="Size of the trained vocabulary.")
     parser.add_argument("--max_length", type=int, default=384)
     parser.add_argument("--stride", type=int, default=128)
     parser.add_argument("--limit", type=int, help="Read only the first examples of each set.")
@@ -81,7 +81,7 @@ def measure(
     max_length: int,
     stride: int,
 ) -> dict[str, Any]:
-    """Returns the share of answers that are recovered exactly, and lists the others."""
+    """Returns the share of exactly recovered answers and a list of the others."""
     start = time.perf_counter()
     rows = encode(
         vocabulary,

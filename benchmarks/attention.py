@@ -1,7 +1,7 @@
-"""Attention with the gated bias: time here, and memory on other devices, of kernels and plain XLA.
+"""Compares kernel and XLA attention with gated bias: time here, memory on other devices.
 
     python benchmarks/attention.py                          # Time, forward and backward.
-    python benchmarks/attention.py --compile_for=v5e,h100   # Memory as well, by compiling.
+    python benchmarks/attention.py --compile_for=v5e,h100   # Also memory, by compiling.
 
 Compiling needs `pip install 'xlme_jax[tpu,cuda13]'` but neither a TPU nor a GPU.
 """
@@ -27,7 +27,7 @@ from xlme_jax.ops.attention import attention, compile_platform
 from xlme_jax.planning import compiling, machines
 from xlme_jax.training import mesh as meshes
 
-TOKENS, HEADS, WIDTH = 16_384, 12, 64  # Tokens of a batch; heads of XLM-E Base.
+TOKENS, HEADS, WIDTH = 16_384, 12, 64  # Tokens per batch; heads of XLM-E Base and their width.
 LENGTHS = (128, 256, 512, 1024, 2048)
 TOPOLOGIES = {"v5e": "v5e:1x1", "h100": "h100:1"}
 TIMED = ((16, 128, 4), (8, 256, 8))  # Rows, length, heads.
@@ -35,7 +35,7 @@ TIMED = ((16, 128, 4), (8, 256, 8))  # Rows, length, heads.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--compile_for", default="", help="v5e, h100, or both with a comma")
+    parser.add_argument("--compile_for", default="", help="Devices: v5e, h100 or v5e,h100.")
     parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)))
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument(
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def inputs(rows: int, length: int, heads: int, dtype: Any) -> dict[str, jax.Array]:
-    """Arguments of `attention`: three packed segments in a row."""
+    """Returns random arguments of `attention`, with three packed segments per row."""
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, rows, length, heads, WIDTH))
     return {
@@ -70,7 +70,7 @@ def inputs(rows: int, length: int, heads: int, dtype: Any) -> dict[str, jax.Arra
 
 
 def step(implementation: str, arrays: dict[str, Any]) -> Any:
-    """Output and gradients for a cotangent of ones, as in training."""
+    """Returns the summed output and its gradients, with dropout as in training."""
     whole = {name: arrays[name] for name in ("segment_ids", "dropout_seeds")}
 
     def total(arrays):
@@ -81,10 +81,10 @@ def step(implementation: str, arrays: dict[str, Any]) -> Any:
 
 
 def times(repeats: int) -> list[dict[str, Any]]:
-    """Milliseconds of each implementation that runs here, measured alternately."""
+    """Returns median milliseconds of each implementation that runs here, alternating."""
     kinds = ("xla",) if compile_platform() == "cpu" else ("xla", "kernel")
     if len(kinds) == 1:
-        print("No TPU or GPU: the kernel is interpreted, for tests only, and is not timed.")
+        print("No TPU or GPU: the kernel would run interpreted, so it is not timed.")
     rows = []
     for batch, length, heads in TIMED:
         dtype = jnp.float32 if len(kinds) == 1 else jnp.bfloat16
@@ -96,7 +96,7 @@ def times(repeats: int) -> list[dict[str, Any]]:
                 wall, cpu = time.perf_counter(), time.process_time()
                 jax.block_until_ready(run(arrays))
                 taken = (time.perf_counter() - wall, time.process_time() - cpu)
-                if turn:  # The first one compiles.
+                if turn:  # The first call compiles.
                     seconds[kind].append(taken)
         for kind, taken in seconds.items():
             wall_ms, cpu_ms = (1e3 * statistics.median(x) for x in zip(*taken))
@@ -109,7 +109,7 @@ def times(repeats: int) -> list[dict[str, Any]]:
 
 
 def memory(name: str, lengths: list[int]) -> list[dict[str, Any]]:
-    """MB that one device needs besides arguments and results, by its compiler."""
+    """Returns MB of temporary memory of one device, as reported by its compiler."""
     mesh = meshes.make_mesh(
         meshes.MeshConfig(), compiling.devices_of(machines.parse_topology(TOPOLOGIES[name]))
     )

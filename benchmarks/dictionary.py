@@ -1,24 +1,23 @@
-"""Retrieval and word alignment by a co-occurrence dictionary, a baseline for small encoders.
+"""Retrieval and word alignment with a co-occurrence dictionary, a baseline for small encoders.
 
     python benchmarks/dictionary.py --multiway=$DATA/multiway --languages=fr,ru,el,sw
 
-With --data_dir instead of --multiway it reads a prepared data set and its validation split.
+Pass --data_dir instead of --multiway to use a prepared data set and its validation split.
 
-The dictionary is estimated from the pairs that a run trains on. A word's entries are the ten words
-with the largest log-likelihood ratios (Dunning 1993), each weighted by its square root. A text is a
-bag of words weighted by inverse document frequency; each side is translated into the other, and the
-two cosines are added. "shared" is the cosine of the bags without a dictionary: what shared words
-alone give any encoder.
+The dictionary is estimated from the training pairs of a run. A word's entries are the ten words
+with the highest log-likelihood ratios (Dunning 1993), weighted by the square root of the ratio. A
+text is a bag of words weighted by inverse document frequency. Each side is translated into the
+other, and the two cosines are added. "shared" is the cosine of the bags without a dictionary: the
+accuracy that any encoder can get from shared words alone.
 
-A word is its first five letters, or two neighbouring characters in scripts without spaces. For
-English with French, Russian and Greek this was better than whole words and than 8,000
-SentencePieces; for French the ratio was better than Dice, cosine, PMI and normalised PMI. Both
-choices were made on the texts that are searched.
+A word is its first five letters, or a bigram of characters in scripts without spaces. For English
+with French, Russian and Greek, this was better than whole words and than 8,000 SentencePieces; for
+French, the ratio was better than Dice, cosine, PMI and normalized PMI. Both choices were made on
+the held-out texts.
 
-Every twentieth unit of each multi-way corpus, by its line in the files, is held out. The held-out
-texts, without repetitions, are the candidates of the search. Accuracy@1 is a mean over both
-directions. Two words are aligned if each is the other's strongest; among equals the nearest in
-position wins.
+Every twentieth unit of each multi-way corpus, by line number, is held out. The deduplicated
+held-out texts are the retrieval candidates. Accuracy@1 is the mean of both directions. Two words
+are aligned if each is the other's highest-scoring word; ties go to the nearest position.
 """
 
 import argparse
@@ -41,7 +40,7 @@ from xlme_jax.evaluation.alignment import aer
 
 _LETTERS = 5
 _ENTRIES = 10
-_LEAST = 2  # Least number of texts with a word.
+_LEAST = 2  # Minimum number of texts that a word occurs in.
 _NO_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 Pairs = list[tuple[str, str]]
 
@@ -51,13 +50,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--multiway", help="Folder of multi-way folders.")
+    source.add_argument("--multiway", help="Folder with one folder per multi-way corpus.")
     source.add_argument("--data_dir", help="Prepared data set with a validation split.")
     parser.add_argument("--pivot", default="en")
-    parser.add_argument("--languages", default="fr,ru", help="Each is paired with the pivot.")
+    parser.add_argument("--languages", default="fr,ru", help="Languages to pair with the pivot.")
     parser.add_argument("--heldout_every", type=int, default=20)
     parser.add_argument("--tatoeba", help="Folder of tatoeba.<xxx>-eng.<xxx> files.")
-    parser.add_argument("--wordalign", help="Folder of gold alignments, as en-fr.")
+    parser.add_argument("--wordalign", help="Folder of gold alignments, such as en-fr.")
     parser.add_argument("--output", default="benchmarks/results/dictionary.json")
     options = parser.parse_args()
     results = machine.describe("numpy", "scipy") | {"options": vars(options), "pairs": {}}
@@ -68,14 +67,14 @@ def main() -> None:
 
 
 def measure(language: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Figures of one language pair; prints its lines of the table."""
+    """Returns the results of a language pair and prints its lines of the table."""
     pair = (options.pivot, language)
     if options.data_dir:
         train, held_out = (prepared(options.data_dir, pair, s) for s in ("train", "validation"))
     else:
         train, held_out = multiway(options.multiway, pair, options.heldout_every)
     if not train or not held_out:
-        raise SystemExit(f"no pairs of {'-'.join(pair)} to count, or none held out")
+        raise SystemExit(f"{'-'.join(pair)} has no training pairs or no held-out pairs.")
     dictionary = Dictionary(train)
     sets = {"held out": unique(held_out)}
     if options.tatoeba:
@@ -98,7 +97,7 @@ def measure(language: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def multiway(folder: str, pair: tuple[str, str], every: int) -> tuple[Pairs, Pairs]:
-    """The training pairs of all multi-way folders, and the held-out pairs."""
+    """Returns training and held-out pairs of all multi-way folders."""
     parts: tuple[Pairs, Pairs] = ([], [])
     for corpus in sorted(path.parent for path in Path(folder).glob(f"*/{UNIT_IDS}*")):
         files = multiway_files(corpus)
@@ -114,7 +113,7 @@ def multiway(folder: str, pair: tuple[str, str], every: int) -> tuple[Pairs, Pai
 
 
 def prepared(folder: str, pair: tuple[str, str], split: str) -> Pairs:
-    """The pairs of a prepared data set, decoded."""
+    """Returns the decoded pairs of a prepared data set."""
     dataset = PreparedDataset.load(folder)
     decode = Vocabulary.load(dataset.vocabulary_path).decode
     pairs = []
@@ -127,7 +126,7 @@ def prepared(folder: str, pair: tuple[str, str], split: str) -> Pairs:
 
 
 def unique(pairs: Pairs) -> Pairs:
-    """Pairs without a text that occurred before, so that each has one right answer."""
+    """Returns the pairs without repeated texts, so that each text has one correct answer."""
     kept, seen = [], set()
     for first, second in pairs:
         keys = {(0, first), (1, second)}
@@ -138,7 +137,7 @@ def unique(pairs: Pairs) -> Pairs:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, cut to their first letters; pairs of characters without spaces."""
+    """Returns a text's words, truncated to five letters, or bigrams in scripts without spaces."""
     found = []
     for word in re.findall(r"\w+", text.lower()):
         if _NO_SPACES.search(word):
@@ -149,7 +148,11 @@ def words(text: str) -> list[str]:
 
 
 class Bags:
-    """Texts of one language as rows of inverse document frequencies."""
+    """Vocabulary and bags of words of a language's texts.
+
+    Args:
+      texts: training texts.
+    """
 
     def __init__(self, texts: Sequence[str]):
         counts = Counter(word for text in texts for word in set(words(text)))
@@ -160,7 +163,7 @@ class Bags:
         self.binary = self.of(texts)
 
     def of(self, texts: Sequence[str]) -> sparse.csr_matrix:
-        """Which words occur in which texts: 0 or 1, [texts, words]."""
+        """Returns whether words occur in texts: 0 or 1, [texts, words]."""
         rows = [{self.index[word] for word in words(text) if word in self.index} for text in texts]
         ends = np.cumsum([0, *map(len, rows)])
         columns = np.array([column for row in rows for column in sorted(row)], np.int32)
@@ -168,12 +171,12 @@ class Bags:
         return sparse.csr_matrix((np.ones(len(columns)), columns, ends), shape)
 
     def weighted(self, texts: Sequence[str]) -> sparse.csr_matrix:
-        """The same, weighted by inverse document frequency, rows of length 1."""
+        """Returns `of(texts)` weighted by inverse document frequency, with rows of norm 1."""
         return normalised(self.of(texts) @ sparse.diags(self.idf))
 
 
 class Dictionary:
-    """Associations between the words of two languages, from counts in pairs of texts."""
+    """Associations between words of two languages, from co-occurrence in pairs of texts."""
 
     def __init__(self, pairs: Pairs):
         self.sides = [Bags([pair[side] for pair in pairs]) for side in (0, 1)]
@@ -189,19 +192,19 @@ class Dictionary:
         self.backward = normalised(strongest(transposed))
 
     def retrieval(self, pairs: Pairs) -> float:
-        """Accuracy@1 by the sum of the cosines of both translations."""
+        """Returns accuracy@1 of the summed cosines of both translations."""
         first, second = (bags.weighted(texts) for bags, texts in zip(self.sides, zip(*pairs)))
         there = normalised(first @ self.forward) @ second.T
         back = first @ normalised(second @ self.backward).T
         return accuracy_at_1((there + back).toarray())
 
     def shared(self, pairs: Pairs) -> float:
-        """Accuracy@1 by the words that both texts have."""
+        """Returns accuracy@1 of the cosines without translation, from shared words."""
         first, second = (self.both.weighted(texts) for texts in zip(*pairs))
         return accuracy_at_1((first @ second.T).toarray())
 
     def links(self, source: Sequence[str], target: Sequence[str]) -> set[tuple[int, int]]:
-        """Links words that are each other's strongest; among equals the nearest in position."""
+        """Returns links between words that are each other's best; ties go to the nearest."""
         first, second = (bags.of(side) for bags, side in zip(self.sides, (source, target)))
         scores = (first @ (self.forward + self.backward.T) @ second.T).toarray()
         places = [np.linspace(0, 1, len(side)) for side in (source, target)]
@@ -214,12 +217,12 @@ class Dictionary:
 def likelihood_ratio(
     together: np.ndarray, first: np.ndarray, second: np.ndarray, texts: int
 ) -> np.ndarray:
-    """Dunning's -2 log(lambda) of two words; 0 if they co-occur less than by chance.
+    """Returns Dunning's -2 log(lambda) of two words; 0 if they co-occur less than by chance.
 
     Args:
-      together: pairs of texts with both words.
-      first: pairs with the first word.
-      second: pairs with the second word.
+      together: number of pairs of texts with both words.
+      first: number of pairs with the first word.
+      second: number of pairs with the second word.
       texts: number of pairs.
     """
 
@@ -243,13 +246,13 @@ def strongest(scores: sparse.csr_matrix) -> sparse.csr_matrix:
 
 
 def normalised(rows: sparse.csr_matrix) -> sparse.csr_matrix:
-    """Rows scaled to length 1; rows of zeros stay."""
+    """Returns the rows scaled to norm 1; rows of zeros are unchanged."""
     lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(1)).ravel())
     return sparse.diags(1 / np.maximum(lengths, 1e-12)) @ rows
 
 
 def accuracy_at_1(similarity: np.ndarray) -> float:
-    """Share of rows and columns whose largest entry is the diagonal; ties count fractionally."""
+    """Returns the share of rows and columns with their maximum on the diagonal; ties count 1/n."""
     gold, right = similarity.diagonal(), []
     for axis in (0, 1):
         best = similarity.max(axis)

@@ -1,13 +1,13 @@
-"""Cost of evaluating a frozen encoder, relative to forward passes of the same tokens.
+"""Measures the cost of evaluating a frozen encoder relative to forward passes of the same tokens.
 
     python benchmarks/evaluation.py --data=$DATA/eval
 
-Evaluates Tatoeba (36 languages x 1,000 pairs, repeated from the available languages) and the gold
-word alignments at every layer of a random encoder. Alternates A B A B and takes medians: each round
-runs the evaluation once, then forward passes that return only the last layer. "same rows" are the
-batches of the evaluation, padding included; "no padding" has the same number of real tokens in full
-rows of the texts' mean length. Both are compiled and warmed up. Compilation is reported separately,
-and so are reading and tokenizing, which are done once for any number of checkpoints.
+Evaluates Tatoeba (36 languages x 1,000 pairs, repeated from the available languages) and gold word
+alignments at every layer of a random encoder. Measurements alternate, and medians are reported:
+each round runs the evaluation once, then forward passes that return only the last layer. "same
+rows" uses the batches of the evaluation, including padding; "no padding" has the same number of
+real tokens in full rows of the texts' mean length. Compilation is reported separately, and so are
+reading and tokenization, which run once for any number of checkpoints.
 """
 
 import argparse
@@ -44,8 +44,8 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--languages", type=int, default=36)
-    parser.add_argument("--pairs", type=int, default=1000, help="Pairs a language.")
-    parser.add_argument("--corpora", default="", help="Of wordalign; default: all.")
+    parser.add_argument("--pairs", type=int, default=1000, help="Pairs per language.")
+    parser.add_argument("--corpora", default="", help="Corpora of wordalign (default: all).")
     parser.add_argument("--vocabulary", type=int, default=16_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", default="benchmarks/results/evaluation.json")
@@ -66,11 +66,11 @@ def main() -> None:
 
 
 def repeat_tatoeba(source: Path, folder: Path, options: argparse.Namespace) -> list[str]:
-    """Writes this many languages and pairs by repeating available ones; returns the texts."""
-    there = sorted(path.name.split(".")[1][:3] for path in source.glob("tatoeba.*-eng.eng"))
+    """Writes `options.languages` x `options.pairs`, repeating data; returns the texts."""
+    available = sorted(path.name.split(".")[1][:3] for path in source.glob("tatoeba.*-eng.eng"))
     texts = []
     for index, code in enumerate(TATOEBA_36[: options.languages]):
-        original, copy = there[index % len(there)], TATOEBA_CODES[code]
+        original, copy = available[index % len(available)], TATOEBA_CODES[code]
         for own, name in ((original, copy), ("eng", "eng")):
             lines = (source / f"tatoeba.{original}-eng.{own}").read_text().splitlines()
             lines = (lines * -(-options.pairs // len(lines)))[: options.pairs]
@@ -80,7 +80,7 @@ def repeat_tatoeba(source: Path, folder: Path, options: argparse.Namespace) -> l
 
 
 def random_encoder(vocabulary: Vocabulary, options: argparse.Namespace) -> tuple[Subject, Any]:
-    """An untrained encoder of this size with XLM-E's gated relative bias."""
+    """Returns an untrained encoder of this size with XLM-E's gated relative bias."""
     config = EncoderConfig(
         hidden_size=options.hidden,
         num_layers=options.layers,
@@ -96,7 +96,7 @@ def random_encoder(vocabulary: Vocabulary, options: argparse.Namespace) -> tuple
 
 
 def measure(name: str, settings: Any, subject: Subject, params: Any, rounds: int) -> dict[str, Any]:
-    """Seconds of the evaluation and of forward passes, round by round."""
+    """Returns seconds of the evaluation and of forward passes, by round."""
     recorded: list[dict[str, np.ndarray]] = []
     start = time.perf_counter()
     with Recording(recorded):
@@ -144,7 +144,7 @@ def measure(name: str, settings: Any, subject: Subject, params: Any, rounds: int
 
 
 class Recording:
-    """Records the rows of all batches that are made in its context."""
+    """Context manager that records the rows of all batches made in it."""
 
     def __init__(self, recorded: list[dict[str, np.ndarray]]):
         self.recorded, self.batches = recorded, encoding.batches
@@ -162,7 +162,7 @@ class Recording:
 
 
 def full_rows(recorded: list[dict[str, np.ndarray]], real: int) -> list[dict[str, np.ndarray]]:
-    """Batches with this many tokens, none of them padding, in rows of the texts' mean length."""
+    """Returns batches of `real` tokens without padding, in rows of the texts' mean length."""
     texts = sum(len(rows["tokens"]) for rows in recorded)
     tokens = np.concatenate([rows["tokens"][rows["segment_ids"] > 0] for rows in recorded])
     length = max(round(real / texts), 1)
@@ -178,7 +178,7 @@ def full_rows(recorded: list[dict[str, np.ndarray]], real: int) -> list[dict[str
 
 
 def passes(forward: Any, params: Any, batches: list[dict[str, np.ndarray]]) -> None:
-    """Forward passes only, dispatched as far ahead as in the evaluation."""
+    """Runs only forward passes, dispatched as far ahead as in the evaluation."""
     pending = []
     for rows in batches:
         pending.append(forward(params, rows))
@@ -188,7 +188,7 @@ def passes(forward: Any, params: Any, batches: list[dict[str, np.ndarray]]) -> N
 
 
 def timed(run: Callable[[], Any]) -> tuple[float, float]:
-    """Wall and CPU seconds of a call."""
+    """Returns wall and CPU seconds of a call."""
     wall, cpu = time.perf_counter(), _cpu()
     run()
     return time.perf_counter() - wall, _cpu() - cpu

@@ -1,4 +1,4 @@
-"""Cost of the safety measures: memory over a long run; time of guards, digests and checksums."""
+"""Measures the cost of safety measures: memory of a long run, time of guards and digests."""
 
 import os
 import shutil
@@ -23,16 +23,20 @@ from xlme_jax.training import state as states
 from xlme_jax.training.optimizer import OptimizerConfig
 from xlme_jax.training.step import _number_rows, _real_tokens, accumulate, make_train_step
 
-_WARM_UP = 0.2  # Share of the steps in which caches fill.
-_LARGEST_GROWTH = 0.03  # Share of the median, over the other steps.
+_WARM_UP = 0.2  # Share of steps until caches are filled.
+_LARGEST_GROWTH = 0.03  # Maximum growth after the warm-up as a share of the median.
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def run_soak(runs: Runs, seconds: float = 0.5) -> dict[str, Any]:
-    """Resident memory over the steps of one long run with checkpoints and evaluations.
+    """Measures resident memory over a long run with checkpoints and evaluations.
+
+    Args:
+      runs: the work folder.
+      seconds: time between two measurements.
 
     Returns:
-      {"curve": [(seconds, step, MB)], "growth": MB by a line fitted after the warm-up, ...}.
+      {"curve": [(seconds, step, MB)], "growth MB": slope of a fitted line x steps, ...}.
     """
     runs.forget("soak")
     command = runs.start("soak", CHECKPOINT_EVERY=100, Loop__log_every=50, Loop__evaluate_every=250)
@@ -72,16 +76,16 @@ def run_soak(runs: Runs, seconds: float = 0.5) -> dict[str, Any]:
 def run_overhead(
     work: Path, repeats: int, hidden: int, layers: int, vocabulary: int, rows: int, length: int
 ) -> dict[str, Any]:
-    """Seconds of a step with and without its guard, and of digests and checksums, at a real size.
+    """Measures seconds of a step with and without its guard, and of digests, at a realistic size.
 
     Args:
       work: folder for a checkpoint.
-      repeats: steps of each kind, alternating.
+      repeats: number of steps of each kind, alternating.
       hidden: width.
-      layers: of the discriminator; the generator has a third as many.
-      vocabulary: ids.
-      rows: of each stream.
-      length: of a row.
+      layers: layers of the discriminator; the generator has a third as many.
+      vocabulary: vocabulary size.
+      rows: rows per stream.
+      length: tokens per row.
     """
     encoder = EncoderConfig(
         num_layers=layers,
@@ -107,7 +111,10 @@ def run_overhead(
     step, bare = (statistics.median(seconds[name]["wall"]) for name in ("guarded", "unguarded"))
 
     def cost(kind: str) -> float:
-        """Percent: median over pairs of neighbouring steps, which a busy machine slows equally."""
+        """Returns the cost in percent, a median over pairs of consecutive steps.
+
+        Other load on the machine slows both steps of a pair equally.
+        """
         pairs = zip(seconds["guarded"][kind], seconds["unguarded"][kind])
         return 100 * (statistics.median(a / b for a, b in pairs) - 1)
 
@@ -120,7 +127,7 @@ def run_overhead(
             for name in ("digests of arrays", "digests of files", "save")
         },
     }
-    print(f"  step: {step:.3f} s guarded, {bare:.3f} s not")
+    print(f"  step: {step:.3f} s guarded, {bare:.3f} s unguarded")
     for name, value in percent.items():
         print(f"  {name}: {value:.3f}%")
     total = percent["guard, of a step (CPU time)"] + sum(
@@ -136,7 +143,7 @@ def run_overhead(
 
 
 def _unguarded(objective: Any, optimizer: optax.GradientTransformation) -> Callable[..., Any]:
-    """`step.make_train_step` without its guard against values that are not finite."""
+    """Returns the step of `make_train_step` without its guard against non-finite values."""
     loss_and_gradient = jax.value_and_grad(objective.loss, has_aux=True)
 
     def train_step(state: Any, batch: Any) -> tuple[Any, Any]:
@@ -182,25 +189,25 @@ def _interleaved(
     batch: Any,
     repeats: int,
 ) -> tuple[dict[str, Any], Any]:
-    """{name: {"wall", "cpu": seconds of each step}}, A B A B, and a state."""
+    """Runs steps alternately; returns {name: {"wall", "cpu": seconds of each}} and a state."""
     seconds: dict[str, Any] = {name: {"wall": [], "cpu": []} for name in steps}
-    states = {name: states.fresh_state(objective, optimizer, abstract, 0) for name in steps}
+    current = {name: states.fresh_state(objective, optimizer, abstract, 0) for name in steps}
     losses: dict[str, list[float]] = {name: [] for name in steps}
     for repeat in range(repeats + 1):
         for name, step in steps.items():
             wall, cpu = time.perf_counter(), time.process_time()
-            states[name], metrics = jax.block_until_ready(step(states[name], batch))
+            current[name], metrics = jax.block_until_ready(step(current[name], batch))
             losses[name].append(float(metrics["loss"][0]))
             if repeat:  # The first step compiles.
                 seconds[name]["wall"].append(round(time.perf_counter() - wall, 4))
                 seconds[name]["cpu"].append(round(time.process_time() - cpu, 4))
-    # Compiled differently, so that bits differ, but the same step.
+    # Both compute the same step; only rounding differs between the two programs.
     np.testing.assert_allclose(*losses.values(), rtol=1e-4)
-    return seconds, states["guarded"]
+    return seconds, current["guarded"]
 
 
 def _checkpoint_seconds(folder: Path, state: Any) -> dict[str, float]:
-    """Seconds of a save and of its digests, on the second of two saves."""
+    """Returns seconds of a save and of its digests, for the second of two saves."""
     shutil.rmtree(folder, ignore_errors=True)
     checkpoints = Checkpoints(folder, keep=2)
     seconds: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""Changes random bytes and truncates random files, in checkpoints and in prepared data.
+"""Changes random bytes and truncates random files in checkpoints and prepared data.
 
 The test does not depend on how damage is detected: it changes a file, opens the folder as a run
-would, and compares the restored bits with those that Orbax alone restores.
+does, and compares the restored bits with those that Orbax restores without this library.
 """
 
 import contextlib
@@ -31,20 +31,20 @@ def run_damage(
     """Damages copies of a finished run and of its data.
 
     Args:
-      runs: where.
-      flips: bytes changed in the newest checkpoint, each in a separate copy.
-      truncations: truncated files of that checkpoint.
-      unsealed: bytes changed in checkpoints without `files.json`, as a kill may leave them. Unused
-        bytes may then change without detection, but never the restored bits.
-      data: bytes changed in the prepared data; a fifth as many files are truncated.
-      whole: damaged checkpoints on which the real command is run as well.
-      seed: of the random positions.
+      runs: the work folder.
+      flips: number of changed bytes in the newest checkpoint, each in a separate copy.
+      truncations: number of truncated files of that checkpoint.
+      unsealed: number of changed bytes in checkpoints without `files.json`, as left by a kill.
+        Changes of unused bytes may then go undetected, but restored bits must never change.
+      data: number of changed bytes in the prepared data; a fifth as many files are truncated.
+      whole: number of damaged checkpoints from which the real command must resume.
+      seed: seed of the random positions.
 
     Returns:
-      {"checkpoints", "data": one row per damaged file, "summary", "verdict"}.
+      {"checkpoints", "data": one row per damaged file, "summary", "verdict", "passed"}.
     """
     rng = random.Random(seed)
-    logging.disable(logging.WARNING)  # A warning for each damaged file; the table has them.
+    logging.disable(logging.WARNING)  # The table has the warnings about damaged files.
     reference = runs.reference()
     opener = _Opener(runs, reference)
     rows = []
@@ -78,7 +78,15 @@ def _tell(number: int, count: int, row: dict[str, Any]) -> None:
 
 
 class _Opener:
-    """Opens damaged copies of a run's checkpoints as a run would."""
+    """Opens damaged copies of a run's checkpoints as a run does.
+
+    Args:
+      runs: the work folder.
+      reference: MODEL_DIR of a finished run.
+
+    Raises:
+      RuntimeError: an undamaged copy cannot be restored.
+    """
 
     def __init__(self, runs: Runs, reference: Path):
         bindings = [
@@ -96,7 +104,7 @@ class _Opener:
         self._copy = runs.work / "damage"
         with self._copied():
             if self._open() != self._new:
-                raise RuntimeError("an undamaged copy does not come back")
+                raise RuntimeError("An undamaged copy cannot be restored.")
 
     @contextlib.contextmanager
     def _copied(self) -> Iterator[Path]:
@@ -107,7 +115,7 @@ class _Opener:
         shutil.rmtree(self._copy)
 
     def _open(self) -> int:
-        """Opens the copy; returns the step that is restored with the bits it was saved with."""
+        """Restores the copy and returns the step; RuntimeError unless its bits are as saved."""
         checkpoints = Checkpoints(self._copy, keep=3)
         try:
             checkpoints.check(self._abstract, self._digest)
@@ -122,11 +130,11 @@ class _Opener:
             for path, leaf in leaves
         }
         if found != {name: content for name, (_, content) in self._expected[step].items()}:
-            raise RuntimeError(f"step {step} comes back with other bits")
+            raise RuntimeError(f"Step {step} is restored with other bits.")
         return step
 
     def damage(self, kind: str, rng: random.Random) -> dict[str, Any]:
-        """Damages one file; returns what was done and the outcome."""
+        """Damages one file of the newest checkpoint; returns the damage and the outcome."""
         with self._copied() as newest:
             if kind.startswith("unsealed"):
                 (newest / "files.json").unlink()
@@ -146,10 +154,10 @@ class _Opener:
 
 
 def _damage(folder: Path, kind: str, rng: random.Random) -> dict[str, Any]:
-    """Changes a byte or truncates a file; returns which one, and where."""
+    """Changes a byte of a random file or truncates it; returns the file and the position."""
     sizes = {path: path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
     files = [path for path, size in sizes.items() if size and path.name != _LOCK]
-    # Half of them uniform over files, so that small ones are hit too, half uniform over bytes.
+    # Half of the time uniform over files, so that small ones are hit too, else over bytes.
     weights = None if rng.random() < 0.5 else [sizes[path] for path in files]
     (path,) = rng.choices(files, weights)
     place = rng.randrange(sizes[path])
@@ -169,7 +177,7 @@ def _damage(folder: Path, kind: str, rng: random.Random) -> dict[str, Any]:
 def _repaired_by_command(
     runs: Runs, reference: Path, kind: str, rng: random.Random
 ) -> dict[str, Any]:
-    """Damages a finished run and runs its command again."""
+    """Damages a finished run and reruns its command; returns the damage and the outcome."""
     name = "damage-whole"
     runs.forget(name)
     shutil.copytree(reference, runs.work / name)

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: a killed run must end like an undisturbed one."""
+"""Sends SIGKILL at random moments: a killed run must end with the bits of an undisturbed one."""
 
 import dataclasses
 import os
@@ -13,17 +13,18 @@ from fault_runs import EVALUATE_EVERY, PHASES, Command, Moment, Runs, difference
 
 
 def run_kills(runs: Runs, count: int, kills: int, seeds: int, seed: int) -> dict[str, Any]:
-    """Kills `count` runs `kills` times in all.
+    """Kills `count` runs `kills` times in total.
 
     Args:
       runs: the work folder.
-      count: number of runs. Runs 1, 6, 11... compile each time; the first one prepares its data.
+      count: number of runs. Runs 1, 6, 11, ... have no compilation cache; run 0 prepares its data.
       kills: total number of kills.
       seeds: number of different seeds, each with its own undisturbed run.
-      seed: of the random moments.
+      seed: seed of the random moments.
 
     Returns:
-      {"kills": what each hit, "runs": their differences, "verdict": "N of N"}.
+      {"kills": one row per kill, "runs": differences per run, "moments": number of kills by
+      activity, "verdict": "N of N", "passed"}.
     """
     rng = random.Random(seed)
     references = {number: runs.reference(number) for number in range(seeds)}
@@ -57,7 +58,7 @@ def run_kills(runs: Runs, count: int, kills: int, seeds: int, seed: int) -> dict
 def _one_run(
     runs: Runs, number: int, seed: int, phases: list[str], reference: Any, rng: random.Random
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Kills one run in these phases and lets it finish; returns the kills and the differences."""
+    """Kills one run in the given phases and lets it finish; returns kills and differences."""
     name = f"kills/run-{number}"
     runs.forget(name)
     bindings: dict[str, Any] = {"SEED": seed}
@@ -74,7 +75,7 @@ def _one_run(
 
     while phases:
         phase, begin = phases[0], saved or 0
-        # Leaves steps for the remaining kills: steps are fast, and a kill may come late.
+        # Leaves steps for the remaining kills, as steps are fast and a kill may be late.
         target = begin + int(rng.random() * (runs.steps - begin) / (len(phases) + 1))
         try:
             (command,), aimed = runs.aim(start, phase, target, rng)
@@ -82,7 +83,7 @@ def _one_run(
             wrong.append(str(error))
             break
         del phases[0]
-        if aimed != phase:  # It had ended and was started again; the kill hits that start.
+        if aimed != phase:  # The run had finished and was restarted; the kill hits the restart.
             saved = runs.steps
         seconds = time.monotonic() - command.begin
         if phase == "prepare group":
@@ -103,7 +104,7 @@ def _one_run(
 
 
 def _resumed_wrong(command: Command, saved: int | None, begun: bool) -> list[str]:
-    """Differences, unless the command resumed from the newest checkpoint that existed."""
+    """Returns an error unless the command resumed from the newest checkpoint."""
     if not begun:
         return []
     found = re.search(r"Resuming from the checkpoint of step (\d+)", command.said())
@@ -112,7 +113,7 @@ def _resumed_wrong(command: Command, saved: int | None, begun: bool) -> list[str
 
 
 def _name(moment: Moment, command: Command, saved_before: int | None, steps: int) -> list[str]:
-    """What the process was doing; several names if it did several things at once."""
+    """Returns what the process was doing; several names for concurrent activities."""
     if not moment.begun:
         said = command.said()
         return ["preparing"] if "Preparing " in said else ["starting"]

@@ -1,6 +1,6 @@
-"""The run that the fault harness disturbs: the real command on the embedded data, in seconds.
+"""Short runs of the real command on embedded data, which the fault benchmarks disturb.
 
-One work folder holds the gin file, the data, which are prepared once, a compilation cache, and an
+A work folder contains the gin file, the data, which is prepared once, a compilation cache, and an
 undisturbed run for each seed.
 """
 
@@ -52,8 +52,8 @@ __all__ = [
 PHASES = ("start", "compile", "steps", "save", "seal", "evaluation", "report")
 EVALUATE_EVERY = 40
 
-# Log lines and checkpoints are at different steps, so that resumed runs have a window to complete.
-# The probe reads few rows at a time, so that an evaluation lasts long enough to be hit.
+# Log lines and checkpoints are at different steps, so that resumed runs must complete a log window.
+# The probe uses small batches, so that an evaluation takes long enough to be hit.
 _GIN = """
 include 'gin_configs/runs/quickstart.gin'
 
@@ -85,7 +85,7 @@ _started: list[Command] = []
 
 
 def kill_all() -> None:
-    """Ends all processes that any `Runs` has started."""
+    """Kills all processes that any `Runs` has started."""
     for command in _started:
         command.kill()
 
@@ -94,8 +94,8 @@ class Runs:
     """Runs in a work folder.
 
     Args:
-      work: the folder; data, cache and references of an earlier harness are used again.
-      steps: of each run.
+      work: the folder; data, cache and reference runs of an earlier call are reused.
+      steps: steps per run.
     """
 
     def __init__(self, work: Path, steps: int):
@@ -106,11 +106,11 @@ class Runs:
             _GIN.format(steps=steps, evaluate_every=EVALUATE_EVERY), encoding="utf-8"
         )
         self.data_dir = self.work / "data"
-        # Guesses until a run has been timed on this machine.
+        # Defaults until a run has been timed on this machine.
         self.seconds = {"start": 5.0, "compile": 5.0, "evaluation": 0.5, "report": 2.0}
 
     def variables(self, cached: bool) -> dict[str, str]:
-        """The environment of a run that uses the compilation cache, or compiles each time."""
+        """Returns environment variables that enable or disable the compilation cache."""
         if not cached:
             return {"JAX_ENABLE_COMPILATION_CACHE": "false"}
         return {
@@ -120,7 +120,7 @@ class Runs:
         }
 
     def flags(self, model_dir: Path, **bindings: Any) -> list[str]:
-        """Flags of a run; `Loop__seed=1` stands for Loop.seed."""
+        """Returns the flags of a run; `Loop__seed=1` sets Loop.seed."""
         values = {"MODEL_DIR": str(model_dir), "DATA_DIR": str(self.data_dir), **bindings}
         return [
             f"--gin_file={self._gin_file}",
@@ -134,13 +134,13 @@ class Runs:
         options: Mapping[str, Any] = MappingProxyType({}),
         **bindings: Any,
     ) -> Command:
-        """Starts or resumes the run `name`, in one process on one device."""
+        """Starts or resumes the run `name` in one process with one device."""
         return self._start(name, f"{name}.log", 1, (), cached, options, bindings)
 
     def start_processes(
         self, name: str, count: int, flags: Sequence[str] = (), **bindings: Any
     ) -> list[Command]:
-        """Starts a run in this many processes, with two devices each if there are several."""
+        """Starts a run in `count` processes, with two devices each if there are several."""
         if count == 1:
             return [self.start(name, **bindings)]
         where = f"--coordinator_address=localhost:{free_port()}"
@@ -176,7 +176,7 @@ class Runs:
         return command
 
     def reference(self, seed: int = 0, processes: int = 1, **bindings: Any) -> Path:
-        """MODEL_DIR of the undisturbed run; runs it if it is missing, and times its parts."""
+        """Returns MODEL_DIR of the undisturbed run; runs and times it if it is missing."""
         names = "".join(f"-{name}-{value}" for name, value in sorted(bindings.items()))
         name = f"reference-{self.steps}-{seed}-{processes}{names}"
         if not (self.work / name / "report.html").exists():
@@ -199,28 +199,28 @@ class Runs:
         """Starts a run and waits for a random moment of a phase.
 
         Args:
-          start: starts its processes.
+          start: starts the processes of the run.
           phase: one of `PHASES`, "prepare" or "prepare group".
-          target: step after which the phase is to be met.
-          rng: draws the moment.
+          target: earliest step of the phase.
+          rng: generator for the moment.
 
         Returns:
-          The processes, and the phase. A run that ends well before that is started again: a
-          finished run can still be disturbed while it starts or reports.
+          The processes and the phase. A run that finishes before the moment is restarted with the
+          phase "report" or "start", because finished runs can still be disturbed in these.
 
         Raises:
-          RuntimeError: a process failed before the moment came.
+          RuntimeError: a process failed before the moment, or the run always finishes too early.
         """
         for attempt in (phase, "report", "start"):
             commands = start()
             if self._reach(commands[0], attempt, target, rng):
                 return commands, attempt
             if any(command.end() for command in commands):
-                raise RuntimeError(f"ended by itself: {[c.said()[-2000:] for c in commands]}")
-        raise RuntimeError("it always ends before it can be disturbed")
+                raise RuntimeError(f"The run failed: {[c.said()[-2000:] for c in commands]}")
+        raise RuntimeError("The run always finishes before it can be disturbed.")
 
     def _reach(self, command: Command, phase: str, target: int, rng: random.Random) -> bool:
-        """Waits for a random moment of a phase; False if the process ends first."""
+        """Waits for a random moment of a phase; returns False if the process ends first."""
         folder = command.model_dir
         evaluated = -(-max(target, 1) // EVALUATE_EVERY) * EVALUATE_EVERY
 
@@ -249,7 +249,7 @@ class Runs:
         return reached and command.until(lambda: time.monotonic() >= moment)
 
     def time(self, command: Command) -> None:
-        """Follows a command and records the time of its parts."""
+        """Follows a command and records the duration of each phase."""
         folder, middle = command.model_dir, self.steps // 2 // EVALUATE_EVERY * EVALUATE_EVERY
         begin = time.monotonic()
         for part, reached in (

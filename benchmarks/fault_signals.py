@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT at random moments, in one process and in two; killed peers."""
+"""Sends SIGTERM and SIGINT at random moments to one or two processes, and kills peers."""
 
 import random
 import re
@@ -14,7 +14,7 @@ _STOPPED = 75  # EXIT_STOPPED: everything is saved.
 _LOST_PEERS, _ABORTED = 76, -signal.SIGABRT
 _PHASES = ("compile", "steps", "evaluation", "save", "steps", "report", "start", "evaluation")
 _EVENTS_A_RUN = 4
-# Logs every step, so that a lost one is found.
+# Logs every step, so that lost steps are detected.
 _BINDINGS: dict[str, Any] = {"Loop__log_every": 1}
 PEER_TIMEOUT = 10
 
@@ -25,16 +25,16 @@ def run_signals(runs: Runs, single: int, double: int, peers: int, seed: int) -> 
     Args:
       runs: the work folder.
       single: number of signals to runs of one process.
-      double: number of signals to runs of two: to the first, the second, both, and so on.
-      peers: number of processes to kill in runs of two: the second, the first, and so on.
-      seed: of the random moments.
+      double: number of signals to runs of two: in turn to the first, the second and both.
+      peers: number of processes to kill in runs of two: in turn the second and the first.
+      seed: seed of the random moments.
 
     Returns:
-      {"signals", "peers": what happened each time, "summary", "verdict"}.
+      {"signals", "peers": one row per event, "summary", "verdict", "passed"}.
     """
     rng = random.Random(seed)
     tables: dict[str, list[dict[str, Any]]] = {"signals": [], "peers": []}
-    # Processes that share few cores wait for each other in every sum over them.
+    # Fewer steps: processes on few cores are slow, as they wait for each other in all-reduces.
     pairs = Runs(runs.work, runs.steps // 4)
     for table, processes, count, where in (
         ("signals", 1, single, runs),
@@ -76,7 +76,7 @@ def _summary(rows: list[dict[str, Any]], processes: int) -> dict[str, Any]:
 def _one_run(
     runs: Runs, name: str, processes: int, numbers: range, rng: random.Random
 ) -> list[dict[str, Any]]:
-    """Disturbs one run once for each of these numbers and lets it finish."""
+    """Disturbs one run once per number and lets it finish; returns one row per event."""
     reference = runs.reference(0, processes, **_BINDINGS)
     runs.forget(name)
     rows: list[dict[str, Any]] = []
@@ -111,7 +111,7 @@ def _one_run(
 def _signal(
     runs: Runs, start: Callable[[], list[Command]], number: int, target: int, rng: random.Random
 ) -> dict[str, Any]:
-    """Sends the signal with a number and checks the outcome."""
+    """Sends signal `number` and checks the outcome."""
     what = (signal.SIGTERM, signal.SIGINT)[number % 2]
     phase = _PHASES[number % len(_PHASES)]
     commands, phase = runs.aim(start, phase, target, rng)
@@ -135,7 +135,7 @@ def _signal(
         wrong.append(f"left half a checkpoint: {after.saving}")
     if len(agreed) > 1 or (agreed and agreed != {after.saved or 0}):
         wrong.append(f"stopped after {sorted(agreed)}, saved {after.saved}")
-    # Before Python has started, a signal just ends it; a run may also end by itself meanwhile.
+    # Before Python handles signals, they end it with another code; a run may also finish itself.
     done = after.saved == runs.steps and not any(statuses)
     if set(statuses) != {_STOPPED} and before.begun and not done:
         wrong.append(f"exit codes {statuses}: {[c.said()[-500:] for c in commands]}")
@@ -156,7 +156,7 @@ def _signal(
 def _kill_peer(
     runs: Runs, start: Callable[[], list[Command]], number: int, target: int, rng: random.Random
 ) -> dict[str, Any]:
-    """Kills one of the processes; the others must exit with a message."""
+    """Kills one of the processes and checks that the others exit with a message."""
     index = 1 - number % 2
     phase = ("steps", "steps", "evaluation", "compile")[number % 4]
     commands, phase = runs.aim(start, phase, target, rng)
@@ -176,13 +176,17 @@ def _kill_peer(
 
 
 def _ends(commands: list[Command], begin: float) -> tuple[list[int], list[float]]:
-    """Exit codes and seconds since `begin` of processes that end by themselves."""
+    """Waits for processes to end; returns exit codes and seconds since `begin`.
+
+    Raises:
+      RuntimeError: a process does not end within HANG seconds.
+    """
     ended: dict[Command, float] = {}
     while len(ended) < len(commands):
         for command in commands:
             if command not in ended and command.process.poll() is not None:
                 ended[command] = round(time.monotonic() - begin, 2)
         if time.monotonic() - begin > HANG:
-            raise RuntimeError(f"it hangs: {[c.said()[-2000:] for c in commands]}")
+            raise RuntimeError(f"A process hangs: {[c.said()[-2000:] for c in commands]}")
         time.sleep(0.005)
     return [command.end() for command in commands], [ended[command] for command in commands]

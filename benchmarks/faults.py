@@ -1,9 +1,9 @@
-"""Guarantees under faults, measured with the real command on the embedded data.
+"""Checks the guarantees under faults with the real command on the embedded data.
 
     python benchmarks/faults.py kills --runs=10 --kills=50 --out=kills.json
 
 Each subcommand prints a table and a verdict, writes both as JSON, and exits with 1 if a guarantee
-was broken. The next subcommand reuses prepared data, compiled programs and undisturbed runs in
+is violated. Later subcommands reuse prepared data, compiled programs and undisturbed runs in
 `--work`. Runs on CPU without a network.
 """
 
@@ -35,16 +35,16 @@ def main() -> int:
         commands,
         "kills",
         lambda runs, a: run_kills(runs, a.runs, a.kills, a.seeds, a.seed),
-        "SIGKILL at random moments of every phase; the runs end bit-identical.",
+        "Send SIGKILL at random moments of every phase; the runs must end bit-identical.",
     )
-    kills.add_argument("--runs", type=int, default=10)
-    kills.add_argument("--kills", type=int, default=50)
+    kills.add_argument("--runs", type=int, default=10, help="Number of runs to kill.")
+    kills.add_argument("--kills", type=int, default=50, help="Total number of kills.")
     kills.add_argument("--seeds", type=int, default=2, help="Undisturbed runs to compare with.")
     signals = _add(
         commands,
         "signals",
         lambda runs, a: run_signals(runs, a.single, a.double, a.peers, a.seed),
-        "SIGTERM and SIGINT at random moments, in one process and in two; killed peers.",
+        "Send SIGTERM and SIGINT at random moments to one or two processes, and kill peers.",
     )
     signals.add_argument("--single", type=int, default=20, help="Signals to one process.")
     signals.add_argument("--double", type=int, default=10, help="Signals to runs of two processes.")
@@ -55,14 +55,14 @@ def main() -> int:
         lambda runs, a: run_damage(
             runs, a.flips, a.truncations, a.unsealed_flips, a.data_flips, a.commands, a.seed
         ),
-        "Changed bytes and truncated files, in checkpoints and prepared data.",
+        "Change bytes and truncate files of checkpoints and prepared data.",
     )
     damage.add_argument("--flips", type=int, default=100, help="Flips in the newest checkpoint.")
-    damage.add_argument("--truncations", type=int, default=20, help="Files of it.")
+    damage.add_argument("--truncations", type=int, default=20, help="Truncated files in it.")
     damage.add_argument("--unsealed_flips", type=int, default=20, help="Flips without files.json.")
     damage.add_argument("--data_flips", type=int, default=50, help="Flips in prepared data.")
     damage.add_argument("--commands", type=int, default=4, help="Repairs by the real command.")
-    soak = _add(commands, "soak", lambda runs, a: run_soak(runs), "Memory over a long run.")
+    soak = _add(commands, "soak", lambda runs, a: run_soak(runs), "Measure memory over a long run.")
     soak.set_defaults(steps=5000)
     overhead = _add(
         commands,
@@ -70,7 +70,7 @@ def main() -> int:
         lambda runs, a: run_overhead(
             a.work, a.repeats, a.hidden, a.layers, a.vocabulary, a.rows, a.length
         ),
-        "Time of the guard of a step and of the digests of checkpoints, at a real size.",
+        "Measure the time of a step's guard and of checkpoint digests at a realistic size.",
     )
     overhead.add_argument("--repeats", type=int, default=10, help="Steps of each kind.")
     for name, size in _SIZES.items():
@@ -98,7 +98,7 @@ def main() -> int:
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Unformatted text, with defaults."""
+    """Help formatter that keeps line breaks and shows defaults."""
 
 
 def _add(
@@ -107,18 +107,18 @@ def _add(
     action: Callable[[Runs, argparse.Namespace], dict[str, Any]],
     text: str,
 ) -> argparse.ArgumentParser:
-    """Adds a subcommand with the options shared by all."""
+    """Adds a subcommand with the shared options."""
     parser = commands.add_parser(name, help=text, description=text, formatter_class=_Help)
     parser.set_defaults(action=action, name=name)
     parser.add_argument("--work", type=Path, default=Path("runs/faults"), help="Work folder.")
-    parser.add_argument("--out", type=Path, help="JSON file for the figures.")
-    parser.add_argument("--steps", type=int, default=240, help="Steps of a run.")
+    parser.add_argument("--out", type=Path, help="JSON file for the results.")
+    parser.add_argument("--steps", type=int, default=240, help="Steps per run.")
     parser.add_argument("--seed", type=int, default=0, help="Seed of the random moments.")
     return parser
 
 
 def _commit() -> str:
-    """The commit, with a + if files have changed."""
+    """Returns the commit, with a + if files have changed."""
     describe = ["git", "describe", "--always", "--dirty=+"]
     return subprocess.run(
         describe, cwd=REPOSITORY, capture_output=True, text=True, check=False

@@ -1,10 +1,10 @@
-"""Streamed and dense vocabulary heads: seconds on this machine, memory on other devices.
+"""Compares streamed and dense vocabulary heads: time here, memory on other devices.
 
-    python benchmarks/head.py                                # A B A B, loss, gradient and sample
-    python benchmarks/head.py --compile_for=v5e:1x1,h100:1   # temporaries (needs [tpu], [cuda13])
+    python benchmarks/head.py                                # Loss, gradient, sample; alternating.
+    python benchmarks/head.py --compile_for=v5e:1x1,h100:1   # Temporaries; needs [tpu], [cuda13].
 
-The dense head holds all logits: it computes log-softmax for the loss, argmax, and a sample by
-Gumbel noise on every logit (`jax.random.categorical`).
+The dense head computes all logits: log-softmax for the loss, argmax, and a sample with Gumbel noise
+on every logit (`jax.random.categorical`).
 """
 
 import argparse
@@ -34,10 +34,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shapes", default="304x256x32768,304x512x65536", help="M x D x V")
+    parser.add_argument(
+        "--shapes", default="304x256x32768,304x512x65536", help="Comma-separated MxDxV."
+    )
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--compile_for", default="", help="Topologies, as in xlme_jax.plan.")
-    parser.add_argument("--compile_shape", default="2464x768x500000", help="M x D x V, bfloat16")
+    parser.add_argument("--compile_shape", default="2464x768x500000", help="MxDxV, in bfloat16.")
     parser.add_argument("--output", default="benchmarks/results/head.json")
     options = parser.parse_args()
     results = machine.describe("jax", "jaxlib")
@@ -57,14 +59,14 @@ def _shape(text: str) -> tuple[int, int, int]:
 
 
 def streamed(hidden, table, bias, targets, key, vocabulary):
-    """Loss and samples by `ops.vocabulary_head`."""
+    """Returns loss, argmax and samples of `ops.vocabulary_head`."""
     uniforms = jax.random.uniform(key, (hidden.shape[0], num_chunks(vocabulary), 2))
     prediction = vocabulary_head(hidden, table, bias, targets, uniforms, vocab_size=vocabulary)
     return prediction.loss.mean(), (prediction.argmax, prediction.sample)
 
 
 def dense(hidden, table, bias, targets, key, vocabulary):
-    """The same from all logits."""
+    """Returns the same as `streamed`, computed from all logits."""
     logits = jnp.einsum(
         "md,vd->mv", hidden, table.astype(hidden.dtype), preferred_element_type=jnp.float32
     )
@@ -77,7 +79,7 @@ HEADS = {"streamed": streamed, "dense": dense}
 
 
 def compiled(head: Callable[..., Any], shape: tuple[int, int, int], dtype: Any, **options: Any):
-    """Forward and backward pass, lowered for abstract arguments."""
+    """Returns the compiled forward and backward pass of a head for a shape (M, D, V)."""
     rows, width, vocabulary = shape
     size = padded_size(vocabulary)
 
@@ -98,7 +100,7 @@ def compiled(head: Callable[..., Any], shape: tuple[int, int, int], dtype: Any, 
 
 
 def temporaries(name: str, shape: tuple[int, int, int]) -> dict[str, int]:
-    """Bytes of temporaries of each head, compiled for one device of a topology."""
+    """Returns bytes of temporaries of each head, compiled for one device of a topology."""
     device = devices_of(parse_topology(name))[0]
     sharding = jax.sharding.SingleDeviceSharding(device)
     found = {}
@@ -114,7 +116,7 @@ def temporaries(name: str, shape: tuple[int, int, int]) -> dict[str, int]:
 
 
 def seconds(shape: tuple[int, int, int], rounds: int) -> dict[str, Any]:
-    """Seconds of forward and backward pass of each head, alternating."""
+    """Returns seconds of forward and backward pass of each head, measured alternately."""
     rows, width, vocabulary = shape
     rng = np.random.default_rng(0)
     size = padded_size(vocabulary)

@@ -1,18 +1,18 @@
-"""Speed of the input: packed tokens a second from a mixture of thousands of tasks.
+"""Measures the speed of the input pipeline: packed tokens per second from thousands of tasks.
 
     python benchmarks/input.py
 
-It writes a prepared data set to a temporary folder: `--tasks` language pairs and 100 languages of
+Writes a prepared data set to a temporary folder: `--tasks` language pairs and 100 languages of
 random tokens, with log-normal sizes as in real corpora (median `--pairs` pairs, sigma 2: the
 largest task is about a thousand times the median). Then it measures, each in a separate process:
 
-- opening: seconds from `PreparedDataset.load` to the first batch, after dropping the files' pages
-  from memory (`posix_fadvise`). Imports are reported separately.
+- opening: seconds from `PreparedDataset.load` to the first batch, after dropping the files from the
+  page cache (`posix_fadvise`). Imports are reported separately.
 - throughput: batches of the training pipeline with its prefetching threads, after `--warm_up`
   batches, for bitext and text together and for each alone; real tokens without padding. It
-  alternates (A B A B) with the upper bound: ArrayRecord alone reading the same number of records
-  from the same shards, which are already open, in file order, without checks, packing or layout.
-  (The bound is left out if so many files may not be open.)
+  alternates with an upper bound: ArrayRecord alone reads the same number of records from the same
+  shards, which are already open, in file order, without checks, packing or layout. The bound is
+  skipped if the limit on open files is too low.
 
 `--cores` limits the cores of each process; `--open_files` is like `ulimit -n`.
 """
@@ -40,12 +40,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tasks", type=int, default=3000, help="Bitext tasks.")
-    parser.add_argument("--pairs", type=int, default=150, help="Median pairs of a task.")
-    parser.add_argument("--rows", type=int, default=128, help="Rows of each stream.")
-    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--tasks", type=int, default=3000, help="Number of bitext tasks.")
+    parser.add_argument("--pairs", type=int, default=150, help="Median pairs per task.")
+    parser.add_argument("--rows", type=int, default=128, help="Rows per stream.")
+    parser.add_argument("--length", type=int, default=512, help="Tokens per row.")
     parser.add_argument("--warm_up", type=int, default=60, help="Batches before measuring.")
-    parser.add_argument("--batches", type=int, default=60, help="Batches of a measurement.")
+    parser.add_argument("--batches", type=int, default=60, help="Batches per measurement.")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--open_files", type=int, help="Limit on open files (ulimit -n).")
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def write(directory: Path, tasks: int, pairs: int) -> dict[str, int]:
-    """Writes the data set unless it exists; returns its sizes."""
+    """Writes the data set unless it exists; returns its sizes by name."""
     from xlme_jax.data import prepared
 
     if not (directory / "dataset.json").is_file():
@@ -95,7 +95,7 @@ def write(directory: Path, tasks: int, pairs: int) -> dict[str, int]:
         model = directory / "drawn.model"
         model.write_bytes(b"no tokenizer: these tokens were drawn")
         prepared.write_dataset(directory, rows, model, _VOCABULARY)
-        print(f"data set written in {time.monotonic() - begin:.0f} s")
+        print(f"Wrote the data set in {time.monotonic() - begin:.0f} s.")
     rows = prepared.PreparedDataset.load(directory).tasks
     examples = [row.examples for row in rows if row.kind == "bitext"]
     return {
@@ -111,7 +111,7 @@ def write(directory: Path, tasks: int, pairs: int) -> dict[str, int]:
 
 
 def _examples(rng: np.random.Generator, lengths: np.ndarray, sides: int) -> np.ndarray:
-    """Token ids of consecutive examples, with a skewed distribution as in text."""
+    """Returns random token ids of consecutive examples, with a skewed distribution as in text."""
     ids = (4 + (_VOCABULARY - 5) * rng.random(lengths.sum()) ** 3).astype(np.int32)
     ends = np.cumsum(lengths)
     ids[ends - lengths], ids[ends - 1] = 0, 2
@@ -152,7 +152,7 @@ def _iterator(options: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _open(options: argparse.Namespace) -> dict[str, float]:
-    """Seconds to the first batch, from disk and a second time."""
+    """Returns seconds to the first batch, from disk and from the page cache."""
     begin = time.monotonic()
     import xlme_jax.data.batches.pipeline  # noqa: F401
 
@@ -175,11 +175,11 @@ def _open(options: argparse.Namespace) -> dict[str, float]:
 
 
 def _read(options: argparse.Namespace) -> dict[str, Any]:
-    """Tokens a second of the pipeline and of ArrayRecord alone, alternating."""
+    """Returns tokens per second of the pipeline and of ArrayRecord alone, alternating."""
     dataset, batches = _iterator(options)
     for _ in range(options.warm_up):
         next(batches)
-    # It keeps all of its shards open, in addition to those of the pipeline.
+    # `_ArrayRecordAlone` keeps all of its shards open, in addition to those of the pipeline.
     room = resource.getrlimit(resource.RLIMIT_NOFILE)[1] > 2 * len(dataset.tasks) + 500
     alone = _ArrayRecordAlone(dataset) if room else None
     pipeline: dict[str, list[float]] = {"wall": [], "cpu": []}
@@ -212,13 +212,13 @@ class _Clock:
         self._wall, self._cpu = time.monotonic(), time.process_time()
 
     def stop(self, rates: dict[str, list[float]], tokens: int) -> None:
-        """Adds tokens per wall second and per CPU second."""
+        """Appends tokens per wall second and per CPU second."""
         rates["wall"].append(round(tokens / (time.monotonic() - self._wall)))
         rates["cpu"].append(round(tokens / (time.process_time() - self._cpu)))
 
 
 class _ArrayRecordAlone:
-    """Reads the same number of records as the pipeline from the shards of a batch, nothing else."""
+    """Reader of as many records as the pipeline reads, from the same shards, without processing."""
 
     def __init__(self, dataset: Any):
         self._dataset, self._readers = dataset, {}
@@ -226,7 +226,7 @@ class _ArrayRecordAlone:
         self._width = 4 if dataset.vocabulary_size > 1 << 16 else 2
 
     def order(self, tasks: Any, length: int) -> list[tuple[Any, list[int], int]]:
-        """(reader, sorted records, tokens wanted of each or 0 for all) by task."""
+        """Returns (reader, sorted record indices, tokens used of each or 0 for all) per task."""
         from array_record.python import array_record_module
 
         found = []
@@ -244,7 +244,7 @@ class _ArrayRecordAlone:
         return found
 
     def read(self, order: list[tuple[Any, list[int], int]]) -> int:
-        """Reads; returns the number of tokens that training rows would have taken."""
+        """Reads the records; returns the number of tokens that training rows would use."""
         tokens = 0
         for reader, records, wanted in order:
             for record in records:
@@ -266,7 +266,7 @@ def _print(results: dict[str, Any]) -> None:
                 if not found[what]["wall"]:
                     continue
                 wall, cpu = (statistics.median(found[what][clock]) for clock in ("wall", "cpu"))
-                print(f"  {streams:12} {what:36} {wall:12,.0f}   by CPU second {cpu:12,.0f}")
+                print(f"  {streams:12} {what:36} {wall:12,.0f}   per CPU second {cpu:12,.0f}")
             print(f"  {streams:12} filled {found['filled']:.1%}, {found['peak memory, MB']:.0f} MB")
 
 

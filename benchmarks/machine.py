@@ -1,4 +1,4 @@
-"""The machine, versions and command of a measurement, for its JSON."""
+"""Describes the machine, versions and command of a benchmark and writes its results as JSON."""
 
 import importlib.metadata
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def describe(*packages: str) -> dict[str, Any]:
-    """Cores, processor, load, versions and the running command."""
+    """Returns command, cores, CPU, load and versions of Python and `packages`."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return {
@@ -25,7 +25,7 @@ def describe(*packages: str) -> dict[str, Any]:
 
 
 def write(path: str | Path, content: dict[str, Any]) -> None:
-    """Writes a result as JSON."""
+    """Writes results as JSON and prints the path."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")

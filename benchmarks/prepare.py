@@ -1,18 +1,18 @@
-"""Throughput of `prepare` compared with that of SentencePiece alone.
+"""Compares the throughput of `prepare` with that of SentencePiece alone.
 
     python benchmarks/prepare.py --text_dir=mono --vocabulary=vocabulary.model
 
-Three measurements alternate on the same text, each with the same number of processes (A B C A B C):
+Three measurements alternate on the same text, each with the same number of processes:
 
-- "encode": SentencePiece encodes lines in memory, 256 lines a call; starting processes and reading
-  files are not timed.
-- "read and encode": the same, with lines that are read from the files, decompressed and decoded:
-  the least that any preparation does (xz alone takes a fifth of the time).
-- "prepare": everything from `PrepareConfig` to `dataset.json`, including the start of the workers
-  but not the one import of TensorFlow and SeqIO in the main process.
+- "encode": SentencePiece encodes lines in memory, 256 lines per call; starting processes and
+  reading files are not timed.
+- "read and encode": the same, but lines are read from the files, decompressed and decoded: the
+  minimum work of any preparation (xz alone takes a fifth of the time).
+- "prepare": everything from `PrepareConfig` to `dataset.json`, including the start of the workers,
+  but not the import of TensorFlow and SeqIO in the main process.
 
-Processes take the longest files first. Throughput is UTF-8 text per wall second and per CPU second;
-the latter depends less on other work. Without `--text_dir` the text is the embedded corpus.
+Processes start with the largest files. Throughput is MB of UTF-8 text per wall second and per CPU
+second; the latter depends less on other load. The default text is the embedded corpus.
 """
 
 import argparse
@@ -45,9 +45,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--text_dir", help="Folder of <lang>.txt[.xz] files in CC-100's format.")
-    parser.add_argument("--languages", default="", help="Keep to these (en,sw); empty: all.")
-    parser.add_argument("--vocabulary", help="SentencePiece model; by default one is trained.")
-    parser.add_argument("--size", type=int, default=16_000, help="Ids of the trained vocabulary.")
+    parser.add_argument("--languages", default="", help="Languages, such as en,sw (default: all).")
+    parser.add_argument("--vocabulary", help="SentencePiece model (default: train one).")
+    parser.add_argument("--size", type=int, default=16_000, help="Size of the trained vocabulary.")
     parser.add_argument("--megabytes", type=int, default=100, help="Size of the embedded corpus.")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
@@ -66,13 +66,13 @@ def main() -> None:
 
 
 def _write_cldr(folder: Path, size: int) -> Path:
-    """Writes about `size` bytes of documents of the embedded corpus, not compressed."""
+    """Writes about `size` bytes of documents of the embedded corpus, uncompressed."""
     folder.mkdir()
     config = cldr.CldrConfig(_CLDR_LANGUAGES)
     for language in _CLDR_LANGUAGES:
         documents = list(cldr.documents(config, language, "train", 2000))
         text = ("\n\n".join(documents) + "\n\n").encode()
-        # Generated once and repeated: SentencePiece is no faster on repeated lines.
+        # Repeating the text is fine, as SentencePiece is not faster on repeated lines.
         repeats = max(size // len(_CLDR_LANGUAGES) // len(text), 1)
         (folder / f"{language}.txt").write_bytes(text * repeats)
     return folder
@@ -87,7 +87,7 @@ def _vocabulary(given: str | None, files: list[Path], size: int, path: Path) -> 
 
 
 def _lines(file: Path) -> Iterator[str]:
-    """The lines of a file without empty ones: the least that reading text takes in Python."""
+    """Yields the non-empty lines of a file with the minimum work in Python."""
     rest = b""
     for block in read_blocks(file):
         *lines, rest = (rest + block).split(b"\n")
@@ -99,7 +99,7 @@ def _lines(file: Path) -> Iterator[str]:
 def measure(
     files: list[Path], model: str, workers: int, repeats: int, work: Path
 ) -> dict[str, Any]:
-    """Runs the three alternately, compares them and prints a table."""
+    """Runs the three measurements alternately and prints a table; returns the results."""
     lines = tokens = size = 0
     processor = sentencepiece.SentencePieceProcessor(model_file=model)
     for file in files:
@@ -121,7 +121,7 @@ def measure(
     print(f"{len(files)} files, {size / 1e6:.1f} MB of text, {lines:,} lines, {workers} processes")
     for name, spent in seconds.items():
         rates = [size / 1e6 / statistics.median(spent[clock]) for clock in ("wall", "cpu")]
-        print(f"  {name:16} {rates[0]:6.2f} MB/s  {rates[1]:6.2f} MB a CPU second")
+        print(f"  {name:16} {rates[0]:6.2f} MB/s  {rates[1]:6.2f} MB per CPU second")
     share = {
         f"prepare / {name}, by {clock} time": round(
             statistics.median(
@@ -140,7 +140,7 @@ def measure(
 
 
 def _bare(files: list[Path], model: str, workers: int, in_memory: bool) -> tuple[float, float]:
-    """Wall and CPU seconds of encoding the files' lines in separate processes."""
+    """Returns wall and CPU seconds of encoding the files' lines in separate processes."""
     context = multiprocessing.get_context("spawn")
     shares: list[list[Path]] = [[] for _ in range(workers)]
     for file in sorted(files, key=lambda file: -file.stat().st_size):
@@ -175,7 +175,7 @@ def _encode(files: list[Path], model: str, in_memory: bool, ready: Any, results:
 
 
 def _prepare(files: list[Path], model: str, workers: int, output: Path) -> tuple[float, float]:
-    """Wall and CPU seconds of preparing the files."""
+    """Returns wall and CPU seconds of preparing the files."""
     texts = output.with_name(f"{output.name}-text")
     texts.mkdir()
     for file in files:
@@ -195,7 +195,7 @@ def _prepare(files: list[Path], model: str, workers: int, output: Path) -> tuple
 
 
 def _cpu_seconds() -> float:
-    """CPU time of this process and its children that have ended."""
+    """Returns CPU seconds of this process and its finished children."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

@@ -1,14 +1,14 @@
-"""Plots retrieval and alignment of runs on real text over the tokens seen.
+"""Plots retrieval and alignment of runs on real text by tokens seen.
 
     python benchmarks/real_text.py --run="XLM=runs/laptop_xlm" --run="InfoXLM=runs/laptop_infoxlm" \
         --readout=centred --layer=3 --alignment_layer=2 \
         --dictionary=benchmarks/results/dictionary.json --checkpoint=runs/laptop_xlm
 
 Retrieval is read from the runs' `metrics.jsonl`, whose first line is the untrained encoder, and
-alignment from the results of `evaluate --tasks=wordalign` in MODEL_DIR/evaluation. A run that
-started from another run begins at its tokens (`LABEL=MODEL_DIR=OTHER_MODEL_DIR`). With
-`--checkpoint`, a second picture shows the cosines of a paragraph with its translation, sentence by
-sentence, before and after training.
+alignment from the results of `evaluate --tasks=wordalign` in MODEL_DIR/evaluation. For a run that
+started from another run, `LABEL=MODEL_DIR=OTHER_MODEL_DIR` adds the other run's tokens. With
+`--checkpoint`, a second plot shows the cosines between the sentences of a paragraph and their
+translations, before and after training.
 """
 
 import argparse
@@ -60,14 +60,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--run", action="append", default=[], help="LABEL=MODEL_DIR[=START]; repeatable"
+        "--run", action="append", default=[], help="LABEL=MODEL_DIR[=OTHER_MODEL_DIR]; repeatable."
     )
     parser.add_argument("--readout", default="centred")
     parser.add_argument("--layer", type=int, required=True)
     parser.add_argument("--alignment_layer", type=int)
     parser.add_argument("--pairs", default="en-fr,en-ru")
-    parser.add_argument("--dictionary", help="result of benchmarks/dictionary.py")
-    parser.add_argument("--checkpoint", help="MODEL_DIR for the similarity matrices")
+    parser.add_argument("--dictionary", help="Results of benchmarks/dictionary.py.")
+    parser.add_argument("--checkpoint", help="MODEL_DIR for the similarity matrices.")
     parser.add_argument("--output", default="docs/real_text.png")
     parser.add_argument("--matrices", default="docs/real_text_matrix.png")
     options = parser.parse_args()
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def steps(folder: str) -> dict[int, tuple[float, dict[str, float]]]:
-    """Step -> millions of tokens seen and the logged values, in order."""
+    """Returns {step: (millions of tokens seen, logged values)}, in order of steps."""
     tokens, last, found = 0.0, 0, {}
     for text in (Path(folder) / "metrics.jsonl").read_text().splitlines():
         line = json.loads(text)
@@ -89,13 +89,13 @@ def steps(folder: str) -> dict[int, tuple[float, dict[str, float]]]:
 
 
 def retrieval(folder: str, metric: str) -> list[tuple[float, float]]:
-    """Millions of tokens seen and the logged values of a metric."""
+    """Returns (millions of tokens seen, value) for each logged value of a metric."""
     found = steps(folder).values()
     return [(tokens, line[metric]) for tokens, line in found if line.get(metric) is not None]
 
 
 def alignment(folder: str, layer: int) -> list[tuple[float, float]]:
-    """Millions of tokens seen and the AER of en-fr at a layer, the untrained encoder's first."""
+    """Returns (millions of tokens seen, AER of en-fr at a layer); untrained encoders are at 0."""
     seen = steps(folder)
     found: dict[float, float] = {}
     for file in Path(folder).glob("evaluation/*/results.json"):
@@ -114,7 +114,7 @@ def alignment(folder: str, layer: int) -> list[tuple[float, float]]:
 
 
 def draw_curves(options: argparse.Namespace) -> None:
-    """Plots a panel for each language pair, and one for alignment if it was evaluated."""
+    """Plots one panel per language pair, and one for alignment if it was evaluated."""
     runs = [text.split("=") for text in options.run]
     dictionary = json.loads(Path(options.dictionary).read_text()) if options.dictionary else {}
     panels = {
@@ -137,7 +137,7 @@ def draw_curves(options: argparse.Namespace) -> None:
             before = 0.0
             if start:
                 before = max(tokens for tokens, _ in steps(start[0]).values())
-                # The first value of its own is an untrained encoder's.
+                # The run's own first value is that of an untrained encoder.
                 curve = points(start[0])[-1:] + [(before + x, y) for x, y in curve if x > 0]
             if curve:
                 axis.plot(*zip(*curve), "-", color=color, label=label)
@@ -151,7 +151,7 @@ def draw_curves(options: argparse.Namespace) -> None:
         axis.set_xlabel("millions of tokens seen")
         axis.spines[["top", "right"]].set_visible(False)
         axis.set_ylim(0, None)
-    # One legend: all panels have the same lines.
+    # One legend is enough, as all panels have the same lines.
     axes[-1].legend(fontsize=8, frameon=False, loc="lower left")
     figure.savefig(options.output)
     print(f"-> {options.output}")
@@ -163,7 +163,7 @@ def _dictionary_figure(result: dict[str, Any], pair: str, key: str) -> float | N
 
 
 def draw_matrices(options: argparse.Namespace) -> None:
-    """Plots cosines of a paragraph's sentences with their translations, untrained and trained."""
+    """Plots cosines of sentences and their translations, before and after training."""
     import jax
 
     from xlme_jax.evaluation import encoding

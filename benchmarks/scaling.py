@@ -1,11 +1,11 @@
-"""Time of a train step by depth, width, length and vocabulary.
+"""Measures the time of a train step by depth, width, length and vocabulary.
 
     python benchmarks/scaling.py
 
-One size is changed at a time. The sizes of a series are measured alternately; figures are medians.
-"power" is the slope of log seconds over log size between the last two sizes: 1 where time is
-proportional. Longer rows keep the number of tokens per batch. The number of languages affects only
-the input: see `benchmarks/input.py --tasks`.
+Each series changes one size. Its sizes are measured alternately, and medians are reported. "power"
+is the slope of log seconds over log size between the last two sizes: 1 if time is proportional to
+size. Longer rows keep the number of tokens per batch. The number of languages affects only the
+input: see `benchmarks/input.py --tasks`.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def measure(name: str, steps: dict[int, Callable[[], Any]], rounds: int) -> dict[str, Any]:
-    """Seconds of each size, measured alternately, and their growth."""
+    """Returns seconds of each size, measured alternately, and the power."""
     times: dict[int, list[float]] = {size: [] for size in steps}
     for _ in range(rounds):
         for size, step in steps.items():

@@ -1,11 +1,11 @@
-"""Time to the first step: compilation by depth, and first and second start of the quickstart.
+"""Measures the time to the first step: compilation by depth, and starts of the quickstart.
 
     python benchmarks/startup.py
 
-Compile times are those of the train step with `Encoder.scan_layers`, where the layers are one
-compiled loop, and without, each in a separate process without a cache. Start times are measured
-with the real command, from its call to the line of its first step, imports included: once with an
-empty compilation cache, then with the filled one.
+Compile times are those of the train step with `Encoder.scan_layers`, which compiles the layers as
+one loop, and without, each in a separate process without a cache. Start times are measured with the
+real command, from its call to the log line of the first step, including imports: first with an
+empty compilation cache, then with a warm one.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def compiling(depths: list[int], rounds: int) -> dict[str, Any]:
-    """Seconds to trace and compile the train step at each depth, alternating."""
+    """Returns seconds to trace and compile the train step by depth, measured alternately."""
     found: dict[str, Any] = {}
     for scan in (True, False):
         times: dict[int, list[float]] = {depth: [] for depth in depths}
@@ -98,13 +98,13 @@ def _compile(depth: int, scan: bool) -> float:
 
 
 def _environment(**variables: str) -> dict[str, str]:
-    """The environment of a process that can import this project, installed or not."""
+    """Returns environment variables that make this project importable, installed or not."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, **variables}
 
 
 def starting(rounds: int) -> dict[str, list[float]]:
-    """Seconds from the quickstart's call to its first step, with an empty and a filled cache."""
+    """Returns seconds from the quickstart's call to its first step, with empty and warm cache."""
     times: dict[str, list[float]] = {"first start": [], "second start": []}
     with tempfile.TemporaryDirectory() as folder:
         _start(folder, "data")  # Prepares the data.

@@ -1,20 +1,20 @@
-"""The train step on this machine, compared with Hugging Face's ELECTRA in PyTorch.
+"""Compares the train step on this machine with Hugging Face's ELECTRA in PyTorch.
 
     python benchmarks/train_step.py --peer=PEER.py
 
-Alternates A B A B: each round runs a few steps of ours, then the peer's in a separate process.
-"ours" does the peer's work: two encoders with separate tables and without relative bias, one
+Measurements alternate: each round runs a few steps of ours, then the peer's in a separate process.
+"ours" does the same work as the peer: two encoders with separate tables and no relative bias, one
 stream, no dropout. "gated" adds XLM-E's gated relative position bias, which the peer does not have.
 PEER.py is called with hidden size, layers of discriminator and generator, vocabulary, rows, length
 and steps, and prints "median step 1.234s".
 
-MFU = FLOPs of the step by `XLME.flops` / (seconds x peak). The peak is that of a float32 (on
-accelerators bfloat16) matrix product of 4,096 x 4,096, measured in the same run. The FLOPs are
-those of full bidirectional attention, generator, discriminator and both heads, three times the
-forward pass, without recomputation and optimizer.
+MFU = FLOPs of the step by `XLME.flops` / (seconds x peak). The peak is measured in the same run
+with a float32 (on accelerators bfloat16) product of 4,096 x 4,096 matrices. The FLOPs include full
+bidirectional attention, generator, discriminator and both heads, and count the backward pass as
+twice the forward pass; recomputation and optimizer are not counted.
 
 On CPUs where /sys/kernel/mm/transparent_hugepage/enabled contains "[madvise]", set
-GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for both, so that a step's memory is in large pages.
+GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for both, so that memory is allocated in huge pages.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from xlme_jax.training import state as states
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.optimizer import OptimizerConfig
 
-# hidden, discriminator's and generator's layers, vocabulary, rows, length
+# Hidden size, layers of discriminator and generator, vocabulary, rows, length.
 SHAPES = {
     "256": (256, 12, 4, 32_768, 16, 128),
     "512": (512, 6, 2, 65_536, 8, 256),
@@ -53,10 +53,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shapes", default="256,512", help=f"Of {', '.join(SHAPES)}.")
-    parser.add_argument("--peer", help="Script of the peer; without it only ours are measured.")
+    parser.add_argument("--shapes", default="256,512", help=f"Any of {', '.join(SHAPES)}.")
+    parser.add_argument("--peer", help="Script of the peer (default: measure only ours).")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5, help="Steps of each in a round.")
+    parser.add_argument("--steps", type=int, default=5, help="Steps of each per round.")
     parser.add_argument("--output", default="benchmarks/results/train_step.json")
     options = parser.parse_args()
     results = machine.describe("jax", "jaxlib", "torch", "transformers") | {
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds per step of each, by round."""
+    """Returns seconds per step of ours and the peer by round; prints a table."""
     hidden, deep, shallow, vocabulary, rows, length = SHAPES[name]
     steps = {kind: train_step(SHAPES[name], bias) for kind, bias in KINDS.items()}
     seconds: dict[str, list[float]] = {kind: [] for kind in (*steps, "peer")}
@@ -105,7 +105,7 @@ KINDS = {"ours": "none", "gated": "gated"}
 
 
 def train_step(shape: tuple[int, ...], bias: Any) -> tuple[Callable[[], None], float]:
-    """A compiled and warmed-up step of this shape, with its FLOPs."""
+    """Returns a compiled and warmed-up step of a shape, and its FLOPs."""
     hidden, deep, shallow, vocabulary, rows, length = shape
     common: dict[str, Any] = {
         "hidden_size": hidden,
@@ -147,14 +147,14 @@ def train_step(shape: tuple[int, ...], bias: Any) -> tuple[Callable[[], None], f
 
 
 def timed(step: Callable[[], Any]) -> float:
-    """Seconds of a call."""
+    """Returns the seconds of a call."""
     start = time.perf_counter()
     step()
     return time.perf_counter() - start
 
 
 def peer(script: str, shape: tuple[int, ...], steps: int) -> float:
-    """Median seconds of a step, as printed by the peer."""
+    """Returns the peer's median seconds per step, as it prints them."""
     command = [sys.executable, script, *map(str, shape), str(steps)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.search(r"median step ([\d.]+)s", output)
@@ -163,7 +163,7 @@ def peer(script: str, shape: tuple[int, ...], steps: int) -> float:
 
 
 def matrix_product_peak(size: int = 4096) -> float:
-    """FLOP/s of the fastest of three products of square matrices."""
+    """Returns FLOP/s of the fastest of three products of square matrices."""
     dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
     matrix = jnp.ones((size, size), dtype)
     product = jax.jit(jnp.matmul)

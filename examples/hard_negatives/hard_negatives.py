@@ -1,8 +1,8 @@
-"""XLM that also corrects its own guesses: a pre-training system from outside of xlme_jax.
+"""XLM that also corrects its own predictions: a pre-training system defined outside xlme_jax.
 
-`<mask>` never occurs in the text that an encoder reads later. Here each masked token is also shown
-as the model's own sample for it, a plausible wrong word, and predicted again: "Replace MLM" of
-ELECTRA (Clark et al., 2020, Sec. 3.4), with one network in both roles.
+`<mask>` does not occur in the text of downstream tasks. Here each masked token is also replaced by
+the model's own sample, a plausible wrong word, and predicted again: "Replace MLM" of ELECTRA (Clark
+et al., 2020, Sec. 3.4), with one network in both roles.
 """
 
 import dataclasses
@@ -31,10 +31,10 @@ class HardNegativesConfig(XLMConfig):
     """XLM with corrections: L = MLM + TLM + correction_weight x correction.
 
     Attributes:
-      encoder: as in `XLMConfig`, and so are
-      masking: and
-      translation_pairs.
-      correction_weight: weight of predicting tokens from text with the model's samples in it.
+      encoder: as in `XLMConfig`.
+      masking: as in `XLMConfig`.
+      translation_pairs: as in `XLMConfig`.
+      correction_weight: weight of predicting tokens from text with the model's samples; at least 0.
     """
 
     correction_weight: float = 1.0
@@ -46,26 +46,26 @@ class HardNegativesConfig(XLMConfig):
             )
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "HardNegatives":
-        """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
+        """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""
         return HardNegatives(self, vocab_size, dtype)
 
 
 class HardNegatives(XLM):
-    """The objective of `HardNegativesConfig`; see `xlme_jax.objectives.base.Objective`."""
+    """Objective of `HardNegativesConfig`; see `xlme_jax.objectives.base.Objective`."""
 
     config: HardNegativesConfig
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
-        """This batch's share of MLM + TLM and of the corrections."""
+        """Returns the batch's share of MLM + TLM and of the corrections."""
         loss = jnp.zeros(())
         metrics: Metrics = {}
         for name in self.masked_streams:
             mask_rng, *rngs = jax.random.split(stream_rng(rng, name), 3)
             masked, guess = self.predict(params, batch[name], mask_rng, rngs[0])
             mlm_loss, found = masked.loss(guess, totals[name]["masked"])
-            # No gradient flows through the samples: they are integers.
+            # The samples are integers, so no gradient flows through them.
             tokens = masking.replace(
                 batch[name]["tokens"], masked.positions, masked.is_masked, guess.sample
             )
@@ -87,7 +87,7 @@ class HardNegatives(XLM):
         return loss, ({}, metrics)
 
     def flops(self, shapes: Shapes) -> dict[str, float]:
-        """FLOPs of a train step by part."""
+        """Returns the FLOPs of a train step by part."""
         parts = super().flops(shapes)
         return {**parts, "correction": sum(parts.values())}
 

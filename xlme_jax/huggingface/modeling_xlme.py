@@ -394,8 +394,8 @@ class XLMEForMaskedLM(XLMEPreTrainedModel):
           input_ids: int[B, L], token ids.
           attention_mask: int[B, L], see `XLMEModel`.
           labels: int[B, L], token ids to predict; -100 for positions without loss.
-          num_items_in_batch: divisor of the summed loss; defaults to the number of labels. `Trainer`
-            passes the number of labels in all batches of one update.
+          num_items_in_batch: divisor of the summed loss; defaults to the number of labels.
+            `Trainer` passes the number of labels in all batches of one update.
           return_dict: False to return a tuple.
           **kwargs: passed to `XLMEModel`.
 

@@ -1,7 +1,7 @@
 """Reads a Hugging Face folder of XLM-R: config.json, safetensors, sentencepiece.bpe.model.
 
-Everything is checked by the files' headers before a tensor is read: what is wrong is said with the
-file, the field and the remedy.
+All checks use the files' headers, before any tensor is read. Error messages name the file, the
+field and the remedy.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "tf
 _OTHER_MODELS = {
     "roberta": "its vocabulary is byte-level BPE, not SentencePiece",
     "camembert": "its vocabulary has other special ids",
-    "xlm-roberta-xl": "it normalises before each sub-layer, and once more at the end",
+    "xlm-roberta-xl": "it is a pre-norm model",
     "xmod": "it has an adapter for each language",
     "xlm": "it has another encoder and language embeddings",
     "bert": "its vocabulary is WordPiece",
-    "xlme": "it is an export of this project; start from the checkpoint that it was made of",
+    "xlme": "it is an export of this project; use the checkpoint that it was exported from",
 }
 _ARCHITECTURES = ("XLMRobertaForMaskedLM", "XLMRobertaModel")
-# Field -> the only value that the encoder has a place for, and the default of XLMRobertaConfig.
+# Field -> the only value that the encoder supports, which is also XLMRobertaConfig's default.
 _FIXED: dict[str, Any] = {
     "hidden_act": "gelu",
     "position_embedding_type": "absolute",
@@ -54,30 +54,30 @@ _SIZES = (
     "max_position_embeddings",
     "type_vocab_size",
 )
-# Tensors that nothing reads: buffers of old versions, and the pooler, which MLM does not train.
+# Unused tensors: a buffer of old versions, and the pooler, which MLM does not train.
 _UNUSED = ("embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias")
-# Copies of tensors that are read, which some versions write too.
+# Duplicates of other tensors that some versions write: {duplicate: original}.
 _COPIES = {"lm_head.decoder.bias": "lm_head.bias"}
 _DTYPES = {"F64", "F32", "F16", "BF16"}
 
 
 class FolderError(ValueError):
-    """A folder that cannot be converted; says which file or field, and what to do."""
+    """A folder cannot be converted; the message names the file or field and the remedy."""
 
 
 class Source:
-    """A folder of XLM-R, checked and ready to be read.
+    """A checked folder of XLM-R.
 
     Attributes:
-      folder: where it lies.
-      encoder: its shape.
-      vocabulary: its SentencePiece model.
+      folder: path of the folder.
+      encoder: encoder configuration.
+      vocabulary: vocabulary of its SentencePiece model.
       has_head: whether it has an MLM head.
-      weights: ours that it holds.
-      notes: what was left out or added, for people.
+      weights: the weights in it.
+      notes: messages for the user about ignored tensors and newly initialized weights.
 
     Raises:
-      FolderError: it cannot be converted; nothing but headers has been read.
+      FolderError: the folder cannot be converted; no tensors have been read, except duplicates.
     """
 
     def __init__(self, folder: Path, scan_layers: bool):
@@ -85,8 +85,8 @@ class Source:
         self.notes: list[str] = []
         if not folder.is_dir():
             raise FolderError(
-                f"{folder} is no folder; give one with {CONFIG_FILE}, {WEIGHTS_FILE} and "
-                f"{TOKENIZER_FILE}, as XLM-R is published."
+                f"{folder} is not a folder; pass one with {CONFIG_FILE}, {WEIGHTS_FILE} and "
+                f"{TOKENIZER_FILE}, as published for XLM-R."
             )
         config = _read_config(folder / CONFIG_FILE)
         self._tensors = _Tensors(folder)
@@ -103,12 +103,12 @@ class Source:
         self._check(config["type_vocab_size"])
 
     def read(self, name: str) -> np.ndarray:
-        """A tensor in float32; FolderError if it holds what is no number."""
+        """Reads a tensor as float32; raises FolderError if it has non-finite values."""
         array = self._tensors.read(name).astype(np.float32)
         if not np.isfinite(array).all():
             raise FolderError(
-                f"{self._tensors.header(name)[0]}: the tensor {name} has values that are not "
-                "finite; the file is damaged, download it again."
+                f"{self._tensors.header(name)[0]}: the tensor {name} has non-finite values; the "
+                "file is damaged, download it again."
             )
         return array
 
@@ -117,20 +117,20 @@ class Source:
         if not file.is_file():
             raise FolderError(
                 f"{file} is missing: token ids come from this SentencePiece model (tokenizer.json "
-                "does not do). Copy it from the model that this one was trained from, such as "
+                "is not enough). Copy it from the model that this one was trained from, such as "
                 "FacebookAI/xlm-roberta-base."
             )
         vocabulary = Vocabulary.load(file)
         if vocabulary.size != size:
             raise FolderError(
-                f"{file} makes {vocabulary.size} ids (<pad> and <mask> included), but {CONFIG_FILE}"
-                f" says vocab_size = {size}. Put the SentencePiece model beside it that the model "
+                f"{file} has {vocabulary.size} ids (including <pad> and <mask>), but {CONFIG_FILE} "
+                f"has vocab_size = {size}. Replace it by the SentencePiece model that the model "
                 "was trained with; models with added tokens cannot be converted."
             )
         return vocabulary
 
     def _check(self, types: int) -> None:
-        """FolderError unless the tensors are those of the model, no fewer and no more."""
+        """Raises FolderError if tensors are missing, unexpected, or of wrong shape or type."""
         left = self._tensors.names()
         for weight in self.weights:
             for name, shape in zip(weight.names, weight.shapes):
@@ -140,11 +140,9 @@ class Source:
                 left.discard(name)
         unused = {name for name in left if name.removeprefix(self._prefix) in _UNUSED}
         if pooler := sorted(name for name in unused if "pooler" in name):
-            self.notes.append(f"left out, since nothing here reads it: {', '.join(pooler)}")
+            self.notes.append(f"skipped unused tensors: {', '.join(pooler)}")
         if types > 1:
-            self.notes.append(
-                f"of {types} token types the first is kept, which text has by default"
-            )
+            self.notes.append(f"kept only the first of {types} token types, the default of text")
         left -= unused
         copies = {
             **_COPIES,
@@ -157,28 +155,28 @@ class Source:
         if left:
             name = min(left)
             raise FolderError(
-                f"{self._tensors.header(name)[0]}: there is no place for the tensor {name}; "
-                f"{' and '.join(_ARCHITECTURES)} can be converted, without heads of tasks."
+                f"{self._tensors.header(name)[0]}: unexpected tensor {name}; only "
+                f"{' and '.join(_ARCHITECTURES)} can be converted, without task heads."
             )
         if not self.has_head:
-            self.notes.append("it has no MLM head (lm_head.*); a fresh one was made")
+            self.notes.append("initialized a new MLM head, as the model has none (lm_head.*)")
 
     def _check_tensor(self, name: str, shape: tuple[int, ...]) -> None:
         if name not in self._tensors.names():
             raise FolderError(
-                f"{self.folder}: no safetensors file has the tensor {name}; the download is not "
-                "whole, or the model is another one than config.json says."
+                f"{self.folder}: no safetensors file has the tensor {name}; the download is "
+                "incomplete, or config.json belongs to another model."
             )
         file, found, dtype = self._tensors.header(name)
         if found != shape:
             raise FolderError(
-                f"{file}: the tensor {name} has shape {found}, config.json makes it {shape}. "
-                "Put files together that belong together."
+                f"{file}: the tensor {name} has shape {found}, but config.json implies {shape}. "
+                "Use the files of one model."
             )
         if dtype not in _DTYPES:
             raise FolderError(
-                f"{file}: the tensor {name} is of type {dtype}; save the model in float32, float16 "
-                "or bfloat16 (quantised models cannot be converted)."
+                f"{file}: the tensor {name} has type {dtype}; save the model in float32, float16 "
+                "or bfloat16 (quantized models cannot be converted)."
             )
 
     def _check_copy(self, name: str, original: str) -> None:
@@ -186,33 +184,33 @@ class Source:
         read = self._tensors.read
         if copied != wanted or not np.array_equal(read(name), read(original)):
             raise FolderError(
-                f"{file}: {name} differs from {original}; an MLM head with a matrix of its own "
-                "cannot be converted. To begin with a fresh head, save the encoder alone: "
+                f"{file}: {name} differs from {original}; an untied MLM head cannot be converted. "
+                "To start with a new head, save only the encoder: "
                 "XLMRobertaModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)."
             )
 
 
 class _Tensors:
-    """The tensors of a folder's safetensors files; only headers are read until one is asked for."""
+    """Tensors of a folder's safetensors files; the constructor reads only their headers."""
 
     def __init__(self, folder: Path):
         self._headers: dict[str, tuple[Path, tuple[int, ...], str]] = {}
         for file in _weight_files(folder):
             with _opened(file) as opened:
-                for name in opened.keys():  # noqa: SIM118  (it is no mapping)
+                for name in opened.keys():  # noqa: SIM118  (not a mapping)
                     part = opened.get_slice(name)
                     self._headers[name] = file, tuple(part.get_shape()), part.get_dtype()
 
     def names(self) -> set[str]:
-        """Of all tensors."""
+        """Returns the names of all tensors."""
         return set(self._headers)
 
     def header(self, name: str) -> tuple[Path, tuple[int, ...], str]:
-        """File, shape and type ("F32", ...) of a tensor."""
+        """Returns file, shape and type ("F32", ...) of a tensor."""
         return self._headers[name]
 
     def read(self, name: str) -> np.ndarray:
-        """A tensor, of NumPy's type for it (that of ml_dtypes for bfloat16)."""
+        """Reads a tensor in its own dtype (bfloat16 as ml_dtypes')."""
         with _opened(self._headers[name][0]) as opened:
             array: np.ndarray = opened.get_tensor(name)
         return array
@@ -225,26 +223,26 @@ def _opened(file: Path) -> Iterator[Any]:
             yield opened
     except safetensors.SafetensorError as error:
         raise FolderError(
-            f"{file} is not a whole safetensors file ({error}); download it again."
+            f"{file} is not a valid safetensors file ({error}); download it again."
         ) from error
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The one safetensors file, or those that the index names."""
+    """Returns the single safetensors file, or the files listed in the index."""
     whole, index = folder / WEIGHTS_FILE, folder / INDEX_FILE
     if whole.is_file():
         return [whole]
     if not index.is_file():
         pickled = [name for name in _PICKLED if (folder / name).exists()]
-        said = f" {pickled[0]} is not read, since pickles run code." if pickled else ""
+        note = f" {pickled[0]} is not read, since pickles can run code." if pickled else ""
         raise FolderError(
-            f"{whole} is missing.{said} Download the model's safetensors file, or write it with "
+            f"{whole} is missing.{note} Download the model's safetensors file, or write it with "
             "transformers: XLMRobertaForMaskedLM.from_pretrained(FOLDER).save_pretrained(FOLDER)."
         )
     names = _read_json(index).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise FolderError(
-            f"{index}: weight_map must name a file for each tensor; download it again."
+            f"{index}: weight_map must map each tensor to a file name; download it again."
         )
     files = []
     for name in sorted(set(names.values())):
@@ -256,7 +254,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 def _read_json(file: Path) -> dict[str, Any]:
     if not file.is_file():
-        raise FolderError(f"{file} is missing; download it from where the model is published.")
+        raise FolderError(f"{file} is missing; download it from the model's repository.")
     try:
         if file.stat().st_size > _MAX_JSON:
             raise ValueError("it is too large")
@@ -264,12 +262,16 @@ def _read_json(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise FolderError(f"{file} is not JSON ({error}); download it again.") from error
     if not isinstance(content, dict):
-        raise FolderError(f"{file} must hold a JSON object; download it again.")
+        raise FolderError(f"{file} must contain a JSON object; download it again.")
     return content
 
 
 def _read_config(file: Path) -> dict[str, Any]:
-    """The fields of config.json, defaults included."""
+    """Returns the fields of config.json with defaults.
+
+    Raises:
+      FolderError: the file is invalid, or the model is not a supported XLM-R.
+    """
     config = {"type_vocab_size": 1, "layer_norm_eps": 1e-12, **_FIXED} | _read_json(file)
     kind = config.get("model_type")
     if kind != "xlm-roberta":
@@ -277,20 +279,20 @@ def _read_config(file: Path) -> dict[str, Any]:
         raise FolderError(
             f"{file}: model_type is {kind!r}"
             + (f" ({reason})" if reason else "")
-            + ", only 'xlm-roberta' can be converted. Choose XLM-R or a model of its layout."
+            + "; only 'xlm-roberta' can be converted. Use XLM-R or a model with its layout."
         )
     architectures = config.get("architectures") or []
     if other := [name for name in architectures if name not in _ARCHITECTURES]:
         raise FolderError(
-            f"{file}: architectures has {other[0]!r}, only {' and '.join(_ARCHITECTURES)} can be "
-            "converted. Save the model without the head of a task: "
+            f"{file}: architectures has {other[0]!r}; only {' and '.join(_ARCHITECTURES)} can be "
+            "converted. Save the model without its task head: "
             "XLMRobertaModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)."
         )
     for name, value in _FIXED.items():
         if config[name] != value:
             raise FolderError(
-                f"{file}: {name} is {config[name]!r}, the encoder here has {value!r}; such a model "
-                "cannot be converted."
+                f"{file}: {name} is {config[name]!r}, but the encoder only supports {value!r}; "
+                "this model cannot be converted."
             )
     return config
 
@@ -300,7 +302,7 @@ def _encoder_config(file: Path, config: Mapping[str, Any], scan_layers: bool) ->
         value, least = config.get(name), 3 if name == "max_position_embeddings" else 1
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise FolderError(
-                f"{file}: {name} is {value!r}, must be a whole number of at least {least}; "
+                f"{file}: {name} is {value!r}, but must be an integer of at least {least}; "
                 "download the file again."
             )
     rates: dict[str, Any] = {}
@@ -312,7 +314,7 @@ def _encoder_config(file: Path, config: Mapping[str, Any], scan_layers: bool) ->
     ):
         value = config.get(theirs, getattr(EncoderConfig, ours))
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise FolderError(f"{file}: {theirs} is {value!r}, must be a number.")
+            raise FolderError(f"{file}: {theirs} is {value!r}, but must be a number.")
         rates[ours] = float(value)
     try:
         return EncoderConfig(

@@ -1,7 +1,7 @@
-"""Which of our weights is which tensor of a Hugging Face model, and how one becomes the other.
+"""Maps weights to tensors of a Hugging Face model and back.
 
-Both ways run through one table, so that what is written can be read again, bit for bit. Names are
-XLM-R's (`transformers`' XLMRobertaModel) wherever it has the weight.
+Export and import share one table, so exported weights can be imported again bit for bit. Tensors
+that XLM-R has too are named as in `transformers`' XLMRobertaModel.
 """
 
 import dataclasses
@@ -13,8 +13,8 @@ import numpy as np
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.ops.vocabulary_head import padded_size
 
-# XLM-R's position table has two rows before that of the first token: positions count from the id of
-# <pad> on, which has a row itself.
+# XLM-R's position table has two rows before the first token's, because its positions start after
+# the id of <pad>, 1.
 POSITION_OFFSET = 2
 
 Path = tuple[str, ...]
@@ -24,14 +24,14 @@ Head = Literal["mlm", "rtd_dense", "rtd_linear"]
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """A weight of ours, and the tensors of theirs that it is.
+    """One of our weights and the corresponding tensors.
 
     Attributes:
-      path: where it stands in our tree, layers apart ("layer_0", ...).
-      names: of the tensors.
-      shapes: of the tensors.
-      to_ours: tensors -> weight.
-      to_theirs: weight -> tensors.
+      path: keys in our parameter tree with unstacked layers ("layer_0", ...).
+      names: names of the tensors.
+      shapes: shapes of the tensors.
+      to_ours: converts tensors to the weight.
+      to_theirs: converts the weight to tensors.
     """
 
     path: Path
@@ -43,14 +43,14 @@ class Weight:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What a model has, which decides on its weights.
+    """Architecture of a model, which determines its weights.
 
     Attributes:
-      encoder: its shape.
+      encoder: encoder configuration.
       vocab_size: V, without padding rows.
-      head: "mlm", "rtd_dense" or "rtd_linear"; None for the encoder alone.
-      is_xlmr: whether the tensors are those of XLM-R, else those of `modeling_xlme.py`.
-      prefix: of the encoder's tensors.
+      head: "mlm", "rtd_dense" or "rtd_linear"; None without head.
+      is_xlmr: whether the tensors are those of XLM-R; else those of `modeling_xlme.py`.
+      prefix: prefix of the names of the encoder's tensors.
     """
 
     encoder: EncoderConfig
@@ -60,7 +60,7 @@ class Layout:
     prefix: str = ""
 
     def weights(self) -> list[Weight]:
-        """Every weight of the model."""
+        """Returns all weights of the model."""
         return [*self._embeddings(), *self._encoder(), *self._head()]
 
     def _embeddings(self) -> Iterator[Weight]:
@@ -144,7 +144,7 @@ def _dense(path: Path, name: str, inputs: int, outputs: int) -> Iterator[Weight]
 
 
 def _query_key_value(path: Path, at: str, size: int, heads: int) -> Iterator[Weight]:
-    """Kernel [D, 3, H, K] and bias [3, H, K]; theirs are three of [D, D] and [D]."""
+    """Yields kernel [D, 3, H, K] and bias [3, H, K]; theirs are three [D, D] and [D] each."""
     parts, shape = ("query", "key", "value"), (heads, size // heads)
     yield Weight(
         (*path, "kernel"),
@@ -163,7 +163,7 @@ def _query_key_value(path: Path, at: str, size: int, heads: int) -> Iterator[Wei
 
 
 def _attention_out(path: Path, name: str, size: int, heads: int) -> Weight:
-    """Kernel [H, K, D]; theirs is [D, D]."""
+    """Returns the output kernel [H, K, D]; theirs is [D, D]."""
     shape = (heads, size // heads, size)
     return Weight(
         path,
@@ -175,7 +175,7 @@ def _attention_out(path: Path, name: str, size: int, heads: int) -> Weight:
 
 
 def _table(path: Path, name: str, rows: int, *size: int) -> Weight:
-    """Something per vocabulary entry; ours has zeros beyond them, which nothing reads."""
+    """Returns a weight with one row per vocabulary entry; ours is padded with unused zeros."""
     missing = padded_size(rows) - rows
     return Weight(
         path,
@@ -187,11 +187,11 @@ def _table(path: Path, name: str, rows: int, *size: int) -> Weight:
 
 
 def _xlmr_positions(path: Path, name: str, types: str, shape: tuple[int, int]) -> Weight:
-    """Positions and the one token type, which is added to every token: ours is their sum."""
+    """Returns position embeddings; the embedding of the only token type is added to ours."""
 
     def fold(x: Arrays) -> np.ndarray:
         table = x[0][POSITION_OFFSET:]
-        # Of zeros nothing is added: -0.0 would become 0.0, and what was written is to come back.
+        # Adding zeros would change -0.0 to 0.0, and round trips must be exact.
         return table + x[1][0] if x[1][0].any() else table
 
     def unfold(x: np.ndarray) -> Arrays:
@@ -204,12 +204,12 @@ def _xlmr_positions(path: Path, name: str, types: str, shape: tuple[int, int]) -
 def to_tree(
     weights: Sequence[Weight], read: Callable[[str], np.ndarray], scan_layers: bool
 ) -> dict[str, Any]:
-    """Our tree of weights, from tensors.
+    """Converts tensors to our parameter tree.
 
     Args:
-      weights: all that it is to hold.
-      read: name of a tensor -> tensor, of the shape that the weight says.
-      scan_layers: whether layers are one stack.
+      weights: all weights of the tree.
+      read: returns the tensor with a name, in the shape given by the weight.
+      scan_layers: whether to stack the weights of the layers.
     """
     tree: dict[str, Any] = {}
     for weight in weights:
@@ -226,31 +226,31 @@ def to_tree(
 
 
 def to_tensors(weights: Sequence[Weight], tree: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Tensors by name, from our tree.
+    """Converts our parameter tree to tensors by name.
 
     Args:
-      weights: all that the tree holds.
-      tree: of arrays on the host, its layers one stack or apart.
+      weights: all weights of the tree.
+      tree: parameters as arrays on the host, with stacked or unstacked layers.
 
     Raises:
-      ValueError: the tree lacks a weight, or has one that there is no place for.
+      ValueError: a weight is missing, unexpected, or has the wrong shape.
     """
     flat = dict(_flat(_apart(tree)))
     tensors: dict[str, np.ndarray] = {}
     for weight in weights:
         if weight.path not in flat:
-            raise ValueError(f"The checkpoint lacks the weight {'.'.join(weight.path)}.")
+            raise ValueError(f"The checkpoint has no weight {'.'.join(weight.path)}.")
         arrays = weight.to_theirs(flat.pop(weight.path))
         for name, array, shape in zip(weight.names, arrays, weight.shapes):
             if array.shape != shape:
                 raise ValueError(
                     f"The weight {'.'.join(weight.path)} gives {name} the shape {array.shape}, "
-                    f"where the configuration says {shape}."
+                    f"but the configuration implies {shape}."
                 )
             tensors[name] = np.asarray(array, order="C")
     if flat:
         name = ".".join(sorted(flat)[0])
-        raise ValueError(f"An exported model has no place for the checkpoint's weight {name}.")
+        raise ValueError(f"The checkpoint's weight {name} does not belong to the exported model.")
     return tensors
 
 
@@ -265,7 +265,7 @@ def _stacked(trees: Sequence[Any]) -> Any:
 
 
 def _apart(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with its stack of layers taken apart, if it has one."""
+    """Returns the tree with unstacked layers."""
     encoder = dict(tree["encoder"])
     if (stack := encoder.pop("layers", None)) is not None:
         count = len(next(array for _, array in _flat(stack)))
