@@ -34,7 +34,7 @@ def test_train_with_a_file_that_includes_itself(tmp_path):
     path = tmp_path / "x.gin"
     path.write_text(f"include '{path}'\n")
     assert command("train", f"--gin_file={path}") == (
-        f"ConfigError: {path}: includes itself; take one `include` out."
+        f"ConfigError: {path}: includes itself; remove one `include`."
     )
 
 

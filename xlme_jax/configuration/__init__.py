@@ -1,1 +1,1 @@
-"""The boundary to gin: which dataclasses it configures, files, values, the command line."""
+"""Gin configuration: configurable dataclasses, files, values and the command line."""

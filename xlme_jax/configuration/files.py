@@ -1,4 +1,4 @@
-"""Reading gin files: where they are found, what is refused, and errors that name file and line."""
+"""Reads gin files, with limits, and with errors that name the file and line."""
 
 import contextlib
 import dataclasses
@@ -14,20 +14,20 @@ from xlme_jax.configuration.references import suggestion
 from xlme_jax.configuration.registry import CONFIGURABLES
 from xlme_jax.configuration.values import MAX_SHOWN, ConfigError
 
-# No configuration comes near these bounds; a damaged or malicious one is to end with an error.
-_MAX_BYTES = 256 << 10  # of all files together, each as often as it is included
+# Far above any real configuration; damaged or malicious files end with an error.
+_MAX_BYTES = 256 << 10  # All files together, counted once per include.
 
 
-_MAX_STRINGS = 1000  # side by side: gin's time is quadratic in them
+_MAX_STRINGS = 1000  # Adjacent string literals: gin's time is quadratic in their number.
 
 
-# Holds gin_configs/ beside this package.
+# The folder with gin_configs/ next to this package.
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclasses.dataclass
 class _Reading:
-    """What `load` has read: the files that are open (each includes the next), bytes of all."""
+    """The open files, each including the next, and the number of bytes read from all files."""
 
     files: list[str] = dataclasses.field(default_factory=list)
     size: int = 0
@@ -41,24 +41,24 @@ reading = _Reading()
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[TextIO]:
-    """Opens a file for gin, for as long as it is parsed, once it is known that it can be."""
+    """Checks a gin file and opens it while gin parses it."""
     file = os.path.realpath(path)
     if file in reading.files:
-        raise ConfigError(f"{path}: includes itself; take one `include` out.")
+        raise ConfigError(f"{path}: includes itself; remove one `include`.")
     with open(path, "rb") as binary:
         data = binary.read(_MAX_BYTES + 1)
     reading.size += len(data)
     if reading.size > _MAX_BYTES:
         raise ConfigError(
-            f"{path}: brings the configuration to more than {_MAX_BYTES:,} bytes, each file "
-            "counted as often as it is included; is it a gin file?"
+            f"{path}: the configuration has more than {_MAX_BYTES:,} bytes, each file "
+            "counted once per include; is this a gin file?"
         )
     with explained(path):
         text = data.decode("utf-8-sig")
         check_source(text)
     reading.files.append(file)
     stream = io.StringIO(text)
-    stream.name = path  # type: ignore[attr-defined]  # for gin to name it in errors
+    stream.name = path  # type: ignore[attr-defined]  # Gin shows it in errors.
     try:
         yield stream
     finally:
@@ -66,43 +66,43 @@ def opened(path: str) -> Iterator[TextIO]:
 
 
 def check_source(text: str) -> None:
-    """Refuses what gin chokes on, and what would let a file call any function of any package."""
+    """Raises ValueError for text that gin parses too slowly and for dynamic registration."""
     strings = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in (tokenize.NL, tokenize.COMMENT):
             strings = strings + 1 if token.type == tokenize.STRING else 0
         if strings > _MAX_STRINGS:
-            raise ValueError(f"line {token.start[0]} has too many strings side by side; join them.")
+            raise ValueError(f"line {token.start[0]} has too many adjacent strings; join them.")
         if token.string == "__gin__":
-            raise ValueError("dynamic registration is not supported; leave this import out.")
+            raise ValueError("dynamic registration is not supported; remove this import.")
 
 
 @contextlib.contextmanager
 def explained(source: str) -> Iterator[None]:
-    """Turns errors of gin's parser into ones that say where, and what was meant."""
+    """Converts errors of gin's parser to errors that name the place and suggest a remedy."""
     source = source[:MAX_SHOWN].replace("\n", " ")
     try:
         yield
     except ConfigError as error:
         raise ConfigError(str(error).split("\n  In file ")[0]) from error
     except tokenize.TokenError as error:
-        deep = "too many nested" in str(error)  # From Python 3.12 on; before, a RecursionError.
+        deep = "too many nested" in str(error)  # Python 3.12 and later; a RecursionError before.
         what = "brackets are nested too deep" if deep else "a bracket or quote is not closed"
         raise ConfigError(f"{source}: {what}.") from error
     except SyntaxError as error:
-        # Of Python's tokenizer: "<tokenize>" or "<string>".
+        # From Python's tokenizer: "<tokenize>" or "<string>".
         named = error.filename and not error.filename.startswith("<")
         where = f"{error.filename}, line {error.lineno}" if named else source
         what = str(error.msg).strip().splitlines()[-1].strip().rstrip(".")
         raise ConfigError(
-            f"{where}: {what[:MAX_SHOWN]}. Lines are NAME = VALUE, and values Python literals: "
+            f"{where}: {what[:MAX_SHOWN]}. Lines must be NAME = VALUE, values Python literals: "
             "quote strings, as in --gin.MODEL_DIR=\"'runs/a'\"."
         ) from error
     except RecursionError as error:
         raise ConfigError(f"{source}: brackets or includes are nested too deep.") from error
     except UnicodeError as error:
-        raise ConfigError(f"{source}: no text in UTF-8, so no gin file; convert it.") from error
-    except Exception as error:  # of any kind, and also of modules that a file imports
+        raise ConfigError(f"{source}: not UTF-8 text; convert the file.") from error
+    except Exception as error:  # Any kind, including errors of imported modules.
         what, *location = str(error).splitlines() or [type(error).__name__]
         # Gin appends '  In file "x.gin", line 3', innermost first.
         if location and "In file" in location[0]:
@@ -111,7 +111,7 @@ def explained(source: str) -> Iterator[None]:
 
 
 def _hint(message: str) -> str:
-    """What the wrong name in a message of gin's was meant to be."""
+    """Returns a suggestion for the unknown name in one of gin's error messages."""
     # The last part of each quoted name: 'Encoder' of '@some/scope/xlme_jax.Encoder()'.
     names = re.findall(r"'(?:[^']*[@/.])?(\w+)(?:\(\))?'", message[:MAX_SHOWN])
     if message.startswith("No configurable matching") and names:

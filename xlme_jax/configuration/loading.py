@@ -1,6 +1,6 @@
-"""Builds what gin files and bindings describe, with errors that name the field and the remedy.
+"""Builds configurations from gin files and bindings; errors name the field and the remedy.
 
-Everything else takes plain typed values and can be built from Python without gin.
+Only this package uses gin; all classes can be constructed in Python with plain typed values.
 """
 
 import dataclasses
@@ -30,12 +30,12 @@ def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
     """Reads files and bindings and builds one configurable.
 
     Args:
-      files: gin files; looked for here and where the package is installed.
-      bindings: `NAME = VALUE`, after the files.
-      root: name of the configurable to build, say "Train".
+      files: gin files, relative to the working folder or to the installed package.
+      bindings: `NAME = VALUE` lines, applied after the files.
+      root: name of the configurable to build, such as "Train".
 
     Raises:
-      ConfigError: naming the file or field, and what was meant.
+      ConfigError: an error in a file or value; names the file or field and suggests a remedy.
     """
     if not files:
         raise ConfigError(
@@ -51,15 +51,15 @@ def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
 
 
 def load_text(text: str, root: str, source: str) -> Any:
-    """Builds one configurable of what `operative_config` returned.
+    """Builds one configurable from the text that `operative_config` returned.
 
     Args:
       text: the configuration.
-      root: name of the configurable to build, say "Train".
-      source: where the text comes from, for errors.
+      root: name of the configurable to build, such as "Train".
+      source: origin of the text, for errors.
 
     Raises:
-      ConfigError: naming the field.
+      ConfigError: an invalid value; names the field.
     """
     _parse((), ())
     with explained(source):
@@ -71,10 +71,10 @@ def load_text(text: str, root: str, source: str) -> Any:
 def _parse(
     files: Sequence[str], bindings: Sequence[str], inherited: str = ""
 ) -> tuple[set[str], set[str]]:
-    """Reads files, then `inherited`, then bindings; returns what the first two define.
+    """Reads files, then `inherited`, then bindings.
 
     Returns:
-      Names of macros, and of scopes.
+      Names of the macros and of the scopes that files and `inherited` define.
     """
     register()
     gin.clear_config()
@@ -92,11 +92,10 @@ def _parse(
 
 
 def _pretrained() -> str:
-    """Bindings that make FineTune.pretrained what INIT_FROM was trained with; empty if it is bound.
+    """Returns bindings of FineTune.pretrained from INIT_FROM; empty if it is already bound.
 
-    A fine-tuning configuration need not know the encoder: it is read from the checkpoint, and
-    stands in the operative configuration from then on, which can be run again as it is. So is the
-    vocabulary, if the configuration says nothing else.
+    The encoder of a fine-tuning run is read from the checkpoint and becomes part of the operative
+    configuration, which can be run again without changes. So is the vocabulary, unless it is bound.
     """
     tuning = gin.config._CONFIG.get(("", "xlme_jax.FineTune"), {})
     if not tuning or "pretrained" in tuning:
@@ -124,7 +123,7 @@ def _name_of(config: Any) -> str:
 
 
 def _bindings(config: Any, scope: str) -> Iterator[str]:
-    """Lines that bind the fields of a dataclass in a scope, those of inner ones in scopes below."""
+    """Yields bindings of a dataclass's fields in a scope; nested dataclasses get nested scopes."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -136,10 +135,10 @@ def _bindings(config: Any, scope: str) -> Iterator[str]:
 
 
 def _build_checked(root: str, scopes: set[str]) -> Any:
-    """Builds a configurable once its references are known to end and its scopes to be used."""
+    """Checks references and scopes, then builds a configurable."""
     try:
         scopes |= check_references()
-        for name in sorted(bound_scopes() - scopes):  # Gin would take them and use them nowhere.
+        for name in sorted(bound_scopes() - scopes):  # Gin would ignore them silently.
             raise ConfigError(f"--gin.{name}/: no file has this scope.{suggestion(name, scopes)}")
         return build(root)
     except RecursionError as error:
@@ -150,25 +149,25 @@ def _build_checked(root: str, scopes: set[str]) -> Any:
 
 
 def build(root: str) -> Any:
-    """Builds a configurable from what gin has been told."""
+    """Builds a configurable from the bindings that gin has parsed."""
     try:
         return gin.get_configurable(root)()
     except ValueError as error:
-        # Without what gin adds: in which call of which function object.
+        # Remove the function object that gin adds to its messages.
         raise ConfigError(str(error).split("\n  In call to ")[0]) from error
 
 
 def operative_config() -> str:
-    """All that was read, as a file that can be run again as it is."""
+    """Returns all bindings as the text of a gin file that reproduces the run."""
     return gin.config_str(max_line_length=100)
 
 
 @functools.cache
 def register() -> None:
-    """Makes dataclasses and configuration files known. Importing this module changes nothing."""
+    """Registers dataclasses and the search path of gin files; later calls do nothing."""
     for name, cls in list(CONFIGURABLES.items()):
         add(name, cls)
-    # Finds gin_configs/ in a checkout and in an installed wheel, from any working folder.
+    # gin_configs/ of a checkout or an installed wheel, from any working folder.
     gin.add_config_file_search_path(str(ROOT))
-    # Not gin's own readers: one of them imports the packages that a file's path may stand for.
+    # Replaces gin's readers, one of which imports packages named by a file's path.
     gin.config._FILE_READERS[:] = [(opened, os.path.isfile)]

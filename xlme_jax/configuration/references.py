@@ -1,4 +1,4 @@
-"""What a parsed configuration refers to: macros, scopes, and references that must end."""
+"""Checks the references of a parsed configuration: macros, scopes and cycles."""
 
 import difflib
 import itertools
@@ -12,11 +12,11 @@ from xlme_jax.configuration.values import ConfigError, shown
 MACRO = "gin.macro"
 
 
-_MAX_VALUES = 100_000  # that macros and references expand to
+_MAX_VALUES = 100_000  # After expansion of macros and references.
 
 
 def check_references() -> set[str]:
-    """ConfigError for what cannot be built; returns the scopes that things are built in."""
+    """Checks all references; returns the scopes that they name."""
     macros, scopes = bound_macros(), set()
     sizes: dict[tuple[str, str], int] = {}
     for (scope, selector), values in gin.config._CONFIG.items():
@@ -48,7 +48,7 @@ def _is_reference(value: Any) -> bool:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """All that a bound value consists of, without its lists, tuples and dictionaries."""
+    """Yields the leaves of a bound value: all items of its lists, tuples and dictionaries."""
     if isinstance(value, dict):
         if any(map(_is_reference, itertools.chain.from_iterable(map(_leaves, value)))):
             raise ConfigError(f"{shown(value)}: a key cannot be a reference; give a value.")
@@ -63,14 +63,14 @@ def _leaves(value: Any) -> Iterator[Any]:
 def _expanded_size(
     value: Any, sizes: dict[tuple[str, str], int], path: tuple[tuple[str, str], ...]
 ) -> int:
-    """How many values there are once every macro and reference is replaced by what it stands for.
+    """Returns the number of values after all macros and references are expanded.
 
     A few lines of `A = (%B, %B)`, `B = (%C, %C)` and so on would fill any memory.
 
     Args:
-      value: as bound, or the bindings of a configurable.
-      sizes: those known; filled.
-      path: macros and configurables that `value` is within.
+      value: a bound value, or the bindings of a configurable.
+      sizes: cache of known sizes; updated.
+      path: macros and configurables that contain `value`.
     """
     total = 1
     for leaf in _leaves(value):
@@ -82,10 +82,10 @@ def _expanded_size(
             circle = [name for name, selector in path[path.index(key) :] if selector == MACRO]
             names = " -> ".join(f"%{name}" for name in [*circle, scope])
             raise ConfigError(f"{names}: goes round in a circle; give one of them a value.")
-        if key in path:  # In another scope, perhaps, where it ends; else building it will tell.
+        if key in path:  # Possibly finite in another scope; otherwise building it fails.
             continue
         if key not in sizes:
-            # In whichever scope: an upper bound.
+            # Over all scopes: an upper bound.
             bound = [
                 list(values.values())
                 for (where, selector), values in gin.config._CONFIG.items()
@@ -97,18 +97,18 @@ def _expanded_size(
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """What a wrong name was meant to be, or all that there are; begins with a space."""
+    """Returns a suggestion for an unknown name, or all known names; starts with a space."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(sorted(set(known)))}."
 
 
 def bound_macros() -> set[str]:
-    """Names of the macros that are bound."""
+    """Returns the names of the bound macros."""
     return {scope for (scope, selector) in gin.config._CONFIG if selector == MACRO}
 
 
 def bound_scopes() -> set[str]:
-    """Scopes that something is bound in."""
+    """Returns the scopes of all bindings."""
     bound = (scope for (scope, selector) in gin.config._CONFIG if selector != MACRO)
     return set().union(*map(_parts, bound))
 

@@ -1,4 +1,4 @@
-"""Which dataclasses gin configures, by name, and what --help says of them."""
+"""Registry of the dataclasses that gin configures, and their part of --help."""
 
 import dataclasses
 import inspect
@@ -27,7 +27,7 @@ from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.optimizer import OptimizerConfig
 from xlme_jax.training.stop_rule import StopRule
 
-# Every configuration defines these, so that they can be overridden in every run.
+# Defined by every configuration, so that every run can override them.
 MACROS = ("MODEL_DIR", "DATA_DIR", "TRAIN_STEPS", "CHECKPOINT_EVERY", "SEED")
 
 
@@ -63,12 +63,12 @@ def add(name: str, cls: type) -> None:
     `import my_package.my_system`, which checkpoints keep with their configuration.
 
     Args:
-      name: as in gin files.
-      cls: a dataclass; for a system it has `build(vocab_size, dtype)` -> `Objective`,
+      name: name in gin files.
+      cls: a dataclass. A system needs the methods `build(vocab_size, dtype)` -> `Objective`,
         `with_dropout(rate)` and `held_out()`.
 
     Raises:
-      ValueError: another class has this name, or `cls` is no dataclass.
+      ValueError: another class has this name, or `cls` is not a dataclass.
     """
     if not dataclasses.is_dataclass(cls):
         raise ValueError(f"{cls!r} is not a dataclass; only dataclasses are configurable.")
@@ -80,7 +80,7 @@ def add(name: str, cls: type) -> None:
 
 
 def describe() -> str:
-    """Every configurable with types and defaults, for --help."""
+    """Returns a list of all configurables with types and defaults, for --help."""
     lines = ["Configurables (--gin.NAME=VALUE, or in a file):"]
     for name, cls in CONFIGURABLES.items():
         lines.append(f"  {name}: {(cls.__doc__ or '').strip().splitlines()[0]}")
@@ -93,7 +93,7 @@ def describe() -> str:
 
 
 def default_of(field: dataclasses.Field) -> str:
-    """A field's default as --help shows it; " (required)" without one."""
+    """Returns a field's default for --help; " (required)" if it has none."""
     if field.default is not dataclasses.MISSING:
         return f" = {field.default!r}"
     if field.default_factory is not dataclasses.MISSING:
@@ -102,7 +102,7 @@ def default_of(field: dataclasses.Field) -> str:
 
 
 def checked(name: str, cls: type) -> Callable[..., Any]:
-    """`cls` as gin is to call it: values checked against the annotations, lists made tuples."""
+    """Wraps `cls` for gin: checks values against the annotations and converts lists to tuples."""
     hints = typing.get_type_hints(cls)
 
     def make(**values: Any) -> Any:
@@ -120,7 +120,7 @@ def checked(name: str, cls: type) -> Callable[..., Any]:
     make.__name__ = make.__qualname__ = name
     make.__doc__ = cls.__doc__
     parameters = inspect.signature(cls).parameters.values()
-    # Keyword-only: gin then knows the names without insisting on values of its own accord.
+    # Keyword-only with defaults: gin knows the names, and missing values are reported above.
     make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [p.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None) for p in parameters]
     )

@@ -1,4 +1,4 @@
-"""What a sweep is made of."""
+"""Configuration of a sweep."""
 
 import dataclasses
 from typing import Any
@@ -8,16 +8,16 @@ from xlme_jax.validation.fields import check_at_least
 
 @dataclasses.dataclass(frozen=True)
 class SweepConfig:
-    """A grid of overrides, each point run with several seeds, the best chosen on the dev set.
+    """A grid of overrides, run with several seeds; the best point is selected on the dev set.
 
     Attributes:
-      grid: (name, values) of each binding that is varied, such as
-        ("Optimizer.learning_rate", (5e-6, 6e-6)); their product is run.
-      seeds: runs of each point, with SEED = 0, 1, ...
-      select: the metric of the log that chooses the best point by its mean over the seeds, such as
-        "xnli/accuracy/en"; empty chooses none, as in an ablation.
-      minimize: the least is best.
-      show: further metrics for the table.
+      grid: (name, values) of each varied binding, such as
+        ("Optimizer.learning_rate", (5e-6, 6e-6)); all combinations are run.
+      seeds: number of runs per point, with SEED = 0, 1, ...
+      select: logged metric whose mean over seeds selects the best point, such as
+        "xnli/accuracy/en"; empty selects none, as in an ablation.
+      minimize: whether the smallest value is best.
+      show: other logged metrics for the table.
     """
 
     grid: tuple[tuple[str, tuple[Any, ...]], ...] = ()

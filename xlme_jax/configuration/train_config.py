@@ -1,4 +1,4 @@
-"""What a training run is made of."""
+"""Configuration of a training run."""
 
 import dataclasses
 import reprlib
@@ -17,26 +17,27 @@ from xlme_jax.training.stop_rule import StopRule
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """A training run.
+    """Configuration of a training run.
 
     Attributes:
-      model_dir: where checkpoints, metrics and the report go.
+      model_dir: folder for checkpoints, metrics and the report.
       data_dir: prepared data set (`python -m xlme_jax.prepare`).
-      objective: what is learned, one of `objectives.SYSTEMS` or of another package.
-      streams: data of each kind; those that the objective does not ask for stay unused.
-      loop: length, logging, checkpoints.
+      objective: the system, one of `objectives.SYSTEMS` or from another package.
+      streams: training data; streams that the objective does not require are ignored.
+      loop: number of steps, logging and checkpoints.
       optimizer: Adam and its schedule.
-      mesh: devices.
-      evaluators: what is measured on the way, such as `@RetrievalProbe()`, `@HeldOut()` or
+      mesh: shape of the device mesh.
+      evaluators: evaluations during training, such as `@RetrievalProbe()`, `@HeldOut()` or
         `@Tatoeba()` (`evaluation.context.EvaluatorConfig`).
-      vocab_size: ids of the vocabulary; None takes it from the prepared data.
+      vocab_size: number of token ids; None uses that of the prepared data.
       compute_dtype: "bfloat16", "float32", or "auto": bfloat16 on accelerators, float32 on CPUs.
-      prepare: how the data is made; with `prepare_if_missing` training does so itself.
-      prepare_if_missing: for data that can be made anywhere, as the embedded corpus can.
-      verify_data: compare the checksums of all prepared files before training, each process its
-        share; what is read in training is checked again by ArrayRecord.
-      epochs: passes over the examples of a labelled stream, instead of TRAIN_STEPS.
-      stop_rules: what the log must show for the run to go on, such as `(@StopRule(),)`.
+      prepare: how to prepare the data.
+      prepare_if_missing: whether training prepares missing data itself, as with the embedded
+        corpus.
+      verify_data: whether to verify the checksums of all prepared files before training, each
+        process its share. ArrayRecord also checks records as they are read.
+      epochs: passes over the examples of a labelled stream; overrides TRAIN_STEPS.
+      stop_rules: conditions on logged metrics for the run to continue, such as `(@StopRule(),)`.
     """
 
     model_dir: str
@@ -74,7 +75,7 @@ class TrainConfig:
             raise ValueError(f"Train.streams = {names}: each stream needs a name of its own.")
 
     def streams_of(self, objective: Any) -> list[Stream]:
-        """The streams that an objective reads; ValueError if one is missing or of another sort."""
+        """Returns the streams of an objective; ValueError if one is missing or has another kind."""
         inputs = objective.inputs
         found = [stream for stream in self.streams if stream.name in inputs]
         if missing := set(inputs) - {stream.name for stream in found}:
@@ -105,7 +106,7 @@ class TrainConfig:
         return found
 
     def dtype_on(self, platform: str) -> Any:
-        """The compute type on a platform ("cpu", "gpu", "cuda", "tpu")."""
+        """Returns the compute type on a platform ("cpu", "gpu", "cuda", "tpu")."""
         if self.compute_dtype == "auto":
             return jnp.float32 if platform == "cpu" else jnp.bfloat16
         return jnp.dtype(self.compute_dtype)

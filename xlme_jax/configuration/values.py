@@ -1,4 +1,4 @@
-"""Values of a configuration, checked against the annotations of the fields that they are for."""
+"""Checks configured values against the annotations of their fields."""
 
 import math
 import types
@@ -7,20 +7,20 @@ from typing import Any, Literal
 
 from xlme_jax.data.text.reading import is_utf8
 
-MAX_SHOWN = 300  # characters of a value in an error
-_MAX_MESSAGE = 1500  # characters of the whole
+MAX_SHOWN = 300  # Characters of a value in an error.
+_MAX_MESSAGE = 1500  # Characters of the whole message.
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be run, and how to fix it."""
+    """An invalid configuration; the message has the remedy."""
 
     def __init__(self, message: str):
-        """Keeps the message readable where it quotes names of thousands of characters."""
+        """Truncates messages that quote very long values."""
         super().__init__(message[:_MAX_MESSAGE])
 
 
 def convert(where: str, value: Any, hint: Any) -> Any:
-    """`value` of field `where` as `hint` wants it; ConfigError if it is of another type."""
+    """Returns the value of field `where` converted to `hint`; ConfigError if the type differs."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
@@ -41,7 +41,7 @@ def convert(where: str, value: Any, hint: Any) -> Any:
                 convert(f"{where}[{i}]", v, a) for i, (v, a) in enumerate(zip(value, args))
             )
     elif isinstance(value, bool) and hint is not bool:
-        pass  # bool is an int to Python, but not to a person.
+        pass  # bool is a subclass of int, but not a valid number here.
     elif hint is float and isinstance(value, int) and _is_usable(value):
         return float(value)
     elif isinstance(hint, type) and isinstance(value, hint):
@@ -55,7 +55,7 @@ def convert(where: str, value: Any, hint: Any) -> Any:
 
 
 def _is_usable(value: Any) -> bool:
-    """False for what cannot be computed with, named or written down again."""
+    """Returns whether numbers are finite and fit 64 bits, and strings have no NUL or surrogate."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, int):
@@ -64,16 +64,16 @@ def _is_usable(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """What an error shows of a value."""
+    """Returns the representation of a value for an error."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits
+    except (ValueError, RecursionError):  # An integer of thousands of digits.
         return "(too large to show)"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 def type_name(hint: Any) -> str:
-    """How a type annotation reads to a person."""
+    """Returns a readable form of a type annotation."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return "one of " + ", ".join(repr(arg) for arg in args)

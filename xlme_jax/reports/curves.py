@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Curve = list[tuple[int, float]]
 Curves = dict[str, Curve]
 
-# Okabe and Ito's colours, which colour-blind readers tell apart; a stream keeps its own everywhere.
+# Okabe and Ito's colour-blind-safe palette; a stream has the same colour in all plots.
 _STREAM_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _NEUTRAL = "#444444"
 _PROBE_COLOR = "#6A3D9A"
@@ -29,7 +29,7 @@ def with_derived(curves: Curves, diagnostics: Diagnostics) -> Curves:
 
     Args:
       curves: {metric: [(step, value), ...]}, as `read_metrics` returns them.
-      diagnostics: of the run's objective.
+      diagnostics: diagnostics of the run's objective.
     """
     found = dict(curves)
     for prefix in stream_labels(curves, diagnostics):
@@ -76,7 +76,7 @@ def draw(curves: Curves, diagnostics: Diagnostics, title: str = "") -> bytes:
 
     Args:
       curves: {metric: [(step, value), ...]}, as `with_derived` returns them.
-      diagnostics: of the run's objective.
+      diagnostics: diagnostics of the run's objective.
       title: heading, such as the run's name.
 
     Returns:
@@ -106,8 +106,8 @@ def draw(curves: Curves, diagnostics: Diagnostics, title: str = "") -> bytes:
 
 
 def draw_readouts(curves: Curves) -> bytes | None:
-    """Draws the last retrieval of the probe over layers and readouts; a PNG, None without any."""
-    # Not at the top: tables of results are not needed to draw curves.
+    """Draws the probe's last accuracies over layers and readouts; returns a PNG, or None."""
+    # Imported here, because only this plot needs the tables of results.
     from xlme_jax.reports import pictures
 
     panels: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
@@ -122,7 +122,7 @@ def draw_readouts(curves: Curves) -> bytes | None:
     return pictures.layers_by_readout(panels, "Held-out retrieval over layers, at the last step")
 
 
-# "probe/untrained/generator/centred/layer_2", where "untrained" and "generator" may be missing.
+# "probe/untrained/generator/centred/layer_2", where "untrained" and "generator" are optional.
 _READOUT_METRIC = re.compile(
     r"probe/(?P<untrained>untrained/)?(?:(?P<encoder>\w+)/)?(?P<readout>\w+)/layer_(?P<layer>\d+)"
 )
@@ -135,8 +135,8 @@ class _Plot:
     """One set of axes.
 
     Attributes:
-      title: what is shown.
-      good: what a healthy run looks like.
+      title: subject of the plot.
+      good: what the curves of a healthy run look like.
       unit: label of the vertical axis.
       lines: the lines; those whose metrics the run has are drawn.
       limits: limits of the vertical axis; None fits the data.
@@ -153,11 +153,11 @@ class _Plot:
     smooth: bool = True
 
     def names(self, curves: Curves) -> list[str]:
-        """Returns the metrics of this panel that the run has."""
+        """Returns the metrics of this plot that the run has."""
         return [name for name, *_ in self.lines if finite(curves.get(name, []))]
 
     def draw(self, axis: "Axes", curves: Curves) -> None:
-        """Draws the panel."""
+        """Draws the plot."""
         from matplotlib.ticker import MaxNLocator
 
         for name, label, color, style in self.lines:
@@ -188,11 +188,11 @@ class _Plot:
 def _draw_curve(
     axis: "Axes", points: Curve, label: str, color: str, style: str, smooth: bool
 ) -> None:
-    """Draws a curve: few points as they are with markers, many as a mean over a pale original."""
+    """Draws few points with markers, and many as a rolling mean over the pale original."""
     thinned = _thin(points)
     steps, values = [step for step, _ in thinned], [value for _, value in thinned]
     if len(steps) <= 40:
-        # Yardsticks, dashed or dotted and grey, are lines without measurements of their own.
+        # Baselines, in dashed or dotted grey, are constant and need no markers.
         marker = "" if color == _NEUTRAL and style != "-" and len(steps) > 1 else "o"
         axis.plot(steps, values, style, color=color, label=label, marker=marker, markersize=3)
         return
@@ -228,7 +228,7 @@ def _single(name: str, label: str) -> Line:
 
 
 def _probe_lines(curves: Curves) -> list[Line]:
-    """Returns retrieval as a whole, its two yardsticks, and the language pairs if they are few."""
+    """Returns lines for mean retrieval, both baselines, and language pairs if there are few."""
     lines = [("probe/retrieval_accuracy", "this run", _PROBE_COLOR, "-")]
     prefix = "probe/retrieval_accuracy/"
     pairs = sorted(name for name in curves if name.startswith(prefix))
@@ -293,13 +293,13 @@ def finite(points: Iterable[tuple[int, float]]) -> Curve:
 
 
 def _thin(points: Curve) -> Curve:
-    """Keeps every k-th point of long curves; a picture has no room for more."""
+    """Keeps every k-th point of long curves."""
     stride = -(-len(points) // _MAX_POINTS)
     return points[::stride]
 
 
 def _rolling_mean(values: Iterable[float], window: int) -> list[float]:
-    """Returns the mean over the last `window` values at each of them, fewer at the start."""
+    """Returns the mean of the last `window` values at each point, of fewer at the start."""
     values = list(values)
     means = []
     for end in range(1, len(values) + 1):

@@ -1,4 +1,4 @@
-"""How samplers of language pairs differ: heat maps (XY-LENT, Figures 2 and 6) and a table."""
+"""Compares samplers of language pairs: heat maps (XY-LENT, Figures 2 and 6) and a table."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Sampler:
     """A distribution over language pairs.
 
     Attributes:
-      name: for people.
-      density: float64[L, L], symmetric, adding up to one: half of a pair's probability each way.
+      name: display name.
+      density: float64[L, L], symmetric, sum 1: half of a pair's probability in each direction.
     """
 
     name: str
@@ -28,16 +28,16 @@ class Sampler:
 def samplers(
     languages: Sequence[str], counts: np.ndarray, alpha: float, smoothing: float = 0.0
 ) -> list[Sampler]:
-    """The three samplers of pairs of these counts: by temperature, Eq. 1 and Eq. 2.
+    """Returns three samplers of language pairs: temperature, Eq. 1 and Eq. 2.
 
     Args:
       languages: L names.
-      counts: float64[L, L], symmetric, no diagonal.
-      alpha: exponent of the pairs' shares (by temperature) or of the languages'.
-      smoothing: of the entropic sampler.
+      counts: float64[L, L], examples per pair, symmetric, zero diagonal.
+      alpha: exponent of the pairs' shares (temperature) or of the languages' shares.
+      smoothing: smoothing of the entropic sampler.
 
     Raises:
-      ValueError: names the language whose share cannot be met.
+      ValueError: the share of a language cannot be met; names it.
     """
     there = np.nonzero(counts)
     tempered = np.zeros_like(counts)
@@ -51,11 +51,11 @@ def samplers(
 
 
 def table(counts: np.ndarray, found: Sequence[Sampler]) -> str:
-    """Lines that compare samplers.
+    """Returns a text table that compares samplers.
 
-    For each: pairs that are never drawn, their share, the entropy of the distribution over pairs
-    (in nats) and its exponential, the number of pairs that, drawn alike, would have this entropy;
-    and the largest share of a pair and of a language.
+    Columns: pairs that are never drawn, their share, the entropy over pairs in nats, the effective
+    number of pairs (the exponential of the entropy), and the largest share of a pair and of a
+    language.
     """
     upper = np.triu(counts > 0)
     lines = [
@@ -67,7 +67,7 @@ def table(counts: np.ndarray, found: Sequence[Sampler]) -> str:
     for sampler in found:
         shares = 2 * sampler.density[upper]
         drawn = shares[shares > 0]
-        entropy = max(0.0, -float((drawn * np.log(drawn)).sum()))  # of one pair 0, not -0
+        entropy = max(0.0, -float((drawn * np.log(drawn)).sum()))  # Avoid -0 for a single pair.
         never = len(shares) - len(drawn)
         largest = float(sampler.density.sum(axis=1).max())
         lines.append(
@@ -82,7 +82,7 @@ def _numbered(count: float, what: str) -> str:
 
 
 def _percent(share: float) -> str:
-    """With two decimals, or as many as show two digits of a small share."""
+    """Formats a share as percent with at least two significant digits."""
     return f"{share:.{max(2, 1 - math.floor(math.log10(100 * share)))}%}"
 
 
@@ -99,11 +99,11 @@ def draw(
       path: PNG to write.
       languages: L names.
       counts: float64[L, L], symmetric.
-      found: what to draw.
-      shown: languages to draw; empty: all. The densities are of all in any case.
+      found: samplers to draw.
+      shown: languages to draw; empty for all. Densities always refer to all languages.
 
     Raises:
-      ValueError: `shown` has a language that is not there.
+      ValueError: `shown` has an unknown language.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LogNorm
@@ -122,7 +122,7 @@ def draw(
     figure = Figure(figsize=(len(panels) * side + 1.2, side + 0.8), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    # Six orders of magnitude tell pairs apart; what is below has the palest colour, zero is grey.
+    # The colours span six orders of magnitude; smaller values are palest, zero is grey.
     norm = LogNorm(max(positive.min(), positive.max() * 1e-6), positive.max(), clip=True)
     there = counts[places] > 0
     for axis, (name, density) in zip(axes, panels):

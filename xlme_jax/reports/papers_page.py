@@ -1,4 +1,4 @@
-"""The page that sets results beside the papers': tables, layer curves, costs, alignments."""
+"""The page that compares results with the papers': tables, layer curves, costs, alignments."""
 
 import base64
 import dataclasses
@@ -14,7 +14,7 @@ from xlme_jax.reports.pictures import Curve
 from xlme_jax.reports.tables import Cell, Entry, Sheet
 
 MARKDOWN, PAGE = "report.md", "report.html"
-_MAX_MATRICES = 20  # of each system
+_MAX_MATRICES = 20  # Per system.
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1200px; margin: 2em auto;
@@ -36,9 +36,9 @@ class Picture:
     """A picture of the report.
 
     Attributes:
-      name: of its file, without ".png".
-      caption: what it shows.
-      png: the file.
+      name: file name without ".png".
+      caption: caption on the page.
+      png: content of the file.
     """
 
     name: str
@@ -50,19 +50,19 @@ def write(named: Sequence[tuple[str, Results]], output: Path, command: str = "")
     """Writes a report.
 
     Args:
-      named: (name of the system, a results file of it).
-      output: folder; made if it is missing.
-      command: the command line, for the record.
+      named: (name of the system, one of its results files).
+      output: folder; created if missing.
+      command: the command line, shown on the page.
 
     Returns:
       The path of report.html.
 
     Raises:
-      ResultsError: a figure would count twice.
+      ResultsError: two files have the same result.
     """
     ours = tables.entries(named)
     for entry in ours:
-        results.aggregate(entry.runs)  # Nothing counts twice.
+        results.aggregate(entry.runs)  # Checks for duplicates.
     sheets = tables.sheets(ours)
     details = tables.details(ours)
     drawn = [*_layer_pictures(ours), *_flops_pictures(ours), *_matrix_pictures(named)]
@@ -81,7 +81,7 @@ def write(named: Sequence[tuple[str, Results]], output: Path, command: str = "")
 
 
 def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
-    """Figures 3 and 4: Tatoeba's accuracy and alignment error rate over layers."""
+    """Draws Tatoeba accuracy and alignment error rate over layers (XLM-E Figures 3 and 4)."""
     quoted = [
         Curve(label, {x: Spread((value / 100,)) for x, value in points.items()}, ":", True)
         for label, points in published.TATOEBA_LAYERS.items()
@@ -94,7 +94,7 @@ def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
     for task, metric, title, unit, more, figure in kinds:
         curves = _once([c for entry in ours for c in _layer_lines(entry, task, metric)])
         if curves:
-            # The papers' encoders have 12 layers, and say little beside one of 4.
+            # The papers' encoders have 12 layers; their curves do not compare with small encoders.
             deepest = max(max(curve.points) for curve in curves)
             more = [curve for curve in more if max(curve.points) <= deepest]
             caption = (
@@ -107,7 +107,7 @@ def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
 
 
 def _once(curves: Sequence[Curve]) -> list[Curve]:
-    """The curves without those that were drawn before, as chance is the same for all systems."""
+    """Removes duplicate curves, such as chance, which is the same for all systems."""
     kept: dict[object, Curve] = {}
     for curve in curves:
         key = (curve.label.split(": ")[-1], tuple(curve.points.items()))
@@ -116,7 +116,7 @@ def _once(curves: Sequence[Curve]) -> list[Curve]:
 
 
 def _layer_lines(entry: Entry, task: str, metric: str) -> list[Curve]:
-    """A line for the system and each baseline; one without layers is level."""
+    """Returns a line for the system and for each baseline; those without layers are horizontal."""
     lines = []
     systems = entry.systems(task)
     of_model = tables.layers(entry, task)
@@ -132,7 +132,7 @@ def _layer_lines(entry: Entry, task: str, metric: str) -> list[Curve]:
 
 
 def _flops_pictures(ours: Sequence[Entry]) -> list[Picture]:
-    """Figure 1: each score that we have against the FLOPs of pre-training."""
+    """Draws each available score against the FLOPs of pre-training (XLM-E Figure 1)."""
     costs = {row.model: sum(row.cells[-1]) for row in published.COST.rows}
     drawn = []
     for column in published.XTREME.columns:
@@ -176,7 +176,7 @@ def _at_fixed_layer(entry: Entry, task: str, metric: str) -> Spread | None:
 
 
 def _along_runs(points: Sequence[tuple[Entry, Spread | None]]) -> list[Curve]:
-    """A line for each system, through its checkpoints if there are several."""
+    """Returns a line for each system, through its checkpoints if there are several."""
     lines: dict[str, dict[float, Spread]] = {}
     for entry, spread in points:
         if entry.flops and spread:
@@ -185,7 +185,7 @@ def _along_runs(points: Sequence[tuple[Entry, Spread | None]]) -> list[Curve]:
 
 
 def _matrix_pictures(named: Sequence[tuple[str, Results]]) -> list[Picture]:
-    """The alignment matrices that lie beside the results; of each system those of one run."""
+    """Draws the alignment matrices stored next to the results, of one run per system."""
     files: dict[str, list[Path]] = {}
     for name, file in named:
         found = sorted((file.path.parent / alignment_matrices.MATRICES).glob("*.json"))
@@ -213,7 +213,7 @@ def _matrix_picture(number: int, name: str, path: Path) -> Picture:
 
 
 def _numbered(sheet: Sheet) -> tuple[dict[str, int], list[list[tuple[str, int]]]]:
-    """The notes with their numbers; each cell's text with the number of its note, 0 for none."""
+    """Numbers the notes; returns them, and each cell's text with its note's number, 0 for none."""
     notes: dict[str, int] = {}
 
     def number(cell: Cell) -> int:
@@ -223,7 +223,7 @@ def _numbered(sheet: Sheet) -> tuple[dict[str, int], list[list[tuple[str, int]]]
 
 
 def to_markdown(sheet: Sheet) -> str:
-    """A table in Markdown, the names of our rows in bold."""
+    """Returns a table in Markdown; the names of our rows are bold."""
     notes, rows = _numbered(sheet)
     lines = [f"## {sheet.title}", "", sheet.caption, ""]
     lines += [_line(sheet.columns), _line(["---"] * len(sheet.columns))]
@@ -239,7 +239,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def to_html(sheet: Sheet) -> str:
-    """A table in HTML, our rows marked by the class "ours"."""
+    """Returns a table in HTML; our rows have the class "ours"."""
     notes, rows = _numbered(sheet)
     headings = "".join(f"<th>{html.escape(column)}</th>" for column in sheet.columns)
     parts = [
@@ -268,7 +268,7 @@ _ABOUT = (
 
 
 def _runs(named: Sequence[tuple[str, Results]]) -> Sheet:
-    """What our rows are of."""
+    """Returns the list of runs behind our rows."""
     rows = []
     for name, file in named:
         head = file.header
@@ -296,7 +296,7 @@ def _assembled(
     details: Sequence[Sheet],
     render: Callable[[Sheet], str],
 ) -> list[str]:
-    """The parts of a report in their order."""
+    """Returns the parts of a report in order."""
     return [
         *map(render, sheets),
         *drawn,
@@ -347,7 +347,7 @@ def load(sources: Sequence[str]) -> list[tuple[str, Results]]:
     """Reads "NAME=PATH" or "PATH" sources.
 
     Raises:
-      ResultsError: there are no results, or a file is damaged.
+      ResultsError: no results were found, or a file is damaged.
     """
     named = []
     for source in sources:

@@ -1,4 +1,4 @@
-"""Pictures of results: curves over layers, scores against FLOPs, alignment matrices."""
+"""Plots of results: curves over layers, scores against FLOPs, alignment matrices."""
 
 import dataclasses
 import functools
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind readers tell apart.
+# Okabe and Ito's colour-blind-safe palette.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _NEUTRAL = "#888888"
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A line of a picture.
+    """A line of a plot.
 
     Attributes:
-      label: for the legend.
-      points: {layer or FLOPs: value in [0, 1], of each run}.
-      style: of matplotlib's lines; "" for markers alone.
-      quoted: from a paper, drawn in grey.
+      label: label in the legend.
+      points: {layer or FLOPs: values in [0, 1], one per run}.
+      style: matplotlib line style; "" for markers only.
+      quoted: whether the values are a paper's, drawn in grey.
     """
 
     label: str
@@ -40,7 +40,7 @@ class Curve:
 
 
 def layer_curves(curves: Sequence[Curve], title: str, unit: str) -> bytes:
-    """Draws scores over layers (XLM-E Figures 3 and 4); a PNG."""
+    """Draws scores over layers (XLM-E Figures 3 and 4); returns a PNG."""
     from matplotlib.ticker import MaxNLocator
 
     figure, axis = _figure(title)
@@ -52,13 +52,16 @@ def layer_curves(curves: Sequence[Curve], title: str, unit: str) -> bytes:
 
 
 def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
-    """Draws retrieval over layers, a panel for each encoder, a colour for each readout; a PNG.
+    """Draws retrieval over layers, one panel per encoder and one colour per readout.
 
-    Without "procrustes", which is no way to retrieve and would flatten the others.
+    "procrustes" is omitted: it is a diagnostic, and its scale would flatten the other curves.
 
     Args:
-      panels: name of an encoder -> its lines.
-      title: a heading.
+      panels: {name of an encoder: its lines}.
+      title: heading.
+
+    Returns:
+      A PNG file.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -94,7 +97,7 @@ def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
 
 
 def against_flops(curves: Sequence[Curve], title: str, unit: str) -> bytes:
-    """Draws scores against the FLOPs of pre-training, on a logarithmic axis (Figure 1); a PNG."""
+    """Draws scores against pre-training FLOPs on a log axis (XLM-E Figure 1); returns a PNG."""
     figure, axis = _figure(title)
     _draw(axis, curves)
     _name_points(axis, [curve for curve in curves if curve.quoted])
@@ -106,7 +109,7 @@ def against_flops(curves: Sequence[Curve], title: str, unit: str) -> bytes:
 
 
 def _name_points(axis: "Axes", curves: Sequence[Curve]) -> None:
-    """Writes their names beside points, turn by turn below, at and above those that are near."""
+    """Labels points; labels of neighbouring points alternate below, at and above the point."""
     points = [(curve.label, x, y.mean) for curve in curves for x, y in curve.points.items()]
     turns: dict[int, int] = {}
     for label, x, mean in sorted(points, key=lambda point: point[2]):
@@ -165,10 +168,12 @@ def _png(figure: "Figure") -> bytes:
 
 
 def alignment_matrix(pair: AlignmentMatrix, title: str = "") -> bytes:
-    """Draws a matrix: shades for strengths, squares for gold links, dots for those found; a PNG.
+    """Draws strengths as shades, gold links as squares and predicted links as dots.
 
-    Words in scripts that no installed font can draw stand as their numbers, counted from 0, in
-    brackets: a row of empty boxes would tell nothing.
+    Words in scripts without an installed font are replaced by their index in brackets, from 0.
+
+    Returns:
+      A PNG file.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -206,15 +211,15 @@ def alignment_matrix(pair: AlignmentMatrix, title: str = "") -> bytes:
 
 
 def drawable(words: Sequence[str]) -> list[str]:
-    """The words, those that would be drawn wrongly as "[3]", their number from 0."""
+    """Returns the words, with those that matplotlib cannot draw replaced by "[index]", from 0."""
     return [word if _is_drawable(word) else f"[{i}]" for i, word in enumerate(words)]
 
 
 def _is_drawable(word: str) -> bool:
-    """Whether there are glyphs, and placing them from left to right, one by one, is right.
+    """Returns whether all glyphs exist and the script needs neither shaping nor reordering.
 
-    Matplotlib neither turns right-to-left scripts round nor shapes the letters of those that join
-    or stack them.
+    Matplotlib draws glyphs one by one from left to right: it does not reorder right-to-left
+    scripts, nor shape letters that join or stack.
     """
     text = unicodedata.normalize("NFC", word)
     right_to_left = any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in text)
@@ -229,7 +234,7 @@ def _families() -> list[str]:
 
 @functools.cache
 def _glyphs() -> dict[str, frozenset[int]]:
-    """Code points of matplotlib's own font, and of installed ones for scripts that it lacks."""
+    """Returns the code points of matplotlib's font and of installed fonts for other scripts."""
     from matplotlib import font_manager
 
     found: dict[str, frozenset[int]] = {}

@@ -1,8 +1,8 @@
-"""Figures of the papers, quoted: each row says which paper and table it is from.
+"""Results quoted from the papers; each row names its paper and table.
 
 XLM-E: Chi et al. 2022, arXiv:2106.16138. XY-LENT: Patra et al. 2022, arXiv:2210.14867. InfoXLM:
 Chi et al. 2021, arXiv:2007.07834. Two numbers in a cell are F1 and exact match, shares are in
-percent, and a dash stands where a paper gives nothing.
+percent, and a dash means that the paper gives no value.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ class Row:
     """A row of a paper's table.
 
     Attributes:
-      model: its name there.
+      model: name in the paper.
       source: paper and table.
-      texts: the cells with the digits that they have there; "-" where there is nothing.
+      texts: cells with the digits of the paper; "-" if there is no value.
     """
 
     model: str
@@ -28,19 +28,19 @@ class Row:
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        """The numbers of each column; () where there is none."""
+        """Returns the numbers of each column; () if there are none."""
         return tuple(map(_cell, self.texts))
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows of one or more papers under the same columns."""
+    """Rows of one or more papers with the same columns."""
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
 
     def value(self, model: str, column: str, source: str = "") -> Cell:
-        """A cell by the names of its row and column."""
+        """Returns a cell by the names of its row and column."""
         row = next(r for r in self.rows if r.model == model and r.source.startswith(source))
         return row.cells[self.columns.index(column)]
 
@@ -133,7 +133,7 @@ ABLATIONS = _table(
     },
 )
 
-# Params in millions. InfoXLM and XLM-Align go on from XLM-R: its FLOPs, and their own.
+# Params in millions. InfoXLM and XLM-Align start from XLM-R: its FLOPs plus their own.
 COST = _table(
     "XTREME Params FLOPs",
     {
@@ -235,7 +235,7 @@ AMERICAS_NLI = _table(
     },
 )
 
-# Figure 3 as far as Section 4.7 puts it into words: Tatoeba-36, both directions, layer -> accuracy.
+# Values of Figure 3 stated in Section 4.7: Tatoeba-36, both directions, layer -> accuracy.
 TATOEBA_LAYERS: Mapping[str, Mapping[int, float]] = {
     "XLM-R (XLM-E, Sec. 4.7)": {7: 54.42, 10: 43.34},
     "XLM-E (XLM-E, Sec. 4.7)": {9: 63.66, 10: 57.14},

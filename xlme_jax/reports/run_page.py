@@ -33,14 +33,14 @@ def write_report(model_dir: Path, diagnostics: Diagnostics, command: str = "") -
     Args:
       model_dir: the folder with `metrics.jsonl`; `config.gin` and `model-info.txt` are shown
         where they exist.
-      diagnostics: of the run's objective: its plots, derived metrics and baselines.
+      diagnostics: plots, derived metrics and baselines of the run's objective.
       command: the command line that started the run, if known.
 
     Returns:
       The path of the page, which is one self-contained file.
 
     Raises:
-      ValueError: there is no readable `metrics.jsonl`.
+      ValueError: `metrics.jsonl` is missing or unreadable.
       OSError: the page or the picture could not be written.
     """
     model_dir = Path(model_dir)
@@ -109,7 +109,7 @@ def _page(
 
 
 def final_value(curve: Curve) -> float:
-    """Returns the mean of the last tenth of a curve's finite points, one at least; NaN if none."""
+    """Returns the mean of the last tenth of the finite points, at least one; NaN if none."""
     values = [value for _, value in finite(curve)]
     last = values[-max(len(values) // 10, 1) :]
     return sum(last) / len(last) if last else math.nan
@@ -120,7 +120,7 @@ def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
 
     Args:
       curves: as `with_derived` returns them.
-      diagnostics: of the run's objective.
+      diagnostics: diagnostics of the run's objective.
 
     Returns:
       (metric, its final value, baseline, the baseline's final value), if the run has both.
@@ -169,7 +169,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _again(model_dir: Path) -> str:
-    """Returns how to run the same again, if the run left its configuration."""
+    """Returns the command that repeats the run, if its configuration is in the folder."""
     if not (model_dir / "config.gin").is_file():
         return ""
     again = "python -m xlme_jax.train --gin_file=config.gin --gin.MODEL_DIR=\"'a_new_folder'\""
@@ -177,14 +177,14 @@ def _again(model_dir: Path) -> str:
 
 
 def _details(summary: str, content: str) -> str:
-    """Returns a block that opens at a click, or nothing for no content."""
+    """Returns a collapsible block, empty if there is no content."""
     if not content:
         return ""
     return f"<details><summary>{html.escape(summary)}</summary>\n{content}\n</details>"
 
 
 def _file(path: Path) -> str:
-    """Returns a text file's content as HTML, or nothing where it does not exist."""
+    """Returns a text file's content as HTML, empty if it does not exist."""
     if not path.is_file():
         return ""
     return f"<pre>{html.escape(path.read_text(encoding='utf-8', errors='replace'))}</pre>"
@@ -199,7 +199,7 @@ def _base64(data: bytes) -> str:
 
 
 def _number(value: float) -> str:
-    """Formats with four significant digits, whole numbers from 1,000 on with separators."""
+    """Formats with four significant digits; from 1,000 as whole numbers with separators."""
     if not math.isfinite(value):
         return "not finite"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

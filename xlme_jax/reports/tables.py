@@ -1,7 +1,7 @@
-"""The papers' tables, their rows and ours side by side.
+"""The papers' tables, with our rows next to theirs.
 
-Ours are means over runs that differ in their seed, with the standard deviation. Where they are not
-what a paper averages over (fewer languages, a validation set), a note says so.
+Ours are means and standard deviations over seeds. A note marks figures that average over something
+else than the paper's (fewer languages, a validation set).
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from xlme_jax.reports import published
 MODEL = "model"
 _OFFICIAL_ALIGNMENTS = ("en-de", "en-fr", "en-hi", "en-ro")
 _NONE = "–"
-# Baselines without weights.
+# Baselines that do not depend on weights.
 _LEVEL = ("chance", "majority", "diagonal", "random")
 _SPLITS = ("test", "validation")
 _BOTH = "test or else validation"
@@ -31,13 +31,13 @@ _BOTH = "test or else validation"
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """What makes a row of ours: runs of one system that differ in their seed alone.
+    """Runs of one system that differ only in the seed, shown as one row.
 
     Attributes:
-      name: the row's name.
-      runs: their results files; several of one run, of different tasks, are fine.
-      flops: of the pre-training; None if not known.
-      group: name of the system, whose checkpoints along its way may be rows of their own.
+      name: name of the row.
+      runs: results files; a run may have several, for different tasks.
+      flops: FLOPs of pre-training; None if unknown.
+      group: name of the system; its checkpoints at different steps are separate rows.
     """
 
     name: str
@@ -47,18 +47,18 @@ class Entry:
 
     @property
     def is_translate_train(self) -> bool:
-        """Whether its name says that it was fine-tuned on translations too."""
+        """Returns whether the name marks a system fine-tuned with translated training data."""
         return "translate-train" in self.name
 
     def systems(self, task: str = "") -> list[str]:
-        """What there are figures of: "model" first, then baselines."""
+        """Returns the systems with results: "model" first, then baselines."""
         found = {r.system for run in self.runs for r in run.results if task in ("", r.task)}
         return sorted(found, key=lambda system: (system != MODEL, system))
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A figure as it is shown, and what must be known to read it."""
+    """The text of a table cell, with its note."""
 
     text: str = _NONE
     note: str = ""
@@ -66,14 +66,14 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Sheet:
-    """A table to show.
+    """A table of the report.
 
     Attributes:
-      title: its heading.
-      caption: what it shows.
-      columns: headings, the row's name and its source first.
-      rows: the cells, as many as columns.
-      ours: of each row, whether it is ours.
+      title: heading.
+      caption: caption.
+      columns: headings; the first two are the row's name and source.
+      rows: cells of each row, one per column.
+      ours: whether each row is ours.
     """
 
     title: str
@@ -87,9 +87,9 @@ Make = Callable[[Sequence[Entry]], Sheet]
 
 
 def entries(named: Iterable[tuple[str, Results]]) -> list[Entry]:
-    """Groups results files by name, and within a name by the FLOPs of the pre-training.
+    """Groups results files by name and by FLOPs of pre-training.
 
-    Checkpoints of one run along its way differ in their FLOPs, and are no seeds of each other.
+    Checkpoints of one run at different steps differ in FLOPs; they are not seeds of one system.
     """
     groups: dict[tuple[str, float | None], list[Results]] = {}
     for name, results in named:
@@ -115,12 +115,12 @@ def _flops(flops: float | None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A mean over languages, of each run.
+    """A mean over languages, for each run.
 
     Attributes:
-      spread: over the runs.
-      languages: that were averaged.
-      split: that they are of.
+      spread: mean and standard deviation over runs.
+      languages: the averaged languages.
+      split: split of the data.
     """
 
     spread: Spread
@@ -141,19 +141,19 @@ def score(
     """Averages a metric over languages, for each run that has it.
 
     Args:
-      entry: whose.
+      entry: the runs.
       task: name of the benchmark.
-      metric: its metric.
-      languages: the official ones, of which those are averaged that every run has; empty for all
-        that every run has, of whichever set.
+      metric: name of the metric.
+      languages: official languages; those that every run has are averaged. Empty for all that every
+        run has.
       system: "model" or a baseline.
-      layer: hidden states, None for the output of a head or a baseline without layers.
-      reduce: {language: value} -> figure; None for the mean.
-      readout: how embeddings were compared; the papers' is "raw".
+      layer: layer of the hidden states; None for fine-tuned models and baselines without layers.
+      reduce: {language: value} -> score; None for the mean.
+      readout: how embeddings were compared; "raw" in the papers.
 
     Returns:
-      The score; of the test set, unless the validation set has more of the languages. None if there
-      is no figure.
+      The score on the test set, or on the validation set if it has more of the languages; None if
+      there are no results.
     """
     per_run: list[dict[str, dict[str, float]]] = []
     for run in entry.runs:
@@ -197,12 +197,12 @@ def transfer_gap(values: Mapping[str, float]) -> float:
 
 
 def _cell(scores: Sequence[Score | None], official: int = 0) -> Cell:
-    """A figure, or two with a slash between them, in percent.
+    """Returns a cell with one score, or two separated by a slash, in percent.
 
     Args:
-      scores: of the same runs.
-      official: how many languages a paper averages over; 0 for one language, where the number of
-        runs goes without saying: it stands beside the mean.
+      scores: scores of the same runs.
+      official: number of languages that the paper averages over; 0 for a single language, whose
+        cell does not repeat the number of runs.
     """
     if not any(scores):
         return Cell()
@@ -247,7 +247,7 @@ _XTREME = tuple(published.XTREME.columns[:-1])
 
 
 def _task_scores(entry: Entry, column: str, system: str, gap: bool = False) -> list[Score | None]:
-    """Scores of a task as papers give them: F1 and exact match for questions, else one."""
+    """Returns the scores of a task as papers report them: F1 and exact match for QA, else one."""
     task = BENCHMARKS[_TASKS[column]]
     if gap:
         return [
@@ -283,7 +283,7 @@ def task_spread(entry: Entry, column: str) -> Spread | None:
 
 
 def understanding(ours: Sequence[Entry]) -> Sheet:
-    """Zero-shot understanding (XLM-E Table 1)."""
+    """Returns zero-shot understanding results (XLM-E Table 1)."""
 
     def cells(entry: Entry, system: str) -> list[Cell]:
         average = xtreme_average(entry, system)
@@ -303,7 +303,7 @@ def understanding(ours: Sequence[Entry]) -> Sheet:
 
 
 def _plain(title: str, caption: str, table: published.Table, gap: bool = False) -> Make:
-    """A table whose columns are tasks."""
+    """Returns a table with a column per task."""
 
     def make(ours: Sequence[Entry]) -> Sheet:
         def cells(entry: Entry, system: str) -> list[Cell]:
@@ -315,12 +315,12 @@ def _plain(title: str, caption: str, table: published.Table, gap: bool = False) 
 
 
 def _only(translate_train: bool, make: Make) -> Make:
-    """A table of systems that were, or were not, fine-tuned on translations too."""
+    """Returns a table of the systems fine-tuned with (or without) translated training data."""
     return lambda ours: make([e for e in ours if e.is_translate_train == translate_train])
 
 
 def _by_language(task: str, title: str, caption: str, table: published.Table) -> Make:
-    """A table whose columns are languages, their mean last."""
+    """Returns a table with a column per language and their mean."""
     languages = table.columns[:-1]
 
     def cells(entry: Entry, system: str) -> list[Cell]:
@@ -342,7 +342,7 @@ def _encoder_parameters(checkpoint: Path) -> int | None:
 
 
 def cost(ours: Sequence[Entry]) -> Sheet:
-    """What pre-training costs (XLM-E Table 4)."""
+    """Returns the cost of pre-training (XLM-E Table 4)."""
 
     def cells(entry: Entry, system: str) -> list[Cell]:
         average = xtreme_average(entry, system)
@@ -370,7 +370,7 @@ def cost(ours: Sequence[Entry]) -> Sheet:
 
 
 def layers(entry: Entry, task: str, system: str = MODEL) -> list[int]:
-    """The layers that there are figures of."""
+    """Returns the layers with results."""
     rows = (row for run in entry.runs for row in run.results)
     found = {row.layer for row in rows if (row.task, row.system) == (task, system)}
     return sorted(layer for layer in found if layer is not None)
@@ -379,7 +379,7 @@ def layers(entry: Entry, task: str, system: str = MODEL) -> list[int]:
 def layer_curve(
     entry: Entry, task: str, metric: str, system: str = MODEL, readout: str = RAW
 ) -> dict[int, Spread]:
-    """A metric's mean over languages, at every layer."""
+    """Returns a metric's mean over languages at every layer."""
     scores = {
         layer: score(entry, task, metric, (), system, layer, readout=readout)
         for layer in layers(entry, task, system)
@@ -388,14 +388,14 @@ def layer_curve(
 
 
 def fixed_layer(num_layers: int) -> int:
-    """Returns the layer that is shown whatever the figures: three quarters up, as 9 of 12."""
+    """Returns the layer at three quarters of the depth, such as 9 of 12."""
     return round(0.75 * num_layers)
 
 
 def _layer_rows(
     entry: Entry, task: str, metric: str, least: bool = False, readout: str = RAW
 ) -> list[tuple[str, str, int | None]]:
-    """(name, system, layer) of the rows of a frozen encoder: a layer fixed beforehand, the best."""
+    """Returns (name, system, layer) of a frozen encoder's rows: fixed and best layer."""
     rows: list[tuple[str, str, int | None]] = []
     for system in entry.systems(task):
         name = entry.name if system == MODEL else f"{entry.name}: {system}"
@@ -420,7 +420,7 @@ _LAYERS = (
 
 
 def tatoeba(ours: Sequence[Entry]) -> Sheet:
-    """Sentence retrieval (XLM-E Table 5)."""
+    """Returns sentence retrieval results (XLM-E Table 5)."""
     sets = (TATOEBA_14, TATOEBA_36)
 
     def cells(entry: Entry, system: str, layer: int | None) -> list[Cell]:
@@ -444,7 +444,7 @@ def tatoeba(ours: Sequence[Entry]) -> Sheet:
 
 
 def alignment(ours: Sequence[Entry]) -> Sheet:
-    """Word alignment (XLM-E Table 6)."""
+    """Returns word alignment results (XLM-E Table 6)."""
 
     def cells(entry: Entry, system: str, layer: int | None) -> list[Cell]:
         pairs = _OFFICIAL_ALIGNMENTS
@@ -483,12 +483,12 @@ def _layered(
 
 
 def details(ours: Sequence[Entry]) -> list[Sheet]:
-    """A table for each task, metric and readout: every language that there is."""
+    """Returns a table for each task, metric and readout, with all languages."""
     rows = (row for entry in ours for run in entry.runs for row in run.results)
     kinds = {
         (row.task, row.metric, row.readout)
         for row in rows
-        if row.readout == RAW or row.metric in ("accuracy", "f1")  # not of each direction again
+        if row.readout == RAW or row.metric in ("accuracy", "f1")  # Omit the separate directions.
     }
     order = sorted(kinds, key=lambda kind: (*kind[:2], READOUTS.index(kind[2])))
     return [_detail(ours, *kind) for kind in order]
@@ -553,7 +553,7 @@ def _with_published(
 
 
 def _once(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
-    """The rows, baselines that no weights go into (chance, ...) only once if they are the same."""
+    """Removes duplicate rows of baselines that do not depend on weights, such as chance."""
     kept: dict[tuple[object, ...], tuple[Cell, ...]] = {}
     for name, *cells in rows:
         level = next((s for s in _LEVEL if name.text.endswith(f": {s}")), "")
@@ -563,7 +563,7 @@ def _once(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
 
 
 def _quoted(text: str) -> Cell:
-    """A paper's figure with the digits that it has there."""
+    """Returns a paper's value with the paper's digits."""
     return Cell(_NONE if text == "-" else text.replace("/", " / "))
 
 
@@ -613,5 +613,5 @@ SHEETS: tuple[Make, ...] = (
 
 
 def sheets(ours: Sequence[Entry]) -> list[Sheet]:
-    """All tables of the papers, with our rows."""
+    """Returns all tables of the papers, with our rows."""
     return [make(ours) for make in SHEETS]

@@ -1,1 +1,1 @@
-"""Assembling a run from a configuration, and loading a trained one."""
+"""Assembles runs from configurations, and loads trained checkpoints."""

@@ -1,4 +1,4 @@
-"""From a configuration to a training run."""
+"""Assembles and starts a training run from its configuration."""
 
 import contextlib
 import dataclasses
@@ -38,17 +38,17 @@ def train(
     stop: NeverStop = NEVER,
     command: str = "",
 ) -> TrainState:
-    """Runs a configuration; returns the final state.
+    """Trains as configured and writes the report; returns the final state.
 
     Args:
-      config: what to run.
+      config: configuration of the run.
       config_text: the operative configuration, written to MODEL_DIR/config.gin.
-      prepare_command: command that makes the prepared data set.
-      stop: what may end the run early.
+      prepare_command: command that prepares the data set.
+      stop: may request an early end.
       command: the command line, for the report.
 
     Raises:
-      ValueError: naming the field and the remedy, before anything is compiled.
+      ValueError: an invalid configuration, before compilation; names the field and the remedy.
       Stopped: `stop` asked for the end; the state is saved.
     """
     run = assemble(config, config_text, prepare_command)
@@ -63,15 +63,15 @@ def train(
 def assemble(
     config: TrainConfig, config_text: str = "", prepare_command: Sequence[str] = ()
 ) -> loop.Run:
-    """Builds all that a training run needs; compiles nothing.
+    """Builds the inputs of the train loop; compiles nothing.
 
     Args:
-      config: what to run.
+      config: configuration of the run.
       config_text: the operative configuration, written to MODEL_DIR/config.gin.
-      prepare_command: command that makes the prepared data set.
+      prepare_command: command that prepares the data set.
 
     Raises:
-      ValueError: naming the field and the remedy.
+      ValueError: an invalid configuration; names the field and the remedy.
     """
     mesh = meshes.make_mesh(config.mesh)
     dataset = open_dataset(config, prepare_command)
@@ -120,7 +120,7 @@ def _facts(
     settings: LoopConfig,
     model_dir: Path,
 ) -> RunFacts:
-    """What the run brings, for the objective to check."""
+    """Returns the properties of the run that the objective checks."""
     distinct = {
         s.name: sum(task.examples for task in stream_tasks(dataset, s))
         for s in streams
@@ -140,7 +140,7 @@ def _facts(
 def _loop_settings(
     config: TrainConfig, dataset: PreparedDataset, streams: Sequence[Stream]
 ) -> LoopConfig:
-    """The loop's settings, its steps computed from `Train.epochs` if that is set."""
+    """Returns the loop's settings, with the number of steps for `Train.epochs` if that is set."""
     if config.epochs is None:
         return config.loop
     if [stream.kind for stream in streams] != ["labelled"]:
@@ -156,7 +156,7 @@ def _loop_settings(
 
 @contextlib.contextmanager
 def reserved(model_dir: Path) -> Iterator[None]:
-    """Keeps a second run out of a folder: both would write the same files."""
+    """Locks a run's folder, so that a second run cannot write the same files."""
     if jax.process_index() != 0:
         yield
         return

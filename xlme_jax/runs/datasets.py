@@ -1,4 +1,4 @@
-"""Opens the prepared data set of a run: makes it where that is allowed, and verifies it."""
+"""Opens the prepared data set of a run, prepares it if allowed, and verifies it."""
 
 import logging
 import shlex
@@ -24,14 +24,14 @@ _log = logging.getLogger(__name__)
 
 
 def open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> PreparedDataset:
-    """Opens the prepared data of a run; every process of it calls this.
+    """Opens the prepared data of a run; must be called by every process.
 
     Args:
-      config: of the run. With `prepare_if_missing` the data set is made if it is missing.
-      prepare_command: command that makes it.
+      config: configuration of the run. With `prepare_if_missing` a missing data set is prepared.
+      prepare_command: command that prepares it.
 
     Raises:
-      ValueError: it is missing, damaged or of another vocabulary; names the remedy.
+      ValueError: the data is missing, damaged or has another vocabulary; names the remedy.
     """
     if config.prepare_if_missing and config.prepare:
         _prepare(config.prepare, prepare_command)
@@ -56,7 +56,7 @@ def open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> Prepare
 def prepare_command(
     config: TrainConfig, files: Sequence[str], bindings: Sequence[str]
 ) -> list[str]:
-    """The command that makes the prepared data set of a configuration."""
+    """Returns the command that prepares the data set of a configuration."""
     command = [sys.executable, "-m", "xlme_jax.prepare"]
     if config.prepare is not None:
         command += [f"--gin_file={file}" for file in files]
@@ -72,10 +72,10 @@ def prepare_command(
 
 
 def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:
-    """Makes the data set in process 0, unless it is there with the same settings; all wait."""
+    """Prepares the data set in process 0, unless it exists with the same settings; all wait."""
     failed = 0
     if jax.process_index() == 0 and not is_prepared(config):
-        # In a process of its own: training never imports TensorFlow.
+        # In a separate process, because training never imports TensorFlow.
         _log.info("Preparing %s:\n  %s", config.output, shlex.join(command))
         failed = subprocess.run(list(command)).returncode
     if jax.process_count() > 1:
@@ -85,7 +85,7 @@ def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:
 
 
 def _verify(dataset: PreparedDataset) -> None:
-    """PreparedDataError, in all processes, if one of them finds its share of the files damaged."""
+    """Raises PreparedDataError in all processes if any finds a damaged file in its share."""
     start, error = time.monotonic(), None
     try:
         checked = dataset.verify(jax.process_index(), jax.process_count())

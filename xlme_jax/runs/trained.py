@@ -1,4 +1,4 @@
-"""A checkpoint ready for use, found knowing nothing but its folder."""
+"""Loads a checkpoint with its configuration and vocabulary, given only its folder."""
 
 import dataclasses
 from pathlib import Path
@@ -19,14 +19,14 @@ from xlme_jax.training import state as states
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A checkpoint.
+    """A loaded checkpoint.
 
     Attributes:
       folder: MODEL_DIR/checkpoints/STEP.
-      config: of the run.
-      vocabulary: of its data.
-      objective: what it was trained for.
-      params: its weights.
+      config: configuration of the run.
+      vocabulary: vocabulary of its data.
+      objective: the objective that it was trained with.
+      params: weights.
       abstract: shapes and shardings of a state.
     """
 
@@ -38,7 +38,7 @@ class Trained:
     abstract: TrainState
 
     def untrained(self) -> Params:
-        """The weights that the run began with, if it began from scratch."""
+        """Returns the initial weights of a run that started from scratch."""
         seed = self.config.loop.seed
         return states.fresh_state(self.objective, optax.identity(), self.abstract, seed).params
 
@@ -50,12 +50,12 @@ def load(
 
     Args:
       checkpoint: MODEL_DIR of a run, or one of its checkpoints.
-      vocabulary: the SentencePiece model; None takes that of the run's data.
-      mesh: where the weights go.
-      dtype: what is computed in; None leaves it to the run's configuration.
+      vocabulary: SentencePiece model; None uses the one of the run's data.
+      mesh: devices for the weights.
+      dtype: compute type; None uses that of the run's configuration.
 
     Raises:
-      ValueError: there is no checkpoint or no vocabulary, or the two do not belong together.
+      ValueError: the checkpoint or vocabulary is missing, or they do not match.
     """
     folder = latest_checkpoint(Path(checkpoint))
     config = loading.load_text(read_record(folder).config, "Train", str(folder))
