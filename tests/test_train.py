@@ -223,7 +223,7 @@ def test_help_lists_flags_and_configurables():
     assert result.returncode == 0
     for line in ("--gin_file:", "--coordinator_address:", "Loop.train_steps: int (required)"):
         assert line in result.stdout
-    assert "Macros that every run defines: MODEL_DIR, DATA_DIR" in result.stdout
+    assert "Macros that every run defines: MODEL_DIR, DATA_DIR, INIT_FROM" in result.stdout
 
 
 def main(monkeypatch, capsys, body):

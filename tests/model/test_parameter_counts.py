@@ -1,6 +1,6 @@
 """The presets have the papers' numbers of parameters. Shapes alone are made, no weights.
 
-Counted is what `encoder_params` hands on: the discriminator and the tables that it reads.
+Counts the exported part of the weights: the discriminator and the tables that it reads.
 """
 
 import functools

@@ -28,7 +28,7 @@ from xlme_jax.training.optimizer import OptimizerConfig
 from xlme_jax.training.stop_rule import StopRule
 
 # Defined by every configuration, so that every run can override them.
-MACROS = ("MODEL_DIR", "DATA_DIR", "TRAIN_STEPS", "CHECKPOINT_EVERY", "SEED")
+MACROS = ("MODEL_DIR", "DATA_DIR", "INIT_FROM", "TRAIN_STEPS", "CHECKPOINT_EVERY", "SEED")
 
 
 CONFIGURABLES: dict[str, type] = {

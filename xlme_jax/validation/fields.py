@@ -17,7 +17,7 @@ def check_choices(config: Any, where: str) -> None:
       config: a dataclass instance.
       where: prefix of the field's name in the error, such as "Encoder".
     """
-    for name, choices in _choices(type(config)).items():
+    for name, choices in _choices(config.__class__).items():
         value = getattr(config, name)
         if value not in choices:
             allowed = ", ".join(map(str, choices))
