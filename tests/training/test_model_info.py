@@ -86,5 +86,5 @@ def test_what_is_left_out_is_in_the_text(made):
     objective, abstract, text = made
     mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
     found = model_info.describe(objective, abstract, mesh, SHAPES, 200, {"bitext": 0.0312})
-    said = "Pairs of bitext longer than a row, which are left out: 3.12% of the first drawn"
+    said = "Pairs of bitext longer than a row, which are skipped: 3.12% of the first drawn"
     assert [line for line in found.splitlines() if line not in text.splitlines()] == [said]

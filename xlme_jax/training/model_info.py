@@ -76,7 +76,7 @@ def describe(
         f"Tokens per step: {tokens:,} = "
         + " + ".join(f"{name} {rows} x {length}" for name, (rows, length) in shapes.items()),
         *(
-            f"Pairs of {name} longer than a row, which are left out: {share:.2%} of the first drawn"
+            f"Pairs of {name} longer than a row, which are skipped: {share:.2%} of the first drawn"
             for name, share in left_out.items()
         ),
         f"FLOPs per step: {sum(flops.values()):.4g}; per token: {sum(flops.values()) / tokens:.4g}",

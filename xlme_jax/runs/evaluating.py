@@ -1,0 +1,280 @@
+"""Evaluates a checkpoint: frozen encoders at every layer, or a fine-tuned model on its task."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from xlme_jax.checkpoints.checkpoints import pretraining_flops
+from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
+from xlme_jax.evaluation import held_out_retrieval, readouts, results
+from xlme_jax.evaluation.alignment import WordAlignment
+from xlme_jax.evaluation.bucc import Bucc
+from xlme_jax.evaluation.context import Context
+from xlme_jax.evaluation.encoding import Pooling
+from xlme_jax.evaluation.finetuned import TaskEvaluation
+from xlme_jax.evaluation.held_out_losses import HeldOut, OfCheckpoint
+from xlme_jax.evaluation.held_out_retrieval import HeldOutRetrieval
+from xlme_jax.evaluation.outcome import Evaluation, Outcome, Subject, other_subjects, subject_of
+from xlme_jax.evaluation.tatoeba import Tatoeba
+from xlme_jax.evaluation.training_text import TrainingText
+from xlme_jax.reports import pictures
+from xlme_jax.runs import trained
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training import state as states
+from xlme_jax.training.metrics import HELD_OUT
+
+RETRIEVAL = ("tatoeba", "bucc", held_out_retrieval.TASK)
+FROZEN = ("tatoeba", "wordalign", "bucc", held_out_retrieval.TASK)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What to evaluate, and how.
+
+    Attributes:
+      tasks: "tatoeba", "wordalign", "bucc", "held_out_retrieval", "held_out", or benchmarks with
+        the labels of the fine-tuned task; empty for that task, or tatoeba and wordalign.
+      data: folder with a subfolder of official files for each task.
+      data_dir: prepared data set for language means and for selecting layers; None uses the run's.
+      output: folder for the results; None uses MODEL_DIR/evaluation/STEP.
+      vocabulary: SentencePiece model; None uses the one in the run's data set.
+      split: "validation" or "test", of a fine-tuned task.
+      languages: languages to evaluate; empty for all found.
+      layer: layer of the headline figures; None selects it on held-out lines.
+      length: maximum tokens per row; None for the default of each task.
+      limit: maximum examples per language; None for all.
+      pooling: how a sentence's hidden states are pooled.
+      readouts: how sentences are compared, keys of `evaluation.readouts.READOUTS`.
+      untrained: whether to evaluate the encoder before training too.
+      command: the command line, stored with the results.
+    """
+
+    tasks: tuple[str, ...] = ()
+    data: str = ""
+    data_dir: str | None = None
+    output: str | None = None
+    vocabulary: str | None = None
+    split: str = "test"
+    languages: tuple[str, ...] = ()
+    layer: int | None = None
+    length: int | None = None
+    limit: int | None = None
+    pooling: Pooling = "mean"
+    readouts: tuple[str, ...] = tuple(readouts.READOUTS)
+    untrained: bool = True
+    command: str = ""
+
+
+def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
+    """Evaluates a checkpoint and writes `results.json`, predictions and plots.
+
+    Args:
+      checkpoint: MODEL_DIR of a run, or one of its checkpoints.
+      options: what to evaluate.
+
+    Returns:
+      The outcome of each task, and the path of `results.json`.
+
+    Raises:
+      ValueError: a task does not match the checkpoint, or files are missing or damaged.
+    """
+    mesh = meshes.make_mesh(meshes.MeshConfig())
+    with states.sharding_rules(mesh):
+        loaded = trained.load(checkpoint, options.vocabulary, mesh)
+        subject = subject_of(
+            loaded.objective,
+            loaded.vocabulary,
+            meshes.batch_shards(mesh),
+            streams=loaded.config.streams,
+        )
+        if set(options.tasks or _default_tasks(subject)) & {*RETRIEVAL}:
+            text = _training_text(options.data_dir, loaded)
+            subject = dataclasses.replace(subject, training_text=text)
+        outcomes = _outcomes(loaded, subject, options, mesh)
+    step = int(loaded.folder.name) if loaded.folder.name.isdigit() else None
+    header = results.Header(
+        command=options.command,
+        checkpoint=str(loaded.folder),
+        step=step,
+        seed=loaded.config.loop.seed,
+        flops=pretraining_flops(loaded.folder),
+    )
+    output = options.output or loaded.folder.parent.parent / "evaluation" / str(step)
+    return outcomes, results.write(outcomes, Path(output), header)
+
+
+def _outcomes(
+    loaded: trained.Trained, subject: Subject, options: Options, mesh: jax.sharding.Mesh
+) -> list[Outcome]:
+    """Runs the evaluations; those of frozen encoders also run on other and untrained encoders."""
+
+    def make(task: str) -> Any:
+        return _settings(task, loaded, options, mesh)
+
+    tasks = _tasks(subject, options)
+    evaluations: dict[str, Evaluation] = {task: make(task).build(subject) for task in tasks}
+    frozen = [task for task in tasks if task in FROZEN]
+    others: dict[tuple[str, str], Evaluation] = {
+        (task, name): _suited(make(task), other).build(other)
+        for name, other in (other_subjects(loaded.objective, subject).items() if frozen else ())
+        for task in frozen
+    }
+    outcomes = {task: run(loaded.params) for task, run in evaluations.items()}
+    for (task, name), run in others.items():
+        outcomes[task] = with_system(outcomes[task], run(loaded.params), name)
+    if frozen and options.untrained:
+        params = loaded.untrained()
+        for task in frozen:
+            before = evaluations[task](params)
+            outcomes[task] = with_system(outcomes[task], before, "untrained")
+        for (task, name), run in others.items():
+            outcomes[task] = with_system(outcomes[task], run(params), f"{name} (untrained)")
+    found = list(outcomes.values())
+    return _at_chosen_layers(found, options.layer) if frozen else found
+
+
+def _suited(settings: Any, other: Subject) -> Any:
+    """Returns the settings, without the requested layer if the other encoder lacks it."""
+    fits = settings.layer is None or settings.layer <= other.num_layers
+    return settings if fits else dataclasses.replace(settings, layer=None)
+
+
+def with_system(outcome: Outcome, other: Outcome, system: str) -> Outcome:
+    """Adds the figures of another or untrained encoder under the name `system`."""
+    added = tuple(
+        dataclasses.replace(result, system=system)
+        for result in other.results
+        if result.system == "model"
+    )
+    baselines = {result.system for result in other.results}
+    shown = {
+        f"{name} ({system})": value
+        for name, value in other.headline.items()
+        if name.split("/")[-1] not in baselines  # They do not depend on the encoder.
+    }
+    return dataclasses.replace(
+        outcome, results=outcome.results + added, headline={**outcome.headline, **shown}
+    )
+
+
+def _at_chosen_layers(outcomes: Sequence[Outcome], layer: int | None) -> list[Outcome]:
+    """Adds each readout's mean at `layer` or the selected layer to the headlines, and a plot."""
+    results = [result for outcome in outcomes for result in outcome.results]
+    layers = held_out_retrieval.choose_layers(results)
+    if layer is not None:
+        pairs = {(result.system, result.readout) for result in results}
+        layers = dict.fromkeys(pairs, layer)
+    return [
+        dataclasses.replace(
+            outcome,
+            headline={
+                **outcome.headline,
+                **held_out_retrieval.at_layers(task, outcome.results, layers),
+            },
+            files={**outcome.files, **_picture(task, outcome)},
+        )
+        for outcome in outcomes
+        for task in [outcome.results[0].task]
+    ]
+
+
+def _picture(task: str, outcome: Outcome) -> dict[str, bytes]:
+    """Returns {file: PNG} of retrieval over layers; empty for other tasks and without layers."""
+    panels = held_out_retrieval.readout_panels(task, outcome.results)
+    if task not in ("tatoeba", held_out_retrieval.TASK) or not panels:
+        return {}
+    drawn = pictures.layers_by_readout(panels, f"{task}: mean over languages and directions")
+    return {f"{task}_readouts.png": drawn}
+
+
+def _training_text(data_dir: str | None, loaded: trained.Trained) -> TrainingText | None:
+    """Returns training text for readouts; None, with a message, if the run's data is missing.
+
+    Raises:
+      ValueError: --data_dir is missing, damaged or has another vocabulary.
+    """
+    try:
+        dataset = PreparedDataset.load(data_dir or loaded.config.data_dir)
+        dataset.check_vocabulary(loaded.vocabulary.size, loaded.vocabulary.digest)
+    except PreparedDataError as error:
+        if data_dir:
+            raise
+        print(f"Skipping centred readouts, which need --data_dir: {error}.")
+        return None
+    return TrainingText(dataset)
+
+
+def _default_tasks(subject: Subject) -> list[str]:
+    return [subject.task] if subject.task else ["tatoeba", "wordalign"]
+
+
+def _tasks(subject: Subject, options: Options) -> list[str]:
+    """Returns the requested tasks, plus held-out retrieval if it is needed to select layers."""
+    tasks = list(options.tasks) or _default_tasks(subject)
+    chooses = "tatoeba" in tasks and options.layer is None and subject.training_text is not None
+    if not chooses or held_out_retrieval.TASK in tasks:
+        return tasks
+    try:
+        HeldOutRetrieval().build(subject)
+    except ValueError as error:
+        print(f"Cannot select layers on held-out lines: {error}.")
+        return tasks
+    return [*tasks, held_out_retrieval.TASK]
+
+
+def _settings(task: str, loaded: trained.Trained, options: Options, mesh: jax.sharding.Mesh) -> Any:
+    """Returns the settings of a task: from the options, else from the run's own evaluators."""
+    config, languages, layer = loaded.config, options.languages, options.layer
+    if task == HELD_OUT:
+        return _held_out(loaded, mesh)
+    if task in FROZEN:
+        pooling, wanted = options.pooling, options.readouts
+        if task == held_out_retrieval.TASK:
+            held_out = HeldOutRetrieval(layer=layer, pooling=pooling, readouts=wanted)
+            limit = options.limit or held_out.max_pairs
+            return dataclasses.replace(held_out, max_pairs=limit)
+        folder = str(labelled_rows.folder_of(options.data, task))
+        if task == "tatoeba":
+            return Tatoeba(folder, languages, layer, pooling=pooling, readouts=wanted)
+        if task == "wordalign":
+            return WordAlignment(folder, languages, layer)
+        return Bucc(folder, layer=layer, pooling=pooling)
+    own = [known for known in config.evaluators if isinstance(known, TaskEvaluation)]
+    settings = own[0] if own else TaskEvaluation()
+    return dataclasses.replace(
+        settings,
+        folder=options.data or settings.folder,
+        task=task,
+        split=options.split,
+        languages=languages,
+        length=options.length or settings.length,
+        limit=options.limit,
+    )
+
+
+def _held_out(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheckpoint:
+    """Returns the evaluation of held-out losses, with the run's own settings if it has any.
+
+    Raises:
+      ValueError: its data is missing, or has another vocabulary.
+    """
+    config = loaded.config
+    own = [known for known in config.evaluators if isinstance(known, HeldOut)]
+    dataset = PreparedDataset.load(config.data_dir)
+    if dataset.vocabulary_digest != loaded.vocabulary.digest:
+        raise ValueError(
+            f"DATA_DIR = {config.data_dir!r} of the run was prepared again with another "
+            "vocabulary; --tasks=held_out needs the data that the run was trained on"
+        )
+    context = Context(
+        *(dataset, loaded.objective, config.objective),
+        tuple(config.streams_of(loaded.objective)),
+        mesh,
+        config.dtype_on(jax.default_backend()),
+        config.loop.micro_batches,
+    )
+    return OfCheckpoint(own[0] if own else HeldOut(), context)
