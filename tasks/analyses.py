@@ -1,13 +1,14 @@
-"""The sets that frozen encoders are analysed on as tasks: Tatoeba, BUCC, gold word alignments.
+"""Evaluation sets of frozen encoders as tasks: Tatoeba, BUCC and gold word alignments.
 
 - `tatoeba_de`: sentences and their English translations, split "test";
-- `bucc_zh`: the gold pairs of the mining corpora, "validation" or "test" (mining itself looks for
-  them among all sentences: `xlme_jax.evaluation.bucc`);
-- `wordalign_en_fr`: sentence pairs linked by hand, "test"; besides the pair the links, int32[2 n]
-  (source word, target word, source word, ...), 0-based: "sure", and "possible", which include them.
+- `bucc_zh`: gold pairs of the mining corpora, "validation" or "test" (`xlme_jax.evaluation.bucc`
+  mines them from all sentences);
+- `wordalign_en_fr`: manually aligned sentence pairs, "test". Besides the pair, an example has the
+  links "sure" and "possible" (which include the sure ones), int32[2 n]: 0-based numbers of source
+  word, target word, source word, ...
 
 Mixtures: `tatoeba`, `bucc`, `wordalign`. "source" and "target" are int32 ids without special
-tokens, as of all pairs. TFDS has the first two as pairs as well: a line such as
+tokens, as in all pair tasks. TFDS has the first two as pairs too, by a line such as
 `tatoeba/tatoeba_de:1.0.0=de-en@source_sentence,target_sentence` (see `tasks.tfds`).
 """
 
@@ -24,6 +25,7 @@ import tensorflow as tf
 from tasks import features, sources
 from xlme_jax.data.benchmarks import labelled_rows, parallel_sets
 from xlme_jax.data.text.reading import DataError, ReadReport
+from xlme_jax.preparation.source_types import required_folder
 from xlme_jax.preparation.tokenizing import Texts
 
 NAMES = ("tatoeba", "bucc", "wordalign")
@@ -35,21 +37,21 @@ def register(
     directory: str | os.PathLike[str] | None = None,
     vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
 ) -> list[str]:
-    """Registers the tasks of one of the sets, and their mixture; reads folder listings, no text.
+    """Registers the tasks of a set and their mixture; lists folders but reads no text.
 
     Args:
       name: One of `NAMES`.
-      directory: Folder with a folder for each set; by default the environment variable `EVAL_DIR`.
+      directory: Folder with a folder for each set; None uses the environment variable `EVAL_DIR`.
       vocabulary: See `tasks.features.as_vocabulary`.
 
     Returns:
       Names of the tasks and of the mixture.
 
     Raises:
-      ValueError: If the folder is missing, or has none of the files.
+      ValueError: The folder is missing or has no file of the set.
     """
     content = "a folder for each benchmark"
-    parent = features.required_folder(directory, "EVAL_DIR", content, "eval_dir")
+    parent = required_folder(directory, "EVAL_DIR", content, "eval_dir")
     folder = labelled_rows.folder_of(parent, name)
     shared = features.as_vocabulary(vocabulary)
     if name == "wordalign":
@@ -66,7 +68,8 @@ def register(
         ]
     if not names:
         raise DataError(
-            f"{folder} has no file of {name}: see `xlme_jax.data.benchmarks.parallel_sets`."
+            f"{folder} has no file of {name}; `xlme_jax.data.benchmarks.parallel_sets` describes "
+            "the expected files."
         )
     seqio.MixtureRegistry.remove(name)
     seqio.MixtureRegistry.add(name, names, default_rate=1.0)
@@ -77,7 +80,7 @@ def register_found(
     directory: str | os.PathLike[str],
     vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
 ) -> list[str]:
-    """Registers those of the sets that a folder has."""
+    """Registers the sets that a folder contains."""
     registered = []
     for name in NAMES:
         try:
@@ -88,7 +91,7 @@ def register_found(
 
 
 def _languages(name: str, folder: Path) -> dict[str, tuple[str, ...]]:
-    """The languages of each split."""
+    """Returns the languages of each split."""
     if name == "tatoeba":
         return {"test": parallel_sets.tatoeba_languages(folder)}
     return {split: parallel_sets.bucc_languages(folder, split) for split in ("validation", "test")}
@@ -114,7 +117,7 @@ def _tatoeba(folder: str, code: str, split: str, report: ReadReport) -> Texts:
 def _bucc(folder: str, code: str, split: str, report: ReadReport) -> Texts:
     corpus = parallel_sets.read_bucc(folder, code, split, report)
     if corpus.gold is None:
-        raise DataError(f"{folder}: no gold pairs of {code}-en, {split}; add its .gold file")
+        raise DataError(f"{folder}: no gold pairs for {code}-en, {split}; add the .gold file")
     return ((corpus.sources[i], corpus.targets[j]) for i, j in sorted(corpus.gold))
 
 
@@ -148,7 +151,7 @@ def _linked(folder: str, report: ReadReport) -> Texts:
 def encode_linked(
     dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
 ) -> tf.data.Dataset:
-    """Preprocessor: texts to ids, as `features.tokenize`; links from text to numbers."""
+    """Preprocessor: tokenizes texts (`features.tokenize`) and parses links into numbers."""
     texts = {name: output_features[name] for name in features.BITEXT_FIELDS}
 
     def join(ids: Mapping[str, tf.Tensor], example: Mapping[str, tf.Tensor]) -> dict:

@@ -1,11 +1,11 @@
-"""`prepare` on Apache Beam: the same shards from any number of machines.
+"""`prepare` on Apache Beam: writes the same shards with any number of machines.
 
-SeqIO's `PreprocessTask` reads and tokenizes the source shards in parallel, one element a text. Beam
-gives no order, but running text has one: each text is sent to its part by (source shard, number //
-part size), and a part is sorted and written by one worker. Parts are those of the plain path, hence
-the bytes too.
+SeqIO's `PreprocessTask` reads and tokenizes the source shards in parallel, one text per element.
+Beam does not preserve order, but the order of documents matters. So each text is grouped by its
+part, (source shard, number // part size), and one worker sorts and writes each part. The parts are
+the same as without Beam, and therefore also the bytes.
 
-The output folder must be reachable by all workers; parts are joined where the command runs.
+All workers must have access to the output folder; parts are merged where the command runs.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from xlme_jax.preparation.config import PrepareConfig
 
 _ROWS_FILE = "beam-rows.jsonl"
 
-# (source shard, part), (number of the text in its shard, ids and labels; or the report of the shard
-# as a last element)
+# ((source shard, part), (number of the text in its shard, (ids, labels))). The last element of a
+# shard has the counts of skipped texts instead of (ids, labels).
 _Keyed = tuple[tuple[int, int], tuple[int, Any]]
 
 
 class EncodeShards(beam_utils.PreprocessTask):
-    """Yields framed ids and labels by part, and at the end of a shard what reading it skipped."""
+    """Yields framed ids and labels by part, and counts of skipped texts at the end of a shard."""
 
     def __init__(self, config: PrepareConfig, model: str, job: tokenizing.Job):
-        """Takes the task of a job; `config` and `model` let workers register it."""
+        """Makes the transform of a job; workers register its task from `config` and `model`."""
         super().__init__(seqio.TaskRegistry.get(job.name), job.split)
         self._config, self._model, self._job = config, model, job
 
@@ -56,7 +56,7 @@ class EncodeShards(beam_utils.PreprocessTask):
         yield (number, texts // part_size), (texts, skipped)
 
     def _encoded(self, example: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        if self._job.kind == "labelled":  # framed already
+        if self._job.kind == "labelled":  # Already framed.
             return np.asarray(example["tokens"]), np.asarray(example["labels"])
         fields = [np.asarray(example[name]) for name in execution.field_names(self._job.kind)]
         ids, _ = tokenizing.framed([(field, np.array([len(field)])) for field in fields])
@@ -69,7 +69,7 @@ def _write_part(
     job: tokenizing.Job,
     keyed: tuple[tuple[int, int], Iterable[tuple[int, Any]]],
 ) -> str:
-    """Writes a part; returns its place and row as a line of JSON."""
+    """Writes a part; returns [task, split, shard, part, row] as a line of JSON."""
     execution.register(config, model)
     (shard, part), texts = keyed
     writer = tokenizing.open_part(config, model, job, shard, part)
@@ -90,9 +90,9 @@ def run(
     """Runs all units in one pipeline.
 
     Args:
-      config: With the runner and its options.
+      config: The configuration, with the runner and its options.
       model: Path of the vocabulary, readable by the workers.
-      units: Source shards; all those of a job.
+      units: Source shards, all shards of each job.
 
     Yields:
       Each unit with the rows of its parts.

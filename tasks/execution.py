@@ -1,7 +1,7 @@
-"""Runs SeqIO tasks for `prepare`: finds those of a configuration, makes token shards of one.
+"""Runs SeqIO tasks for `prepare`: lists the tasks of a configuration and encodes their texts.
 
-The workers of `xlme_jax.preparation` and the Beam pipeline of `tasks.beam` share everything here
-that decides about content, so that both write the same bytes.
+The workers of `xlme_jax.preparation` and the Beam pipeline of `tasks.beam` share all code that
+affects content, so both write the same bytes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from tasks import bitext, cc100, cldr, features, labelled, labelled_tfds, sources
-from tasks import tfds as tfds_tasks
+from tasks import features, labelled, labelled_tfds, registration, sources
 from xlme_jax.data import prepared
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.registry import BENCHMARKS
@@ -29,13 +28,14 @@ from xlme_jax.data.text import held_out
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation import preparing, tokenizing
 from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.sources import SOURCES
 
 _registered: tuple[object, ...] | None = None
 _names: tuple[str, ...] = ()
 
 
 def register(config: PrepareConfig, model: str, threads: int = 1) -> tuple[str, ...]:
-    """Registers the tasks of a configuration, once per process; reads folder listings at most.
+    """Registers the tasks of a configuration, once per process; lists folders but reads no text.
 
     Args:
       config: The configuration.
@@ -43,10 +43,10 @@ def register(config: PrepareConfig, model: str, threads: int = 1) -> tuple[str, 
       threads: SentencePiece threads.
 
     Returns:
-      Names of the tasks to prepare, without repetition.
+      Names of the tasks to prepare, without duplicates.
 
     Raises:
-      ValueError: If a folder or language is missing, or a name is unknown.
+      ValueError: A folder or language is missing, or a name is unknown.
     """
     global _registered, _names
     key = (config, os.fspath(model), threads)
@@ -66,30 +66,9 @@ def register(config: PrepareConfig, model: str, threads: int = 1) -> tuple[str, 
 def _register_one(
     config: PrepareConfig, task: str, vocabulary: features.XlmVocabulary
 ) -> list[str]:
-    if task == "cldr":
-        assert config.cldr is not None, "PrepareConfig asks for it"
-        return cldr.register(config.cldr, vocabulary)
-    if task == "cc100":
-        return cc100.register(
-            config.cc100_dir,
-            config.languages,
-            vocabulary,
-            max_document_chars=config.max_document_chars,
-            held_out=preparing.held_out_in(config),
-        )
-    if task == "bitext":
-        return bitext.register(
-            config.bitext_dir,
-            config.languages,
-            vocabulary,
-            pairs=config.pairs,
-            pivot=config.pivot,
-            tsv_columns=config.tsv_columns,
-            shuffle_pairs=config.shuffle_pairs,
-            held_out=preparing.held_out_in(config),
-        )
-    if task == "tfds":
-        return tfds_tasks.register_all(config.tfds, vocabulary)
+    if source := SOURCES.get(task):
+        found = source.find(config, preparing.held_out_in(config))
+        return registration.register(found, vocabulary)
     if name := labelled_rows.find_benchmark(task.removeprefix(labelled_tfds.PREFIX)):
         _register_labelled(config, task, name, vocabulary)
     known = {*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()}
@@ -97,9 +76,10 @@ def _register_one(
         near = difflib.get_close_matches(task, sorted(known | BENCHMARKS.keys()), n=5)
         meant = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ValueError(
-            f"prepare: unknown task {task!r}.{meant} There is cldr, cc100, bitext, tfds, "
-            f"{', '.join(BENCHMARKS)} (see tasks/labelled.py), and {len(known)} registered with "
-            "SeqIO. Tasks of your own come with --modules=YOUR_MODULE."
+            f"prepare: unknown task {task!r}.{meant} Known are the sources "
+            f"{', '.join(SOURCES)}, the benchmarks {', '.join(BENCHMARKS)} (see "
+            f"tasks/labelled.py) and {len(known)} tasks and mixtures registered with SeqIO. "
+            "--modules=YOUR_MODULE registers your own."
         )
     return [task]
 
@@ -107,34 +87,34 @@ def _register_one(
 def _register_labelled(
     config: PrepareConfig, task: str, name: str, vocabulary: features.XlmVocabulary
 ) -> None:
-    """Registers the tasks of a benchmark; DataError if `task` is one and has no training data."""
+    """Registers the tasks of a benchmark; raises DataError if `task` has no training data."""
     length, stride = config.max_length, config.stride
     if task.startswith(labelled_tfds.PREFIX):
         names = labelled_tfds.register(name, vocabulary, length, stride)
     else:
         names = labelled.register(name, config.eval_dir, vocabulary, length, stride)
-    # Only the task that is named as the benchmark may be without training data.
+    # Only the task named like the benchmark may lack training data.
     if task == names[0] and "train" not in seqio.TaskRegistry.get(task).splits:
         others = [other for other in names[1:] if other.endswith("_en")] or names[1:]
         raise DataError(
-            f"prepare: there is no English training data of {task}. Name another task"
-            + (f", such as {others[0]} (of {len(names) - 1})." if others else ".")
+            f"prepare: {task} has no English training data. Name another task"
+            + (f", such as {others[0]} (one of {len(names) - 1})." if others else ".")
         )
 
 
 def list_jobs(config: PrepareConfig, model: str, vocabulary_digest: str) -> list[tokenizing.Job]:
-    """Returns what there is to do, one job per task and split.
+    """Returns one job per task and split.
 
     Args:
       config: The configuration.
       model: Path of the vocabulary.
-      vocabulary_digest: Its SHA-256.
+      vocabulary_digest: SHA-256 of the vocabulary.
 
     Raises:
-      ValueError: If a folder or language is missing, or a task cannot be prepared.
+      ValueError: A folder or language is missing, or a task cannot be prepared.
     """
     global _registered
-    _registered = None  # an earlier run in this process may have had another file of this name
+    _registered = None  # The folders may have changed since an earlier run in this process.
     preparing.write_held_out(config)
     jobs = [
         _job(config, seqio.TaskRegistry.get(name), split, model, vocabulary_digest)
@@ -144,8 +124,8 @@ def list_jobs(config: PrepareConfig, model: str, vocabulary_digest: str) -> list
     ]
     if not jobs:
         raise DataError(
-            f"prepare: {', '.join(config.tasks)} has no split train or validation, so that there "
-            "is nothing to train on: name other tasks"
+            f"prepare: {', '.join(config.tasks)} has no split train or validation, so there is "
+            "nothing to prepare; name other tasks"
         )
     return jobs
 
@@ -193,7 +173,7 @@ def _job(
 def _reads(
     task: seqio.Task, shards: Sequence[sources.Shard], model: str
 ) -> tuple[tokenizing.Read, ...]:
-    """How each source shard is read without SeqIO; empty if the task needs it."""
+    """Returns the reader of each source shard, or () if only SeqIO can run the task."""
     ours, vocabulary = features.preprocessors(), features.XlmVocabulary(model)
     first = task.preprocessors[0] if task.preprocessors else None
     texts = [f for name, f in task.output_features.items() if name != "labels"]
@@ -209,7 +189,7 @@ def _reads(
 
 
 def _has_a_name(read: tokenizing.Read) -> bool:
-    """Whether another process finds a function by its name, as it does not one inside another."""
+    """Returns whether another process can import a function by name, so not a nested function."""
     function = read.func if isinstance(read, functools.partial) else read
     module = sys.modules.get(getattr(function, "__module__", ""))
     return getattr(module, getattr(function, "__qualname__", ""), None) is function
@@ -225,9 +205,9 @@ def _kind(task: seqio.Task) -> str:
         if names == set(fields) and (kind != "labelled" or hasattr(task.source, "benchmark")):
             return kind
     raise ValueError(
-        f"prepare: task {task.name} has the features {sorted(names)}; prepare takes tasks with "
-        f"{features.MONOLINGUAL_FIELDS} (running text), {features.BITEXT_FIELDS} (translation "
-        f"pairs) or, of tasks.labelled alone, {features.LABELLED_FIELDS}"
+        f"prepare: task {task.name} has the features {sorted(names)}; expected "
+        f"{features.MONOLINGUAL_FIELDS} (documents), {features.BITEXT_FIELDS} (translation pairs) "
+        f"or, for tasks of tasks.labelled, {features.LABELLED_FIELDS}"
     )
 
 
@@ -235,8 +215,8 @@ def _languages(task: seqio.Task) -> tuple[str, ...]:
     languages = getattr(task.source, "languages", None)
     if not languages:
         raise ValueError(
-            f"prepare: the source of task {task.name} does not say its languages; give it an "
-            "attribute `languages`, such as ('en',) or ('en', 'sw')"
+            f"prepare: the source of task {task.name} has no languages; add an attribute "
+            "`languages` to it, such as ('en',) or ('en', 'sw')"
         )
     return tuple(languages)
 
@@ -247,18 +227,18 @@ def _shards(task: seqio.Task, split: str) -> Sequence[sources.Shard]:
     key = repr(task.source)
 
     def unread(report: ReadReport) -> tokenizing.Texts:
-        raise NotImplementedError("SeqIO reads the sources that are not ours")
+        raise NotImplementedError("SeqIO reads the sources of other projects")
 
     return [sources.Shard(name, unread, key=key) for name in task.source.list_shards(split)]
 
 
 def field_names(kind: str) -> tuple[str, ...]:
-    """Returns the features of a task of running text or pairs, in the order of its languages."""
+    """Returns the features of a monolingual or bitext task, in the order of its languages."""
     return features.MONOLINGUAL_FIELDS if kind == "monolingual" else features.BITEXT_FIELDS
 
 
 def read_report(task: seqio.Task, split: str, shard: int) -> ReadReport:
-    """Returns what reading a source shard skipped; foreign sources do not say."""
+    """Returns the counts of a shard after reading it; empty for sources of other projects."""
     if not isinstance(task.source, sources.TextSource | labelled_tfds.TfdsLabelledSource):
         return ReadReport()
     return task.source.reports.pop((split, task.source.list_shards(split)[shard]), ReadReport())
@@ -272,11 +252,11 @@ def encoded(
     Args:
       config: The configuration.
       model: Path of the vocabulary.
-      unit: The job and which of its source shards.
-      report: Told what reading skipped, at the end.
+      unit: The source shard.
+      report: Collects the counts of skipped texts, at the end.
 
     Yields:
-      The texts in order.
+      The encoded texts, in order.
     """
     register(config, model, unit.threads)
     task = seqio.TaskRegistry.get(unit.job.name)
@@ -293,13 +273,13 @@ def encoded(
 
 
 def _batches(task: seqio.Task, unit: tokenizing.Unit) -> tf.data.Dataset:
-    """Returns a source shard of a task, tokenized unless labelled, in ragged batches."""
+    """Returns ragged batches of a source shard, tokenized unless the task is labelled."""
     steps = task.preprocessors[: -len(features.preprocessors())]
     labelled_task = unit.job.kind == "labelled"
-    ours = isinstance(task.source, sources.TextSource | tfds_tasks.LanguageTfdsSource)
+    ours = isinstance(task.source, sources.TextSource | sources.LanguageTfdsSource)
     if ours or labelled_task:
-        # The examples of our tasks stay in the batches in which they are tokenized: to take them
-        # apart and together again costs TensorFlow more than SentencePiece needs to encode them.
+        # Examples of our tasks stay in the batches in which they are tokenized: splitting and
+        # batching them again costs TensorFlow more than SentencePiece needs to encode them.
         task = task.replace(preprocessors=steps, output_features={})
     dataset = task.get_dataset(
         sequence_length=None,
@@ -321,7 +301,7 @@ def _batches(task: seqio.Task, unit: tokenizing.Unit) -> tf.data.Dataset:
 def with_causes(
     task: seqio.Task, examples: Iterable[Mapping[str, tf.Tensor]]
 ) -> Iterator[Mapping[str, tf.Tensor]]:
-    """Iterates; where TensorFlow wrapped an error into a page of text, raises the original."""
+    """Yields the examples; raises the source's own error in place of TensorFlow's wrapper of it."""
     try:
         yield from examples
     except tf.errors.OpError as error:
@@ -332,21 +312,21 @@ def with_causes(
 
 
 def list_raw_text(config: PrepareConfig, name: str) -> list[tuple[str, tuple[str, ...], int]]:
-    """Returns (task, languages, training examples or 0) of what `config` means by `name`."""
+    """Returns (task, languages, training examples or 0) of every task that `name` selects."""
     found = []
     for task_name in register(dataclasses.replace(config, tasks=(name,), validation=""), model=""):
         task = seqio.TaskRegistry.get(task_name)
         if _kind(task) == "labelled":
             raise ValueError(
-                f"Task {task_name} is labelled examples: take text for a vocabulary from the tasks "
-                "that the encoder is pre-trained on."
+                f"Task {task_name} has labelled examples; train a vocabulary on the text that the "
+                "encoder is pre-trained on."
             )
         found.append((task_name, _languages(task), task.num_input_examples("train") or 0))
     return found
 
 
 def read_raw_text(name: str) -> Iterator[tuple[str, ...]]:
-    """Yields the texts of a task's training examples as they are before tokenization."""
+    """Yields the texts of a task's training examples before tokenization."""
     task = seqio.TaskRegistry.get(name)
     dataset = task.source.get_dataset("train", shuffle=False)
     for step in itertools.takewhile(lambda step: step is not features.tokenize, task.preprocessors):

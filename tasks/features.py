@@ -1,7 +1,7 @@
-"""What all tasks share: XLM-R's ids as a SeqIO vocabulary, and tokenization in batches.
+"""Shared parts of all tasks: XLM-R's ids as a SeqIO vocabulary, and tokenization in batches.
 
-Tokenization is the only expensive step of a task, so it is done for a few hundred texts at a time:
-a TensorFlow call costs about as much as SentencePiece needs for a sentence, and per-text calls
+Tokenization is the only expensive step of a task and processes a few hundred texts at a time. A
+TensorFlow call costs about as much as SentencePiece needs for a sentence, so one call per text
 would double or triple the time to prepare a corpus.
 """
 
@@ -10,13 +10,11 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import seqio
 import tensorflow as tf
 
-from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
 from xlme_jax.preparation.tokenizing import BATCH_SIZE
@@ -28,18 +26,17 @@ VOCABULARY_VARIABLE = "XLME_VOCABULARY"
 
 
 class XlmVocabulary(seqio.Vocabulary):
-    """`xlme_jax.data.vocabulary.Vocabulary` as SeqIO wants it; the model is read at first use.
+    """`xlme_jax.data.vocabulary.Vocabulary` as a SeqIO vocabulary; loads the model at first use.
 
-    `encode` adds no special tokens, `decode` stops after `</s>`, as everywhere in SeqIO.
+    `encode` adds no special tokens and `decode` stops after `</s>`, as usual in SeqIO.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, threads: int = 1):
-        """Makes the vocabulary; reads nothing yet.
+        """Makes the vocabulary; reads nothing.
 
         Args:
-          path: The SentencePiece model; by default that of the environment variable
-            `XLME_VOCABULARY`.
-          threads: SentencePiece threads per batch of texts. The ids do not depend on it.
+          path: SentencePiece model; None uses the environment variable `XLME_VOCABULARY`.
+          threads: SentencePiece threads per batch of texts; does not affect the ids.
         """
         super().__init__()
         self._path = None if path is None else os.fspath(path)
@@ -47,10 +44,10 @@ class XlmVocabulary(seqio.Vocabulary):
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary itself.
+        """Returns the loaded vocabulary.
 
         Raises:
-          VocabularyError: If no path was given, or it holds no such model.
+          VocabularyError: No path is given, or it is not a valid model.
         """
         path = self._path or os.environ.get(VOCABULARY_VARIABLE)
         if not path:
@@ -62,22 +59,22 @@ class XlmVocabulary(seqio.Vocabulary):
 
     @property
     def bos_id(self) -> int:
-        """Id of `<s>`."""
+        """Returns the id of `<s>`."""
         return BOS_ID
 
     @property
     def eos_id(self) -> int:
-        """Id of `</s>`."""
+        """Returns the id of `</s>`."""
         return EOS_ID
 
     @property
     def unk_id(self) -> int:
-        """Id of `<unk>`."""
+        """Returns the id of `<unk>`."""
         return UNK_ID
 
     @property
     def pad_id(self) -> int:
-        """Id of `<pad>`."""
+        """Returns the id of `<pad>`."""
         return PAD_ID
 
     @property
@@ -126,32 +123,32 @@ class XlmVocabulary(seqio.Vocabulary):
 
 
 def as_vocabulary(vocabulary: str | os.PathLike[str] | XlmVocabulary | None) -> XlmVocabulary:
-    """Accepts a path, a ready vocabulary, or nothing (the environment decides at first use)."""
+    """Converts a path to a vocabulary; None uses the environment variable `XLME_VOCABULARY`."""
     return vocabulary if isinstance(vocabulary, XlmVocabulary) else XlmVocabulary(vocabulary)
 
 
 def output_features(
     fields: Sequence[str], vocabulary: XlmVocabulary
 ) -> Mapping[str, seqio.Feature]:
-    """Features of a task: each field is int32[tokens], without `<s>` and `</s>`."""
+    """Returns the features of a task: int32[tokens] per field, without `<s>` and `</s>`."""
     return {field: seqio.Feature(vocabulary, add_eos=False, dtype=tf.int32) for field in fields}
 
 
 def tokenize(
     dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
 ) -> tf.data.Dataset:
-    """Preprocessor: replaces every output feature's text by its ids, in the same order.
+    """Preprocessor: replaces the text of every output feature by its ids and keeps the order.
 
     Args:
       dataset: Examples with a string scalar for each output feature.
-      output_features: The task's features, given by SeqIO; each must have an `XlmVocabulary`.
+      output_features: Features of the task, passed by SeqIO; each must have an `XlmVocabulary`.
 
     Returns:
-      Examples with int32[tokens] instead; other fields are dropped.
+      Examples with int32[tokens] for each output feature; other fields are dropped.
     """
 
     def dense(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        # After unbatch the parts of a ragged tensor are typed as ragged tensors of rank 0, which
+        # After unbatch, parts of a ragged tensor have the type of ragged tensors of rank 0, which
         # are slow in Python.
         return {name: tf.ensure_shape(ids, [None]) for name, ids in example.items()}
 
@@ -161,17 +158,17 @@ def tokenize(
 def tokenized_batches(
     dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
 ) -> tf.data.Dataset:
-    """Does the work of `tokenize`, but leaves the examples in batches.
+    """Tokenizes like `tokenize`, but returns batches.
 
     Args:
-      dataset: As for `tokenize`.
-      output_features: As for `tokenize`.
+      dataset: See `tokenize`.
+      output_features: See `tokenize`.
 
     Returns:
       Batches of up to `BATCH_SIZE` examples, ragged int32[batch, (tokens)] for each feature.
     """
     for feature in output_features.values():
-        _ = feature.vocabulary.vocabulary  # says now, not from inside TensorFlow, what is missing
+        _ = feature.vocabulary.vocabulary  # Raises here, not inside TensorFlow.
 
     def encode(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.RaggedTensor]:
         return {
@@ -183,30 +180,5 @@ def tokenized_batches(
 
 
 def preprocessors() -> list:
-    """Preprocessors of every task of this package; SeqIO's own cache may keep their result."""
+    """Returns the preprocessors of all text tasks; SeqIO may cache their results offline."""
     return [tokenize, seqio.CacheDatasetPlaceholder()]
-
-
-def required_folder(
-    directory: str | os.PathLike[str] | None, variable: str, content: str, option: str
-) -> Path:
-    """Returns the folder of raw text that was given or that the environment names.
-
-    Args:
-      directory: What was given, or None.
-      variable: Environment variable that serves instead.
-      content: What should be there, for messages.
-      option: Name of the setting, for messages.
-
-    Raises:
-      DataError: If there is none, or it is no folder.
-    """
-    value = directory or os.environ.get(variable)
-    if not value:
-        raise DataError(f"No folder of {content} given: pass --{option}=FOLDER or set {variable}.")
-    folder = Path(value).expanduser()
-    if not folder.is_dir():
-        raise DataError(
-            f"{folder} (--{option} or {variable}) is no folder; it should hold {content}."
-        )
-    return folder

@@ -5,13 +5,13 @@ A benchmark of `xlme_jax.data.benchmarks.registry`, say "panx", becomes
 - `panx`: its English training data as split "train", and each language's dev and test data as
   splits of their own ("validation_de", "test_de");
 - `panx_de`: the German training data, as "train"; `panx_translate_train`: the mixture of all
-  languages that have any;
-- `panx_validation_de`: the German dev data as "train", for want of others.
+  languages with training data;
+- `panx_validation_de`: the German dev data as "train", for languages without training data.
 
 An example has the features "tokens" (`<s> a </s>` or `<s> a </s> b </s>`, int32) and "labels" (see
-`xlme_jax.data.benchmarks.examples.Features`); what has no label is left out. The files are those
-of the official distributions, in a folder for each benchmark; TFDS has some of the sets too
-(`tfds_panx` and so on, see `tasks.labelled_tfds`).
+`xlme_jax.data.benchmarks.examples.Features`); examples without a label are skipped. The files are
+those of the official distributions, in a folder for each benchmark. TFDS has some of the sets too
+(`tfds_panx` etc., see `tasks.labelled_tfds`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.registry import BENCHMARKS, Benchmark, benchmark
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation import examples
+from xlme_jax.preparation.source_types import required_folder
 from xlme_jax.preparation.tokenizing import BATCH_SIZE
 
 FOLDER_VARIABLE = "EVAL_DIR"
 FIELD = "example"
 STRIDE = 128
 
-# Makes the source of a task: from what its splits hold (split and language of the benchmark), and
-# the language of its training data.
+# Makes the source of a task from {its split: (split of the benchmark, language)} and the language
+# of its training data.
 MakeSource = Callable[[Mapping[str, tuple[str, str]], str], seqio.DataSource]
 
 
@@ -54,13 +55,13 @@ class LabelledSource(sources.TextSource):
         languages: Sequence[str],
         benchmark: str,
     ):
-        """Makes the source; see `sources.TextSource`."""
+        """Makes the source of a benchmark; see `sources.TextSource`."""
         super().__init__(splits, languages, (FIELD,))
         self.benchmark = benchmark
         self._counts: dict[str, int] = {}
 
     def num_input_examples(self, split: str) -> int | None:
-        """Counts the examples of a split by reading them."""
+        """Returns the examples of a split; reads them to count."""
         if split not in self._counts:
             texts = (shard.read(ReadReport()) for shard in self.shards(split))
             self._counts[split] = sum(1 for some in texts for _ in some)
@@ -75,33 +76,37 @@ def register(
     stride: int = STRIDE,
     alpha: float = mixtures.DEFAULT_ALPHA,
 ) -> list[str]:
-    """Registers the tasks and the mixture of a benchmark; reads folder listings, no examples.
+    """Registers the tasks and the mixture of a benchmark; lists folders but reads no examples.
 
     Args:
-      name: The benchmark.
-      directory: Folder with a folder for each benchmark; by default the environment variable
-        `EVAL_DIR`. The embedded benchmarks need none.
+      name: Name of the benchmark.
+      directory: Folder with a folder for each benchmark; None uses the environment variable
+        `EVAL_DIR`. Embedded benchmarks need no folder.
       vocabulary: See `tasks.features.as_vocabulary`.
-      max_length: Longer examples are cut or split; None: 384 tokens for questions, else 128.
-      stride: Tokens that neighbouring windows of a question's context share.
+      max_length: Longer examples are truncated or split, in tokens; None: 384 for questions, 128
+        otherwise.
+      stride: Tokens shared by neighboring windows of a question's context.
       alpha: Exponent of the mixture's rates.
 
     Returns:
       Names of the tasks, and of the mixture if there is training data in two languages or more.
 
     Raises:
-      ValueError: If the folder is missing or empty, or there is no such benchmark.
+      ValueError: The folder is missing or empty, or the benchmark is unknown.
     """
     chosen, folder = benchmark(name), Path()
     files: tuple[Path, ...] = ()
     if not labelled_rows.is_embedded(name):
         content = "a folder for each benchmark"
-        parent = features.required_folder(directory, FOLDER_VARIABLE, content, "eval_dir")
+        parent = required_folder(directory, FOLDER_VARIABLE, content, "eval_dir")
         folder = labelled_rows.folder_of(parent, name)
         files = tuple(sorted(file for file in folder.rglob("*") if file.is_file()))
     available = chosen.available(folder)
     if not available:
-        raise DataError(f"{folder} has no file of {name}: see `xlme_jax.data.benchmarks.registry`.")
+        raise DataError(
+            f"{folder} has no file of {name}; `xlme_jax.data.benchmarks.registry` describes the "
+            "expected files."
+        )
 
     def source(splits: Mapping[str, tuple[str, str]], language: str) -> LabelledSource:
         shards = {
@@ -124,7 +129,7 @@ def register_found(
     directory: str | os.PathLike[str] | None = None,
     vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
 ) -> list[str]:
-    """Registers the embedded benchmarks and, of a folder if one is given, those it has."""
+    """Registers the embedded benchmarks, and those that the folder contains if one is given."""
     registered = []
     for name in BENCHMARKS:
         if labelled_rows.is_embedded(name) or (directory and _has_files(directory, name)):
@@ -149,7 +154,21 @@ def add_tasks(
     stride: int,
     alpha: float = mixtures.DEFAULT_ALPHA,
 ) -> list[str]:
-    """Registers what the module's docstring lists; returns the names."""
+    """Registers the tasks and the mixture that the module's docstring lists.
+
+    Args:
+      prefix: Prefix of the task names.
+      chosen: The benchmark.
+      available: {split of the benchmark: languages}.
+      source: Makes the source of a task.
+      vocabulary: See `register`.
+      max_length: See `register`.
+      stride: See `register`.
+      alpha: See `register`.
+
+    Returns:
+      Names of the tasks, and of the mixture if there is one.
+    """
     shared = features.as_vocabulary(vocabulary)
 
     def add(name: str, splits: Mapping[str, tuple[str, str]], language: str) -> str:
@@ -199,17 +218,17 @@ def encode(
     max_length: int | None,
     stride: int,
 ) -> tf.data.Dataset:
-    """Preprocessor: replaces examples, as JSON, by rows of token ids and their labels.
+    """Preprocessor: converts examples in JSON to rows of token ids and labels.
 
     Args:
       dataset: Examples with a string scalar "example".
-      output_features: The task's features, given by SeqIO.
-      benchmark: What the examples are of.
+      output_features: Features of the task, passed by SeqIO.
+      benchmark: Name of the benchmark.
       max_length: See `register`.
       stride: See `register`.
 
     Returns:
-      "tokens" and "labels", int32[...]; an example may have several rows, or none.
+      "tokens" and "labels", int32[...]; an example may yield several rows or none.
     """
     vocabulary = output_features["tokens"].vocabulary.vocabulary
     kind = BENCHMARKS[benchmark].kind

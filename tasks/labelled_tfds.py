@@ -1,8 +1,8 @@
-"""Labelled sets of TensorFlow Datasets as tasks `tfds_<benchmark>`, those of `tasks.labelled` else.
+"""Labelled sets of TensorFlow Datasets as tasks `tfds_<benchmark>`, otherwise as `tasks.labelled`.
 
-Not all sets are there: the dev and test sets of the sentence pairs, tags and questions of XTREME
-are, GLUE and SQuAD, but not AmericasNLI. XNLI's English training data is `multi_nli`; machine
-translated training data is that of XTREME. Nothing is downloaded or read before a task is used.
+TFDS has the dev and test sets of XTREME's sentence pairs, tags and questions, GLUE and SQuAD, but
+not AmericasNLI. XNLI's English training data is `multi_nli`; machine-translated training data is
+that of XTREME. Nothing is downloaded or read before a task is used.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from xlme_jax.data.benchmarks.registry import BENCHMARKS, Benchmark, benchmark
 from xlme_jax.data.text.reading import ReadReport
 
 PREFIX = "tfds_"
-# Tags that stand for words without one.
+# Tag of words without a tag.
 _NO_TAG = "_"
-# Fields of the texts of an example, the first of these that it has.
+# Fields of the texts of an example; the first tuple whose fields all exist is used.
 _TEXT_FIELDS = (
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
@@ -44,12 +44,12 @@ _TEXT_FIELDS = (
 
 @dataclasses.dataclass(frozen=True)
 class Subset:
-    """A split of a benchmark in one language, as TFDS has it.
+    """A split of a benchmark in one language, in TFDS.
 
     Attributes:
-      dataset: As TFDS knows it, with config and version ("paws_x_wiki/de:1.0.0").
-      split: Its split.
-      id_prefix: Examples whose id begins otherwise are of other languages.
+      dataset: TFDS name with config and version ("paws_x_wiki/de:1.0.0").
+      split: TFDS split.
+      id_prefix: Prefix of the ids of this language's examples; others are ignored.
     """
 
     dataset: str
@@ -61,7 +61,7 @@ Subsets = dict[tuple[str, str], Subset]
 
 
 def _each(dataset: str, languages: str, **splits: str) -> Subsets:
-    """Subsets of every language and split; "{}" stands for the language, in splits too."""
+    """Returns subsets for every language and split; "{}" in names and splits is the language."""
     return {
         (split, code): Subset(dataset.format(code), theirs.format(code))
         for code in languages.split()
@@ -133,15 +133,15 @@ def register(
     stride: int = labelled.STRIDE,
     alpha: float = mixtures.DEFAULT_ALPHA,
 ) -> list[str]:
-    """Registers the tasks of a benchmark, as `labelled.register` does, under `tfds_<name>`.
+    """Registers the tasks of a benchmark as `tfds_<name>...`; see `labelled.register`.
 
     Raises:
-      ValueError: If TFDS does not have it.
+      ValueError: TFDS does not have the benchmark.
     """
     if name not in SUBSETS:
         raise ValueError(
-            f"TFDS has no {name}; it has {', '.join(SUBSETS)}. Take the official files of {name}: "
-            f"--tasks={name} --eval_dir=FOLDER."
+            f"TFDS does not have {name}, only {', '.join(SUBSETS)}. Use the official files of "
+            f"{name}: --tasks={name} --eval_dir=FOLDER."
         )
     chosen, subsets = benchmark(name), SUBSETS[name]
     available: dict[str, list[str]] = {}
@@ -163,18 +163,18 @@ def register(
 def register_all(
     vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
 ) -> list[str]:
-    """Registers the tasks of all benchmarks that TFDS has; asks TFDS nothing."""
+    """Registers the tasks of all benchmarks that TFDS has, without using TFDS."""
     known = [name for name in SUBSETS if name in BENCHMARKS]
     return list(itertools.chain.from_iterable(register(name, vocabulary) for name in known))
 
 
 class TfdsLabelledSource(seqio.DataSource):
-    """Splits of TFDS sets as labelled examples, in JSON; TFDS is asked at first use.
+    """Splits of TFDS sets as labelled examples in JSON; TFDS is not used before reading.
 
     Attributes:
       benchmark: Name of the benchmark.
-      languages: The language of the training data.
-      reports: As of `sources.TextSource`.
+      languages: Language of the training data.
+      reports: See `sources.TextSource`.
     """
 
     def __init__(
@@ -183,7 +183,13 @@ class TfdsLabelledSource(seqio.DataSource):
         subsets: Mapping[str, tuple[Subset, str]],
         languages: Sequence[str],
     ):
-        """Takes the subset and language of each split."""
+        """Makes the source of a benchmark.
+
+        Args:
+          chosen: The benchmark.
+          subsets: {split: (subset, language)}.
+          languages: Language of the training data.
+        """
         super().__init__(splits=subsets.keys())
         self._chosen, self._subsets = chosen, dict(subsets)
         self.benchmark, self.languages = chosen.name, tuple(languages)
@@ -194,21 +200,21 @@ class TfdsLabelledSource(seqio.DataSource):
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
-        """False: TFDS shards by file."""
+        """Returns False: TFDS shards by file."""
         return False
 
     def _loader(self, split: str) -> seqio.utils.LazyTfdsLoader:
         return seqio.utils.LazyTfdsLoader(self._subsets[split][0].dataset)
 
     def list_shards(self, split: str) -> Sequence[str]:
-        """Returns the files of a split; downloads and generates the set if need be."""
+        """Returns the files of a split; downloads and generates the set if necessary."""
         loader = self._loader(split)
         if not loader.info.splits:
             loader.builder.download_and_prepare()
         return [file.filename for file in loader.files(self._subsets[split][0].split)]
 
     def num_input_examples(self, split: str) -> int | None:
-        """Returns the examples of a split, None as long as the set is not generated."""
+        """Returns the examples of a split, or None before the set is generated."""
         loader, theirs = self._loader(split), self._subsets[split][0].split
         return loader.size(theirs) if theirs in loader.info.splits else None
 
@@ -223,7 +229,7 @@ class TfdsLabelledSource(seqio.DataSource):
         use_cached: bool = False,
         num_epochs: int | None = 1,
     ) -> tf.data.Dataset:
-        """Returns the examples, a string scalar "example" each; see `seqio.DataSource`."""
+        """Returns the examples, with a string scalar "example"; see `seqio.DataSource`."""
         del sequence_length, use_cached, num_epochs
         subset, language = self._subsets[split]
         loader = self._loader(split)
@@ -247,10 +253,10 @@ class TfdsLabelledSource(seqio.DataSource):
 
 
 def label_names(tfds_features: Mapping[str, Any], chosen: Benchmark) -> tuple[str, ...]:
-    """Our names of a set's classes or tags, in the order of the set's ids.
+    """Returns the benchmark's names of a set's classes or tags, in the order of TFDS's ids.
 
     Raises:
-      ValueError: If they are not those of the benchmark.
+      ValueError: The set's labels differ from the benchmark's.
     """
     if not chosen.labels:
         return ()
@@ -260,8 +266,11 @@ def label_names(tfds_features: Mapping[str, Any], chosen: Benchmark) -> tuple[st
     if set(names) - {_NO_TAG} <= set(chosen.labels):
         return names
     if len(names) == len(chosen.labels) and all(map(str.isdigit, chosen.labels)):
-        return chosen.labels  # the official files number the classes, as TFDS does
-    raise ValueError(f"{chosen.name}: TFDS has the labels {names}, we have {chosen.labels}")
+        return chosen.labels  # The official files number the classes in the same order.
+    raise ValueError(
+        f"{chosen.name}: TFDS has the labels {names}, but the benchmark has {chosen.labels}; use "
+        "the official files"
+    )
 
 
 def convert(
@@ -272,15 +281,15 @@ def convert(
     identity: str,
     report: ReadReport,
 ) -> Example | None:
-    """An example of TFDS as one of ours; None for a question without an answer in its context.
+    """Converts a TFDS example; returns None for a question without an answer in its context.
 
     Args:
       chosen: The benchmark.
-      fields: Of the example, as NumPy.
+      fields: Fields of the example, as NumPy values.
       names: The benchmark's names of TFDS's label ids.
-      language: The language wanted, where an example has several.
-      identity: The example's id.
-      report: Told what was left out.
+      language: Language to select if the example has several.
+      identity: Id of the example.
+      report: Collects the counts of skipped answers and questions.
     """
     if chosen.kind == "question_answering":
         return _question(fields, identity, report)
@@ -292,7 +301,7 @@ def convert(
     used = next(some for some in _TEXT_FIELDS if all(name in fields for name in some))
     texts = tuple(_in_language(fields[name], language) for name in used)
     label = fields["label"].item()
-    if label < 0:  # that of test sets
+    if label < 0:  # Test sets have the label -1.
         return TextExample(identity, texts, None)
     return TextExample(identity, texts, names[label] if names else float(label))
 
@@ -315,7 +324,7 @@ def _question(
 
 
 def _in_language(value: Any, language: str) -> str:
-    """A text, or that of one language out of TFDS's two ways to hold several."""
+    """Returns a text, or the text of one language from either of TFDS's multilingual layouts."""
     if not isinstance(value, Mapping):
         return _text(value)
     if "translation" not in value:

@@ -1,8 +1,8 @@
 """Mixtures whose rates follow the temperature rule of training, p_j ∝ m_j^alpha.
 
-The rule itself lives in `xlme_jax.data.batches.mixing`, for SeqIO users and `xlme_jax.train` alike;
-this module only finds the m_j: the examples of each task in a prepared data set if one is known,
-else what the source says, else the bytes of its files, the only measure that costs no reading.
+The rule is implemented in `xlme_jax.data.batches.mixing`, for SeqIO users and `xlme_jax.train`.
+This module finds the m_j: the examples of each task in a prepared data set if one is given, else
+the number of examples that the source reports, else the bytes of its files, which need no reading.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def add_mixture(
     """Registers a mixture of registered tasks, replacing one of the same name.
 
     Args:
-      name: The mixture's name.
-      task_names: Its tasks, all with the same features.
+      name: Name of the mixture.
+      task_names: Names of its tasks, all with the same features.
       alpha: Exponent of the temperature rule.
-      prepared: A prepared data set that holds these tasks, for exact example counts; by default
-        that of the environment variable `XLME_PREPARED`, if set.
+      prepared: Prepared data set with these tasks, for exact example counts. None uses the
+        environment variable `XLME_PREPARED`, if set.
 
     Returns:
-      The mixture; rates are computed at the first use, from metadata alone.
+      The mixture; its rates are computed from metadata at the first use.
     """
     folder = prepared or os.environ.get(PREPARED_VARIABLE)
     names = tuple(task_names)
@@ -54,15 +54,15 @@ def add_mixture(
 def example_counts(
     task_names: Sequence[str], prepared: str | os.PathLike[str] | None = None, split: str = "train"
 ) -> dict[str, int]:
-    """Returns a size for each task: examples if all are known, else bytes of their files.
+    """Returns the size of each task: examples if known for all tasks, else bytes of their files.
 
     Args:
-      task_names: Registered tasks.
+      task_names: Names of registered tasks.
       prepared: Folder of a prepared data set, or None.
-      split: The split counted.
+      split: Split to count.
 
     Raises:
-      ValueError: If a task has neither a known number of examples nor files.
+      ValueError: A task has neither a known number of examples nor files.
     """
     known: dict[str, int] = {}
     if prepared is not None:
@@ -74,7 +74,7 @@ def example_counts(
         known = {name: count for name, count in stated.items() if count}
     if known.keys() >= tasks.keys():
         return {name: known[name] for name in tasks}
-    # Never examples for some tasks and bytes for others: the two are not comparable.
+    # Bytes for all tasks: examples of one task are not comparable with bytes of another.
     return {name: _file_bytes(task, split) for name, task in tasks.items()}
 
 
@@ -83,9 +83,8 @@ def _file_bytes(task: seqio.Task, split: str) -> int:
     total = sum(file.stat().st_size for shard in shards for file in shard.files)
     if not total:
         raise ValueError(
-            f"Neither the number of examples nor the files of task {task.name} are known: give "
-            f"prepared=FOLDER or set {PREPARED_VARIABLE}, so that its share of the mixture can be "
-            "computed."
+            f"Task {task.name} has neither a known number of examples nor files, so its share of "
+            f"the mixture cannot be computed; pass prepared=FOLDER or set {PREPARED_VARIABLE}."
         )
     return total
 

@@ -1,4 +1,4 @@
-"""SeqIO's side of `prepare`, as `xlme_jax.preparation.preparing.Tasks` describes it."""
+"""Implementation of `xlme_jax.preparation.preparing.Tasks` with SeqIO."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["list_jobs", "list_raw_text", "read_raw_text", "run_on_beam"]
 def run_on_beam(
     config: PrepareConfig, model: str, units: Sequence[tokenizing.Unit]
 ) -> Iterator[tuple[tokenizing.Unit, list[prepared.TaskInfo]]]:
-    """Yields each unit with the rows of its parts, made by `config.runner`."""
-    from tasks import beam  # needs apache-beam
+    """Yields each unit with the rows of its parts, computed by `config.runner`."""
+    from tasks import beam  # Imported here because apache-beam is optional.
 
     return beam.run(config, model, units)

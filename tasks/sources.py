@@ -1,16 +1,15 @@
-"""A SeqIO data source over the readers of `xlme_jax.data`: a shard a file, read when asked.
+"""SeqIO data sources over the readers of `xlme_jax.data` and over TensorFlow Datasets.
 
-SeqIO's own `TextLineDataSource` knows neither xz and zst, nor documents of several lines, nor pair
-files, and a `FunctionDataSource` cannot be sharded. This source adds that, and keeps the readers'
-count of skipped lines.
+SeqIO's own `TextLineDataSource` supports neither xz and zst, nor documents of several lines, nor
+pair files, and a `FunctionDataSource` cannot be sharded. `TextSource` adds these, with one shard
+per file, read when it is used, and keeps the readers' counts of skipped lines.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 
 import seqio
 import tensorflow as tf
@@ -18,26 +17,18 @@ import tensorflow as tf
 from tasks import features
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation import tokenizing
+from xlme_jax.preparation.source_types import Shard, TfdsText, check_names, task_name
 
-
-@dataclasses.dataclass(frozen=True)
-class Shard:
-    """A piece of a split that one process reads: usually a file.
-
-    Attributes:
-      name: Shown to people and in logs.
-      read: Streams the examples, a text for each field, counting skips in the report.
-      files: What it reads; their names, sizes and times tell whether a prepared result is still
-        good.
-      key: Anything else that the content depends on (for generated text: the generator's settings).
-      may_be_empty: Whether it is no fault if there is nothing in it.
-    """
-
-    name: str
-    read: tokenizing.Read
-    files: tuple[Path, ...] = ()
-    key: str = ""
-    may_be_empty: bool = False
+__all__ = [
+    "LanguageTfdsSource",
+    "Shard",
+    "TextSource",
+    "add_task",
+    "add_tfds_task",
+    "check_names",
+    "choose_fields",
+    "task_name",
+]
 
 
 class TextSource(seqio.DataSource):
@@ -45,9 +36,9 @@ class TextSource(seqio.DataSource):
 
     Attributes:
       languages: One language, or the two of a pair in the order of the fields.
-      reports: What was read and skipped, by (split, shard name), complete once a shard was read to
-        its end.
-      error: The exception that ended reading, if one did; TensorFlow reports it only as text.
+      reports: Counts of read and skipped texts by (split, shard name), complete after the shard
+        was read to its end.
+      error: The exception that ended reading, if any; TensorFlow reports it only as text.
     """
 
     def __init__(
@@ -60,10 +51,10 @@ class TextSource(seqio.DataSource):
         """Makes the source.
 
         Args:
-          splits: The shards of each split.
-          languages: See class.
+          splits: Shards of each split.
+          languages: See the class.
           fields: Name of each text of an example.
-          num_input_examples: Examples of each split, where known without reading.
+          num_input_examples: Examples of each split, if known without reading.
         """
         super().__init__(splits=splits.keys(), num_input_examples=num_input_examples)
         self._shards = {split: tuple(shards) for split, shards in splits.items()}
@@ -74,7 +65,7 @@ class TextSource(seqio.DataSource):
 
     @property
     def supports_arbitrary_sharding(self) -> bool:
-        """False: SeqIO shards by example where it wants more shards than there are files."""
+        """Returns False: SeqIO shards by example if it needs more shards than there are files."""
         return False
 
     def list_shards(self, split: str) -> Sequence[str]:
@@ -85,10 +76,12 @@ class TextSource(seqio.DataSource):
         """Returns the shards of a split.
 
         Raises:
-          ValueError: If there is no such split.
+          ValueError: There is no such split.
         """
         if split not in self._shards:
-            raise ValueError(f"No split {split!r}; there is {', '.join(self._shards) or 'none'}.")
+            raise ValueError(
+                f"No split {split!r}; the source has {', '.join(self._shards) or 'none'}."
+            )
         return self._shards[split]
 
     def get_dataset(
@@ -108,7 +101,7 @@ class TextSource(seqio.DataSource):
         if shard_info is not None:
             if shard_info.num_shards > len(shards):
                 raise ValueError(
-                    f"{shard_info.num_shards} shards of split {split!r} wanted, it has "
+                    f"{shard_info.num_shards} shards of split {split!r} requested, but it has "
                     f"{len(shards)} files."
                 )
             shards = shards[shard_info.index :: shard_info.num_shards]
@@ -121,7 +114,7 @@ class TextSource(seqio.DataSource):
         return batches.unbatch()
 
     def _batches(self, split: str, shards: Sequence[Shard]) -> Iterator[dict[str, list[str]]]:
-        # Batches only save calls between Python and TensorFlow; get_dataset takes them apart again.
+        # Batches reduce calls between Python and TensorFlow; get_dataset splits them again.
         self.error = None
         try:
             for shard in shards:
@@ -134,6 +127,41 @@ class TextSource(seqio.DataSource):
             raise
 
 
+class LanguageTfdsSource(seqio.TfdsDataSource):
+    """A `seqio.TfdsDataSource` with languages that also works before the data set is generated.
+
+    SeqIO asks for splits, sizes and files, which TFDS knows only after generating the data set.
+
+    Attributes:
+      languages: One language, or the two of a pair.
+    """
+
+    def __init__(self, name: str, languages: Sequence[str]):
+        """Makes the source; TFDS is not used before the data set is read."""
+        super().__init__(tfds_name=name)
+        self.languages = tuple(languages)
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """Returns the splits; downloads and generates the data set if necessary."""
+        if not self.tfds_dataset.info.splits:
+            self.tfds_dataset.builder.download_and_prepare()
+        return tuple(self.tfds_dataset.info.splits)
+
+    def list_shards(self, split: str) -> Sequence[str]:
+        """Returns the files of a split; downloads and generates the data set if necessary."""
+        if split not in self.splits:
+            raise ValueError(
+                f"{self.tfds_dataset.name} has no split {split!r}; it has {', '.join(self.splits)}."
+            )
+        return super().list_shards(split)
+
+    def num_input_examples(self, split: str) -> int | None:
+        """Returns the examples of a split, or None before the data set is generated."""
+        known = self.tfds_dataset.info.splits
+        return super().num_input_examples(split) if split in known else None
+
+
 def add_task(
     name: str,
     splits: Mapping[str, Sequence[Shard]],
@@ -144,11 +172,11 @@ def add_task(
     """Registers a monolingual (one language) or bitext (two) task, replacing one of the same name.
 
     Args:
-      name: The task's name.
+      name: Name of the task.
       splits: Shards of each split.
       languages: One language, or two.
-      vocabulary: Shared by all tasks of a mixture.
-      num_input_examples: Examples of each split, where known without reading.
+      vocabulary: Vocabulary, shared by all tasks of a mixture.
+      num_input_examples: Examples of each split, if known without reading.
 
     Returns:
       The task; its features are {"tokens"} or {"source", "target"}.
@@ -164,18 +192,28 @@ def add_task(
     )
 
 
-def check_names(origins: Iterable[tuple[str, object]], remedy: str) -> None:
-    """Raises ValueError if two of the (task's name, where its text is) have the same name."""
-    known: dict[str, object] = {}
-    for name, origin in origins:
-        if name in known:
-            raise ValueError(
-                f"{known[name]} and {origin}: both would be the task {name}, and one would be "
-                f"lost; {remedy}"
-            )
-        known[name] = origin
+def add_tfds_task(text: TfdsText, vocabulary: features.XlmVocabulary) -> seqio.Task:
+    """Registers the task of a TFDS data set, replacing one of the same name."""
+    monolingual = len(text.languages) == 1
+    fields = features.MONOLINGUAL_FIELDS if monolingual else features.BITEXT_FIELDS
+    chosen = dict(zip(fields, text.fields))
+    seqio.TaskRegistry.remove(text.task)
+    return seqio.TaskRegistry.add(
+        text.task,
+        source=LanguageTfdsSource(text.name, text.languages),
+        preprocessors=[functools.partial(choose_fields, fields=chosen), *features.preprocessors()],
+        output_features=features.output_features(fields, vocabulary),
+        metric_fns=[],
+    )
 
 
-def task_name(prefix: str, *languages: str) -> str:
-    """Returns `prefix_en` or `prefix_en_sw`; SeqIO names have no hyphen: `zh-Hant` is `zh_Hant`."""
-    return "_".join((prefix, *languages)).replace("-", "_")
+def choose_fields(dataset: tf.data.Dataset, fields: Mapping[str, str]) -> tf.data.Dataset:
+    """Preprocessor: selects the texts of an example; a field "a/b" is field b inside a."""
+
+    def choose(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return {
+            feature: functools.reduce(lambda part, key: part[key], path.split("/"), example)
+            for feature, path in fields.items()
+        }
+
+    return dataset.map(choose, num_parallel_calls=tf.data.AUTOTUNE)

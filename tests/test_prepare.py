@@ -225,7 +225,7 @@ def test_the_same_command_mends_what_is_damaged_and_nothing_else(config, done, c
         assert set(done) == tasks
         said = capfd.readouterr().err
         for task in tasks if (name, damage) != ("cc100_en/train.json", "gone") else ():
-            assert f"Task {task} (train) is made again: {path}" in said
+            assert f"Task {task} (train) is prepared again: {path}" in said
         assert contents(config.output) == before
 
 
@@ -245,7 +245,7 @@ def test_a_damaged_vocabulary_that_nobody_gives_is_said(config):
     model = Path(config.output) / "vocabulary.model"
     other = train_vocabulary(DOCUMENTS["en"], 60, byte_fallback=False, allow_smaller=True)
     write_vocabulary(other, model)
-    with pytest.raises(VocabularyError, match=r"is not what was written .*--vocabulary"):
+    with pytest.raises(VocabularyError, match=r"vocabulary\.model is damaged .*--vocabulary"):
         prepare(dataclasses.replace(config, vocabulary=None))
     prepare(config)
     PreparedDataset.load(config.output).verify()
@@ -283,7 +283,7 @@ def test_a_second_preparation_waits_for_the_first(config, done, monkeypatch):
         assert not done and not (Path(config.output) / "dataset.json").exists()
     second.join()
     assert [line for line in said if "Waiting" in line] == [
-        f"{config.output}: another process is preparing it. Waiting for that to end."
+        f"{config.output}: another process is preparing it. Waiting for it to finish."
     ]
     assert set(done) == {"bitext_en_sw", "cc100_en", "cc100_sw"}
     done.clear()
@@ -498,7 +498,7 @@ def test_another_vocabulary_for_the_same_folder_is_refused(config, tmp_path):
     write_vocabulary(
         train_vocabulary([*DOCUMENTS["en"]], 60, byte_fallback=False, allow_smaller=True), other
     )
-    with pytest.raises(VocabularyError, match="holds data of another vocabulary"):
+    with pytest.raises(VocabularyError, match="contains data of another vocabulary"):
         prepare(dataclasses.replace(config, vocabulary=str(other)))
 
 
@@ -553,7 +553,7 @@ def test_the_commands(raw, tmp_path):
     shard.write_bytes(content[:-1] + b"#")
     failed = run_command(*verify)
     assert failed.returncode == 1 and "Traceback" not in failed.stderr
-    assert f"{shard} is not what was written" in failed.stderr
+    assert f"{shard} is damaged" in failed.stderr
     # What the error says repairs it.
     command = shlex.split(failed.stderr.splitlines()[-1])
     assert run_command(*command[2:]).returncode == 0
@@ -587,7 +587,7 @@ def test_a_data_set_whose_shards_change_is_none_until_it_is_whole(config, monkey
     fewer = dataclasses.replace(config, tasks=("cc100",), languages=("sw",))
     prepare(fewer)
     said = capfd.readouterr().err
-    assert "does not name bitext_en_sw, cc100_en" in said
+    assert "dropped from the data set: bitext_en_sw, cc100_en" in said
     assert [task.name for task in PreparedDataset.load(config.output).tasks] == ["cc100_sw"]
 
     def interrupted(*_):
@@ -628,7 +628,7 @@ seqio.TaskRegistry.add(
     prepare(config)
     (task,) = PreparedDataset.load(config.output).tasks
     assert (task.name, task.examples) == ("mine_sw", 40)
-    with pytest.raises(ValueError, match="source of task untold does not say its languages"):
+    with pytest.raises(ValueError, match="source of task untold has no languages"):
         prepare(dataclasses.replace(config, tasks=("untold",)))
 
 
@@ -729,6 +729,36 @@ def test_validation_is_held_out_of_everything(held_config):
         ("bitext_en_sw", "validation"): {"missing unit": 1},
         ("bitext_fr_sw", "validation"): {"missing unit": 1},
     }
+
+
+def test_a_multiway_folder_needs_no_ids(held_config, multiway, tmp_path):
+    prepare(held_config)
+    shutil.copytree(multiway / "pairs", tmp_path / "pairs")
+    (tmp_path / "pairs" / "way" / "ids.txt").unlink()
+    without = dataclasses.replace(
+        held_config, output=str(tmp_path / "without"), bitext_dir=str(tmp_path / "pairs")
+    )
+    prepare(without)
+    assert texts_of(without) == texts_of(held_config)
+    texts = [
+        sorted((text.language, *text.read()) for text in api.find_text(config))
+        for config in (held_config, without)
+    ]
+    assert texts[0] == texts[1]
+    counted = dataclasses.replace(without, validation="count:3")
+    prepare(counted)
+    assert len(texts_of(counted)["bitext_en_fr", "validation"]) == 3
+    # The same folder as held-out text of other corpora.
+    other = dataclasses.replace(without, validation=f"folder:{tmp_path / 'pairs'}")
+    prepare(dataclasses.replace(other, tasks=("cc100",)))
+    assert all("number" not in text for text in texts_of(other)["cc100_en", "train"])
+    with (tmp_path / "pairs" / "way" / "sw.txt").open("a") as file:
+        file.write("One more.\n")
+    with pytest.raises(DataError, match=r"\.txt has 40 lines, .*one `<language>\.txt` per lang"):
+        prepare(without)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"no matching bitext .*optionally `ids\.txt`"):
+        prepare(dataclasses.replace(without, bitext_dir=str(tmp_path / "empty")))
 
 
 def test_only_text_of_its_own_split_is_written(held_config, multiway):
@@ -868,8 +898,11 @@ def test_columns_of_scored_pairs(config, tmp_path):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"validation": "every:1"}, "`validation` is 'every:1'; give every:20"),
-        ({"validation": "every:5", "tasks": ("tfds",)}, "holds out text of the tasks cc100 and"),
+        ({"validation": "every:1"}, "`validation` is 'every:1'; expected every:20"),
+        (
+            {"validation": "every:5", "tasks": ("tfds",)},
+            "applies only to the tasks cc100 and bitext",
+        ),
         ({"tsv_columns": (1, 1)}, r"`tsv_columns` is \(1, 1\); give two different"),
         ({"tsv_columns": ("a", "b")}, "`tsv_columns` is .* give two different columns"),
         ({"tsv_columns": (0, 1, 2)}, "`tsv_columns` is .* give two different columns"),
@@ -877,7 +910,7 @@ def test_columns_of_scored_pairs(config, tmp_path):
 )
 def test_values_about_splits_and_columns_are_checked(config, fields, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(config, **fields)
+        prepare(dataclasses.replace(config, **fields))
 
 
 @pytest.mark.parametrize("rule", ["ids", "folder"])

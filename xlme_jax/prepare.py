@@ -1,31 +1,31 @@
-r"""Turns raw text into a prepared data set: `python -m xlme_jax.prepare`.
+r"""Prepares a data set from raw text: `python -m xlme_jax.prepare`.
 
-The data of a training configuration, made with the flags of `xlme_jax.train`::
+To prepare the data of a training configuration, pass the gin flags of `xlme_jax.train`::
 
     python -m xlme_jax.prepare --gin_file=gin_configs/runs/quickstart.gin --gin.DATA_DIR="'data'"
 
-Without gin, the embedded corpus (it trains its own vocabulary) or files, after
-`python -m xlme_jax.train_vocabulary`::
+Without gin, name the tasks. The embedded corpus trains its own vocabulary; for files, run
+`python -m xlme_jax.train_vocabulary` first::
 
     python -m xlme_jax.prepare --tasks=cldr --languages=en,ru,zh --output=data/cldr
     python -m xlme_jax.prepare --tasks=cc100,bitext --cc100_dir=mono --bitext_dir=pairs \
         --vocabulary=vocabulary.model --output=data/mine --workers=8
 
-Labelled examples to fine-tune on, from the official files of a benchmark::
+Labelled examples for fine-tuning come from the official files of a benchmark::
 
     python -m xlme_jax.prepare --tasks=xnli --eval_dir=eval --max_length=128 \
         --vocabulary=vocabulary.model --output=data/xnli
 
-Every 20th unit of files becomes the split "validation", and its text is left out of all training
-text; `--check_overlap` reports which evaluation texts stand in what is left::
+`--validation` moves units of the files to the split "validation" and removes their text from all
+training text; `--check_overlap` reports evaluation texts that occur in the training text::
 
     python -m xlme_jax.prepare --tasks=cc100,bitext --cc100_dir=mono --bitext_dir=multiway \
         --validation=every:20 --check_overlap=eval --vocabulary=vocabulary.model --output=data/mine
 
-Flags on the command line come before those of the gin file. Interrupted, the same command goes on
-where it was; where files are damaged or gone, it makes those tasks again. `--runner=DirectRunner`
-(or DataflowRunner, FlinkRunner, SparkRunner with their `--runner_options`) does the same work on
-Apache Beam. What is on the disk is checked, and nothing made, by::
+Flags on the command line override the gin file. After an interruption, the same command resumes,
+and it prepares tasks again whose files are damaged or missing. `--runner=DirectRunner` (or
+DataflowRunner, FlinkRunner, SparkRunner with their `--runner_options`) does the same work on Apache
+Beam. To check the files of a data set without changing them::
 
     python -m xlme_jax.prepare --verify --output=data/mine
 """
@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 
 from absl import flags
 
@@ -42,39 +41,44 @@ from xlme_jax import api
 from xlme_jax.configuration import source_flags
 from xlme_jax.data import prepared
 from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.preparation import sources
 from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.source_types import setting
 
 flags.adopt_module_key_flags(source_flags)
 flags.DEFINE_string("output", "", "Folder of the prepared data set.")
 flags.DEFINE_string(
-    "vocabulary", None, "SentencePiece model; cldr alone trains one if none is given."
+    "vocabulary", None, "SentencePiece model (default: that of the output; cldr alone trains one)."
 )
-flags.DEFINE_integer("vocabulary_size", 1200, "Largest size of the vocabulary for cldr.", 8)
+flags.DEFINE_integer("vocabulary_size", 1200, "Largest size of the vocabulary trained for cldr.", 8)
 flags.DEFINE_integer("max_pair_tokens", 510, "Longer pairs are skipped and counted.", 5)
 flags.DEFINE_integer(
     "max_length",
     None,
-    "Longer labelled examples are cut or split (default: 384 tokens for questions, else 128).",
+    "Longer labelled examples are truncated or split (default: 384 tokens for questions, 128 "
+    "otherwise).",
     8,
 )
-flags.DEFINE_integer("stride", 128, "Tokens that windows of a question's context share.", 0)
-flags.DEFINE_integer("max_document_chars", 100_000, "Longer documents are cut.", 1)
-flags.DEFINE_bool(
-    "shuffle_pairs", False, "Give training texts partners that do not translate them: a control."
+flags.DEFINE_integer(
+    "stride", 128, "Tokens shared by neighboring windows of a question's context.", 0
 )
-flags.DEFINE_integer("workers", 0, "Worker processes; 0 decides by the amount of text.", 0)
+flags.DEFINE_integer("max_document_chars", 100_000, "Longer documents are split.", 1)
+flags.DEFINE_bool(
+    "shuffle_pairs", False, "Mismatch training pairs, as a control without translations."
+)
+flags.DEFINE_integer(
+    "workers", 0, "Worker processes; 0 selects a number from the amount of text.", 0
+)
 flags.DEFINE_string("runner", "", "Apache Beam runner, such as DirectRunner; empty: no Beam.")
 flags.DEFINE_list("runner_options", [], "Further Beam options, such as --project=mine.")
 flags.DEFINE_string(
-    "check_overlap", "", "Folder of evaluation files to look for in the training text."
+    "check_overlap", "", "Folder of evaluation files; reports their texts in the training text."
 )
-_VERIFY = flags.DEFINE_bool("verify", False, "Only check that the files are as they were written.")
+_VERIFY = flags.DEFINE_bool("verify", False, "Only check the files of the data set.")
 
 
-def main(argv: Sequence[str]) -> None:
-    """Prepares, or verifies."""
-    if len(argv) > 1:
-        raise ValueError(f"Unknown argument {argv[1]!r}; flags are written --name=value.")
+def main() -> None:
+    """Prepares a data set, or verifies an existing one."""
     config = source_flags.configuration()
     if _VERIFY.value:
         dataset = prepared.PreparedDataset.load(config.output)
@@ -85,26 +89,22 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _command(config: PrepareConfig) -> str:
-    """The command that is running, as it can be typed again from the same folder."""
+    """Returns the running command, such that it can be run again from the same folder."""
     words = ["python", "-m", "xlme_jax.prepare", *sys.argv[1:]]
-    # Folders that came from the environment, which another day may lack.
+    # Adds folders from environment variables, which may be unset later.
     if not flags.FLAGS.gin_file:
-        for name, folder, used in (
-            ("cc100", config.cc100_dir, "cc100" in config.tasks),
-            ("bitext", config.bitext_dir, "bitext" in config.tasks),
-            ("eval", config.eval_dir, any(map(labelled_rows.find_benchmark, config.tasks))),
-        ):
-            if used and folder and not flags.FLAGS[f"{name}_dir"].value:
-                words.append(f"--{name}_dir={folder}")
+        folders = [(s.option, setting(config, s.option)) for s in sources.chosen(config)]
+        if any(map(labelled_rows.find_benchmark, config.tasks)):
+            folders.append(("eval_dir", config.eval_dir))
+        words += [
+            f"--{option}={folder}"
+            for option, folder in folders
+            if folder and not flags.FLAGS[option].value
+        ]
     return shlex.join(words)
 
 
-def run() -> None:
-    """Entry point: user errors are one line, without a traceback."""
+if __name__ == "__main__":
     from xlme_jax.configuration import command_line
 
     command_line.run_app(main)
-
-
-if __name__ == "__main__":
-    run()

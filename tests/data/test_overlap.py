@@ -53,5 +53,5 @@ def test_counts_by_file_and_task(folder):
 
 def test_nothing_to_compare_with(tmp_path):
     (tmp_path / "short.txt").write_text("A fox.\n")
-    with pytest.raises(DataError, match="no text to compare with"):
+    with pytest.raises(DataError, match="no text found; set `check_overlap`"):
         overlap.evaluation_digests(tmp_path)

@@ -138,8 +138,9 @@ def is_one_line(said):
 LIMITED = """
 import resource
 from xlme_jax import train
+from xlme_jax.configuration import command_line
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-train.run()
+command_line.run_app(train.main)
 """
 
 

@@ -41,10 +41,11 @@ def test_training_imports_no_tensorflow(tmp_path, tiny_data):
 import sys
 from absl import app
 from xlme_jax import train
+from xlme_jax.configuration import command_line
 sys.argv = ["train", *{flags!r}, "--gin.Train.evaluators=(@RetrievalProbe(),)",
             "--gin.RetrievalProbe.length=32"]
 try:
-    train.run()
+    command_line.run_app(train.main)
 except SystemExit as status:
     assert not status.code, status.code
 """

@@ -73,6 +73,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path, start):
 ENDLESS_EVALUATION = """
 import threading
 from xlme_jax import train
+from xlme_jax.configuration import command_line
 from xlme_jax.evaluation.retrieval import ACCURACY, RetrievalProbe
 
 def evaluate(params, step):
@@ -82,7 +83,7 @@ def evaluate(params, step):
     return {ACCURACY: 0.5}
 
 RetrievalProbe.build = lambda *arguments: evaluate
-train.run()
+command_line.run_app(train.main)
 """
 
 

@@ -11,7 +11,7 @@ import safetensors.numpy
 from xlme_jax.data.vocabulary import train_vocabulary
 from xlme_jax.huggingface import importing
 from xlme_jax.huggingface.importing import import_folder
-from xlme_jax.huggingface.reading import FolderError, Source
+from xlme_jax.huggingface.reading import FolderError, HuggingFaceFolder
 
 pytest.importorskip("transformers", reason="writes the folders")
 WORDS, HEAD = "roberta.embeddings.word_embeddings.weight", "lm_head.dense.weight"
@@ -156,7 +156,7 @@ def test_a_head_that_the_configuration_promises_is_not_made_up(folder):
     change_tensors(folder, **dict.fromkeys(names, ...))
     refused(folder, r"no safetensors file has the tensor lm_head")
     change_config(folder, architectures=["XLMRobertaModel"])
-    source = Source(folder, True)
+    source = HuggingFaceFolder(folder, True)
     assert not source.has_head and "new MLM head" in source.notes[-1]
 
 
@@ -172,7 +172,7 @@ def test_what_nothing_reads_is_left_out_and_said(folder):
             "lm_head.decoder.bias": bias.copy(),
         },
     )
-    (note,) = Source(folder, True).notes
+    (note,) = HuggingFaceFolder(folder, True).notes
     assert "roberta.pooler.dense.bias, roberta.pooler.dense.weight" in note
 
 
@@ -185,7 +185,7 @@ def test_parts_with_an_index(folder):
     (folder / "model.safetensors").unlink()
     index = {name: file for file, chosen in parts.items() for name in chosen}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    source = Source(folder, True)
+    source = HuggingFaceFolder(folder, True)
     assert all(
         np.array_equal(source.read(name), expected[name])
         for weight in source.weights
@@ -208,7 +208,7 @@ def test_half_precision_is_widened(good, tmp_path, dtype):
     model = transformers.XLMRobertaForMaskedLM.from_pretrained(good).to(getattr(torch, dtype))
     model.save_pretrained(tmp_path / "half")
     shutil.copy(good / hugging.TOKENIZER, tmp_path / "half")
-    found = Source(tmp_path / "half", True).read(WORDS)
+    found = HuggingFaceFolder(tmp_path / "half", True).read(WORDS)
     assert found.dtype == np.float32
     expected = model.roberta.embeddings.word_embeddings.weight.detach().float().numpy()
     assert np.array_equal(found, expected)

@@ -14,7 +14,7 @@ from xlme_jax.evaluation import results
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.huggingface import importing, writing
 from xlme_jax.huggingface.model_card import stages
-from xlme_jax.huggingface.weights import Layout, to_tensors, to_tree
+from xlme_jax.huggingface.weights import WeightLayout, to_tensors, to_tree
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import EncoderView
 
@@ -39,7 +39,7 @@ def tensors_of(folder):
 def test_both_ways_are_inverse(is_xlmr, scan_layers, head):
     bias = "none" if is_xlmr else "gated"
     encoder = EncoderConfig(12, 11, 3, 20, 9, relative_bias=bias, pre_norm=not is_xlmr)
-    weights = Layout(encoder, 130, head, is_xlmr, "a.").weights()
+    weights = WeightLayout(encoder, 130, head, is_xlmr, "a.").weights()
     names = [name for weight in weights for name in weight.names]
     assert len(set(names)) == len(names)
     rng = np.random.default_rng(0)
@@ -59,7 +59,7 @@ def test_both_ways_are_inverse(is_xlmr, scan_layers, head):
 
 
 def test_weights_without_a_place_are_refused():
-    layout = Layout(EncoderConfig(12, 2, 3, 20, 9, relative_bias="none"), 130, None, True)
+    layout = WeightLayout(EncoderConfig(12, 2, 3, 20, 9, relative_bias="none"), 130, None, True)
     weights = layout.weights()
     shapes = {n: s for weight in weights for n, s in zip(weight.names, weight.shapes)}
     tree = to_tree(weights, lambda name: np.zeros(shapes[name], "f4"), False)

@@ -14,8 +14,8 @@ from xlme_jax.model.electra import MaskedLM
 from xlme_jax.model.encoder import (
     Encoder,
     EncoderConfig,
+    Memory,
     SelfAttention,
-    Source,
     init_cross_attention,
 )
 from xlme_jax.ops import dropout
@@ -316,7 +316,7 @@ def test_no_two_masks_of_a_pass_are_the_same(monkeypatch):
     config = variant(num_heads=4)
     ids = inputs()[1]
     cross = meta.unbox(init_cross_attention(config, jax.random.key(1)))
-    source = Source(cross, inputs()[0], ids)
+    source = Memory(cross, inputs()[0], ids)
     encode(config, init(config), dropout_seeds=seeds(5), source=source)
     jax.effects_barrier()
     # Of each layer, in both attentions: 4 heads and the output; and the feed-forward layer.

@@ -17,7 +17,7 @@ from xlme_jax.model.encoder import (
     Encoder,
     EncoderConfig,
     Layer,
-    Source,
+    Memory,
     init_cross_attention,
 )
 from xlme_jax.model.veco import has_partner, joined, last_layers, partners
@@ -76,7 +76,7 @@ def stacked(params):
 def decode(config, params, embedded=None, states=None, seeds=None, dtype=jnp.float32):
     given = inputs()
     embedded = given[0] if embedded is None else embedded
-    source = Source(params["cross"], given[1] if states is None else states, SOURCE_SEGMENTS)
+    source = Memory(params["cross"], given[1] if states is None else states, SOURCE_SEGMENTS)
     return Encoder(config, dtype).apply(
         {"params": params["encoder"]}, embedded, SEGMENTS, source=source, dropout_seeds=seeds
     )

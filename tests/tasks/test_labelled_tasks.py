@@ -144,7 +144,7 @@ def test_what_is_missing_is_named(folder, raw, monkeypatch, tmp_path):
         tasks.labelled.register("panx", tmp_path)
     with pytest.raises(ValueError, match="did you mean xnli"):
         tasks.labelled.register("xnl", folder)
-    with pytest.raises(ValueError, match=r"TFDS has no americasnli.*--eval_dir"):
+    with pytest.raises(ValueError, match=r"TFDS does not have americasnli.*--eval_dir"):
         tasks.labelled_tfds.register("americasnli")
 
 
@@ -220,16 +220,16 @@ def test_workers_and_seqio_write_the_same(config, tmp_path, monkeypatch):
 def test_a_second_run_does_nothing_until_settings_change(config, capfd):
     first = prepare(config)
     assert prepare(config) == first
-    assert "3 of them done already" in capfd.readouterr().err
+    assert "3 of them finished before" in capfd.readouterr().err
     again = dataclasses.replace(config, max_length=6)
     rows = prepare(again)
-    assert "0 of them done already" in capfd.readouterr().err
+    assert "0 of them finished before" in capfd.readouterr().err
     assert [row.longest <= 6 for row in rows] == [True] * 3
     assert rows[1].examples > first[1].examples  # split, not cut
 
 
 def test_without_training_data_the_error_names_other_tasks(config, vocabulary):
-    with pytest.raises(DataError, match=r"no English training data of xnli.*xnli_validation_en"):
+    with pytest.raises(DataError, match=r"xnli has no English training data.*xnli_validation_en"):
         prepare(dataclasses.replace(config, tasks=("xnli",)))
     with pytest.raises(ValueError, match=r"unknown task 'udpos_sw'\. Did you mean .*udpos_de"):
         prepare(dataclasses.replace(config, tasks=("udpos_sw",)))

@@ -36,7 +36,7 @@ def test_other_lines_are_refused(line):
 
 def test_two_lines_of_one_set_are_refused():
     lines = ["wiki40b/th:1.3.0=th", "wiki40b/en:1.3.0=en", "wiki40b/th:1.2.0=th"]
-    with pytest.raises(ValueError, match=r"th:1\.3\.0=th and .*th:1\.2\.0=th: both .*leave one"):
+    with pytest.raises(ValueError, match=r"th:1\.3\.0=th and .*th:1\.2\.0=th: both .*remove one"):
         tasks.tfds.register_all(lines)
 
 

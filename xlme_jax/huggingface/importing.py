@@ -16,7 +16,7 @@ from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.data.vocabulary import write_vocabulary
 from xlme_jax.huggingface.folders import free_place, new_folder
-from xlme_jax.huggingface.reading import FolderError, Source
+from xlme_jax.huggingface.reading import FolderError, HuggingFaceFolder
 from xlme_jax.huggingface.weights import to_tree
 from xlme_jax.objectives.masked_lm import STREAMS
 from xlme_jax.storage.files import replace_file
@@ -56,7 +56,7 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
                 f"--output={output} already contains a run ({name}); choose another folder."
             )
     free_place(output)
-    found = Source(source, scan_layers)
+    found = HuggingFaceFolder(source, scan_layers)
     config = _train_config(found, output)
     text = _HEADER.format(source=source, output=output) + loading.operative_config()
     objective = config.objective.build(found.vocabulary.size, jnp.float32)
@@ -93,7 +93,7 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
         _log.info("%s: %s.", source, note)
 
 
-def _train_config(source: Source, output: Path) -> TrainConfig:
+def _train_config(source: HuggingFaceFolder, output: Path) -> TrainConfig:
     """Returns the configuration of XLM with the source's shape, loaded from gin bindings."""
     encoder = source.encoder
     values = {

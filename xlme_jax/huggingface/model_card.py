@@ -11,7 +11,7 @@ from xlme_jax.configuration import loading
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.evaluation import results
-from xlme_jax.huggingface.weights import Layout
+from xlme_jax.huggingface.weights import WeightLayout
 from xlme_jax.objectives.base import Paper
 from xlme_jax.objectives.finetune import FineTuneConfig
 
@@ -119,7 +119,9 @@ def _languages(data: Path) -> tuple[str, ...]:
     return tuple(sorted({language for task in tasks for language in task.languages}))
 
 
-def model_card(name: str, layout: Layout, checkpoint: Path, parameters: int, command: str) -> str:
+def model_card(
+    name: str, layout: WeightLayout, checkpoint: Path, parameters: int, command: str
+) -> str:
     """Returns the text of the model card.
 
     Args:
@@ -148,7 +150,7 @@ def model_card(name: str, layout: Layout, checkpoint: Path, parameters: int, com
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _header(layout: Layout, languages: Sequence[str]) -> str:
+def _header(layout: WeightLayout, languages: Sequence[str]) -> str:
     """Returns the YAML header; languages are quoted, as `no` would be parsed as a boolean."""
     lines = ["---"]
     if languages:
@@ -164,7 +166,7 @@ def _header(layout: Layout, languages: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _use(name: str, layout: Layout) -> str:
+def _use(name: str, layout: WeightLayout) -> str:
     trust = "" if layout.is_xlmr else ", trust_remote_code=True"
     kind = "AutoModelForMaskedLM" if layout.head == "mlm" else "AutoModel"
     lines = [

@@ -15,7 +15,7 @@ import safetensors
 
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.huggingface.weights import POSITION_OFFSET, Head, Layout
+from xlme_jax.huggingface.weights import POSITION_OFFSET, Head, WeightLayout
 from xlme_jax.model.encoder import EncoderConfig
 
 CONFIG_FILE = "config.json"
@@ -65,7 +65,7 @@ class FolderError(ValueError):
     """A folder cannot be converted; the message names the file or field and the remedy."""
 
 
-class Source:
+class HuggingFaceFolder:
     """A checked folder of XLM-R.
 
     Attributes:
@@ -98,7 +98,7 @@ class Source:
             "XLMRobertaForMaskedLM" in (config.get("architectures") or ())
         )
         head: Head | None = "mlm" if self.has_head else None
-        layout = Layout(self.encoder, self.vocabulary.size, head, True, self._prefix)
+        layout = WeightLayout(self.encoder, self.vocabulary.size, head, True, self._prefix)
         self.weights = layout.weights()
         self._check(config["type_vocab_size"])
 

@@ -42,7 +42,7 @@ class Weight:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class WeightLayout:
     """Architecture of a model, which determines its weights.
 
     Attributes:

@@ -20,7 +20,7 @@ from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.huggingface.folders import free_place, new_folder
 from xlme_jax.huggingface.model_card import model_card
 from xlme_jax.huggingface.tokenizer import tokenizer_files
-from xlme_jax.huggingface.weights import POSITION_OFFSET, Head, Layout, to_tensors
+from xlme_jax.huggingface.weights import POSITION_OFFSET, Head, WeightLayout, to_tensors
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.finetune import HEAD as TASK_HEAD
 from xlme_jax.runs import trained
@@ -43,7 +43,7 @@ class Exported:
 
     checkpoint: Path
     vocabulary: Vocabulary
-    layout: Layout
+    layout: WeightLayout
     tree: Mapping[str, Any]
 
 
@@ -102,7 +102,9 @@ def exported_params(objective: Any, params: Mapping[str, Any]) -> dict[str, Any]
     return tree
 
 
-def _layout(encoder: EncoderConfig, vocab_size: int, head: Mapping[str, Any] | None) -> Layout:
+def _layout(
+    encoder: EncoderConfig, vocab_size: int, head: Mapping[str, Any] | None
+) -> WeightLayout:
     kind: Head | None = None
     if head:
         kind = "mlm" if "norm" in head else "rtd_dense" if "dense" in head else "rtd_linear"
@@ -110,7 +112,7 @@ def _layout(encoder: EncoderConfig, vocab_size: int, head: Mapping[str, Any] | N
         encoder.relative_bias == "none" and encoder.absolute_positions and not encoder.pre_norm
     )
     prefix = {(True, "mlm"): "roberta.", (False, "mlm"): "xlme."}.get((is_xlmr, kind or ""), "")
-    return Layout(encoder, vocab_size, kind, is_xlmr, prefix)
+    return WeightLayout(encoder, vocab_size, kind, is_xlmr, prefix)
 
 
 def write(exported: Exported, output: Path, command: str) -> None:
@@ -148,7 +150,7 @@ def write(exported: Exported, output: Path, command: str) -> None:
         (partial / "model.safetensors").chmod((partial / "config.json").stat().st_mode)
 
 
-def hf_config(layout: Layout) -> dict[str, Any]:
+def hf_config(layout: WeightLayout) -> dict[str, Any]:
     """Returns the content of config.json."""
     encoder = layout.encoder
     shape = {

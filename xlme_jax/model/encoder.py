@@ -108,8 +108,8 @@ def layer_norm(config: EncoderConfig, dtype: jnp.dtype, name: str | None = None)
     )
 
 
-class Source(NamedTuple):
-    """What a decoder reads besides its own text.
+class Memory(NamedTuple):
+    """The other text that a decoder attends to, with its cross-attention weights.
 
     Attributes:
       weights: the cross-attention weights of each layer, from `init_cross_attention`. They are not
@@ -330,7 +330,7 @@ class Layer(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """[B, L, D] -> carry and (kept) output of a scan over layers, both [B, L, D].
 
-        Given the last three arguments, this layer's part of a `Source`, it is a decoder layer.
+        Given the last three arguments, one layer's part of a `Memory`, it is a decoder layer.
         """
         config = self.config
         heads = config.num_heads  # Attention uses salts 0 to heads - 1; the others come after.
@@ -377,7 +377,7 @@ class Encoder(nn.Module):
         *,
         dropout_seeds: jax.Array | None = None,
         all_layers: bool = False,
-        source: Source | None = None,
+        source: Memory | None = None,
     ) -> jax.Array | list[jax.Array]:
         """Encodes packed rows, or decodes them: the same weights serve both.
 
@@ -421,7 +421,7 @@ class Encoder(nn.Module):
         distance_bias: jax.Array | None,
         dropout_seeds: jax.Array | None,
         keep: bool,
-        source: Source | None,
+        source: Memory | None,
     ) -> list[jax.Array]:
         config = self.config
         layer = nn.remat(Layer, prevent_cse=not config.scan_layers) if config.remat else Layer

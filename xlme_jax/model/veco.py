@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from xlme_jax.model.electra import MaskedLM, Rows
-from xlme_jax.model.encoder import EncoderConfig, Source, some_layers
+from xlme_jax.model.encoder import EncoderConfig, Memory, some_layers
 
 
 class EncoderDecoderLM(MaskedLM):
@@ -20,7 +20,7 @@ class EncoderDecoderLM(MaskedLM):
     """
 
     def decode(
-        self, rows: Rows, source: Source, dropout_seeds: jax.Array | None = None
+        self, rows: Rows, source: Memory, dropout_seeds: jax.Array | None = None
     ) -> jax.Array:
         """Hidden states [B, L, D] of rows whose tokens see earlier ones and the source."""
         hidden: jax.Array = self.encode(rows, source=source, dropout_seeds=dropout_seeds)

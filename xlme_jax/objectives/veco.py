@@ -16,7 +16,7 @@ import optax
 
 from xlme_jax.data.token_ids import mask_id
 from xlme_jax.model import flops
-from xlme_jax.model.encoder import EncoderConfig, Source, init_cross_attention
+from xlme_jax.model.encoder import EncoderConfig, Memory, init_cross_attention
 from xlme_jax.model.veco import EncoderDecoderLM, has_partner, joined, last_layers, partners
 from xlme_jax.objectives.base import (
     Baseline,
@@ -329,7 +329,7 @@ class VECO(OneEncoder):
           dropout_seeds: uint32[B], a seed per row; None for no dropout.
         """
         params, model = self._view(params, last_layers)
-        source = Source(params[CROSS], source_states, source_segment_ids)
+        source = Memory(params[CROSS], source_states, source_segment_ids)
         hidden: Any = model.apply(
             {"params": params}, rows, source, dropout_seeds, method=EncoderDecoderLM.decode
         )

@@ -24,7 +24,7 @@ MASKED = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class BlockPlan:
     """The compile-time constants of a kernel.
 
     Attributes:
@@ -55,11 +55,11 @@ class Plan:
         return self.block * self.blocks
 
 
-def _rows(plan: Plan, index: Any) -> Any:
+def _rows(plan: BlockPlan, index: Any) -> Any:
     return pl.ds(pl.multiple_of(index * plan.block, plan.block), plan.block)
 
 
-def _column(plan: Plan, ref: Any, index: Any) -> jax.Array:
+def _column(plan: BlockPlan, ref: Any, index: Any) -> jax.Array:
     """Values [C, 1] of a block of queries from a row [1, n C]."""
     return ref[:, _rows(plan, index)].reshape(plan.block, 1)
 
@@ -76,7 +76,7 @@ def _dot(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
     )
 
 
-def _bias(plan: Plan, table: Any, i: Any, j: Any) -> jax.Array:
+def _bias(plan: BlockPlan, table: Any, i: Any, j: Any) -> jax.Array:
     """Bias [C, C] of keys of block j for queries of block i, before the gate."""
     size = plan.block
     if plan.platform == "tpu":
@@ -88,7 +88,7 @@ def _bias(plan: Plan, table: Any, i: Any, j: Any) -> jax.Array:
 
 
 def _scores(
-    plan: Plan, refs: Refs, q: jax.Array, k: jax.Array, query: Any, i: Any, j: Any
+    plan: BlockPlan, refs: Refs, q: jax.Array, k: jax.Array, query: Any, i: Any, j: Any
 ) -> tuple[jax.Array, jax.Array | None]:
     """Masked scores [C, C] and the bias before the gate; `query` = (segments, gates) [C, 1]."""
     scores = _dot(q, k, (1, 1)) * plan.scale
@@ -100,7 +100,7 @@ def _scores(
     return jnp.where(same, scores, MASKED), bias
 
 
-def _keep(plan: Plan, refs: Refs, i: Any, j: Any) -> jax.Array:
+def _keep(plan: BlockPlan, refs: Refs, i: Any, j: Any) -> jax.Array:
     """Which weights of a block dropout keeps."""
     size = plan.block
     query, key = (jax.lax.broadcasted_iota(jnp.uint32, (size, size), axis) for axis in (0, 1))
@@ -110,24 +110,24 @@ def _keep(plan: Plan, refs: Refs, i: Any, j: Any) -> jax.Array:
     return dropout.keep((words[0, 0], words[0, 1]), counters, plan.dropout_rate)
 
 
-def _drop(plan: Plan, keep: jax.Array | None, weights: jax.Array) -> jax.Array:
+def _drop(plan: BlockPlan, keep: jax.Array | None, weights: jax.Array) -> jax.Array:
     """Weights after dropout, without the factor 1 / (1 - rate), which is applied to the sums."""
     return weights if keep is None else jnp.where(keep, weights, 0.0)
 
 
-def _query_values(plan: Plan, refs: Refs, i: Any) -> tuple[jax.Array, Any]:
+def _query_values(plan: BlockPlan, refs: Refs, i: Any) -> tuple[jax.Array, Any]:
     """Segments and gates (None without) [C, 1] of a block of queries."""
     gate = _column(plan, refs["gates"], i) if plan.gated else None
     return _column(plan, refs["segments"], i), gate
 
 
-def _for_blocks(plan: Plan, refs: Refs, i: Any, body: Callable[..., Any], carry: Any) -> Any:
+def _for_blocks(plan: BlockPlan, refs: Refs, i: Any, body: Callable[..., Any], carry: Any) -> Any:
     """Loops over the blocks that share a segment with block i."""
     bounds = refs["bounds"]
     return jax.lax.fori_loop(bounds[0, i], bounds[1, i], body, carry)
 
 
-def _each_block(plan: Plan, body: Callable[[Any], None]) -> None:
+def _each_block(plan: BlockPlan, body: Callable[[Any], None]) -> None:
     """Runs `body` on this program's block on a GPU, on all blocks in turn on a TPU."""
     if plan.platform == "gpu":
         body(pl.program_id(0))
@@ -135,12 +135,12 @@ def _each_block(plan: Plan, body: Callable[[Any], None]) -> None:
         jax.lax.fori_loop(0, plan.blocks, lambda i, _: body(i), None)
 
 
-def forward(plan: Plan, refs: Refs) -> None:
+def forward(plan: BlockPlan, refs: Refs) -> None:
     """Computes the output and the log-sum-exp."""
     _each_block(plan, lambda i: _forward_block(plan, refs, i))
 
 
-def _forward_block(plan: Plan, refs: Refs, i: Any) -> None:
+def _forward_block(plan: BlockPlan, refs: Refs, i: Any) -> None:
     q = refs["q"][_rows(plan, i), :]
     query = _query_values(plan, refs, i)
 
@@ -169,7 +169,7 @@ def _forward_block(plan: Plan, refs: Refs, i: Any) -> None:
 
 
 def _gradients_of_block(
-    plan: Plan, refs: Refs, query: tuple[Any, ...], q: Any, k: Any, v: Any, i: Any, j: Any
+    plan: BlockPlan, refs: Refs, query: tuple[Any, ...], q: Any, k: Any, v: Any, i: Any, j: Any
 ) -> tuple[jax.Array, jax.Array, Any]:
     """Kept weights, gradient of the scores and bias (or None) of block (i, j), each [C, C].
 
@@ -186,7 +186,7 @@ def _gradients_of_block(
     return _drop(plan, keep, weights), weights * (d_weights - delta), bias
 
 
-def _load_query(plan: Plan, refs: Refs, i: Any) -> tuple[Any, ...]:
+def _load_query(plan: BlockPlan, refs: Refs, i: Any) -> tuple[Any, ...]:
     return (
         refs["d_output"][_rows(plan, i), :],
         _query_values(plan, refs, i),
@@ -195,13 +195,13 @@ def _load_query(plan: Plan, refs: Refs, i: Any) -> tuple[Any, ...]:
     )
 
 
-def _store_query(plan: Plan, refs: Refs, i: Any, dq: Any, d_gate: Any) -> None:
+def _store_query(plan: BlockPlan, refs: Refs, i: Any, dq: Any, d_gate: Any) -> None:
     refs["dq"][_rows(plan, i), :] = (dq * plan.scale).astype(refs["dq"].dtype)
     if plan.gated:
         refs["d_gates"][:, _rows(plan, i)] = d_gate.reshape(1, plan.block)
 
 
-def backward_tpu(plan: Plan, refs: Refs) -> None:
+def backward_tpu(plan: BlockPlan, refs: Refs) -> None:
     """All gradients of a row and head; those of keys and values accumulate in VMEM."""
     dk_sum, dv_sum = refs["dk_sum"], refs["dv_sum"]
     dk_sum[...] = jnp.zeros_like(dk_sum)
@@ -251,7 +251,7 @@ def _diagonal_sums(x: jax.Array) -> jax.Array:
     return x
 
 
-def backward_queries_gpu(plan: Plan, refs: Refs) -> None:
+def backward_queries_gpu(plan: BlockPlan, refs: Refs) -> None:
     """Gradients of a block of queries and its gates, and its part of the table's gradient."""
     i, size, n = pl.program_id(0), plan.block, plan.blocks
     q, query = refs["q"][_rows(plan, i), :], _load_query(plan, refs, i)
@@ -287,7 +287,7 @@ def backward_queries_gpu(plan: Plan, refs: Refs) -> None:
         jax.lax.fori_loop(end - i + n, 2 * n, clear, None)
 
 
-def _diagonals_by_memory(plan: Plan, tile: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _diagonals_by_memory(plan: BlockPlan, tile: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Sums [1, C] over the diagonals -C .. -1 and 0 .. C-1 of a block.
 
     Triton has no rotation, so the block is written to memory and read back along its diagonals.
@@ -308,7 +308,7 @@ def _diagonals_by_memory(plan: Plan, tile: Any, x: jax.Array) -> tuple[jax.Array
     return lower, upper
 
 
-def backward_keys_gpu(plan: Plan, refs: Refs) -> None:
+def backward_keys_gpu(plan: BlockPlan, refs: Refs) -> None:
     """Gradients of a block of keys and values."""
     j = pl.program_id(0)
     k, v = (refs[name][_rows(plan, j), :] for name in "kv")

@@ -24,7 +24,7 @@ from jax.experimental.pallas import triton as pltriton
 
 from xlme_jax.ops import attention_blocks as blocks
 from xlme_jax.ops import dropout
-from xlme_jax.ops.attention_blocks import Plan, Platform
+from xlme_jax.ops.attention_blocks import BlockPlan, Platform
 
 _PAD_SEGMENT = -1
 _BLOCK = {"tpu": 256, "gpu": 64}  # Queries and keys of a block. Not tuned by measurement.
@@ -67,7 +67,7 @@ def flash_attention(
     """
     length, width = q.shape[1], q.shape[3]
     block = block or _block_size(platform, length)
-    plan = Plan(
+    plan = BlockPlan(
         platform=platform,
         interpret=interpret,
         length=length,
@@ -154,7 +154,7 @@ _WIDE = {"tpu": "bh..", "gpu": "b.h."}
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
-    plan: Plan,
+    plan: BlockPlan,
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
@@ -168,7 +168,7 @@ def _attend(
 
 
 def _attend_forward(
-    plan: Plan,
+    plan: BlockPlan,
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
@@ -195,7 +195,7 @@ def _attend_forward(
 
 
 def _attend_backward(
-    plan: Plan, residuals: tuple[Any, ...], d_output: jax.Array
+    plan: BlockPlan, residuals: tuple[Any, ...], d_output: jax.Array
 ) -> tuple[Any, ...]:
     inputs, output, log_sum = residuals
     products = (d_output.astype(jnp.float32) * output.astype(jnp.float32)).sum(axis=-1)
@@ -246,14 +246,14 @@ def _attend_backward(
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _rows_and_heads(plan: Plan, q: jax.Array) -> tuple[int, int]:
+def _rows_and_heads(plan: BlockPlan, q: jax.Array) -> tuple[int, int]:
     return q.shape[0], q.shape[1 if plan.platform == "tpu" else 2]
 
 
 def _call(
-    plan: Plan,
+    plan: BlockPlan,
     name: str,
-    kernel: Callable[[Plan, dict[str, Any]], None],
+    kernel: Callable[[BlockPlan, dict[str, Any]], None],
     inputs: Mapping[str, jax.Array | None],
     outputs: dict[str, jax.ShapeDtypeStruct],
     scratch: dict[str, tuple[int, ...]] | None = None,
@@ -278,7 +278,7 @@ def _call(
     return dict(zip(outputs, found))
 
 
-def _compiler_params(plan: Plan) -> pltpu.CompilerParams | pltriton.CompilerParams:
+def _compiler_params(plan: BlockPlan) -> pltpu.CompilerParams | pltriton.CompilerParams:
     if plan.platform == "gpu":
         return pltriton.CompilerParams(num_warps=4, num_stages=2)
     return pltpu.CompilerParams(
@@ -287,7 +287,7 @@ def _compiler_params(plan: Plan) -> pltpu.CompilerParams | pltriton.CompilerPara
     )
 
 
-def _spec(plan: Plan, name: str, shape: tuple[int, ...]) -> pl.BlockSpec:
+def _spec(plan: BlockPlan, name: str, shape: tuple[int, ...]) -> pl.BlockSpec:
     """The part of an array that a program sees, without the axes of its row, head and block."""
     on_tpu = plan.platform == "tpu"
     axes = "bhi.." if len(shape) == 5 else _AXES.get(name, _WIDE[plan.platform])

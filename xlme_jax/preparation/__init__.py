@@ -1,1 +1,1 @@
-"""Turning raw text into a prepared data set: jobs, worker processes, the text of a vocabulary."""
+"""Preparation of data sets: text sources, jobs, worker processes and vocabulary text."""

@@ -1,4 +1,4 @@
-"""What `prepare` is asked for."""
+"""Configuration of `prepare`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xlme_jax.data.text.reading import DEFAULT_MAX_DOCUMENT_CHARS
 
 @dataclasses.dataclass(frozen=True)
 class CldrCorpus:
-    """How much text to generate for the embedded corpus.
+    """Amount of text to generate for the embedded corpus.
 
     Attributes:
       config: Languages and kinds of phrases.
@@ -20,7 +20,7 @@ class CldrCorpus:
       pairs: Training pairs per language pair.
       validation_documents: Held-out documents per language.
       validation_pairs: Held-out pairs per language pair.
-      phrases_per_document: Lines of a document.
+      phrases_per_document: Lines per document.
     """
 
     config: cldr.CldrConfig
@@ -31,51 +31,53 @@ class CldrCorpus:
     phrases_per_document: int = 16
 
     def documents_per_split(self) -> dict[str, int]:
-        """Documents of each language by split."""
+        """Returns the documents per language of each split."""
         return {"train": self.documents, "validation": self.validation_documents}
 
     def pairs_per_split(self) -> dict[str, int]:
-        """Pairs of each language pair by split."""
+        """Returns the pairs per language pair of each split."""
         return {"train": self.pairs, "validation": self.validation_pairs}
 
 
 @dataclasses.dataclass(frozen=True)
 class PrepareConfig:
-    """What `prepare` makes.
+    """Settings of a prepared data set.
 
     Attributes:
       output: Folder of the prepared data set.
-      tasks: "cldr", "cc100", "bitext", "tfds", tasks of a benchmark ("xnli", see
-        `tasks.labelled`), or the names of any registered SeqIO tasks or mixtures.
+      tasks: Sources ("cldr", "cc100", ...; see `xlme_jax.preparation.sources`), tasks of a
+        benchmark ("xnli", see `tasks.labelled`), or names of registered SeqIO tasks or mixtures.
       vocabulary: SentencePiece model. None: that of `output`, or for `cldr` alone one trained on
         its phrases.
       vocabulary_size: Largest size of the vocabulary trained for `cldr`.
       cldr: The embedded corpus.
       cc100_dir: Folder of `<lang>.txt.xz` files.
       bitext_dir: Folder of pair files.
-      languages: Keep to these languages; empty: all found.
-      pairs: Keep to these pairs ("en-sw"); empty: all found.
-      pivot: Keep to pairs with this language ("en": English-centric).
+      languages: Languages to use; empty: all that are found.
+      pairs: Language pairs to use ("en-sw"); empty: all that are found.
+      pivot: Use only pairs with this language ("en": English-centric).
       tfds: TFDS data sets, "wiki40b/th:1.3.0=th" or "para_crawl/ende:1.2.0=en-de"; see
-        `tasks.tfds`.
+        `xlme_jax.preparation.tfds_source`.
       modules: Python modules that register further SeqIO tasks.
       eval_dir: Folder with a folder for each benchmark.
-      max_length: Longer labelled examples are cut, or split (`featurize`). None: 384 tokens for
-        questions, 128 for others.
-      stride: Tokens that neighbouring windows of a question's context share.
-      max_document_chars: Longer documents are cut.
+      max_length: Longer labelled examples are truncated, or split (`featurize`), in tokens. None:
+        384 for questions, 128 otherwise.
+      stride: Tokens shared by neighboring windows of a question's context.
+      max_document_chars: Longer documents are split.
       max_pair_tokens: Longer pairs (`<s> e </s> f </s>`) are skipped and counted.
-      tsv_columns: Columns of TSV pair files, from 0, with text in the first and second language of
-        the file's name. None: the first two, which must not be numbers.
-      shuffle_pairs: Give training texts partners that do not translate them: a control.
-      validation: What of `cc100` and `bitext` forms the split "validation", and is left out of all
-        training text: "every:20", "count:1000", "ids:FILE" or "folder:PATH", see `held_out`. Empty:
-        nothing.
-      check_overlap: Folder of evaluation files; what of them stands in the training text is
-        reported and written to `overlap.json`. Empty: no report.
-      workers: Processes; 0 decides by the amount of text and the cores.
+      tsv_columns: Columns of TSV pair files, counted from 0, with text in the first and second
+        language of the file's name. None: the first two, which must not be numbers.
+      shuffle_pairs: Whether training pairs are mismatched, as a control without translations.
+      validation: Units of `cc100` and `bitext` that form the split "validation" and whose text is
+        removed from all training text: "every:20", "count:1000", "ids:FILE" or "folder:PATH", see
+        `held_out`. Empty: none.
+      check_overlap: Folder of evaluation files. Their texts that occur in the training text are
+        reported and counted in `overlap.json`. Empty: no report.
+      workers: Worker processes; 0 selects a number from the amount of text and the cores.
       runner: Apache Beam runner ("DirectRunner", "DataflowRunner", ...); empty: no Beam.
       runner_options: Further Beam options, as on the command line ("--project=...").
+      options: Settings of sources that have no field here: (name, value) pairs or a dict, such as
+        {"my_source_dir": "/data"}.
     """
 
     output: str
@@ -102,6 +104,7 @@ class PrepareConfig:
     workers: int = 0
     runner: str = ""
     runner_options: tuple[str, ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("tasks", "languages", "pairs", "tfds", "modules", "runner_options"):
@@ -111,12 +114,13 @@ class PrepareConfig:
                     f"prepare: `{field}` is {value!r}; give a list, such as ({value!r},)"
                 )
             object.__setattr__(self, field, tuple(value))
+        object.__setattr__(self, "options", tuple(dict(self.options).items()))
         if not self.output:
             raise ValueError("prepare: `output` is empty; give the folder of the prepared data set")
         if not self.tasks:
             raise ValueError(
-                "prepare: `tasks` is empty; name at least one of cldr, cc100, bitext, tfds, or a "
-                "benchmark such as xnli"
+                "prepare: `tasks` is empty; name at least one source such as cc100 (--help lists "
+                "them) or a benchmark such as xnli"
             )
         if "cldr" in self.tasks and self.cldr is None:
             raise ValueError(
@@ -125,7 +129,7 @@ class PrepareConfig:
         if self.tsv_columns is not None:
             object.__setattr__(self, "tsv_columns", _columns(self.tsv_columns))
         if self.validation:
-            held_out.check_tasks(self.validation, self.tasks)
+            held_out.parse(self.validation)
         if self.workers < 0:
             raise ValueError(f"prepare: `workers` is {self.workers}; give 0 (automatic) or more")
 

@@ -1,6 +1,6 @@
-"""What the readers of raw text give out, as examples of a task: tuples of one text, or of two.
+"""Readers of raw text as streams of examples, tuples of one or two texts.
 
-Workers get these functions by name, so they stand in a module that imports no TensorFlow.
+Workers unpickle these functions by name, so this module must not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from xlme_jax.preparation.tokenizing import Read, Texts
 if TYPE_CHECKING:
     from xlme_jax.preparation.config import CldrCorpus
 
-_WINDOW = 4096  # pairs among which partners are exchanged
+_WINDOW = 4096  # Pairs among which partners are exchanged.
 
 
 def documents(max_chars: int, file: Path, report: ReadReport) -> Texts:
-    """Documents of a file of CC-100's layout."""
+    """Yields the documents of a file in CC-100's layout."""
     return ((document,) for document in read_documents(file, report, max_chars))
 
 
 def split_documents(
     held: HeldOut, language: str, split: str, max_chars: int, file: Path, report: ReadReport
 ) -> Texts:
-    """Documents of one split of a file; those of training without lines that are held out.
+    """Yields the documents of one split of a file; held-out lines are removed from training.
 
-    Lines that cannot be read are counted with the training split, of whichever document they are.
+    Unreadable lines count as skipped in the training split, whatever split their document is in.
     """
     reading = ReadReport()
     chosen, texts = held.chooses(os.fspath(file)), held.texts(language)
@@ -56,7 +56,7 @@ def split_documents(
 
 
 def _without_texts(document: str, texts: Container[int], report: ReadReport) -> str:
-    """Removes the lines of a document whose digests are in `texts`, counting them."""
+    """Removes and counts the lines of a document whose digests are in `texts`."""
     lines = document.split("\n")
     kept = [line for line in lines if digest(line) not in texts]
     if len(kept) == len(lines):
@@ -66,9 +66,9 @@ def _without_texts(document: str, texts: Container[int], report: ReadReport) -> 
 
 
 def split_pairs(held: HeldOut, source: BitextSource, split: str, report: ReadReport) -> Texts:
-    """Pairs of one split of a source; those of training without pairs that hold a held-out text.
+    """Yields the pairs of one split of a source; training skips pairs with a held-out text.
 
-    What a place of the file lacks is counted with the split of the place.
+    A skipped unit counts in the split that its number belongs to.
     """
     reading = ReadReport()
     training = split != held_out.VALIDATION
@@ -90,14 +90,14 @@ def split_pairs(held: HeldOut, source: BitextSource, split: str, report: ReadRep
 
 
 def mismatched_pairs(read: Read, report: ReadReport) -> Texts:
-    """The same texts on both sides, no two of which are translations: a control.
+    """Yields pairs of the same texts that are not translations of each other, as a control.
 
-    Within windows of the file the second sides move on by half a window, so that lengths, topics
-    and style of the two sides still go together. The only pair of a window keeps its partner.
+    Second sides are rotated by half a window within windows of the file, so that the two sides
+    still agree in topic and style. A window of a single pair is left unchanged.
 
     Args:
       read: Streams the pairs.
-      report: Gets the counts.
+      report: Collects the counts.
     """
     pairs = read(report)
     while window := list(itertools.islice(pairs, _WINDOW)):
@@ -109,7 +109,7 @@ def mismatched_pairs(read: Read, report: ReadReport) -> Texts:
 def cldr_documents(
     corpus: CldrCorpus, language: str, split: str, count: int, report: ReadReport
 ) -> Texts:
-    """Documents of the embedded corpus."""
+    """Yields documents of the embedded corpus."""
     for text in cldr.documents(corpus.config, language, split, count, corpus.phrases_per_document):
         report.read += 1
         yield (text,)
@@ -118,7 +118,7 @@ def cldr_documents(
 def cldr_pairs(
     corpus: CldrCorpus, pair: tuple[str, str], split: str, count: int, report: ReadReport
 ) -> Texts:
-    """Translation pairs of the embedded corpus."""
+    """Yields translation pairs of the embedded corpus."""
     for texts in cldr.pairs(corpus.config, *pair, split, count):
         report.read += 1
         yield texts
@@ -127,6 +127,6 @@ def cldr_pairs(
 def labelled_examples(
     name: str, folder: str, split: str, language: str, report: ReadReport
 ) -> Texts:
-    """Examples of a benchmark, as JSON."""
+    """Yields the examples of a benchmark, as JSON."""
     examples = benchmark(name).read(folder, split, language, report)
     return ((labelled_rows.to_text(example),) for example in examples)

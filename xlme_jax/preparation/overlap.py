@@ -1,7 +1,7 @@
-"""What of the evaluation text stands in the training text: counted per file and task.
+"""Counts evaluation texts that occur in the training text, per file and task.
 
-Texts are compared as `text_digests` normalises them. The evaluation side is kept as 64-bit digests
-and the training side streams by, so that memory grows with the evaluation text alone.
+Texts are normalized by `text_digests` before comparison. Evaluation texts are kept as 64-bit
+digests and training texts are streamed, so memory grows only with the evaluation text.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from xlme_jax.data.text import text_digests
 from xlme_jax.data.text.decompression import DataError, read_blocks, strip_compression
 from xlme_jax.data.text.reading import ReadReport, aligned_lines, check_folder
 
-# Shorter texts ("Yes, please.") stand everywhere. Writing without spaces is measured in characters.
+# Shorter texts ("Yes, please.") occur everywhere. The limit in characters is for scripts without
+# spaces.
 MIN_WORDS = 3
 MIN_CHARS = 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
-    """What was found.
+    """Overlap of evaluation files with training tasks.
 
     Attributes:
-      texts: Different texts of each evaluation file, by its path in the folder.
-      found: {file: {training task: how many of its texts stand in the task's training text}};
-        tasks with none are left out.
+      texts: {path of an evaluation file in the folder: number of distinct texts}.
+      found: {path: {training task: number of the file's texts in its training text}}, without
+        tasks that have none.
     """
 
     texts: dict[str, int]
     found: dict[str, dict[str, int]]
 
     def to_json(self) -> dict[str, Any]:
-        """The content of `overlap.json`."""
+        """Returns the content of `overlap.json`."""
         return {
             "min_words": MIN_WORDS,
             "or_min_chars": MIN_CHARS,
@@ -49,7 +50,7 @@ class Overlap:
         }
 
     def lines(self) -> Iterator[str]:
-        """What a person reads: a line for each file with a text in some training text."""
+        """Yields a line for each file that overlaps with training text, and a summary."""
         for file, tasks in self.found.items():
             if tasks:
                 where = ", ".join(f"{count:,} in {task}" for task, count in tasks.items())
@@ -59,20 +60,20 @@ class Overlap:
 
 
 def evaluation_digests(folder: str | Path) -> dict[str, np.ndarray]:
-    """Reads all files of a folder and those below it.
+    """Reads all files of a folder and its subfolders.
 
     A text is a line, a field of a line with tabs, or a string anywhere in a JSON file. Files that
-    are not text are left out, and so are texts of fewer than `MIN_WORDS` words and `MIN_CHARS`
-    characters.
+    are not text are skipped, and so are texts with fewer than `MIN_WORDS` words and fewer than
+    `MIN_CHARS` characters.
 
     Args:
       folder: The folder.
 
     Returns:
-      {path in the folder: digests, uint64[different texts], sorted}.
+      {path in the folder: digests, uint64[distinct texts], sorted}.
 
     Raises:
-      DataError: There is no such folder, or no text in it.
+      DataError: The folder is missing or contains no text.
     """
     root = check_folder(folder)
     found = {}
@@ -84,14 +85,14 @@ def evaluation_digests(folder: str | Path) -> dict[str, np.ndarray]:
         try:
             for text in _texts(path):
                 _append(digests, text)
-        except DataError:  # an archive, a picture
+        except DataError:  # An archive or an image.
             continue
         if digests:
             found[name.as_posix()] = np.unique(np.array(digests, np.uint64))
     if not found:
         raise DataError(
-            f"{folder}: no text to compare with found; `check_overlap` names a folder of "
-            "evaluation files (lines, TSV or JSON)"
+            f"{folder}: no text found; set `check_overlap` to a folder of evaluation files "
+            "(lines, TSV or JSON)"
         )
     return found
 
@@ -110,7 +111,7 @@ def _texts(path: Path) -> Iterator[str]:
             yield from _strings(json.loads(content))
             return
         except (ValueError, RecursionError):
-            pass  # read as lines then
+            pass  # Not JSON: read as lines.
     for line in aligned_lines(read_blocks(path), str(path), ReadReport()):
         if not isinstance(line, str):
             continue
@@ -126,7 +127,7 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """The strings in a JSON value, line by line, keys left out."""
+    """Yields the lines of all strings in a JSON value, except keys."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -144,11 +145,8 @@ def find(
     """Counts the evaluation texts that are lines of a training text.
 
     Args:
-      evaluation: As `evaluation_digests` returns it.
-      training: Tasks, each with its examples; a name may come several times.
-
-    Returns:
-      The counts.
+      evaluation: Result of `evaluation_digests`.
+      training: (task, examples) items; a task may occur several times.
     """
     wanted = frozenset(np.concatenate(list(evaluation.values())).tolist())
     hits: dict[str, set[int]] = {}

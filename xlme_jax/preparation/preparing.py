@@ -1,15 +1,13 @@
-"""Preparing a data set: what is asked for, what is done already, and who does the rest.
+"""Prepares a data set: finds the tasks, skips finished ones and runs the others in workers.
 
-`prepare` turns every SeqIO task into shards of token ids, once. It is written to be interrupted: a
-finished task is recognised by a fingerprint of all that its shards depend on (source files,
-vocabulary, settings) and kept if its files are as they were written; `dataset.json`, which makes a
-folder a data set, comes last. So the same command continues what was interrupted, and repairs what
-was damaged.
+`prepare` converts every SeqIO task into shards of token ids. It may be interrupted at any time: a
+finished task is identified by a fingerprint of everything its shards depend on (source files,
+vocabulary, settings) and kept if its files are intact, and `dataset.json`, which makes the folder a
+data set, is written last. So the same command resumes an interrupted run and repairs damaged files.
 
-This module holds the settings, the bookkeeping and the pool of worker processes; what these do is
-in `encoding`. Neither imports TensorFlow. What touches SeqIO is in `tasks.execution` (which tasks
-there are, and running those that are not ours) and `tasks.beam` (the same work on any Apache Beam
-runner).
+Workers run `tokenizing`. Neither module imports TensorFlow: code that uses SeqIO is in
+`tasks.execution` (which tasks there are, and tasks that only SeqIO can read) and `tasks.beam`
+(the same work on any Apache Beam runner).
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from xlme_jax.data.vocabulary import (
     VocabularyError,
     train_vocabulary,
 )
-from xlme_jax.preparation import overlap, tokenizing
+from xlme_jax.preparation import overlap, sources, tokenizing
 from xlme_jax.preparation import workers as worker_pool
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
 from xlme_jax.preparation.tokenizing import Job, Unit
@@ -46,7 +44,7 @@ from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.sealed_json import seal
 
-# Below this much (compressed) text a second process costs more to start than it saves.
+# With less (compressed) text per worker, starting another process costs more than it saves.
 _BYTES_WORTH_A_WORKER = 2 << 20
 LOCK_FILE = ".prepare.lock"
 HELD_OUT_FILE = "held-out.npz"
@@ -57,60 +55,61 @@ Rows = list[prepared.TaskInfo]
 
 
 class Tasks(Protocol):
-    """What knows SeqIO: `tasks.runner`, which the command hands in.
+    """Interface of `tasks.runner`, which uses SeqIO.
 
-    Nothing here imports it, so that workers which can do without it start without TensorFlow.
+    The caller passes a function that imports it, so that workers start without TensorFlow.
     """
 
     def list_jobs(self, config: PrepareConfig, model: str, vocabulary_digest: str) -> list[Job]:
-        """What there is to do, one job per task and split; `model` is the vocabulary's file."""
+        """Returns one job per task and split; `model` is the vocabulary file."""
 
     def list_raw_text(
         self, config: PrepareConfig, name: str
     ) -> list[tuple[str, tuple[str, ...], int]]:
-        """(task, languages, training examples or 0) of what `config` means by `name`."""
+        """Returns (task, languages, training examples or 0) of every task that `name` selects."""
 
     def read_raw_text(self, name: str) -> Iterator[tuple[str, ...]]:
-        """The texts of a task's training examples as they are before tokenization."""
+        """Yields the texts of a task's training examples before tokenization."""
 
     def run_on_beam(
         self, config: PrepareConfig, model: str, units: Sequence[Unit]
     ) -> Iterator[tuple[Unit, Rows]]:
-        """Each unit with the rows of its parts, made by `config.runner`."""
+        """Yields each unit with the rows of its parts, computed by `config.runner`."""
 
 
 def prepare(
     config: PrepareConfig, load_tasks: Callable[[], Tasks], command: str = ""
 ) -> list[prepared.TaskInfo]:
-    """Makes, completes or repairs the prepared data set of `config.output`.
+    """Creates, completes or repairs the prepared data set in `config.output`.
 
     Args:
-      config: What to prepare.
-      load_tasks: Imports SeqIO's side; called here, and in workers that need it.
-      command: The command line that does this, written into the data set.
+      config: The configuration.
+      load_tasks: Imports and returns `tasks.runner`; called here and in workers that need it.
+      command: Command line, recorded in the data set.
 
     Returns:
       The row of every task and split, as written to `dataset.json`.
 
     Raises:
-      ValueError: If something is missing, unreadable or empty; names it and the remedy.
+      ValueError: Something is missing, unreadable or empty; the message names it and the remedy.
     """
+    sources.check(config)
     tasks = load_tasks()
     output = Path(config.output)
     vocabulary = resolve_vocabulary(config)
     model = output / prepared_format.VOCABULARY_FILE
     jobs = tasks.list_jobs(config, str(model), vocabulary.digest)
     output.mkdir(parents=True, exist_ok=True)
-    waiting = f"{output}: another process is preparing it. Waiting for that to end."
+    waiting = f"{output}: another process is preparing it. Waiting for it to finish."
     with locks.hold(output / LOCK_FILE, lambda: _say(waiting)):
         _check_same_vocabulary(output, vocabulary)
         replace_file(model, vocabulary.model)
-        shutil.rmtree(output / ".parts", ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(output / ".parts", ignore_errors=True)  # From a run that was killed.
         rows = _finished(output, jobs)
         pending = [job for job in jobs if job not in rows]
         _say(
-            f"{output}: {len(jobs)} tasks, {len(rows)} of them done already, {vocabulary.size:,} "
-            "ids"
+            f"{output}: {len(jobs)} tasks, {len(rows)} of them finished before, "
+            f"{vocabulary.size:,} ids"
         )
         _retire(output, jobs, pending)
         rows |= _run(config, load_tasks, str(model), pending)
@@ -127,21 +126,22 @@ def prepare(
 
 
 def settings(config: PrepareConfig) -> dict[str, Any]:
-    """Returns what of a configuration decides the content of the data set, ready for JSON."""
+    """Returns the settings that the content of the data set depends on, as JSON values."""
     content = dataclasses.asdict(config)
     for how in ("output", "check_overlap", "workers", "runner", "runner_options"):
         del content[how]
-    # Data sets that were made before these fields existed are what they are without them.
-    for field in ("tsv_columns", "shuffle_pairs", "validation"):
+    # Omitted if empty, so that data sets from before these fields existed stay valid.
+    for field in ("tsv_columns", "shuffle_pairs", "validation", "options"):
         if not content[field]:
             del content[field]
     return json.loads(json.dumps(content))
 
 
 def is_prepared(config: PrepareConfig) -> bool:
-    """Whether `config.output` is complete and of the same settings; reads two small files.
+    """Returns whether `config.output` is complete and has the same settings.
 
-    False too where these are damaged or another file is gone: `prepare` then repairs it.
+    Reads two small files. Returns False if they are damaged or another file is missing, so that
+    `prepare` repairs the data set.
     """
     output = Path(config.output)
     try:
@@ -162,15 +162,15 @@ def _write_settings(config: PrepareConfig, command: str) -> None:
 
 
 def resolve_vocabulary(config: PrepareConfig) -> Vocabulary:
-    """Returns the vocabulary that a configuration means; for the embedded corpus it may train one.
+    """Returns the vocabulary of a configuration; trains one for the embedded corpus if necessary.
 
     Raises:
-      VocabularyError: If none is given where one is needed.
+      VocabularyError: No vocabulary is given although the tasks need one.
     """
     if config.vocabulary:
         return Vocabulary.load(config.vocabulary)
     if config.tasks == ("cldr",):
-        assert config.cldr is not None, "PrepareConfig asks for it"
+        assert config.cldr is not None, "PrepareConfig checks this"
         return train_cldr_vocabulary(config.cldr, config.vocabulary_size)
     existing = Path(config.output) / prepared_format.VOCABULARY_FILE
     if existing.is_file():
@@ -183,7 +183,7 @@ def resolve_vocabulary(config: PrepareConfig) -> Vocabulary:
 
 
 def train_cldr_vocabulary(corpus: CldrCorpus, size: int) -> Vocabulary:
-    """Trains the small vocabulary of the embedded corpus, on phrases of its training split.
+    """Trains a small vocabulary on phrases of the embedded corpus's training split.
 
     Every character of this closed corpus gets a piece, without byte fallback (see
     `xlme_jax.data.vocabulary.train_vocabulary`).
@@ -193,7 +193,7 @@ def train_cldr_vocabulary(corpus: CldrCorpus, size: int) -> Vocabulary:
       size: Largest number of ids.
 
     Returns:
-      The vocabulary; smaller than `size` if there are too few different words.
+      The vocabulary; smaller than `size` if there are too few distinct words.
     """
     texts = itertools.chain.from_iterable(
         cldr.documents(corpus.config, language, "train", count=500)
@@ -204,40 +204,27 @@ def train_cldr_vocabulary(corpus: CldrCorpus, size: int) -> Vocabulary:
     )
 
 
-# --- Held-out data. ---
+# --- Held-out data ---
 
 
 def held_out_in(config: PrepareConfig) -> held_out.HeldOut | None:
-    """What is held out, as `write_held_out` has written it; None if nothing is."""
+    """Returns the held-out data, in the file of `write_held_out`, or None if not configured."""
     if not config.validation:
         return None
     file = os.path.join(config.output, HELD_OUT_FILE)
     return held_out.HeldOut(config.validation, file, tsv_columns=config.tsv_columns)
 
 
-def find_corpora(config: PrepareConfig) -> held_out.Corpora:
-    """Lists the files of which a part is held out; reads no text.
+def write_held_out(config: PrepareConfig) -> None:
+    """Writes the file of held-out texts unless it is up to date.
 
     Raises:
-      DataError: A folder or a language is missing.
+      DataError: A file is missing or damaged, or an id is unknown.
     """
-    return held_out.find_corpora(
-        config.cc100_dir if "cc100" in config.tasks else None,
-        config.bitext_dir if "bitext" in config.tasks else None,
-        config.languages,
-        config.pairs,
-        config.pivot,
-        config.max_document_chars,
-        config.tsv_columns,
-    )
-
-
-def write_held_out(config: PrepareConfig) -> None:
-    """Makes the file of held-out texts, unless it is there and of the same files."""
     held = held_out_in(config)
     if held is None:
         return
-    corpora, rule = find_corpora(config), held.rule
+    corpora, rule = sources.find_corpora(config), held.rule
     names, files = list(corpora.names()), corpora.files()
     if rule.kind == "ids":
         files.append(Path(rule.path))
@@ -247,26 +234,29 @@ def write_held_out(config: PrepareConfig) -> None:
         files += others.files()
     for file in files:
         if not file.is_file():
-            raise DataError(f"prepare: `validation` is {config.validation!r}: no file {file}")
+            raise DataError(
+                f"prepare: `validation` is {config.validation!r}, but there is no file {file}; fix "
+                "the path"
+            )
     if held_out.write(dataclasses.replace(held, corpora=corpora), fingerprint(names, files)):
-        _say(f"{held.file}: the texts that {config.validation} holds out")
+        _say(f"{held.file}: texts held out by {config.validation}")
 
 
 def _say_empty(jobs: Sequence[Job]) -> None:
-    """Says which tasks and splits are no part of the data set, since there is nothing in them."""
+    """Reports the tasks and splits that are omitted because they are empty."""
     for split, why in (
-        ("train", "Left out, since their files have no unit in common"),
-        (held_out.VALIDATION, "Without a held-out unit"),
+        ("train", "Skipped tasks, whose files have no unit in common"),
+        (held_out.VALIDATION, "Tasks without held-out units"),
     ):
         if names := sorted({job.name for job in jobs if job.split == split}):
             _say(f"{why}: {', '.join(names)}")
 
 
-# --- Overlap with evaluation text. ---
+# --- Overlap with evaluation text ---
 
 
 def _report_overlap(config: PrepareConfig, tasks: Tasks, jobs: Sequence[Job]) -> None:
-    """Says and writes which evaluation texts stand in the training text of which task."""
+    """Reports and writes which evaluation texts occur in the training text of which task."""
     evaluation = overlap.evaluation_digests(config.check_overlap)
     training = [job for job in jobs if job.split == "train" and job.kind != "labelled"]
     with worker_pool.open_bar(desc="overlap", unit="task", total=len(training), delay=5) as bar:
@@ -280,7 +270,7 @@ def _report_overlap(config: PrepareConfig, tasks: Tasks, jobs: Sequence[Job]) ->
 def _training_text(
     tasks: Tasks, jobs: Iterable[Job], done: Callable[[], object]
 ) -> Iterator[tuple[str, Iterable[tuple[str, ...]]]]:
-    """Yields a task and its examples, for each source shard of each job."""
+    """Yields (task, examples) of each source shard of each job."""
     for job in jobs:
         if not job.reads:
             yield job.name, tasks.read_raw_text(job.name)
@@ -289,14 +279,14 @@ def _training_text(
         done()
 
 
-# --- Bookkeeping: what is done, and what it depended on. ---
+# --- Fingerprints and finished tasks ---
 
 
 def fingerprint(parts: Iterable[object], files: Iterable[Path]) -> str:
-    """Returns a digest of settings and of the files' paths, sizes and modification times.
+    """Returns a digest of settings and of the files' names, sizes and modification times.
 
-    Times instead of contents: hashing CC-100 would take hours, and a file touched in vain costs one
-    task.
+    Modification times replace contents because hashing CC-100 would take hours, while touching a
+    file only causes its task to run again.
     """
     digest = hashlib.sha256()
     for part in parts:
@@ -308,18 +298,18 @@ def fingerprint(parts: Iterable[object], files: Iterable[Path]) -> str:
 
 
 def _finished(output: Path, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]:
-    """The rows of the jobs that need not be done, in the order of the jobs."""
+    """Returns the rows of finished jobs, in the order of the jobs."""
 
     def row_of(job: Job) -> prepared.TaskInfo | None:
         try:
             row = prepared.finished_task(output, job.name, job.split, job.fingerprint)
         except prepared.PreparedDataError as error:
-            _say(f"Task {job.name} ({job.split}) is made again: {error}")
+            _say(f"Task {job.name} ({job.split}) is prepared again: {error}")
             return None
         return row if row and (row.examples or job.may_be_empty) else None
 
     rows = {}
-    # In threads and with a bar, because all that is there is read. Short checks show no bar.
+    # In threads and with a bar, because all finished files are read. Short checks show no bar.
     with (
         concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 16)) as pool,
         worker_pool.open_bar(desc="check", unit="task", total=len(jobs), delay=5) as bar,
@@ -332,7 +322,11 @@ def _finished(output: Path, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]
 
 
 def _complete(output: Path, job: Job, parts: Rows) -> prepared.TaskInfo:
-    """Joins the parts of a job; only then it counts as finished, and never if it is empty."""
+    """Merges the parts of a job, which marks it as finished.
+
+    Raises:
+      DataError: The job has no text although it must.
+    """
     row = prepared.merge_parts(output, parts)
     if not row.examples and not job.may_be_empty:
         why = (
@@ -341,17 +335,17 @@ def _complete(output: Path, job: Job, parts: Rows) -> prepared.TaskInfo:
         )
         raise DataError(
             f"prepare: task {job.name} ({'-'.join(job.languages)}, {job.split}) has no text "
-            f"({why}). Its source: {', '.join(job.shards)}. Repair or remove it, or leave it out "
+            f"({why}). Its source: {', '.join(job.shards)}. Repair or remove it, or exclude it "
             "with --languages or --pairs."
         )
     return row
 
 
 def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
-    """VocabularyError if a folder holds data of another vocabulary."""
+    """Raises VocabularyError if a folder contains data of another vocabulary."""
     file = output / prepared_format.VOCABULARY_FILE
     try:
-        # Not from the model's file: that may be what is damaged, and is written again.
+        # Not from the model file, which may be the damaged one and is written again.
         old = unseal((output / prepared_format.DATASET_FILE).read_bytes())["vocabulary"]
         size, digest = old["size"], str(old["sha256"])
     except (OSError, ValueError, KeyError):
@@ -363,18 +357,18 @@ def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
     if digest != vocabulary.digest:
         if vocabulary.path == os.fspath(file):
             raise VocabularyError(
-                f"prepare: {file} is not what was written (SHA-256 differs). Give the model that "
-                "it was copied from with --vocabulary."
+                f"prepare: {file} is damaged (SHA-256 differs). Pass the model that it was copied "
+                "from with --vocabulary."
             )
         raise VocabularyError(
-            f"prepare: {output} holds data of another vocabulary ({size} ids, sha256 "
-            f"{digest[:12]}) than the one now asked for ({vocabulary.size} ids, sha256 "
+            f"prepare: {output} contains data of another vocabulary ({size} ids, sha256 "
+            f"{digest[:12]}) than the one given ({vocabulary.size} ids, sha256 "
             f"{vocabulary.digest[:12]}). Choose another output folder, or delete this one."
         )
 
 
 def _retire(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
-    """Says which tasks leave an earlier data set; ends its validity if shards will change."""
+    """Reports tasks dropped from an earlier data set; invalidates it if shards will change."""
     file = output / prepared_format.DATASET_FILE
     try:
         before = {(r["name"], r["split"]) for r in unseal(file.read_bytes())["tasks"]}
@@ -382,12 +376,12 @@ def _retire(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
         return
     dropped = sorted({name for name, _ in before - {(job.name, job.split) for job in jobs}})
     if dropped:
-        _say(f"This command does not name {', '.join(dropped)}: no longer part of the data set.")
+        _say(f"Not named by this command, so dropped from the data set: {', '.join(dropped)}")
     if before & {(job.name, job.split) for job in pending}:
         file.unlink()
 
 
-# --- Running what is left. ---
+# --- Running jobs ---
 
 
 def _run(
@@ -399,14 +393,14 @@ def _run(
     workers = _worker_count(config, jobs)
     number = sum(len(job.shards) for job in jobs)
     threads = max(1, workers // number)
-    # The longest first, so that no worker is left alone with it at the end.
+    # The longest first, so that it does not run alone at the end.
     ordered = sorted(jobs, key=lambda job: (-job.bytes, job.name, job.split))
     units = [Unit(job, i, threads) for job in ordered for i in range(len(job.shards))]
     if config.runner:
         results = load_tasks().run_on_beam(config, model, units)
     else:
         work = functools.partial(tokenizing.run_unit, config, model)
-        # TensorFlow takes a worker seconds and half a gigabyte, which most have no use for.
+        # TensorFlow costs a worker seconds and half a gigabyte, and most do not need it.
         start = None if all(job.reads for job in jobs) else load_tasks
         results = worker_pool.run(work, units, workers, start)
     parts: dict[Job, dict[int, Rows]] = {job: {} for job in jobs}
@@ -425,7 +419,7 @@ def _worker_count(config: PrepareConfig, jobs: Sequence[Job]) -> int:
     return max(1, min(os.cpu_count() or 1, sum(job.bytes for job in jobs) // _BYTES_WORTH_A_WORKER))
 
 
-# --- What a person sees. ---
+# --- Messages ---
 
 
 def _summarize(table: Sequence[prepared.TaskInfo]) -> None:

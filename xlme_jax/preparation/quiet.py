@@ -1,4 +1,4 @@
-"""Importing TensorFlow for SeqIO alone: without its messages, and without an accelerator."""
+"""Imports TensorFlow for SeqIO only: without log messages and without an accelerator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def tensorflow() -> Iterator[None]:
-    """Context for imports that bring TensorFlow."""
+    """Context manager for imports of modules that import TensorFlow."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     logging.getLogger("absl").setLevel(logging.WARNING)
@@ -20,14 +20,14 @@ def tensorflow() -> Iterator[None]:
         import tensorflow as tf
 
         yield
-    # RuntimeError: the caller has used TensorFlow before, and keeps what it chose then.
+    # RuntimeError: the caller has already used TensorFlow, so its choice of devices remains.
     with contextlib.suppress(RuntimeError):
         tf.config.set_visible_devices([], "GPU")
 
 
 @contextlib.contextmanager
 def _muted() -> Iterator[None]:
-    """Holds back what C++ writes to stderr; shows it if an exception ends the block."""
+    """Buffers stderr, C++ output included, and writes it only if the block raises."""
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as held:

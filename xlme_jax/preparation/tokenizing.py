@@ -1,8 +1,8 @@
-"""One source shard of a task becomes token shards: the work of `prepare`, without TensorFlow.
+"""Tokenizes one source shard of a task into token shards, without TensorFlow.
 
-SeqIO says where texts come from and how they are tokenized (`tasks.execution`). Where that is a
-reader of ours and SentencePiece alone, as in all tasks of this project, the rest is done here: a
-worker then starts in a moment, needs little memory, and spends its time in SentencePiece.
+SeqIO tasks define the source and the tokenization (`tasks.execution`). If these are a reader of
+this project and SentencePiece only, as in all tasks of this project except those of TFDS, this
+module does the work: workers start fast, need little memory and spend their time in SentencePiece.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from xlme_jax.data.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from xlme_jax.preparation.config import PrepareConfig
 
-# Texts that are encoded in one go.
+# Texts per call of SentencePiece.
 BATCH_SIZE = 256
-# Texts of one part, the unit that a Beam worker sorts in memory: some hundred megabytes at most.
-# Labelled examples make one part: their readers hold a file in memory anyway.
+# Texts per part, the unit that a Beam worker sorts in memory (a few hundred megabytes at most).
+# Labelled examples form a single part, since their readers load whole files anyway.
 PART_TEXTS = {"monolingual": 1 << 17, "bitext": 1 << 19, "labelled": 1 << 48}
 Writer = prepared.MonolingualWriter | prepared.BitextWriter | prepared.LabelledWriter
 WRITERS: dict[str, type[prepared.MonolingualWriter | prepared.BitextWriter]] = {
@@ -37,13 +37,13 @@ WRITERS: dict[str, type[prepared.MonolingualWriter | prepared.BitextWriter]] = {
     "bitext": prepared.BitextWriter,
 }
 _NO_LABELS = np.empty(0, np.int32)
-# An example: a text (a labelled one as JSON, see `labelled_rows`), or the two of a pair.
+# Examples: a text (a labelled one as JSON, see `labelled_rows`), or the two texts of a pair.
 Texts = Iterator[tuple[str, ...]]
-# Streams the examples of a source shard, counting what it skips.
+# Streams the examples of a source shard and counts skipped ones in the report.
 Read = Callable[[ReadReport], Texts]
-# Examples as ids one after another, their sizes, and their labels one after another.
+# Concatenated ids of the examples, their sizes, and their concatenated labels.
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
-# (config, vocabulary's file, unit, report) -> the texts of a source shard in order.
+# (config, vocabulary file, unit, report) -> encoded texts of a source shard, in order.
 Encode = Callable[["PrepareConfig", str, "Unit", ReadReport], Iterator[Batch]]
 
 
@@ -58,12 +58,12 @@ class Job:
       languages: One language, or two.
       shards: Names of its source shards.
       bytes: Size of its source files.
-      fingerprint: Digest of all that the result depends on.
-      may_be_empty: A pair that nobody listed: of a multi-way folder whose files share no unit.
-      benchmark: What a labelled task asks (`benchmarks`).
-      reads: How each source shard is read, if SentencePiece is all that its texts go through;
-        empty if SeqIO must run the task.
-      encode: Runs the task on a source shard of it, where `reads` is empty.
+      fingerprint: Digest of everything the result depends on.
+      may_be_empty: Whether no text is allowed, as for a pair of a multi-way folder that was not
+        requested and has no common unit.
+      benchmark: Benchmark of a labelled task.
+      reads: Reader of each source shard if the task only tokenizes; empty if SeqIO must run it.
+      encode: Runs the task on a source shard; set if `reads` is empty.
     """
 
     name: str
@@ -81,7 +81,13 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """What one worker does in one go: a source shard of a job."""
+    """A unit of work: one source shard of a job.
+
+    Attributes:
+      job: The job.
+      shard: Index of the source shard.
+      threads: SentencePiece threads.
+    """
 
     job: Job
     shard: int
@@ -99,20 +105,20 @@ def run_unit(
     Args:
       config: The configuration.
       model: Path of the vocabulary.
-      unit: The job and which of its source shards.
-      report_progress: Called now and then with the number of texts done since.
+      unit: The source shard.
+      report_progress: Called with the number of texts processed since its last call.
 
     Returns:
-      Rows of the parts, in order.
+      Metadata of the parts, in order.
 
     Raises:
-      ValueError: Whatever the reader found wrong with the file.
+      ValueError: The reader found the file damaged or malformed.
     """
     report = ReadReport()
     if unit.job.reads:
         batches = _encoded(config, model, unit, report)
     else:
-        assert unit.job.encode is not None, "a job without readers says how it is encoded"
+        assert unit.job.encode is not None, "a job has `reads` or `encode`"
         batches = unit.job.encode(config, model, unit, report)
     room = size = PART_TEXTS[unit.job.kind]
     parts: list[prepared.TaskInfo] = []
@@ -137,7 +143,7 @@ def run_unit(
 
 
 def _encoded(config: PrepareConfig, model: str, unit: Unit, report: ReadReport) -> Iterator[Batch]:
-    """Yields the texts of a source shard in order."""
+    """Yields the encoded texts of a source shard, in order."""
     vocabulary = load_vocabulary(model)
     for texts in in_batches(unit.job.reads[unit.shard](report)):
         if unit.job.kind == "labelled":
@@ -154,20 +160,28 @@ def encode_labelled(
     texts: Sequence[str],
     report: ReadReport,
 ) -> Batch:
-    """Encodes examples of a labelled job, given as JSON."""
+    """Encodes examples of a labelled job.
+
+    Args:
+      config: Lengths of the examples.
+      vocabulary: The vocabulary.
+      job: A labelled job.
+      texts: Examples as JSON.
+      report: Collects the counts of skipped examples.
+    """
     return labelled_rows.encode(
         vocabulary, job.benchmark, texts, config.max_length, config.stride, report
     )
 
 
 def in_batches(texts: Texts) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """Yields up to `BATCH_SIZE` examples at a time, as a tuple of texts for each field."""
+    """Yields batches of up to `BATCH_SIZE` examples, as a tuple of texts per field."""
     while batch := list(itertools.islice(texts, BATCH_SIZE)):
         yield tuple(zip(*batch))
 
 
 def load_vocabulary(model: str) -> Vocabulary:
-    """Returns the vocabulary of a file, read once for each version of the file."""
+    """Returns the vocabulary of a file, cached by modification time."""
     return _load_vocabulary(model, os.stat(model).st_mtime_ns)
 
 
@@ -199,7 +213,7 @@ def open_part(config: PrepareConfig, model: str, job: Job, shard: int, number: i
 def add_texts(
     writer: Writer, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray = _NO_LABELS
 ) -> None:
-    """Writes texts, as `framed` returns them; those without tokens count as skipped."""
+    """Writes texts as `framed` returns them; counts texts without tokens as skipped."""
     whole = sizes > 0
     if not whole.all():
         writer.skipped["no tokens"] += int((~whole).sum())
@@ -207,14 +221,14 @@ def add_texts(
 
 
 def framed(columns: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Puts `<s>` and `</s>` around texts: `<s> text </s>` or `<s> e </s> f </s>`.
+    """Adds `<s>` and `</s>` to texts: `<s> text </s>` or `<s> e </s> f </s>`.
 
     Args:
-      columns: For each feature the ids of N texts one after another, and their lengths, int64[N].
+      columns: For each feature, the concatenated ids of N texts and their lengths, int64[N].
 
     Returns:
-      `(ids, sizes)`: int32[sum of sizes], the framed texts one after another, and int64[N]; 0 where
-      a feature has no tokens, and then no other has.
+      (ids, sizes): int32[sum(sizes)], the concatenated framed texts, and int64[N], their sizes; 0
+      if any feature of the text has no tokens.
     """
     lengths = np.stack([column_lengths for _, column_lengths in columns])
     whole = np.all(lengths > 0, axis=0)
@@ -224,7 +238,7 @@ def framed(columns: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray
     ids[starts[whole]] = BOS_ID
     positions = starts + 1
     for values, length in columns:
-        # The k-th id of a text goes to the text's position + k.
+        # The k-th id of a text is written at the text's position + k.
         first = np.cumsum(length) - length
         places = np.arange(len(values)) + np.repeat(positions - first, length)
         if whole.all():

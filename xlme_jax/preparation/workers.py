@@ -1,4 +1,4 @@
-"""Worker processes with a progress bar, for work that comes in pieces of very different size."""
+"""Worker processes with a progress bar, for items of very different size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Report = Callable[[int], None]
 
 
 class WorkerDied(ValueError):
-    """A worker process ended without an answer."""
+    """A worker process ended without returning a result."""
 
 
 def run(
@@ -31,20 +31,20 @@ def run(
     workers: int,
     start: Callable[[], object] | None,
 ) -> Iterator[tuple[Item, Result]]:
-    """Works on items in parallel.
+    """Processes items in parallel.
 
     Args:
-      work: Called with an item and a function that takes the number of texts done since its last
-        call. Both `work` and the items are pickled when there are several workers.
-      items: What to work on, best with the longest first.
-      workers: Processes; with one, or one item, everything happens in this process.
-      start: Called once in every new process; None for nothing.
+      work: Called with an item and a function that takes the number of texts processed since its
+        last call. `work` and the items are pickled if there are several workers.
+      items: Items to process, preferably the longest first.
+      workers: Number of processes; with one worker or one item, this process does all work.
+      start: Called once in every new process, or None.
 
     Yields:
-      Each item with its result, in the order in which they are ready.
+      (item, result), in order of completion.
 
     Raises:
-      WorkerDied: If a process was killed, say for want of memory.
+      WorkerDied: A process was killed, for example because it ran out of memory.
     """
     workers = min(workers, len(items))
     with _progress(len(items)) as bar:
@@ -63,7 +63,7 @@ def _in_processes(
     start: Callable[[], object] | None,
     bar: _Bar,
 ) -> Iterator[tuple[Item, Result]]:
-    # Spawned, because a forked copy of TensorFlow's threads can hang.
+    # Spawn, because forking a process with TensorFlow's threads can hang.
     context = multiprocessing.get_context("spawn")
     counts = context.Queue()
     pool = concurrent.futures.ProcessPoolExecutor(workers, context, _start, (counts, start))
@@ -81,8 +81,8 @@ def _in_processes(
                 bar.finish()
     except BrokenProcessPool as error:
         raise WorkerDied(
-            "A worker process died, most likely for want of memory. Run the same command again "
-            "with fewer --workers; what is finished is kept."
+            "A worker process died, probably because it ran out of memory. Run the same command "
+            "again with fewer --workers; finished tasks are kept."
         ) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -94,8 +94,8 @@ _counts: Any = None
 def _start(counts: Any, start: Callable[[], object] | None) -> None:
     global _counts
     _counts = counts
-    # Before anything that takes time. The pool itself leaves workers waiting for ever if it is
-    # killed, since each of them holds both ends of the queue that they wait at.
+    # First, before anything slow. If the parent is killed, the pool's workers would wait forever,
+    # since each of them holds both ends of the queue that they read from.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if start:
         start()
@@ -103,7 +103,7 @@ def _start(counts: Any, start: Callable[[], object] | None) -> None:
 
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
-    assert parent is not None, "a worker is a child"
+    assert parent is not None, "workers are child processes"
     parent.join()
     os._exit(1)
 
@@ -113,7 +113,7 @@ def _call(work: Callable[[Item, Report], Result], item: Item) -> Result:
 
 
 class _Bar:
-    """A progress bar over items that also counts texts: one huge item still shows life."""
+    """A progress bar over items that also counts texts, to show progress within a large item."""
 
     def __init__(self, bar: tqdm):
         self._bar = bar
@@ -135,7 +135,7 @@ def _progress(total: int) -> Iterator[_Bar]:
 
 
 def open_bar(**options: Any) -> tqdm:
-    """Opens a progress bar on standard error; in a log it writes at most every ten seconds.
+    """Opens a progress bar on stderr; updates at most every 10 seconds if stderr is not a terminal.
 
     Args:
       **options: Further arguments of `tqdm`.
@@ -146,8 +146,8 @@ def open_bar(**options: Any) -> tqdm:
         file=sys.stderr,
         dynamic_ncols=True,
         mininterval=0.1 if sys.stderr.isatty() else 10,
-        # By default tqdm also waits for as much progress as there was between earlier lines, which
-        # hides the text count while a file is worked on.
+        # By default, tqdm also waits for as much progress as between earlier updates, which would
+        # freeze the text count while a file is processed.
         miniters=0,
         **options,
     )

@@ -33,7 +33,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class PaperTable:
     """Rows of one or more papers with the same columns."""
 
     columns: tuple[str, ...]
@@ -49,7 +49,7 @@ def _cell(text: str) -> Cell:
     return tuple(float(part) for part in re.split(r" \+ |/", text) if part.strip() != "-")
 
 
-def _table(columns: str, blocks: Mapping[str, str]) -> Table:
+def _table(columns: str, blocks: Mapping[str, str]) -> PaperTable:
     """Reads "name | cell | cell" lines of each source."""
     names, rows = tuple(columns.split()), []
     for source, block in blocks.items():
@@ -57,7 +57,7 @@ def _table(columns: str, blocks: Mapping[str, str]) -> Table:
             model, *cells = line.split("|")
             assert len(cells) == len(names), line
             rows.append(Row(model.strip(), source, tuple(cell.strip() for cell in cells)))
-    return Table(names, tuple(rows))
+    return PaperTable(names, tuple(rows))
 
 
 # Zero-shot: fine-tuned on English alone. XLM-E and XLM-R: means of five runs; XY-LENT's paper gives

@@ -302,7 +302,7 @@ def understanding(ours: Sequence[Entry]) -> Sheet:
     )
 
 
-def _plain(title: str, caption: str, table: published.Table, gap: bool = False) -> Make:
+def _plain(title: str, caption: str, table: published.PaperTable, gap: bool = False) -> Make:
     """Returns a table with a column per task."""
 
     def make(ours: Sequence[Entry]) -> Sheet:
@@ -319,7 +319,7 @@ def _only(translate_train: bool, make: Make) -> Make:
     return lambda ours: make([e for e in ours if e.is_translate_train == translate_train])
 
 
-def _by_language(task: str, title: str, caption: str, table: published.Table) -> Make:
+def _by_language(task: str, title: str, caption: str, table: published.PaperTable) -> Make:
     """Returns a table with a column per language and their mean."""
     languages = table.columns[:-1]
 
@@ -466,7 +466,7 @@ def alignment(ours: Sequence[Entry]) -> Sheet:
 def _layered(
     title: str,
     caption: str,
-    table: published.Table,
+    table: published.PaperTable,
     ours: Sequence[Entry],
     what: tuple[str, str, bool],
     cells: Callable[[Entry, str, int | None], list[Cell]],
@@ -527,7 +527,7 @@ def _detail(ours: Sequence[Entry], task: str, metric: str, readout: str = RAW) -
 def _sheet(
     title: str,
     caption: str,
-    table: published.Table,
+    table: published.PaperTable,
     ours: Sequence[Entry],
     cells: Callable[[Entry, str], Sequence[Cell]],
     systems: Callable[[Entry], Sequence[str]] = Entry.systems,
@@ -544,7 +544,7 @@ def _sheet(
 
 
 def _with_published(
-    title: str, caption: str, table: published.Table, rows: Sequence[tuple[Cell, ...]]
+    title: str, caption: str, table: published.PaperTable, rows: Sequence[tuple[Cell, ...]]
 ) -> Sheet:
     quoted = [(Cell(row.model), Cell(row.source), *map(_quoted, row.texts)) for row in table.rows]
     rows = _once(rows)

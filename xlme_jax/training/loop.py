@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 _MAX_ROLL_BACKS = 3  # To one and the same checkpoint.
 
 
-class BatchIterator(Protocol):
+class Batches(Protocol):
     """The data pipeline as the loop sees it (`data.batches.pipeline.make_iterator`)."""
 
     def __next__(self) -> Mapping[str, Mapping[str, np.ndarray]]:
@@ -83,7 +83,7 @@ class Run:
     objective: Objective
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
-    batches: BatchIterator
+    batches: Batches
     mesh: jax.sharding.Mesh
     config: LoopConfig
     model_dir: Path

@@ -84,16 +84,6 @@ def parse(spec: str) -> Rule:
     raise ValueError(f"prepare: `validation` is {spec!r}; expected {', '.join(_FORMS.values())}")
 
 
-def check_tasks(spec: str, tasks: Iterable[str]) -> None:
-    """Raises ValueError if `spec` is malformed or no task has units to hold out."""
-    parse(spec)
-    if not {"cc100", "bitext"} & set(tasks):
-        raise ValueError(
-            f"prepare: `validation` is {spec!r} but applies only to the tasks cc100 and bitext; "
-            f"`tasks` is {', '.join(tasks)}. Set `validation` to the empty string"
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class Corpora:
     """Files of training text.
@@ -240,8 +230,8 @@ def _validation_folder(path: str, tsv_columns: tuple[int, int] | None) -> Corpor
     # A multi-way folder without `ids.txt` must be a subfolder.
     multiway = bitext_files.unit_ids_file(folder) is not None
     found = {} if multiway else discover_documents(folder, may_be_empty=True)
-    taken = {file for files in found.values() for file in files}
-    sources = [s for s in sources if s.kind != "multiway" or taken.isdisjoint(s.paths)]
+    if not multiway:
+        sources = [s for s in sources if s.kind != "multiway" or s.paths[0].parent != folder]
     if not sources and not found:
         raise DataError(
             f"{folder}: no text to hold out found; files must be named like training files: "

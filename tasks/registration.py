@@ -1,0 +1,39 @@
+"""Registers the tasks of the text sources (`xlme_jax.preparation.sources`) with SeqIO."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from tasks import features, mixtures, sources
+from xlme_jax.preparation.source_types import TextTask, TfdsText
+
+
+def register(
+    found: Sequence[TextTask | TfdsText],
+    vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
+    alpha: float = mixtures.DEFAULT_ALPHA,
+    prepared: str | os.PathLike[str] | None = None,
+) -> list[str]:
+    """Registers tasks and their mixtures, replacing those of the same name.
+
+    Args:
+      found: Tasks, as `Source.find` returns them.
+      vocabulary: See `tasks.features.as_vocabulary`.
+      alpha: Exponent of the mixtures' rates.
+      prepared: See `mixtures.add_mixture`.
+
+    Returns:
+      Names of the mixtures.
+    """
+    shared = features.as_vocabulary(vocabulary)
+    groups: dict[str, list[str]] = {}
+    for task in found:
+        if isinstance(task, TfdsText):
+            sources.add_tfds_task(task, shared)
+        else:
+            sources.add_task(task.task, task.splits, task.languages, shared, task.num_examples)
+        groups.setdefault(task.mixture, []).append(task.task)
+    return [
+        mixtures.add_mixture(name, names, alpha, prepared).name for name, names in groups.items()
+    ]

@@ -1,0 +1,143 @@
+"""The table of text sources: an entry is all that a new source needs."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from xlme_jax import api
+from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.data.text.reading import DataError
+from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary, write_vocabulary
+from xlme_jax.preparation import sources
+from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.file_sources import document_source
+
+pytest.importorskip("seqio")
+
+LINES = {"en": ["One house.", "Two houses.", "Red."], "sw": ["Nyumba moja.", "Nyumba mbili."]}
+
+# A format of its own: `<lang>.lines`, one document per line, repeated --toy_copies times.
+TOY_MODULE = """
+import functools
+
+from xlme_jax.preparation import sources
+from xlme_jax.preparation.source_types import Flag, Shard, Source, TextTask, setting, task_name
+
+
+def read(copies, file, report):
+    for line in file.read_text().splitlines() * copies:
+        report.read += 1
+        yield (line,)
+
+
+def find(config, held_out):
+    copies = setting(config, "toy_copies")
+    return [
+        TextTask(
+            "toy",
+            task_name("toy", file.stem),
+            (file.stem,),
+            {"train": [Shard(str(file), functools.partial(read, copies, file), (file,))]},
+        )
+        for file in sorted(sources.SOURCES["toy"].folder(config).glob("*.lines"))
+    ]
+
+
+TOY = Source(
+    "toy",
+    "toys",
+    find,
+    "toy files (<lang>.lines)",
+    (Flag("toy_copies", "Copies of each line.", "integer", 1, 1),),
+)
+"""
+
+
+@pytest.fixture
+def raw(tmp_path, monkeypatch):
+    for language, lines in LINES.items():
+        (tmp_path / f"{language}.lines").write_text("".join(f"{line}\n" for line in lines))
+    texts = [line for lines in LINES.values() for line in lines]
+    vocabulary = train_vocabulary(texts, 60, byte_fallback=False, allow_smaller=True)
+    write_vocabulary(vocabulary, tmp_path / "v.model")
+    (tmp_path / "toy_source.py").write_text(textwrap.dedent(TOY_MODULE))
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def documents(output, name, split="train"):
+    dataset = PreparedDataset.load(output)
+    vocabulary = Vocabulary.load(dataset.vocabulary_path)
+    texts, ids = [], []
+    for token in (i for r in dataset.records(dataset.task(name, split)) for i in r.tolist()):
+        if token == 2:
+            texts.append(vocabulary.decode(ids))
+            ids = []
+        elif token != 0:
+            ids.append(token)
+    return texts
+
+
+def test_a_new_entry_is_prepared_and_gives_vocabulary_text(raw, monkeypatch):
+    import toy_source
+
+    monkeypatch.setitem(sources.SOURCES, "toy", toy_source.TOY)
+    config = PrepareConfig(
+        str(raw / "out"),
+        tasks=("toy",),
+        vocabulary=str(raw / "v.model"),
+        options={"toy_dir": str(raw), "toy_copies": 2},
+        workers=1,
+    )
+    api.prepare(config)
+    assert documents(config.output, "toy_en") == LINES["en"] * 2
+    assert documents(config.output, "toy_sw") == LINES["sw"] * 2
+    found = api.find_text(config)
+    assert {text.language: list(text.read()) for text in found} == {
+        language: lines * 2 for language, lines in LINES.items()
+    }
+    with pytest.raises(ValueError, match=r"applies only to the tasks cc100 and bitext; .* toy"):
+        api.prepare(PrepareConfig("x", ("toy",), validation="every:5"))
+
+
+def test_a_new_entry_has_flags_and_a_variable(raw, monkeypatch):
+    def command(module, *arguments):
+        code = (
+            "import runpy, toy_source; toy_source.sources.SOURCES['toy'] = toy_source.TOY; "
+            f"runpy.run_module('xlme_jax.{module}', run_name='__main__', alter_sys=True)"
+        )
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments], cwd=raw, capture_output=True, text=True
+        )
+
+    said = " ".join(command("train_vocabulary", "--help").stdout.split())
+    assert "toys" in said and "--toy_copies: Copies of each line." in said
+    assert "--toy_dir: Folder of toy files (<lang>.lines) (default: $TOY_DIR)." in said
+    monkeypatch.setenv("TOY_DIR", str(raw))
+    arguments = ["--tasks=toy", "--toy_copies=3", "--vocabulary=v.model", "--output=out"]
+    done = command("prepare", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert documents(raw / "out", "toy_en") == LINES["en"] * 3
+    assert PreparedDataset.load(raw / "out").command.endswith(f"--output=out --toy_dir={raw}")
+
+
+def test_another_folder_of_documents_is_one_line(raw, monkeypatch):
+    (raw / "wiki").mkdir()
+    (raw / "wiki" / "en.txt").write_text("\n\n".join(LINES["en"]))
+    wiki = document_source("wiki", "Wikipedia files (<lang>.txt)", "Wikipedia")
+    monkeypatch.setitem(sources.SOURCES, "wiki", wiki)
+    config = PrepareConfig(
+        str(raw / "out"),
+        tasks=("wiki",),
+        vocabulary=str(raw / "v.model"),
+        validation="every:3",
+        workers=1,
+    )
+    with pytest.raises(DataError, match=r"pass --wiki_dir=FOLDER or set WIKI_DIR"):
+        api.prepare(config)
+    monkeypatch.setenv("WIKI_DIR", str(raw / "wiki"))
+    api.prepare(config)
+    assert documents(config.output, "wiki_en") == LINES["en"][:2]
+    assert documents(config.output, "wiki_en", "validation") == LINES["en"][2:]

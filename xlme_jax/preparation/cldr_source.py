@@ -1,0 +1,149 @@
+"""The embedded corpus as a source: text is generated from CLDR when it is read."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from xlme_jax.data import cldr
+from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.preparation import examples
+from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
+from xlme_jax.preparation.source_types import (
+    Flag,
+    LanguageText,
+    Shard,
+    Source,
+    TextTask,
+    task_name,
+)
+from xlme_jax.preparation.tokenizing import Texts
+
+NAME = "cldr"
+BITEXT_NAME = "cldr_bitext"
+_DEFAULT_LANGUAGES = "en,ru,zh"
+_LANGUAGES_VARIABLE = "CLDR_LANGUAGES"
+_PHRASE_CHARS = 25  # Average length of a phrase, roughly.
+
+# Streams the given number of texts of a split.
+_Read = Callable[[str, int, ReadReport], Texts]
+
+
+def cldr_source() -> Source:
+    """Returns the source `cldr`: tasks `cldr_<lang>` and `cldr_bitext_<lang>_<lang>`."""
+    return Source(
+        NAME,
+        "embedded corpus",
+        lambda config, held_out: find_cldr(_corpus(config)),
+        flags=(
+            Flag("cldr_kinds", "Kinds of cldr phrases.", "list", list(cldr.KINDS)),
+            Flag("cldr_documents", "Training documents per cldr language.", "integer", 2000, 0),
+            Flag("cldr_pairs", "Training pairs per cldr language pair.", "integer", 10_000, 0),
+            Flag(
+                "cldr_validation_pairs",
+                "Held-out pairs per cldr language pair.",
+                "integer",
+                1000,
+                0,
+            ),
+        ),
+        texts=lambda config, held_out: _texts(_corpus(config)),
+        from_flags=_from_flags,
+        from_environment=_from_environment,
+    )
+
+
+def _corpus(config: PrepareConfig) -> CldrCorpus:
+    assert config.cldr is not None, "PrepareConfig checks this"
+    return config.cldr
+
+
+def _from_flags(values: Mapping[str, Any]) -> dict[str, CldrCorpus]:
+    if NAME not in values["tasks"]:
+        return {}
+    languages = tuple(values["languages"]) or tuple(_DEFAULT_LANGUAGES.split(","))
+    corpus = CldrCorpus(
+        cldr.CldrConfig(languages, kinds=tuple(values["cldr_kinds"])),
+        documents=values["cldr_documents"],
+        pairs=values["cldr_pairs"],
+        validation_pairs=values["cldr_validation_pairs"],
+    )
+    return {"cldr": corpus}
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, CldrCorpus]:
+    languages = environment.get(_LANGUAGES_VARIABLE) or _DEFAULT_LANGUAGES
+    return {"cldr": CldrCorpus(cldr.CldrConfig(tuple(languages.split(","))))}
+
+
+def find_cldr(corpus: CldrCorpus) -> list[TextTask]:
+    """Lists the tasks of the corpus, documents before pairs; generates no text."""
+
+    def task(
+        prefix: str, languages: tuple[str, ...], read: _Read, counts: Mapping[str, int]
+    ) -> TextTask:
+        splits = {split: [_shard(corpus, read, split, n)] for split, n in counts.items() if n}
+        return TextTask(prefix, task_name(prefix, *languages), languages, splits, counts)
+
+    languages = corpus.config.languages
+    documents = [
+        task(
+            NAME,
+            (language,),
+            functools.partial(examples.cldr_documents, corpus, language),
+            corpus.documents_per_split(),
+        )
+        for language in languages
+    ]
+    pairs = [
+        task(
+            BITEXT_NAME,
+            pair,
+            functools.partial(examples.cldr_pairs, corpus, pair),
+            corpus.pairs_per_split(),
+        )
+        for pair in itertools.combinations(sorted(languages), 2)
+    ]
+    return documents + pairs
+
+
+def _shard(corpus: CldrCorpus, read: _Read, split: str, count: int) -> Shard:
+    return Shard(
+        split,
+        functools.partial(read, split, count),
+        key=f"{corpus} {count} {_generator_digest()}",
+    )
+
+
+@functools.cache
+def _generator_digest() -> str:
+    """Returns a digest of the generator's code and data, so that versions are never mixed."""
+    digest = hashlib.sha256(importlib.metadata.version("babel").encode())
+    for file in sorted(Path(cldr.__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _texts(corpus: CldrCorpus) -> list[LanguageText]:
+    documents = max(1, corpus.documents)
+    size = documents * corpus.phrases_per_document * _PHRASE_CHARS
+    return [
+        LanguageText(
+            language,
+            size,
+            functools.partial(
+                cldr.documents,
+                corpus.config,
+                language,
+                "train",
+                documents,
+                corpus.phrases_per_document,
+            ),
+        )
+        for language in corpus.config.languages
+    ]

@@ -1,0 +1,271 @@
+"""Sources that are folders of text files: documents in CC-100's layout, and translation pairs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from xlme_jax.data.text import held_out as held_out_data
+from xlme_jax.data.text.bitext import discover_bitext, group_by_pair, read_bitext
+from xlme_jax.data.text.bitext_files import BitextSource
+from xlme_jax.data.text.decompression import read_blocks
+from xlme_jax.data.text.held_out import VALIDATION, Corpora, HeldOut, corpus_name
+from xlme_jax.data.text.reading import ReadReport, aligned_lines, discover_documents
+from xlme_jax.data.text.text_digests import digest
+from xlme_jax.preparation import examples
+from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.source_types import (
+    Flag,
+    LanguageText,
+    Shard,
+    Source,
+    TextTask,
+    check_names,
+    file_bytes,
+    task_name,
+)
+
+_PAIR_FLAGS = (
+    Flag("pairs", "Language pairs to use, such as en-sw (default: all).", "list", []),
+    Flag("pivot", "Use only pairs with this language, such as en."),
+    Flag(
+        "tsv_columns",
+        "Columns of TSV pair files that contain text, counted from 0, such as 1,2 (default: 0,1).",
+        "list",
+    ),
+)
+
+
+def document_source(name: str, content: str, help: str) -> Source:
+    """Returns a source of documents in CC-100's layout.
+
+    Args:
+      name: Name of the source, of its mixture, and prefix of its tasks `<name>_<lang>`.
+      content: Description of the folder's files, for help texts and errors.
+      help: See `Source`.
+    """
+
+    def find(config: PrepareConfig, held_out: HeldOut | None) -> list[TextTask]:
+        folder = source.folder(config)
+        return find_documents(name, folder, config.languages, config.max_document_chars, held_out)
+
+    def corpora(config: PrepareConfig) -> Corpora:
+        return held_out_data.find_corpora(
+            cc100_dir=source.folder(config),
+            languages=config.languages,
+            max_document_chars=config.max_document_chars,
+        )
+
+    source = Source(name, help, find, content, corpora=corpora)
+    return source
+
+
+def pair_source(name: str, content: str, help: str) -> Source:
+    """Returns a source of translation pairs, in all formats of `xlme_jax.data.text.bitext`.
+
+    Args:
+      name: Name of the source, of its mixture, and prefix of its tasks `<name>_<lang>_<lang>`.
+      content: Description of the folder's files, for help texts and errors.
+      help: See `Source`.
+    """
+
+    def discover(config: PrepareConfig) -> list[BitextSource]:
+        return discover_bitext(
+            source.folder(config),
+            config.languages or None,
+            config.pairs or None,
+            config.pivot,
+            tsv_columns=config.tsv_columns,
+        )
+
+    def find(config: PrepareConfig, held_out: HeldOut | None) -> list[TextTask]:
+        return pair_tasks(name, discover(config), config.shuffle_pairs, held_out)
+
+    def corpora(config: PrepareConfig) -> Corpora:
+        return Corpora(sources=tuple(discover(config)))
+
+    def texts(config: PrepareConfig, held_out: HeldOut | None) -> list[LanguageText]:
+        return _pair_texts(discover(config), held_out)
+
+    source = Source(name, help, find, content, _PAIR_FLAGS, corpora, texts)
+    return source
+
+
+# --- Documents ---
+
+
+def find_documents(
+    name: str,
+    folder: Path,
+    languages: Collection[str],
+    max_document_chars: int,
+    held_out: HeldOut | None,
+) -> list[TextTask]:
+    """Lists a task per language of a folder, without reading text.
+
+    Args:
+      name: Name of the mixture and prefix of the task names.
+      folder: Folder of `<lang>.txt.xz` files.
+      languages: Languages to use; empty: all.
+      max_document_chars: Longer documents are split.
+      held_out: Selects the split "validation"; None: no such split.
+
+    Raises:
+      DataError: A language is missing.
+    """
+    tasks = []
+    for language, files in discover_documents(folder, languages or None).items():
+        splits = {"train": [_document_shard(max_document_chars, file) for file in files]}
+        if held_out is not None:
+            splits = _document_splits(held_out, language, files, max_document_chars)
+        tasks.append(TextTask(name, task_name(name, language), (language,), splits))
+    return tasks
+
+
+def _document_shard(max_document_chars: int, file: Path) -> Shard:
+    read = functools.partial(examples.documents, max_document_chars, file)
+    return Shard(os.fspath(file), read, (file,))
+
+
+def _document_splits(
+    held_out: HeldOut, language: str, files: Sequence[Path], max_document_chars: int
+) -> dict[str, list[Shard]]:
+    """Returns the splits of a language; no "validation" if the rule never selects documents."""
+    rule = held_out.rule
+
+    def shards(split: str) -> list[Shard]:
+        return [
+            _held_document_shard(held_out, language, split, max_document_chars, f) for f in files
+        ]
+
+    validation = shards(VALIDATION) if rule.kind in ("every", "count") else []
+    if rule.kind == "folder":
+        others = held_out.folder().documents
+        validation = [
+            _document_shard(max_document_chars, file) for code, file in others if code == language
+        ]
+    return {"train": shards("train")} | ({VALIDATION: validation} if validation else {})
+
+
+def _held_document_shard(
+    held_out: HeldOut, language: str, split: str, max_document_chars: int, file: Path
+) -> Shard:
+    read = functools.partial(
+        examples.split_documents,
+        held_out.without_corpora(),
+        language,
+        split,
+        max_document_chars,
+        file,
+    )
+    key = held_out.key(os.fspath(file), language)
+    return Shard(os.fspath(file), read, (file,), key, may_be_empty=split == VALIDATION)
+
+
+# --- Translation pairs ---
+
+
+def pair_tasks(
+    name: str, sources: Sequence[BitextSource], shuffle_pairs: bool, held_out: HeldOut | None
+) -> list[TextTask]:
+    """Returns a task per language pair, without reading text.
+
+    Args:
+      name: Name of the mixture and prefix of the task names.
+      sources: Pair files, as `discover_bitext` returns them.
+      shuffle_pairs: Whether training pairs are mismatched, see `examples.mismatched_pairs`.
+      held_out: Selects the split "validation"; None: no such split.
+
+    Raises:
+      ValueError: Two pairs would have the same task name.
+    """
+    groups = list(group_by_pair(sources).values())
+    names = [task_name(name, group[0].lang1, group[0].lang2) for group in groups]
+    # `en-pt_sw` and `en_pt-sw` are different pairs with the same task name.
+    files = [group[0].paths[0] for group in groups]
+    check_names(zip(names, files), "move one of them to another folder")
+    tasks = []
+    for task, group in zip(names, groups):
+        splits = {"train": [_pair_shard(source) for source in group]}
+        if held_out is not None:
+            splits = _pair_splits(held_out, group)
+        if shuffle_pairs:
+            splits["train"] = [_mismatched(shard) for shard in splits["train"]]
+        tasks.append(TextTask(name, task, (group[0].lang1, group[0].lang2), splits))
+    return tasks
+
+
+def _pair_shard(source: BitextSource) -> Shard:
+    title = " + ".join(map(os.fspath, source.paths))
+    read = functools.partial(read_bitext, source)
+    multiway = source.kind == "multiway"
+    key = f"{source.kind} {source.swap}" + (f" {source.columns}" if source.columns else "")
+    return Shard(title, read, source.paths, key, may_be_empty=multiway)
+
+
+def _mismatched(shard: Shard) -> Shard:
+    read = functools.partial(examples.mismatched_pairs, shard.read)
+    return dataclasses.replace(shard, read=read, key=f"{shard.key} mismatched")
+
+
+def _pair_splits(held_out: HeldOut, group: Sequence[BitextSource]) -> dict[str, list[Shard]]:
+    """Returns the splits of a pair; no "validation" if the rule never selects its units."""
+    rule = held_out.rule
+    if rule.kind == "folder":
+        others = held_out.folder().sources
+        validation = [_pair_shard(other) for other in others if other.pair == group[0].pair]
+    else:
+        chosen = [s for s in group if rule.kind != "ids" or s.kind == "multiway"]
+        validation = [_held_pair_shard(held_out, source, VALIDATION) for source in chosen]
+    splits = {"train": [_held_pair_shard(held_out, source, "train") for source in group]}
+    return {**splits, VALIDATION: validation} if validation else splits
+
+
+def _held_pair_shard(held_out: HeldOut, source: BitextSource, split: str) -> Shard:
+    whole = _pair_shard(source)
+    key = held_out.key(corpus_name(source), source.lang1, source.lang2)
+    return dataclasses.replace(
+        whole,
+        read=functools.partial(examples.split_pairs, held_out.without_corpora(), source, split),
+        key=f"{whole.key} {key}",
+        may_be_empty=whole.may_be_empty or split == VALIDATION,
+    )
+
+
+# --- Text of pairs for a vocabulary ---
+
+
+def _pair_texts(sources: Sequence[BitextSource], held_out: HeldOut | None) -> list[LanguageText]:
+    """Returns both sides of all pairs; a file that is part of several pairs is read once."""
+    found: dict[Path | tuple[Path, int], LanguageText] = {}
+    for source in sources:
+        for side, language in enumerate((source.lang1, source.lang2)):
+            if len(source.paths) == 2:
+                # A file of a multi-way folder is part of up to a hundred pairs.
+                file = source.paths[side]
+                lines = functools.partial(_lines, held_out, language, file)
+                found[file] = LanguageText(language, file_bytes(file), lines)
+            else:
+                file = source.paths[0]
+                texts = functools.partial(_side, held_out, source, side)
+                found[file, side] = LanguageText(language, file_bytes(file, 0.5), texts)
+    return list(found.values())
+
+
+def _lines(held_out: HeldOut | None, language: str, file: Path) -> Iterator[str]:
+    lines = aligned_lines(read_blocks(file), str(file), ReadReport())
+    if held_out is None:
+        return (line for line in lines if isinstance(line, str))
+    # The digests cover the text of every held-out unit, so units need not be selected here.
+    texts = held_out.texts(language)
+    return (line for line in lines if isinstance(line, str) and digest(line) not in texts)
+
+
+def _side(held_out: HeldOut | None, source: BitextSource, side: int) -> Iterator[str]:
+    if held_out is None:
+        return (pair[side] for pair in read_bitext(source))
+    pairs = examples.split_pairs(held_out, source, "train", ReadReport())
+    return (pair[side] for pair in pairs)
