@@ -16,7 +16,9 @@ from xlme_jax.reports.tables import Entry
 
 PAPERS = tiny.REPOSITORY.parent / "shared" / "papers"
 _TABLES = {
-    name: table for name, table in vars(published).items() if isinstance(table, published.PaperTable)
+    name: table
+    for name, table in vars(published).items()
+    if isinstance(table, published.PaperTable)
 }
 
 
