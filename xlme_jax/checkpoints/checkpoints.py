@@ -106,7 +106,7 @@ class Checkpoints:
         self._refuse_to_start_over()
 
     def latest_step(self) -> int | None:
-        """Newest step saved, None if there is none."""
+        """Returns the newest saved step; None if there is none."""
         return self._manager.latest_step()
 
     def check(self, abstract: TrainState, dataset_digest: str) -> None:
@@ -281,7 +281,7 @@ class Checkpoints:
 
 
 def _numbered(name: str) -> Iterator[str]:
-    """name, name-1, name-2, ..."""
+    """Yields name, name-1, name-2, ..."""
     yield name
     number = 0
     while True:
@@ -328,12 +328,12 @@ def _compare_digests(tree: Any, expected: Mapping[str, str]) -> None:
 
 
 def has_checkpoint(model_dir: Path) -> bool:
-    """Whether a run has saved a checkpoint."""
+    """Returns whether a run has saved a checkpoint."""
     return bool(_steps(model_dir / FOLDER))
 
 
 def latest_checkpoint(run: Path) -> Path:
-    """The newest checkpoint of a run, or the checkpoint itself if `run` is one.
+    """Returns the newest checkpoint of a run, or the checkpoint itself if `run` is one.
 
     Raises:
       ValueError: there is none.
@@ -356,7 +356,7 @@ def check_warm_start(
     may_lack: Collection[str] = (),
     counterparts: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Params:
-    """The weights that `warm_start` would load; reads files, but creates no arrays.
+    """Returns the weights that `warm_start` would load; reads files, but creates no arrays.
 
     Arguments and errors are those of `warm_start`.
     """
@@ -462,7 +462,7 @@ def warm_start(
 def _counterparts(
     found: Collection[str], abstract_params: Params, counterparts: Mapping[str, str]
 ) -> dict[str, str]:
-    """Weight of this model -> weight that initialises it; empty if the source has its parts."""
+    """Returns {weight of this model: weight that initializes it}; {} if names match."""
     if any(name.split(".")[0] in abstract_params for name in found):
         return {}
     sources = {}
@@ -474,13 +474,13 @@ def _counterparts(
 
 
 def _leaves(tree: Params) -> dict[str, Any]:
-    """Dotted name -> leaf."""
+    """Returns {dotted name: leaf}."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {digests.leaf_name(path): leaf for path, leaf in leaves}
 
 
 def _nested(leaves: Mapping[str, Any]) -> Params:
-    """The tree whose leaves have these dotted names."""
+    """Returns the tree whose leaves have these dotted names."""
     tree: dict[str, Any] = {}
     for name, leaf in leaves.items():
         *path, last = name.split(".")
@@ -557,7 +557,7 @@ def _named_source(checkpoint: Path) -> Iterator[None]:
 
 
 def _read_record(checkpoint: Path) -> dict[str, Any]:
-    """The fields of a `RunRecord`, and the digests of arrays; raises Damaged if they changed."""
+    """Returns the fields of a `RunRecord` and the digests of arrays; raises Damaged."""
     content = ocp.JsonCheckpointHandler().restore(checkpoint / "run", ocp.args.JsonRestore())
     if not isinstance(content, dict) or content.pop("sha256", None) != checksum(content):
         raise Damaged("run/metadata is not what was written (SHA-256 differs)")
@@ -565,7 +565,7 @@ def _read_record(checkpoint: Path) -> dict[str, Any]:
 
 
 def _metadata(checkpoint: Path) -> Any:
-    """The tree of a checkpoint's state, with shapes instead of arrays."""
+    """Returns the tree of a checkpoint's state, with shapes instead of arrays."""
     # The handler, because a checkpointer warns that an item has no metadata of its own.
     return ocp.PyTreeCheckpointHandler().metadata(checkpoint / "state").tree
 

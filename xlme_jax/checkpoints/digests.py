@@ -42,13 +42,13 @@ def tree_digests(tree: Any) -> dict[str, str]:
 
 
 def leaf_name(path: tuple[Any, ...]) -> str:
-    """The dotted name of a leaf, as in "params.discriminator.layer_0.attention.query"."""
+    """Returns the dotted name of a leaf, as in "params.discriminator.layer_0.attention.query"."""
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 @jax.jit
 def _array_digest(x: jax.Array) -> jax.Array:
-    """uint32[2] of an array of any shape."""
+    """Returns uint32[2] for an array of any shape."""
     words = _words(x)
     place = jnp.zeros(words.shape, jnp.uint32)
     stride = 1
@@ -70,7 +70,7 @@ def _array_digest(x: jax.Array) -> jax.Array:
 
 
 def _words(x: jax.Array) -> jax.Array:
-    """The bits of an array as uint32, narrower elements one by one, wider ones in pieces."""
+    """Returns the bits of an array as uint32; pads narrower elements, splits wider ones."""
     if x.dtype == jnp.bool_:
         return x.astype(jnp.uint32)
     unsigned = {1: jnp.uint8, 2: jnp.uint16}.get(x.dtype.itemsize, jnp.uint32)
@@ -78,7 +78,7 @@ def _words(x: jax.Array) -> jax.Array:
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """The finalizer of MurmurHash3: a bijection on 32 bits in which every input bit matters."""
+    """Applies the finalizer of MurmurHash3, a bijection on 32 bits with full avalanche."""
     x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
     return x ^ (x >> 16)
@@ -99,7 +99,7 @@ def seal_files(folder: Path) -> None:
 
 
 def is_sealed(folder: Path) -> bool:
-    """Whether the folder has its `files.json`: a kill between saving and sealing leaves none."""
+    """Returns whether the folder has `files.json`; a kill before sealing leaves none."""
     return (folder / FILE).exists()
 
 

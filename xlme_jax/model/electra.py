@@ -160,15 +160,15 @@ class Electra(nn.Module):
         uniforms: jax.Array,
         dropout_seeds: jax.Array | None = None,
     ) -> VocabularyPrediction:
-        """The generator's predictions; see `MaskedLM.__call__`."""
+        """Returns the generator's predictions; see `MaskedLM.__call__`."""
         return self.generator(rows, positions, targets, uniforms, dropout_seeds)
 
     def discriminate(self, rows: Rows, dropout_seeds: jax.Array | None = None) -> jax.Array:
-        """The discriminator's logits float32[B, L]."""
+        """Returns the discriminator's logits float32[B, L]."""
         return self.discriminator(rows, self._shared(), dropout_seeds)
 
     def encode(self, rows: Rows, dropout_seeds: jax.Array | None = None) -> list[jax.Array]:
-        """Hidden states of every layer of the discriminator."""
+        """Returns the hidden states of every layer of the discriminator."""
         return self.discriminator.encode(
             rows, self._shared(), dropout_seeds=dropout_seeds, all_layers=True
         )
@@ -176,11 +176,11 @@ class Electra(nn.Module):
     def encode_by_generator(
         self, rows: Rows, dropout_seeds: jax.Array | None = None
     ) -> list[jax.Array]:
-        """Hidden states of every layer of the generator."""
+        """Returns the hidden states of every layer of the generator."""
         return self.generator.encode(rows, dropout_seeds=dropout_seeds, all_layers=True)
 
     def _shared(self) -> Shared:
-        """The generator's tables that the discriminator reads."""
+        """Returns the generator's tables that the discriminator reads."""
         tokens = None if self.sharing == "none" else self.generator.tokens()
         positions = self.generator.positions() if self.sharing == "tokens+positions" else None
         return tokens, positions

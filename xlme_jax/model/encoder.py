@@ -93,12 +93,12 @@ class EncoderConfig:
 
 
 def weight_init(config: EncoderConfig) -> Initializer:
-    """Normal initialisation of every weight and embedding (std .02 in all the papers)."""
+    """Returns the initializer of weights and embeddings: normal, std .02 in all the papers."""
     return nn.initializers.normal(config.init_std)
 
 
 def layer_norm(config: EncoderConfig, dtype: jnp.dtype, name: str | None = None) -> nn.LayerNorm:
-    """Layer normalisation with explicit epsilon; statistics float32, result in the compute type."""
+    """Applies layer normalization; float32 statistics, result in the compute type."""
     return nn.LayerNorm(
         epsilon=config.layer_norm_eps,
         dtype=dtype,
@@ -305,7 +305,7 @@ def dense(
     dtype: jnp.dtype,
     name: str,
 ) -> jax.Array:
-    """`x` [..., inputs] through a dense layer to [..., size], sharded along the logical `axes`."""
+    """Applies a dense layer to `x` [..., inputs] -> [..., size], sharded along logical `axes`."""
     layer = Projection(config, "ri,io->ro", axes, dtype, name=name)
     return layer(x, (x.shape[-1], size), (size,))
 

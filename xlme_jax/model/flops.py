@@ -13,7 +13,7 @@ training step:       3 x forward (backward counts twice; recomputation is not co
 
 
 def encoder(config: EncoderConfig, length: int, embedding_size: int | None = None) -> float:
-    """Forward FLOPs per token of an encoder on rows of `length` tokens."""
+    """Returns the forward FLOPs per token of an encoder on rows of `length` tokens."""
     hidden, ffn = config.hidden_size, config.ffn_size
     layer = 8 * hidden**2 + 4 * hidden * ffn + 4 * length * hidden
     width = embedding_size or hidden
@@ -21,17 +21,17 @@ def encoder(config: EncoderConfig, length: int, embedding_size: int | None = Non
 
 
 def decoder(config: EncoderConfig, length: int, source_length: int) -> float:
-    """Forward FLOPs per token of an encoder run as a decoder that reads `source_length` tokens."""
+    """Returns the forward FLOPs per token of a decoder that reads `source_length` tokens."""
     hidden = config.hidden_size
     cross = 4 * hidden**2 * (1 + source_length / length) + 4 * source_length * hidden
     return encoder(config, length) + config.num_layers * cross
 
 
 def mlm_head(hidden_size: int, embedding_size: int, vocab_size: int) -> float:
-    """Forward FLOPs per masked slot."""
+    """Returns the forward FLOPs per masked slot."""
     return 2 * hidden_size * embedding_size + 2 * embedding_size * vocab_size
 
 
 def rtd_head(hidden_size: int, kind: str) -> float:
-    """Forward FLOPs per token."""
+    """Returns the forward FLOPs per token."""
     return 2 * hidden_size + (2 * hidden_size**2 if kind == "dense" else 0)

@@ -23,7 +23,7 @@ class TokenTable(nn.Module):
 
     @nn.compact
     def __call__(self) -> jax.Array:
-        """The whole table, float32."""
+        """Returns the whole table, float32."""
         shape = (padded_size(self.vocab_size), self.size)
         return parameter(self, "embedding", self.initializer, shape, ("vocab", "table_embed"))
 
@@ -37,7 +37,7 @@ class PositionTable(nn.Module):
 
     @nn.compact
     def __call__(self) -> jax.Array:
-        """The whole table, float32."""
+        """Returns the whole table, float32."""
         shape = (self.max_length, self.size)
         return parameter(self, "embedding", self.initializer, shape, (None, "table_embed"))
 
@@ -49,7 +49,7 @@ def embed(
     position_table: jax.Array | None,
     dtype: jnp.dtype,
 ) -> jax.Array:
-    """Sum of token and position embeddings: int32[B, L] twice -> [B, L, E] in `dtype`."""
+    """Sums token and position embeddings: int32[B, L] twice -> [B, L, E] in `dtype`."""
     embedded = lookup(table, tokens, dtype, vocabulary_split())
     if position_table is not None:
         embedded = embedded + jnp.take(position_table.astype(dtype), positions, axis=0)

@@ -18,14 +18,14 @@ def parameter(
     shape: tuple[int, ...],
     axes: tuple[str | None, ...],
 ) -> jax.Array:
-    """A float32 parameter of `module` whose dimensions carry the logical axis names `axes`."""
+    """Creates a float32 parameter whose dimensions carry the logical axis names `axes`."""
     boxed = nn.with_logical_partitioning(initializer, axes)
     value: jax.Array = module.param(name, boxed, shape)  # type: ignore[assignment]  # linen unboxes
     return value
 
 
 def vocabulary_split() -> VocabularySplit:
-    """How the current logical axis rules split batch rows and vocabulary."""
+    """Returns how the current logical axis rules split batch rows and vocabulary."""
 
     def axes(name: str) -> tuple[str, ...]:
         (found,) = nn.logical_to_mesh_axes((name,)) or (None,)

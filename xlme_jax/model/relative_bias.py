@@ -65,7 +65,7 @@ class RelativeBiasTable(nn.Module):
 
 
 def gate_value(q: jax.Array, u: jax.Array, v: jax.Array, w: jax.Array) -> jax.Array:
-    """Factor on the bias of each query: r = d * gate (XLM-E, the equations after Eq. 8).
+    """Returns the factor on the bias of each query: r = d * gate (XLM-E, after Eq. 8).
 
     g_update = sigmoid(q.u), g_reset = sigmoid(q.v), and
     r = d + g_update d + (1 - g_update) w g_reset d = d (1 + g_update + (1 - g_update) w g_reset).
@@ -96,7 +96,7 @@ class Gate(nn.Module):
 
     @nn.compact
     def __call__(self, q: jax.Array) -> jax.Array:
-        """Gate [B, L, H] of queries [B, L, H, K]."""
+        """Returns the gate [B, L, H] of queries [B, L, H, K]."""
         shape = q.shape[-2:]
         u = parameter(self, "u", self.initializer, shape[1:], ("kv",))
         v = parameter(self, "v", self.initializer, shape[1:], ("kv",))

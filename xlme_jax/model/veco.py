@@ -22,12 +22,12 @@ class EncoderDecoderLM(MaskedLM):
     def decode(
         self, rows: Rows, source: Memory, dropout_seeds: jax.Array | None = None
     ) -> jax.Array:
-        """Hidden states [B, L, D] of rows whose tokens see earlier ones and the source."""
+        """Returns hidden states [B, L, D] of rows whose tokens see earlier ones and the source."""
         hidden: jax.Array = self.encode(rows, source=source, dropout_seeds=dropout_seeds)
         return hidden
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """All logits of the MLM head, for generation: [B, L, D] -> float32[B, L, V]."""
+        """Returns all logits of the MLM head, for generation: [B, L, D] -> float32[B, L, V]."""
         rows, bias = self.head(hidden)
         table = self.tables()[0].astype(rows.dtype)
         dtype = jnp.promote_types(rows.dtype, jnp.float32)
@@ -36,12 +36,12 @@ class EncoderDecoderLM(MaskedLM):
 
 
 def partners(segment_ids: jax.Array) -> jax.Array:
-    """Number of the other segment of each pair; -1, which no segment has, for padding."""
+    """Returns the number of each pair's other segment; -1, which no segment has, for padding."""
     return ((segment_ids - 1) ^ 1) + 1
 
 
 def has_partner(segment_ids: jax.Array) -> jax.Array:
-    """Whether the other segment of a token's pair is in its row: int32[B, L] -> bool[B, L]."""
+    """Returns whether the row has the pair's other segment: int32[B, L] -> bool[B, L]."""
     return (partners(segment_ids)[:, :, None] == segment_ids[:, None, :]).any(axis=2)
 
 
@@ -60,7 +60,7 @@ def joined(rows: Rows) -> dict[str, jax.Array]:
 
 
 def last_layers(params: Any, config: EncoderConfig, count: int) -> tuple[Any, EncoderConfig]:
-    """The last `count` layers of encoder and cross-attention as a model of that many layers.
+    """Returns the last `count` layers of encoder and cross-attention as a model.
 
     Args:
       params: weights of `EncoderDecoderLM` and, as "cross", of its cross-attention.

@@ -67,7 +67,7 @@ class FineTuneConfig:
             raise ValueError(f"FineTune.dropout = {self.dropout} must lie in [0, 1).")
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "FineTune":
-        """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
+        """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""
         return FineTune(self, vocab_size, dtype)
 
 
@@ -107,7 +107,7 @@ class FineTune(PlainObjective):
         return Diagnostics(self.flops, is_pretraining=False)
 
     def init(self, rng: jax.Array) -> Params:
-        """Fresh weights of encoder and head."""
+        """Returns randomly initialized weights of encoder and head."""
         encoder_rng, head_rng = jax.random.split(rng)
         params = self.encoder_params(self.pretraining.init(encoder_rng))
         hidden = jnp.zeros((1, 1, self.encoder.config.hidden_size))
@@ -124,7 +124,7 @@ class FineTune(PlainObjective):
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
-        """This batch's share of the mean loss over labels."""
+        """Returns this batch's share of the mean loss over labels."""
         rows = batch[STREAM]
         encoder_rng, head_rng = jax.random.split(rng)
         logits = self._logits(
@@ -143,7 +143,7 @@ class FineTune(PlainObjective):
         return summed / totals[STREAM]["labels"], ({}, metrics)
 
     def predict(self, params: Params, rows: Mapping[str, jax.Array]) -> jax.Array:
-        """The head's float32 logits: [B, classes], [B, 1] (regression), [B, L, tags], [B, L, 2]."""
+        """Returns float32 logits: [B, classes], [B, 1] (regression), [B, L, tags], [B, L, 2]."""
         return self._logits(params, rows)
 
     def encode(
@@ -152,14 +152,14 @@ class FineTune(PlainObjective):
         rows: Mapping[str, jax.Array],
         dropout_seeds: jax.Array | None = None,
     ) -> list[jax.Array]:
-        """Hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
+        """Returns the hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
         states: list[jax.Array] = self.pretraining.encoder.encode(
             self.encoder_params(params), rows, dropout_seeds
         )
         return states
 
     def check(self, run: RunFacts) -> None:
-        """ValueError if a row is too long, or the labels are those of another benchmark."""
+        """Raises ValueError if a row is too long, or the labels are those of another benchmark."""
         check_lengths("encoder", self.encoder.config, run.lengths)
         for task in run.tasks.get(STREAM, ()):
             found = find_benchmark(task.removeprefix("tfds_"))
@@ -177,7 +177,7 @@ class FineTune(PlainObjective):
         return {"encoder": training_flops(shapes, per_token)}
 
     def encoder_params(self, params: Params) -> Params:
-        """Everything but the task's head."""
+        """Returns everything but the task's head."""
         kept = {name: value for name, value in params.items() if name != HEAD}
         return self.pretraining.encoder.params(kept)
 
@@ -233,6 +233,6 @@ def label_loss(
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """-log softmax(logits)[labels]: [..., C] and int32[...] -> [...]."""
+    """Returns -log softmax(logits)[labels]: [..., C] and int32[...] -> [...]."""
     chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - chosen

@@ -13,7 +13,7 @@ from xlme_jax.objectives.base import Params
 def freeze(
     inner: optax.GradientTransformation, names: Collection[str], steps: int
 ) -> optax.GradientTransformationExtraArgs:
-    """An optimizer that leaves parts of the weights as they are for the first `steps`.
+    """Wraps an optimizer so that it does not change some weights in the first `steps` steps.
 
     To `inner` their gradient is zero, and what it would change all the same, as weight decay does,
     is left out. Nothing is added to its state, whose counts go on.

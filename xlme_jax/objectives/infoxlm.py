@@ -142,14 +142,14 @@ class InfoXLMConfig(XLMConfig):
             )
 
     def held_out(self) -> "InfoXLMConfig":
-        """The configuration for held-out text: MLM and TLM without dropout.
+        """Returns the configuration for held-out text: MLM and TLM without dropout.
 
         It has no contrast, which needs the keys of preceding training steps.
         """
         return dataclasses.replace(without_dropout(self), contrast=None)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "InfoXLM":
-        """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
+        """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""
         return InfoXLM(self, vocab_size, dtype)
 
 
@@ -175,7 +175,7 @@ class InfoXLM(XLM):
         return dataclasses.replace(xlm, panels=xlm.panels + _PANELS)
 
     def init(self, rng: jax.Array) -> Params:
-        """Fresh weights: XLM's, and the projection for contrast."""
+        """Returns randomly initialized weights: XLM's, and the projection for contrast."""
         params = super().init(rng)
         if self.config.contrast is None:
             return params
@@ -185,7 +185,7 @@ class InfoXLM(XLM):
         return {**params, PROJECTION: {"kernel": kernel}}
 
     def _init_carried(self, params: Params) -> Carried:
-        """The momentum encoder, a copy of the query encoder, and an empty queue."""
+        """Returns the momentum encoder, a copy of the query encoder, and an empty queue."""
         settings = self.config.contrast
         assert settings is not None
         # A copy to the compiler as well, because the step donates both buffers.
@@ -211,7 +211,7 @@ class InfoXLM(XLM):
         return {"key": key, "queue": queue, "count": count}
 
     def _is_ready(self, carried: Carried) -> jax.Array:
-        """Whether the queue is full of encoded sentences ("pre-fill", Sec. 3.3)."""
+        """Returns whether the queue is full of encoded sentences ("pre-fill", Sec. 3.3)."""
         settings = self.config.contrast
         assert settings is not None
         return carried["count"] >= settings.queue_size
@@ -238,7 +238,7 @@ class InfoXLM(XLM):
             )
 
     def totals(self, batch: Batch) -> Totals:
-        """Masked and real tokens of each stream, and pairs to contrast."""
+        """Returns masked and real tokens of each stream, and pairs to contrast."""
         totals = {name: dict(values) for name, values in super().totals(batch).items()}
         if self.config.contrast is not None:
             pairs = self._pairs(batch[STREAM])[2].sum().astype(jnp.float32)
@@ -253,7 +253,7 @@ class InfoXLM(XLM):
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
-        """This batch's share of MLM + TLM + XLCo."""
+        """Returns this batch's share of MLM + TLM + XLCo."""
         loss, (left, metrics) = super().loss(params, carried, batch, totals, rng)
         if self.config.contrast is None:
             return loss, (left, metrics)
@@ -270,7 +270,7 @@ class InfoXLM(XLM):
         total: jax.Array,
         rng: Any,
     ) -> tuple[jax.Array, Left, Metrics]:
-        """Share of the mean over `total` pairs, the keys of all rows, and metrics."""
+        """Returns the share of the mean over `total` pairs, the keys of all rows, and metrics."""
         settings = self.config.contrast
         assert settings is not None
         mask_rng, query_rng, key_rng = jax.random.split(rng, 3)
@@ -311,7 +311,7 @@ class InfoXLM(XLM):
     def _represent(
         self, weights: Params, rows: Mapping[str, jax.Array], columns: jax.Array, rng: jax.Array
     ) -> jax.Array:
-        """Projected states [B, P, D] of the tokens at some columns [B, P], float32."""
+        """Returns float32 projected states [B, P, D] of the tokens at columns [B, P]."""
         settings = self.config.contrast
         assert settings is not None
         states: Any = self._reader.apply(
@@ -331,7 +331,7 @@ class InfoXLM(XLM):
         return contrast.directions(projected) if settings.normalize else projected
 
     def _contrasted(self, params: Params) -> Params:
-        """The weights that contrast uses: the tables, the lower layers and the projection."""
+        """Returns the weights that contrast uses: tables, lower layers and projection."""
         encoder = some_layers(params["encoder"], self._lower, 0, self._lower.num_layers)
         read = {**self.encoder_params(params), "encoder": encoder}
         return {**read, PROJECTION: params[PROJECTION]}

@@ -73,7 +73,7 @@ class MaskingConfig:
             )
 
     def maskable(self, rows: Mapping[str, jax.Array]) -> jax.Array:
-        """bool[B, L]: everything but padding and special tokens."""
+        """Returns bool[B, L]: everything but padding and special tokens."""
         tokens = rows["tokens"]
         special = (tokens == PAD_ID) | (tokens == EOS_ID)
         if not self.mask_bos:
@@ -111,11 +111,11 @@ class MaskedLMObjective(PlainObjective):
         self._masking = masking
 
     def init(self, rng: jax.Array) -> Params:
-        """Fresh weights."""
+        """Returns randomly initialized weights."""
         return self.model.init(rng, *_example(self.vocab_size))["params"]
 
     def totals(self, batch: Batch) -> Totals:
-        """Masked and real tokens of each stream."""
+        """Returns masked and real tokens of each stream."""
         return {name: _totals(self._masking, batch[name]) for name in self.masked_streams}
 
     def predict(
@@ -180,7 +180,7 @@ class OneEncoder(MaskedLMObjective):
         rows: Mapping[str, jax.Array],
         dropout_seeds: jax.Array | None = None,
     ) -> list[jax.Array]:
-        """Hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
+        """Returns the hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
         states: Any = self.model.apply(
             {"params": params},
             rows,
@@ -195,7 +195,7 @@ class OneEncoder(MaskedLMObjective):
         check_lengths("encoder", self.config.encoder, run.lengths)
 
     def encoder_params(self, params: Params) -> Params:
-        """The encoder and its tables."""
+        """Returns the encoder and its tables."""
         return {name: params[name] for name in ("tokens", "positions", "encoder") if name in params}
 
 
@@ -243,7 +243,7 @@ class MaskedBatch:
         return cls({**rows, "tokens": corrupted}, positions, is_masked, targets, uniforms)
 
     def loss(self, prediction: VocabularyPrediction, total: jax.Array) -> tuple[jax.Array, Metrics]:
-        """Sum of the masked tokens' losses over `total`, the masked tokens of the whole batch.
+        """Returns the sum of the masked tokens' losses over `total`, those of the whole batch.
 
         The metric `sampled_diversity` is the number of different samples in each row over that of
         different originals: about 1 if the samples are like text, whatever the loss.
@@ -265,7 +265,7 @@ class MaskedBatch:
 
 
 def _distinct(tokens: jax.Array, is_masked: jax.Array) -> jax.Array:
-    """Number of different tokens in the masked slots of each row [B, M], summed over the rows."""
+    """Counts the different tokens in the masked slots of each row [B, M]; sums over the rows."""
     ordered = jnp.sort(jnp.where(is_masked, tokens, -1), axis=1)
     return (jnp.diff(ordered, axis=1, prepend=-1) != 0).sum(dtype=jnp.float32)
 

@@ -111,16 +111,16 @@ class VecoConfig:
         check_at_least(self, "VECO", 1, "alone_every")
 
     def with_dropout(self, rate: float) -> "VecoConfig":
-        """The same with another dropout in the encoder."""
+        """Returns the configuration with another dropout in the encoder."""
         encoder = dataclasses.replace(self.encoder, dropout=rate, attention_dropout=rate)
         return dataclasses.replace(self, encoder=encoder)
 
     def held_out(self) -> "VecoConfig":
-        """The configuration for held-out text: without dropout, measuring everything every time."""
+        """Returns the configuration for held-out text: no dropout, all metrics at every step."""
         return dataclasses.replace(without_dropout(self), alone_every=1)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "VECO":
-        """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
+        """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""
         return VECO(self, vocab_size, dtype)
 
 
@@ -148,13 +148,13 @@ class VECO(OneEncoder):
         return EncoderDecoderLM(encoder, vocab_size, encoder.hidden_size, self._dtype)
 
     def init(self, rng: jax.Array) -> Params:
-        """Fresh weights: those of XLM, and cross-attention."""
+        """Returns randomly initialized weights: those of XLM, and cross-attention."""
         rng, cross_rng = jax.random.split(rng)
         cross = init_cross_attention(self.config.encoder, cross_rng)
         return {**super().init(rng), CROSS: cross}
 
     def optimizer(self, inner: optax.GradientTransformation) -> optax.GradientTransformation:
-        """An optimizer that trains only cross-attention in the first stage."""
+        """Returns an optimizer that trains only cross-attention in the first stage."""
         steps = self.config.cross_attention_steps
         names = ("tokens", "positions", "encoder", "head")
         return freeze(inner, names, steps) if steps else inner
@@ -175,7 +175,7 @@ class VECO(OneEncoder):
             )
 
     def totals(self, batch: Batch) -> Totals:
-        """Masked tokens of each stream, and the expected number of them that have a partner.
+        """Returns masked tokens per stream, and the expected number of them that have a partner.
 
         Tokens are masked later, at random, and some segments have no partner. In bitext all
         segments have one, so the number is exact.
@@ -195,7 +195,7 @@ class VECO(OneEncoder):
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
-        """This batch's share of the sum of all tasks' means over the streams."""
+        """Returns this batch's share of the sum of all tasks' means over the streams."""
         loss = jnp.zeros(())
         metrics: Metrics = {}
         for name in self.streams:
@@ -276,7 +276,7 @@ class VECO(OneEncoder):
         return counted.loss(prediction, jnp.ones(()))[1]["mlm_accuracy"]
 
     def _encode(self, params: Params, rows: Rows, seeds: jax.Array) -> jax.Array:
-        """Last states [B, L, D]."""
+        """Returns the last hidden states [B, L, D]."""
         states: Any = self.model.apply(
             {"params": params}, rows, dropout_seeds=seeds, method=EncoderDecoderLM.encode
         )
@@ -285,7 +285,7 @@ class VECO(OneEncoder):
     def _decode_pairs(
         self, params: Params, rows: Rows, states: jax.Array, seeds: jax.Array
     ) -> jax.Array:
-        """Both segments of each pair, each reading the other's states."""
+        """Decodes both segments of each pair, each reading the other's states."""
         return self.decode(params, rows, states, partners(rows["segment_ids"]), dropout_seeds=seeds)
 
     def _predict_at(
@@ -362,7 +362,7 @@ class VECO(OneEncoder):
         }
 
     def _head_flops(self, name: str, length: int) -> float:
-        """Forward FLOPs of the MLM head, per token of a stream's rows."""
+        """Returns the forward FLOPs of the MLM head, per token of a stream's rows."""
         width = self.config.encoder.hidden_size
         slots = masking.max_masked(length, self._maskings[name].rate) / length
         tasks = 3 if name == "bitext" else 2

@@ -119,16 +119,16 @@ class XLMEConfig:
             )
 
     def with_dropout(self, rate: float) -> "XLMEConfig":
-        """The same with another dropout in the exported encoder."""
+        """Returns the configuration with another dropout in the exported encoder."""
         encoder = dataclasses.replace(self.discriminator, dropout=rate, attention_dropout=rate)
         return dataclasses.replace(self, discriminator=encoder)
 
     def held_out(self) -> "XLMEConfig":
-        """The configuration for held-out text: the same without dropout."""
+        """Returns the configuration for held-out text, without dropout."""
         return without_dropout(self)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "XLME":
-        """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
+        """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""
         return XLME(self, vocab_size, dtype)
 
 
@@ -153,16 +153,16 @@ class XLMConfig:
     translation_pairs: bool = True
 
     def with_dropout(self, rate: float) -> "XLMConfig":
-        """The same with another dropout in the exported encoder."""
+        """Returns the configuration with another dropout in the exported encoder."""
         encoder = dataclasses.replace(self.encoder, dropout=rate, attention_dropout=rate)
         return dataclasses.replace(self, encoder=encoder)
 
     def held_out(self) -> "XLMConfig":
-        """The configuration for held-out text: the same without dropout."""
+        """Returns the configuration for held-out text, without dropout."""
         return without_dropout(self)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "XLM":
-        """The objective for a vocabulary of `vocab_size`, computing in `dtype`."""
+        """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""
         return XLM(self, vocab_size, dtype)
 
 
@@ -191,7 +191,7 @@ class XLME(MaskedLMObjective):
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
-        """This batch's share of the sum of both losses over the streams."""
+        """Returns this batch's share of the sum of both losses over the streams."""
         loss = jnp.zeros(())
         metrics: Metrics = {}
         for name in self.streams:
@@ -252,7 +252,7 @@ class XLME(MaskedLMObjective):
         rows: Mapping[str, jax.Array],
         dropout_seeds: jax.Array | None = None,
     ) -> list[jax.Array]:
-        """Hidden states of the discriminator: embeddings, then each layer, [B, L, D]."""
+        """Returns the hidden states of the discriminator: embeddings, each layer, [B, L, D]."""
         states: Any = self.model.apply(
             {"params": params}, rows, dropout_seeds, method=Electra.encode
         )
@@ -277,7 +277,7 @@ class XLME(MaskedLMObjective):
         return parts
 
     def encoder_params(self, params: Params) -> Params:
-        """Discriminator and the tables that it reads: with "gdes" two, whose sum is exported."""
+        """Returns the discriminator and its tables; with "gdes" two, whose sum is exported."""
         sharing = self.config.embedding_sharing
         shared = {"tokens": ("tokens",), "gdes": ("tokens",), "none": ()}.get(
             sharing, ("tokens", "positions")
@@ -303,7 +303,7 @@ class XLM(OneEncoder):
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
-        """This batch's share of MLM + TLM."""
+        """Returns this batch's share of MLM + TLM."""
         loss = jnp.zeros(())
         metrics: Metrics = {}
         for name in self.masked_streams:
@@ -326,7 +326,7 @@ class XLM(OneEncoder):
 def detection_loss(
     logits: jax.Array, is_replaced: jax.Array, is_real: jax.Array, total: jax.Array
 ) -> tuple[jax.Array, Metrics]:
-    """Replaced token detection: binary cross-entropy over all real tokens (XLM-E Eq. 3, 5).
+    """Computes replaced token detection: cross-entropy over all real tokens (XLM-E Eq. 3, 5).
 
     Args:
       logits: float32[B, L], positive for "replaced".
@@ -371,7 +371,7 @@ def _all_replaced_f1(values: Mapping[str, float]) -> float:
 
 
 def _auc(logits: jax.Array, label: jax.Array, real: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Area under the ROC curve of a (micro-)batch, as (pairs ranked right, pairs).
+    """Returns the area under the ROC curve of a (micro-)batch, as (pairs ranked right, pairs).
 
     From a histogram of the logits in [-16, 16].
     """
@@ -388,7 +388,7 @@ def _auc(logits: jax.Array, label: jax.Array, real: jax.Array) -> tuple[jax.Arra
 
 
 def _collapse_alarm(name: str, values: Mapping[str, float]) -> str | None:
-    """The alarm if a row's samples are all the same token, or few different ones."""
+    """Returns the alarm if a row's samples are all the same token, or few different ones."""
     diversity = values.get(f"{name}/sampled_diversity", math.nan)
     # Generators that learned stayed above 0.95, from the first step on; one that samples the same
     # token everywhere has 1 over the number of different masked tokens in a row.
@@ -403,7 +403,7 @@ def _collapse_alarm(name: str, values: Mapping[str, float]) -> str | None:
 
 
 def _copying_alarm(name: str, values: Mapping[str, float]) -> str | None:
-    """The alarm if almost all samples are the original token.
+    """Returns the alarm if almost all samples are the original token.
 
     The opposite raises no alarm: with 16,000 tokens of ten languages, less than one sample in a
     hundred was right long after the discriminator had begun to learn from them.
@@ -420,7 +420,7 @@ def _copying_alarm(name: str, values: Mapping[str, float]) -> str | None:
 
 
 def _detection_alarm(name: str, values: Mapping[str, float]) -> str | None:
-    """The alarm if the discriminator does no better than a constant."""
+    """Returns the alarm if the discriminator does no better than a constant."""
     loss = values.get(f"{name}/rtd_loss", math.nan)
     rate = values.get(f"{name}/replace_rate", math.nan)
     if not 0.0 < rate < 1.0:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 @jax.custom_vjp
 def gelu(x: jax.Array) -> jax.Array:
-    """GELU: x times the standard normal's distribution function (Hendrycks & Gimpel), by erf.
+    """Computes GELU with erf: x times the standard normal CDF (Hendrycks & Gimpel).
 
     Args:
       x: any shape; the arithmetic is float32 or better.

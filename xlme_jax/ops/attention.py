@@ -52,7 +52,7 @@ def attention(
     implementation: Implementation = "auto",
     partition: PartitionSpec | None = None,
 ) -> jax.Array:
-    """Attention inside each segment, in both directions by default (XLM-E Eq. 6-8).
+    """Computes attention inside each segment, bidirectional by default (XLM-E Eq. 6-8).
 
     Args:
       q: [B, L, H, K] queries.
@@ -157,7 +157,7 @@ def per_shard(
 def _split_axes(
     q: jax.Array, partition: PartitionSpec | None
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
-    """Mesh axes over which rows and heads are split; None where they are not divisible."""
+    """Returns the mesh axes over which rows and heads are split; None if not divisible."""
     sizes = automatic_axes()
     found = []
     for dimension, entry in zip(q.shape, (*(partition or ()), None, None, None)):
@@ -171,7 +171,7 @@ def _split_axes(
 def _kernel_platform(
     q: jax.Array, implementation: Implementation, partition: PartitionSpec | None
 ) -> Platform | None:
-    """The platform whose kernel to use; None for XLA."""
+    """Returns the platform whose kernel to use; None for XLA."""
     if implementation == "xla":
         return None
     platform = compile_platform()
@@ -194,13 +194,13 @@ def _kernel_platform(
 
 
 def _device_kind() -> str:
-    """The kind of device being compiled for, found as in `compile_platform`."""
+    """Returns the kind of device being compiled for, found as in `compile_platform`."""
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.devices()[0].device_kind if device is None else device.device_kind
 
 
 def compile_platform() -> str:
-    """The platform being compiled for: "cpu", "gpu" or "tpu".
+    """Returns the platform being compiled for: "cpu", "gpu" or "tpu".
 
     It comes from the current mesh, whose abstract form is visible in tracing and has the device
     kind even if this process lacks the devices (compiling ahead of time). Without a mesh, it is the
@@ -213,7 +213,7 @@ def compile_platform() -> str:
 
 
 def _reads(segment_ids: jax.Array, key_segment_ids: jax.Array | None, causal: bool) -> jax.Array:
-    """Whether a query may read a key: bool[B, L, S]."""
+    """Returns whether a query may read a key: bool[B, L, S]."""
     keys = segment_ids if key_segment_ids is None else key_segment_ids
     same = segment_ids[:, :, None] == keys[:, None, :]
     return jnp.tril(same) if causal else same
@@ -229,7 +229,7 @@ def _reference(
     seeds: jax.Array | None,
     dropout_rate: float,
 ) -> jax.Array:
-    """`attention` in plain XLA, with bool[B, L, S] of `_reads` and seeds uint32[B, H]."""
+    """Computes `attention` in plain XLA, with bool[B, L, S] of `_reads` and seeds uint32[B, H]."""
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
     exact = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
     scores = jnp.einsum("bihk,bjhk->bhij", q, k, preferred_element_type=accumulate, precision=exact)

@@ -65,7 +65,7 @@ def _column(plan: BlockPlan, ref: Any, index: Any) -> jax.Array:
 
 
 def _dot(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
-    """Product of two blocks, accumulated in float32; float32 inputs keep full precision."""
+    """Multiplies two blocks, accumulating in float32; float32 inputs keep full precision."""
     precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
     return jax.lax.dot_general(
         a,
@@ -90,7 +90,7 @@ def _bias(plan: BlockPlan, table: Any, i: Any, j: Any) -> jax.Array:
 def _scores(
     plan: BlockPlan, refs: Refs, q: jax.Array, k: jax.Array, query: Any, i: Any, j: Any
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Masked scores [C, C] and the bias before the gate; `query` = (segments, gates) [C, 1]."""
+    """Computes masked scores [C, C] and the ungated bias; `query` = (segments, gates) [C, 1]."""
     scores = _dot(q, k, (1, 1)) * plan.scale
     bias = None
     if plan.biased:
@@ -101,7 +101,7 @@ def _scores(
 
 
 def _keep(plan: BlockPlan, refs: Refs, i: Any, j: Any) -> jax.Array:
-    """Which weights of a block dropout keeps."""
+    """Returns which weights of a block dropout keeps."""
     size = plan.block
     query, key = (jax.lax.broadcasted_iota(jnp.uint32, (size, size), axis) for axis in (0, 1))
     first = (jnp.uint32(plan.length) * i.astype(jnp.uint32) + j.astype(jnp.uint32)) * size
@@ -171,7 +171,7 @@ def _forward_block(plan: BlockPlan, refs: Refs, i: Any) -> None:
 def _gradients_of_block(
     plan: BlockPlan, refs: Refs, query: tuple[Any, ...], q: Any, k: Any, v: Any, i: Any, j: Any
 ) -> tuple[jax.Array, jax.Array, Any]:
-    """Kept weights, gradient of the scores and bias (or None) of block (i, j), each [C, C].
+    """Returns kept weights, gradient of the scores and bias (or None) of block (i, j), each [C, C].
 
     `query` contains the queries' values: the gradient of the output [C, K], segments and gates,
     log-sum-exp and delta [C, 1]. The kept weights lack the factor 1 / (1 - rate).
@@ -202,7 +202,7 @@ def _store_query(plan: BlockPlan, refs: Refs, i: Any, dq: Any, d_gate: Any) -> N
 
 
 def backward_tpu(plan: BlockPlan, refs: Refs) -> None:
-    """All gradients of a row and head; those of keys and values accumulate in VMEM."""
+    """Returns all gradients of a row and head; those of keys and values accumulate in VMEM."""
     dk_sum, dv_sum = refs["dk_sum"], refs["dv_sum"]
     dk_sum[...] = jnp.zeros_like(dk_sum)
     dv_sum[...] = jnp.zeros_like(dv_sum)

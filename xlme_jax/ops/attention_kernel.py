@@ -46,7 +46,7 @@ def flash_attention(
     interpret: bool = False,
     block: int | None = None,
 ) -> jax.Array:
-    """`ops.attention.attention` as a kernel on one device; differentiable once.
+    """Computes `ops.attention.attention` as a kernel on one device; differentiable once.
 
     Args:
       q: [B, L, H, K] queries.
@@ -107,7 +107,7 @@ def linear_table(distance_bias: jax.Array, padded: int) -> jax.Array:
 
 
 def block_bounds(segment_ids: jax.Array, block: int) -> jax.Array:
-    """For each block, the range of blocks from the first to the last that share a segment with it.
+    """Returns, for each block, the first and last block that share a segment with it.
 
     Args:
       segment_ids: int32[B, n C].
@@ -132,7 +132,7 @@ def _block_size(platform: Platform, length: int) -> int:
 
 
 def _padded_width(platform: Platform, width: int) -> int:
-    """The head width after padding: Triton tiles need a power of two, at least 16."""
+    """Returns the head width after padding: Triton tiles need a power of two, at least 16."""
     return width if platform == "tpu" else max(16, pl.next_power_of_2(width))
 
 
@@ -288,7 +288,7 @@ def _compiler_params(plan: BlockPlan) -> pltpu.CompilerParams | pltriton.Compile
 
 
 def _spec(plan: BlockPlan, name: str, shape: tuple[int, ...]) -> pl.BlockSpec:
-    """The part of an array that a program sees, without the axes of its row, head and block."""
+    """Returns the block of an array that a program reads, without row, head and block axes."""
     on_tpu = plan.platform == "tpu"
     axes = "bhi.." if len(shape) == 5 else _AXES.get(name, _WIDE[plan.platform])
     if name == "d_table" and on_tpu:

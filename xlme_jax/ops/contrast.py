@@ -14,7 +14,7 @@ class Contrast(NamedTuple):
 
 
 def contrast(queries: jax.Array, keys: jax.Array, queue: jax.Array, temperature: float) -> Contrast:
-    """InfoNCE of each query's own key against all keys of the queue (InfoXLM Eq. 6).
+    """Computes InfoNCE of each query's own key against all keys of the queue (InfoXLM Eq. 6).
 
     Args:
       queries: [N, D].
@@ -61,7 +61,7 @@ def enqueue(
 
 
 def spread(vectors: jax.Array) -> jax.Array:
-    """How evenly directions are spread: 1 if uniform on a sphere, 0 if all vectors are parallel.
+    """Measures the spread of directions: 1 if uniform on a sphere, 0 if all vectors are parallel.
 
     Args:
       vectors: [K, D].

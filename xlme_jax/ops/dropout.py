@@ -27,7 +27,7 @@ _GOLDEN = 0x9E3779B9
 
 
 def seeds(rng: jax.Array, rows: jax.Array) -> jax.Array:
-    """One seed per row of the global batch.
+    """Returns one seed per row of the global batch.
 
     Args:
       rng: key of the step and stream.
@@ -51,7 +51,7 @@ def words(seeds: jax.Array) -> Words:
 
 
 def keep(key: Words, counters: jax.Array, rate: float) -> jax.Array:
-    """Whether the elements with these counters are kept.
+    """Returns whether the elements with these counters are kept.
 
     Args:
       key: two uint32[...], broadcast with `counters`.
@@ -65,7 +65,7 @@ def keep(key: Words, counters: jax.Array, rate: float) -> jax.Array:
 
 
 def keep_mask(seeds: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Array:
-    """Which elements to keep, bool[B..., *shape], for seeds uint32[B...]."""
+    """Returns which elements to keep, bool[B..., *shape], for seeds uint32[B...]."""
     lead = (1,) * seeds.ndim
     counters = jnp.zeros(lead + (1,) * len(shape), jnp.uint32)
     for axis in range(len(shape)):

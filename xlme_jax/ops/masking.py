@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 def row_keys(rng: jax.Array, rows: jax.Array) -> jax.Array:
-    """One key per row of the global batch.
+    """Returns one key per row of the global batch.
 
     A row draws the same random numbers whichever micro-batch, device or process holds it, which is
     what makes gradient accumulation and resharding exact.
@@ -21,7 +21,7 @@ def row_keys(rng: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 def num_masked(maskable: jax.Array, rate: float) -> jax.Array:
-    """Number of tokens to mask in each row: `rate` of the maskable ones, rounded, at least one.
+    """Returns the number of tokens to mask in each row: `rate` of the maskable, at least one.
 
     Args:
       maskable: bool[B, L].
@@ -36,7 +36,7 @@ def num_masked(maskable: jax.Array, rate: float) -> jax.Array:
 
 
 def max_masked(length: int, rate: float) -> int:
-    """Number of tokens to mask among `length` maskable ones, the bound for a row of that length."""
+    """Returns the number of tokens to mask among `length` maskable ones, a bound for such rows."""
     return max(1, round(length * rate))
 
 
@@ -78,7 +78,7 @@ def corrupt(
     random_ids: tuple[int, int],
     mask_split: tuple[float, float, float],
 ) -> jax.Array:
-    """The tokens that the model reads at the masked positions.
+    """Returns the tokens that the model reads at the masked positions.
 
     Args:
       keys: keys[B].

@@ -100,7 +100,7 @@ class _Best(NamedTuple):
 
 
 def _accumulator(hidden: jax.Array) -> jnp.dtype:
-    """float32 statistics, or float64 for float64 input."""
+    """Returns float32 statistics, or float64 for float64 input."""
     return jnp.promote_types(hidden.dtype, jnp.float32)
 
 
@@ -122,13 +122,13 @@ def _in_compute_type(table: jax.Array, dtype: jnp.dtype) -> jax.Array:
 
 
 def _pick(rows: jax.Array, index: jax.Array) -> jax.Array:
-    """Entry `index[m]` of the second axis: [M, N, ...] -> [M, ...]."""
+    """Picks entry `index[m]` of the second axis: [M, N, ...] -> [M, ...]."""
     index = index.reshape(-1, *[1] * (rows.ndim - 1))
     return jnp.take_along_axis(rows, index, axis=1)[:, 0]
 
 
 def _inverse_cdf(weights: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Index i with cdf[i-1] <= u * total < cdf[i] over the last axis, and the remainder of u."""
+    """Returns i with cdf[i-1] <= u * total < cdf[i] over the last axis, and the remainder of u."""
     size = weights.shape[-1]
     ones = jnp.triu(jnp.ones((size, size), weights.dtype))
     cdf = jnp.matmul(weights, ones, precision=jax.lax.Precision.HIGHEST)
@@ -195,7 +195,7 @@ def _merge(parts: _Best) -> _Best:
 
 
 def _visits(rows: int, size: int, chunks: int) -> int:
-    """Number of visits, a power of two, for `chunks` chunks with `size` entries in all."""
+    """Returns the visits, a power of two, of `chunks` chunks of `size` entries in all."""
     visits = 1
     while visits < chunks and 4 * rows * size > visits * LOGITS_BYTES:
         visits *= 2
@@ -210,7 +210,7 @@ def _forward(
     table: jax.Array,
     bias: jax.Array,
 ) -> tuple[jax.Array, ...]:
-    """The forward pass on a device; returns results [M] of its own rows, and logits if kept."""
+    """Runs the forward pass on a device; returns results [M] of its rows, and logits if kept."""
     own_rows = hidden.shape[0]
     hidden, targets, uniforms = map(split.gather, (hidden, targets, uniforms))
     rows, size = hidden.shape[0], table.shape[0]
@@ -251,7 +251,7 @@ def _parts(table: jax.Array, bias: jax.Array, count: int) -> tuple[jax.Array, ja
 
 
 def _keeps_logits(split: VocabularySplit, hidden: jax.Array, table: jax.Array) -> bool:
-    """Whether to keep logits: only on one device, else other devices' rows would be kept too."""
+    """Returns whether to keep logits; with several devices they would include others' rows."""
     return split == WHOLE and _visits(hidden.shape[0], table.shape[0], 2) == 1
 
 

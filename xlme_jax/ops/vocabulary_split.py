@@ -30,7 +30,7 @@ class VocabularySplit:
     vocabulary: tuple[str, ...] = ()
 
     def fit(self, rows: int, parts: int) -> "VocabularySplit":
-        """This split, without axes that the current mesh (`jax.set_mesh`) lacks or that do not fit.
+        """Returns this split without axes that the current mesh lacks or that do not divide.
 
         Args:
           rows: batch rows; trailing axes are dropped until the others divide them evenly.

@@ -7,19 +7,19 @@ from typing import Any
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """SHA-256 of JSON-serialisable content, in hexadecimal; the order of keys does not matter."""
+    """Returns the SHA-256 of JSON-serializable content in hex, independent of key order."""
     canonical = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def seal(content: Mapping[str, Any]) -> bytes:
-    """The text of a JSON file with a checksum of its own content as `sha256`."""
+    """Returns the text of a JSON file with a checksum of its own content as `sha256`."""
     sealed = {**content, "sha256": checksum(content)}
     return (json.dumps(sealed, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode()
 
 
 def unseal(text: bytes) -> dict[str, Any]:
-    """The content of a sealed file.
+    """Returns the content of a sealed file.
 
     Raises:
       ValueError: it is not, byte for byte, what was written; the message begins with a verb.

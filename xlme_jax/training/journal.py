@@ -89,13 +89,13 @@ class Journal:
             self.write(step, params)
 
     def is_due(self, step: int) -> bool:
-        """Whether a line is to be written after `step`."""
+        """Returns whether a line is written after `step`."""
         return self.evaluates(step) or (
             step > 0 and (step % self._settings.log_every == 0 or self._is_last(step))
         )
 
     def evaluates(self, step: int) -> bool:
-        """Whether the weights are to be evaluated after `step`."""
+        """Returns whether the weights are evaluated after `step`."""
         due = step % self._settings.evaluate_every == 0 or self._is_last(step)
         return bool(self._evaluators) and due
 
@@ -166,7 +166,7 @@ class Journal:
             self._sound_alarms(step, values)
 
     def broken_rule(self, step: int) -> ValueError | None:
-        """The error that ends the run after `step`, None unless a stop rule is not met."""
+        """Returns the error that ends the run after `step`, None unless a stop rule is not met."""
         return self._rules.error(self._is_last(step))
 
     def _sound_alarms(self, step: int, values: Mapping[str, float]) -> None:
@@ -197,7 +197,7 @@ class Journal:
 
 
 def _most(counts: Mapping[str, int], shown: int = 10) -> str:
-    """The largest counts, as in "en 12, sw 3, and 7 more"."""
+    """Returns the largest counts, as in "en 12, sw 3, and 7 more"."""
     largest = sorted(counts.items(), key=lambda item: -item[1])
     rest = [f"and {len(largest) - shown} more"] if len(largest) > shown else []
     return ", ".join([f"{name} {count}" for name, count in largest[:shown]] + rest)

@@ -42,19 +42,19 @@ class Batches(Protocol):
     """The data pipeline as the loop sees it (`data.batches.pipeline.make_iterator`)."""
 
     def __next__(self) -> Mapping[str, Mapping[str, np.ndarray]]:
-        """This process's rows of the next global batch."""
+        """Returns this process's rows of the next global batch."""
 
     def get_state(self) -> dict[str, Any]:
-        """Position of the next batch, JSON-serialisable."""
+        """Returns the position of the next batch, JSON-serializable."""
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Moves to a position returned by `get_state`."""
 
     def tasks(self) -> Tasks:
-        """Where this process's rows of the last batch came from."""
+        """Returns where this process's rows of the last batch came from."""
 
     def left_out(self) -> Mapping[str, tuple[float, float]]:
-        """Per stream of the last global batch: items that fit no row, and all items drawn."""
+        """Returns {stream: (items of the last global batch that fit no row, all items drawn)}."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +179,7 @@ def _steps(
     checkpoints: Checkpoints,
     stop: NeverStop,
 ) -> TrainState:
-    """The loop itself, from `state` and its checkpoint's `record` to the last step."""
+    """Runs the loop from `state` and its checkpoint's `record` to the last step."""
     config, batches = run.config, run.batches
     sharding, (_, shares) = meshes.batch_sharding(run.mesh), meshes.batch_share(run.mesh)
     step = int(state.step)
@@ -278,7 +278,7 @@ def _starting_point(
 
 
 def _merged(params: Params, others: Params) -> Params:
-    """Nested dictionaries `params`, with the leaves of `others` where it has any."""
+    """Returns nested dictionaries `params` with leaves replaced by those of `others`."""
     return {
         name: _merged(value, others.get(name, {}))
         if isinstance(value, dict)
@@ -307,7 +307,7 @@ def _filled(run: Run, state: TrainState, abstract: TrainState) -> TrainState:
 
 
 def _record(run: Run, **fields: Any) -> RunRecord:
-    """The record of a checkpoint saved now, with this run's configuration."""
+    """Returns the record of a checkpoint saved now, with this run's configuration."""
     text = run.files.get("config.gin", "")
     return RunRecord(
         run.batches.get_state(),
@@ -357,7 +357,7 @@ def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:
 
 
 def _measured_flops(size: int = 1024, repeats: int = 5) -> float:
-    """Best rate of a float32 matrix product of `size`, in FLOP/s."""
+    """Returns the best rate of a float32 matrix product of `size`, in FLOP/s."""
     x = jnp.asarray(np.random.default_rng(0).standard_normal((size, size)), jnp.float32)
     product = jax.jit(jnp.matmul)
     product(x, x).block_until_ready()

@@ -36,7 +36,7 @@ LOGICAL_AXIS_RULES = (
 
 
 def rules_within_replica() -> tuple[tuple[str, Any], ...]:
-    """The rules for code that runs separately on each part of the data axis."""
+    """Returns the rules for code that runs separately on each part of the data axis."""
     return tuple((name, "fsdp" if name == "batch" else axes) for name, axes in LOGICAL_AXIS_RULES)
 
 
@@ -75,7 +75,7 @@ class MeshConfig:
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh over all devices of all processes.
+    """Returns the mesh over all devices of all processes.
 
     If there are several TPU slices, only the data axis spans them. To JAX every node of GPUs is a
     slice; there any axis may span nodes, the last axes being the ones that stay inside.
@@ -109,7 +109,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def batch_shards(mesh: Mesh) -> int:
-    """Number of parts a batch is split into; rows must be divisible by it."""
+    """Returns the number of parts of a batch; rows must be divisible by it."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
@@ -140,7 +140,7 @@ def shardings(boxed: Any, mesh: Mesh) -> Any:
 
 
 def unbox(tree: Any) -> Any:
-    """The arrays, or their shapes, without linen's boxes; applies no sharding constraints."""
+    """Removes linen's boxes around arrays or shapes; applies no sharding constraints."""
 
     def is_box(leaf: Any) -> bool:
         return isinstance(leaf, nn.LogicallyPartitioned)
@@ -158,7 +158,7 @@ def _axis_size(mesh: Mesh, axis: str | tuple[str, ...]) -> int:
 
 
 def batch_share(mesh: Mesh) -> tuple[int, int]:
-    """Which share of a batch this process feeds, and how many shares there are.
+    """Returns which share of a batch this process feeds, and how many shares there are.
 
     Processes whose devices hold the same rows, as when the tensor axis spans them, feed the same
     share.
@@ -183,7 +183,7 @@ def batch_share(mesh: Mesh) -> tuple[int, int]:
 
 
 def put_batch(batch: Any, sharding: NamedSharding, shares: int = 1) -> Any:
-    """Global arrays from this process's rows of every stream, one of `shares` equal parts."""
+    """Builds global arrays from this process's rows, one of `shares` equal parts."""
 
     def put(rows: np.ndarray) -> jax.Array:
         shape = (rows.shape[0] * shares, *rows.shape[1:])

@@ -52,7 +52,7 @@ class OptimizerConfig:
             raise ValueError(f"Optimizer.clip_norm = {self.clip_norm} must be positive.")
 
     def schedule(self, train_steps: int) -> optax.Schedule:
-        """Learning rate by step: int -> float32."""
+        """Returns the learning rate by step: int -> float32."""
         warmup = 10_000 if self.warmup_steps is None else self.warmup_steps
         if self.warmup_steps is None and self.warmup_fraction is not None:
             warmup = round(self.warmup_fraction * train_steps)
@@ -70,7 +70,7 @@ class OptimizerConfig:
         )
 
     def build(self, train_steps: int) -> optax.GradientTransformation:
-        """The gradient transformation."""
+        """Returns the gradient transformation."""
         return optax.chain(
             optax.clip_by_global_norm(self.clip_norm),
             optax.scale_by_adam(self.b1, self.b2, self.eps),
@@ -82,7 +82,7 @@ class OptimizerConfig:
 
 
 def decay_mask(params: Any) -> Any:
-    """True for the parameters that decay: all but biases and normalisation."""
+    """Returns True for the parameters that decay: all but biases and normalization."""
 
     def decays(path: tuple[Any, ...], _: Any) -> bool:
         names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]

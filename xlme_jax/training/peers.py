@@ -34,7 +34,7 @@ def join(
 
 
 def coordination_client() -> Any:
-    """The client of JAX's coordination service; None in a run of one process."""
+    """Returns the client of JAX's coordination service; None in a run of one process."""
     if jax.process_count() == 1:
         return None
     # Not public, but Orbax synchronises through it as well.
@@ -106,7 +106,7 @@ class Watch:
 
 
 def lost_peers(what: str) -> str:
-    """The message of a process that cannot continue without the others."""
+    """Returns the message of a process that cannot continue without the others."""
     return (
         f"Process {jax.process_index()} of {jax.process_count()}: {what}. See the logs of the "
         "others for the cause. Start all processes again with the same command to resume from the "

@@ -21,7 +21,7 @@ from xlme_jax.training.step import Points, make_train_step
 def init_state(
     objective: Objective, optimizer: optax.GradientTransformation, seed: int
 ) -> TrainState:
-    """The state at step 0, its arrays boxed with logical axis names."""
+    """Returns the state at step 0, its arrays boxed with logical axis names."""
     params = objective.init(jax.random.fold_in(jax.random.key(seed), 0))
     aux = init_carried(objective, params)
     return TrainState(jnp.zeros((), jnp.int32), params, aux, optimizer.init(params))
@@ -33,7 +33,7 @@ def abstract_state(
     mesh: jax.sharding.Mesh,
     seed: int = 0,
 ) -> TrainState:
-    """Shapes, types and shardings of a run's state; nothing is computed."""
+    """Returns shapes, types and shardings of a run's state without computing it."""
     with sharding_rules(mesh):
         boxed = jax.eval_shape(functools.partial(init_state, objective, optimizer, seed))
     return jax.tree.map(
@@ -45,7 +45,7 @@ def abstract_state(
 
 @contextlib.contextmanager
 def sharding_rules(mesh: jax.sharding.Mesh) -> Iterator[None]:
-    """Context in which linen's logical constraints take effect.
+    """Returns a context in which linen's logical constraints take effect.
 
     `jax.set_mesh`, because under a plain `with mesh:` linen drops the constraints silently.
     """
@@ -56,7 +56,7 @@ def sharding_rules(mesh: jax.sharding.Mesh) -> Iterator[None]:
 def fresh_state(
     objective: Objective, optimizer: optax.GradientTransformation, abstract: TrainState, seed: int
 ) -> TrainState:
-    """The state at step 0, created sharded, so that no weight is ever whole on one device."""
+    """Creates the state at step 0, sharded, so that no device holds a whole weight."""
     init = functools.partial(init_state, objective, optimizer, seed)
     out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     return jax.jit(lambda: meshes.unbox(init()), out_shardings=out)()
@@ -69,7 +69,7 @@ def compile_step(
     config: LoopConfig,
     weights: Mapping[str, Points] = types.MappingProxyType({}),
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
-    """The jitted train step; it donates the buffers of the old state."""
+    """Returns the jitted train step; it donates the buffers of the old state."""
     step = make_train_step(
         objective,
         optimizer,

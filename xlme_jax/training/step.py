@@ -27,7 +27,7 @@ def make_train_step(
     micro_batches: int = 1,
     weights: Mapping[str, Points] = types.MappingProxyType({}),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
-    """The function to be jitted: (state, batch) -> (state, metrics).
+    """Returns the function to be jitted: (state, batch) -> (state, metrics).
 
     The gradient depends neither on `micro_batches` nor on the mesh: the loss's denominators are
     those of the whole batch, and a row's randomness comes from its index in it.
@@ -74,7 +74,7 @@ def make_train_step(
 
 
 def weight_at(points: Points, step: jax.Array) -> jax.Array:
-    """The weight at a step, float32[]."""
+    """Returns the weight at a step, float32[]."""
     steps, weights = (jnp.array(values, jnp.float32) for values in zip(*points))
     return jnp.interp(step.astype(jnp.float32), steps, weights)
 
@@ -97,7 +97,7 @@ def weighted(totals: Totals, streams: Mapping[str, jax.Array]) -> Totals:
 def make_fill_step(
     objective: Objective, *, seed: int, micro_batches: int = 1
 ) -> Callable[[TrainState, Batch, jax.Array], TrainState]:
-    """The function to be jitted: (state, batch, its number) -> state with another `aux`.
+    """Returns the function to be jitted: (state, batch, its number) -> state with another `aux`.
 
     For carried state that must be filled before training (`Carry.ready`).
     """
@@ -135,7 +135,7 @@ def over_replicas(
     rng: jax.Array,
     micro_batches: int,
 ) -> tuple[Params, Left, Metrics]:
-    """Gradient, per-row outputs and metrics; gradients of replicas are summed once, at the end.
+    """Computes gradient, per-row outputs and metrics; sums replicas' gradients once, at the end.
 
     By default the compiler sums the replicas' gradients wherever one arises: for each stream,
     micro-batch and use of a weight, and in the compute type. So the mesh's "data" axis is made
@@ -177,7 +177,7 @@ def accumulate(
     rng: jax.Array,
     micro_batches: int,
 ) -> tuple[Params, Left, Metrics]:
-    """Gradient and metrics of a batch, summed over its micro-batches, and its per-row outputs."""
+    """Computes gradient and metrics, summed over micro-batches, and per-row outputs."""
 
     def part(rows: Batch) -> tuple[tuple[Params, Metrics], Left]:
         (loss, (left, metrics)), gradient = loss_and_gradient(params, aux, rows, totals, rng)

@@ -123,7 +123,7 @@ class StopRule:
         )
 
     def _mean(self, history: Sequence[Line], end: float, width: float) -> float:
-        """Mean of the value over the lines in the `width` tokens up to `end`; NaN without any."""
+        """Returns the mean over the lines in the `width` tokens up to `end`; NaN if none."""
         measured = [(line.tokens, self._value(line)) for line in history if line.tokens <= end]
         measured = [(tokens, value) for tokens, value in measured if math.isfinite(value)]
         recent = [value for tokens, value in measured if tokens > end - width]
@@ -199,7 +199,7 @@ class StopRules:
         return error
 
     def _judge(self) -> ValueError | None:
-        """The error that ends the run, if any; rules that are met are removed."""
+        """Returns the error that ends the run, if any; rules that are met are removed."""
         if _TOKENS not in self._known:  # No line of training yet.
             return None
         for rule in list(self._waiting):

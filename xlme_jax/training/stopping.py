@@ -148,7 +148,7 @@ class StopOnSignal(NeverStop):
                 self._exit(self._wait)
 
     def _largest(self, value: int) -> int:
-        """The largest value that a process has given; waits for all."""
+        """Returns the largest value that a process has given; waits for all."""
         timeout = int(self._timeout * 1000)
         self._client.key_value_set(f"{_PREFIX}/steps/{jax.process_index()}", str(value))
         self._client.wait_at_barrier(f"{_PREFIX}/agreed", timeout)
