@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import os
 
-import seqio
-
 from tasks import features, mixtures, registration
-from xlme_jax.preparation.cldr_source import BITEXT_NAME, NAME, find_cldr
+from xlme_jax.preparation.cldr_source import find_cldr
 from xlme_jax.preparation.config import CldrCorpus
 
 
@@ -30,9 +28,3 @@ def register(
       Names of the mixtures: "cldr" and, with two languages or more, "cldr_bitext".
     """
     return registration.register(find_cldr(corpus), vocabulary, alpha)
-
-
-def registered_mixtures() -> list[seqio.Mixture]:
-    """Returns those of the two mixtures that are registered."""
-    names = seqio.MixtureRegistry.names()
-    return [seqio.MixtureRegistry.get(n) for n in (NAME, BITEXT_NAME) if n in names]
