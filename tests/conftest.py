@@ -5,14 +5,27 @@ to run, and XLA_FLAGS cannot be changed once JAX has started. What needs eight d
 process of its own (`tiny.run(..., devices=8)`), which several processes need anyway.
 """
 
+import gc
 import os
 
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Programs here are compiled once and run a few times. The older emitters and one unit of code for
+# each program more than halve the time of XLA's compiler, and processes that tests start inherit
+# them. `XLA_FLAGS= python -m pytest` tests the programs that users get.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
 
 import jax
 import tiny
+
+
+def pytest_collection_finish():
+    """What imports have made stays; the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")
