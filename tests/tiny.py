@@ -63,7 +63,12 @@ def environment(devices=1, variables=None):
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": str(REPOSITORY),
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": " ".join(
+            [
+                os.environ.get("XLA_FLAGS", ""),
+                f"--xla_force_host_platform_device_count={devices}",
+            ]
+        ),
         # Threads: a device may wait in two collectives at once, and with 8 devices on 2 busy cores
         # XLA was seen to wait for itself until it gave up.
         **({"PJRT_NPROC": str(4 * devices)} if devices > 1 else {}),

@@ -1,9 +1,6 @@
-"""Shared by the tests of whole runs: a cache of compiled programs, and a run to compare with."""
-
-import contextlib
+"""Shared by the tests of whole runs: a run to compare with, and ways to disturb one."""
 
 import commands
-import jax
 import pytest
 import runs
 import tiny
@@ -12,47 +9,15 @@ from xlme_jax.runs import assembly
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory):
-    """Variables by which processes share compiled programs."""
-    return {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
-
-
-@contextlib.contextmanager
-def _caching(variables):
-    """This process shares them too."""
-    options = {
-        "jax_compilation_cache_dir": variables["JAX_COMPILATION_CACHE_DIR"],
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-    }
-    before = {name: getattr(jax.config, name) for name in options}
-    for name, value in options.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-
-
-@pytest.fixture(scope="module")
-def compilation_cache(compiled):
-    """Runs in this process compile each program once."""
-    with _caching(compiled):
-        yield
-
-
-@pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory, tiny_data, compiled):
+def undisturbed(tmp_path_factory, tiny_data):
     """MODEL_DIR of a run with `runs.SHORT` that nobody disturbed."""
     model_dir = tmp_path_factory.mktemp("undisturbed")
-    with _caching(compiled):
-        runs.run(model_dir, tiny_data, **runs.SHORT)
+    runs.run(model_dir, tiny_data, **runs.SHORT)
     return model_dir
 
 
 @pytest.fixture
-def start(tmp_path, tiny_data, compiled):
+def start(tmp_path, tiny_data):
     """Starts the command on MODEL_DIR tmp_path/run; what still runs is killed in the end."""
     started = []
 
@@ -61,7 +26,7 @@ def start(tmp_path, tiny_data, compiled):
         *flags,
         bindings=runs.SHORT,
         log="log",
-        variables=compiled,
+        variables=None,
         **options,
     ):
         flags = [*tiny.flags(model_dir, tiny_data, **bindings), *flags]

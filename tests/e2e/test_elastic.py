@@ -32,7 +32,7 @@ def losses(model_dir):
 
 
 @pytest.mark.slow
-def test_a_run_that_moves_between_machines_keeps_its_losses(tmp_path, tiny_data, compiled):
+def test_a_run_that_moves_between_machines_keeps_its_losses(tmp_path, tiny_data):
     dropout = {"Encoder__dropout": 0.1, "Encoder__attention_dropout": 0.1}
     bindings = {"TRAIN_STEPS": STEPS, "CHECKPOINT_EVERY": 2, **dropout}
     tiny.train(*tiny.flags(tmp_path / "one", tiny_data, **bindings))
@@ -49,7 +49,6 @@ def test_a_run_that_moves_between_machines_keeps_its_losses(tmp_path, tiny_data,
                     folder,
                     tmp_path / f"log{number}.{index}",
                     devices,
-                    compiled,
                 )
                 for index in range(count)
             ]

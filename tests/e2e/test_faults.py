@@ -16,8 +16,6 @@ from runs import SHORT, STEPS
 
 from xlme_jax.checkpoints.checkpoints import CheckpointError
 
-pytestmark = pytest.mark.usefixtures("compilation_cache")
-
 
 @pytest.fixture
 def model_dir(undisturbed, tmp_path):

@@ -17,7 +17,6 @@ from xlme_jax.huggingface import writing
 torch = pytest.importorskip("torch", reason="reads what is exported")
 transformers = pytest.importorskip("transformers", reason="writes and reads the folders")
 
-pytestmark = pytest.mark.usefixtures("compilation_cache")
 
 HEAVY = ("torch", "transformers", "tokenizers", "tensorflow", "seqio", "tasks")
 RUN = """

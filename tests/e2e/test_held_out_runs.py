@@ -27,7 +27,7 @@ def figures(model_dir):
 
 @pytest.mark.parametrize("objective", ["xlme", "infoxlm"])
 def test_training_does_not_feel_it_and_a_resumed_run_finds_the_same(
-    tmp_path, tiny_data, compilation_cache, interrupt, objective
+    tmp_path, tiny_data, interrupt, objective
 ):
     def run(name, **bindings):
         return runs.run(tmp_path / name, tiny_data, objective=objective, **BINDINGS, **bindings)

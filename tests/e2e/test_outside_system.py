@@ -20,11 +20,11 @@ print("FOUND", type(objective).__name__, folder.name, sorted(objective.diagnosti
 
 
 @pytest.fixture
-def outside(tmp_path, compiled):
+def outside(tmp_path):
     """A folder with a copy of the example, and the environment of a process that finds it."""
     folder = tmp_path / "elsewhere"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder, {**compiled, "PYTHONPATH": f"{folder}:{tiny.REPOSITORY}"}
+    return folder, {"PYTHONPATH": f"{folder}:{tiny.REPOSITORY}"}
 
 
 def flags(folder, tmp_path, data, steps, *more):

@@ -29,13 +29,13 @@ BINDINGS = {"TRAIN_STEPS": 12, "CHECKPOINT_EVERY": 4, "Loop__keep_checkpoints": 
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, tiny_data, compilation_cache):
+def uninterrupted(tmp_path_factory, tiny_data):
     model_dir = tmp_path_factory.mktemp("uninterrupted")
     return model_dir, run(model_dir, tiny_data, **BINDINGS)
 
 
 @pytest.fixture(scope="module", params=OBJECTIVES)
-def whole(request, tmp_path_factory, tiny_data, compilation_cache):
+def whole(request, tmp_path_factory, tiny_data):
     """A run of each objective: its name, folder and final state."""
     model_dir = tmp_path_factory.mktemp(request.param)
     return request.param, model_dir, run(model_dir, tiny_data, objective=request.param, **BINDINGS)
