@@ -15,8 +15,10 @@ from xlme_jax.configuration import registry
 from xlme_jax.objectives.base import (
     Batch,
     Carried,
+    Diagnostics,
     Left,
     Metrics,
+    Panel,
     Params,
     Shapes,
     Totals,
@@ -85,6 +87,15 @@ class HardNegatives(XLM):
             }
             metrics |= {f"{name}/{key}": value for key, value in found.items()}
         return loss, ({}, metrics)
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """Those of XLM, and a plot of the corrections."""
+        xlm = super().diagnostics
+        panel = Panel(
+            "Corrections", "good: falls", "nats per masked token", (("correction_loss", "", "-"),)
+        )
+        return dataclasses.replace(xlm, panels=(*xlm.panels, panel))
 
     def flops(self, shapes: Shapes) -> dict[str, float]:
         """Returns the FLOPs of a train step by part."""
