@@ -1,16 +1,15 @@
 """Word alignment by optimal transport at every layer (XLM-E Table 6, Figure 4).
 
-A pair is read as one row, `<s> e </s> f </s>`, each word tokenized by itself. The similarity of two
-tokens is the raw dot product of their hidden states. Two rounds of Sinkhorn's scaling, columns
-(tokens of f) before rows (tokens of e), make a transport plan of it; a token of either side takes
-the token of the other where the plan is largest, and a link is what both sides agree on. Words are
-linked if any of their tokens are. That is what XLM-Align's aligner does, whose figures XLM-E quotes
-and compares with.
+A pair is encoded as one row, `<s> e </s> f </s>`, each word tokenized separately. The similarity of
+two tokens is the dot product of their hidden states. Two rounds of Sinkhorn scaling, columns
+(tokens of f) before rows (tokens of e), convert the similarities to a transport plan. Each token
+selects the token of the other side with the largest entry, and tokens that select each other are
+linked. Words are linked if any of their tokens are. This is the method of XLM-Align's aligner,
+whose results XLM-E quotes and compares with.
 
-Despite the method's name that aligner takes no exponential: the dot products are themselves the
-kernel, those below 1e-6 raised to it. `WordAlignment.temperature` makes it the entropic plan,
-with the kernel exp(dot product / temperature). The plan is computed from logarithms either way,
-hence states of any size give one.
+Despite the method's name, that aligner uses no exponential: its kernel is the dot products
+themselves, clamped to at least 1e-6. With `WordAlignment.temperature` the kernel is exp(dot product
+/ temperature), the entropic plan. Both are computed from logarithms, so states of any scale work.
 """
 
 import collections
@@ -40,7 +39,7 @@ _SMALLEST = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Links of a corpus, counted; |A|, |S|, |A and S|, |A and P| of XLM-E Eq. 10."""
+    """Link counts of a corpus: |A|, |S|, |A and S|, |A and P| of XLM-E Eq. 10."""
 
     predicted: int = 0
     sure: int = 0
@@ -49,7 +48,7 @@ class Counts:
 
     @classmethod
     def of(cls, predicted: Links, sure: Links, possible: Links) -> "Counts":
-        """Counts one pair's links; what is sure is possible too."""
+        """Counts one pair's links; sure links are also possible links."""
         right = predicted & (possible | sure)
         return cls(len(predicted), len(sure), len(predicted & sure), len(right))
 
@@ -58,18 +57,18 @@ class Counts:
 
     @property
     def aer(self) -> float:
-        """Alignment error rate, in [0, 1]; 0 where nothing is sure and nothing was predicted."""
+        """Alignment error rate in [0, 1]; 0 without sure and predicted links."""
         links = self.predicted + self.sure
         return 1.0 - (self.predicted_sure + self.predicted_possible) / links if links else 0.0
 
     @property
     def precision(self) -> float:
-        """Share of the predicted links that are possible; 0 without any."""
+        """Share of the predicted links that are possible; 0 without predicted links."""
         return self.predicted_possible / max(self.predicted, 1)
 
     @property
     def recall(self) -> float:
-        """Share of the sure links that were predicted; 0 without any."""
+        """Share of the sure links that were predicted; 0 without sure links."""
         return self.predicted_sure / max(self.sure, 1)
 
 
@@ -77,15 +76,15 @@ def aer(predicted: Iterable[Links], sure: Iterable[Links], possible: Iterable[Li
     """Returns the alignment error rate of a corpus (XLM-E Eq. 10; Och and Ney 2003).
 
     Args:
-      predicted: A: links of each pair, (word of the source, word of the target).
+      predicted: A, links (source word, target word) of each pair.
       sure: S, in the same order of pairs.
-      possible: P, with or without the sure ones, which it includes in any case.
+      possible: P; always includes S, whether or not its links are repeated here.
 
     Returns:
       1 - (|A and S| + |A and P|) / (|A| + |S|), sums over all pairs; 0 if both are empty.
 
     Raises:
-      ValueError: not the same number of pairs.
+      ValueError: the numbers of pairs differ.
     """
     return sum(map(Counts.of, *_same_length(predicted, sure, possible)), Counts()).aer
 
@@ -99,22 +98,22 @@ def _same_length(*lists: Iterable[Links]) -> list[list[Links]]:
 
 
 def diagonal(source: int, target: int) -> set[tuple[int, int]]:
-    """Links each of `source` words to the one at the same relative place among `target` words."""
+    """Links each of `source` words to the word at the same relative position of `target` words."""
     last = max(source - 1, 1)
     return {(i, round(i * (target - 1) / last)) for i in range(source) if target}
 
 
 @dataclasses.dataclass(frozen=True)
 class WordAlignment(OfficialEvaluation):
-    """What to align and how.
+    """Word alignment on sets of gold alignments.
 
     Attributes:
-      folder: with a folder for each set of gold alignments.
-      corpora: names of those folders; empty for all that are there.
-      layer: the layer of the headline; None the middle one. Results are of every layer.
-      temperature: None takes the dot products themselves as the kernel, as XLM-Align's aligner
-        does; a number exp(dot product / temperature).
-      length: tokens of a pair at most, specials included; longer ones are skipped and counted.
+      folder: folder with a subfolder for each set of gold alignments.
+      corpora: names of subfolders; empty for all.
+      layer: layer of the headline; None for the middle one. Results contain every layer.
+      temperature: None uses the dot products as the kernel, as XLM-Align's aligner does; a number
+        uses exp(dot product / temperature).
+      length: maximum tokens per pair, including specials; longer pairs are skipped and counted.
       batch_tokens: tokens encoded at once.
     """
 
@@ -137,8 +136,8 @@ class WordAlignment(OfficialEvaluation):
         """Reads the pairs and returns the evaluation of some parameters.
 
         Raises:
-          ValueError: the folder or a corpus is missing or its files do not fit together, or the
-            encoder has no such layer.
+          ValueError: the folder or a corpus is missing, its files do not match, or the encoder has
+            no such layer.
         """
         headline = encoding.choose_layer(self.layer, subject.num_layers, "WordAlignment.layer")
         length = min(self.length, subject.max_length or self.length)
@@ -182,7 +181,7 @@ class WordAlignment(OfficialEvaluation):
         return evaluate
 
     def _read(self, skipped: dict[str, int]) -> list[AlignedCorpus]:
-        """Reads the corpora, and counts what was left out of each."""
+        """Reads the corpora, and counts the skipped pairs of each."""
         names = self.corpora or alignment_sets(self.folder)
         if not names:
             raise ValueError(
@@ -199,7 +198,7 @@ class WordAlignment(OfficialEvaluation):
     def _results(
         self, counts: "_Tally", headline: int, restarts: bool
     ) -> tuple[list[Result], dict[str, float]]:
-        """Figures of each corpus and of their mean, by layer and of the diagonal; the headline."""
+        """Returns results of each corpus and their mean by layer and of the diagonal; headline."""
         kernel = "the dot products"
         if self.temperature is not None:
             kernel = f"exp(dot products / {self.temperature:g})"
@@ -223,7 +222,7 @@ class WordAlignment(OfficialEvaluation):
 
 
 class _Tally(dict[tuple[str, int | None], Counts]):
-    """(corpus, layer, None for the diagonal) -> counts, none to begin with."""
+    """{(corpus, layer; None for the diagonal): counts}, initially zero."""
 
     def __missing__(self, key: tuple[str, int | None]) -> Counts:
         return Counts()
@@ -231,23 +230,22 @@ class _Tally(dict[tuple[str, int | None], Counts]):
 
 def _result(language: str, metric: str, value: float, layer: int | None, setting: str) -> Result:
     system, setting = ("diagonal", "") if layer is None else ("model", setting)
-    # XL-WA has validation sets as well, and its folders' names end in it.
+    # XL-WA also has validation sets; the names of their folders end so.
     split = "validation" if language.endswith("_dev") else "test"
     return Result("wordalign", language, metric, value, split, layer, system, setting)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """A pair as the encoder reads it.
+    """A tokenized pair.
 
     Attributes:
       source: words of e.
       target: words of f.
-      sure: links that must be found.
-      possible: links that may be found.
+      sure: sure gold links.
+      possible: possible gold links.
       tokens: `<s> e </s> f </s>`.
-      words: int[n], the word that each token belongs to, counted on its own side; -1 for `<s>` and
-        `</s>`.
+      words: int[n], index of each token's word on its side; -1 for `<s>` and `</s>`.
     """
 
     source: tuple[str, ...]
@@ -258,18 +256,18 @@ class _Row:
     words: np.ndarray
 
     def word_links(self, linked: np.ndarray) -> set[tuple[int, int]]:
-        """Words of which tokens are linked; `linked` as `_aligner` gives it, int[L]."""
+        """Returns links of words whose tokens are linked; `linked` is int[L] from `_aligner`."""
         sources = np.flatnonzero(linked >= 0)
         targets = linked[sources]
         return set(zip(self.words[sources].tolist(), self.words[targets].tolist()))
 
     def count(self, predicted: Links) -> Counts:
-        """Counts predicted links against the gold ones."""
+        """Counts the agreement of predicted and gold links."""
         return Counts.of(predicted, self.sure, self.possible)
 
 
 def _rows(corpus: AlignedCorpus, vocabulary: Vocabulary) -> list[_Row]:
-    """Reads each pair as the encoder does: word by word, so that tokens belong to words."""
+    """Tokenizes each pair word by word, so that tokens belong to words."""
     sides = corpus.sources, corpus.targets
     words = list(dict.fromkeys(word for side in sides for text in side for word in text))
     pieces = dict(zip(words, vocabulary.encode_batch(words)))
@@ -287,9 +285,9 @@ def _rows(corpus: AlignedCorpus, vocabulary: Vocabulary) -> list[_Row]:
 
 
 def _aligner(subject: Subject, temperature: float | None) -> Callable[[Any, Rows], jax.Array]:
-    """Returns (params, rows) -> int32[R, layers + 1, L].
+    """Returns (params, rows) -> int32[R, layers + 1, L], the position linked to each source token.
 
-    That is for each token of the source the position of the token that it is linked to, or -1.
+    -1 for tokens without a link.
     """
 
     def align(params: Any, rows: Rows) -> jax.Array:
@@ -301,7 +299,7 @@ def _aligner(subject: Subject, temperature: float | None) -> Callable[[Any, Rows
 
 
 def _encode(subject: Subject, params: Any, rows: Rows) -> list[jax.Array]:
-    """Hidden states of pairs, with the positions that the encoder was trained on."""
+    """Returns hidden states of pairs, with the positions used in training."""
     if not subject.restarts:
         return subject.encode(params, rows)
     is_end = rows["tokens"] == EOS_ID
@@ -312,7 +310,7 @@ def _encode(subject: Subject, params: Any, rows: Rows) -> list[jax.Array]:
 
 
 def _sides(rows: Rows) -> tuple[jax.Array, jax.Array]:
-    """Which tokens are words of the source, and which of the target: bool[R, L] each."""
+    """Returns which tokens are words of the source, and of the target: bool[R, L] each."""
     ends = jnp.cumsum(rows["tokens"] == EOS_ID, axis=1)
     is_word = (rows["tokens"] != BOS_ID) & (rows["tokens"] != EOS_ID) & (rows["segment_ids"] > 0)
     return is_word & (ends == 0), is_word & (ends == 1)
@@ -321,10 +319,10 @@ def _sides(rows: Rows) -> tuple[jax.Array, jax.Array]:
 def _plan(
     hidden: jax.Array, source: jax.Array, target: jax.Array, temperature: float | None
 ) -> jax.Array:
-    """Logarithm of the plan whose columns have been scaled last, float32[R, L, L].
+    """Returns the logarithm of the plan after scaling columns, float32[R, L, L].
 
-    Rows are tokens of the source, columns of the target; -inf elsewhere. Scaling the rows once more
-    would not change which column is largest in a row.
+    Rows are source tokens and columns are target tokens; -inf elsewhere. Scaling the rows once more
+    does not change the largest column of a row.
     """
     hidden = hidden.astype(jnp.float32)
     exact = jax.lax.Precision.HIGHEST
@@ -339,11 +337,11 @@ def _plan(
 
 
 def _mutual(plan: jax.Array) -> jax.Array:
-    """For each row of [R, L, L] the column that is its largest and has it as its largest, or -1."""
+    """Returns each row's largest column if the row is also the column's largest, else -1."""
     # Not by equality with the maximum: fused programs may round the two differently.
     forward, backward = plan.argmax(axis=2), plan.argmax(axis=1)
     back = jnp.take_along_axis(backward, forward, axis=1)
-    # Not so for tokens of no word, nor where states are not finite.
+    # False for tokens without a word, and for non-finite states.
     is_finite = jnp.isfinite(plan.max(axis=2))
     return jnp.where(is_finite & (back == jnp.arange(plan.shape[1])), forward, -1)
 
@@ -356,19 +354,19 @@ def alignment_matrices(
     sentences: Sequence[int] = (0, 1, 2),
     temperature: float | None = None,
 ) -> list[AlignmentMatrix]:
-    """Returns how a few pairs are aligned at a layer, to draw them.
+    """Returns alignment matrices of a few pairs at a layer, for plots.
 
     Args:
       subject: the encoder.
       params: its parameters.
       corpus: the pairs.
-      layer: None for the middle one.
-      sentences: which pairs, none longer than the encoder can read.
-      temperature: as `WordAlignment.temperature`.
+      layer: the layer; None for the middle one.
+      sentences: indices of pairs, none longer than the encoder's maximum.
+      temperature: see `WordAlignment.temperature`.
 
     Returns:
-      A matrix for each pair: what share of a source word's token goes to a target word's; of
-      several tokens the largest; 0 for words without tokens.
+      A matrix for each pair: the share of a source word's token that is transported to a target
+      word's token; the maximum over tokens; 0 for words without tokens.
     """
     chosen = encoding.choose_layer(layer, subject.num_layers, "layer")
     rows = _rows(corpus, subject.vocabulary)
@@ -395,7 +393,7 @@ def _matrices(
     rows: Sequence[_Row],
     row_multiple: int,
 ) -> list[AlignmentMatrix]:
-    """Runs a compiled `_planner` on pairs, and makes matrices of words of them."""
+    """Runs a compiled `_planner` on pairs; returns matrices over words."""
     found: dict[int, AlignmentMatrix] = {}
     batches = encoding.batches([row.tokens for row in rows], row_multiple)
     for indices, results in encoding.run(plan, params, batches):
@@ -412,7 +410,7 @@ def _matrices(
 
 
 def _worth_drawing(rows: Sequence[_Row]) -> _Row:
-    """The first pair that tells something and fits a page, else the first one."""
+    """Returns the first pair that is worth plotting and fits a page, else the first pair."""
 
     def fits(row: _Row) -> bool:
         return all(8 <= len(words) <= 16 for words in (row.source, row.target))

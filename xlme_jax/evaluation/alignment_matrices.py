@@ -1,4 +1,4 @@
-"""Alignments of single sentence pairs, kept beside the results for a report to draw."""
+"""Alignment matrices of single sentence pairs, stored with the results for plots."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _LINKS = ("sure", "possible", "predicted")
 
 @dataclasses.dataclass(frozen=True)
 class AlignmentMatrix:
-    """A pair of sentences and how strongly their words are linked.
+    """A sentence pair and the strengths of links between its words.
 
     Attributes:
-      source: words.
-      target: words.
-      matrix: [source, target], at least 0: the transport plan, for instance.
-      sure: links of the gold standard that must be found, (source, target) from 0.
-      possible: links that may be found.
-      predicted: links that were found.
+      source: source words.
+      target: target words.
+      matrix: [source, target], non-negative strengths, such as a transport plan.
+      sure: sure gold links, (source, target) from 0.
+      possible: possible gold links.
+      predicted: predicted links.
     """
 
     source: tuple[str, ...]
@@ -43,7 +43,7 @@ class AlignmentMatrix:
 
 
 def matrix_file(name: str, pair: AlignmentMatrix) -> dict[str, str]:
-    """Returns {path: text} of a matrix for an `Outcome`'s files; the report draws it."""
+    """Returns {path: text} of a matrix, for `Outcome.files`; the report plots it."""
     content = {
         "source": pair.source,
         "target": pair.target,
@@ -54,10 +54,10 @@ def matrix_file(name: str, pair: AlignmentMatrix) -> dict[str, str]:
 
 
 def read_matrix(path: Path) -> AlignmentMatrix:
-    """Reads what `matrix_file` made.
+    """Reads a file of `matrix_file`.
 
     Raises:
-      ValueError: naming the file, if it is damaged.
+      ValueError: the file is damaged; names it.
     """
     try:
         content: Any = json.loads(path.read_bytes())

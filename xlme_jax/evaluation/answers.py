@@ -1,7 +1,7 @@
 """Extractive question answering: from logits to answers, and from answers to F1 and exact match.
 
-Scoring follows three official scripts, which agree in their idea (lower case, without punctuation
-and articles; the best over the accepted answers) and differ in its details; see `rules_of`.
+Scoring follows three official scripts. All compare in lower case without punctuation and articles
+and take the best over the accepted answers, but they differ in details; see `rules_of`.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ from xlme_jax.data.benchmarks.examples import Features
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """How an answer is compared with an accepted one.
+    """Rules for comparing an answer with an accepted one.
 
     Attributes:
-      normalise: text -> words, separated by one space.
-      no_answer: whether "" is the right answer to a question without accepted ones (SQuAD 2.0).
-        Texts without any word then agree with each other; by the other rules they are an exact
-        match, but have an F1 of 0.
+      normalise: text -> words separated by single spaces.
+      no_answer: whether "" is the right answer to a question without accepted answers (SQuAD 2.0).
+        Texts without words then match each other; with the other rules they are an exact match
+        with an F1 of 0.
     """
 
     normalise: Callable[[str], str]
@@ -52,7 +52,7 @@ _HAN = re.compile("([\u4e00-\u9fa5])")
 
 @functools.cache
 def _all_punctuation() -> dict[int, None]:
-    """Unicode's, and the symbols of ASCII such as $ and +, which Unicode does not count as such."""
+    """Returns Unicode punctuation, and the ASCII symbols that it lacks, such as $ and +."""
     codes = range(sys.maxunicode + 1)
     unicode = dict.fromkeys(code for code in codes if unicodedata.category(chr(code))[0] == "P")
     return _ASCII_PUNCTUATION | unicode
@@ -70,7 +70,7 @@ def _normalise_squad(text: str) -> str:
 def _normalise_mlqa(text: str, language: str) -> str:
     text = text.lower().translate(_all_punctuation())
     articles = _MLQA_ARTICLES[language]
-    # Arabic's stands before its word; the official script takes it out of the middle of words, too.
+    # The Arabic article precedes its word; the official script also removes it inside words.
     arabic = language == "ar"
     text = text.replace(articles, " ") if arabic else _without_words(text, articles)
     if language == "zh":
@@ -93,7 +93,7 @@ def rules_of(task: str, language: str) -> Rules:
 
     Args:
       task: name of the benchmark.
-      language: of the context, and so of the answer.
+      language: language of the context and the answer.
 
     Raises:
       ValueError: MLQA has no rules for the language.
@@ -112,15 +112,15 @@ def compare(predicted: str, gold: Collection[str], rules: Rules = SQUAD) -> tupl
     """Scores the answer to one question.
 
     Args:
-      predicted: the answer, "" for none.
-      gold: the accepted answers; empty if there is none.
-      rules: how to compare.
+      predicted: the answer; "" for no answer.
+      gold: the accepted answers; empty if there are none.
+      rules: rules of comparison.
 
     Returns:
-      (exact match: 0 or 1, F1 of the words), each the best over the accepted answers.
+      (exact match 0 or 1, F1 of words), each the maximum over the accepted answers.
 
     Raises:
-      ValueError: there is no accepted answer, and the rules do not know such questions.
+      ValueError: there is no accepted answer, and the rules do not allow such questions.
     """
     accepted = [rules.normalise(text) for text in gold]
     if rules.no_answer:
@@ -149,21 +149,21 @@ def _word_f1(predicted: list[str], gold: list[str], nothing_agrees: bool) -> flo
 def exact_match(
     gold: Sequence[Collection[str]], predicted: Sequence[str], rules: Rules = SQUAD
 ) -> float:
-    """Returns the share of questions with an answer that is right to the word.
+    """Returns the share of questions whose answer matches exactly.
 
     Args:
       gold: the accepted answers of each question.
-      predicted: an answer for each question; "" if it was not answered.
-      rules: how to compare.
+      predicted: an answer for each question; "" for no answer.
+      rules: rules of comparison.
 
     Raises:
-      ValueError: no question, different lengths, or as in `compare`.
+      ValueError: there are no questions, lengths differ, or as in `compare`.
     """
     return sum(exact for exact, _ in _compare_all(gold, predicted, rules)) / len(gold)
 
 
 def f1(gold: Sequence[Collection[str]], predicted: Sequence[str], rules: Rules = SQUAD) -> float:
-    """Returns the mean F1 of the words of answers; as `exact_match`."""
+    """Returns the mean word F1 of answers; arguments and errors as in `exact_match`."""
     return sum(score for _, score in _compare_all(gold, predicted, rules)) / len(gold)
 
 
@@ -185,8 +185,8 @@ class Candidate:
     """One of the best answers to a question.
 
     Attributes:
-      text: from the context; "" for no answer.
-      score: logit of the first token plus that of the last one.
+      text: substring of the context; "" for no answer.
+      score: logit of the first token plus logit of the last token.
       probability: softmax of the scores of the candidates.
     """
 
@@ -200,12 +200,12 @@ class Prediction:
     """The answer to a question.
 
     Attributes:
-      text: from the context, character by character; "" for no answer.
-      best: the best answer from the context, also where `text` is ""; "" if there is none.
-      score: of `best`; 0 if there is none.
+      text: substring of the context; "" for no answer.
+      best: the best substring, even if `text` is ""; "" if there is none.
+      score: score of `best`; 0 if there is none.
       null_score_difference: score of no answer minus `score`.
-      n_best: the best candidates, no two with the same text, the best first; with the one of no
-        answer if there was a threshold for it.
+      n_best: the best candidates with distinct texts, best first; includes no answer if there is a
+        threshold for it.
     """
 
     text: str
@@ -215,7 +215,7 @@ class Prediction:
     n_best: tuple[Candidate, ...]
 
     def answer(self, null_threshold: float) -> str:
-        """Returns the best answer, or "" if no answer is better by more than the threshold."""
+        """Returns the best answer, or "" if no answer scores better by more than the threshold."""
         return "" if self.null_score_difference > null_threshold else self.best
 
 
@@ -229,23 +229,22 @@ def decode(
 ) -> Prediction:
     """Finds the best answers to a question in all windows of its context.
 
-    A window offers the spans from one of its `n_best` best first tokens to one of its `n_best` best
-    last tokens, both tokens of the context. They compete with those of all other windows, and among
-    equal texts the best one stays. Spans with a score that is not finite or without any visible
-    character are none.
+    Candidates are the spans from one of the `n_best` best first tokens of a window to one of its
+    `n_best` best last tokens, both in the context. All windows compete; of equal texts the best
+    one is kept. Spans with a non-finite score or without visible characters are ignored.
 
     Args:
-      windows: (features with offsets, logits float[>= n, 2] of the first and the last token of the
-        answer) of each window; logits of padding are not read.
-      context: the original text that the offsets count.
-      n_best: see above; also how many candidates are kept.
-      max_answer_length: tokens of an answer at most.
-      null_threshold: answer "" if the score of no answer, the least over the windows of the logits
-        of their first token, exceeds the best answer's by more than this. None: always answer.
+      windows: (features with offsets, logits float[>= n, 2] of the answer's first and last token)
+        for each window; logits of padding are ignored.
+      context: the original text, which the offsets refer to.
+      n_best: see above; also the number of candidates to keep.
+      max_answer_length: maximum tokens of an answer.
+      null_threshold: answer "" if the score of no answer exceeds the best score by more than this.
+        It is the minimum over windows of the logits of their first token. None: always answer.
 
     Raises:
-      ValueError: no window, or features without offsets, with offsets outside of the context or
-        with fewer logits than tokens.
+      ValueError: there are no windows, or features lack offsets, have offsets outside the context
+        or fewer logits than tokens.
     """
     if not windows:
         raise ValueError("a question has no window: encode it before decoding")
@@ -261,7 +260,7 @@ def decode(
     text, score = candidates[0] if candidates else ("", 0.0)
     if null_threshold is not None:
         candidates = sorted([*candidates, ("", null)], key=lambda item: -item[1])
-        if candidates[-1][0]:  # No answer took a place among the best.
+        if candidates[-1][0]:  # No answer is among the best.
             candidates = candidates[:n_best]
     prediction = Prediction(text, text, score, null - score, _with_probabilities(candidates))
     if null_threshold is None:
@@ -294,7 +293,7 @@ _SPAN = np.dtype([("begin", np.int64), ("end", np.int64), ("score", np.float64)]
 def _window_spans(
     scores: np.ndarray, offsets: np.ndarray, n_best: int, max_answer_length: int
 ) -> np.ndarray:
-    """Returns the spans that a window offers, `_SPAN`[k]: characters [begin, end) and score."""
+    """Returns the candidate spans of a window, `_SPAN`[k]: characters [begin, end) and score."""
     inside = np.flatnonzero(offsets[:, 0] >= 0)
     firsts, lasts = (
         inside[np.argsort(-scores[inside, side], kind="stable")[:n_best]] for side in (0, 1)
@@ -308,7 +307,7 @@ def _window_spans(
 
 
 def _best_texts(spans: np.ndarray, context: str, n_best: int) -> list[tuple[str, float]]:
-    """Returns the texts of the best spans with their scores, no text twice, the best first."""
+    """Returns the distinct texts of the best spans with their scores, best first."""
     best: dict[str, float] = {}
     for begin, end, score in spans[np.argsort(-spans["score"], kind="stable")].tolist():
         text = context[begin:end]
@@ -336,19 +335,19 @@ def best_null_threshold(
     """Tunes the threshold of `decode` and `Prediction.answer` on questions, as SQuAD 2.0 does.
 
     Args:
-      gold: the accepted answers of each question, none where there is no answer.
-      predictions: of each question.
-      metric: what to make large.
+      gold: the accepted answers of each question; empty if there is no answer.
+      predictions: prediction for each question.
+      metric: metric to maximize.
 
     Returns:
-      (threshold, score in [0, 1]): answering the questions with the smallest differences in turn,
-      the difference after which the score was largest. It is the official script's threshold
-      but for one case: where answering nothing is best that one gives 0, even if it would answer
-      something; then this is below the smallest difference. Where several questions have exactly
-      the threshold as their difference, the score can be one that no threshold reaches.
+      (threshold, score in [0, 1]): questions are answered in order of their difference, and the
+      threshold is the difference with the maximum score. It equals the official script's threshold
+      except if answering nothing is best: the official one is then 0, even if that answers some
+      questions, and ours is below the smallest difference. If several differences equal the
+      threshold, the score may not be reachable by any threshold.
 
     Raises:
-      ValueError: no question, or different lengths.
+      ValueError: there are no questions, or lengths differ.
     """
     texts = [prediction.best for prediction in predictions]
     scores = [pair[metric == "f1"] for pair in _compare_all(gold, texts, SQUAD2)]

@@ -1,12 +1,11 @@
-"""BUCC: mining translations out of two corpora (XTREME's settings, LASER's method).
+"""BUCC: mining translations from two corpora (XTREME's settings, LASER's method).
 
 The score of two sentences is their cosine divided by the mean cosine of both with their 4 nearest
-neighbours in the other corpus (ratio margin). Every sentence of either side proposes the best of
-its neighbours; proposals are accepted from the best score down unless one of the sentences is taken
-already. The pairs above a threshold are compared with the gold ones; the threshold is the one with
-the best F1 on those same gold pairs, hence the figures are upper bounds where there is no second
-set to apply it to. Cosines are taken of the embeddings as they are ("raw", as in the papers), and
-"centred" by each language's mean over training text, where there is any.
+neighbours in the other corpus (ratio margin). Every sentence of either side proposes its best
+neighbour; proposals are accepted in order of their score unless one of the sentences is already
+used. Pairs above a threshold are compared with the gold pairs. The threshold maximizes F1 on those
+same gold pairs, so the results are upper bounds unless it is applied to a second set. Readouts are
+"raw" cosines, as in the papers, and cosines "centred" by each language's mean over training text.
 """
 
 import collections
@@ -32,7 +31,7 @@ Pair = tuple[int, int]
 # Embeddings [N, D] and [M, D].
 Sides = tuple[np.ndarray, np.ndarray]
 
-# Similarities held at once, 4 bytes each.
+# Similarities computed at once, 4 bytes each.
 _BLOCK = 1 << 24
 # What the margin is taken of.
 _READOUTS = (RAW, "centred")
@@ -40,16 +39,16 @@ _READOUTS = (RAW, "centred")
 
 @dataclasses.dataclass(frozen=True)
 class Bucc(OfficialEvaluation):
-    """What to mine and how.
+    """Bitext mining on BUCC.
 
     Attributes:
-      folder: with the files `zh-en.dev.zh`, `zh-en.dev.en` and `zh-en.dev.gold`.
-      languages: "zh", ..., beside English; empty for all that are there.
-      split: "validation" or "test", as XTREME calls what BUCC calls its training set.
-      layer: the layer; None the middle one. Of this one alone: the corpora are large.
-      pooling: as for `Tatoeba`.
-      neighbours: neighbours on the other side that a score is relative to.
-      length: tokens of a sentence at most, specials included; longer ones are cut.
+      folder: folder with the files `zh-en.dev.zh`, `zh-en.dev.en` and `zh-en.dev.gold`.
+      languages: languages other than English ("zh", ...); empty for all found.
+      split: "validation", or "test", XTREME's name for BUCC's training set.
+      layer: layer; None for the middle one. Only one is evaluated, because the corpora are large.
+      pooling: see `Tatoeba`.
+      neighbours: number of neighbours on the other side for the margin.
+      length: maximum tokens per sentence, including specials; longer sentences are truncated.
       batch_tokens: tokens encoded at once.
     """
 
@@ -143,7 +142,7 @@ class Bucc(OfficialEvaluation):
 
 
 class _Corpora:
-    """A pair of corpora, each text encoded once."""
+    """A pair of corpora; each text is encoded once."""
 
     def __init__(self, corpus: MiningCorpus, settings: Bucc, subject: Subject):
         self.corpus, self.languages = corpus, corpus.languages
@@ -166,10 +165,10 @@ class _Corpora:
         return source, target
 
     def mine(self, sides: Sides, neighbours: int) -> list[tuple[float, Pair]]:
-        """Returns (score, pair), the best first.
+        """Returns (score, pair), best first.
 
-        Sentences that occur more than once are mined, but cannot be told from each other: as in
-        XTREME they are no part of the result.
+        Sentences that occur more than once are ambiguous: as in XTREME, they are mined but removed
+        from the result.
         """
         one, other = self.occurrences
         return [
@@ -179,12 +178,12 @@ class _Corpora:
         ]
 
     def ids(self, pairs: Sequence[Pair]) -> list[tuple[str, str]]:
-        """The names of pairs in the corpora's files."""
+        """Returns the ids of pairs in the corpora's files."""
         return [(self.corpus.source_ids[i], self.corpus.target_ids[j]) for i, j in pairs]
 
 
 def _spaces(sides: Sides, languages: tuple[str, str], fitted: Fitted) -> dict[str, Sides]:
-    """The embeddings under each readout, as far as the training text has the languages."""
+    """Returns the embeddings for each readout; centred only with training text."""
     found = {RAW: sides}
     if set(languages) <= fitted.means.keys():
         one, other = (side - fitted.means[x] for side, x in zip(sides, languages))
@@ -198,11 +197,11 @@ def mine(source: np.ndarray, target: np.ndarray, neighbours: int = 4) -> list[tu
     Args:
       source: [N, D] embeddings.
       target: [M, D] embeddings.
-      neighbours: k; fewer where the other side has fewer texts.
+      neighbours: k; fewer if the other side has fewer texts.
 
     Returns:
-      (score, (source, target)), the best first; no text twice, scores positive. Texts whose
-      embeddings are not finite are in none.
+      (score, (source, target)), best first, without repeated texts and with positive scores. Texts
+      with non-finite embeddings are skipped.
     """
     forward, forward_cosines = _nearest(source, target, neighbours)
     backward, backward_cosines = _nearest(target, source, neighbours)
@@ -236,19 +235,19 @@ def tune(
     """Chooses the threshold with the best F1.
 
     Args:
-      mined: (score, pair), the best first.
-      gold: the right pairs.
+      mined: (score, pair), best first.
+      gold: the gold pairs.
 
     Returns:
       The pairs whose score is at least the threshold, and "f1", "precision", "recall" and the
-      "threshold" itself, half-way to the next score. Where nothing is right: no pairs, zeros.
+      "threshold", half-way to the next score. If no pair is right: no pairs, and zeros.
     """
     chosen, figures = 0, {"f1": 0.0, "precision": 0.0, "recall": 0.0, "threshold": 0.0}
     correct = 0
     for count, (score, pair) in enumerate(mined, 1):
         correct += pair in gold
         following = mined[count][0] if count < len(mined) else score
-        # A threshold cannot part equal scores.
+        # A threshold cannot separate equal scores.
         if count < len(mined) and following == score:
             continue
         f1 = 2 * correct / (count + len(gold))
@@ -264,7 +263,7 @@ def tune(
 
 
 def _nearest(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k candidates nearest to each query by cosine, the best first: int and float64[N, k]."""
+    """Returns the k nearest candidates by cosine, best first: int and float64[N, k]."""
     at_once = max(_BLOCK // len(candidates), 1)
     found = _search(queries, candidates, min(k, len(candidates)), at_once)
     cosines, indices = map(encoding.on_host, found)
@@ -275,7 +274,7 @@ def _nearest(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.nd
 def _search(
     queries: jax.Array, candidates: jax.Array, k: int, at_once: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Cosines and indices of the k nearest, [N, k] each, `at_once` queries at a time."""
+    """Returns cosines and indices of the k nearest, [N, k], for `at_once` queries at a time."""
     candidates = normalised(candidates)
 
     def search(query: jax.Array) -> tuple[jax.Array, jax.Array]:

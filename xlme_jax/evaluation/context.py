@@ -1,7 +1,7 @@
-"""What the train loop evaluates on a schedule, and the contract that all such evaluations share.
+"""The interface of evaluations that the train loop runs on a schedule.
 
-A configuration of `Train.evaluators` has `evaluator(context)`, which refuses what cannot be
-measured before anything is compiled, and returns what the loop is given (`loop.Run.evaluators`).
+Entries of `Train.evaluators` have `evaluator(context)`, which raises errors before compilation and
+returns an entry of `loop.Run.evaluators`.
 """
 
 import abc
@@ -26,15 +26,15 @@ MakeEvaluator = Callable[[Any], Evaluator]
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a run has to evaluate with.
+    """Parts of a run that its evaluators use.
 
     Attributes:
-      dataset: its prepared data.
-      objective: what it learns (`objectives.base.Objective`).
-      objective_config: what the objective was built from.
-      streams: those that the objective reads.
-      mesh: devices.
-      dtype: what is computed in.
+      dataset: prepared data.
+      objective: the `objectives.base.Objective`.
+      objective_config: configuration of the objective.
+      streams: streams of the objective.
+      mesh: device mesh.
+      dtype: compute type.
       micro_batches: parts in which training processes a batch.
     """
 
@@ -48,30 +48,30 @@ class Context:
 
     @property
     def row_multiple(self) -> int:
-        """Batches must have a multiple of so many rows: the devices that share one."""
+        """Number of devices that share a batch; the rows of batches must be a multiple."""
         return meshes.batch_shards(self.mesh)
 
 
 class EvaluatorConfig(Protocol):
-    """A configuration in `Train.evaluators`."""
+    """An entry of `Train.evaluators`."""
 
     def evaluator(self, context: Context) -> MakeEvaluator:
-        """What the loop calls with the parameters of step 0, for an evaluator.
+        """Returns a function from the parameters of step 0 to an evaluator.
 
         Raises:
-          ValueError: it cannot be measured in this run; names the field and the remedy.
+          ValueError: this run cannot be evaluated so; names the field and the remedy.
         """
 
 
 class OfficialEvaluation(abc.ABC):
-    """An evaluation on official files (`outcome.Evaluation`), whose headline the log shows."""
+    """An evaluation on official files (`outcome.Evaluation`); the log shows its headline."""
 
     @abc.abstractmethod
     def build(self, subject: Subject) -> Evaluation:
-        """Reads the files, and returns the evaluation of some parameters."""
+        """Reads the files and returns a function from parameters to results."""
 
     def evaluator(self, context: Context) -> MakeEvaluator:
-        """As `EvaluatorConfig.evaluator`; metrics are `eval/<name>`."""
+        """See `EvaluatorConfig.evaluator`; metrics are `eval/<name>`."""
         vocabulary = Vocabulary.load(context.dataset.vocabulary_path)
         subject = subject_of(
             context.objective, vocabulary, context.row_multiple, streams=context.streams

@@ -1,8 +1,8 @@
-"""Texts in, hidden states of a frozen encoder out: batches of few shapes, little padding.
+"""Encodes texts with a frozen encoder, in batches of few shapes with little padding.
 
 Texts are sorted by length into rows of a few lengths, because every shape is compiled and padding
-costs as much as text; a batch has about as many tokens whatever its rows' length. Results come back
-in the order of the texts.
+costs as much as text; all batches have about the same number of tokens. Results are returned in the
+order of the texts.
 """
 
 import collections
@@ -25,7 +25,7 @@ POOLINGS: dict[Pooling, str] = {
     "first": "state of <s>",
 }
 LAYERS = "layers counted as in hidden_states: 0 embeddings, k the output of layer k"
-# Tokens in a batch: enough to keep a device busy, little beside what a set of texts has.
+# Tokens per batch: enough to keep a device busy, few compared with a set of texts.
 BATCH_TOKENS = 4096
 
 _AHEAD = 2
@@ -37,7 +37,8 @@ class Batch:
 
     Attributes:
       rows: "tokens", "segment_ids", "positions": int32[R, L] each.
-      texts: int[n], n <= R: the texts that the first n rows hold; the others repeat the last one.
+      texts: int[n], n <= R: indices of the texts in the first n rows; the other rows repeat the
+        last.
     """
 
     rows: dict[str, np.ndarray]
@@ -60,7 +61,7 @@ def choose_layer(layer: int | None, num_layers: int, setting: str) -> int:
 
 
 def check(settings: Any) -> None:
-    """Checks what evaluations have in common; ValueError names the field."""
+    """Checks the fields that evaluations share; raises ValueError, naming the field."""
     name = type(settings).__name__
     for field, least in (("length", 3), ("batch_tokens", 1)):
         if getattr(settings, field) < least:
@@ -79,12 +80,12 @@ def texts_of(vocabulary: Vocabulary, sentences: Sequence[str], length: int) -> l
 
 
 def cut(text: Text, length: int) -> Text:
-    """Cuts a text to `length` tokens, of which the last is still `</s>`."""
+    """Truncates a text to `length` tokens; the last one is still `</s>`."""
     return text if len(text) <= length else (*text[: length - 1], EOS_ID)
 
 
 def fill_rows(texts: Iterable[Text], rows: int, length: int) -> dict[str, np.ndarray]:
-    """Returns one text a row, int32[rows, length] each; copies of the last fill up the batch."""
+    """Returns rows with one text each, int32[rows, length]; copies of the last fill the batch."""
     chunk = list(texts)
     # Copies rather than empty rows: attention over nothing but padding may be NaN.
     chunk += [chunk[-1]] * (rows - len(chunk))
@@ -100,7 +101,7 @@ def fill_rows(texts: Iterable[Text], rows: int, length: int) -> dict[str, np.nda
 
 
 def row_length(tokens: int) -> int:
-    """Length of the row for a text: multiples of 8 up to 32, then two lengths to a doubling."""
+    """Returns the row length for a text: multiples of 8 up to 32, then two lengths per doubling."""
     step = max(8, 1 << max((tokens - 1).bit_length() - 2, 0))
     return -(-tokens // step) * step
 
@@ -111,12 +112,12 @@ def batches(
     """Sorts texts into batches, the longest first.
 
     Args:
-      texts: none of them empty.
-      row_multiple: rows are a multiple of it: the devices that share a batch.
-      batch_tokens: tokens of a batch, padding included, unless `row_multiple` rows have more.
+      texts: non-empty texts.
+      row_multiple: the number of rows is a multiple of it (devices that share a batch).
+      batch_tokens: tokens per batch including padding, unless `row_multiple` rows have more.
 
     Returns:
-      Batches that hold each text once. Only the last one has rows without a text of their own.
+      Batches that contain each text once. Only the last one has repeated rows.
     """
     order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
     most = _round_up(len(texts), row_multiple)
@@ -135,12 +136,12 @@ def batches(
 def run(
     function: Callable[[Any, Mapping[str, Any]], Any], params: Any, batches: Iterable[Batch]
 ) -> Iterator[tuple[np.ndarray, Any]]:
-    """Runs a compiled function on batches, a few of them ahead of what is fetched.
+    """Runs a compiled function on batches, a few batches ahead of the fetched results.
 
     Args:
       function: (params, rows) -> tree of arrays [R, ...].
       params: its first argument.
-      batches: what it is run on.
+      batches: the batches.
 
     Yields:
       The batch's texts, int[n], and their part of the result on the host, [n, ...] each.
@@ -162,7 +163,7 @@ def run(
 def embed(
     function: Callable[[Any, Mapping[str, Any]], Any], params: Any, batches: Sequence[Batch]
 ) -> np.ndarray:
-    """Returns what `function` gives for each text, in the order of the texts: [texts, ...]."""
+    """Returns the results of `function` in the order of the texts: [texts, ...]."""
     embeddings = None
     for texts, result in run(function, params, batches):
         if embeddings is None:
@@ -196,7 +197,7 @@ def pool(hidden: jax.Array, rows: Mapping[str, jax.Array], pooling: Pooling = "m
 
 
 def on_host(array: jax.Array) -> np.ndarray:
-    """Fetches a whole array, also when its rows lie on other processes' devices."""
+    """Fetches a whole array, including rows on other processes' devices."""
     if array.is_fully_addressable:
         return np.asarray(array)
     from jax.experimental import multihost_utils

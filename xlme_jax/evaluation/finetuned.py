@@ -1,8 +1,8 @@
-"""A fine-tuned model on its task: predictions for official files, and the official figures.
+"""Evaluates a fine-tuned model on its task: predictions for official files, and official metrics.
 
-One model, fine-tuned on one language, is scored on every language that has a file: zero-shot
-transfer. A baseline that needs no model stands beside each figure: the most frequent class or tag
-of the file itself ("majority"), or answers decoded from random logits ("random").
+A model fine-tuned on one language is scored on every language with a file (zero-shot transfer).
+Each result has a baseline without a model: the most frequent class or tag of the file ("majority"),
+or answers decoded from random logits ("random").
 """
 
 import collections
@@ -26,20 +26,20 @@ from xlme_jax.evaluation.results import prediction_files
 
 @dataclasses.dataclass(frozen=True)
 class TaskEvaluation(OfficialEvaluation):
-    """What to predict and how.
+    """Evaluation of a fine-tuned model.
 
     Attributes:
-      folder: holds a folder of official files for each benchmark; embedded ones need none.
-      task: name of the benchmark, None for what the model was fine-tuned on. Another one must have
-        the same labels: a model of "tydiqa" answers the questions of "xquad".
+      folder: folder with a subfolder of official files per benchmark; not needed for embedded ones.
+      task: name of the benchmark; None for the one that the model was fine-tuned on. Others must
+        have the same labels: a model of "tydiqa" can answer the questions of "xquad".
       split: "validation" or "test".
-      languages: codes as in the files; empty for all that are there.
-      length: tokens of a row at most; None the encoder's. Longer texts are cut, longer sentences to
-        tag are split, longer contexts are read in windows.
-      stride: tokens that windows share.
-      limit: examples of each language at most, the first ones of its file; None for all.
-      n_best: first and last tokens of an answer that are tried in a window.
-      max_answer_length: tokens of an answer at most.
+      languages: language codes as in the files; empty for all found.
+      length: maximum tokens per row; None for the encoder's maximum. Longer texts are truncated,
+        longer tagged sentences are split, longer contexts are read in windows.
+      stride: tokens shared by neighbouring windows.
+      limit: maximum examples per language, the first ones of each file; None for all.
+      n_best: number of first and last answer tokens that are combined in a window.
+      max_answer_length: maximum tokens of an answer.
       batch_tokens: tokens that are predicted at once.
     """
 
@@ -111,7 +111,7 @@ class TaskEvaluation(OfficialEvaluation):
 
     def _languages(self, task: Benchmark) -> Sequence[str]:
         available = task.available(self._folder(task)).get(self.split, ())
-        return self.languages or available or task.languages  # reading says what is missing
+        return self.languages or available or task.languages  # Reading reports missing files.
 
     def _folder(self, task: Benchmark) -> str:
         if labelled_rows.is_embedded(task.name):
@@ -134,7 +134,7 @@ class _File:
         examples = task.read(settings._folder(task), settings.split, language, report)
         self._rules = answers.SQUAD
         if task.kind == "question_answering":
-            # The language of the context: in MLQA "de-en" has German contexts.
+            # Language of the context: "de-en" of MLQA has German contexts.
             self._rules = answers.rules_of(task.name, language.split("-")[0])
         gold = [_gold(example, self._rules.no_answer) for example in examples[: settings.limit]]
         labelled = [example for example, some in zip(examples, gold) if some]
@@ -160,7 +160,7 @@ class _File:
         self.gold = [some[0] for some in gold if some]
 
     def predictions(self, logits: Sequence[np.ndarray]) -> Any:
-        """Predictions as `prediction_files` takes them, from the logits of each row."""
+        """Returns predictions in the form of `prediction_files`, from the logits of each row."""
         kind = self.task.kind
         if kind == "classification":
             return [self.task.labels[int(row.argmax())] for row in logits]
@@ -185,7 +185,7 @@ class _File:
         decoded = [
             answers.decode(
                 windows[index],
-                example.context,  # type: ignore[union-attr]  # of a question's kind
+                example.context,  # type: ignore[union-attr]  # Examples of QA have a context.
                 n_best=self.settings.n_best,
                 max_answer_length=self.settings.max_answer_length,
             )
@@ -193,7 +193,7 @@ class _File:
         ]
         threshold = float("inf")
         if self._rules.no_answer:
-            # As SQuAD 2.0's script: the best threshold on these very questions.
+            # As in SQuAD 2.0's script: the best threshold on these same questions.
             threshold, _ = answers.best_null_threshold(self.gold, decoded)
         return {
             example.id: prediction.answer(threshold)
@@ -201,7 +201,7 @@ class _File:
         }
 
     def score(self, predictions: Any, system: str) -> list[Result]:
-        """Figures of predictions."""
+        """Returns the results of predictions."""
         kind, gold = self.task.kind, self.gold
         if kind == "classification":
             ids = {label: number for number, label in enumerate(self.task.labels)}
@@ -231,14 +231,14 @@ class _File:
         return "; ".join(parts)
 
     def baseline(self) -> list[Result]:
-        """Figures that need no model."""
+        """Returns the results of the baseline."""
         kind = self.task.kind
         if kind == "question_answering":
             rng = np.random.default_rng(0)
             logits = [rng.standard_normal((len(row.tokens), 2)) for row in self.rows]
             return self.score(self._answers(logits), "random")
         if kind == "regression":
-            return []  # The correlation with a constant is not defined.
+            return []  # The correlation with a constant is undefined.
         if kind == "classification":
             most = collections.Counter(self.gold).most_common(1)[0][0]
             return self.score([most] * len(self.gold), "majority")
@@ -247,7 +247,7 @@ class _File:
 
 
 def _gold(example: Example, no_answer: bool) -> list[Any]:
-    """What is to be predicted, in a list; an empty list if the file does not tell."""
+    """Returns the gold labels as a list; empty if the file has none."""
     if hasattr(example, "label"):
         return [] if example.label is None else [example.label]
     if hasattr(example, "tags"):
@@ -256,7 +256,7 @@ def _gold(example: Example, no_answer: bool) -> list[Any]:
 
 
 def _by_row(predict: Any, params: Any, batches: Sequence[encoding.Batch]) -> list[np.ndarray]:
-    """Logits of each row, in the order of the rows; of tokens those of padding too."""
+    """Returns logits in the order of the rows; for tokens, padding included."""
     found: dict[int, np.ndarray] = {}
     for numbers, logits in encoding.run(predict, params, batches):
         found |= zip(numbers.tolist(), logits)
@@ -264,7 +264,7 @@ def _by_row(predict: Any, params: Any, batches: Sequence[encoding.Batch]) -> lis
 
 
 def _means(results: Sequence[Result]) -> list[Result]:
-    """Means over languages of each metric and system."""
+    """Returns means over languages for each metric and system."""
     groups: dict[tuple[str, str], list[Result]] = collections.defaultdict(list)
     for result in results:
         groups[result.metric, result.system].append(result)

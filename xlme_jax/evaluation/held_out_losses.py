@@ -1,8 +1,8 @@
-"""Held-out losses: what the objective's loss and its other metrics are on text not trained on.
+"""Held-out losses: the objective's metrics on the validation split.
 
-The rows are laid out as in training, but each example of the validation split once, in an order
-that is always the same; masks are those of a constant seed and there is no dropout. So a figure
-depends on the weights alone, not on the step, the devices, a resume or the run's seed.
+Rows are laid out as in training, but with each example once and in a fixed order; masks use a
+constant seed, and there is no dropout. The metrics depend only on the weights, not on the step, the
+devices, a resume or the run's seed.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.metrics import HELD_OUT, ratios
 
-# Of masks, samples and everything else that a loss draws.
+# Seed of masks, samples and all other randomness of a loss.
 _SEED = 0
 _log = logging.getLogger(__name__)
 # params -> {"<stream>/<metric>": ratio}.
@@ -36,7 +36,7 @@ class HeldOut:
     """Metrics of the objective on the validation split of each stream.
 
     Attributes:
-      max_rows: rows of each stream at most, always the same ones; None for all there are.
+      max_rows: maximum rows per stream, always the same ones; None for all.
     """
 
     max_rows: int | None = 512
@@ -46,7 +46,7 @@ class HeldOut:
             raise ValueError(f"HeldOut.max_rows is {self.max_rows}, must be at least 1, or None")
 
     def evaluator(self, context: Context) -> MakeEvaluator:
-        """As `context.EvaluatorConfig.evaluator`; metrics are `held_out/<stream>/<metric>`."""
+        """See `context.EvaluatorConfig.evaluator`; metrics are `held_out/<stream>/<metric>`."""
         measure = self.build(context)
 
         def evaluate(params: Any, step: int) -> dict[str, float]:
@@ -56,10 +56,10 @@ class HeldOut:
         return lambda initial_params: evaluate
 
     def build(self, context: Context) -> Measure:
-        """Plans the rows, and returns what measures some parameters.
+        """Plans the rows and returns a function from parameters to metrics.
 
-        Every process calls it, under `training.state.sharding_rules`. Each metric is the sum of its
-        numerators over that of its denominators, over all rows.
+        Every process must call it, under `training.state.sharding_rules`. A metric is the sum of
+        its numerators divided by the sum of its denominators, over all rows.
 
         Raises:
           ValueError: the objective has no loss on held-out text, or no stream has any.
@@ -79,7 +79,7 @@ class HeldOut:
         ]
 
         def measure(params: Params) -> dict[str, float]:
-            # All streams are begun before the first is waited for.
+            # Start all streams before waiting for the first.
             sums = [one.start(params) for one in measures]
             return {
                 f"{one.name}/{name}": value
@@ -92,18 +92,18 @@ class HeldOut:
 
 @dataclasses.dataclass(frozen=True)
 class OfCheckpoint:
-    """`HeldOut` as `xlme_jax.evaluate` wants it.
+    """`HeldOut` for a checkpoint, used by `xlme_jax.evaluate`.
 
     Attributes:
-      settings: what is measured.
-      context: of the run that the checkpoint is of.
+      settings: the settings.
+      context: context of the checkpoint's run.
     """
 
     settings: HeldOut
     context: Context
 
     def build(self, subject: Subject) -> Evaluation:
-        """As `HeldOut.build`; figures are named as in the run's log."""
+        """See `HeldOut.build`; metrics are named as in the run's log."""
         del subject
         measure = self.settings.build(self.context)
 
@@ -120,10 +120,10 @@ class OfCheckpoint:
 
 
 def _passes(context: Context, streams: list[Stream], max_rows: int | None) -> list[OnePass]:
-    """The validation split of each stream that has one.
+    """Returns the validation split of each stream that has one.
 
     Raises:
-      ValueError: none has.
+      ValueError: no stream has one.
     """
     tasks = {stream.name: held_out_tasks(context.dataset, stream) for stream in streams}
     missing = ", ".join(repr(name) for name, found in tasks.items() if not found)
@@ -156,11 +156,11 @@ def _passes(context: Context, streams: list[Stream], max_rows: int | None) -> li
 
 
 class _OfStream:
-    """The metrics of one stream.
+    """Computes the metrics of one stream.
 
-    An objective reads all of its streams at once, and they differ in batches. So the others get
-    rows of padding, as few as the mesh allows, and the compiler leaves out what is computed of
-    them: none of their metrics are asked for.
+    An objective reads all its streams at once, but their numbers of batches differ. The other
+    streams get rows of padding, as few as the mesh allows; the compiler removes their computation,
+    because their metrics are not used.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class _OfStream:
         self.name = rows.stream.name
         self._pass, self._objective = rows, objective
         multiple = context.row_multiple
-        # No more than training holds at once.
+        # No larger than a batch of training.
         most = rows.stream.rows // context.micro_batches
         self._rows = -(-min(most, rows.rows) // multiple) * multiple
         numbers = np.arange(multiple, dtype=np.int32)
@@ -185,7 +185,7 @@ class _OfStream:
         )
 
     def start(self, params: Params) -> list[Metrics]:
-        """(numerator, denominator) pairs of each batch, which the devices may still compute."""
+        """Starts the computation; returns (numerator, denominator) pairs of each batch."""
         _, shares = self._share
         return [
             self._sums(
@@ -199,10 +199,10 @@ class _OfStream:
     def _batch_sums(
         self, params: Params, rows: Mapping[str, jax.Array], first: jax.Array
     ) -> Metrics:
-        """The metrics of a batch whose rows are numbered from `first`.
+        """Computes the metrics of a batch whose rows are numbered from `first`.
 
-        Rows are numbered through the whole pass, and all randomness of a row derives from its
-        number: masks do not depend on how many rows make a batch.
+        The randomness of a row derives from its number in the whole pass, so masks do not depend on
+        the batch size.
         """
         numbers = first + jnp.arange(self._rows, dtype=jnp.int32)
         others = jax.tree.map(jnp.asarray, self._others)
@@ -220,7 +220,7 @@ class _OfStream:
 
 
 def _added(parts: list[Metrics]) -> dict[str, tuple[np.float64, np.float64]]:
-    """Sums of numerators and of denominators, in float64."""
+    """Sums numerators and denominators in float64."""
     fetched = jax.device_get(parts)
     sums = {
         name: np.sum([np.asarray(part[name], np.float64) for part in fetched], axis=0)

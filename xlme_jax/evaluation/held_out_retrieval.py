@@ -1,7 +1,7 @@
-"""Retrieval on the held-out translations of a prepared data set, and the layer that it chooses.
+"""Retrieval on the held-out translations of a prepared data set, and selection of a layer.
 
-A layer that is chosen on a test set flatters. Held-out lines of the training corpora choose one
-layer for each readout, which then holds for all languages and all other tasks.
+Selecting a layer on a test set overestimates its accuracy. Held-out lines of the training corpora
+select one layer per readout, which is used for all languages and all other tasks.
 """
 
 import dataclasses
@@ -25,15 +25,14 @@ Layers = Mapping[tuple[str, str], int]
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutRetrieval:
-    """What to retrieve and how; all held-out translations that are different from each other.
+    """Retrieval among all distinct held-out translations.
 
     Attributes:
-      pairs: patterns (as in file names: *, ?) of bitext task names; empty for all that have a
-        validation split.
-      max_pairs: translations at most per task: a search holds the similarities of all with all.
-      layer: the layer of the headline; None the middle one. Results are of every layer.
-      pooling: as for `Tatoeba`.
-      length: tokens of a text at most, specials included; longer ones are cut.
+      pairs: patterns (* and ?) of bitext task names; empty for all with a validation split.
+      max_pairs: maximum translations per task; a search computes all pairwise similarities.
+      layer: layer of the headline; None for the middle one. Results contain every layer.
+      pooling: see `Tatoeba`.
+      length: maximum tokens per text, including specials; longer texts are truncated.
       batch_tokens: tokens encoded at once.
       readouts: how texts are compared (`evaluation.readouts`).
     """
@@ -95,7 +94,7 @@ class HeldOutRetrieval:
     def _search(
         self, one: Candidates, embeddings: np.ndarray, fitted: Fitted
     ) -> dict[str, dict[str, np.ndarray]]:
-        """By readout and metric float64[K], of embeddings [K, 2 N, D], side by side."""
+        """Returns {readout: {metric: float64[K]}} for embeddings [K, 2 N, D], sides alternating."""
         sides = embeddings[:, 0::2], embeddings[:, 1::2]
         found = fitted.search(one.languages, *sides, self.readouts)
         return {
@@ -121,11 +120,10 @@ class HeldOutRetrieval:
 
 
 def choose_layers(results: Sequence[Result]) -> dict[tuple[str, str], int]:
-    """Returns (system, readout) -> the layer with the best mean over held-out pairs.
+    """Returns {(system, readout): layer with the best mean over held-out pairs}.
 
     Args:
-      results: figures, of which those of `HeldOutRetrieval` count; of layers that are equal the
-        lowest is taken.
+      results: results; only those of `HeldOutRetrieval` are used. Ties select the lowest layer.
     """
     best: dict[tuple[str, str], tuple[float, int]] = {}
     for (system, readout, layer), value in _means(results, TASK).items():
@@ -136,16 +134,15 @@ def choose_layers(results: Sequence[Result]) -> dict[tuple[str, str], int]:
 
 
 def at_layers(task: str, results: Sequence[Result], layers: Layers) -> dict[str, float]:
-    """Returns a task's mean accuracy by each readout at its layer, as lines of a headline.
+    """Returns headline entries with a task's mean accuracy for each readout at its layer.
 
     Args:
       task: "tatoeba" or `TASK`.
-      results: figures.
-      layers: as `choose_layers` returns them.
+      results: results of the task.
+      layers: layers from `choose_layers`.
 
     Returns:
-      "tatoeba/centred/layer_2" -> accuracy; of another system than "model" with its name in
-      brackets behind it.
+      {"tatoeba/centred/layer_2": accuracy}; systems other than "model" follow in parentheses.
     """
     return {
         f"{task}/{readout}/layer_{layer}" + ("" if system == "model" else f" ({system})"): value
@@ -155,7 +152,7 @@ def at_layers(task: str, results: Sequence[Result], layers: Layers) -> dict[str,
 
 
 def readout_panels(task: str, results: Sequence[Result]) -> dict[str, readouts.ReadoutLines]:
-    """Returns a task's mean accuracies as `reports.pictures.layers_by_readout` draws them."""
+    """Returns a task's mean accuracies in the form of `reports.pictures.layers_by_readout`."""
     panels: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
     for (system, readout, layer), value in _means(results, task).items():
         trained = "untrained" if "untrained" in system else "trained"
@@ -166,7 +163,7 @@ def readout_panels(task: str, results: Sequence[Result]) -> dict[str, readouts.R
 
 
 def _means(results: Sequence[Result], task: str) -> dict[tuple[str, str, int], float]:
-    """(system, readout, layer) -> mean accuracy: over trained languages where not all are."""
+    """Returns {(system, readout, layer): mean accuracy}, over trained languages if not all are."""
     found: dict[tuple[str, str, int], float] = {}
     for name in ("mean", TRAINED):
         found |= {

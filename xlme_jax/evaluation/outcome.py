@@ -1,4 +1,4 @@
-"""The contract of evaluations: what is evaluated, and what comes out.
+"""The interface of evaluations: the evaluated encoder and the results.
 
 An evaluation is a frozen dataclass with `build(subject) -> Evaluation`, so that the train loop (on
 a schedule) and `xlme_jax.evaluate` (on a checkpoint) run the same code.
@@ -21,21 +21,21 @@ Rows = Mapping[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """An encoder, and the task's head if it was fine-tuned.
+    """The evaluated encoder, with the task's head if it was fine-tuned.
 
     Attributes:
-      vocabulary: makes its token ids.
+      vocabulary: vocabulary of its token ids.
       encode: (params, rows) -> hidden states [B, L, D], without dropout: index 0 the embeddings, k
         the output of layer k, as in Hugging Face's `hidden_states`.
-      num_layers: layers; `encode` returns one array more.
-      max_length: the longest row it can read, None without limit.
-      row_multiple: batches must have a multiple of so many rows (the devices that share a batch).
-      task: what it was fine-tuned for; None if it was not.
+      num_layers: number of layers; `encode` returns one array more.
+      max_length: maximum tokens per row; None for no limit.
+      row_multiple: the rows of a batch must be a multiple (devices that share a batch).
+      task: benchmark that it was fine-tuned on; None if it was not.
       predict: (params, rows) -> float32 logits of the task's head: [B, classes], [B, 1]
         (regression), [B, L, tags], or [B, L, 2] (first and last token of the answer).
-      training_text: what readouts learn the means of languages from; None does without.
-      restarts: whether it was trained on pairs whose second side begins at position 0 again
-        (`Stream.positions`), and is to read pairs so.
+      training_text: text for the language means of readouts; None skips these readouts.
+      restarts: whether the positions of a pair restart on its second side, as in training
+        (`Stream.positions`).
     """
 
     vocabulary: Vocabulary
@@ -51,20 +51,19 @@ class Subject:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One figure.
+    """One result.
 
     Attributes:
       task: name of the benchmark ("xnli", "tatoeba", "wordalign").
       language: code as in the benchmark's files; for pairs "en-fr".
       metric: "accuracy", "f1", "exact_match", "aer", ...
-      value: the figure; shares lie in [0, 1].
+      value: the value; shares are in [0, 1].
       split: "validation" or "test".
-      layer: hidden states that it was computed from, counted as in `Subject.encode`; None for the
-        output of a fine-tuned head.
-      system: "model"; another encoder that was trained beside it, such as "generator"; or the
-        baseline that the figure belongs to: "untrained", "generator (untrained)", "chance",
-        "diagonal", "majority".
-      setting: what else one must know to read it: pooling, margin, ...
+      layer: layer of the hidden states, numbered as in `Subject.encode`; None for the output of a
+        fine-tuned head.
+      system: "model", another encoder of the objective such as "generator", or a baseline:
+        "untrained", "generator (untrained)", "chance", "diagonal", "majority".
+      setting: other settings of the result: pooling, margin, ...
       readout: how embeddings were compared, one of `readouts.READOUTS`.
     """
 
@@ -81,14 +80,14 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What an evaluation gives.
+    """The results of an evaluation.
 
     Attributes:
-      results: every figure: for analyses of a frozen encoder, of every layer.
-      headline: name -> figure, the few that a train log shows ("tatoeba/accuracy",
+      results: all results; for frozen encoders, at every layer.
+      headline: {name: value}, the few values that a train log shows ("tatoeba/accuracy",
         "xnli/accuracy/de").
-      files: relative path -> content, such as predictions.
-      skipped: reason -> examples left out; nothing is left out silently.
+      files: {relative path: content}, such as predictions.
+      skipped: {reason: number of skipped examples}; nothing is skipped silently.
     """
 
     results: tuple[Result, ...]
@@ -107,14 +106,14 @@ def subject_of(
     training_text: TrainingText | None = None,
     streams: Sequence[Stream] = (),
 ) -> Subject:
-    """The subject that an objective (`objectives.base.Objective`) trains.
+    """Returns the exported encoder of an objective as a subject.
 
     Args:
-      objective: of pre-training or fine-tuning.
-      vocabulary: of its data.
+      objective: an `objectives.base.Objective`, of pre-training or fine-tuning.
+      vocabulary: vocabulary of its data.
       row_multiple: devices that share a batch.
-      training_text: of its data.
-      streams: that it is trained on.
+      training_text: training text of its data.
+      streams: streams that it is trained on.
     """
     config = objective.encoder.config
     benchmark = getattr(objective, "benchmark", None)
@@ -132,7 +131,7 @@ def subject_of(
 
 
 def other_subjects(objective: Any, subject: Subject) -> dict[str, Subject]:
-    """The encoders that an objective trains beside the one of `subject_of`, by name."""
+    """Returns the other encoders of an objective (`Diagnostics.encoders`) by name."""
     return {
         name: dataclasses.replace(
             subject,

@@ -1,18 +1,17 @@
 """Readouts: how embeddings are compared when a text looks for its translation.
 
-Encoders give every language a direction of its own, which hides from a plain cosine that
-translations lie beside each other: candidates of the query's language are all nearer or all
-farther. A figure of retrieval therefore means little without the name of its readout.
+Embeddings of each language share a common direction, which hides the similarity of translations
+from a plain cosine. Retrieval accuracy therefore means little without the name of its readout.
 
   raw: cosine.
   centred: cosine after each language's mean over *training text* was subtracted (Libovický et al.
     2020, "On the Language Neutrality of Pre-trained Multilingual Representations", Sec. 3).
-  centred_transductive: the same with the means of the very candidates, which needs no training
-    text, but sees the test set.
+  centred_transductive: the same with means over the candidates, which needs no training text but
+    uses the test set.
   csls: 2 cos(x, y) - r(x) - r(y), with r the mean cosine of a text with its 10 nearest neighbours
     on the other side (Conneau et al. 2018, "Word Translation Without Parallel Data", Eq. 4).
   centred_csls: CSLS on the cosines of `centred`.
-  procrustes: a diagnostic, not a way to retrieve: cosine after an orthogonal map that was fitted on
+  procrustes: a diagnostic, not a retrieval method: cosine after an orthogonal map fitted on
     training pairs. It tells "aligned up to a rotation" from "not aligned".
 """
 
@@ -47,14 +46,14 @@ ReadoutLines = Mapping[tuple[str, str], Mapping[int, float]]
 
 
 def check(readouts: Sequence[str], setting: str) -> None:
-    """ValueError, naming the setting, if a readout is not known."""
+    """Raises ValueError, naming the setting, if a readout is unknown."""
     unknown = [name for name in readouts if name not in READOUTS]
     if unknown or not readouts:
         raise ValueError(f"{setting} is {tuple(readouts)!r}; allowed: {', '.join(READOUTS)}")
 
 
 def available(readouts: Sequence[str], centres: bool, rotation: bool) -> tuple[str, ...]:
-    """Returns those of the readouts that can be computed with what there is."""
+    """Returns the readouts that can be computed with the available means and rotations."""
     return tuple(
         name
         for name in readouts
@@ -72,17 +71,17 @@ def search(
     """Searches every source among all targets, and every target among all sources.
 
     Args:
-      source: [K, N, D]: embeddings of N texts at K layers.
-      target: [K, N, D]; text i translates text i of `source`.
-      centres: means of the two languages; None leaves out what needs them.
-      rotation: [K, D, D], as `orthogonal_map` returns it; None leaves "procrustes" out.
-      readouts: what is wanted.
+      source: [K, N, D], embeddings of N texts at K layers.
+      target: [K, N, D]; text i is the translation of text i of `source`.
+      centres: means of the two languages; None skips the readouts that need them.
+      rotation: [K, D, D] from `orthogonal_map`; None skips "procrustes".
+      readouts: names of readouts.
 
     Returns:
       readout -> "forward", float32[K, N]: 1 for each source whose best target is its translation,
-      else 0. Where k candidates tie for the best and the translation is one of them it counts 1/k,
-      so that an encoder that maps everything to one point gets chance, 1/N. Embeddings that are not
-      finite find nothing. "backward", float32[K, N]: the same for each target. "found",
+      else 0. If k candidates tie for the best and the translation is one of them, it counts 1/k,
+      so that an encoder that maps all texts to one point gets chance, 1/N. Non-finite embeddings
+      find nothing. "backward", float32[K, N]: the same for each target. "found",
       int32[K, N]: the best source of each target.
     """
     names = available(readouts, centres is not None, rotation is not None)
@@ -104,12 +103,12 @@ def accuracies(found: Found) -> dict[str, np.ndarray]:
 
 
 def orthogonal_map(source: np.ndarray, target: np.ndarray, centres: Centres) -> np.ndarray:
-    """Fits the rotation that takes sources to targets (orthogonal Procrustes problem).
+    """Fits the rotation from sources to targets (orthogonal Procrustes problem).
 
     Args:
       source: [K, P, D]: embeddings of P training texts at K layers.
-      target: [K, P, D]: of their translations.
-      centres: [K, D] each, subtracted; what is left is scaled to length 1, as for a cosine.
+      target: [K, P, D]: embeddings of their translations.
+      centres: [K, D] each, subtracted before scaling to length 1.
 
     Returns:
       float32[K, D, D]: the orthogonal R with the least |x R - y|: U V' of the singular value
@@ -139,7 +138,7 @@ def normalised(embeddings: jax.Array) -> jax.Array:
     return embeddings / jnp.maximum(norms, 1e-12)
 
 
-# What is compared, and the readouts of it: plain, and by local scaling.
+# The compared embeddings, and their readouts: plain, and with local scaling.
 _SPACES = {
     "raw": ("raw", "csls"),
     "centred": ("centred", "centred_csls"),
@@ -155,7 +154,7 @@ def _search(
     rotation: np.ndarray | None,
     wanted: Sequence[str],
 ) -> dict[str, Found]:
-    """As `search`, of one layer."""
+    """Computes `search` for one layer."""
     count = len(source)
     found: dict[str, Found] = {}
     for space, (plain, local) in _SPACES.items():
@@ -168,7 +167,7 @@ def _search(
             sides = (source - means[0], target - means[1])
         if space == "rotated":
             sides = (sides[0] @ rotation, sides[1])
-        # One space at a time, of few sizes, since each size is compiled.
+        # One space at a time, in few sizes, because each size is compiled.
         padded = [np.pad(side, ((0, _padded(count) - count), (0, 0))) for side in sides]
         scores = _cosines(*padded, np.int32(count))
         for name in (plain, local):
@@ -181,14 +180,14 @@ def _search(
 
 
 def _padded(count: int) -> int:
-    """64 at least, and two sizes to a doubling."""
+    """Returns the padded size: at least 64, two sizes per doubling."""
     step = max(64, 1 << max((count - 1).bit_length() - 2, 0))
     return -(-count // step) * step
 
 
 @jax.jit
 def _cosines(source: jax.Array, target: jax.Array, count: jax.Array) -> jax.Array:
-    """Cosines [N, N] of rows [N, D], of which the first `count` are texts; -inf for the others."""
+    """Returns cosines [N, N] of rows [N, D]; -inf for rows after the first `count`."""
     real = jnp.arange(len(source)) < count
     source, target = normalised(source), normalised(target)
     similarity = jnp.matmul(source, target.T, precision=jax.lax.Precision.HIGHEST)
@@ -197,17 +196,17 @@ def _cosines(source: jax.Array, target: jax.Array, count: jax.Array) -> jax.Arra
 
 @jax.jit
 def _csls(similarity: jax.Array, count: jax.Array) -> jax.Array:
-    """CSLS scores from the cosines that `_cosines` returns."""
+    """Returns CSLS scores from the cosines of `_cosines`."""
     real = jnp.arange(len(similarity)) < count
     own, others = _neighbourhoods(similarity, real, count)
     return 2 * similarity - own[:, None] - others[None]
 
 
-# A program of its own: within the one that makes the scores, the compiler may compute the diagonal
-# and the maximum with different roundings, and no translation would equal the best score.
+# A separate program: fused with the computation of the scores, the diagonal and the maximum may be
+# rounded differently, and then no translation equals the best score.
 @jax.jit
 def _best(score: jax.Array) -> dict[str, jax.Array]:
-    """Whether each row's and each column's largest entry lies on the diagonal."""
+    """Returns whether the largest entry of each row and each column is on the diagonal."""
     gold = jnp.diagonal(score)
 
     def right(axis: int) -> jax.Array:
@@ -221,7 +220,7 @@ def _best(score: jax.Array) -> dict[str, jax.Array]:
 def _neighbourhoods(
     similarity: jax.Array, real: jax.Array, count: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Of each source and each target the mean cosine with its nearest neighbours, [N] each."""
+    """Returns each source's and each target's mean cosine with its nearest neighbours, [N] each."""
     size = similarity.shape[0]
     most = min(NEIGHBOURS, size)
     counted = jnp.arange(most) < count
@@ -233,7 +232,7 @@ def _neighbourhoods(
             nearest, _ = jax.lax.top_k(values, most)
             return jnp.where(counted, nearest, 0).sum() / counted.sum()
 
-        # Not of the padding, where it is infinite.
+        # Exclude padding, where it is infinite.
         return jnp.where(real, jax.lax.map(of_text, jnp.arange(size), batch_size=at_once), 0)
 
     return mean(0), mean(1)

@@ -1,7 +1,7 @@
-"""Figures on disk: `results.json`, and predictions in the layout that XTREME takes.
+"""Results on disk: `results.json`, and predictions in XTREME's layout.
 
-One folder holds the results of one checkpoint, of as many tasks as were run on it. Whoever averages
-over seeds reads many such folders (`find`, `aggregate`).
+A folder has the results of one checkpoint, for all tasks that were evaluated. To average over
+seeds, read several folders (`find`, `aggregate`).
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ RESULTS_FILE = "results.json"
 SWEEP_FILE = "sweep.json"
 PREDICTIONS = "predictions"
 _FORMAT = 1
-# What XTREME calls a task's folder, where we call it otherwise.
+# XTREME's names of folders, if different from ours.
 _XTREME_NAMES = {"bucc": "bucc2018"}
 _HEADER_TYPES: dict[str, tuple[type, ...]] = {
     "command": (str,),
@@ -44,25 +44,25 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "setting": (str,),
     "readout": (str,),
 }
-# What files lack that were written before there were such fields.
+# Defaults of fields that older files lack.
 _DEFAULTS = {"readout": RAW}
 
 
 class ResultsError(ValueError):
-    """A results file that cannot be read or added to, and what to do about it."""
+    """A results file that cannot be read or extended; the message has the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """What was evaluated.
+    """The evaluated checkpoint.
 
     Attributes:
-      command: the command line that gave the figures.
+      command: command line of the evaluation.
       checkpoint: folder of the checkpoint.
-      step: its step; None if it has none, as of an imported model.
-      seed: of the run that made it.
-      config: digest of the configuration of that run, or its text.
-      flops: floating-point operations of its pre-training; None if not known.
+      step: step of the checkpoint; None for imported models.
+      seed: seed of the run.
+      config: configuration of the run, or its digest.
+      flops: floating-point operations of pre-training; None if unknown.
     """
 
     command: str
@@ -78,12 +78,12 @@ class Results:
     """A results file.
 
     Attributes:
-      path: where it lies.
-      header: what was evaluated; its command is the last one.
-      results: all figures.
-      headline: the few that a log shows.
-      skipped: task or tasks -> reason -> examples left out.
-      commands: task -> the command that gave its figures.
+      path: path of the file.
+      header: the evaluated checkpoint, with the last command.
+      results: all results.
+      headline: the few values that a log shows.
+      skipped: {task or tasks: {reason: number of skipped examples}}.
+      commands: {task: command that computed its results}.
     """
 
     path: Path
@@ -95,20 +95,20 @@ class Results:
 
 
 def write(outcomes: Outcome | Sequence[Outcome], folder: Path | str, header: Header) -> Path:
-    """Adds outcomes to a folder's `results.json`, and writes their files beside it.
+    """Adds outcomes to a folder's `results.json`, and writes their files next to it.
 
-    Figures of the same tasks that are there already are replaced, those of other tasks stay.
+    Existing results of the same tasks are replaced; those of other tasks are kept.
 
     Args:
-      outcomes: what evaluations gave.
-      folder: made if it is missing.
-      header: what was evaluated; must be what the file's other figures are of.
+      outcomes: outcomes of evaluations.
+      folder: created if missing.
+      header: the evaluated checkpoint; must match that of the existing file.
 
     Returns:
-      The path of the file, which is replaced in one go: a kill leaves the old one or the new one.
+      The path of the file, which is replaced atomically.
 
     Raises:
-      ResultsError: the file is damaged or of another checkpoint, or a figure is given twice.
+      ResultsError: the file is damaged or of another checkpoint, or a result is duplicated.
     """
     outcomes = [outcomes] if isinstance(outcomes, Outcome) else list(outcomes)
     folder = Path(folder)
@@ -130,7 +130,7 @@ def read(path: Path | str) -> Results:
     """Reads a results file, or the one in a folder.
 
     Raises:
-      ResultsError: naming the file, and the row and field that are wrong.
+      ResultsError: the file is invalid; names the file, row and field.
     """
     path = Path(path)
     path = path / RESULTS_FILE if path.is_dir() else path
@@ -164,11 +164,11 @@ def read(path: Path | str) -> Results:
 def find(path: Path | str) -> list[Path]:
     """Finds the results files at or below a path, in order of their names.
 
-    Of a sweep (a folder with `sweep.json`) only the runs of the point that it selected count, since
-    all others were dropped on the development set.
+    Of a sweep (a folder with `sweep.json`), only the runs of the selected point are returned,
+    because the others were rejected on the development set.
 
     Raises:
-      ResultsError: there are none, or a sweep has results of several points and selected none.
+      ResultsError: there are no results, or a sweep has several points and selected none.
     """
     path = Path(path)
     if path.is_file():
@@ -198,7 +198,7 @@ def _find(folder: Path) -> Iterator[Path]:
 
 
 def selected(path: Path) -> str | None:
-    """Folder name of the point that a sweep has selected; None if it selected none.
+    """Returns the folder name of the selected point of a sweep; None if there is none.
 
     Raises:
       ResultsError: the file cannot be read.
@@ -217,7 +217,7 @@ def selected(path: Path) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """What a figure is of: a `Result` without its value."""
+    """A `Result` without its value."""
 
     task: str
     language: str
@@ -231,44 +231,44 @@ class Key:
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """One figure of several runs.
+    """One result of several runs.
 
     Attributes:
-      values: one of each run.
+      values: one value per run.
     """
 
     values: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """Their mean."""
+        """Mean of the values."""
         return float(np.mean(self.values))
 
     @property
     def deviation(self) -> float:
-        """Their standard deviation, by n - 1; NaN of one run."""
+        """Standard deviation of the values, with n - 1; NaN for one run."""
         return float(np.std(self.values, ddof=1)) if self.n > 1 else math.nan
 
     @property
     def n(self) -> int:
-        """How many runs."""
+        """Number of runs."""
         return len(self.values)
 
 
 def key_of(result: Result) -> Key:
-    """Returns what a result is a figure of."""
+    """Returns a result without its value."""
     return Key(**{f.name: getattr(result, f.name) for f in dataclasses.fields(Key)})
 
 
 def aggregate(files: Sequence[Results | Path | str]) -> dict[Key, Spread]:
-    """Collects each figure over several results files: runs that differ in their seed.
+    """Collects each result over several files of runs that differ in their seed.
 
     Args:
-      files: what was read, or where it lies.
+      files: results, or paths of results files.
 
     Raises:
-      ResultsError: a file cannot be read, or two files have a figure of the same run, be it at
-        another step: it would count twice.
+      ResultsError: a file cannot be read, or two files have the same result of the same run, even
+        at different steps.
     """
     values: dict[Key, list[float]] = {}
     owners: dict[tuple[Key, str], Path] = {}
@@ -288,7 +288,7 @@ def aggregate(files: Sequence[Results | Path | str]) -> dict[Key, Spread]:
 
 
 def _run_of(header: Header) -> str:
-    """The run that made a checkpoint: MODEL_DIR of MODEL_DIR/checkpoints/STEP."""
+    """Returns the run of a checkpoint: MODEL_DIR of MODEL_DIR/checkpoints/STEP."""
     path = Path(os.path.abspath(header.checkpoint))
     return str(path.parent.parent if path.name.isdigit() else path)
 
@@ -299,24 +299,24 @@ def _run_of(header: Header) -> str:
 def prediction_files(
     benchmark: str, kind: str, split: str, language: str, predictions: Any
 ) -> dict[str, str]:
-    """Lays predictions out as XTREME's `evaluate.py` reads a submission.
+    """Formats predictions as a submission for XTREME's `evaluate.py`.
 
     Args:
-      benchmark: its name, which names the folder: "xnli", "udpos", "bucc", ...
+      benchmark: name of the benchmark, also of the folder: "xnli", "udpos", "bucc", ...
       kind: a `labelled.Kind`; "retrieval" or "mining".
       split: "test", or "validation", whose files begin with "dev".
       language: as in the benchmark's files.
-      predictions: in the order of the file that was read: names of classes; scores; a sequence of
-        tags for each sentence; {id: answer}; for retrieval the index of the text that was found,
-        from 0; for mining (id, id of its translation).
+      predictions: predictions in the order of the file: names of classes; scores; a sequence of
+        tags per sentence; {id: answer}; for retrieval the index of the found text, from 0; for
+        mining (id, id of its translation).
 
     Returns:
       {path: text}: "predictions/xnli/test-de.tsv" with a line for each example,
-      "predictions/udpos/test-de.tsv" with a tag a line and a blank line after each sentence,
+      "predictions/udpos/test-de.tsv" with one tag per line and a blank line after sentences,
       "predictions/xquad/test-de.json". The folders below "predictions" are a submission.
 
     Raises:
-      ValueError: a label would not stay on its line, or there is no such kind.
+      ValueError: a label contains a line break, or the kind is unknown.
     """
     name = f"{_XTREME_NAMES.get(benchmark, benchmark)}/{_split_name(split)}-{language}"
     if kind == "question_answering":
@@ -351,7 +351,7 @@ def _on_a_line(label: Any) -> str:
 
 
 def _merged(old: Results, outcomes: Sequence[Outcome], header: Header) -> Results:
-    """The old figures, those of the outcomes' tasks replaced."""
+    """Returns the old results, with those of the outcomes' tasks replaced."""
     tasks = {result.task for outcome in outcomes for result in outcome.results}
     results = [result for result in old.results if result.task not in tasks]
     headline = {n: v for n, v in old.headline.items() if n.split("/")[0] not in tasks}
@@ -370,7 +370,7 @@ def _merged(old: Results, outcomes: Sequence[Outcome], header: Header) -> Result
 
 
 def _to_json(results: Results) -> str:
-    """One row a line, so that the file can be read, searched and compared by eye."""
+    """Writes one result per line, so that the file can be read and compared by eye."""
     rows = [dataclasses.asdict(result) for result in results.results]
     for row in rows:
         row["value"] = _finite(row["value"])
@@ -391,7 +391,7 @@ def _dump(value: Any) -> str:
 
 
 def _finite(value: float) -> float | None:
-    """Null for what is not a number: JSON has none such."""
+    """Replaces NaN and infinities by null, because JSON has neither."""
     return float(value) if math.isfinite(value) else None
 
 

@@ -1,13 +1,13 @@
-"""Held-out translation retrieval: does a text find its translation among all candidates?
+"""Held-out translation retrieval: accuracy@1 of finding a text's translation among all candidates.
 
-It is the cheapest sign that an encoder becomes cross-lingual: no labels, no fine-tuning, seconds a
-run. The setting of the figure that a log shows is Tatoeba's in XTREME: mean-pooled hidden states of
-a middle layer, cosine, accuracy@1; beside it stand all layers by several `readouts`. Layers are
-counted as in Hugging Face's `hidden_states`: 0 is the embeddings, k the output of layer k.
+This is the cheapest measure of cross-lingual alignment: no labels, no fine-tuning, seconds per run.
+The headline uses the settings of Tatoeba in XTREME: mean-pooled hidden states of a middle layer,
+cosine. All layers are also evaluated with several `readouts`. Layers are numbered as in Hugging
+Face's `hidden_states`: 0 is the embeddings, k the output of layer k.
 
-Shared tokens (digits, names, punctuation) alone let an untrained encoder find many translations. A
-figure therefore means something only beside the same encoder's at step 0 (`with_untrained`), and
-`RetrievalProbe.max_shared` can leave out pairs that share too much.
+Shared tokens (digits, names, punctuation) let even an untrained encoder find many translations, so
+the accuracy is reported together with that of step 0 (`with_untrained`), and
+`RetrievalProbe.max_shared` can skip pairs that share too many tokens.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from xlme_jax.objectives.masked_lm import check_lengths
 ACCURACY = "probe/retrieval_accuracy"
 CHANCE = "probe/retrieval_chance"
 UNTRAINED = "probe/retrieval_untrained"
-# The mean over the languages that the training text has, where it has some but not all.
+# Name of the mean over languages of the training text, if these are some but not all.
 TRAINED = "mean-trained"
 
 Evaluator = Callable[[Any, int], dict[str, float]]
@@ -44,7 +44,7 @@ Encode = Callable[[Any, Mapping[str, jax.Array]], Sequence[jax.Array]]
 # Task -> readout -> accuracy@1 at each layer, the mean of both directions: float64[K].
 Accuracies = Mapping[str, Mapping[str, np.ndarray]]
 
-# Tasks that have metrics of their own for every readout and layer.
+# Maximum number of tasks with separate metrics for every readout and layer.
 _NAMED_TASKS = 12
 _MEAN = re.compile(rf"probe/(\w+/)?({'|'.join(readouts.READOUTS)})/layer_\d+")
 _READ_AT_ONCE = 1024
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 def accuracy_at_1(source: np.ndarray, target: np.ndarray) -> tuple[float, float]:
-    """Returns how often the nearest by cosine is right each way, for embeddings [N, D]."""
+    """Returns accuracy@1 by cosine in both directions, for embeddings [N, D]."""
     found = readouts.search(source[None], target[None], readouts=(readouts.RAW,))
     accuracies = readouts.accuracies(found[readouts.RAW])
     return float(accuracies["forward"][0]), float(accuracies["backward"][0])
@@ -65,15 +65,15 @@ def figures(
     accuracies: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
     groups: Mapping[str, Sequence[str]],
 ) -> list[Result]:
-    """The results of a retrieval task, at each layer.
+    """Returns the results of a retrieval task at each layer.
 
     Args:
-      task: its name.
-      split: of the benchmark.
-      setting: how embeddings were made, with {} for the readout.
-      accuracies: language or pair -> readout -> metric -> float64[K].
-      groups: name of a mean -> what it is over. A group has figures of those readouts alone that
-        all of its members have: means of different languages must not be compared.
+      task: name of the task.
+      split: split of the benchmark.
+      setting: how embeddings were computed, with {} for the readout.
+      accuracies: {language or pair: {readout: {metric: float64[K]}}}.
+      groups: {name of a mean: its members}. A group has results only for readouts that all its
+        members have, because means over different languages must not be compared.
     """
     results = []
     for name, members in groups.items():
@@ -92,11 +92,11 @@ def figures(
 
 
 def with_untrained(evaluator: Evaluator, initial_params: Any) -> Evaluator:
-    """Adds the figures of the parameters of step 0 to an evaluator.
+    """Adds the results of the parameters of step 0 to an evaluator.
 
     Args:
-      evaluator: as `RetrievalProbe.build` makes it.
-      initial_params: the parameters at step 0; used now and not kept. A resumed run makes them
+      evaluator: from `RetrievalProbe.build`.
+      initial_params: parameters at step 0; used now and not kept. A resumed run initializes them
         again from its seed.
 
     Returns:
@@ -113,11 +113,11 @@ def with_untrained(evaluator: Evaluator, initial_params: Any) -> Evaluator:
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """Translations of two languages, tokenized; no text occurs twice.
+    """Tokenized translations of two languages; no text occurs twice.
 
     Attributes:
-      languages: of the sources and of the targets.
-      pairs: (source, target), in an order that is random but always the same.
+      languages: languages of the sources and targets.
+      pairs: (source, target), in a fixed random order.
     """
 
     languages: tuple[str, str]
@@ -126,21 +126,20 @@ class Candidates:
 
 @dataclasses.dataclass(frozen=True)
 class RetrievalProbe:
-    """What to retrieve and how.
+    """Retrieval of held-out translations during training.
 
     Attributes:
-      pairs: patterns (as in file names: *, ?) of bitext task names; empty for all that have a
-        validation split.
-      max_pairs: translations at most per task; N below, and the candidates of each search.
-      layer: hidden states to pool: 0 embeddings, k the output of layer k, None the middle one.
-      length: tokens of a text at most, specials included; longer texts are cut.
+      pairs: patterns (* and ?) of bitext task names; empty for all with a validation split.
+      max_pairs: maximum translations per task; N below, and the candidates of each search.
+      layer: hidden states to pool: 0 embeddings, k the output of layer k, None the middle layer.
+      length: maximum tokens per text, including specials; longer texts are truncated.
       batch_rows: texts encoded at once.
-      max_shared: leaves out a translation where more than this share of the distinct tokens of the
-        shorter side stand in the other side too; 1 keeps all but identical texts, 0 keeps texts
-        without any token in common.
+      max_shared: skips translations if more than this share of the distinct tokens of the shorter
+        side occurs in the other side; 1 keeps all but identical texts, 0 only texts without a
+        token in common.
       readouts: how texts are compared (`evaluation.readouts`), at every layer; "raw" is always
-        among them.
-      training_texts: of each language, whose mean embedding the centred readouts subtract.
+        included.
+      training_texts: number of texts per language for the means that centred readouts subtract.
     """
 
     pairs: tuple[str, ...] = ()
@@ -186,26 +185,28 @@ class RetrievalProbe:
 
         Args:
           dataset: prepared data whose bitext tasks have a validation split.
-          encode: (params, {"tokens", "segment_ids", "positions"} of int32 [rows, L]) -> hidden
-            states [rows, L, D] of all layers, without dropout. One text a row, as `<s> x </s>`;
+          encode: (params, {"tokens", "segment_ids", "positions"} of int32[rows, L]) -> hidden
+            states [rows, L, D] of all layers, without dropout. Rows have one text `<s> x </s>`;
             segment id 0 is padding.
-          row_multiple: rows are rounded up to a multiple of it: the devices that share a batch.
-          others: encoders that are trained beside it, by name.
+          row_multiple: the number of rows is rounded up to a multiple (devices that share a batch).
+          others: other encoders of the objective, by name.
 
         Returns:
-          (params, step) -> metrics, a pure function that every process calls. Of the cosine at
-          `layer` `probe/retrieval_accuracy` (mean over tasks and both directions),
-          `probe/retrieval_chance` (mean of 1/N), and for each task
-          `probe/retrieval_accuracy/<language>-<language>`; of every readout and layer
-          `probe/<readout>/layer_<k>`, where tasks are few `probe/<readout>/layer_<k>/<task>`, and
-          for the other encoders `probe/<name>/<readout>/layer_<k>`. A readout that some task lacks
-          (centred, for languages without training text) has no mean.
+          (params, step) -> metrics, a pure function that every process must call. For the cosine at
+          `layer`: `probe/retrieval_accuracy` (mean over tasks and directions),
+          `probe/retrieval_chance` (mean of 1/N), and
+          `probe/retrieval_accuracy/<language>-<language>` for each task. For every readout and
+          layer: `probe/<readout>/layer_<k>`, with few tasks also
+          `probe/<readout>/layer_<k>/<task>`, and for other encoders
+          `probe/<name>/<readout>/layer_<k>`. Readouts that a task lacks (centred, for languages
+          without training text) have no mean.
 
         Raises:
           ValueError: no task fits, or none has two different translations.
         """
         candidates = self.candidates(dataset)
-        # As short as the texts allow, since padding costs as much as text; 8 suits all devices.
+        # As short as possible, because padding costs as much as text; multiples of 8 suit all
+        # devices.
         longest = max(len(text) for one in candidates.values() for text in flat(one.pairs))
         lay_out = functools.partial(
             _batches,
@@ -249,14 +250,14 @@ class RetrievalProbe:
         return evaluate
 
     def _at_layer(self, accuracies: Accuracies) -> dict[str, float]:
-        """Metrics of the cosine at the layer that was asked for."""
+        """Returns metrics of the cosine at the configured layer."""
         raw = {name: of_task[readouts.RAW] for name, of_task in accuracies.items()}
         layer = self.layer_of(len(next(iter(raw.values()))) - 1)
         metrics = {f"{ACCURACY}/{name}": float(values[layer]) for name, values in raw.items()}
         return {ACCURACY: float(np.mean(list(metrics.values())))} | metrics
 
     def candidates(self, dataset: PreparedDataset) -> dict[str, Candidates]:
-        """Returns the translations of each task, by the name that its metric gets.
+        """Returns {name in metrics: translations of the task}.
 
         Raises:
           ValueError: no task fits, or none has two different translations.
@@ -278,7 +279,7 @@ class RetrievalProbe:
             if len(pairs) < 2:
                 _log.warning("retrieval probe: %s has no two usable pairs, left out", task.name)
                 continue
-            # Two corpora of the same languages are told apart by the tasks' names.
+            # Two corpora of the same languages are distinguished by the tasks' names.
             name = language if languages.count(language) == 1 else task.name
             chosen[name] = Candidates((task.languages[0], task.languages[1]), pairs)
         if not chosen:
@@ -289,7 +290,7 @@ class RetrievalProbe:
         return chosen
 
     def _choose(self, pairs: Iterable[tuple[Text, Text]]) -> list[tuple[Text, Text]]:
-        """Takes up to `max_pairs` pairs; no text occurs twice, so each has one right answer."""
+        """Selects up to `max_pairs` pairs without repeated texts: each has one right answer."""
         sources: set[Text] = set()
         targets: set[Text] = set()
         chosen = []
@@ -307,7 +308,7 @@ class RetrievalProbe:
         return chosen
 
     def evaluator(self, context: Context) -> MakeEvaluator:
-        """As `context.EvaluatorConfig.evaluator`."""
+        """See `context.EvaluatorConfig.evaluator`."""
         objective = context.objective
         config = objective.encoder.config
         check_lengths("encoder", config, {"RetrievalProbe": self.length})
@@ -320,15 +321,15 @@ class RetrievalProbe:
 
 
 def shared_tokens(source: Text, target: Text) -> float:
-    """Returns which share of the shorter side's distinct tokens, specials apart, the other has."""
+    """Returns the share of the shorter side's distinct tokens (no specials) in the other side."""
     one, other = set(source) - {BOS_ID, EOS_ID}, set(target) - {BOS_ID, EOS_ID}
     return len(one & other) / max(min(len(one), len(other)), 1)
 
 
 def _read_pairs(dataset: PreparedDataset, task: TaskInfo) -> Iterable[tuple[Text, Text]]:
-    """Yields a task's translations in an order that is random but always the same.
+    """Yields a task's translations in a fixed random order.
 
-    Corpora are often sorted, by topic or length: the first so many would not stand for the rest.
+    Corpora are often sorted by topic or length, so their first lines are not representative.
     """
     order = np.random.default_rng(0).permutation(task.examples)
     for start in range(0, len(order), _READ_AT_ONCE):
@@ -337,7 +338,7 @@ def _read_pairs(dataset: PreparedDataset, task: TaskInfo) -> Iterable[tuple[Text
 
 
 def _at_all_layers(encoder: str, accuracies: Accuracies) -> dict[str, float]:
-    """Metrics of every readout and layer of an encoder, "" for the exported one."""
+    """Returns metrics of every readout and layer of an encoder, "" for the exported one."""
     prefix = f"probe/{encoder}/" if encoder else "probe/"
     tasks = list(accuracies.values())
     metrics = {}
@@ -355,12 +356,12 @@ def _at_all_layers(encoder: str, accuracies: Accuracies) -> dict[str, float]:
 
 
 def _batches(texts: Sequence[Text], rows: int, lengths: Sequence[int]) -> list[Batch]:
-    """Sorts texts into batches of few shapes: a probe runs beside training, and each is compiled.
+    """Sorts texts into batches of few shapes, because each shape is compiled.
 
     Args:
-      texts: not longer than the last one of the lengths.
-      rows: of a batch.
-      lengths: that rows may have, ascending; the shortest that fits is taken.
+      texts: texts, not longer than the last length.
+      rows: rows per batch.
+      lengths: allowed row lengths, ascending; the shortest that fits is used.
     """
     found = []
     for shortest, length in zip([0, *lengths], lengths):
@@ -376,5 +377,5 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def flat(pairs: Iterable[tuple[Text, Text]]) -> Iterable[Text]:
-    """Yields the texts of pairs, side by side."""
+    """Yields the texts of pairs alternately."""
     return (text for pair in pairs for text in pair)

@@ -1,6 +1,6 @@
-"""The figures that benchmarks report, by the rules of their reference implementations.
+"""Metrics of benchmarks, by the rules of their reference implementations.
 
-What gold and predicted items are depends on the kind of task:
+Gold and predicted items depend on the kind of task:
 
 - classification: a class id each; accuracy, f1 (of one class), matthews, as in scikit-learn.
 - regression: a float each; pearson, spearman, as in SciPy.
@@ -8,8 +8,8 @@ What gold and predicted items are depends on the kind of task:
 - question_answering: a collection of accepted answers against one text; f1, exact_match, by the
   rules of `xlme_jax.evaluation.answers`.
 
-All are shares in [0, 1] but matthews, pearson and spearman, which lie in [-1, 1]. Nothing to score,
-or gold and predictions of different lengths, is a ValueError.
+All are shares in [0, 1], except matthews, pearson and spearman in [-1, 1]. Empty input, and gold
+and predictions of different lengths, raise ValueError.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,14 +37,14 @@ def score(
     """Computes a metric by its name.
 
     Args:
-      kind: of the task; the same name means different things in different kinds.
+      kind: kind of the task; the same name has different meanings in different kinds.
       metric: a name in `METRICS[kind]`.
-      gold: an item for each example, see above.
-      predicted: an item for each example.
-      rules: how answers are compared, see `answers.rules_of`; other kinds do not read it.
+      gold: one item per example, see above.
+      predicted: one item per example.
+      rules: rules for comparing answers (`answers.rules_of`); ignored by other kinds.
 
     Raises:
-      ValueError: the kind has no such metric, or the items do not suit it.
+      ValueError: the kind has no such metric, or the items are invalid for it.
     """
     if metric not in METRICS[kind]:
         raise ValueError(f"{kind} has no metric {metric!r}: choose from {', '.join(METRICS[kind])}")
@@ -54,7 +54,7 @@ def score(
 
 
 def accuracy(gold: Classes, predicted: Classes) -> float:
-    """Returns the share of classes that are right."""
+    """Returns the share of correct classes."""
     _check_lengths(gold, predicted)
     return float(np.mean(np.asarray(gold) == np.asarray(predicted)))
 
@@ -62,8 +62,8 @@ def accuracy(gold: Classes, predicted: Classes) -> float:
 def f1(gold: Classes, predicted: Classes, positive: int = 1) -> float:
     """Returns the F1 of one class against all others.
 
-    GLUE's F1 of MRPC and QQP is that of class 1, paraphrases. It is 0 if the class is found nowhere
-    or stands nowhere.
+    GLUE's F1 of MRPC and QQP is that of class 1, paraphrases. It is 0 if the class is never
+    predicted or never correct.
     """
     _check_lengths(gold, predicted)
     right, found = np.asarray(gold) == positive, np.asarray(predicted) == positive
@@ -78,7 +78,7 @@ def matthews(gold: Classes, predicted: Classes) -> float:
     """
     _check_lengths(gold, predicted)
     classes, codes = np.unique(np.concatenate([gold, predicted]), return_inverse=True)
-    counts = np.zeros((len(classes), len(classes)), object)  # Python's integers: no overflow.
+    counts = np.zeros((len(classes), len(classes)), object)  # Python integers cannot overflow.
     np.add.at(counts, (codes[: len(gold)], codes[len(gold) :]), 1)
     in_gold, in_predicted = counts.sum(axis=1), counts.sum(axis=0)
     covariance = np.trace(counts) * len(gold) - (in_gold * in_predicted).sum()
@@ -89,8 +89,8 @@ def matthews(gold: Classes, predicted: Classes) -> float:
 def pearson(gold: Floats, predicted: Floats) -> float:
     """Returns Pearson's correlation of scores.
 
-    It is nan if either side is constant, has fewer than two scores (where SciPy raises) or a score
-    that is not finite.
+    It is NaN if either side is constant, has fewer than two scores (SciPy raises then) or
+    non-finite scores.
     """
     _check_lengths(gold, predicted)
     sides = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
@@ -102,7 +102,7 @@ def pearson(gold: Floats, predicted: Floats) -> float:
 
 
 def _centred(values: np.ndarray) -> np.ndarray:
-    """Centres scores, and divides by the largest so that their squares are numbers."""
+    """Centres scores and divides by the largest, so that their squares do not overflow."""
     centred = values - values.mean()
     return centred / np.abs(centred).max()
 
@@ -110,8 +110,7 @@ def _centred(values: np.ndarray) -> np.ndarray:
 def spearman(gold: Floats, predicted: Floats) -> float:
     """Returns Spearman's correlation of scores: Pearson's of their ranks; nan in the same cases.
 
-    Equal scores share the mean of their ranks. Infinite scores have a rank, those that are no
-    number make it nan.
+    Ties share the mean of their ranks. Infinite scores have a rank; NaN scores make it NaN.
     """
     _check_lengths(gold, predicted)
     sides = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
@@ -126,7 +125,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def token_accuracy(gold: Tags, predicted: Tags) -> float:
-    """Returns the share of words, of all sentences together, that have the right tag."""
+    """Returns the share of words in all sentences with the correct tag."""
     _check_tags(gold, predicted)
     right = [a == b for one, other in zip(gold, predicted) for a, b in zip(one, other)]
     if not right:
@@ -135,12 +134,12 @@ def token_accuracy(gold: Tags, predicted: Tags) -> float:
 
 
 def chunk_f1(gold: Tags, predicted: Tags) -> float:
-    """Returns the F1 of chunks over all types, seqeval's `f1_score` as it is by default.
+    """Returns the F1 of chunks over all types, seqeval's default `f1_score`.
 
-    A chunk counts if its type, begin and end are right. Its rules are conlleval's, which read IOB1
-    and IOB2: see `chunks`. XTREME's F1 of POS is this figure on bare tags ("NOUN"), which it reads
-    as position "N" and type "OUN": a run of equal tags is one chunk, so the F1 differs from the
-    accuracy of tokens. It is 0 if there is no chunk on either side.
+    A chunk is correct if its type, begin and end are. The rules are conlleval's, for IOB1 and IOB2:
+    see `chunks`. XTREME's F1 of POS is this metric on bare tags ("NOUN"), parsed as position "N"
+    and type "OUN": a run of equal tags is one chunk, so the F1 differs from the accuracy of tokens.
+    It is 0 if either side has no chunks.
     """
     _check_tags(gold, predicted)
     right, found = chunks(gold), chunks(predicted)
@@ -151,9 +150,9 @@ def chunk_f1(gold: Tags, predicted: Tags) -> float:
 
 
 def chunks(sentences: Tags) -> set[Chunk]:
-    """Returns the chunks of tagged sentences: type, first and last place.
+    """Returns the chunks of tagged sentences: type, first and last position.
 
-    A tag is its first character, the position, and a type after a dash or right after it ("_" where
+    A tag is a position, its first character, and a type after a dash or right after it ("_" if
     there is none). Any change of type ends a chunk and begins another; so do B, and S and E around
     them; O ends one. Sentences are one sequence with an O after each, as in seqeval: a bare tag of
     one letter, such as the UPOS tag X, has the type of O, so that no O ends it and none before
@@ -200,7 +199,7 @@ def _check_tags(gold: Tags, predicted: Tags) -> None:
             raise ValueError(f"sentence {index} has {len(one)} words, but {len(other)} predictions")
 
 
-# The names that a benchmark can use.
+# Metric names available to benchmarks.
 METRICS: Mapping[Kind, Mapping[str, Callable[..., float]]] = {
     "classification": {"accuracy": accuracy, "f1": f1, "matthews": matthews},
     "regression": {"pearson": pearson, "spearman": spearman},

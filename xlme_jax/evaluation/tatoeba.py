@@ -1,9 +1,9 @@
-"""Tatoeba: which sentence in English is the translation, at every layer (XLM-E Table 5, Figure 3).
+"""Tatoeba: retrieval of English translations at every layer (XLM-E Table 5, Figure 3).
 
-Each language has up to 1,000 sentences with their English translations. Embeddings are hidden
-states pooled over a sentence, the nearest neighbour is searched among all of the language's
-sentences by several readouts (the paper's is "raw", the cosine), accuracy@1 is counted in both
-directions. All layers come out of one pass.
+Each language has up to 1,000 sentences with their English translations. Embeddings are pooled
+hidden states of a sentence. The nearest neighbour among all sentences of the language is found with
+several readouts (the paper's is "raw", the cosine); accuracy@1 is computed in both directions. One
+pass evaluates all layers.
 """
 
 import dataclasses
@@ -28,23 +28,23 @@ from xlme_jax.evaluation.results import prediction_files
 from xlme_jax.evaluation.retrieval import TRAINED, figures
 from xlme_jax.evaluation.training_text import Fitted, Sample
 
-# Languages whose embeddings are held at once: at Base's size some 0.6 GB in 8 of them.
+# Languages embedded at once: about 0.6 GB for 8 languages with Base.
 _AT_ONCE = 8
 _METRICS = {"forward": "accuracy_to_en", "backward": "accuracy_from_en", "mean": "accuracy"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Tatoeba(OfficialEvaluation):
-    """What to retrieve and how.
+    """Sentence retrieval on Tatoeba.
 
     Attributes:
-      folder: with LASER's files, `tatoeba.deu-eng.deu` and `tatoeba.deu-eng.eng`.
-      languages: "de", ... (XTREME's codes); empty for all that are there.
-      layer: the layer of the headline and of the predictions, which are raw; None the middle one.
-        Results are of every layer and readout.
-      pooling: what of the hidden states: the mean over all tokens, over those between `<s>` and
-        `</s>`, or the first one.
-      length: tokens of a sentence at most, specials included; longer ones are cut.
+      folder: folder with LASER's files, such as `tatoeba.deu-eng.deu` and `tatoeba.deu-eng.eng`.
+      languages: XTREME's codes ("de", ...); empty for all found.
+      layer: layer of the headline and of the (raw) predictions; None for the middle one. Results
+        contain every layer and readout.
+      pooling: mean of the hidden states of all tokens, mean of those between `<s>` and `</s>`, or
+        the first one.
+      length: maximum tokens per sentence, including specials; longer sentences are truncated.
       batch_tokens: tokens encoded at once.
       readouts: how sentences are compared (`evaluation.readouts`); "raw" is always among them.
     """
@@ -65,8 +65,8 @@ class Tatoeba(OfficialEvaluation):
         """Reads the sentences and returns the evaluation of some parameters.
 
         Raises:
-          ValueError: the folder or a language is missing, sides differ in length, or the encoder
-            has no such layer.
+          ValueError: the folder or a language is missing, the sides differ in length, or the
+            encoder has no such layer.
         """
         headline = encoding.choose_layer(self.layer, subject.num_layers, "Tatoeba.layer")
         report = ReadReport()
@@ -122,7 +122,7 @@ class Tatoeba(OfficialEvaluation):
         accuracies: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
         chance: Mapping[str, float],
     ) -> list[Result]:
-        """Figures of each language and of their means, at each layer, by each readout."""
+        """Returns results of each language and their means, at each layer and for each readout."""
         trained = tuple(code for code, found in accuracies.items() if "centred" in found)
         means = {"mean": tuple(accuracies), "mean-14": TATOEBA_14, "mean-36": TATOEBA_36}
         if 0 < len(trained) < len(accuracies):
@@ -143,7 +143,7 @@ def _length(settings: Tatoeba, subject: Subject) -> int:
 
 
 class _Group:
-    """Languages that are encoded together."""
+    """Languages that are encoded in one pass."""
 
     def __init__(self, sets: Mapping[str, ParallelSentences], settings: Tatoeba, subject: Subject):
         self.sizes = {code: len(one.sources) for code, one in sets.items()}
@@ -160,7 +160,7 @@ class _Group:
         fitted: Fitted,
         wanted: Sequence[str],
     ) -> Iterator[tuple[str, Mapping[str, readouts.Found]]]:
-        """Yields each language and what every readout finds of it."""
+        """Yields each language with the search results of every readout."""
         embeddings = encoding.embed(pooled, params, self.batches)
         start = 0
         for code, size in self.sizes.items():

@@ -1,8 +1,8 @@
-"""What readouts learn from training text: each language's mean embedding, and rotations.
+"""Language means and rotations for readouts, estimated on training text.
 
-The sample of texts is random but always the same, so that figures of different checkpoints differ
-by their weights alone. Languages must be represented by texts of one kind: sides of translations
-where there are any, which correspond in content and length, else pieces of running text.
+The sample of texts is fixed, so that results of checkpoints differ only by their weights. All
+languages are represented by the same kind of text: sides of translations if there are any, which
+correspond in content and length, else pieces of running text.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.encoding import Batch, Text
 
-TEXTS = 1_000  # of a language
-PAIRS = 2_000  # of two languages
-# Tokens of the pieces that running text is cut into, about a sentence.
+TEXTS = 1_000  # Per language.
+PAIRS = 2_000  # Per pair of languages.
+# Tokens per piece of running text, about a sentence.
 _PIECE = 32
 # Pooled states of all layers, [texts, K, D]: see `encoding.pool_all`.
 Pooled = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
@@ -27,10 +27,10 @@ Batcher = Callable[[Sequence[Text]], list[Batch]]
 
 
 class TrainingText:
-    """The training text of a prepared data set, as readouts want it.
+    """The training text of a prepared data set.
 
     Args:
-      dataset: whose split "train" is read.
+      dataset: prepared data; its split "train" is read.
     """
 
     def __init__(self, dataset: PreparedDataset):
@@ -43,21 +43,21 @@ class TrainingText:
 
     @property
     def languages(self) -> frozenset[str]:
-        """The languages that it has text of."""
+        """Languages with text."""
         return frozenset(language for task in self._tasks for language in task.languages)
 
     def texts(self, language: str, count: int, length: int) -> list[Text]:
-        """Samples different texts of a language; fewer where there are not so many.
+        """Samples distinct texts of a language; fewer if there are not enough.
 
         Args:
           language: one of `languages`.
-          count: how many, as many from each task as possible.
-          length: tokens of a text at most, specials included; longer texts are cut.
+          count: number of texts, spread evenly over tasks if possible.
+          length: maximum tokens per text, including specials; longer texts are truncated.
         """
         tasks = [task for task in self._tasks if language in task.languages]
         tasks = [task for task in tasks if task.kind == "bitext"] or tasks
         found: list[Text] = []
-        # What small tasks lack, large ones make up for.
+        # Large tasks fill up the share of small ones.
         for left, task in zip(range(len(tasks), 0, -1), sorted(tasks, key=lambda t: t.tokens)):
             share = -(-(count - len(found)) // left)
             read = (
@@ -69,7 +69,7 @@ class TrainingText:
         return found
 
     def pairs(self, one: str, other: str, count: int, length: int) -> list[tuple[Text, Text]]:
-        """Samples translations of two languages, in this order; none if there are none."""
+        """Samples translations of two languages, in this order; empty if there are none."""
         tasks = [
             task
             for task in self._tasks
@@ -85,7 +85,7 @@ class TrainingText:
 
     def _sides(self, task: TaskInfo, language: str, count: int) -> Iterable[Text]:
         side = task.languages.index(language)
-        # Some occur more than once, as in Bibles and menus.
+        # Some texts repeat, for example in Bibles and menus.
         for pair in self.dataset.read_pairs(task, _some(task.examples, 2 * count)):
             yield tuple(pair[side].tolist())
 
@@ -100,11 +100,11 @@ class TrainingText:
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """What one encoder with one set of weights makes of the training text.
+    """Means and rotations of one encoder with one set of weights.
 
     Attributes:
-      means: language -> mean embedding at each layer, float32[K, D].
-      rotations: (source, target) -> `readouts.orthogonal_map`, float32[K, D, D].
+      means: {language: mean embedding at each layer, float32[K, D]}.
+      rotations: {(source, target): `readouts.orthogonal_map`, float32[K, D, D]}.
     """
 
     means: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -117,7 +117,7 @@ class Fitted:
         target: np.ndarray,
         wanted: Sequence[str] = readouts.READOUTS,
     ) -> dict[str, readouts.Found]:
-        """`readouts.search` of embeddings [K, N, D] in two languages, with all that is known."""
+        """Runs `readouts.search` on embeddings [K, N, D] with the languages' means and rotation."""
         one, other = languages
         known = one in self.means and other in self.means
         centres = (self.means[one], self.means[other]) if known else None
@@ -126,16 +126,16 @@ class Fitted:
 
 
 class Sample:
-    """A sample of training text, tokenized and in batches, to be encoded with several weights.
+    """A tokenized sample of training text in batches, encoded with several sets of weights.
 
     Args:
-      text: where it is taken from; None takes nothing.
+      text: source of the sample; None for an empty sample.
       languages: pairs of languages that will be searched.
-      length: tokens of a text at most.
-      batches: lays texts out in rows.
-      wanted: the readouts that are wanted; what none of them needs is not read.
-      texts: of a language.
-      pairs: of two languages.
+      length: maximum tokens per text.
+      batches: function that lays texts out in rows.
+      wanted: names of readouts; text that none of them needs is not read.
+      texts: number of texts per language.
+      pairs: number of pairs per two languages.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Sample:
                 self._pairs[one, other] = (sides[0], sides[1])
 
     def fit(self, pooled: Pooled, params: Any) -> Fitted:
-        """Encodes the sample with some weights."""
+        """Encodes the sample and returns its means and rotations."""
         means = {
             language: encoding.embed(pooled, params, found).mean(axis=0, dtype=np.float64)
             for language, found in self._texts.items()
@@ -178,7 +178,7 @@ class Sample:
 
 
 def _some(size: int, count: int) -> np.ndarray:
-    """Up to `count` different numbers below `size`, in a random order that is always the same."""
+    """Returns up to `count` different numbers below `size`, in a fixed random order."""
     rng = np.random.default_rng(0)
     return rng.choice(size, min(count, size), replace=False, shuffle=True)
 
