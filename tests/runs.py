@@ -22,6 +22,7 @@ class _Gin(str):
 # A run to disturb. Lines of the log and evaluations end in the middle between checkpoints.
 STEPS = 24
 SHORT = {
+    "objective": "xlm",  # One encoder: most of the time goes into tracing the step.
     "TRAIN_STEPS": STEPS,
     "CHECKPOINT_EVERY": 4,
     "Loop__keep_checkpoints": 9,

@@ -1,7 +1,5 @@
 import importlib.util
 import json
-import subprocess
-import sys
 
 import pytest
 import tiny
@@ -10,16 +8,16 @@ from xlme_jax.planning import table
 from xlme_jax.planning.machines import parse_topology
 
 
-def command(*arguments, **bindings):
+def flags(*arguments, **bindings):
     bindings = {"Train__vocab_size": tiny.VOCABULARY, **bindings}
-    flags = tiny.flags("unused", "no data", **bindings)
-    return subprocess.run(
-        [sys.executable, "-m", "xlme_jax.plan", *flags, *arguments],
-        env={**tiny.environment(), "JAX_PLATFORMS": ""},
-        capture_output=True,
-        text=True,
-        timeout=600,
+    return [*tiny.flags("unused", "no data", "xlm", **bindings), *arguments]
+
+
+def command(*arguments, **bindings):
+    (result,) = tiny.run_each(
+        "plan", flags(*arguments, **bindings), variables={"JAX_PLATFORMS": ""}
     )
+    return result
 
 
 def test_a_plan_on_virtual_devices(tmp_path):
@@ -50,25 +48,32 @@ def test_a_plan_on_virtual_devices(tmp_path):
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "bindings", "expected"),
-    [
-        ((), {}, "No machine: pass --topology=v5e:16x16"),
-        (("--topology=v5x:4",), {}, "--topology='v5x:4' is unknown. Pass KIND:SHAPE"),
-        (
-            ("--topology=cpu:8",),
-            {"Train__vocab_size": None},
-            "Train.vocab_size is None, and planning reads no data to infer it from: set it",
-        ),
-        (("--topology=cpu:8",), {"Mesh__fsdp": 3}, "fsdp=3, tensor=1) does not fit 8 devices"),
-        (("--topology=cpu:8",), {"Loop__micro_batches": 4}, "not divisible by 32"),
-        (("--topology=cpu:8",), {"Mesh__fsd": 1}, "Did you mean fsdp?"),
-        (("--table=xlme_xxl",), {}, "matches none of: all, xlme_base v5e-256"),
-        (("cpu:8",), {}, "Unknown argument 'cpu:8'"),
-    ],
-)
-def test_mistakes_are_one_line(arguments, bindings, expected):
-    result = command(*arguments, **bindings)
+MISTAKES = [
+    ((), {}, "No machine: pass --topology=v5e:16x16"),
+    (("--topology=v5x:4",), {}, "--topology='v5x:4' is unknown. Pass KIND:SHAPE"),
+    (
+        ("--topology=cpu:8",),
+        {"Train__vocab_size": None},
+        "Train.vocab_size is None, and planning reads no data to infer it from: set it",
+    ),
+    (("--topology=cpu:8",), {"Mesh__fsdp": 3}, "fsdp=3, tensor=1) does not fit 8 devices"),
+    (("--topology=cpu:8",), {"Loop__micro_batches": 4}, "not divisible by 32"),
+    (("--topology=cpu:8",), {"Mesh__fsd": 1}, "Did you mean fsdp?"),
+    (("--table=xlme_xxl",), {}, "matches none of: all, xlme_base v5e-256"),
+    (("cpu:8",), {}, "Unknown argument 'cpu:8'"),
+]
+
+
+@pytest.fixture(scope="module")
+def mistaken():
+    """The finished process of each mistake."""
+    each = [flags(*arguments, **bindings) for arguments, bindings, _ in MISTAKES]
+    return tiny.run_each("plan", *each, variables={"JAX_PLATFORMS": ""})
+
+
+@pytest.mark.parametrize(("arguments", "bindings", "expected"), MISTAKES)
+def test_mistakes_are_one_line(mistaken, arguments, bindings, expected):
+    result = mistaken[MISTAKES.index((arguments, bindings, expected))]
     assert result.returncode != 0
     assert expected in result.stderr
     assert "Traceback" not in result.stderr

@@ -84,6 +84,60 @@ def start(arguments, devices=1, variables=None, **options):
     )
 
 
+def run_each(module, *commands, variables=None):
+    """Runs a command of xlme_jax with several argument lists; imports its libraries once.
+
+    Args:
+      module: the command, a module of xlme_jax.
+      commands: one argument list each.
+      variables: environment variables to add.
+
+    Returns:
+      A `subprocess.CompletedProcess` for each argument list. Each ran in its own process, forked
+      from one that had only imported the module.
+    """
+    given = json.dumps([list(map(str, arguments)) for arguments in commands])
+    found = json.loads(
+        subprocess.run(
+            [sys.executable, "-c", _FORKS, f"xlme_jax.{module}"],
+            env=environment(variables=variables),
+            input=given,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=600,
+            check=True,
+        ).stdout
+    )
+    return [subprocess.CompletedProcess(*one) for one in found]
+
+
+_FORKS = """
+import importlib, json, os, runpy, sys, tempfile
+from absl import flags
+
+name = sys.argv[1]
+importlib.import_module(name)
+for flag in flags.FLAGS.flags_by_module_dict()[name]:
+    delattr(flags.FLAGS, flag.name)  # The command defines them again as __main__.
+del sys.modules[name]
+
+done = []
+for arguments in json.load(sys.stdin):
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        child = os.fork()
+        if not child:
+            os.dup2(output.fileno(), 1)
+            os.dup2(errors.fileno(), 2)
+            sys.argv = [name, *arguments]
+            runpy.run_module(name, run_name="__main__", alter_sys=True)  # Ends the process.
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        output.seek(0)
+        errors.seek(0)
+        done.append(([name, *arguments], code, output.read(), errors.read()))
+print(json.dumps(done))
+"""
+
+
 def finish(process, timeout=600):
     """Waits for it; its output, once it has ended well."""
     output, _ = process.communicate(timeout=timeout)

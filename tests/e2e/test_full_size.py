@@ -44,7 +44,14 @@ def lower(run):
         return config, step.lower(abstract, batch)
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(
+    "run",
+    [
+        # Larger ones are the same program with other sizes.
+        pytest.param(run, marks=[] if run.endswith(("base", "small")) else pytest.mark.slow)
+        for run in RUNS
+    ],
+)
 def test_the_train_step_lowers_with_its_full_shapes(run):
     config, lowered = lower(run)
     width = config.objective.build(config.vocab_size).encoder.config.hidden_size

@@ -25,7 +25,7 @@ def figures(model_dir):
     return {step: found for step, found in lines.items() if found}
 
 
-@pytest.mark.parametrize("objective", ["xlme", "infoxlm"])
+@pytest.mark.parametrize("objective", [pytest.param("xlme", marks=pytest.mark.slow), "infoxlm"])
 def test_training_does_not_feel_it_and_a_resumed_run_finds_the_same(
     tmp_path, tiny_data, interrupt, objective
 ):

@@ -33,6 +33,7 @@ def test_training_imports_no_tensorflow(tmp_path, tiny_data):
     flags = tiny.flags(
         tmp_path,
         tiny_data,
+        "xlm",
         TRAIN_STEPS=2,
         Optimizer__warmup_steps=1,
     )

@@ -17,8 +17,8 @@ from xlme_jax.training.mesh import unbox
 from xlme_jax.training.state import init_state
 from xlme_jax.training.step import make_train_step
 
-ENCODER = EncoderConfig(hidden_size=16, num_layers=2, num_heads=2, ffn_size=32, max_length=24)
-GENERATOR = dataclasses.replace(ENCODER, num_layers=1)
+ENCODER = EncoderConfig(hidden_size=16, num_layers=1, num_heads=2, ffn_size=32, max_length=24)
+GENERATOR = dataclasses.replace(ENCODER, num_heads=1)
 PRETRAINED = {
     "xlme": XLMEConfig(generator=GENERATOR, discriminator=ENCODER),
     "gdes": XLMEConfig(generator=GENERATOR, discriminator=ENCODER, embedding_sharing="gdes"),
@@ -94,8 +94,15 @@ def test_the_losses_are_pytorchs(kind):
     assert (losses * counted).sum() / counted.sum() == pytest.approx(float(expected), rel=1e-5)
 
 
-@pytest.mark.parametrize("task", WIDTHS)
-@pytest.mark.parametrize("pretrained", PRETRAINED)
+@pytest.mark.parametrize(
+    ("pretrained", "task"),
+    [
+        # Heads do not know where the encoder is from: each of both once, all pairs if slow.
+        pytest.param(p, t, marks=[] if p == "xlme" or t == "xnli" else pytest.mark.slow)
+        for p in PRETRAINED
+        for t in WIDTHS
+    ],
+)
 def test_a_step_of_each_task_lowers_the_loss(task, pretrained):
     objective, batch = build(task, pretrained, dropout=0.0), batch_of(task)
     optimizer = optax.adam(3e-3)
@@ -118,10 +125,11 @@ def test_micro_batches_and_padding_change_nothing(task):
     noisy = jax.tree.map(np.copy, batch)
     padding = noisy["labelled"]["segment_ids"] == 0
     noisy["labelled"]["tokens"][padding] = 50
-    results = [
-        jax.jit(make_train_step(objective, optimizer, seed=0, micro_batches=parts))(state, rows)[0]
-        for parts, rows in ((1, batch), (4, batch), (1, noisy))
-    ]
+    steps = {
+        parts: jax.jit(make_train_step(objective, optimizer, seed=0, micro_batches=parts))
+        for parts in (1, 4)
+    }
+    results = [steps[parts](state, rows)[0] for parts, rows in ((1, batch), (4, batch), (1, noisy))]
     for other in results[1:]:
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=3e-6),

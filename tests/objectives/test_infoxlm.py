@@ -1,6 +1,7 @@
 """InfoXLM by itself; step by step against NumPy in tests/e2e/test_momentum_contrast.py."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +59,7 @@ BATCH = {
 RNG = jax.random.key(5)
 
 
+@functools.cache
 def built(config=CONFIG, seed=0):
     objective = config.build(VOCAB)
     params = meta.unbox(objective.init(jax.random.key(seed)))
