@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
 from absl import flags
 from absl.testing import flagsaver
 
@@ -519,45 +520,43 @@ def test_pairs_that_share_no_unit_are_left_out(config, tmp_path, capfd):
         prepare(dataclasses.replace(config, pairs=("fr-sw",)))
 
 
-def run_command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-    )
-
-
 def test_the_commands(raw, tmp_path):
     model, output = tmp_path / "v.model", tmp_path / "out"
     files = [f"--cc100_dir={raw / 'mono'}", f"--bitext_dir={raw / 'pairs'}", "--tasks=cc100,bitext"]
-    done = run_command(
-        "xlme_jax.train_vocabulary", *files, "--size=110", "--nobyte_fallback", f"--output={model}"
+    (done,) = tiny.run_each(
+        "train_vocabulary", [*files, "--size=110", "--nobyte_fallback", f"--output={model}"]
     )
     assert done.returncode == 0, done.stderr
     assert Vocabulary.load(model).size == 110
     arguments = [*files, f"--vocabulary={model}", f"--output={output}"]
-    done = run_command("xlme_jax.prepare", *arguments)
+    verify = ["--verify", f"--output={output}"]
+    done, failed, verified = tiny.run_each(
+        "prepare", arguments, ["--tasks=cc100", f"--output={output}2"], verify
+    )
     assert done.returncode == 0, done.stderr
     dataset = PreparedDataset.load(output)
     assert dataset.vocabulary_size == 110
     assert shlex.split(dataset.command) == ["python", "-m", "xlme_jax.prepare", *arguments]
-    failed = run_command("xlme_jax.prepare", "--tasks=cc100", f"--output={output}2")
     assert failed.returncode == 1
     assert "Traceback" not in failed.stderr and "train_vocabulary" in failed.stderr
-    verify = ["xlme_jax.prepare", "--verify", f"--output={output}"]
-    said = run_command(*verify).stdout
-    assert said == f"{len(dataset.files())} files, 0.001 GB, all as written\n"
+    assert verified.stdout == f"{len(dataset.files())} files, 0.001 GB, all as written\n"
     shard = output / dataset.task("cc100_sw").shards[0].file
     content = shard.read_bytes()
     shard.write_bytes(content[:-1] + b"#")
-    failed = run_command(*verify)
+    failed = subprocess.run(
+        [sys.executable, "-m", "xlme_jax.prepare", *verify],
+        capture_output=True,
+        text=True,
+        env=tiny.environment(),
+    )
     assert failed.returncode == 1 and "Traceback" not in failed.stderr
     assert f"{shard} is damaged" in failed.stderr
     # What the error says repairs it.
     command = shlex.split(failed.stderr.splitlines()[-1])
-    assert run_command(*command[2:]).returncode == 0
-    assert shard.read_bytes() == content and run_command(*verify).returncode == 0
+    assert command[:3] == ["python", "-m", "xlme_jax.prepare"]
+    for done in tiny.run_each("prepare", command[3:], verify):
+        assert done.returncode == 0, done.stderr
+    assert shard.read_bytes() == content
 
 
 @pytest.mark.parametrize(

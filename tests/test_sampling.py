@@ -1,8 +1,6 @@
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+import tiny
 
 from tests.data.test_pipeline import complete, fill, pair
 from xlme_jax.data import prepared
@@ -21,14 +19,9 @@ def data(tmp_path_factory):
     return complete(directory, rows).directory
 
 
-def run(*arguments):
-    command = [sys.executable, "-m", "xlme_jax.sampling", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600)
-
-
 def test_one_command_draws_and_prints(data, tmp_path):
     path = tmp_path / "densities.png"
-    done = run(f"--data={data}", "--alpha=0.9", f"--output={path}")
+    (done,) = tiny.run_each("sampling", [f"--data={data}", "--alpha=0.9", f"--output={path}"])
     assert done.returncode == 0, done.stderr
     assert path.read_bytes().startswith(b"\x89PNG")
     lines = done.stdout.splitlines()
@@ -39,10 +32,10 @@ def test_one_command_draws_and_prints(data, tmp_path):
 
 
 def test_what_cannot_be_is_said_in_one_line(data, tmp_path):
-    for arguments, message in (
-        ([f"--data={data}", f"--output={tmp_path}/x.png", "--alpha=9"], "language 'en' is to have"),
-        ([f"--data={data}"], "--output=FILE.png are needed"),
-    ):
-        done = run(*arguments)
+    mistakes = {
+        "language 'en' is to have": [f"--data={data}", f"--output={tmp_path}/x.png", "--alpha=9"],
+        "--output=FILE.png are needed": [f"--data={data}"],
+    }
+    for message, done in zip(mistakes, tiny.run_each("sampling", *mistakes.values())):
         assert done.returncode == 1 and message in done.stderr
         assert "Traceback" not in done.stderr
