@@ -117,7 +117,7 @@ from absl import flags
 
 name = sys.argv[1]
 importlib.import_module(name)
-for flag in flags.FLAGS.flags_by_module_dict()[name]:
+for flag in list(flags.FLAGS.flags_by_module_dict()[name]):
     delattr(flags.FLAGS, flag.name)  # The command defines them again as __main__.
 del sys.modules[name]
 

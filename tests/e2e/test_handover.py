@@ -20,11 +20,10 @@ transformers = pytest.importorskip("transformers", reason="writes and reads the 
 
 HEAVY = ("torch", "transformers", "tokenizers", "tensorflow", "seqio", "tasks")
 RUN = """
-import json, sys
+import json, runpy, sys
 sys.argv = {argv!r}
-from xlme_jax import {command}
 try:
-    {command}.run()
+    runpy.run_module("xlme_jax.{command}", run_name="__main__", alter_sys=True)
 except SystemExit as status:
     assert not status.code, status.code
 """
