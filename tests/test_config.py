@@ -110,7 +110,7 @@ def test_a_wrong_type_says_the_field_the_value_and_what_is_expected(binding, exp
         ("Masking.split = (0.8, 0.1, 0.2)", "sum 1."),
         ("CHECKPOINT_EVERY = 0", "Loop.checkpoint_every = 0 must be at least 1."),
         ("Optimizer.learning_rate = 0.0", "Optimizer.learning_rate = 0.0 must be positive."),
-        ("bitext/Stream.kind = 'pairs'", "kind='pairs' must be one of"),
+        ("bitext/Stream.kind = 'pairs'", "bitext/Stream.kind = 'pairs': expected one of"),
         (
             "Train.streams = (@bitext/Stream(), @bitext/Stream())",
             "Train.streams = ['bitext', 'bitext']: each stream needs a name of its own.",
@@ -174,6 +174,17 @@ def test_every_configuration_builds_and_defines_the_macros():
         assert (config.model_dir, config.data_dir) == ("m", "d"), file
         loop = config.loop
         assert (loop.train_steps, loop.checkpoint_every, loop.seed) == (20_000, 7, 3), file
+
+
+def test_small_runs_warm_up_within_any_number_of_steps():
+    """The papers' runs keep their warm-up; a small run with fewer steps warms up for fewer."""
+    runs = tiny.REPOSITORY / "gin_configs" / "runs"
+    files = [f for f in runs.glob("*.gin") if re.search("quickstart|laptop|small", f.stem)]
+    assert len(files) >= 9
+    for file in files:
+        if file.stem != "veco_small":  # The paper's steps on smaller sizes.
+            optimizer = load("TRAIN_STEPS = 20", files=(str(file),)).optimizer
+            assert optimizer.warmup_steps is None and optimizer.warmup_fraction, file
 
 
 def test_every_configuration_says_what_it_is():
