@@ -139,7 +139,8 @@ def _child(what: str, streams: str, options: argparse.Namespace) -> Any:
 
 
 def _iterator(options: argparse.Namespace) -> tuple[Any, Any]:
-    from xlme_jax.data.batches.pipeline import Stream, make_iterator
+    from xlme_jax.data.batches.pipeline import make_iterator
+    from xlme_jax.data.batches.streams import Stream
     from xlme_jax.data.prepared import PreparedDataset
 
     kinds = {"bitext": "bitext", "text": "monolingual"}

@@ -23,9 +23,9 @@ def test_listed_choices_pass(config):
 @pytest.mark.parametrize(
     "config, message",
     [
-        (Config("medium"), r"Config\.size = 'medium'; allowed: small, large"),
-        (Config(None), r"Config\.size = None; allowed: small, large"),
-        (Config(color="blue"), r"Config\.color = 'blue'; allowed: red, None"),
+        (Config("medium"), r"Config\.size = 'medium': expected one of 'small', 'large'"),
+        (Config(None), r"Config\.size = None: expected one of 'small', 'large'"),
+        (Config(color="blue"), r"Config\.color = 'blue': expected one of 'red', None"),
     ],
 )
 def test_other_choices_are_refused(config, message):

@@ -147,7 +147,7 @@ def test_shuffles_never_change():
 def test_more_tasks_than_draws_are_refused():
     with pytest.raises(ValueError, match="5 tasks do not fit"):
         mixing.MixtureSchedule([0.2] * 5, (0,), block=4)
-    with pytest.raises(ValueError, match="add up to one"):
+    with pytest.raises(ValueError, match="with sum 1"):
         mixing.MixtureSchedule([0.2] * 4, (0,))
 
 

@@ -3,13 +3,14 @@
 import collections
 import dataclasses
 import itertools
+import sys
 
 import numpy as np
 import pytest
 
 from xlme_jax.data import prepared
-from xlme_jax.data.batches import pipeline
-from xlme_jax.data.batches.pipeline import Stream, held_out_tasks, one_pass
+from xlme_jax.data.batches.one_pass import one_pass
+from xlme_jax.data.batches.streams import Stream, held_out_tasks
 
 LENGTH = 64
 MONOLINGUAL = Stream("monolingual", "monolingual", rows=4, length=LENGTH)
@@ -64,7 +65,7 @@ def fill(writer, examples):
 @pytest.fixture(params=[4096, 16])
 def window(request, monkeypatch):
     """Passes of one window and of several."""
-    monkeypatch.setattr(pipeline, "WINDOW_DRAWS", request.param)
+    monkeypatch.setattr(sys.modules[one_pass.__module__], "WINDOW_DRAWS", request.param)
 
 
 def held_out(data, stream, max_rows=None):

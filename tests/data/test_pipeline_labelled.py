@@ -8,7 +8,9 @@ import pytest
 
 from xlme_jax.data import prepared
 from xlme_jax.data.batches import mixing
-from xlme_jax.data.batches.pipeline import Stream, label_width, make_iterator
+from xlme_jax.data.batches.pipeline import make_iterator
+from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.transforms import label_width
 from xlme_jax.data.benchmarks.examples import IGNORED
 
 LENGTH = 24

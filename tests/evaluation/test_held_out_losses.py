@@ -13,7 +13,8 @@ import tiny
 
 from xlme_jax.data import prepared
 from xlme_jax.data.batches import layouts
-from xlme_jax.data.batches.pipeline import held_out_tasks, one_pass
+from xlme_jax.data.batches.one_pass import one_pass
+from xlme_jax.data.batches.streams import held_out_tasks
 from xlme_jax.evaluation.context import Context
 from xlme_jax.evaluation.held_out_losses import HeldOut, OfCheckpoint
 from xlme_jax.objectives.finetune import FineTuneConfig

@@ -12,7 +12,8 @@ from fuzzing import budgets, check, damaged
 from hypothesis import strategies as st
 
 from xlme_jax.data import prepared
-from xlme_jax.data.batches.pipeline import Stream, make_iterator
+from xlme_jax.data.batches.pipeline import make_iterator
+from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, reader
 from xlme_jax.data.prepared import format as prepared_format
 from xlme_jax.storage.sealed_json import seal

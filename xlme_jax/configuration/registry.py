@@ -11,7 +11,7 @@ import gin
 from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.configuration.values import ConfigError, convert, type_name
-from xlme_jax.data.batches.pipeline import Stream
+from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.cldr.corpus import CldrConfig
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
@@ -106,15 +106,17 @@ def checked(name: str, cls: type) -> Callable[..., Any]:
     hints = typing.get_type_hints(cls)
 
     def make(**values: Any) -> Any:
+        scope = gin.current_scope_str()
+        where = f"{scope}/{name}" if scope else name  # As in a binding.
         missing = [
             field.name
             for field in dataclasses.fields(cls)
             if default_of(field) == " (required)" and field.name not in values
         ]
         if missing:
-            raise ConfigError(f"{name}.{missing[0]} has no value; bind it in a gin file.")
+            raise ConfigError(f"{where}.{missing[0]} has no value; bind it in a gin file.")
         return cls(
-            **{key: convert(f"{name}.{key}", value, hints[key]) for key, value in values.items()}
+            **{key: convert(f"{where}.{key}", value, hints[key]) for key, value in values.items()}
         )
 
     make.__name__ = make.__qualname__ = name

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 
-from xlme_jax.data.batches.pipeline import Stream
+from xlme_jax.data.batches.streams import Stream
 from xlme_jax.objectives import SYSTEMS
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.training.loop_config import LoopConfig

@@ -16,8 +16,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from xlme_jax.data.batches import layouts
-from xlme_jax.data.batches.pipeline import OnePass, held_out_tasks, one_pass
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.one_pass import OnePass, one_pass
+from xlme_jax.data.batches.streams import Stream, held_out_tasks
 from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried

@@ -12,8 +12,8 @@ import jax
 from xlme_jax.checkpoints.checkpoints import has_checkpoint
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.configuration.train_config import TrainConfig
-from xlme_jax.data.batches.pipeline import Stream, make_iterator, stream_tasks
-from xlme_jax.data.batches.streams import items_per_step
+from xlme_jax.data.batches.pipeline import make_iterator
+from xlme_jax.data.batches.streams import Stream, items_per_step, stream_tasks
 from xlme_jax.data.prepared import (
     PreparedDataset,
 )

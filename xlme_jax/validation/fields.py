@@ -20,8 +20,8 @@ def check_choices(config: Any, where: str) -> None:
     for name, choices in _choices(config.__class__).items():
         value = getattr(config, name)
         if value not in choices:
-            allowed = ", ".join(map(str, choices))
-            raise ValueError(f"{where}.{name} = {value!r}; allowed: {allowed}.")
+            allowed = ", ".join(map(repr, choices))
+            raise ValueError(f"{where}.{name} = {value!r}: expected one of {allowed}.")
 
 
 def check_at_least(config: Any, where: str, least: float, *names: str) -> None:

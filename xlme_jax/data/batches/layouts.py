@@ -1,9 +1,8 @@
-"""How pairs and running text lie in a row: as one segment, as two sides, or two pairs mixed.
+"""Layouts of pairs and running text in rows: one segment, two sides, or two pairs mixed.
 
-Pairs are stored as `<s> e </s> f </s>`. Whatever a stream wants to see instead is gathered from
-that: ranges of token ids, one after another, for all items of a batch at once. How long an item
-will be is known from the lengths of its pairs alone, so rows are planned before tokens are read.
-What is left to chance is a hash of the number of the draw.
+Pairs are stored as `<s> e </s> f </s>`. Other layouts are gathered from these tokens by ranges, for
+all items of a batch at once. The length of an item follows from the lengths of its pairs, so rows
+are planned before tokens are read. Random choices are hashes of draw numbers.
 """
 
 from __future__ import annotations
@@ -17,54 +16,51 @@ from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.prepared.reader import ranges
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 
-# A piece of running text that is shorter is not cut in two: its halves would say nothing.
+# Shorter pieces of running text are not split, because their halves would contain no context.
 SHORTEST_CUT = 8
 
 
 def pairs_per_item(stream: Stream) -> int:
-    """Draws that make one item of a bitext stream."""
+    """Returns the number of draws per item of a bitext stream."""
     return 1 if stream.mixup == "none" else 2
 
 
 def item_lengths(lengths: np.ndarray, stream: Stream) -> np.ndarray:
-    """Tokens of items.
+    """Returns the tokens of items, int64[items].
 
     Args:
-      lengths: int64[items * pairs_per_item], tokens of the pairs as they are stored.
-      stream: says how they are laid out.
-
-    Returns:
-      int64[items].
+      lengths: int64[items * pairs_per_item], tokens of the stored pairs.
+      stream: describes the layout.
     """
-    if stream.mixup != "none":  # four texts, and a <s> on each side
+    if stream.mixup != "none":  # Four texts, and <s> on each side.
         return lengths.reshape(-1, 2).sum(axis=1)
     return lengths + (stream.layout == "sides")
 
 
 def shortest_item(stream: Stream, pair: int, partner: int) -> int:
-    """Tokens of the item of a pair of `pair` tokens; with mixup, joined to one of `partner`."""
+    """Returns the tokens of an item of a pair of `pair` tokens, mixed with one of `partner`."""
     return int(item_lengths(np.array([pair, partner][: pairs_per_item(stream)]), stream)[0])
 
 
 def arrange_pairs(
     ids: np.ndarray, sizes: np.ndarray, draws: np.ndarray, stream: Stream, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Turns pairs as they are stored into the texts of a row.
+    """Converts stored pairs to the segments of a stream's layout.
 
     Args:
-      ids: token ids of all pairs, one after another.
+      ids: concatenated token ids of all pairs.
       sizes: int64[pairs], tokens of each pair.
-      draws: int64[pairs], numbers of the draws that gave them.
-      stream: says how they are laid out.
-      seed: of the run.
+      draws: int64[pairs], draw number of each pair.
+      stream: describes the layout.
+      seed: seed of the run.
 
     Returns:
-      `(ids, sizes)` of segments: one for each pair ("joint"), or two for each item ("sides").
+      `(ids, sizes)` of segments: one per pair ("joint") or two per item ("sides").
     """
     if stream.layout == "joint" and not stream.flip:
         return ids, sizes
     starts, cuts = np.cumsum(sizes) - sizes, _first_sides(ids, sizes)
-    # Both texts of every pair, without <s> and with </s>.
+    # Both texts of every pair, without <s> but with </s>.
     begins = np.stack([starts + 1, starts + cuts], axis=1).ravel()
     counts = np.stack([cuts - 1, sizes - cuts], axis=1).ravel()
     texts = _texts_of_sides(draws, stream, seed)
@@ -77,7 +73,7 @@ def arrange_pairs(
 
 
 def _first_sides(ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """int64[pairs], tokens of `<s> e </s>` in pairs `<s> e </s> f </s>`, one after another."""
+    """Returns int64[pairs], the tokens of `<s> e </s>` in pairs `<s> e </s> f </s>`."""
     starts, ends = np.cumsum(sizes) - sizes, np.flatnonzero(ids == EOS_ID)
     return ends[np.searchsorted(ends, starts)] + 1 - starts
 
@@ -85,19 +81,17 @@ def _first_sides(ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 def lay_out_restarting(
     ids: np.ndarray, sizes: np.ndarray, rows: np.ndarray, count: int, length: int
 ) -> packing.Batch:
-    """Lays joint pairs out; positions begin again at 0 after the first `</s>` of each.
-
-    Tokens and segment ids are those of `packing.lay_out_pieces`.
+    """Lays out joint pairs with positions that restart at 0 after the first `</s>` of a pair.
 
     Args:
-      ids: token ids of pairs `<s> e </s> f </s>`, one after another, ordered by row.
-      sizes: int64[pairs], tokens of each.
-      rows: int[pairs], the row of each, not decreasing.
+      ids: concatenated token ids of pairs `<s> e </s> f </s>`, sorted by row.
+      sizes: int64[pairs], tokens of each pair.
+      rows: int[pairs], non-decreasing row number of each pair.
       count: rows of the batch.
-      length: tokens of a row.
+      length: tokens per row.
 
     Returns:
-      As `packing.lay_out_pieces`.
+      The arrays of `packing.lay_out_pieces`; only `positions` differ from its result.
     """
     first = _first_sides(ids, sizes)
     sides = np.stack([first, sizes - first], axis=1).ravel()
@@ -107,7 +101,7 @@ def lay_out_restarting(
 
 
 def _texts_of_sides(draws: np.ndarray, stream: Stream, seed: int) -> np.ndarray:
-    """int64[items, 2 sides, pairs of an item] texts; 2p and 2p + 1 are those of pair p."""
+    """Returns the texts of each side, int64[items, 2, pairs]; pair p has texts 2p and 2p + 1."""
     each = pairs_per_item(stream)
     items = draws[::each]
 
@@ -126,14 +120,14 @@ def _texts_of_sides(draws: np.ndarray, stream: Stream, seed: int) -> np.ndarray:
 
 
 def segment_starts(batch: packing.Batch, segments: int) -> np.ndarray:
-    """Where segments begin: at position 0, hence not for rows with positions that restart.
+    """Returns the columns where segments start, which are those with position 0.
 
     Args:
-      batch: rows of at most so many segments, `layout="sides"`.
-      segments: most segments in a row.
+      batch: rows with `layout="sides"`, without restarting positions.
+      segments: maximum segments per row.
 
     Returns:
-      int32[rows, segments], the columns at which segments 1, 2, ... begin; -1 where there is none.
+      int32[rows, segments], the first columns of segments 1, 2, ...; -1 for absent segments.
     """
     ids = batch["segment_ids"]
     rows, columns = np.nonzero((ids > 0) & (batch["positions"] == 0))
@@ -143,17 +137,17 @@ def segment_starts(batch: packing.Batch, segments: int) -> np.ndarray:
 
 
 def empty_rows(stream: Stream, rows: int) -> packing.Batch:
-    """Rows of padding in the shape of a stream's batches, labels apart."""
+    """Returns rows of padding in the shape of a stream's batches, without labels."""
     padding = {"tokens": PAD_ID, "starts": -1}
     shapes = dataclasses.replace(stream, rows=rows).array_shapes()
     return {name: np.full(shape, padding.get(name, 0), np.int32) for name, shape in shapes.items()}
 
 
 def text_width(stream: Stream) -> int:
-    """Tokens of running text that a row takes: room is kept for each `<s>` that is put in.
+    """Returns the tokens of running text per row, which leave space for inserted `<s>`.
 
-    One is for a window that begins in mid-text; where pieces are cut in two, 3% of a row are for
-    second halves.
+    A window that starts inside a document needs one; with `layout="sides"`, 3% of a row are
+    reserved for those of second halves.
     """
     return stream.length - 1 - (_most_cuts(stream.length) if stream.layout == "sides" else 0)
 
@@ -163,33 +157,33 @@ def _most_cuts(length: int) -> int:
 
 
 def lay_out_halves(ids: np.ndarray, sizes: np.ndarray, length: int) -> packing.Batch:
-    """Lays windows of running text out, each piece of a document as two adjacent segments (VECO).
+    """Lays out windows of running text with pieces of documents split in two segments (VECO).
 
-    Piece p = 1, 2, ... of a row gives the segments 2p - 1 and 2p, and the second half is given a
-    `<s>`. The longest pieces are cut, as many as there is room for their `<s>`; those that are not
-    cut, or too short to be (`SHORTEST_CUT`), are segment 2p - 1 whole.
+    Piece p = 1, 2, ... of a row becomes segments 2p - 1 and 2p; the second half is prefixed with
+    `<s>`. The longest pieces are split, as many as there is space for their `<s>`. Other pieces,
+    and those shorter than `SHORTEST_CUT`, remain whole as segment 2p - 1.
 
     Args:
-      ids: token ids of all windows, one after another.
+      ids: concatenated token ids of all windows.
       sizes: int[rows], tokens of each window, at most `text_width`.
-      length: tokens of a row.
+      length: tokens per row.
 
     Returns:
-      As `packing.lay_out_pieces`.
+      The arrays of `packing.lay_out_pieces`.
     """
     sizes = np.asarray(sizes, np.int64)
     ends = np.cumsum(sizes)
     begins = np.union1d(np.flatnonzero(ids == BOS_ID), (ends - sizes)[sizes > 0])
     rows = np.searchsorted(ends, begins, side="right")
     counts = np.diff(begins, append=len(ids))
-    bare = ids[begins] != BOS_ID  # a window that begins in mid-text
+    bare = ids[begins] != BOS_ID  # Windows that start inside a document.
     totals = counts + bare
     order = np.lexsort((-totals, rows))
     ranks = np.empty_like(order)
-    ranks[order] = np.arange(len(order)) - np.searchsorted(rows, rows)  # rows[order] is rows
+    ranks[order] = np.arange(len(order)) - np.searchsorted(rows, rows)  # rows[order] equals rows.
     cut = (ranks < _most_cuts(length)) & (totals >= SHORTEST_CUT)
     first = np.where(cut, (counts + 1) // 2, counts)
-    # <s> where it is missing and the text, of both halves: int64[pieces, 2 halves, 2].
+    # The inserted <s> and the text of both halves: int64[pieces, 2 halves, 2].
     extra = np.full_like(begins, len(ids))
     starts = np.stack([extra, begins, extra, begins + first], axis=1).reshape(-1, 2, 2)
     counts = np.stack([bare, first, cut, counts - first], axis=1).reshape(-1, 2, 2)

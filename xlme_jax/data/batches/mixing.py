@@ -1,8 +1,8 @@
-"""Sampling weights over tasks, and a schedule that realises them without any state.
+"""Sampling weights over tasks, and a stateless schedule with these weights.
 
-The schedule answers "which task is draw n, and its index among the draws of that task?" for any n
-by itself. So the position of a run in its data is one integer, every host computes the same order,
-and skipping ahead costs nothing.
+The schedule computes the task of draw n, and its index among the draws of that task, for any n.
+The position of a run in its data is therefore one integer, every host computes the same order, and
+skipping ahead is free.
 """
 
 from __future__ import annotations
@@ -14,49 +14,49 @@ from collections.abc import Sequence
 import numpy as np
 
 _MIN_BLOCK, _MAX_BLOCK = 1 << 10, 1 << 20
-# The rarest task gets at least so many draws in a block, where the largest block allows it, which
-# bounds the error of rounding its share to whole draws.
+# Minimum draws per block of the rarest task, if the largest block allows it. This bounds the error
+# of rounding its share to whole draws.
 _DRAWS_OF_RAREST = 16
-# Of `shuffled`. In fewer bits, some permutations of a few numbers come more often than others.
+# Used by `shuffled`. With fewer bits, some permutations of small ranges are more frequent.
 _ROUNDS, _LEAST_BITS = 5, 6
 _KEYS = [np.uint64(0x9E3779B97F4A7C15 * n % (1 << 64)) for n in range(1, 2 * _ROUNDS + 1)]
 
 
 def temperature_weights(counts: Sequence[float] | np.ndarray, alpha: float) -> np.ndarray:
-    """Sampling probabilities p_j = m_j^alpha / sum_k m_k^alpha (XLM-E, Sec. 4.1).
+    """Returns the sampling probabilities p_j = m_j^alpha / sum_k m_k^alpha (XLM-E, Sec. 4.1).
 
     Args:
       counts: m_j, the size of each task; all positive.
-      alpha: 1 samples in proportion to size, 0 samples every task alike.
+      alpha: exponent; 1 samples in proportion to size, 0 uniformly.
 
     Returns:
-      float64[tasks], adding up to one.
+      float64[tasks], with sum 1.
     """
     counts = np.asarray(counts, np.float64)
     if counts.ndim != 1 or not len(counts):
-        raise ValueError("counts is empty: a mixture needs at least one task")
+        raise ValueError("counts is empty; a mixture needs at least one task")
     if not np.all(np.isfinite(counts) & (counts > 0)):
         bad = int(np.flatnonzero(~(np.isfinite(counts) & (counts > 0)))[0])
         raise ValueError(f"counts[{bad}] is {counts[bad]}: an empty task cannot be sampled")
     if not (np.isfinite(alpha) and alpha >= 0):
-        raise ValueError(f"alpha={alpha} must be a number of at least 0 (the paper's is 0.7)")
-    # Through logarithms, so that no power of a large count overflows.
+        raise ValueError(f"alpha={alpha} must be 0 or more (XLM-E uses 0.7)")
+    # Computed with logarithms, so that powers of large counts do not overflow.
     logits = alpha * np.log(counts)
     weights = np.exp(logits - logits.max())
     return weights / weights.sum()
 
 
 def stable_seed(*parts: str | int) -> int:
-    """A 64-bit seed from names and numbers, the same in every process and version."""
+    """Returns a 64-bit seed from names and numbers, equal in every process and version."""
     text = json.dumps(parts, ensure_ascii=False).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def permutation(size: int, *parts: str | int) -> np.ndarray:
-    """A permutation of `size` numbers that depends on `parts` alone.
+    """Returns a permutation of `size` numbers that depends only on `parts`.
 
-    It sorts raw output of the bit generator, which NumPy guarantees never to change, unlike
-    `Generator.permutation`: a run resumes alike under another NumPy.
+    It sorts raw output of the bit generator, which NumPy guarantees to be stable, unlike that of
+    `Generator.permutation`, so a run can be resumed with another version of NumPy.
 
     Returns:
       int64[size].
@@ -65,19 +65,19 @@ def permutation(size: int, *parts: str | int) -> np.ndarray:
 
 
 def shuffled(indices: np.ndarray, sizes: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-    """Where numbers come in a shuffle of their range: many ranges at once, nothing stored.
+    """Applies pseudorandom permutations to indices, without storing the permutations.
 
-    A number of b bits is scrambled by steps that each can be undone in b bits (add, multiply by an
-    odd number, fold the upper half onto the lower), and again until it lies in its range: less than
-    two times on average, but for the smallest ranges.
+    A number of b bits is scrambled by invertible steps on b bits (add, multiply by an odd number,
+    xor the upper half into the lower), repeatedly until it is within its range: less than two times
+    on average, except for the smallest ranges.
 
     Args:
       indices: int[N], each from 0 to its size - 1.
       sizes: int[N], sizes of the ranges, at most 2**48.
-      seeds: uint64[N], each determines one permutation of a range.
+      seeds: uint64[N], each selects a permutation of its range.
 
     Returns:
-      int64[N]; for one size and seed, a permutation of the indices.
+      int64[N]; for a fixed size and seed, a permutation of the indices.
     """
     sizes = np.asarray(sizes, np.uint64)
     values = np.asarray(indices, np.uint64)
@@ -99,38 +99,35 @@ def shuffled(indices: np.ndarray, sizes: np.ndarray, seeds: np.ndarray) -> np.nd
 
 
 def coins(numbers: np.ndarray, probability: float, *parts: str | int) -> np.ndarray:
-    """Coins that fall heads with a probability, each told by a number: nothing stored.
+    """Returns pseudorandom Bernoulli draws, bool[N], computed from their numbers.
 
     Args:
-      numbers: int[N], from 0.
-      probability: of heads.
-      *parts: names and numbers that determine, with each number, how its coin falls.
-
-    Returns:
-      bool[N].
+      numbers: int[N], 0 or more, number of each draw.
+      probability: probability of True.
+      *parts: names and numbers that seed the draws.
     """
     states = np.asarray(numbers, np.uint64) * _KEYS[0] + np.uint64(stable_seed(*parts))
     return (_scrambled(states) >> np.uint64(11)) * 2.0**-53 < probability
 
 
 def _scrambled(values: np.ndarray) -> np.ndarray:
-    """The finalizer of SplitMix64 (Steele et al., 2014): uint64 to uint64, one to one."""
+    """Applies the finalizer of SplitMix64 (Steele et al., 2014), a bijection of uint64."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def block_counts(weights: np.ndarray, block: int) -> np.ndarray:
-    """Draws of each task in a block: its share, rounded so that they add up, at least one.
+    """Returns the number of draws of each task per block: its rounded share, at least one.
 
     Args:
-      weights: float[tasks], adding up to one.
-      block: draws in a block, at least as many as tasks.
+      weights: float[tasks], with sum 1.
+      block: draws per block, at least the number of tasks.
 
     Returns:
-      int64[tasks], adding up to `block`.
+      int64[tasks], with sum `block`.
     """
-    # One draw each, the rest by largest remainder: a share of one draw or more loses nothing.
+    # One draw each, the rest by largest remainder: shares of at least one draw are not reduced.
     beyond = np.maximum(weights * block - 1, 0)
     rest = block - len(weights)
     shares = beyond / beyond.sum() * rest if beyond.sum() > 0 else np.zeros(len(weights))
@@ -143,18 +140,18 @@ def block_counts(weights: np.ndarray, block: int) -> np.ndarray:
 class MixtureSchedule:
     """An endless, random-access sequence of tasks with given shares.
 
-    Draws come in blocks; each block holds every task a fixed number of times, in an order of its
-    own.
+    Draws are divided into blocks; each block contains each task a fixed number of times, in a
+    different random order.
 
     Args:
-      weights: float[tasks], share of each task; positive, adding up to one.
-      seed: names and numbers that determine the order.
-      block: draws in a block; by default a power of two that suits the rarest task, 2**20 at most
-        (a task with a share of less than one draw in that is drawn once).
+      weights: float[tasks], share of each task; positive, with sum 1.
+      seed: names and numbers that seed the order.
+      block: draws per block; by default a power of two chosen for the rarest task, at most 2**20
+        (a task with a share below one draw per block is drawn once).
 
     Attributes:
-      block: draws in a block.
-      counts: int64[tasks], draws of each task in every block.
+      block: draws per block.
+      counts: int64[tasks], draws of each task per block.
     """
 
     def __init__(
@@ -165,12 +162,12 @@ class MixtureSchedule:
     ):
         weights = np.asarray(weights, np.float64)
         if not (len(weights) and np.all(weights > 0) and np.isclose(weights.sum(), 1)):
-            raise ValueError("weights must be positive and add up to one")
+            raise ValueError("weights must be positive with sum 1")
         if block is None:
             wanted = min(_DRAWS_OF_RAREST / float(weights.min()), _MAX_BLOCK)
             block = max(_MIN_BLOCK, 1 << int(np.ceil(np.log2(wanted))))
         if block < len(weights):
-            raise ValueError(f"{len(weights)} tasks do not fit a block of {block} draws")
+            raise ValueError(f"{len(weights)} tasks do not fit in a block of {block} draws")
         self.block = block
         self.counts = block_counts(weights, block)
         self._seed = tuple(seed)
@@ -180,13 +177,13 @@ class MixtureSchedule:
         self._blocks: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
     def lookup(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Looks up draws by their number.
+        """Returns the task of each draw and its rank among the draws of the task.
 
         Args:
-          draws: int[N], numbers of draws from 0.
+          draws: int[N], draw numbers, 0 or more.
 
         Returns:
-          int32[N] task of each draw, and int64[N] how many draws of that task came before it.
+          int32[N] task numbers, and int64[N] numbers of earlier draws of the same task.
         """
         draws = np.asarray(draws, np.int64)
         blocks, places = np.divmod(draws, self.block)
@@ -200,13 +197,15 @@ class MixtureSchedule:
         return tasks, ranks
 
     def _block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """int32[block] task at each place of a block, and its rank among the block's own."""
+        """Returns int32[block] tasks of a block, and ranks among the block's draws of the task."""
         if number not in self._blocks:
             tasks = self._tasks[permutation(self.block, *self._seed, number)]
             ranks = np.empty(self.block, np.int32)
-            # The stable sort lists each task's places in order of appearance.
+            # The stable sort lists each task's positions in order.
             ranks[np.argsort(tasks, kind="stable")] = self._ranks
-            if len(self._blocks) >= 2:  # the current block and the one that a batch may reach into
+            if (
+                len(self._blocks) >= 2
+            ):  # The current block and the next one, which a batch may span.
                 del self._blocks[next(iter(self._blocks))]
             self._blocks[number] = tasks, ranks
         return self._blocks[number]

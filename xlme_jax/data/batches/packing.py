@@ -1,4 +1,4 @@
-"""Filling rows of a fixed length with texts, and the arrays that keep the texts of a row apart."""
+"""Packs texts into rows of a fixed length, with segment ids and positions."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Batch = dict[str, np.ndarray]
 def pack(
     lengths: Sequence[int] | np.ndarray, capacity: int, most: int | None = None
 ) -> list[list[int]]:
-    """Distributes items over rows by best fit, longest first, without splitting any.
+    """Packs items into rows by best fit decreasing, without splitting items.
 
-    Best fit decreasing needs at most 11/9 of the fewest possible rows plus a constant, and in
-    practice wastes a few per cent; the result depends on nothing but the lengths.
+    Best fit decreasing uses at most 11/9 of the minimum number of rows plus a constant; in practice
+    it wastes a few percent. The result depends only on the arguments.
 
     Args:
-      lengths: tokens of each item, from 1 to `capacity`.
-      capacity: tokens of a row.
-      most: items that a row may hold; None for any number.
+      lengths: int[N], tokens of each item, from 1 to `capacity`.
+      capacity: tokens per row.
+      most: maximum items per row; None for no limit.
 
     Returns:
       Item numbers of each row.
@@ -31,8 +31,8 @@ def pack(
     if len(lengths) and not 0 < lengths.min() <= lengths.max() <= capacity:
         raise ValueError(f"lengths must be 1..{capacity}, got {lengths.min()}..{lengths.max()}")
     rows: list[list[int]] = []
-    open_rows: list[list[int]] = [[] for _ in range(capacity + 1)]  # row numbers by free space
-    occupied = 0  # bit s is set if open_rows[s] is not empty: the best fit is one bit operation
+    open_rows: list[list[int]] = [[] for _ in range(capacity + 1)]  # Row numbers by free space.
+    occupied = 0  # Bit s is set if open_rows[s] is not empty.
     order = np.argsort(-lengths, kind="stable")
     for item, length in zip(order.tolist(), lengths[order].tolist()):
         fitting = occupied >> length
@@ -60,26 +60,26 @@ def lay_out_pieces(
     length: int,
     segments: np.ndarray | None = None,
 ) -> Batch:
-    """Lays texts out in rows, one segment each, or as `segments` says.
+    """Lays out texts in rows, by default as one segment each.
 
     Args:
-      ids: token ids of all texts, one after another, ordered by row.
+      ids: concatenated token ids of all texts, sorted by row.
       sizes: int[pieces], tokens of each text.
-      row_of_piece: int[pieces], the row of each, not decreasing.
+      row_of_piece: int[pieces], non-decreasing row number of each text.
       rows: rows of the batch.
-      length: tokens of a row.
-      segments: int[pieces], segment ids; None counts the texts of a row. Texts with the same id
-        are one segment, in which positions begin again.
+      length: tokens per row.
+      segments: int[pieces], segment ids; None numbers the texts of a row from 1. Texts with the
+        same id share a segment; positions restart in each text.
 
     Returns:
-      `tokens`, `segment_ids` (from 1 in every row, 0 = padding) and `positions` (from 0 in every
+      `tokens`, `segment_ids` (from 1 in every row, 0 in padding) and `positions` (from 0 in every
       text, 0 in padding), each int32[rows, length].
     """
     batch = _empty(rows, length)
     if not len(sizes):
         return batch
     sizes, row_of_piece = np.asarray(sizes, np.int64), np.asarray(row_of_piece, np.int64)
-    first = np.searchsorted(row_of_piece, row_of_piece)  # first piece of the same row
+    first = np.searchsorted(row_of_piece, row_of_piece)  # First piece of the same row.
     starts = np.cumsum(sizes) - sizes
     columns = starts - starts[first]
     if np.any(columns + sizes > length):
@@ -95,18 +95,18 @@ def lay_out_pieces(
 
 
 def lay_out_text(ids: np.ndarray, sizes: np.ndarray, length: int) -> Batch:
-    """Lays windows of running text out, one to a row; every `<s>` begins a segment.
+    """Lays out windows of running text, one per row; every `<s>` starts a segment.
 
-    A window that begins inside a document is given a `<s>` of its own, so that every row and every
-    segment begins with one.
+    A window that starts inside a document is prefixed with `<s>`, so every row and every segment
+    starts with `<s>`.
 
     Args:
-      ids: token ids of all windows, one after another.
+      ids: concatenated token ids of all windows.
       sizes: int[rows], tokens of each window, at most `length - 1`.
-      length: tokens of a row.
+      length: tokens per row.
 
     Returns:
-      As `lay_out_pieces`.
+      The arrays of `lay_out_pieces`.
     """
     sizes = np.asarray(sizes, np.int64)
     batch, rows = _empty(len(sizes), length), np.arange(len(sizes))

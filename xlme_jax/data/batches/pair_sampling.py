@@ -1,17 +1,17 @@
-"""How often each of many language pairs is sampled, if every language is to have a given share.
+"""Sampling distributions over language pairs that give each language a fixed share.
 
-Q holds the shares of the pairs in the data, both ways (Q_ij = Q_ji, no language with itself), and p
-the languages' shares, raised to the power alpha = 1/T and renormalised. A sampling distribution P
-over the pairs that there are has the row and column sums p:
+Q contains the shares of the pairs in the data in both directions (Q_ij = Q_ji, Q_ii = 0), and p the
+languages' shares, raised to the power alpha = 1/T and renormalized. A sampling distribution P over
+the existing pairs has row and column sums p:
 
-- `entropic` (XY-LENT, Eq. 2) takes the one nearest to Q in Kullback-Leibler divergence, diag(u) (Q
-  + eps) diag(u): the problem of optimal transport with the cost -log(Q + eps), regularised by the
-  entropy. Every pair keeps a share.
-- `linear_programme` (Fan et al., Eq. 1) takes one with the largest Tr(P Q): a corner of the
-  polytope, which leaves out all but 2L - 1 pairs at most.
+- `entropic` (XY-LENT, Eq. 2) returns the P closest to Q in Kullback-Leibler divergence, diag(u) (Q
+  + eps) diag(u), which solves entropy-regularized optimal transport with the cost -log(Q + eps).
+  Every pair keeps a share.
+- `linear_programme` (Fan et al., Eq. 1) returns a P with the largest Tr(P Q): a vertex of the
+  polytope, which has at most 2L - 1 non-zero pairs.
 
-Not all shares can be met: a language whose only partner is rarer than itself has nobody to be
-paired with. That is found out beforehand, exactly, and said with the language's name.
+Some shares are infeasible: a language whose only partner is rarer than itself cannot get its share.
+This is checked exactly beforehand, and the error names the language.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from xlme_jax.data.batches import mixing
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.prepared.format import TaskInfo
 
-# Whole numbers stand for shares where it is decided whether they can be met: sums are exact.
+# Feasibility is decided with integer shares, whose sums are exact.
 _UNITS = 1 << 61
-# The least share of a pair for which room must be left, of that of its rarer language.
+# Minimum share of a pair, relative to the share of its rarer language.
 _LEAST = 1e-8
-# Of the scaling: rounds of Sinkhorn's, then steps of Newton's method, until row sums are right but
-# for so much of themselves. In tests of some thousand supports 60 steps were the most.
+# Rounds of Sinkhorn iteration, then steps of Newton's method, until the relative error of row sums
+# is below the tolerance. Tests with some thousand supports took at most 60 steps.
 _ROUNDS, _STEPS, _HALVINGS, _TOLERANCE = 20, 300, 30, 1e-13
-# Bits of a weight that are kept: to so many it does not depend on the machine (`_TOLERANCE`).
+# Weights are rounded to this many bits, which do not depend on the machine (see `_TOLERANCE`).
 _BITS = 33
 _LONGEST_STEP, _RIDGE, _ROUNDING = 3.0, 1e-14, 1e-15
 
@@ -39,13 +39,13 @@ _LONGEST_STEP, _RIDGE, _ROUNDING = 3.0, 1e-14, 1e-15
 def count_matrix(
     pairs: Iterable[tuple[tuple[str, ...], float]],
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """Counts of language pairs as a matrix.
+    """Returns counts of language pairs as a matrix.
 
     Args:
-      pairs: (two languages, in any order, count) of each pair; those of the same pair add up.
+      pairs: ((language, language), count); counts of the same pair, in either order, are added.
 
     Returns:
-      The languages in alphabetical order, and float64[L, L], symmetric.
+      The languages in alphabetical order, and a symmetric float64[L, L].
 
     Raises:
       ValueError: a language is paired with itself.
@@ -57,18 +57,18 @@ def count_matrix(
     for (one, other), count in pairs:
         if one == other:
             raise ValueError(
-                f"{one!r} is paired with itself: leave that out, or use sampling='temperature'"
+                f"{one!r} is paired with itself; remove the pair, or use sampling='temperature'"
             )
         counts[number[one], number[other]] += count
     return languages, counts + counts.T
 
 
 def marginals(counts: np.ndarray, alpha: float) -> np.ndarray:
-    """Shares of languages, float64[L]: p^alpha, adding up to one.
+    """Returns the shares of languages, float64[L]: p^alpha, with sum 1.
 
     Args:
-      counts: float64[L, L], symmetric, every language in some pair.
-      alpha: 1/T; 1 keeps the shares that languages have in the data, 0 makes them all alike.
+      counts: symmetric float64[L, L]; every language is in some pair.
+      alpha: 1/T; 1 keeps the shares in the data, 0 makes all shares equal.
     """
     return mixing.temperature_weights(counts.sum(axis=1), alpha)
 
@@ -76,19 +76,19 @@ def marginals(counts: np.ndarray, alpha: float) -> np.ndarray:
 def entropic(
     languages: Sequence[str], counts: np.ndarray, alpha: float, smoothing: float = 0.0
 ) -> np.ndarray:
-    """The entropic sampler of XY-LENT (Eq. 2).
+    """Computes the entropic sampler of XY-LENT (Eq. 2).
 
     Args:
       languages: L names.
-      counts: float64[L, L], symmetric, no diagonal.
+      counts: symmetric float64[L, L] with a zero diagonal.
       alpha: see `marginals`.
-      smoothing: eps; added to the shares of the pairs whose count is not zero.
+      smoothing: eps, added to the shares of pairs with a non-zero count.
 
     Returns:
-      float64[L, L], symmetric, adding up to one; zero exactly where the counts are.
+      A symmetric float64[L, L] with sum 1; zero exactly where the counts are zero.
 
     Raises:
-      ValueError: names the language whose share cannot be met.
+      ValueError: a share is infeasible; the message names the language.
     """
     shares = marginals(counts, alpha)
     check_feasible(languages, counts, alpha)
@@ -99,22 +99,22 @@ def entropic(
     worst = int(np.argmax(error))
     if not error[worst] < 1e-8:
         raise ValueError(
-            f"language {languages[worst]!r} is to have a share of {shares[worst]:.3g} of all "
-            f"sides of pairs, which it can only come near to: {_remedy(counts, alpha)}"
+            f"language {languages[worst]!r} must get {shares[worst]:.3g} of all sides of pairs, "
+            f"which can only be approximated: {_remedy(counts, alpha)}"
         )
     return scaled
 
 
 def _scaled(kernel: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """Scales a symmetric matrix to row sums: exp(kernel_ij + a_i + a_j).
+    """Scales a symmetric matrix to given row sums: exp(kernel_ij + a_i + a_j).
 
-    a is the minimum of a convex function, whose gradient is what the row sums lack. Plain Sinkhorn
-    iteration takes thousands of rounds where some shares can hardly be met; Newton's method does
+    a minimizes a convex function whose gradient is the error of the row sums. Plain Sinkhorn
+    iteration takes thousands of rounds if some shares are nearly infeasible; Newton's method does
     not.
 
     Args:
-      kernel: float64[L, L], logarithms.
-      shares: float64[L].
+      kernel: symmetric float64[L, L], logarithms.
+      shares: float64[L], row sums.
 
     Returns:
       float64[L, L].
@@ -126,7 +126,7 @@ def _scaled(kernel: np.ndarray, shares: np.ndarray) -> np.ndarray:
         return float(scaled.sum() / 2 - shares @ a), scaled
 
     potentials = np.zeros(len(shares))
-    for _ in range(_ROUNDS):  # Sinkhorn's, symmetric: they come near from anywhere
+    for _ in range(_ROUNDS):  # Symmetric Sinkhorn iteration.
         sums = value(potentials)[1].sum(axis=1)
         potentials += np.log(shares / sums) / 2
     now, scaled = value(potentials)
@@ -135,8 +135,8 @@ def _scaled(kernel: np.ndarray, shares: np.ndarray) -> np.ndarray:
         sums = scaled.sum(axis=1)
         if np.abs(sums / shares - 1).max() < _TOLERANCE:
             break
-        # Divided by the roots of the shares, else those of rare languages are lost in rounding.
-        # The ridge is for a support of two sides that never mix, where the matrix is singular.
+        # Scaled by the roots of the shares, so that rare languages are not lost in rounding. The
+        # ridge is needed for bipartite supports, where the matrix is singular.
         hessian = (scaled + np.diag(sums)) / root[:, None] / root
         hessian[np.diag_indices_from(hessian)] += _RIDGE
         step = np.linalg.solve(hessian, (shares - sums) / root) / root
@@ -152,25 +152,24 @@ def _scaled(kernel: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 
 def linear_programme(languages: Sequence[str], counts: np.ndarray, alpha: float) -> np.ndarray:
-    """The sampler of Fan et al. (Eq. 1), the baseline.
+    """Computes the baseline sampler of Fan et al. (Eq. 1).
 
     Args:
       languages: L names.
-      counts: float64[L, L], symmetric, no diagonal.
+      counts: symmetric float64[L, L] with a zero diagonal.
       alpha: see `marginals`.
 
     Returns:
-      float64[L, L], adding up to one, with 2L - 1 entries at most that are not zero; not symmetric
-      in general.
+      float64[L, L] with sum 1 and at most 2L - 1 non-zero entries; in general not symmetric.
 
     Raises:
-      ValueError: names the language whose share cannot be met.
+      ValueError: a share is infeasible; the message names the language.
     """
     check_feasible(languages, counts, alpha, every_pair=False)
     shares, (rows, columns) = marginals(counts, alpha), np.nonzero(counts)
-    # In units of the rarer language of each pair, and of the share of each language: else what
-    # rare languages get would be below the solver's tolerance. Where they are so rare that their
-    # part of a common one's share is, the solver may find no solution; then in units of one.
+    # In units of the rarer language of each pair and of the share of each language; otherwise
+    # entries of rare languages would be below the solver's tolerance. If a rare language's part of
+    # a common language's share is below it, the solver may fail; then without these units.
     found = _corner(rows, columns, counts[rows, columns], shares, shares)
     if found is None:
         found = _corner(rows, columns, counts[rows, columns], shares, np.ones_like(shares))
@@ -184,17 +183,17 @@ def linear_programme(languages: Sequence[str], counts: np.ndarray, alpha: float)
 def _corner(
     rows: np.ndarray, columns: np.ndarray, gains: np.ndarray, shares: np.ndarray, units: np.ndarray
 ) -> np.ndarray | None:
-    """The entries with these row and column sums that gain most; None if none are found.
+    """Solves the linear programme over the entries of a matrix; None if the solver fails.
 
     Args:
-      rows: int[N] of the entries.
-      columns: int[N].
-      gains: float64[N], for each unit of an entry.
+      rows: int[N], rows of the entries.
+      columns: int[N], columns of the entries.
+      gains: float64[N], objective per unit of an entry.
       shares: float64[L], row sums and column sums.
-      units: float64[L], in which the solver sees the shares.
+      units: float64[L], scale of the shares for the solver.
 
     Returns:
-      float64[N], a corner of the polytope: zero but for 2L - 1 at most.
+      float64[N], a vertex of the polytope, with at most 2L - 1 non-zero entries.
     """
     from scipy import optimize, sparse
 
@@ -206,30 +205,30 @@ def _corner(
         -gains * least / (gains * least).max(),
         A_eq=sparse.csr_array((values, places)),
         b_eq=np.tile(shares / units, 2),
-        method="highs-ds",  # the dual simplex method ends in a corner
+        method="highs-ds",  # The dual simplex method returns a vertex.
         options={"primal_feasibility_tolerance": 1e-10},
     )
     if solved.x is None:
         return None
-    # A corner has no more entries; where shares differ by many orders, the solver leaves traces.
+    # A vertex has no more entries; if shares differ by many orders, the solver leaves residues.
     traces = np.argsort(-solved.x, kind="stable")[2 * len(shares) - 1 :]
     solved.x[traces] = 0
     return np.maximum(solved.x, 0) * least
 
 
 def task_weights(tasks: Sequence[TaskInfo], stream: Stream) -> np.ndarray:
-    """Sampling weights of the bitext tasks of a stream.
+    """Returns the sampling weights of the bitext tasks of a stream.
 
     Args:
-      tasks: none is empty.
-      stream: says how to sample.
+      tasks: non-empty tasks.
+      stream: describes the sampling.
 
     Returns:
-      float64[tasks], adding up to one. Tasks of the same pair share its weight by their size; the
-      linear programme gives most pairs none.
+      float64[tasks], with sum 1. Tasks of the same pair divide its weight in proportion to their
+      size; the linear programme gives most pairs weight 0.
 
     Raises:
-      ValueError: names the stream and the language whose share cannot be met.
+      ValueError: a share is infeasible; the message names the stream and the language.
     """
     sizes = np.array([task.examples for task in tasks], np.float64)
     if stream.sampling == "temperature":
@@ -245,45 +244,45 @@ def task_weights(tasks: Sequence[TaskInfo], stream: Stream) -> np.ndarray:
     number = {language: n for n, language in enumerate(languages)}
     one, other = np.array([[number[language] for language in task.languages] for task in tasks]).T
     weights = (sampled + sampled.T)[one, other] * sizes / counts[one, other]
-    # Else the last digits would decide which of several pairs that are alike is drawn once more.
+    # Without rounding, the last digits would decide which of several equal pairs is drawn more.
     mantissas, exponents = np.frexp(weights)
     weights = np.ldexp(np.rint(np.ldexp(mantissas, _BITS)), exponents - _BITS)
     return weights / weights.sum()
 
 
-# --- Whether the shares can be met. ---
+# --- Feasibility. ---
 
 
 def check_feasible(
     languages: Sequence[str], counts: np.ndarray, alpha: float, every_pair: bool = True
 ) -> None:
-    """Raises ValueError, naming a language, unless all languages can have their shares.
+    """Raises ValueError, naming a language, if the languages' shares are infeasible.
 
-    They can if no group of languages is to have more than all its partners together (Hall's
-    condition), which a flow of the shares through the pairs decides.
+    They are feasible if no group of languages has a larger share than all its partners together
+    (Hall's condition), which a maximum flow through the pairs decides.
 
     Args:
       languages: L names.
-      counts: float64[L, L], symmetric, no diagonal.
+      counts: symmetric float64[L, L] with a zero diagonal.
       alpha: see `marginals`.
-      every_pair: whether each pair must be able to get a share too.
+      every_pair: whether every pair must also get a positive share.
     """
-    if alpha == 1:  # The data themselves are an example.
+    if alpha == 1:  # The data distribution is feasible.
         return
     support, shares = counts > 0, marginals(counts, alpha)
     if unmet(support, shares, _LEAST if every_pair else 0) is None:
         return
-    group, left = unmet(support, shares), "which cannot be met"
+    group, left = unmet(support, shares), "which is infeasible"
     if group is None:
         group = unmet(support, shares, _LEAST)
-        left = "so nothing is left for the other pairs of these"
-    if group is None:  # not if flows are exact
+        left = "which leaves nothing for the other pairs of these"
+    if group is None:  # Impossible if flows are exact.
         return
     partners = support[group].any(axis=0)
     one = group.sum() == 1
     raise ValueError(
         f"with alpha={alpha}, language{'' if one else 's'} {_named(languages, group)} "
-        f"{'is' if one else 'are'} to have {shares[group].sum():.4g} of all sides of pairs, but "
+        f"must get {shares[group].sum():.4g} of all sides of pairs, but "
         f"{'its' if one else 'their'} only partners ({_named(languages, partners)}) have "
         f"{shares[partners].sum():.4g}, {left}: {_remedy(counts, alpha, every_pair)}"
     )
@@ -295,7 +294,7 @@ def _named(languages: Sequence[str], group: np.ndarray) -> str:
 
 
 def _remedy(counts: np.ndarray, alpha: float, every_pair: bool = True) -> str:
-    """What can be done. The shares of the data themselves, alpha=1, can always be met."""
+    """Returns the remedies; alpha=1, the shares in the data, is always feasible."""
     support, good, bad = counts > 0, 1.0, alpha
     for _ in range(12):
         middle = (good + bad) / 2
@@ -312,23 +311,23 @@ def _remedy(counts: np.ndarray, alpha: float, every_pair: bool = True) -> str:
 
 
 def unmet(support: np.ndarray, shares: np.ndarray, least: float = 0.0) -> np.ndarray | None:
-    """A group of languages that is to have more than all its partners together.
+    """Returns a group of languages whose share is larger than that of all its partners.
 
     Args:
-      support: bool[L, L], symmetric: the pairs that there are.
-      shares: float64[L], adding up to one.
-      least: share that each pair gets in any case, of the share of its rarer language; divided by
-        L, so that there is enough for all.
+      support: symmetric bool[L, L], the existing pairs.
+      shares: float64[L], with sum 1.
+      least: minimum share of each pair, relative to the share of its rarer language; divided by L,
+        so that the minima always fit.
 
     Returns:
-      bool[L], no two of them partners; None if all languages can have their shares.
+      bool[L], a group without partners among themselves; None if the shares are feasible.
     """
     units = shares * _UNITS
     kept = np.where(support, np.minimum(units[:, None], units), 0) * (least / len(shares))
     wanted = np.rint(units).astype(np.int64) - np.rint(kept).astype(np.int64).sum(axis=1)
     flow = np.zeros(support.shape, np.int64)
     supply, demand = wanted.copy(), wanted.copy()
-    # Those with few partners first, to their largest: this leaves little to correct.
+    # Greedy start: languages with few partners first, to their largest partners.
     for one in np.argsort(support.sum(axis=1), kind="stable"):
         others = np.flatnonzero(support[one])
         others = others[np.argsort(-demand[others], kind="stable")]
@@ -336,7 +335,7 @@ def unmet(support: np.ndarray, shares: np.ndarray, least: float = 0.0) -> np.nda
         flow[one, others] = taken
         demand[others] -= taken
         supply[one] -= taken.sum()
-    rounding = len(shares) << 10  # of the shares, which are good to 16 digits
+    rounding = len(shares) << 10  # Of the shares, which have 16 digits.
     while supply.max() > rounding:
         start = int(supply.argmax())
         path, reached = _path(support, flow, demand, start)
@@ -355,9 +354,10 @@ def unmet(support: np.ndarray, shares: np.ndarray, least: float = 0.0) -> np.nda
 def _path(
     support: np.ndarray, flow: np.ndarray, demand: np.ndarray, start: int
 ) -> tuple[tuple[list[int], list[int]] | None, np.ndarray]:
-    """A shortest way to more flow from one language, and the languages that were reached.
+    """Returns a shortest augmenting path from one language, and the languages reached.
 
-    It goes from a left to any partner on the right, and back to a left that sends flow there.
+    The path goes from a left language to a partner on the right, and back to a left language that
+    sends flow there.
     """
     count = len(demand)
     left_from, right_from = np.full(count, -1), np.full(count, -1)

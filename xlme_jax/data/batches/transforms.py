@@ -1,0 +1,259 @@
+"""Grain transforms that plan and read the rows of a stream."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grain
+import numpy as np
+
+from xlme_jax.data.batches import layouts, mixing, packing
+from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.benchmarks.examples import IGNORED
+from xlme_jax.data.prepared import PreparedDataError, TaskInfo
+from xlme_jax.data.prepared.format import LABELS
+from xlme_jax.data.prepared.reader import TaskReader
+
+# Pairs are packed within windows of this many consecutive draws. It is a constant, so the order of
+# rows depends neither on the batch size nor on the number of hosts; it is large, so few tokens are
+# wasted.
+WINDOW_DRAWS = 4096
+# A stream fails after this many windows without a row, instead of searching forever.
+_MAX_EMPTY_WINDOWS = 64
+# Batches carry their task numbers through the prefetching thread under this key.
+TASKS = "_tasks"
+# Batches carry the number of skipped items and of drawn items, float64[2], under this key.
+LEFT_OUT = "_left_out"
+# int[N] draw numbers -> int[N] task numbers, int64[N] example numbers within their tasks.
+Draw = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+_log = logging.getLogger(__name__)
+
+
+def label_width(task: TaskInfo, stream: Stream) -> int:
+    """Returns the number of labels per row of a stream that samples this task."""
+    return LABELS[task.labels] or stream.length
+
+
+def examples_per_task(tasks: Sequence[TaskInfo], stream: Stream) -> list[int]:
+    """Returns the number of examples of each task: rows of text, pairs or labelled examples."""
+    if stream.kind == "monolingual":
+        return [-(-task.tokens // layouts.text_width(stream)) for task in tasks]
+    return [task.examples for task in tasks]
+
+
+class Sampler:
+    """Maps the draws of a stream to tasks and examples.
+
+    Args:
+      tasks: sampled tasks.
+      stream: the mixture.
+      seed: seed of the run.
+      sizes: number of examples of each task.
+      weights: float[tasks], share of each task.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskInfo],
+        stream: Stream,
+        seed: int,
+        sizes: Sequence[int],
+        weights: np.ndarray,
+    ):
+        self._sizes = np.array(sizes, np.int64)
+        self._schedule = mixing.MixtureSchedule(weights, (seed, "mixture", stream.name))
+        self.counts = self._schedule.counts  # Draws of each task per block.
+        names = (task.name for task in tasks)
+        self._seeds = np.array([mixing.stable_seed(seed, "task", n) for n in names], np.uint64)
+
+    def __call__(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns int32[N] task numbers and int64[N] example numbers for int[N] draws."""
+        tasks, ranks = self._schedule.lookup(draws)
+        sizes = self._sizes[tasks]
+        epochs, indices = np.divmod(ranks, sizes)
+        seeds = self._seeds[tasks] + epochs.astype(np.uint64)
+        return tasks, mixing.shuffled(indices, sizes, seeds)
+
+
+@dataclasses.dataclass(frozen=True)
+class ProcessShard:
+    """Selects this process's rows of a global batch."""
+
+    index: int
+    count: int
+
+    def select(self, rows: Sequence[Any]) -> Sequence[Any]:
+        """Returns this process's part of the rows of a global batch."""
+        size = len(rows) // self.count
+        return rows[self.index * size : (self.index + 1) * size]
+
+
+class ReadText(grain.transforms.Map):
+    """Reads this process's rows of running text, given the global row numbers of a batch."""
+
+    def __init__(self, reader: TaskReader, stream: Stream, sampler: Draw, shard: ProcessShard):
+        self._reader, self._stream, self._sampler = reader, stream, sampler
+        self._shard = shard
+
+    def map(self, rows: Sequence[int]) -> packing.Batch:
+        """Draws and reads the rows; int[rows] task numbers ride along."""
+        tasks, numbers = self._sampler(np.array(self._shard.select(rows), np.int64))
+        width = layouts.text_width(self._stream)
+        ids, sizes = self._reader.read_text(tasks, numbers * width, width)
+        sides = self._stream.layout == "sides"
+        lay_out = layouts.lay_out_halves if sides else packing.lay_out_text
+        return {**lay_out(ids, sizes, self._stream.length), TASKS: tasks}
+
+
+@dataclasses.dataclass(frozen=True)
+class RowPlan:
+    """The pairs of one row.
+
+    Attributes:
+      tasks: int32[N], task numbers.
+      pairs: int64[N], pair numbers within the tasks.
+      draws: int64[N], draw numbers.
+      share: float64[2], skipped items and drawn items of the window, divided by its rows.
+    """
+
+    tasks: np.ndarray
+    pairs: np.ndarray
+    draws: np.ndarray
+    share: np.ndarray
+
+
+class PlanRows(grain.experimental.FlatMapTransform):
+    """Packs the draws of a window into rows, using only the lengths of the pairs."""
+
+    # Required by the base class; only Grain's random-access flat map reads it.
+    max_fan_out = WINDOW_DRAWS
+
+    def __init__(
+        self,
+        reader: TaskReader,
+        stream: Stream,
+        sampler: Draw,
+        seed: int,
+        draws: int,
+        total: int | None = None,
+    ):
+        self._reader, self._stream, self._sampler = reader, stream, sampler
+        self._seed, self._each = seed, layouts.pairs_per_item(stream)
+        self._draws = draws // self._each * self._each
+        self._total = total  # Draws of a finite pass.
+        self._warned = False
+        self._empty = 0  # Consecutive windows without a row.
+
+    def flat_map(self, window: int) -> list[RowPlan]:
+        """Plans the rows of one window.
+
+        Raises:
+          PreparedDataError: many consecutive windows had no pair that fits a row.
+        """
+        stream = self._stream
+        draws, tasks, pairs, lengths = self._draw(window)
+        fits = lengths <= stream.length
+        if not fits.all():
+            self._warn(tasks.reshape(-1, self._each), fits)
+        self._check_some_fit(fits)
+        # Draws of the items that fit.
+        chosen = np.arange(len(draws)).reshape(-1, self._each)[fits]
+        rows = packing.pack(lengths[fits], stream.length, stream.pairs_per_row)
+        order = mixing.permutation(len(rows), self._seed, "rows", stream.name, int(window))
+        # Within a row in the order of the draws: with the longest first, the model could learn that
+        # texts get shorter along a row.
+        planned = (chosen[np.sort(np.array(rows[number]))].ravel() for number in order)
+        share = np.array([(~fits).sum(), len(fits)]) / max(len(rows), 1)
+        return [RowPlan(tasks[row], pairs[row], draws[row], share) for row in planned]
+
+    def _draw(self, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Returns draws, task numbers and pair numbers, [draws] each, and the items' lengths."""
+        draws = int(window) * self._draws + np.arange(self._draws)
+        if self._total is not None:
+            draws = draws[: max(self._total // self._each * self._each - int(draws[0]), 0)]
+        tasks, pairs = self._sampler(draws)
+        lengths = layouts.item_lengths(self._reader.lengths(tasks, pairs), self._stream)
+        return draws, tasks, pairs, lengths
+
+    def left_out(self, window: int) -> float:
+        """Returns the share of the items of a window that are longer than a row."""
+        return float((self._draw(window)[3] > self._stream.length).mean())
+
+    def _warn(self, tasks: np.ndarray, fits: np.ndarray) -> None:
+        """Logs once how many items are skipped; int[items, pairs] task numbers, bool[items]."""
+        if not self._warned:
+            count = len(self._reader.tasks)
+            drawn = np.bincount(tasks.ravel(), minlength=count)
+            lost = np.bincount(tasks[~fits].ravel(), minlength=count)
+            most = [task for task in np.argsort(-lost, kind="stable")[:5].tolist() if lost[task]]
+            _log.warning(
+                "stream %r: skipping %d of %d %s that are longer than length=%d, most of them "
+                "of %s (logged once)",
+                self._stream.name,
+                int((~fits).sum()),
+                len(fits),
+                "pairs" if self._each == 1 else "mixed pairs",
+                self._stream.length,
+                ", ".join(
+                    f"{self._reader.tasks[task].name} ({lost[task]} of {drawn[task]} pairs)"
+                    for task in most
+                ),
+            )
+        self._warned = True
+
+    def _check_some_fit(self, fits: np.ndarray) -> None:
+        self._empty = 0 if fits.any() else self._empty + 1
+        if self._empty >= _MAX_EMPTY_WINDOWS:
+            raise PreparedDataError(
+                f"stream {self._stream.name!r}: none of {self._empty * len(fits)} consecutive "
+                f"{'pairs' if self._each == 1 else 'mixed pairs'} fits "
+                f"length={self._stream.length}; increase length"
+            )
+
+
+class ReadPairs(grain.transforms.Map):
+    """Reads this process's rows of a planned global batch."""
+
+    def __init__(self, reader: TaskReader, stream: Stream, shard: ProcessShard, seed: int):
+        self._reader, self._stream, self._shard, self._seed = reader, stream, shard, seed
+
+    def map(self, plans: Sequence[RowPlan]) -> packing.Batch:
+        """Reads and lays out the rows; adds int[pairs] task numbers and `LEFT_OUT`."""
+        left_out = np.sum([plan.share for plan in plans], axis=0)  # Sum over the global batch.
+        plans, stream = self._shard.select(plans), self._stream
+        tasks = np.concatenate([plan.tasks for plan in plans])
+        pairs = np.concatenate([plan.pairs for plan in plans])
+        draws = np.concatenate([plan.draws for plan in plans])
+        ids, sizes = self._reader.read(tasks, pairs)
+        ids, sizes = layouts.arrange_pairs(ids, sizes, draws, stream, self._seed)
+        rows = np.repeat(np.arange(len(plans)), [len(plan.pairs) for plan in plans])
+        if stream.layout == "sides":  # Two segments per item.
+            rows = np.repeat(rows[:: layouts.pairs_per_item(stream)], 2)
+        restarts = stream.positions == "restart"
+        lay_out = layouts.lay_out_restarting if restarts else packing.lay_out_pieces
+        batch = lay_out(ids, sizes, rows, len(plans), stream.length)
+        if stream.pairs_per_row:
+            batch["starts"] = layouts.segment_starts(batch, 2 * stream.pairs_per_row)
+        return {**batch, TASKS: tasks, LEFT_OUT: left_out}
+
+
+class ReadLabelled(grain.transforms.Map):
+    """Reads this process's rows of labelled examples, given the row numbers of a batch."""
+
+    def __init__(self, reader: TaskReader, stream: Stream, sampler: Draw, shard: ProcessShard):
+        self._reader, self._stream, self._sampler = reader, stream, sampler
+        self._shard = shard
+        self._width = label_width(reader.tasks[0], stream)
+
+    def map(self, rows: Sequence[int]) -> packing.Batch:
+        """Draws and reads the rows; int[rows] task numbers ride along."""
+        tasks, examples = self._sampler(np.array(self._shard.select(rows), np.int64))
+        ids, sizes, found, counts = self._reader.read_labelled(tasks, examples)
+        count = len(tasks)
+        batch = packing.lay_out_pieces(ids, sizes, np.arange(count), count, self._stream.length)
+        labels = np.full((count, self._width), IGNORED, np.int32)
+        labels[np.arange(self._width) < counts[:, None]] = found
+        return {**batch, "labels": labels, TASKS: tasks}
