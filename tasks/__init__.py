@@ -36,7 +36,7 @@ from __future__ import annotations
 import os
 
 from tasks import analyses, bitext, cc100, cldr, labelled, labelled_tfds, registration, tfds
-from xlme_jax.data.text.held_out import HeldOut
+from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.preparation import sources as text_sources
 from xlme_jax.preparation.config import PrepareConfig
 
@@ -54,7 +54,7 @@ def register_from_environment() -> list[str]:
     names, settings = text_sources.from_environment(os.environ)
     spec = os.environ.get(VALIDATION_VARIABLE) or ""
     config = PrepareConfig(".", tuple(names), validation=spec, **settings)
-    held_out = HeldOut(spec, corpora=text_sources.find_corpora(config)) if spec else None
+    held_out = HeldOutText(spec, corpora=text_sources.find_corpora(config)) if spec else None
     registered: list[str] = []
     for source in text_sources.chosen(config):
         registered += registration.register(source.find(config, held_out))

@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from tasks import features, mixtures, registration
 from xlme_jax.data.text.bitext import discover_bitext
-from xlme_jax.data.text.held_out import HeldOut
+from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.preparation.file_sources import pair_tasks
 from xlme_jax.preparation.source_types import required_folder
 from xlme_jax.preparation.sources import SOURCES
@@ -29,7 +29,7 @@ def register(
     pairs: Collection[str] = (),
     pivot: str | None = None,
     name: str = NAME,
-    held_out: HeldOut | None = None,
+    held_out: HeldOutText | None = None,
     tsv_columns: tuple[int, int] | None = None,
     shuffle_pairs: bool = False,
 ) -> list[str]:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection
 
 from tasks import features, mixtures, registration
-from xlme_jax.data.text.held_out import HeldOut
+from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.data.text.reading import DEFAULT_MAX_DOCUMENT_CHARS
 from xlme_jax.preparation.file_sources import find_documents
 from xlme_jax.preparation.source_types import required_folder
@@ -27,7 +27,7 @@ def register(
     prepared: str | os.PathLike[str] | None = None,
     max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS,
     name: str = NAME,
-    held_out: HeldOut | None = None,
+    held_out: HeldOutText | None = None,
 ) -> list[str]:
     """Registers a task per language and the mixture; lists the folder but reads no text.
 

@@ -829,10 +829,10 @@ def test_held_out_data_on_beam(held_config, tmp_path):
 
 def test_plain_seqio_has_the_splits(multiway):
     from tasks import bitext, cc100
-    from xlme_jax.data.text.held_out import HeldOut, find_corpora
+    from xlme_jax.data.text.held_out import HeldOutText, find_corpora
 
     model = str(multiway / "vocabulary.model")
-    held = HeldOut("every:4", corpora=find_corpora(multiway / "mono", multiway / "pairs"))
+    held = HeldOutText("every:4", corpora=find_corpora(multiway / "mono", multiway / "pairs"))
     cc100.register(multiway / "mono", vocabulary=model, held_out=held)
     bitext.register(multiway / "pairs", vocabulary=model, held_out=held)
 

@@ -76,7 +76,7 @@ def main() -> None:
         data_dir=_DATA_DIR.value,
         output=_OUTPUT.value,
         vocabulary=_VOCABULARY.value,
-        split=_SPLIT.value,
+        split=_SPLIT.value,  # type: ignore[arg-type]  # DEFINE_enum checks it.
         languages=tuple(_LANGUAGES.value),
         layer=_LAYER.value,
         length=_LENGTH.value,

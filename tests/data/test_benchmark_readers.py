@@ -79,7 +79,7 @@ def test_an_unknown_split(tmp_path):
 def test_a_missing_folder_split_or_language_says_what_there_is(tmp_path):
     with pytest.raises(DataError, match=r"nowhere: no such folder.*xnli\.\{split\}\.tsv"):
         read("xnli", tmp_path / "nowhere", "test", "en")
-    with pytest.raises(DataError, match=r"there is none \(looked for .*multinli\.train"):
+    with pytest.raises(DataError, match=r"available: none \(expected .*multinli\.train"):
         read("xnli", tmp_path, "test", "en")
     write(tmp_path, **{"dev-en.tsv": "a\tb\tneutral\n", "dev-de.tsv": "a\tb\tneutral\n"})
     for split, language in (("train", "en"), ("validation", "fr")):
@@ -244,10 +244,13 @@ def test_mr_is_split_by_line(tmp_path):
 @pytest.mark.parametrize(
     "content, message",
     [
-        ("a\tb\tneutral\na\tb\tmaybe\n", r"dev-en\.tsv, line 2: label 'maybe' is none of contradi"),
-        ("premise\thypo\tlabel\na\tb\tneutral\n", "line 1: label 'label' is none of"),
-        ("a\tb\n", "line 1: 2 columns, where there should be 3: premise, hypothesis, label"),
-        ("a\n", "line 1: 1 columns, where there should be 3: premise, hypothesis, label"),
+        (
+            "a\tb\tneutral\na\tb\tmaybe\n",
+            r"dev-en\.tsv, line 2: label 'maybe' is not one of contradi",
+        ),
+        ("premise\thypo\tlabel\na\tb\tneutral\n", "line 1: label 'label' is not one of"),
+        ("a\tb\n", "line 1: 2 columns, expected 3: premise, hypothesis, label"),
+        ("a\n", "line 1: 1 columns, expected 3: premise, hypothesis, label"),
         ("a\tb\tneutral\na\tneutral\n", "1 of 2 items cannot be used .1 x wrong number of columns"),
         ("", "no example of 'en' in this file"),
         (b"a\tb\tneutral\n\xff\tb\tneutral\n", "1 x invalid UTF-8"),
@@ -275,10 +278,10 @@ def test_a_few_bad_rows_are_counted_and_listed(tmp_path, caplog):
     [
         (
             "index\tsentence1\tscore\n",
-            "line 1: the header lacks sentence2; it has index, sentence1",
+            "line 1: the header has no sentence2, only index, sentence1",
         ),
-        ("sentence1\tsentence2\tscore\na\tb\thigh\n", "line 2: score 'high' is no number"),
-        ("sentence1\tsentence2\tscore\na\tb\tnan\n", "line 2: score 'nan' is no number"),
+        ("sentence1\tsentence2\tscore\na\tb\thigh\n", "line 2: score 'high' is not a number"),
+        ("sentence1\tsentence2\tscore\na\tb\tnan\n", "line 2: score 'nan' is not a number"),
     ],
 )
 def test_bad_headers_and_scores(tmp_path, content, message):
@@ -318,10 +321,10 @@ def test_panx_as_first_published(tmp_path, place):
 @pytest.mark.parametrize(
     "content, message",
     [
-        ("a\tNOUN\nb\tNOUNS\n", "line 2: label 'NOUNS' is none of ADJ, ADP"),
-        ("a NOUN\nb NOUN\n", "line 1: 1 columns, where there should be 2"),
-        ("a\tNOUN\nb\n", "line 2: 1 columns, where there should be 2"),
-        ("a NOUN x\tNOUN\tNOUN\n", "line 1: 3 columns, where there should be 2"),
+        ("a\tNOUN\nb\tNOUNS\n", "line 2: label 'NOUNS' is not one of ADJ, ADP"),
+        ("a NOUN\nb NOUN\n", "line 1: 1 columns, expected 2"),
+        ("a\tNOUN\nb\n", "line 2: 1 columns, expected 2"),
+        ("a NOUN x\tNOUN\tNOUN\n", "line 1: 3 columns, expected 2"),
     ],
 )
 def test_bad_tagged_files(tmp_path, content, message):
@@ -401,10 +404,10 @@ def test_the_first_layout_with_a_file_is_read(tmp_path):
 def test_bad_conllu(tmp_path):
     bad = conllu(("1", "a", "NOUN", "0")).replace("\t_\t_\t_\n", "\n")
     write(tmp_path, **{"en_x-ud-dev.conllu": bad})
-    with pytest.raises(DataError, match=r"en_x-ud-dev\.conllu, line 1: no line of CoNLL-U"):
+    with pytest.raises(DataError, match=r"en_x-ud-dev\.conllu, line 1: not a line of CoNLL-U"):
         read("udpos", tmp_path, "validation", "en")
     write(tmp_path, **{"en_x-ud-dev.conllu": conllu(("1", "a", "THING", "0"))})
-    with pytest.raises(DataError, match="line 1: label 'THING' is none of ADJ"):
+    with pytest.raises(DataError, match="line 1: label 'THING' is not one of ADJ"):
         read("udpos", tmp_path, "validation", "en")
 
 
@@ -494,13 +497,13 @@ def test_files_without_answers_are_files_without_labels(tmp_path):
 @pytest.mark.parametrize(
     "content, message",
     [
-        ("[1, 2", "no JSON in UTF-8"),
-        (squad(("1", "Who?", [])).encode("utf-16"), "no JSON in UTF-8"),
+        ("[1, 2", "not JSON in UTF-8"),
+        (squad(("1", "Who?", [])).encode("utf-16"), "not JSON in UTF-8"),
         ("[]", "not in SQuAD's form"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', "'context'"),
         (squad(("1", 7, [])), r"data\[0\]\.paragraphs\[0\]\.qas\[0\]: not in SQuAD's form"),
         (squad(("1", "Who?", [("cat", 4.5)])), "answer_start that is no whole number"),
-        (squad(("1", "Who?", [("cat", 9)])), "no example of 'en' in this file .left out: 2"),
+        (squad(("1", "Who?", [("cat", 9)])), "no example of 'en' in this file .skipped: 2"),
     ],
 )
 def test_bad_json(tmp_path, content, message):
@@ -522,7 +525,7 @@ def test_embedded_benchmarks(name):
     assert english == read(name, "", "validation", "en")[0] and report.read == len(english) == 300
     greek, _ = read(name, "", "validation", "el")
     assert len(greek) == 300 and greek != english
-    with pytest.raises(DataError, match="no language 'de'; there are en, ru, el"):
+    with pytest.raises(DataError, match="no language 'de'; available: en, ru, el"):
         read(name, "", "test", "de")
     for example in english + greek:
         if isinstance(example, QuestionExample):

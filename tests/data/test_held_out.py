@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from xlme_jax.data.text import held_out
 from xlme_jax.data.text.bitext_files import discover_bitext
-from xlme_jax.data.text.held_out import Corpora, HeldOut, find_corpora
+from xlme_jax.data.text.held_out import Corpora, HeldOutText, find_corpora
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.text.text_digests import digest, normalized
 from xlme_jax.preparation import examples
@@ -80,7 +80,7 @@ def test_splits_part_the_corpora_and_share_no_text(rows, documents, spec):
         write_multiway(root / "pairs", rows)
         write_documents(root / "mono" / "en.txt", documents)
         corpora = find_corpora(root / "mono", root / "pairs")
-        held = HeldOut(spec, corpora=corpora)
+        held = HeldOutText(spec, corpora=corpora)
         chosen = held_numbers(spec, len(rows))
         texts = {language: set() for language in LANGUAGES}
         for i in chosen:
@@ -140,7 +140,7 @@ def test_units_by_id(tmp_path):
     ids = tmp_path / "ids"
     ids.write_text("x.2\n\ny.3\n")
     corpora = find_corpora(tmp_path / "mono", tmp_path / "pairs")
-    held = HeldOut(f"ids:{ids}", corpora=corpora)
+    held = HeldOutText(f"ids:{ids}", corpora=corpora)
     found = {split: [] for split in SPLITS}
     for source, split in itertools.product(corpora.sources, SPLITS):
         if source.pair == "en-fr":
@@ -156,12 +156,12 @@ def test_an_unknown_id_is_named(tmp_path):
     write_multiway(tmp_path / "pairs", [("a", "b", "c")] * 2, ["x", "y"])
     corpora = find_corpora(None, tmp_path / "pairs")
     (tmp_path / "wanted").write_text("y\nnowhere.7\n")
-    held = HeldOut(f"ids:{tmp_path / 'wanted'}", corpora=corpora)
+    held = HeldOutText(f"ids:{tmp_path / 'wanted'}", corpora=corpora)
     with pytest.raises(DataError, match=r"wanted: no multi-way folder has a unit nowhere\.7; "):
         held.texts("en")
     (tmp_path / "wanted").write_text("\n")
     with pytest.raises(DataError, match="no ids in this file"):
-        held_out.write(HeldOut(held.spec, str(tmp_path / "file"), corpora), "")
+        held_out.write(HeldOutText(held.spec, str(tmp_path / "file"), corpora), "")
 
 
 def test_text_of_a_folder(tmp_path):
@@ -171,7 +171,7 @@ def test_text_of_a_folder(tmp_path):
     write_documents(tmp_path / "valid" / "de.txt", [["Drei"]])  # of no training text
     (tmp_path / "valid" / "en-fr.tsv").write_text("five\tdeux\n")
     corpora = find_corpora(tmp_path / "mono", tmp_path / "pairs")
-    held = HeldOut(f"folder:{tmp_path / 'valid'}", corpora=corpora)
+    held = HeldOutText(f"folder:{tmp_path / 'valid'}", corpora=corpora)
     folder = held.folder()
     assert [language for language, _ in folder.documents] == ["de", "en"]
     assert [source.pair for source in folder.sources] == ["en-fr"]
@@ -181,14 +181,14 @@ def test_text_of_a_folder(tmp_path):
     assert read_documents(held, "en", corpora.documents[0][1], "train")[0] == ["four"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty: no text to hold out found"):
-        HeldOut(f"folder:{tmp_path / 'empty'}").folder()
+        HeldOutText(f"folder:{tmp_path / 'empty'}").folder()
 
 
 def test_units_of_files_of_a_language_count_together(tmp_path):
     write_documents(tmp_path / "mono" / "en-1.txt", [[f"a{i}"] for i in range(30)])
     write_documents(tmp_path / "mono" / "en-2.txt", [[f"b{i}"] for i in range(10)])
     corpora = find_corpora(tmp_path / "mono")
-    held = HeldOut("count:4", corpora=corpora)
+    held = HeldOutText("count:4", corpora=corpora)
     files = [file for _, file in corpora.documents]
     found = [read_documents(held, "en", file, "validation")[0] for file in files]
     assert found == [["a5", "a15", "a25"], ["b5"]]
@@ -199,8 +199,8 @@ def test_a_file_tells_workers_what_memory_holds(tmp_path):
     write_multiway(tmp_path / "pairs", rows)
     corpora = find_corpora(None, tmp_path / "pairs")
     for spec in ("every:9", "count:3"):
-        here = HeldOut(spec, corpora=corpora)
-        there = HeldOut(spec, str(tmp_path / f"{spec}.npz"), corpora)
+        here = HeldOutText(spec, corpora=corpora)
+        there = HeldOutText(spec, str(tmp_path / f"{spec}.npz"), corpora)
         assert held_out.write(there, "1") and not held_out.write(there, "1")
         sent = pickle.dumps(there.without_corpora())
         assert len(sent) < 500
@@ -218,7 +218,7 @@ def test_keys_follow_units_and_texts(tmp_path):
     write_multiway(folder, rows)
 
     def keys(spec, file):
-        held = HeldOut(spec, str(tmp_path / file), find_corpora(None, folder))
+        held = HeldOutText(spec, str(tmp_path / file), find_corpora(None, folder))
         held_out.write(held, file)
         return [held.key(str(folder), language) for language in LANGUAGES]
 
@@ -228,7 +228,7 @@ def test_keys_follow_units_and_texts(tmp_path):
     write_multiway(folder, rows)
     after = keys("every:4", "d")
     assert [one == two for one, two in zip(before, after)] == [True, False, True]
-    damaged = HeldOut("every:4", str(tmp_path / "a"), find_corpora(None, folder))
+    damaged = HeldOutText("every:4", str(tmp_path / "a"), find_corpora(None, folder))
     pathlib.Path(damaged.file).write_bytes(b"PK\x03\x04 cut short")
     assert held_out.write(damaged, "a")  # made again
 
@@ -249,7 +249,7 @@ def test_pair_files_are_counted_in_places(tmp_path, suffix):
         file.write_text(f'<tmx version="1.4"><header/><body>{units}</body></tmx>')
         expected = [("e2", "f2")]  # of three usable pairs
     (source,) = discover_bitext(tmp_path)
-    held = HeldOut("every:2", corpora=Corpora(sources=(source,)))
+    held = HeldOutText("every:2", corpora=Corpora(sources=(source,)))
     train, report = read_pairs(held, source, "train")
     validation, other = read_pairs(held, source, "validation")
     assert validation == expected
@@ -275,6 +275,6 @@ def test_spread_is_even():
 
 
 def test_reading_functions_can_be_sent_by_name(tmp_path):
-    held = HeldOut("every:2", str(tmp_path / "file"))
+    held = HeldOutText("every:2", str(tmp_path / "file"))
     read = functools.partial(examples.split_documents, held, "en", "train", 10, tmp_path)
     assert pickle.loads(pickle.dumps(read)).args == read.args

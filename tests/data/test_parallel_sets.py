@@ -61,18 +61,18 @@ def test_bad_tatoeba(tmp_path):
     tatoeba(tmp_path, "deu", "Ja.\nNein.\n", "Yes.\n")
     with pytest.raises(DataError, match=r"deu-eng.deu has 2 lines, .*deu-eng.eng has 1"):
         read_tatoeba(tmp_path, "de", ReadReport())
-    with pytest.raises(DataError, match=r"no tatoeba.fra-eng.fra .* for 'fr'; there are de"):
+    with pytest.raises(DataError, match=r"no tatoeba.fra-eng.fra .* for 'fr'; available: de"):
         read_tatoeba(tmp_path, "fr", ReadReport())
     tatoeba(tmp_path, "ell", b"\xff\n", "Yes.\n")
     report = ReadReport()
-    with pytest.raises(DataError, match="no pair of lines that can be used"):
+    with pytest.raises(DataError, match="no usable pair of lines"):
         read_tatoeba(tmp_path, "el", report)
     assert report.skipped == {"invalid UTF-8": 1}
 
 
 def test_the_sorted_copy_of_xtreme_is_refused(tmp_path):
     write(tmp_path, **{"de-en.de": "Nein.\nJa.\n", "de-en.en": "No.\nYes.\n"})
-    with pytest.raises(DataError, match=r"sorted.*give LASER's files"):
+    with pytest.raises(DataError, match=r"sorted.*use LASER's files"):
         read_tatoeba(tmp_path, "de", ReadReport())
 
 
@@ -124,9 +124,9 @@ def test_bad_bucc(tmp_path, gold, message):
     write(tmp_path, **{"de-en.dev.gold": gold})
     with pytest.raises(DataError, match=message):
         read_bucc(tmp_path, "de", "validation", ReadReport())
-    with pytest.raises(DataError, match=r"no ru-en.dev.ru for 'ru', validation; there are de"):
+    with pytest.raises(DataError, match=r"no ru-en.dev.ru for 'ru', validation; available: de"):
         read_bucc(tmp_path, "ru", "validation", ReadReport())
-    with pytest.raises(ValueError, match="choose of validation, test"):
+    with pytest.raises(ValueError, match="choose one of validation, test"):
         read_bucc(tmp_path, "de", "train", ReadReport())
 
 
@@ -203,14 +203,14 @@ def test_the_base_given_is_checked(tmp_path):
     inline(tmp_path, "a b c\n" * 9, "x y z\n" * 9, "0-0 2-2\n" * 9)
     with pytest.raises(DataError, match=r"from 1, 9 of 18 links .* 0-0 in line 1 .3 and 3 words"):
         read(folder, 1)
-    with pytest.raises(ValueError, match="give 0, 1 or None"):
+    with pytest.raises(ValueError, match="expected 0, 1 or None"):
         read(folder, 2)
 
 
 def test_without_evidence_the_usual_base_is_said(tmp_path, caplog):
     folder = inline(tmp_path, "a b c\n", "x y z\n", "1-1\n")
     assert read(folder)[0].sure == ({(1, 1)},)
-    assert "nothing tells what words are counted from; took 0" in caplog.text
+    assert "the links do not determine the index base; using 0" in caplog.text
     assert read(listed(tmp_path, "a b c\n", "x y z\n", "1 1 1 S\n"))[0].sure == ({(0, 0)},)
 
 
@@ -222,7 +222,7 @@ def test_contradictory_evidence(tmp_path):
 
 def test_swapped_sides(tmp_path):
     folder = inline(tmp_path, "a b\n" * 4, "x y z w v\n" * 4, "0-0 4-1\n" * 4)
-    with pytest.raises(DataError, match="target and source seem swapped"):
+    with pytest.raises(DataError, match="source and target seem swapped"):
         read(folder)
 
 
@@ -231,9 +231,9 @@ def test_swapped_sides(tmp_path):
     [
         ("a\nb\n", "x\n", "0-0\n0-0\n", r"src.txt has 2 lines, .*tgt.txt has 1"),
         ("a\nb\n", "x\ny\n", "0-0\n", r"gold.txt has 1 lines for 2 pairs"),
-        ("a\n", "x\n", "0-0 0:0\n", r"gold.txt, line 1: '0:0' is no link"),
-        ("a\n", "x\n", "zero\n", r"gold.txt, line 1: 'zero' is no link"),
-        ("a\n", "x\n", "1 1 1 M\n", r"line 1: '1 1 1 M' is no link"),
+        ("a\n", "x\n", "0-0 0:0\n", r"gold.txt, line 1: '0:0' is not a link"),
+        ("a\n", "x\n", "zero\n", r"gold.txt, line 1: 'zero' is not a link"),
+        ("a\n", "x\n", "1 1 1 M\n", r"line 1: '1 1 1 M' is not a link"),
         ("a\n", "x\n", "7 1 1 S\n9 1 1 S\n", "links 2 sentences .* the texts have 1 lines"),
         ("a\n", "x\n", "\n", "no links in this file|links 0 sentences"),
         (b"\xff\n", "x\n", "0-0\n", "src.txt, line 1: invalid UTF-8"),
@@ -248,7 +248,7 @@ def test_a_folder_without_alignments(tmp_path):
     write(tmp_path / "en-de", **{"test.en": "a\n"})
     write(tmp_path / "notes", **{"src.txt": "", "tgt.txt": "", "gold.txt": ""})
     assert alignment_sets(tmp_path) == ()
-    with pytest.raises(DataError, match=r"no word alignments: needs src.txt"):
+    with pytest.raises(DataError, match=r"no word alignments: expected src.txt"):
         read(tmp_path / "en-de")
 
 

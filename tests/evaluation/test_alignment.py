@@ -312,11 +312,11 @@ def test_pairs_that_are_too_long_are_counted_and_left_out(tmp_path, corpora):
 
 
 def test_wrong_settings_name_the_field(tmp_path, corpora):
-    with pytest.raises(ValueError, match=r"WordAlignment.temperature is 0.0, must be positive"):
+    with pytest.raises(ValueError, match=r"WordAlignment.temperature = 0.0 must be positive"):
         WordAlignment("somewhere", temperature=0.0)
-    with pytest.raises(ValueError, match=r"WordAlignment.length is 2, must be at least 3"):
+    with pytest.raises(ValueError, match=r"WordAlignment.length = 2 must be at least 3"):
         WordAlignment("somewhere", length=2)
-    with pytest.raises(ValueError, match=r"WordAlignment.layer is 3, but the encoder has 2"):
+    with pytest.raises(ValueError, match=r"WordAlignment.layer = 3, but the encoder has 2"):
         WordAlignment(str(tmp_path), layer=3).build(Subject())
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no folders of word alignments"):

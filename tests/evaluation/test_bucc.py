@@ -182,12 +182,12 @@ def test_means_of_training_text_are_taken_off_before_mining(tmp_path):
 
 
 def test_wrong_settings_say_what_to_do(tmp_path):
-    with pytest.raises(ValueError, match=r"Bucc.neighbours is 0, must be at least 1"):
+    with pytest.raises(ValueError, match=r"Bucc.neighbours = 0 must be at least 1"):
         Bucc(str(tmp_path), neighbours=0)
     with pytest.raises(ValueError, match=r"no files of BUCC's, validation; get those of BUCC 2018"):
         Bucc(str(tmp_path)).build(Subject())
     write(tmp_path)
-    with pytest.raises(ValueError, match=r"Bucc.layer is 7, but the encoder has 2"):
+    with pytest.raises(ValueError, match=r"Bucc.layer = 7, but the encoder has 2"):
         Bucc(str(tmp_path), layer=7).build(Subject())
     (tmp_path / "zh-en.dev.gold").unlink()
     with pytest.raises(ValueError, match="zh-en, validation, has no gold pairs"):

@@ -169,7 +169,7 @@ def test_what_cannot_be_scored_is_said(tmp_path, vocabulary):
         TaskEvaluation(str(tmp_path), languages=("sw",)).build(subject)
     with pytest.raises(ValueError, match="has no head"):
         TaskEvaluation(str(tmp_path)).build(subject_of(vocabulary, None, None))
-    with pytest.raises(ValueError, match=r"TaskEvaluation.split is 'dev'"):
+    with pytest.raises(ValueError, match=r"TaskEvaluation.split = 'dev'"):
         TaskEvaluation(split="dev")
     write_xnli(tmp_path, ["maybe"], "fr")
     with pytest.raises(ValueError, match="maybe"):

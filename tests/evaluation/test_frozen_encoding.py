@@ -97,5 +97,5 @@ def test_long_texts_are_cut_and_stay_texts():
 def test_layers_are_counted_as_hidden_states():
     assert encoding.choose_layer(None, 12, "It.layer") == 6
     assert encoding.choose_layer(0, 12, "It.layer") == 0
-    with pytest.raises(ValueError, match=r"It.layer is 13, but the encoder has 12 layers"):
+    with pytest.raises(ValueError, match=r"It.layer = 13, but the encoder has 12 layers"):
         encoding.choose_layer(13, 12, "It.layer")

@@ -205,7 +205,7 @@ def test_fine_tuning_has_no_such_losses(data, mesh):
 
 @pytest.mark.parametrize("rows", [0, -1])
 def test_a_cap_below_one_row_is_refused(rows):
-    with pytest.raises(ValueError, match=f"HeldOut.max_rows is {rows}, must be at least 1"):
+    with pytest.raises(ValueError, match=f"HeldOut.max_rows = {rows} must be at least 1"):
         HeldOut(max_rows=rows)
 
 

@@ -103,9 +103,9 @@ def test_what_is_missing_is_named(subject, tmp_path):
         ValueError, match="held_out_retrieval reads held-out translations: it needs"
     ):
         HeldOutRetrieval().build(dataclasses.replace(subject, training_text=None))
-    with pytest.raises(ValueError, match="layer is 4, but the encoder has 2 layers"):
+    with pytest.raises(ValueError, match="layer = 4, but the encoder has 2 layers"):
         HeldOutRetrieval(layer=4).build(subject)
-    with pytest.raises(ValueError, match="max_pairs is 1, must be at least 2"):
+    with pytest.raises(ValueError, match="max_pairs = 1 must be at least 2"):
         HeldOutRetrieval(max_pairs=1)
-    with pytest.raises(ValueError, match=r"HeldOutRetrieval\.readouts is"):
+    with pytest.raises(ValueError, match=r"HeldOutRetrieval\.readouts ="):
         HeldOutRetrieval(readouts=("cosine",))

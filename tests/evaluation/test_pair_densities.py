@@ -6,7 +6,7 @@ from matplotlib import image
 
 from tests.data.test_pair_sampling import names, random_counts
 from xlme_jax.reports import pair_densities
-from xlme_jax.reports.pair_densities import Sampler
+from xlme_jax.reports.pair_densities import PairDensity
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,9 @@ def test_the_table_counts_pairs_that_are_never_drawn():
     alike = np.where(counts > 0, 1 / 8, 0.0)
     two = np.zeros((4, 4))
     two[0, 1] = two[1, 0] = two[0, 2] = two[2, 0] = 0.25
-    lines = pair_densities.table(counts, [Sampler("alike", alike), Sampler("two", two)]).split("\n")
+    lines = pair_densities.table(
+        counts, [PairDensity("alike", alike), PairDensity("two", two)]
+    ).split("\n")
     assert lines[0] == "4 pairs of 4 languages, 14 examples"
     assert lines[2].split() == ["alike", "0", "0.0%", "1.386", "4.0", "25.00%", "37.50%"]
     assert lines[3].split() == [
@@ -53,7 +55,7 @@ def test_the_table_counts_pairs_that_are_never_drawn():
 )
 def test_the_table_of_one_pair_and_of_very_many(size, total, head, entropy, largest):
     counts = total * (1.0 - np.eye(size))
-    alike = Sampler("alike", counts / counts.sum())
+    alike = PairDensity("alike", counts / counts.sum())
     first, _, row = pair_densities.table(counts, [alike]).split("\n")
     assert first == head
     assert [row.split()[column] for column in (3, 5)] == [entropy, largest]

@@ -168,7 +168,9 @@ def test_what_cannot_be_computed_is_left_out():
 
 
 def test_unknown_readouts_are_refused():
-    with pytest.raises(ValueError, match=r"Probe.readouts is \('rwa',\); allowed: raw, centred,"):
+    with pytest.raises(
+        ValueError, match=r"Probe.readouts = \('rwa',\): expected some of 'raw', 'centred',"
+    ):
         readouts.check(("rwa",), "Probe.readouts")
-    with pytest.raises(ValueError, match=r"Probe.readouts is \(\)"):
+    with pytest.raises(ValueError, match=r"Probe.readouts = \(\)"):
         readouts.check((), "Probe.readouts")

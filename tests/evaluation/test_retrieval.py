@@ -290,7 +290,7 @@ def test_without_held_out_pairs_the_message_says_what_to_do(tmp_path):
     [("max_pairs", 1), ("length", 2), ("batch_rows", 0), ("max_shared", 1.5)],
 )
 def test_wrong_values_name_the_field(field, value):
-    with pytest.raises(ValueError, match=f"RetrievalProbe.{field} is {value}, must be"):
+    with pytest.raises(ValueError, match=f"RetrievalProbe.{field} = {value} must"):
         RetrievalProbe(**{field: value})
 
 
@@ -299,5 +299,5 @@ def test_layers_are_counted_as_hidden_states():
     assert RetrievalProbe().layer_of(3) == 1
     assert RetrievalProbe(layer=0).layer_of(3) == 0
     assert RetrievalProbe(layer=3).layer_of(3) == 3
-    with pytest.raises(ValueError, match="layer is 4, but the encoder has 3 layers"):
+    with pytest.raises(ValueError, match="layer = 4, but the encoder has 3 layers"):
         RetrievalProbe(layer=4).layer_of(3)

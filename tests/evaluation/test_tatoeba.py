@@ -178,11 +178,13 @@ def test_means_of_the_papers_languages_where_all_are_there(tmp_path, monkeypatch
 
 def test_wrong_settings_say_what_to_do(tmp_path):
     write(tmp_path, {"de": 4})
-    with pytest.raises(ValueError, match=r"Tatoeba.pooling is 'last'; allowed: mean, mean_without"):
+    with pytest.raises(
+        ValueError, match=r"Tatoeba.pooling = 'last': expected one of 'mean', 'mean_without"
+    ):
         Tatoeba(str(tmp_path), pooling="last")
-    with pytest.raises(ValueError, match=r"Tatoeba.layer is 3, but the encoder has 2 layers"):
+    with pytest.raises(ValueError, match=r"Tatoeba.layer = 3, but the encoder has 2 layers"):
         Tatoeba(str(tmp_path), layer=3).build(Subject())
-    with pytest.raises(ValueError, match="'fr'; there are de"):
+    with pytest.raises(ValueError, match="'fr'; available: de"):
         Tatoeba(str(tmp_path), ("fr",)).build(Subject())
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"empty: no files of Tatoeba's; get LASER's"):

@@ -7,13 +7,13 @@ import pytest
 from xlme_jax.configuration import loading
 from xlme_jax.planning import summary
 from xlme_jax.planning.collectives import Collective
-from xlme_jax.planning.compiling import Compiled, Memory
+from xlme_jax.planning.compiling import Compiled, MemoryUse
 from xlme_jax.planning.estimate import HEADROOM, bandwidth, estimate, fits
 from xlme_jax.planning.machines import GIB, parse_topology
-from xlme_jax.planning.search import Candidate, Rules, look
+from xlme_jax.planning.search import CostModel, MeshCandidate, look
 
 RUN = "gin_configs/runs/xlme_large.gin"
-GIVEN = Candidate(data=1, fsdp=256, tensor=1, micro_batches=1, remat=True)
+GIVEN = MeshCandidate(data=1, fsdp=256, tensor=1, micro_batches=1, remat=True)
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +22,8 @@ def config():
 
 
 @pytest.fixture
-def rules(config):
-    return Rules(config, parse_topology("v5e:16x16"))
+def costs(config):
+    return CostModel(config, parse_topology("v5e:16x16"))
 
 
 def compiler(config, need, seconds=lambda candidate: 1.0):
@@ -40,7 +40,7 @@ def compiler(config, need, seconds=lambda candidate: 1.0):
             ),
             topology=topology,
             mesh={"data": candidate.data, "fsdp": candidate.fsdp, "tensor": candidate.tensor},
-            memory=Memory(GIB, 2 * GIB, 0, max(total - 3 * GIB, 0), 0, total),
+            memory=MemoryUse(GIB, 2 * GIB, 0, max(total - 3 * GIB, 0), 0, total),
             model_flops=1e15,
             executed_flops=1e15,
             tokens=2**21,
@@ -67,11 +67,11 @@ def per_row(scale):
     return need
 
 
-def test_candidates_deal_rows_and_heads_out_evenly(rules):
+def test_candidates_deal_rows_and_heads_out_evenly(costs):
     base = loading.load(["gin_configs/runs/xlme_base.gin"], [], "Train")
-    tensors = {c.tensor for c in Rules(base, parse_topology("v5e:16x16")).candidates()}
+    tensors = {c.tensor for c in CostModel(base, parse_topology("v5e:16x16")).candidates()}
     assert tensors == {1, 2, 4}  # of 12 heads
-    candidates = list(rules.candidates())
+    candidates = list(costs.candidates())
     assert GIVEN in candidates
     assert len(set(candidates)) == len(candidates)
     for candidate in candidates:
@@ -80,36 +80,36 @@ def test_candidates_deal_rows_and_heads_out_evenly(rules):
         assert 2048 % (candidate.data * candidate.fsdp * candidate.micro_batches) == 0
 
 
-def test_the_rules_know_what_follows_from_shapes(rules):
-    weights, rest = rules._state(1, 1, 1)
+def test_the_rules_know_what_follows_from_shapes(costs):
+    weights, rest = costs._state(1, 1, 1)
     assert weights == pytest.approx(4 * 895e6, rel=0.01)  # discriminator, generator, one table
     assert rest == pytest.approx(2 * weights, rel=0.001)
-    assert rules._state(64, 4, 1)[0] == pytest.approx(weights / 4, rel=0.01)
+    assert costs._state(64, 4, 1)[0] == pytest.approx(weights / 4, rel=0.01)
     # Over heads and feed-forward as well; positions and biases stay whole.
-    assert weights / 256 < rules._state(1, 64, 4)[0] < weights / 180
+    assert weights / 256 < costs._state(1, 64, 4)[0] < weights / 180
     # Recomputing and micro-batches save memory and cost time; sharing weights saves memory.
-    base = Candidate(64, 4, 1, 1, False)
+    base = MeshCandidate(64, 4, 1, 1, False)
     for saver in (
         dataclasses.replace(base, remat=True),
         dataclasses.replace(base, micro_batches=4),
     ):
-        assert rules.bytes(saver) < rules.bytes(base)
-        assert rules.seconds(saver) > rules.seconds(base)
-    assert rules.bytes(Candidate(8, 32, 1, 1, False)) < rules.bytes(base)
+        assert costs.bytes(saver) < costs.bytes(base)
+        assert costs.seconds(saver) > costs.seconds(base)
+    assert costs.bytes(MeshCandidate(8, 32, 1, 1, False)) < costs.bytes(base)
 
 
-def test_what_the_compiler_found_corrects_the_rules(rules):
-    before = rules.bytes(GIVEN)
-    compile_candidate, _ = compiler(rules._config, lambda _: 2 * before)
-    rules.correct(GIVEN, compile_candidate(GIVEN))
-    assert rules.bytes(GIVEN) == pytest.approx(2 * before, rel=0.01)
+def test_what_the_compiler_found_corrects_the_rules(costs):
+    before = costs.bytes(GIVEN)
+    compile_candidate, _ = compiler(costs._config, lambda _: 2 * before)
+    costs.correct(GIVEN, compile_candidate(GIVEN))
+    assert costs.bytes(GIVEN) == pytest.approx(2 * before, rel=0.01)
 
 
-def test_a_configuration_that_does_not_fit_gets_one_that_does(config, rules):
+def test_a_configuration_that_does_not_fit_gets_one_that_does(config, costs):
     compile_candidate, calls = compiler(config, per_row(2.0))
     given = compile_candidate(GIVEN)
     assert not fits(given)
-    plan = look(rules, given, compile_candidate, 6)
+    plan = look(costs, given, compile_candidate, 6)
     candidate, compiled = plan.best
     assert fits(compiled)
     assert 1 < len(calls) <= 7
@@ -123,9 +123,9 @@ def test_a_configuration_that_does_not_fit_gets_one_that_does(config, rules):
     assert loaded.objective.discriminator.remat == candidate.remat
 
 
-def test_compilations_are_bounded_and_nothing_is_promised(config, rules):
+def test_compilations_are_bounded_and_nothing_is_promised(config, costs):
     compile_candidate, calls = compiler(config, lambda _: 100 * GIB)
-    plan = look(rules, compile_candidate(GIVEN), compile_candidate, 3)
+    plan = look(costs, compile_candidate(GIVEN), compile_candidate, 3)
     assert plan.best is None
     assert not plan.fits
     assert len(calls) == 1 + 3
@@ -133,12 +133,12 @@ def test_compilations_are_bounded_and_nothing_is_promised(config, rules):
 
 
 @pytest.mark.parametrize("others", [0.5, 2.0])
-def test_the_fastest_that_fits_is_taken_by_its_estimate_not_by_rule(config, rules, others):
+def test_the_fastest_that_fits_is_taken_by_its_estimate_not_by_rule(config, costs, others):
     # Everything fits; by rule the given one, which shares its weights among all, is slow.
     compile_candidate, calls = compiler(
         config, lambda _: GIB, lambda candidate: 1.0 if candidate == GIVEN else others
     )
-    plan = look(rules, compile_candidate(GIVEN), compile_candidate, 4)
+    plan = look(costs, compile_candidate(GIVEN), compile_candidate, 4)
     assert plan.fits
     assert len(calls) > 1
     assert plan.best[0] == (calls[1] if others < 1.0 else None)
@@ -166,7 +166,7 @@ def test_what_is_to_stay_free(config):
     limit = int(compiled.topology.machine.hbm * (1 - HEADROOM))
 
     def needs(total, temporary=0):
-        memory = Memory(0, 0, 0, temporary, 0, total)
+        memory = MemoryUse(0, 0, 0, temporary, 0, total)
         return fits(dataclasses.replace(compiled, memory=memory))
 
     assert needs(limit)
@@ -195,7 +195,7 @@ def test_bandwidth_of_a_group(topology, group, expected):
 def test_gpus_that_need_more_than_jax_takes_by_itself_are_told_so(config):
     compile_candidate, _ = compiler(config, lambda _: 55 * GIB)
     compiled = dataclasses.replace(compile_candidate(GIVEN), topology=parse_topology("a100:64"))
-    plan = look(Rules(config, compiled.topology), compiled, compile_candidate, 0)
+    plan = look(CostModel(config, compiled.topology), compiled, compile_candidate, 0)
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.92" not in summary.describe(plan)
     memory = dataclasses.replace(compiled.memory, total=int(65 * GIB))
     large = dataclasses.replace(plan, given=dataclasses.replace(compiled, memory=memory))

@@ -1,1 +1,1 @@
-"""Vocabulary, text, benchmarks and prepared data sets: everything between files and batches."""
+"""Vocabulary, text sources, benchmarks, prepared data sets and batches."""

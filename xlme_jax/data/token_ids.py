@@ -1,4 +1,4 @@
-"""The ids every part of the project agrees on: XLM-R's (fairseq's) layout."""
+"""The special token ids, in the layout of XLM-R (fairseq)."""
 
 BOS_ID = 0
 PAD_ID = 1
@@ -7,5 +7,5 @@ UNK_ID = 3
 
 
 def mask_id(vocab_size: int) -> int:
-    """Id of `<mask>`: the last one."""
+    """Returns the id of `<mask>`, the last one."""
     return vocab_size - 1

@@ -1,14 +1,13 @@
-"""The vocabulary: SentencePiece pieces under the ids of XLM-R, and the command's trainer behind it.
+"""The vocabulary: a SentencePiece model with the ids of XLM-R, and its training.
 
-Every file that this project writes or reads (prepared data, checkpoints, exports) speaks one id
-space, XLM-R's (that is, fairseq's), so that an encoder can start from or be handed to anything in
-that family::
+All files of this project (prepared data, checkpoints, exports) use the ids of XLM-R (fairseq), so
+that encoders can be initialized from and exported to that family of models::
 
-    <s> 0   <pad> 1   </s> 2   <unk> 3   the pieces 4 ...   <mask> last
+    <s> 0   <pad> 1   </s> 2   <unk> 3   pieces 4 ...   <mask> last
 
-A SentencePiece model file holds neither ``<pad>`` nor ``<mask>``. In XLM-R's own file
+A SentencePiece model file contains neither ``<pad>`` nor ``<mask>``. In XLM-R's file
 (``sentencepiece.bpe.model``) ``<unk>``, ``<s>``, ``</s>`` have the SentencePiece ids 0, 1, 2 and
-the pieces start at 3. Models trained here use the same layout, hence one rule serves both: id =
+the pieces start at 3. Models trained here use the same layout, so that for both id =
 SentencePiece id + 1, unknown = 3, size = SentencePiece size + 2.
 """
 
@@ -30,15 +29,15 @@ from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
 SPECIAL_PIECES = ("<s>", "<pad>", "</s>", "<unk>")
 MASK_PIECE = "<mask>"
 
-# SentencePiece sums its expected counts per thread, so the thread count is part of the result. A
-# constant, not the number of cores, makes a model a function of its text alone.
+# SentencePiece sums expected counts per thread, so the result depends on the number of threads. A
+# constant instead of the number of cores makes the model a function of the text alone.
 _TRAINER_THREADS = 16
-# SentencePiece drops longer lines (its unit: bytes); texts are cut at white space below this.
+# SentencePiece drops lines of more bytes; longer texts are split at white space.
 _MAX_SENTENCE_BYTES = 4192
-# Larger files are something else, and are not to fill memory first.
+# Larger files are not vocabularies and are rejected before they are read.
 _MAX_MODEL_BYTES = 1 << 29
 _MAX_SIZE = 10_000_000
-# What NMT-NFKC normalization makes a space of: the borders of words.
+# Characters that NMT-NFKC normalization maps to a space.
 SPACES = (
     "".join(c for c in map(chr, range(0x3001)) if c.isspace())
     + "\u200b\u200e\u200f\u2581\ufeff\ufffd"
@@ -46,17 +45,17 @@ SPACES = (
 
 
 class VocabularyError(ValueError):
-    """A vocabulary that cannot be read or trained as asked, or has another layout."""
+    """Raised for a vocabulary that cannot be read or trained or has another layout."""
 
 
 class Vocabulary:
     """A SentencePiece model with XLM-R's ids.
 
     Attributes:
-      path: The file that the model was read from, or ``None`` when it was built from bytes.
-      digest: Hexadecimal SHA-256 of the model's bytes; prepared data sets and checkpoints record
-        it.
-      size: Number of ids, ``<pad>`` and ``<mask>`` included.
+      path: File that the model was read from; None if it was built from bytes.
+      digest: Hexadecimal SHA-256 of the model's bytes, recorded in prepared data sets and
+        checkpoints.
+      size: Number of ids, including ``<pad>`` and ``<mask>``.
     """
 
     bos_id = BOS_ID
@@ -68,12 +67,12 @@ class Vocabulary:
         """Builds a vocabulary from a serialized SentencePiece model.
 
         Args:
-          model: The bytes of the ``.model`` file.
-          path: Where they came from, for messages.
+          model: Bytes of the ``.model`` file.
+          path: Path of the file, for messages.
 
         Raises:
-          VocabularyError: If the bytes are no SentencePiece model or its special ids are laid out
-            otherwise.
+          VocabularyError: The bytes are not a SentencePiece model, or its special ids differ from
+            XLM-R's layout.
         """
         self.path = None if path is None else os.fspath(path)
         self.model = model
@@ -82,11 +81,11 @@ class Vocabulary:
         where = self.path or "the given bytes"
         try:
             self._processor.LoadFromSerializedProto(model)
-        # ValueError: SentencePiece quotes a piece that is not UTF-8.
+        # SentencePiece raises ValueError for a piece that is not UTF-8.
         except (RuntimeError, OSError, ValueError) as error:
             raise VocabularyError(
-                f"{where} is not a SentencePiece model ({error}). Give the .model file that "
-                "`python -m xlme_jax.train_vocabulary` wrote, or XLM-R's sentencepiece.bpe.model."
+                f"{where} is not a SentencePiece model ({error}). Pass a .model file of "
+                "`python -m xlme_jax.train_vocabulary`, or XLM-R's sentencepiece.bpe.model."
             ) from error
         layout = (
             self._processor.unk_id(),
@@ -96,9 +95,9 @@ class Vocabulary:
         )
         if layout != (0, 1, 2, -1):
             raise VocabularyError(
-                f"{where} has the SentencePiece ids unk, bos, eos, pad = {layout}; XLM-R's layout "
-                "needs (0, 1, 2, -1). Train it with `python -m xlme_jax.train_vocabulary`, or "
-                "pass --unk_id=0 --bos_id=1 --eos_id=2 --pad_id=-1 to spm_train."
+                f"{where} has the SentencePiece ids unk, bos, eos, pad = {layout}; expected "
+                "(0, 1, 2, -1) as in XLM-R. Train it with `python -m xlme_jax.train_vocabulary`, "
+                "or pass --unk_id=0 --bos_id=1 --eos_id=2 --pad_id=-1 to spm_train."
             )
         self.size = self._processor.get_piece_size() + 2
         self.mask_id = mask_id(self.size)
@@ -107,14 +106,8 @@ class Vocabulary:
     def load(cls, path: str | os.PathLike[str]) -> Vocabulary:
         """Reads a ``.model`` file, of this project or XLM-R's ``sentencepiece.bpe.model``.
 
-        Args:
-          path: The file.
-
-        Returns:
-          The vocabulary.
-
         Raises:
-          VocabularyError: If the file is missing or is not such a model.
+          VocabularyError: The file is missing or is not such a model.
         """
         file = Path(path)
         if not os.path.isfile(file):
@@ -125,8 +118,8 @@ class Vocabulary:
         try:
             if file.stat().st_size > _MAX_MODEL_BYTES:
                 raise VocabularyError(
-                    f"{file} is too large for a SentencePiece model (those have a few megabytes). "
-                    "Give the .model file."
+                    f"{file} is too large for a SentencePiece model (usually a few megabytes). "
+                    "Pass the .model file."
                 )
             return cls(file.read_bytes(), file)
         except OSError as error:
@@ -147,7 +140,7 @@ class Vocabulary:
         return f"Vocabulary(path={self.path!r}, size={self.size}, sha256={self.digest[:12]})"
 
     def __reduce__(self) -> tuple[type[Vocabulary], tuple[bytes, str | None]]:
-        # The processor itself pickles without its model; worker processes get the bytes.
+        # The processor pickles without its model, so worker processes get the bytes.
         return (Vocabulary, (self.model, self.path))
 
     def encode(self, text: str) -> list[int]:
@@ -158,26 +151,26 @@ class Vocabulary:
         """Returns the ids of each text, without ``<s>`` and ``</s>``.
 
         Args:
-          texts: Any number of texts.
-          threads: SentencePiece threads; the result does not depend on it.
+          texts: The texts.
+          threads: Number of SentencePiece threads; the result does not depend on it.
 
         Returns:
-          One list of ids a text.
+          A list of ids per text.
         """
         values, lengths = self.encode_flat(texts, threads)
         ends = np.cumsum(lengths)
         return [values[end - n : end].tolist() for n, end in zip(lengths, ends)]
 
     def encode_flat(self, texts: Sequence[str], threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """Encodes many texts into one array, the form that costs least around SentencePiece.
+        """Encodes many texts into one array, which has less overhead than `encode_batch`.
 
         Args:
           texts: N texts.
-          threads: SentencePiece threads; the result does not depend on it.
+          threads: Number of SentencePiece threads; the result does not depend on it.
 
         Returns:
-          ``(values, lengths)``: int32[sum of lengths], the ids of all texts one after another, and
-          int64[N].
+          ``(values, lengths)``: int32[sum of lengths], the concatenated ids of all texts, and
+          int64[N], the number of ids per text.
         """
         encoded = self._processor.encode(list(texts), num_threads=threads) if len(texts) else []
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
@@ -185,23 +178,20 @@ class Vocabulary:
         return np.where(pieces == 0, np.int32(UNK_ID), pieces + np.int32(1)), lengths
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[int], list[int]]:
-        """Returns the ids of a text with the characters that each was made from.
+        """Returns the ids of a text and the characters of each.
 
-        Space around a word belongs to no token. Where several tokens spell one character (its
-        bytes, or "½" as "1⁄2"), each has that character. A token that is nothing but space has the
-        first character of the next token.
-
-        Args:
-          text: Any text.
+        White space around a word belongs to no token. If several tokens spell one character (its
+        bytes, or "½" as "1⁄2"), each has that character. A token of only white space has the first
+        character of the next token.
 
         Returns:
-          ``(ids, begins, ends)``, of one length: token i is made from
-          ``text[begins[i] : ends[i]]``. Begins and ends never decrease.
+          ``(ids, begins, ends)`` of equal length: token i covers ``text[begins[i] : ends[i]]``.
+          Begins and ends never decrease.
         """
         try:
             mapping = self._processor.encode(text, out_type="offset_mapping")
             pieces, offsets = mapping["ids"], mapping["offsets"]
-        except (RuntimeError, ValueError):  # before SentencePiece 0.2.2
+        except (RuntimeError, ValueError):  # SentencePiece before 0.2.2.
             found = self._processor.encode(text, out_type="immutable_proto").pieces  # type: ignore
             pieces = [piece.id for piece in found]
             offsets = [(piece.begin, piece.end) for piece in found]
@@ -220,7 +210,7 @@ class Vocabulary:
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the text of ids; of the special ones only `<unk>` shows, as " ⁇ "."""
+        """Returns the text of ids, with " ⁇ " for `<unk>` and without other special tokens."""
         dropped = (BOS_ID, PAD_ID, EOS_ID, self.mask_id)
         pieces = [
             0 if i == UNK_ID else self._piece_id(i) for i in map(int, ids) if i not in dropped
@@ -228,7 +218,7 @@ class Vocabulary:
         return self._processor.decode(pieces)
 
     def id_to_piece(self, token: int) -> str:
-        """Returns the piece of an id, ``▁`` marking a word's start."""
+        """Returns the piece of an id; ``▁`` marks the start of a word."""
         if token == self.mask_id:
             return MASK_PIECE
         if 0 <= token < len(SPECIAL_PIECES):
@@ -236,7 +226,7 @@ class Vocabulary:
         return self._processor.id_to_piece(self._piece_id(token))
 
     def piece_to_id(self, piece: str) -> int:
-        """Returns the id of a piece, that of ``<unk>`` if there is none."""
+        """Returns the id of a piece, or that of ``<unk>`` if it is unknown."""
         if piece == MASK_PIECE:
             return self.mask_id
         if piece in SPECIAL_PIECES:
@@ -246,7 +236,7 @@ class Vocabulary:
 
     def _piece_id(self, token: int) -> int:
         if not len(SPECIAL_PIECES) <= token < self.mask_id:
-            raise VocabularyError(f"Id {token} is no piece of a vocabulary of {self.size} ids.")
+            raise VocabularyError(f"Id {token} is not a piece of a vocabulary of {self.size} ids.")
         return token - 1
 
 
@@ -258,45 +248,41 @@ def train_vocabulary(
     character_coverage: float = 0.9995,
     allow_smaller: bool = False,
 ) -> Vocabulary:
-    """Trains a SentencePiece unigram model whose ids follow XLM-R.
+    """Trains a SentencePiece unigram model with XLM-R's ids.
 
-    Unigram and NMT-NFKC normalization are XLM-R's choices. Byte fallback is on: the rare characters
-    beyond ``character_coverage`` are spelled in UTF-8 bytes, so that nothing is ever unknown, at a
-    price of 256 ids whatever the scripts. Full coverage (``character_coverage=1``) buys the same
-    with an id for every character seen, upwards of 10,000 with Chinese, Japanese and Korean: more
-    than a 16k vocabulary can spare, and most of those rows are hardly ever trained. The closed
-    character set of the embedded corpus is the exception: there all characters fit, and 256 ids of
-    bytes would be a fifth of the vocabulary. (Hugging Face's XLM-R tokenizer class reads such
-    models but not their bytes: it says ``<unk>`` there.)
+    Unigram and NMT-NFKC normalization are XLM-R's choices. With byte fallback, the rare characters
+    beyond ``character_coverage`` are spelled in UTF-8 bytes, so that no text is unknown, at a cost
+    of 256 ids for any number of scripts. Full coverage (``character_coverage=1``) needs an id for
+    every character instead, more than 10,000 with Chinese, Japanese and Korean: too many for a
+    vocabulary of 16k, and most of them rare in training. The embedded corpus has a closed character
+    set, for which full coverage is cheaper than the 256 byte ids. (Hugging Face's XLM-R tokenizer
+    class decodes the bytes of such models as ``<unk>``.)
 
-    The text is streamed into SentencePiece, which keeps the sample (not the corpus) in memory. The
-    result is a function of the texts and arguments alone.
+    The text is streamed into SentencePiece, which keeps a sample of it in memory. The result is a
+    function of the texts and arguments alone.
 
     Args:
-      texts: Texts in any number; lines are trained on separately, over-long lines are cut at white
-        space.
-      size: Number of ids wanted, those of ``<pad>`` and ``<mask>`` included.
+      texts: Training texts. Each line is a sentence; very long lines are split at white space.
+      size: Number of ids, including ``<pad>`` and ``<mask>``.
       byte_fallback: Whether characters without a piece are spelled in bytes.
-      character_coverage: Share of the text's characters that get a piece of their own.
-      allow_smaller: Accept fewer ids where the text does not support ``size``.
+      character_coverage: Share of the text's characters that have their own piece.
+      allow_smaller: Whether a text that does not support ``size`` ids may give fewer.
 
     Returns:
-      The vocabulary; its ``.model`` attribute holds the bytes to write.
+      The vocabulary; its ``model`` attribute has the bytes of the ``.model`` file.
 
     Raises:
-      VocabularyError: If there is no text, or too little for ``size`` (says what is possible).
-      Exception: What reading ``texts`` raises.
+      VocabularyError: There is no text, or too little for ``size``; names the possible size.
+      Exception: Any error raised while iterating over ``texts``.
     """
     output = io.BytesIO()
     ended: list[BaseException] = []
     if size < 8:
         raise VocabularyError(
-            f"A vocabulary of {size} ids has no room for pieces; ask for at least a few hundred."
+            f"A vocabulary of {size} ids has no room for pieces; use at least a few hundred."
         )
     if size > _MAX_SIZE:
-        raise VocabularyError(
-            f"A vocabulary of {size} ids is too large; ask for a million at most."
-        )
+        raise VocabularyError(f"A vocabulary of {size} ids is too large; use a million at most.")
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_keeping_error(_sentences(texts), ended),
@@ -323,18 +309,18 @@ def train_vocabulary(
     vocabulary = Vocabulary(output.getvalue())
     if vocabulary.size < size and not allow_smaller:
         raise VocabularyError(
-            f"The text supports a vocabulary of {vocabulary.size} ids, {size} were asked for. Add "
-            f"text, ask for {vocabulary.size} or fewer, or allow a smaller result."
+            f"The text supports a vocabulary of {vocabulary.size} ids, not {size}. Add text, "
+            f"request {vocabulary.size} or fewer, or allow a smaller vocabulary."
         )
     return vocabulary
 
 
 def write_vocabulary(vocabulary: Vocabulary, path: str | os.PathLike[str]) -> None:
-    """Writes the model file, atomically: readers see the whole file or none.
+    """Writes the model file atomically.
 
     Args:
-      vocabulary: What to write.
-      path: The ``.model`` file; its folder is made if needed.
+      vocabulary: The vocabulary.
+      path: The ``.model`` file; its folder is created if necessary.
     """
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -348,7 +334,7 @@ def write_vocabulary(vocabulary: Vocabulary, path: str | os.PathLike[str]) -> No
 
 
 def _keeping_error(texts: Iterable[str], ended: list[BaseException]) -> Iterable[str]:
-    """Passes texts on; SentencePiece turns what ends them early into a RuntimeError of its own."""
+    """Yields `texts` and records their exception, which SentencePiece hides in its own."""
     try:
         yield from texts
     except BaseException as error:
@@ -359,7 +345,7 @@ def _keeping_error(texts: Iterable[str], ended: list[BaseException]) -> Iterable
 def _sentences(texts: Iterable[str]) -> Iterable[str]:
     for text in texts:
         for line in text.split("\n"):
-            # At most 4 bytes a character: shorter lines need no measuring.
+            # A character has at most 4 bytes, so the size of shorter lines is not measured.
             if len(line) * 4 < _MAX_SENTENCE_BYTES:
                 if line:
                     yield line
@@ -383,10 +369,10 @@ def _friendlier(error: RuntimeError, size: int) -> VocabularyError:
     required = re.search(r"smaller than required_chars\. (\d+) vs (\d+)", message)
     if required:
         return VocabularyError(
-            f"A vocabulary of {size} ids cannot hold every character to be covered: it needs at "
-            f"least {int(required.group(2)) + 2}. Raise the size, lower the character coverage or "
-            "turn byte fallback off."
+            f"A vocabulary of {size} ids is too small for all characters to be covered: it needs "
+            f"at least {int(required.group(2)) + 2}. Raise the size, lower the character coverage "
+            "or disable byte fallback."
         )
     if "sentences_.empty()" in message:
-        return VocabularyError("There is no text to train a vocabulary on: every line was empty.")
+        return VocabularyError("No text to train a vocabulary on: all lines are empty.")
     return VocabularyError(f"SentencePiece could not train a vocabulary of {size} ids: {message}")

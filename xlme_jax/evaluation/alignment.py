@@ -128,8 +128,8 @@ class WordAlignment(OfficialEvaluation):
         encoding.check(self)
         if self.temperature is not None and not self.temperature > 0:
             raise ValueError(
-                f"WordAlignment.temperature is {self.temperature}, must be positive, or None for "
-                "the dot products themselves"
+                f"WordAlignment.temperature = {self.temperature} must be positive, or None for "
+                "plain dot products."
             )
 
     def build(self, subject: Subject) -> Evaluation:

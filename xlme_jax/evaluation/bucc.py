@@ -26,6 +26,7 @@ from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subje
 from xlme_jax.evaluation.readouts import DESCRIPTIONS, RAW, normalised
 from xlme_jax.evaluation.results import prediction_files
 from xlme_jax.evaluation.training_text import Fitted, Sample
+from xlme_jax.validation.fields import check_at_least
 
 Pair = tuple[int, int]
 # Embeddings [N, D] and [M, D].
@@ -63,8 +64,7 @@ class Bucc(OfficialEvaluation):
 
     def __post_init__(self) -> None:
         encoding.check(self)
-        if self.neighbours < 1:
-            raise ValueError(f"Bucc.neighbours is {self.neighbours}, must be at least 1")
+        check_at_least(self, "Bucc", 1, "neighbours")
 
     def build(self, subject: Subject) -> Evaluation:
         """Reads the corpora and returns the evaluation of some parameters.

@@ -16,6 +16,7 @@ import numpy as np
 
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.validation.fields import check_at_least, check_choices
 
 Text = tuple[int, ...]
 Pooling = Literal["mean", "mean_without_specials", "first"]
@@ -54,23 +55,18 @@ def choose_layer(layer: int | None, num_layers: int, setting: str) -> int:
     chosen = num_layers // 2 if layer is None else layer
     if not 0 <= chosen <= num_layers:
         raise ValueError(
-            f"{setting} is {chosen}, but the encoder has {num_layers} layers: choose 0 "
-            f"(embeddings) to {num_layers}"
+            f"{setting} = {chosen}, but the encoder has {num_layers} layers; choose 0 "
+            f"(embeddings) to {num_layers}."
         )
     return chosen
 
 
 def check(settings: Any) -> None:
-    """Checks the fields that evaluations share; raises ValueError, naming the field."""
+    """Raises ValueError, naming the field, if one that evaluations share is invalid."""
     name = type(settings).__name__
-    for field, least in (("length", 3), ("batch_tokens", 1)):
-        if getattr(settings, field) < least:
-            raise ValueError(
-                f"{name}.{field} is {getattr(settings, field)}, must be at least {least}"
-            )
-    pooling = getattr(settings, "pooling", "mean")
-    if pooling not in POOLINGS:
-        raise ValueError(f"{name}.pooling is {pooling!r}; allowed: {', '.join(POOLINGS)}")
+    check_choices(settings, name)
+    check_at_least(settings, name, 3, "length")
+    check_at_least(settings, name, 1, "batch_tokens")
 
 
 def texts_of(vocabulary: Vocabulary, sentences: Sequence[str], length: int) -> list[Text]:

@@ -8,7 +8,7 @@ or answers decoded from random logits ("random").
 import collections
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from xlme_jax.evaluation import answers, encoding, scores
 from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.evaluation.results import prediction_files
+from xlme_jax.validation.fields import check_at_least, check_choices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,7 @@ class TaskEvaluation(OfficialEvaluation):
 
     folder: str = ""
     task: str | None = None
-    split: str = "validation"
+    split: Literal["validation", "test"] = "validation"
     languages: tuple[str, ...] = ()
     length: int | None = None
     stride: int = 128
@@ -55,13 +56,9 @@ class TaskEvaluation(OfficialEvaluation):
     batch_tokens: int = encoding.BATCH_TOKENS
 
     def __post_init__(self) -> None:
-        if self.split not in ("validation", "test"):
-            raise ValueError(
-                f"TaskEvaluation.split is {self.split!r}; allowed: 'validation', 'test'"
-            )
-        for name in ("limit", "n_best", "max_answer_length", "batch_tokens"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"TaskEvaluation.{name} is {value}, must be at least 1")
+        check_choices(self, "TaskEvaluation")
+        counts = ("limit", "n_best", "max_answer_length", "batch_tokens")
+        check_at_least(self, "TaskEvaluation", 1, *counts)
 
     def build(self, subject: Subject) -> Evaluation:
         """Reads and encodes the files, and returns the evaluation of some parameters.

@@ -23,6 +23,7 @@ from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.metrics import HELD_OUT, ratios
+from xlme_jax.validation.fields import check_at_least
 
 # Seed of masks, samples and all other randomness of a loss.
 _SEED = 0
@@ -42,8 +43,7 @@ class HeldOut:
     max_rows: int | None = 512
 
     def __post_init__(self) -> None:
-        if self.max_rows is not None and self.max_rows < 1:
-            raise ValueError(f"HeldOut.max_rows is {self.max_rows}, must be at least 1, or None")
+        check_at_least(self, "HeldOut", 1, "max_rows")
 
     def evaluator(self, context: Context) -> MakeEvaluator:
         """See `context.EvaluatorConfig.evaluator`; metrics are `held_out/<stream>/<metric>`."""

@@ -16,6 +16,7 @@ from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.evaluation.retrieval import TRAINED, Candidates, RetrievalProbe, figures, flat
 from xlme_jax.evaluation.training_text import Fitted, Sample
+from xlme_jax.validation.fields import check_at_least
 
 TASK = "held_out_retrieval"
 _METRICS = {"forward": "accuracy_forward", "backward": "accuracy_backward", "mean": "accuracy"}
@@ -48,8 +49,7 @@ class HeldOutRetrieval:
     def __post_init__(self) -> None:
         encoding.check(self)
         readouts.check(self.readouts, "HeldOutRetrieval.readouts")
-        if self.max_pairs < 2:
-            raise ValueError(f"HeldOutRetrieval.max_pairs is {self.max_pairs}, must be at least 2")
+        check_at_least(self, "HeldOutRetrieval", 2, "max_pairs")
 
     def build(self, subject: Subject) -> Evaluation:
         """Reads the translations and returns the evaluation of some parameters.

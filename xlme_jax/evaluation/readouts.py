@@ -49,7 +49,8 @@ def check(readouts: Sequence[str], setting: str) -> None:
     """Raises ValueError, naming the setting, if a readout is unknown."""
     unknown = [name for name in readouts if name not in READOUTS]
     if unknown or not readouts:
-        raise ValueError(f"{setting} is {tuple(readouts)!r}; allowed: {', '.join(READOUTS)}")
+        allowed = ", ".join(map(repr, READOUTS))
+        raise ValueError(f"{setting} = {tuple(readouts)!r}: expected some of {allowed}.")
 
 
 def available(readouts: Sequence[str], centres: bool, rotation: bool) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from xlme_jax.evaluation.encoding import Batch, Text, choose_layer, cut, embed, 
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.training_text import Pooled, Sample, TrainingText
 from xlme_jax.objectives.masked_lm import check_lengths
+from xlme_jax.validation.fields import check_at_least
 
 ACCURACY = "probe/retrieval_accuracy"
 CHANCE = "probe/retrieval_chance"
@@ -153,18 +154,11 @@ class RetrievalProbe:
 
     def __post_init__(self) -> None:
         readouts.check(self.readouts, "RetrievalProbe.readouts")
-        for name, least in (
-            ("max_pairs", 2),
-            ("length", 3),
-            ("batch_rows", 1),
-            ("training_texts", 1),
-        ):
-            if getattr(self, name) < least:
-                raise ValueError(
-                    f"RetrievalProbe.{name} is {getattr(self, name)}, must be at least {least}"
-                )
+        check_at_least(self, "RetrievalProbe", 3, "length")
+        check_at_least(self, "RetrievalProbe", 2, "max_pairs")
+        check_at_least(self, "RetrievalProbe", 1, "batch_rows", "training_texts")
         if not 0 <= self.max_shared <= 1:
-            raise ValueError(f"RetrievalProbe.max_shared is {self.max_shared}, must be in [0, 1]")
+            raise ValueError(f"RetrievalProbe.max_shared = {self.max_shared} must lie in [0, 1].")
 
     def layer_of(self, num_layers: int) -> int:
         """Returns which hidden states to pool in an encoder of `num_layers` layers.

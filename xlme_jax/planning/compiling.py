@@ -32,7 +32,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class MemoryUse:
     """Memory per device, in bytes.
 
     Attributes:
@@ -76,7 +76,7 @@ class Compiled:
     config: TrainConfig
     topology: Topology
     mesh: dict[str, int]
-    memory: Memory
+    memory: MemoryUse
     model_flops: float
     executed_flops: float
     tokens: int
@@ -215,7 +215,7 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
             with _quiet():
                 compiled = traced.lower().compile(_options(topology.machine))
         except jax.errors.JaxRuntimeError as error:
-            memory = Memory(**known, temporary=None, code=0, total=_out_of_memory(error))
+            memory = MemoryUse(**known, temporary=None, code=0, total=_out_of_memory(error))
             return Compiled(memory=memory, **facts)
     program = Program(compiled.as_text())
     stats, costs = compiled.memory_analysis(), compiled.cost_analysis() or {}
@@ -226,7 +226,7 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
         + stats.temp_size_in_bytes
         + stats.generated_code_size_in_bytes
     )
-    memory = Memory(
+    memory = MemoryUse(
         **known,
         temporary=stats.temp_size_in_bytes,
         code=stats.generated_code_size_in_bytes,

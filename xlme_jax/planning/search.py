@@ -26,7 +26,7 @@ _MAX_TENSOR = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Candidate:
+class MeshCandidate:
     """Values of the settings that the search may change."""
 
     data: int
@@ -62,8 +62,8 @@ class Plan:
     """
 
     given: Compiled
-    tried: tuple[tuple[Candidate, Compiled], ...] = ()
-    best: tuple[Candidate | None, Compiled] | None = None
+    tried: tuple[tuple[MeshCandidate, Compiled], ...] = ()
+    best: tuple[MeshCandidate | None, Compiled] | None = None
 
     @property
     def fits(self) -> bool:
@@ -91,18 +91,18 @@ def plan(
     given = compile_step(config, topology, devices)
     if suggest == "never" or (suggest == "auto" and fits(given)):
         return Plan(given, best=(None, given) if fits(given) else None)
-    rules = Rules(config, topology)
+    costs = CostModel(config, topology)
 
-    def compile_candidate(candidate: Candidate) -> Compiled:
+    def compile_candidate(candidate: MeshCandidate) -> Compiled:
         return compile_step(load(candidate.bindings()), topology, devices)
 
-    return look(rules, given, compile_candidate, compilations)
+    return look(costs, given, compile_candidate, compilations)
 
 
 def look(
-    rules: "Rules",
+    costs: "CostModel",
     given: Compiled,
-    compile_candidate: Callable[[Candidate], Compiled],
+    compile_candidate: Callable[[MeshCandidate], Compiled],
     compilations: int,
 ) -> Plan:
     """Searches for the fastest candidate that fits.
@@ -113,40 +113,40 @@ def look(
     ends when no candidate is predicted to be faster than the best one by at least 2%.
 
     Args:
-      rules: the cost model.
+      costs: the cost model.
       given: the given configuration.
       compile_candidate: compiles the configuration of a candidate.
       compilations: maximum number of candidates to compile.
     """
-    first = rules.candidate_of(given)
-    done: dict[Candidate, Compiled] = {first: given}
-    rules.correct(first, given)
-    best: tuple[Candidate | None, Compiled] | None = (None, given) if fits(given) else None
-    limit = rules.topology.machine.hbm * (1 - HEADROOM)
+    first = costs.candidate_of(given)
+    done: dict[MeshCandidate, Compiled] = {first: given}
+    costs.correct(first, given)
+    best: tuple[MeshCandidate | None, Compiled] | None = (None, given) if fits(given) else None
+    limit = costs.topology.machine.hbm * (1 - HEADROOM)
     tried = []
     for _ in range(compilations):
-        known = rules.seconds(best[0] or first) if best else math.inf
-        open_ = [candidate for candidate in rules.candidates() if candidate not in done]
+        known = costs.seconds(best[0] or first) if best else math.inf
+        open_ = [candidate for candidate in costs.candidates() if candidate not in done]
         hopeful = [
             candidate
             for candidate in open_
-            if rules.bytes(candidate) <= limit and rules.seconds(candidate) < 0.98 * known
+            if costs.bytes(candidate) <= limit and costs.seconds(candidate) < 0.98 * known
         ]
         if hopeful:
-            candidate = min(hopeful, key=rules.seconds)
+            candidate = min(hopeful, key=costs.seconds)
         elif best is None and open_:
-            candidate = min(open_, key=rules.bytes)
+            candidate = min(open_, key=costs.bytes)
         else:
             break
         compiled = done[candidate] = compile_candidate(candidate)
         tried.append((candidate, compiled))
-        rules.correct(candidate, compiled)
+        costs.correct(candidate, compiled)
         if fits(compiled) and (best is None or estimate(compiled).step < estimate(best[1]).step):
             best = candidate, compiled
     return Plan(given, tuple(tried), best)
 
 
-class Rules:
+class CostModel:
     """Cost model of candidates: memory and time.
 
     Memory is the sum of state, batch and gradients, known from shapes, and of activations, which
@@ -167,7 +167,7 @@ class Rules:
         self._scale: dict[bool, float] = {}
         self._state = functools.cache(self._state_bytes)
 
-    def candidates(self) -> Iterator[Candidate]:
+    def candidates(self) -> Iterator[MeshCandidate]:
         """Yields all candidates that divide rows and heads evenly."""
         size = self.topology.size
         heads = math.gcd(*(encoder.num_heads for encoder in self._encoders()))
@@ -181,26 +181,26 @@ class Rules:
                     continue
                 for micro in _powers(rows // (data * fsdp)):
                     for remat in (False, True):
-                        yield Candidate(data, fsdp, tensor, micro, remat)
+                        yield MeshCandidate(data, fsdp, tensor, micro, remat)
 
-    def candidate_of(self, compiled: Compiled) -> Candidate:
+    def candidate_of(self, compiled: Compiled) -> MeshCandidate:
         """Returns the candidate with the settings of a compiled configuration."""
         remat = all(encoder.remat for encoder in self._encoders())
         micro = compiled.config.loop.micro_batches
         data, fsdp, tensor = (compiled.mesh[axis] for axis in meshes.AXES)
-        return Candidate(data, fsdp, tensor, micro, remat)
+        return MeshCandidate(data, fsdp, tensor, micro, remat)
 
-    def correct(self, candidate: Candidate, compiled: Compiled) -> None:
+    def correct(self, candidate: MeshCandidate, compiled: Compiled) -> None:
         """Calibrates the activation memory with the compiler's result for a candidate."""
         rest = compiled.memory.total - self._fixed(candidate)
         self._scale[candidate.remat] = max(rest, 0) / self._activations(candidate)
 
-    def bytes(self, candidate: Candidate) -> float:
+    def bytes(self, candidate: MeshCandidate) -> float:
         """Returns the predicted memory per device, in bytes."""
         known = self._scale.get(candidate.remat, max(self._scale.values(), default=1.0))
         return self._fixed(candidate) + known * self._activations(candidate)
 
-    def seconds(self, candidate: Candidate) -> float:
+    def seconds(self, candidate: MeshCandidate) -> float:
         """Returns the predicted seconds per step; only meaningful for comparing candidates."""
         size, machine = self.topology.size, self.topology.machine
         executed = self._flops * (4 / 3 if candidate.remat else 1)
@@ -257,14 +257,14 @@ class Rules:
         weights = sum(jax.tree.leaves(leaves.params))
         return weights, sum(jax.tree.leaves(leaves)) - weights
 
-    def _fixed(self, candidate: Candidate) -> float:
+    def _fixed(self, candidate: MeshCandidate) -> float:
         """Returns the bytes of state, batch and gradients, which are known from shapes."""
         weights, rest = self._state(candidate.data, candidate.fsdp, candidate.tensor)
         gradients = weights * (2 if candidate.micro_batches > 1 else 1)
         batch = 12 * self._tokens() / candidate.data / candidate.fsdp
         return weights + rest + gradients + batch
 
-    def _activations(self, candidate: Candidate) -> float:
+    def _activations(self, candidate: MeshCandidate) -> float:
         """Returns the uncalibrated bytes of activations, proportional to the micro-batch size."""
         parts = candidate.data * candidate.fsdp * candidate.micro_batches
         total = 0.0

@@ -6,7 +6,7 @@ from xlme_jax.planning.collectives import by_kind
 from xlme_jax.planning.compiling import Compiled
 from xlme_jax.planning.estimate import EFFICIENCY, HEADROOM, STREAMING, estimate, fits
 from xlme_jax.planning.machines import GIB
-from xlme_jax.planning.search import Candidate, Plan
+from xlme_jax.planning.search import MeshCandidate, Plan
 
 _GPU_SHARE = 0.75  # Fraction of a GPU's memory that JAX preallocates by default.
 
@@ -96,7 +96,7 @@ def facts(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _facts(candidate: Candidate | None, compiled: Compiled) -> dict[str, Any]:
+def _facts(candidate: MeshCandidate | None, compiled: Compiled) -> dict[str, Any]:
     memory = compiled.memory
     found: dict[str, Any] = {
         "topology": compiled.topology.name,

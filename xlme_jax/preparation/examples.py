@@ -17,7 +17,7 @@ from xlme_jax.data.benchmarks.registry import benchmark
 from xlme_jax.data.text import held_out
 from xlme_jax.data.text.bitext import read_units
 from xlme_jax.data.text.bitext_files import BitextSource
-from xlme_jax.data.text.held_out import HeldOut
+from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.data.text.reading import ReadReport, read_documents
 from xlme_jax.data.text.text_digests import digest
 from xlme_jax.preparation.tokenizing import Read, Texts
@@ -34,7 +34,7 @@ def documents(max_chars: int, file: Path, report: ReadReport) -> Texts:
 
 
 def split_documents(
-    held: HeldOut, language: str, split: str, max_chars: int, file: Path, report: ReadReport
+    held: HeldOutText, language: str, split: str, max_chars: int, file: Path, report: ReadReport
 ) -> Texts:
     """Yields the documents of one split of a file; held-out lines are removed from training.
 
@@ -65,7 +65,7 @@ def _without_texts(document: str, texts: Container[int], report: ReadReport) -> 
     return "\n".join(kept).strip()
 
 
-def split_pairs(held: HeldOut, source: BitextSource, split: str, report: ReadReport) -> Texts:
+def split_pairs(held: HeldOutText, source: BitextSource, split: str, report: ReadReport) -> Texts:
     """Yields the pairs of one split of a source; training skips pairs with a held-out text.
 
     A skipped unit counts in the split that its number belongs to.

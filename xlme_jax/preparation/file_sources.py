@@ -12,7 +12,7 @@ from xlme_jax.data.text import held_out as held_out_data
 from xlme_jax.data.text.bitext import discover_bitext, group_by_pair, read_bitext
 from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.decompression import read_blocks
-from xlme_jax.data.text.held_out import VALIDATION, Corpora, HeldOut, corpus_name
+from xlme_jax.data.text.held_out import VALIDATION, Corpora, HeldOutText, corpus_name
 from xlme_jax.data.text.reading import ReadReport, aligned_lines, discover_documents
 from xlme_jax.data.text.text_digests import digest
 from xlme_jax.preparation import examples
@@ -48,7 +48,7 @@ def document_source(name: str, content: str, help: str) -> Source:
       help: See `Source`.
     """
 
-    def find(config: PrepareConfig, held_out: HeldOut | None) -> list[TextTask]:
+    def find(config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
         folder = source.folder(config)
         return find_documents(name, folder, config.languages, config.max_document_chars, held_out)
 
@@ -81,13 +81,13 @@ def pair_source(name: str, content: str, help: str) -> Source:
             tsv_columns=config.tsv_columns,
         )
 
-    def find(config: PrepareConfig, held_out: HeldOut | None) -> list[TextTask]:
+    def find(config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
         return pair_tasks(name, discover(config), config.shuffle_pairs, held_out)
 
     def corpora(config: PrepareConfig) -> Corpora:
         return Corpora(sources=tuple(discover(config)))
 
-    def texts(config: PrepareConfig, held_out: HeldOut | None) -> list[LanguageText]:
+    def texts(config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
         return _pair_texts(discover(config), held_out)
 
     source = Source(name, help, find, content, _PAIR_FLAGS, corpora, texts)
@@ -102,7 +102,7 @@ def find_documents(
     folder: Path,
     languages: Collection[str],
     max_document_chars: int,
-    held_out: HeldOut | None,
+    held_out: HeldOutText | None,
 ) -> list[TextTask]:
     """Lists a task per language of a folder, without reading text.
 
@@ -131,7 +131,7 @@ def _document_shard(max_document_chars: int, file: Path) -> Shard:
 
 
 def _document_splits(
-    held_out: HeldOut, language: str, files: Sequence[Path], max_document_chars: int
+    held_out: HeldOutText, language: str, files: Sequence[Path], max_document_chars: int
 ) -> dict[str, list[Shard]]:
     """Returns the splits of a language; no "validation" if the rule never selects documents."""
     rule = held_out.rule
@@ -151,7 +151,7 @@ def _document_splits(
 
 
 def _held_document_shard(
-    held_out: HeldOut, language: str, split: str, max_document_chars: int, file: Path
+    held_out: HeldOutText, language: str, split: str, max_document_chars: int, file: Path
 ) -> Shard:
     read = functools.partial(
         examples.split_documents,
@@ -169,7 +169,7 @@ def _held_document_shard(
 
 
 def pair_tasks(
-    name: str, sources: Sequence[BitextSource], shuffle_pairs: bool, held_out: HeldOut | None
+    name: str, sources: Sequence[BitextSource], shuffle_pairs: bool, held_out: HeldOutText | None
 ) -> list[TextTask]:
     """Returns a task per language pair, without reading text.
 
@@ -211,7 +211,7 @@ def _mismatched(shard: Shard) -> Shard:
     return dataclasses.replace(shard, read=read, key=f"{shard.key} mismatched")
 
 
-def _pair_splits(held_out: HeldOut, group: Sequence[BitextSource]) -> dict[str, list[Shard]]:
+def _pair_splits(held_out: HeldOutText, group: Sequence[BitextSource]) -> dict[str, list[Shard]]:
     """Returns the splits of a pair; no "validation" if the rule never selects its units."""
     rule = held_out.rule
     if rule.kind == "folder":
@@ -224,7 +224,7 @@ def _pair_splits(held_out: HeldOut, group: Sequence[BitextSource]) -> dict[str, 
     return {**splits, VALIDATION: validation} if validation else splits
 
 
-def _held_pair_shard(held_out: HeldOut, source: BitextSource, split: str) -> Shard:
+def _held_pair_shard(held_out: HeldOutText, source: BitextSource, split: str) -> Shard:
     whole = _pair_shard(source)
     key = held_out.key(corpus_name(source), source.lang1, source.lang2)
     return dataclasses.replace(
@@ -238,7 +238,9 @@ def _held_pair_shard(held_out: HeldOut, source: BitextSource, split: str) -> Sha
 # --- Text of pairs for a vocabulary ---
 
 
-def _pair_texts(sources: Sequence[BitextSource], held_out: HeldOut | None) -> list[LanguageText]:
+def _pair_texts(
+    sources: Sequence[BitextSource], held_out: HeldOutText | None
+) -> list[LanguageText]:
     """Returns both sides of all pairs; a file that is part of several pairs is read once."""
     found: dict[Path | tuple[Path, int], LanguageText] = {}
     for source in sources:
@@ -255,7 +257,7 @@ def _pair_texts(sources: Sequence[BitextSource], held_out: HeldOut | None) -> li
     return list(found.values())
 
 
-def _lines(held_out: HeldOut | None, language: str, file: Path) -> Iterator[str]:
+def _lines(held_out: HeldOutText | None, language: str, file: Path) -> Iterator[str]:
     lines = aligned_lines(read_blocks(file), str(file), ReadReport())
     if held_out is None:
         return (line for line in lines if isinstance(line, str))
@@ -264,7 +266,7 @@ def _lines(held_out: HeldOut | None, language: str, file: Path) -> Iterator[str]
     return (line for line in lines if isinstance(line, str) and digest(line) not in texts)
 
 
-def _side(held_out: HeldOut | None, source: BitextSource, side: int) -> Iterator[str]:
+def _side(held_out: HeldOutText | None, source: BitextSource, side: int) -> Iterator[str]:
     if held_out is None:
         return (pair[side] for pair in read_bitext(source))
     pairs = examples.split_pairs(held_out, source, "train", ReadReport())

@@ -207,12 +207,12 @@ def train_cldr_vocabulary(corpus: CldrCorpus, size: int) -> Vocabulary:
 # --- Held-out data ---
 
 
-def held_out_in(config: PrepareConfig) -> held_out.HeldOut | None:
+def held_out_in(config: PrepareConfig) -> held_out.HeldOutText | None:
     """Returns the held-out data, in the file of `write_held_out`, or None if not configured."""
     if not config.validation:
         return None
     file = os.path.join(config.output, HELD_OUT_FILE)
-    return held_out.HeldOut(config.validation, file, tsv_columns=config.tsv_columns)
+    return held_out.HeldOutText(config.validation, file, tsv_columns=config.tsv_columns)
 
 
 def write_held_out(config: PrepareConfig) -> None:

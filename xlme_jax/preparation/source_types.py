@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xlme_jax.data.text.held_out import Corpora, HeldOut
+from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.tokenizing import Read
@@ -167,11 +167,11 @@ class Source:
 
     name: str
     help: str
-    find: Callable[[PrepareConfig, HeldOut | None], Sequence[TextTask | TfdsText]]
+    find: Callable[[PrepareConfig, HeldOutText | None], Sequence[TextTask | TfdsText]]
     content: str = ""
     flags: tuple[Flag, ...] = ()
     corpora: Callable[[PrepareConfig], Corpora] | None = None
-    texts: Callable[[PrepareConfig, HeldOut | None], Sequence[LanguageText]] | None = None
+    texts: Callable[[PrepareConfig, HeldOutText | None], Sequence[LanguageText]] | None = None
     from_flags: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     from_environment: Callable[[Mapping[str, str]], Mapping[str, Any] | None] | None = None
 

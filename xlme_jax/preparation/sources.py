@@ -13,7 +13,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from xlme_jax.data.text.held_out import Corpora, HeldOut
+from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation.cldr_source import cldr_source
 from xlme_jax.preparation.config import PrepareConfig
@@ -160,7 +160,7 @@ def find_corpora(config: PrepareConfig) -> Corpora:
 
 
 def find_texts(
-    source: Source, config: PrepareConfig, held_out: HeldOut | None
+    source: Source, config: PrepareConfig, held_out: HeldOutText | None
 ) -> list[LanguageText] | None:
     """Lists the training text of a source, or returns None if only SeqIO can read it."""
     if source.texts:

@@ -12,7 +12,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from xlme_jax.data.text.held_out import HeldOut
+from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.data.vocabulary import VocabularyError
 from xlme_jax.preparation import sources, workers
 from xlme_jax.preparation.config import PrepareConfig
@@ -124,12 +124,12 @@ def temperature_quotas(sizes: dict[str, int], total: int, alpha: float) -> dict[
     return {language: quotas[language] for language in sizes}
 
 
-def _held_out(config: PrepareConfig) -> HeldOut | None:
+def _held_out(config: PrepareConfig) -> HeldOutText | None:
     """Returns the held-out data, whose texts are computed when the first text is read."""
     if not config.validation:
         return None
     corpora = sources.find_corpora(config)
-    return HeldOut(config.validation, corpora=corpora, tsv_columns=config.tsv_columns)
+    return HeldOutText(config.validation, corpora=corpora, tsv_columns=config.tsv_columns)
 
 
 def _seqio_texts(config: PrepareConfig, task: str, tasks: Tasks) -> list[LanguageText]:

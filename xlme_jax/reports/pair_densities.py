@@ -13,7 +13,7 @@ from xlme_jax.data.batches import mixing, pair_sampling
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampler:
+class PairDensity:
     """A distribution over language pairs.
 
     Attributes:
@@ -27,7 +27,7 @@ class Sampler:
 
 def samplers(
     languages: Sequence[str], counts: np.ndarray, alpha: float, smoothing: float = 0.0
-) -> list[Sampler]:
+) -> list[PairDensity]:
     """Returns three samplers of language pairs: temperature, Eq. 1 and Eq. 2.
 
     Args:
@@ -44,13 +44,13 @@ def samplers(
     tempered[there] = mixing.temperature_weights(counts[there], alpha)
     corner = pair_sampling.linear_programme(languages, counts, alpha)
     return [
-        Sampler("temperature", tempered),
-        Sampler("linear programme", (corner + corner.T) / 2),
-        Sampler("Sinkhorn", pair_sampling.entropic(languages, counts, alpha, smoothing)),
+        PairDensity("temperature", tempered),
+        PairDensity("linear programme", (corner + corner.T) / 2),
+        PairDensity("Sinkhorn", pair_sampling.entropic(languages, counts, alpha, smoothing)),
     ]
 
 
-def table(counts: np.ndarray, found: Sequence[Sampler]) -> str:
+def table(counts: np.ndarray, found: Sequence[PairDensity]) -> str:
     """Returns a text table that compares samplers.
 
     Columns: pairs that are never drawn, their share, the entropy over pairs in nats, the effective
@@ -90,7 +90,7 @@ def draw(
     path: Path,
     languages: Sequence[str],
     counts: np.ndarray,
-    found: Sequence[Sampler],
+    found: Sequence[PairDensity],
     shown: Collection[str] = (),
 ) -> None:
     """Draws densities side by side, languages with the most examples first.

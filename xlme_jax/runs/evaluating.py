@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -58,7 +58,7 @@ class Options:
     data_dir: str | None = None
     output: str | None = None
     vocabulary: str | None = None
-    split: str = "test"
+    split: Literal["validation", "test"] = "test"
     languages: tuple[str, ...] = ()
     layer: int | None = None
     length: int | None = None

@@ -1,1 +1,1 @@
-"""Labelled and parallel sets: where their files are, how they are read, what their labels mean."""
+"""Labelled and parallel evaluation sets: file layouts, readers, labels and row encoding."""

@@ -1,8 +1,8 @@
-"""Labelled counterparts of benchmarks from the embedded CLDR corpus: no files, no downloads.
+"""Labelled tasks generated from CLDR data, which need no files and no downloads.
 
-Each speaks of names of languages, as the quickstart's corpus does, so that a model pre-trained on
-that can be fine-tuned in English and tried in the other languages within minutes. Phrases of
-validation and test are combinations of names that training never has.
+Their texts list names of languages, as the quickstart's corpus does. A model pre-trained on it can
+be fine-tuned in English and scored in the other languages within minutes. The phrases of validation
+and test are combinations of names that do not occur in training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from xlme_jax.data.benchmarks.examples import (
 from xlme_jax.data.cldr.corpus import CldrConfig, Phrase, phrases, words
 from xlme_jax.data.text.reading import DataError, ReadReport
 
-# Number of examples, which of CLDR's splits they are of, and the first phrase.
+# Number of examples, split of the CLDR corpus, index of the first phrase.
 _SPLITS = {
     "train": (2_000, "train", 0),
     "validation": (300, "validation", 0),
@@ -42,16 +42,16 @@ _Make = Callable[[str, Sequence[Phrase], str], Example]
 
 @dataclasses.dataclass(frozen=True)
 class CldrTask:
-    """A labelled set in the languages of `config`.
+    """A labelled task in the languages of `config`.
 
     Attributes:
       name: "classification", "tagging" or "answers".
-      kind: what is predicted.
+      kind: type of prediction.
       labels: names of the classes or tags.
-      metrics: as of `Benchmark`.
-      phrases: how many phrases an example is made of.
+      metrics: see `Benchmark.metrics`.
+      phrases: number of phrases per example.
       make: (id, phrases, language) -> example.
-      config: what the phrases say.
+      config: contents and languages of the phrases.
     """
 
     name: str
@@ -63,7 +63,7 @@ class CldrTask:
     config: CldrConfig = _CONFIG
 
     def available(self, folder: str | Path) -> dict[str, tuple[str, ...]]:
-        """Returns {split: languages}, whatever the folder."""
+        """Returns {split: languages}; `folder` is ignored."""
         return {split: self.config.languages for split in _SPLITS}
 
     def read(
@@ -74,10 +74,10 @@ class CldrTask:
         labels: Sequence[str],
         report: ReadReport,
     ) -> list[Example]:
-        """Makes the examples of a split, the same in each language; see `Benchmark.read`."""
+        """Generates the examples of a split, parallel across languages; see `Benchmark.read`."""
         if language not in self.config.languages:
             raise DataError(
-                f"cldr_{self.name}: no language {language!r}; there are "
+                f"cldr_{self.name}: no language {language!r}; available: "
                 f"{', '.join(self.config.languages)}"
             )
         count, part, start = _SPLITS[split]
@@ -95,7 +95,7 @@ def _names(phrase: Phrase, language: str) -> list[str]:
 
 
 def _pair(id: str, drawn: Sequence[Phrase], language: str) -> Example:
-    """Two lists: of the same languages in another order, or of others."""
+    """Returns two lists: the same names in reverse order, or different names."""
     names, more = (_names(phrase, language) for phrase in drawn)
     others = [name for name in more if name not in names]
     label = "other" if int(id) % 2 and others else "same"
@@ -104,7 +104,7 @@ def _pair(id: str, drawn: Sequence[Phrase], language: str) -> Example:
 
 
 def _tagged(id: str, drawn: Sequence[Phrase], language: str) -> Example:
-    """A list whose names are tagged by whether the language they name is written in Latin."""
+    """Returns a list; each name is tagged by whether its language is written in Latin script."""
     (phrase,) = drawn
     text = phrase.texts[language]
     tokens = words(text, language)
@@ -124,7 +124,7 @@ def _is_latin(concept: str) -> bool:
 
 
 def _question(id: str, drawn: Sequence[Phrase], language: str) -> Example:
-    """A text of several lists, and a name to find in it."""
+    """Returns a context of several lists and a question, one of its names."""
     context = "\n".join(phrase.texts[language] for phrase in drawn)
     chosen = int(id) % len(drawn)
     spans = drawn[chosen].spans[language]

@@ -1,4 +1,4 @@
-"""Labelled examples: what evaluation sets consist of, before and after tokenization."""
+"""Labelled examples of evaluation sets, before and after tokenization."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 Kind = Literal["classification", "regression", "tagging", "question_answering"]
 KINDS: tuple[Kind, ...] = ("classification", "regression", "tagging", "question_answering")
-# The label of tokens that none is predicted for.
+# Label of tokens without a prediction.
 IGNORED = -100
 
 
 @dataclasses.dataclass(frozen=True)
 class TextExample:
-    """A text or a pair of texts to classify or to score.
+    """A text or a pair of texts for classification or regression.
 
     Attributes:
       id: unique in its file.
-      texts: one or two.
-      label: name of the class, or the score (regression); None if the file does not tell.
+      texts: one or two texts.
+      label: name of the class, or the score (regression); None if the file has no label.
     """
 
     id: str
@@ -34,8 +34,8 @@ class TaggedExample:
 
     Attributes:
       id: unique in its file.
-      words: as the file splits them.
-      tags: one for each word.
+      words: the words as split in the file.
+      tags: one tag per word; () if the file has none.
     """
 
     id: str
@@ -45,7 +45,7 @@ class TaggedExample:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A stretch of a context: `context[start : start + len(text)] == text`."""
+    """A span of a context: `context[start : start + len(text)] == text`."""
 
     text: str
     start: int
@@ -56,10 +56,10 @@ class QuestionExample:
     """A question about a context.
 
     Attributes:
-      id: unique in its file; keys the predictions.
+      id: unique in its file; key of the prediction.
       question: the question.
-      context: the text that holds the answer.
-      answers: all accepted ones; empty if the context does not answer the question (SQuAD 2.0).
+      context: the text that contains the answer.
+      answers: all accepted answers; empty if the question is unanswerable (SQuAD 2.0).
     """
 
     id: str
@@ -73,17 +73,19 @@ Example = TextExample | TaggedExample | QuestionExample
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """A row for the model: an example, or a window of it.
+    """An input row of the model: an example or a window of it.
 
     Attributes:
-      tokens: int32[n]: `<s> a </s>`, or `<s> a </s> b </s>` (for questions a is the question).
-      labels: int32[1], the class, or the bits of the float32 score; int32[n], a tag for the first
-        token of each word and `IGNORED` elsewhere; or int32[2], the first and last token of the
-        answer, both 0 if this window has none. Empty if the label is not known.
+      tokens: int32[n], `<s> a </s>` or `<s> a </s> b </s>` (a is the question in question
+        answering).
+      labels: classification: int32[1], the class. Regression: int32[1], the bits of the float32
+        score. Tagging: int32[n], a tag at the first token of each word and `IGNORED` elsewhere.
+        Question answering: int32[2], first and last token of the answer, both 0 if this window
+        does not contain it. Empty if the label is unknown.
       example: index of the example among those encoded together.
-      words: int32[n] for tagging: index of the word that a token begins, -1 elsewhere.
-      offsets: int32[n, 2] for questions: the characters of the context that a token covers,
-        [begin, end); (-1, -1) for tokens of the question and special ones.
+      words: int32[n] for tagging: index of the word that starts at a token, -1 elsewhere.
+      offsets: int32[n, 2] for question answering: characters [begin, end) of the context that a
+        token covers; (-1, -1) for question and special tokens.
     """
 
     tokens: np.ndarray

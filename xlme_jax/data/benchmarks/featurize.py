@@ -1,8 +1,8 @@
-"""Token ids and labels of labelled examples.
+"""Converts labelled examples to token ids and labels.
 
-Rows are `<s> a </s>` or `<s> a </s> b </s>`. What is too long is never dropped when evaluating:
-tagged sentences are split between words, contexts of questions are read in overlapping windows, and
-only texts to classify are cut.
+Rows are `<s> a </s>` or `<s> a </s> b </s>`. Evaluation never drops long inputs: tagged sentences
+are split between words, contexts of questions are read in overlapping windows, and texts to
+classify are truncated.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from xlme_jax.data.benchmarks.examples import (
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.vocabulary import SPACES, Vocabulary
 
-# Longer questions are cut: in XQuAD one in a thousand is.
+# Longer questions are truncated: one in a thousand of XQuAD's.
 MAX_QUESTION_TOKENS = 64
 
 
 class Labelling(Protocol):
-    """What of a benchmark decides how its examples are encoded."""
+    """The attributes of a benchmark that determine how its examples are encoded."""
 
     @property
     def name(self) -> str:
-        """Its name, for messages."""
+        """Name of the benchmark, for messages."""
 
     @property
     def kind(self) -> Kind:
-        """What is predicted."""
+        """Type of prediction."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of classes or tags, in order of their ids."""
+        """Names of the classes or tags, in order of their ids."""
 
 
 def encode(
@@ -56,24 +56,25 @@ def encode(
     report: ReadReport,
     training: bool,
 ) -> list[Features]:
-    """Encodes examples as rows for the model.
+    """Encodes examples as input rows of the model.
 
     Args:
-      vocabulary: makes the ids.
-      benchmark: whose examples they are.
-      examples: all of its kind.
-      max_length: tokens of a row at most, `<s>` and `</s>` included.
-      stride: tokens that neighbouring windows of a context share. (In BERT's code `doc_stride` is
-        how far a window lies from the one before; here, as in Hugging Face's tokenizers, the
-        overlap.)
-      report: gets the counts of what was left out (`skipped`) and cut or split (`repaired`).
-      training: leave out, and count, what has no label to learn from.
+      vocabulary: the vocabulary.
+      benchmark: kind and labels of the examples.
+      examples: examples of the benchmark's kind.
+      max_length: maximum tokens per row, including `<s>` and `</s>`.
+      stride: tokens shared by neighboring windows of a context, as in Hugging Face's tokenizers.
+        (BERT's `doc_stride` is the distance between the starts of two windows.)
+      report: collects the counts of skipped (`skipped`) and truncated or split (`repaired`)
+        examples.
+      training: skip and count rows without a label.
 
     Returns:
-      Rows in order of the examples; `Features.example` is the index in `examples`.
+      Rows in the order of the examples; `Features.example` is the index in `examples`.
 
     Raises:
-      ValueError: no room for text in `max_length`, or windows that would not advance.
+      ValueError: `max_length` has no room for text, or `stride` is too large for windows to
+        advance.
     """
     if benchmark.kind == "tagging":
         rows = _tagged(vocabulary, benchmark, examples, max_length, report)
@@ -97,10 +98,10 @@ def _array(values: Sequence[int]) -> np.ndarray:
 
 
 def _room(benchmark: Labelling, max_length: int, special: int, least: int) -> int:
-    """Returns the tokens of text that fit into a row.
+    """Returns the number of text tokens that fit into a row.
 
     Raises:
-      ValueError: they are fewer than `least`.
+      ValueError: it is less than `least`.
     """
     if max_length - special < least:
         raise ValueError(
@@ -139,14 +140,14 @@ def _texts(
 
 
 def truncated(lengths: Sequence[int], room: int) -> list[int]:
-    """Cuts texts to `room` tokens together, token by token from the longest (the last of equals).
+    """Truncates texts to `room` tokens in total, token by token from the longest (ties: the last).
 
     Args:
-      lengths: tokens of each text.
-      room: tokens of all texts together, at most.
+      lengths: number of tokens of each text.
+      room: maximum total number of tokens.
 
     Returns:
-      How many tokens of each text remain.
+      The number of tokens of each text that remain.
     """
     kept = list(lengths)
     while sum(kept) > room:
@@ -189,7 +190,7 @@ def _tagged(
 
 
 def _word_pieces(vocabulary: Vocabulary, word: str, room: int, report: ReadReport) -> list[int]:
-    """Returns the ids of a word, one at least, so that each word gets a prediction."""
+    """Returns at least one id for a word, so that each word gets a prediction."""
     pieces = vocabulary.encode(word)
     report.repair("words without tokens made <unk>", int(not pieces))
     report.repair("words cut", int(len(pieces) > room))
@@ -234,7 +235,7 @@ def _questions(
         question = vocabulary.encode(example.question)
         report.repair("questions cut", int(len(question) > most))
         head = [vocabulary.bos_id, *question[:most], vocabulary.eos_id]
-        if example.context != last:  # questions about one context stand together
+        if example.context != last:  # Questions about one context are adjacent.
             last, (ids, offsets) = example.context, context.encode(example.context)
         size = max_length - len(head) - 1
         span = answer_tokens(example.answers[0], offsets) if example.answers else None
@@ -250,11 +251,11 @@ def _questions(
 
 
 class ContextEncoder:
-    """Encodes contexts so that answers can end where punctuation begins.
+    """Encodes contexts so that token boundaries match the boundaries of answers.
 
     A vocabulary has pieces such as `).` and `1)`, and an answer often ends between the two
-    characters. Pieces that hold punctuation and something else are therefore split there, if their
-    parts are pieces too (BERT's tokenizers split all text so).
+    characters. Pieces that mix punctuation with other characters are therefore split there if their
+    parts are in the vocabulary, as BERT's tokenizers split all text.
     """
 
     def __init__(self, vocabulary: Vocabulary):
@@ -262,7 +263,7 @@ class ContextEncoder:
         self._split: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     def encode(self, text: str) -> tuple[list[int], np.ndarray]:
-        """Returns the ids of a text, and int32[n, 2], the characters [begin, end) of each."""
+        """Returns n token ids of a text and int32[n, 2], the characters [begin, end) of each."""
         ids: list[int] = []
         begins: list[int] = []
         ends: list[int] = []
@@ -283,7 +284,7 @@ class ContextEncoder:
         return ids, np.stack([_array(begins), _array(ends)], axis=1)
 
     def _parts(self, token: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Returns the tokens that a token is split into, and how many characters each has."""
+        """Returns the tokens that a token is split into and their numbers of characters."""
         piece = self._vocabulary.id_to_piece(token)
         space, text = piece[: piece.startswith("▁")], piece.removeprefix("▁")
         if len(text) < 2 or not any(map(_is_punctuation, text)) or text.startswith("<0x"):
@@ -304,7 +305,7 @@ class ContextEncoder:
         return parts, tuple(len(part.replace("▁", "")) for part in spelled)
 
     def _spelled(self, piece: str) -> list[str]:
-        """Returns the piece, or else the longest pieces that spell it, from its beginning."""
+        """Returns the piece, or greedily the longest known pieces that spell it, left to right."""
         spelled = []
         while self._is_unknown(piece) and len(piece) > 1:
             ends = range(len(piece) - 1, 0, -1)
@@ -325,11 +326,11 @@ def answer_tokens(answer: Answer, offsets: np.ndarray) -> tuple[int, int] | None
     """Finds the tokens that cover an answer.
 
     Args:
-      answer: a stretch of the context.
-      offsets: int32[n, 2], the characters of each token, as of `Vocabulary.encode_with_offsets`.
+      answer: a span of the context.
+      offsets: int32[n, 2], characters of each token (see `Vocabulary.encode_with_offsets`).
 
     Returns:
-      (first, last) token; None if no token has a character of the answer (nothing but space).
+      (first, last) token, or None if no token covers the answer (only white space).
     """
     first = int(np.searchsorted(offsets[:, 1], answer.start, side="right"))
     last = int(np.searchsorted(offsets[:, 0], answer.start + len(answer.text), side="left")) - 1
@@ -339,15 +340,15 @@ def answer_tokens(answer: Answer, offsets: np.ndarray) -> tuple[int, int] | None
 def lost_answers(
     examples: Sequence[QuestionExample], rows: Sequence[Features]
 ) -> dict[str, tuple[str, str]]:
-    """Finds the answers whose exact characters rows cannot give back.
+    """Finds the answers that the labels of their rows do not reproduce exactly.
 
     Args:
-      examples: with answers.
-      rows: all windows of them, as `encode` makes them.
+      examples: examples, some with answers.
+      rows: all of their windows, from `encode`.
 
     Returns:
-      {id: (reason, the text that the labels give, "" if none)} of the examples whose first answer
-      is not the text that its labels give in some window.
+      {id: (reason, labelled text or "")} of the examples whose first answer differs from the text
+      that the labels select in a window.
     """
     cuts: dict[int, str] = {}
     for row in rows:

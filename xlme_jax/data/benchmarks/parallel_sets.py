@@ -1,7 +1,6 @@
-"""Sets that a frozen encoder is analysed on: Tatoeba, BUCC and gold word alignments.
+"""Reads parallel evaluation sets: Tatoeba, BUCC and gold word alignments.
 
-Everything comes out 0-based and in the order (source, target); what the files' own counting was is
-found out from the files, not assumed.
+All indices are 0-based and in the order (source, target); the base that a file uses is detected.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ he:heb hi:hin hu:hun id:ind it:ita ja:jpn jv:jav ka:kat kk:kaz ko:kor ml:mal mr:
 nl:nld pt:por ru:rus sw:swh ta:tam te:tel th:tha tl:tgl tr:tur ur:urd vi:vie zh:cmn
 """
 TATOEBA_CODES: dict[str, str] = dict(re.findall(r"(\w+):(\w+)", _CODES))
-"""What Tatoeba's files call the languages that this project calls otherwise."""
+"""{language: its code in Tatoeba's file names}."""
 
 TATOEBA_36: tuple[str, ...] = tuple(TATOEBA_CODES)
 """XTREME's languages (Hu et al. 2020, utils_preprocess.py of its code)."""
@@ -43,7 +42,7 @@ TATOEBA_14: tuple[str, ...] = (
 """The languages with parallel training data in InfoXLM (its Table 2) and XLM-E (its Table 5)."""
 
 
-# --- Lines that translate each other ---
+# --- Parallel lines ---
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +51,8 @@ class ParallelSentences:
 
     Attributes:
       languages: codes of sources and targets.
-      sources: line n of the one file.
-      targets: line n of the other, its translation.
+      sources: the sentences of the first file.
+      targets: their translations, the sentences of the second file.
     """
 
     languages: tuple[str, str]
@@ -62,9 +61,9 @@ class ParallelSentences:
 
 
 def tatoeba_languages(folder: str | Path) -> tuple[str, ...]:
-    """Returns the languages that a folder has Tatoeba pairs with English for.
+    """Returns the languages of the Tatoeba files in a folder.
 
-    Codes are XTREME's two letters where it has the language ("de"), else Tatoeba's three ("epo").
+    XTREME's languages have its two-letter codes ("de"), others Tatoeba's three letters ("epo").
     """
     ours = {theirs: code for code, theirs in TATOEBA_CODES.items()}
     found = [
@@ -75,12 +74,12 @@ def tatoeba_languages(folder: str | Path) -> tuple[str, ...]:
 
 
 def read_tatoeba(folder: str | Path, language: str, report: ReadReport) -> ParallelSentences:
-    """Reads the pairs of a language with English.
+    """Reads the sentence pairs of a language with English.
 
     Args:
-      folder: with LASER's files, `tatoeba.deu-eng.deu` and `tatoeba.deu-eng.eng`.
+      folder: folder with LASER's files, `tatoeba.deu-eng.deu` and `tatoeba.deu-eng.eng`.
       language: "de" or "deu".
-      report: gets the counts.
+      report: collects the counts.
 
     Returns:
       Sources in `language`, targets in English.
@@ -94,12 +93,12 @@ def read_tatoeba(folder: str | Path, language: str, report: ReadReport) -> Paral
     if not (source.is_file() and target.is_file()):
         if (folder / f"{language}-en.{language}").is_file():
             raise DataError(
-                f"{folder}: {language}-en.en of XTREME's download is sorted, so its lines do not "
-                f"answer those of {language}-en.{language}; give LASER's files (data/tatoeba/v1)"
+                f"{folder}: {language}-en.en of XTREME's download is sorted, so its lines are not "
+                f"parallel to {language}-en.{language}; use LASER's files (data/tatoeba/v1)"
             )
         there = ", ".join(tatoeba_languages(folder)) or "none"
         raise DataError(
-            f"{folder}: no {source.name} and {target.name} for {language!r}; there are {there}"
+            f"{folder}: no {source.name} and {target.name} for {language!r}; available: {there}"
         )
     sources, targets = _parallel_lines(source, target, report)
     report.read += len(sources)
@@ -109,7 +108,7 @@ def read_tatoeba(folder: str | Path, language: str, report: ReadReport) -> Paral
 def _parallel_lines(
     source: Path, target: Path, report: ReadReport
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Reads two files line by line, without the pairs one side of which is of no use."""
+    """Reads two parallel files, skipping pairs with an empty or undecodable side."""
     sides = _aligned_files(source, target, report)
     skips = Skips(source, report)
     kept = []
@@ -122,21 +121,21 @@ def _parallel_lines(
         else:
             kept.append((str(pair[0]).strip(), str(pair[1]).strip()))
     if not kept:
-        raise DataError(f"{source}: no pair of lines that can be used; get the files again")
+        raise DataError(f"{source}: no usable pair of lines; download the files again")
     return tuple(first for first, _ in kept), tuple(second for _, second in kept)
 
 
 def _aligned_files(
     source: Path, target: Path, report: ReadReport
 ) -> tuple[list[str | Rejected], list[str | Rejected]]:
-    """Returns the lines of two files that must have as many."""
+    """Returns the lines of two files, which must have the same number of lines."""
     sides = tuple(
         list(aligned_lines(read_blocks(path), str(path), report)) for path in (source, target)
     )
     if len(sides[0]) != len(sides[1]):
         raise DataError(
             f"{source} has {len(sides[0])} lines, {target} has {len(sides[1])}; line n of one must "
-            "answer line n of the other, so get both files again"
+            "translate line n of the other, so download both files again"
         )
     return sides[0], sides[1]
 
@@ -146,15 +145,15 @@ def _aligned_files(
 
 @dataclasses.dataclass(frozen=True)
 class MiningCorpus:
-    """Two texts, some sentences of which are translations of each other.
+    """Two sets of sentences, some of which are translations of each other.
 
     Attributes:
       languages: codes of sources and targets.
-      source_ids: of the sentences.
-      sources: the sentences.
-      target_ids: of the other sentences.
-      targets: the other sentences.
-      gold: (source, target), 0-based, of all translations; None if there is no gold file.
+      source_ids: ids of the source sentences.
+      sources: source sentences.
+      target_ids: ids of the target sentences.
+      targets: target sentences.
+      gold: 0-based (source, target) indices of all translations; None without a gold file.
     """
 
     languages: tuple[str, str]
@@ -170,7 +169,7 @@ _BUCC_NAMES = {"validation": ("dev", "sample"), "test": ("training", "test")}
 
 
 def bucc_languages(folder: str | Path, split: str) -> tuple[str, ...]:
-    """Returns the languages that a folder has BUCC pairs with English for."""
+    """Returns the languages of the BUCC files in a folder."""
     folder = check_folder(folder)
     names = _bucc_names(split)
     found = {path.name[:2] for name in names for path in folder.glob(f"??-en.{name}.en")}
@@ -178,17 +177,17 @@ def bucc_languages(folder: str | Path, split: str) -> tuple[str, ...]:
 
 
 def read_bucc(folder: str | Path, language: str, split: str, report: ReadReport) -> MiningCorpus:
-    """Reads the sentences of a language and of English that translations are to be found among.
+    """Reads the sentences of a language and of English for bitext mining.
 
     Args:
-      folder: with BUCC 2018's files, `zh-en.dev.zh`, `.en` and `.gold`.
+      folder: folder with BUCC 2018's files, `zh-en.dev.zh`, `.en` and `.gold`.
       language: "de", "fr", "ru" or "zh".
       split: "validation" (files "dev" or "sample") or "test" ("training", or "test" as XTREME calls
         it).
-      report: gets the counts.
+      report: collects the counts.
 
     Raises:
-      DataError: a file is missing, a line is no `id<TAB>sentence`, or the gold names other ids.
+      DataError: a file is missing, a line is not `id<TAB>sentence`, or a gold id is unknown.
     """
     folder = check_folder(folder)
     stems = [f"{language}-en.{name}" for name in _bucc_names(split)]
@@ -198,7 +197,7 @@ def read_bucc(folder: str | Path, language: str, split: str, report: ReadReport)
         if not path.is_file():
             there = ", ".join(bucc_languages(folder, split)) or "none"
             raise DataError(
-                f"{folder}: no {path.name} for {language!r}, {split}; there are {there}"
+                f"{folder}: no {path.name} for {language!r}, {split}; available: {there}"
             )
     (source_ids, sources), (target_ids, targets) = (_identified(path, report) for path in files)
     gold_file = folder / f"{stem}.gold"
@@ -211,7 +210,7 @@ def read_bucc(folder: str | Path, language: str, split: str, report: ReadReport)
 
 def _bucc_names(split: str) -> tuple[str, ...]:
     if split not in _BUCC_NAMES:
-        raise ValueError(f"bucc: no split {split!r}; choose of {', '.join(_BUCC_NAMES)}")
+        raise ValueError(f"bucc: no split {split!r}; choose one of {', '.join(_BUCC_NAMES)}")
     return _BUCC_NAMES[split]
 
 
@@ -244,8 +243,8 @@ def _mining_gold(
             gold.add((sources[ids[0]], targets[ids[1]]))
         elif len(ids) == 2 and ids[0] in targets and ids[1] in sources:
             raise DataError(
-                f"{path}, line {number}: {ids[0]} is a target and {ids[1]} a source; the gold must "
-                "name the source first, so swap its columns"
+                f"{path}, line {number}: {ids[0]} is a target and {ids[1]} a source; the source "
+                "must come first, so swap the columns"
             )
         else:
             skips.skip(f"line {number}", "gold names no sentence of the files", line[:80])
@@ -260,16 +259,16 @@ Links = frozenset[tuple[int, int]]
 
 @dataclasses.dataclass(frozen=True)
 class AlignedCorpus:
-    """Sentence pairs whose words were linked by hand.
+    """Sentence pairs with manual word alignments.
 
     Attributes:
-      name: of the folder, "en-fr".
+      name: name of the folder, "en-fr".
       languages: codes of sources and targets.
-      sources: the words of each sentence, as the file parts them by white space.
-      targets: likewise.
-      sure: of each pair the links (source word, target word), 0-based, that must be found.
-      possible: those that may be found; they include the sure ones.
-      index_base: what the gold file counts words from.
+      sources: words of each source sentence, split at white space.
+      targets: words of each target sentence.
+      sure: sure links of each pair, 0-based (source word, target word).
+      possible: possible links of each pair, including the sure ones.
+      index_base: index of the first word in the gold file, 0 or 1.
     """
 
     name: str
@@ -283,7 +282,7 @@ class AlignedCorpus:
 
 @dataclasses.dataclass(frozen=True)
 class _Link:
-    """A link as the file has it, at a line of the file."""
+    """A link and its line in the file, with the indices of the file."""
 
     line: int
     pair: int
@@ -292,7 +291,7 @@ class _Link:
     sure: bool
 
 
-# Links outside their sentences are left out, up to this share; beyond, the file is misread.
+# Links outside their sentences are skipped up to this share; more means that the file is misread.
 _MOST_OUTSIDE = 0.01
 
 
@@ -311,24 +310,24 @@ def read_alignments(
     """Reads a set of word alignments.
 
     Args:
-      folder: with `test.en`, `test.fr` and `alignv2.txt` (or `align.txt`) as XLM-Align has them, or
-        with XL-WA's `src.txt`, `tgt.txt` and `gold.txt`. Its name begins with the languages,
-        source first: "en-fr".
-      report: gets the counts.
-      index_base: what the gold counts words from, 0 or 1; None finds out.
+      folder: folder with `test.en`, `test.fr` and `alignv2.txt` (or `align.txt`), as distributed
+        with XLM-Align, or with XL-WA's `src.txt`, `tgt.txt` and `gold.txt`. Its name begins with
+        the languages, source first: "en-fr".
+      report: collects the counts.
+      index_base: index of the first word in the gold file, 0 or 1; None detects it.
 
     Returns:
-      The pairs, with links 0-based.
+      The pairs with 0-based links.
 
     Raises:
-      DataError: files are missing, their lines do not answer each other, or the links do not fit
-        the sentences: wrong base, swapped direction, another text.
+      DataError: files are missing, have different numbers of lines, or the links do not fit the
+        sentences (wrong base, swapped direction or another text).
     """
     folder = check_folder(folder)
     files = _alignment_files(folder)
     if files is None:
         raise DataError(
-            f"{folder}: no word alignments: needs src.txt, tgt.txt and gold.txt, or test.en, "
+            f"{folder}: no word alignments: expected src.txt, tgt.txt and gold.txt, or test.en, "
             "test.fr and alignv2.txt in a folder whose name begins with en-fr"
         )
     source, target, gold, languages = files
@@ -336,7 +335,7 @@ def read_alignments(
     for path, lines in zip((source, target), _aligned_files(source, target, report)):
         for number, line in enumerate(lines, 1):
             if isinstance(line, Rejected):
-                raise DataError(f"{path}, line {number}: {line.value}; get the file again")
+                raise DataError(f"{path}, line {number}: {line.value}; download the file again")
         texts.append(tuple(tuple(str(line).split()) for line in lines))
     sources, targets = texts
     links, usual_base = _read_links(gold, len(sources), report)
@@ -367,7 +366,7 @@ def read_alignments(
 
 
 def _alignment_files(folder: Path) -> tuple[Path, Path, Path, tuple[str, str]] | None:
-    """Returns source, target and gold file, and the languages; None if they are not there."""
+    """Returns source, target and gold file and the languages; None if a file is missing."""
     match = re.match(r"([a-z]{2,3})-([a-z]{2,3})(?![a-z])", folder.name)
     if match is None or not all(map(is_language, match.groups())):
         return None
@@ -384,10 +383,10 @@ def _alignment_files(folder: Path) -> tuple[Path, Path, Path, tuple[str, str]] |
 
 
 def _read_links(path: Path, pairs: int, report: ReadReport) -> tuple[list[_Link], int]:
-    """Reads a gold file of either form, told apart by its first line with links.
+    """Reads a gold file in either format, which is detected by the first line with links.
 
     Returns:
-      The links, and what words are usually counted from in this form.
+      The links and the usual index base of the format.
     """
     lines = list(numbered_lines(path, Skips(path, report)))
     first = next((line for _, line in lines if line.strip()), "")
@@ -400,15 +399,15 @@ def _inline_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> I
     """Reads lines of `i-j` (sure) and `ipj` (possible), one line for each pair of sentences."""
     if len(lines) != pairs:
         raise DataError(
-            f"{path} has {len(lines)} lines for {pairs} pairs of sentences; line n must hold the "
-            "links of pair n, so get the files again"
+            f"{path} has {len(lines)} lines for {pairs} pairs of sentences; line n must contain "
+            "the links of pair n, so download the files again"
         )
     for pair, (number, line) in enumerate(lines):
         for item in line.split():
             match = re.fullmatch(r"(\d+)([-p])(\d+)", item)
             if match is None:
                 raise DataError(
-                    f"{path}, line {number}: {item!r} is no link; write 3-4 (sure) or 3p4 "
+                    f"{path}, line {number}: {item!r} is not a link; write 3-4 (sure) or 3p4 "
                     "(possible)"
                 )
             yield _Link(number, pair, int(match[1]), int(match[3]), match[2] == "-")
@@ -417,8 +416,8 @@ def _inline_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> I
 def _listed_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> list[_Link]:
     """Reads lines of `sentence source target [S|P [confidence]]`.
 
-    The n-th number of a sentence is pair n, for files often begin in the middle of a corpus and
-    leave sentences out; only where sentences lack links is the number the line, counted from 1.
+    Files often begin in the middle of a corpus and have gaps, so the n-th distinct sentence number
+    is pair n. If some sentences have no links, the number is the 1-based line instead.
     """
     links = []
     for number, line in lines:
@@ -427,8 +426,9 @@ def _listed_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> l
         match = re.fullmatch(r"\s*(\d+)\s+(\d+)\s+(\d+)(?:\s+([SP])(?:\s+[\d.]+)?)?\s*", line)
         if match is None:
             raise DataError(
-                f"{path}, line {number}: {line[:60]!r} is no link; write `sentence source target`, "
-                "all numbers, with S or P behind if some links are only possible"
+                f"{path}, line {number}: {line[:60]!r} is not a link; write three "
+                "numbers, `sentence source target`, followed by S or P if some links are only "
+                "possible"
             )
         sentence, source, target = (int(match[i]) for i in (1, 2, 3))
         links.append(_Link(number, sentence, source, target, match[4] != "P"))
@@ -440,7 +440,7 @@ def _listed_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> l
     else:
         raise DataError(
             f"{path} links {len(numbers)} sentences (numbers {numbers[:1]} to {numbers[-1:]}), but "
-            f"the texts have {pairs} lines; get the files that belong together"
+            f"the texts have {pairs} lines; use files of the same set"
         )
     return [dataclasses.replace(link, pair=places[link.pair]) for link in links]
 
@@ -457,20 +457,20 @@ def _checked_base(
     given: int | None,
     usual: int,
 ) -> int:
-    """Returns what the words are counted from: 0 or 1, as the sentences' lengths prove.
+    """Returns the index base, 0 or 1, that fits the lengths of the sentences.
 
-    An index 0 speaks for 0, an index equal to the number of words for 1. `usual` counts only where
-    there is neither, which a handful of sentences may bring about.
+    An index of 0 implies base 0; an index equal to the number of words implies base 1. `usual` is
+    used if neither occurs, which is possible in very small sets.
 
     Raises:
-      DataError: neither fits; names the first links that speak against each, and whether the sides
-        seem swapped.
+      DataError: neither base fits; names the first violating links and whether the sides seem
+        swapped.
       ValueError: `given` is neither 0 nor 1.
     """
     if given not in (None, 0, 1):
-        raise ValueError(f"{path}: index_base is {given}; give 0, 1 or None")
+        raise ValueError(f"{path}: index_base is {given}; expected 0, 1 or None")
     if not links:
-        raise DataError(f"{path}: no links in this file; get it again")
+        raise DataError(f"{path}: no links in this file; download it again")
     bases = (0, 1) if given is None else (given,)
     outside = {base: [link for link in links if not _fits(link, sizes, base)] for base in bases}
     best = min(bases, key=lambda base: len(outside[base]))
@@ -486,12 +486,12 @@ def _checked_base(
             for base, wrong in outside.items()
         )
         remedy = (
-            "target and source seem swapped: name the folder and the texts the other way round"
+            "source and target seem swapped: swap the languages in the folder's name or the texts"
             if fewest <= _MOST_OUTSIDE * len(links)
-            else "give index_base=0 or 1, or the texts that belong to this gold file"
+            else "pass index_base=0 or 1, or use the texts of this gold file"
         )
         raise DataError(f"{path}: {against}; {remedy}")
     if given is None and len(outside[0]) == len(outside[1]):
-        _logger.warning("%s: nothing tells what words are counted from; took %d", path, usual)
+        _logger.warning("%s: the links do not determine the index base; using %d", path, usual)
         return usual
     return best

@@ -144,7 +144,7 @@ def find_corpora(
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldOut:
+class HeldOutText:
     """The held-out units and texts of some corpora.
 
     Attributes:
@@ -188,7 +188,7 @@ class HeldOut:
         """Returns the digests of the held-out texts of a language."""
         return _texts(self, self._version(), language)
 
-    def without_corpora(self) -> HeldOut:
+    def without_corpora(self) -> HeldOutText:
         """Returns a copy for workers, whose size does not grow with the number of files."""
         return dataclasses.replace(self, corpora=Corpora()) if self.file else self
 
@@ -257,7 +257,7 @@ class _Contents:
     numbers: dict[str, np.ndarray]
 
 
-def write(held: HeldOut, fingerprint: str) -> bool:
+def write(held: HeldOutText, fingerprint: str) -> bool:
     """Writes the file of units and digests, unless it is up to date.
 
     Args:
@@ -291,7 +291,7 @@ def write(held: HeldOut, fingerprint: str) -> bool:
 
 
 @functools.lru_cache(maxsize=4)
-def _texts(held: HeldOut, version: int, language: str) -> frozenset[int]:
+def _texts(held: HeldOutText, version: int, language: str) -> frozenset[int]:
     if not held.file:
         return frozenset(_made(held).texts[language].tolist())
     with np.load(held.file) as arrays:
@@ -299,7 +299,7 @@ def _texts(held: HeldOut, version: int, language: str) -> frozenset[int]:
 
 
 @functools.lru_cache(maxsize=4)
-def _numbers(held: HeldOut, version: int, corpus: str) -> frozenset[int]:
+def _numbers(held: HeldOutText, version: int, corpus: str) -> frozenset[int]:
     if not held.file:
         return frozenset(_made(held).numbers.get(corpus, np.empty(0, np.int64)).tolist())
     with np.load(held.file) as arrays:
@@ -314,11 +314,11 @@ def _stored_numbers(arrays: np.lib.npyio.NpzFile, corpus: str) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=1)
-def _made(held: HeldOut) -> _Contents:
+def _made(held: HeldOutText) -> _Contents:
     return _make(held)
 
 
-def _make(held: HeldOut) -> _Contents:
+def _make(held: HeldOutText) -> _Contents:
     rule, corpora = held.rule, held.corpora
     numbers: dict[str, np.ndarray] = {}
     if rule.kind == "count":

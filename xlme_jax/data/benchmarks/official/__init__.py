@@ -1,5 +1,5 @@
-"""Readers of benchmarks as they are distributed: one module for each format, none for a benchmark.
+"""Readers of official benchmark files: one module per format.
 
-`files` finds what a folder has, `tables`, `tagged` and `squad` read it. Which benchmark comes in
-which files is a table in `xlme_jax.data.benchmarks.registry`.
+`files` finds the files of a folder; `tables`, `tagged` and `squad` read them. The table of
+benchmarks and their file layouts is in `xlme_jax.data.benchmarks.registry`.
 """

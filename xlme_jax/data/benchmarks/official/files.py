@@ -1,4 +1,4 @@
-"""Finding a benchmark's files by their names, and what its readers share."""
+"""Finds the files of a benchmark by name, and has the helpers that its readers share."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from xlme_jax.data.text.reading import (
 )
 
 SPLITS = ("train", "validation", "test")
-# What files call the splits.
+# Names of the splits in file names.
 _SPLIT_NAMES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
-# Of each reason, so many skips are listed in the log; the report counts all.
+# Maximum number of skips per reason that are logged; the report counts all.
 _LISTED = 20
 
 _logger = logging.getLogger(__name__)
 
 
 class Skips:
-    """Counts what is left out of a file, and lists it in the log.
+    """Counts and logs the skipped items of a file.
 
     Attributes:
       path: the file.
-      report: gets the counts, by reason.
-      total: skips so far in this file.
+      report: collects the counts by reason.
+      total: number of skipped items in this file.
     """
 
     def __init__(self, path: Path, report: ReadReport):
@@ -45,7 +45,7 @@ class Skips:
         self._by_reason: Counter[str] = Counter()
 
     def skip(self, where: str, reason: str, detail: str = "") -> None:
-        """Leaves out what is at `where` ("line 7", "question 12")."""
+        """Skips the item at `where` ("line 7", "question 12")."""
         self.total += 1
         self._by_reason[reason] += 1
         self.report.skip(reason)
@@ -54,18 +54,18 @@ class Skips:
             _logger.warning("%s, %s: %s%s; left out", self.path, where, reason, about)
 
     def check_share(self, read: int) -> None:
-        """Raises a DataError if more than one item in a hundred was left out: a wrong file."""
+        """Raises DataError if more than 1% of the items were skipped: a wrong file."""
         if self.total * 100 > self.total + read:
             reasons = ", ".join(f"{n} x {reason}" for reason, n in self._by_reason.most_common())
             raise DataError(
                 f"{self.path}: {self.total} of {self.total + read} items cannot be used "
-                f"({reasons}; the log names the first); this is another format or a damaged file: "
-                "get it again"
+                f"({reasons}; the log lists the first); the file is damaged or has another format: "
+                "download it again"
             )
 
 
 class Format(Protocol):
-    """Reads one file of a format."""
+    """Reader of a file format."""
 
     def read(
         self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
@@ -75,27 +75,27 @@ class Format(Protocol):
         Args:
           path: the file.
           split: "train", "validation" or "test".
-          language: of the examples wanted; matters where a file holds several.
-          labels: the allowed ones; empty where there are no classes.
-          skips: what is left out goes here.
+          language: language of the examples, for files with several languages.
+          labels: allowed labels; () if there are no classes.
+          skips: collects the skipped items.
 
         Raises:
-          DataError: for what cannot be read; names file, line and remedy.
+          DataError: the file is malformed; names file, line and remedy.
         """
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where a distribution keeps a file, and how it is written.
+    """Path and format of a file in a distribution.
 
     Attributes:
-      path: below the folder; "{split}" stands for train, dev, validation or test, "{language}" for
-        a code, "{context}" and "{question}" for two (of MLQA), which make "de", or "de-en" if they
-        differ, and "{any}" for anything.
-      format: its reader.
-      split: if the path does not tell.
-      languages: if the path does not tell: those that the file holds.
+      path: template relative to the folder. "{split}" matches train, dev, validation or test;
+        "{language}" a language code; "{context}" and "{question}" the two codes of MLQA, which
+        give "de", or "de-en" if they differ; "{any}" any name.
+      format: the reader.
+      split: split of the file if the path has no "{split}".
+      languages: languages in the file if the path has no "{language}".
     """
 
     path: str
@@ -127,7 +127,7 @@ def _regular_expression(template: str) -> str:
 
 
 def _languages(found: dict[str, str]) -> tuple[str, ...]:
-    """The language that a file's name tells; none if it is something else ("dev-all.tsv")."""
+    """Returns the language in a file name; () if it is not a language ("dev-all.tsv")."""
     if "context" in found:
         context, question = found["context"], found["question"]
         return (context if context == question else f"{context}-{question}",)
@@ -136,9 +136,9 @@ def _languages(found: dict[str, str]) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Official:
-    """The layouts that a benchmark is distributed in; the first that has a file is read.
+    """The layouts of a benchmark's distributions; the first one with a file is used.
 
-    Where a layout has several files for a language (treebanks), they are read one after another.
+    If a layout has several files for a language (treebanks), all are read in order.
 
     Attributes:
       layouts: in order of preference.
@@ -151,7 +151,7 @@ class Official:
         folder = Path(folder)
         if not folder.is_dir():
             raise DataError(
-                f"{folder}: no such folder; give the one with the benchmark's files, such as "
+                f"{folder}: no such folder; pass the folder with the benchmark's files, such as "
                 f"{', '.join(sorted({layout.path for layout in self.layouts})[:6])}"
             )
         found: dict[str, dict[str, tuple[Layout, list[Path]]]] = {}
@@ -163,7 +163,7 @@ class Official:
         return found
 
     def available(self, folder: str | Path) -> dict[str, tuple[str, ...]]:
-        """Returns {split: languages that there is a file for}, in order of split and language."""
+        """Returns {split: available languages}, ordered by split and language."""
         found = self._found(folder)
         return {split: tuple(sorted(found[split])) for split in SPLITS if split in found}
 
@@ -183,8 +183,8 @@ class Official:
             )
             looked = ", ".join(sorted({layout.path for layout in self.layouts}))
             raise DataError(
-                f"{folder}: no file for split {split!r}, language {language!r}; there is "
-                f"{there or 'none'} (looked for {looked})"
+                f"{folder}: no file for split {split!r}, language {language!r}; available: "
+                f"{there or 'none'} (expected {looked})"
             )
         layout, paths = found[split][language]
         examples: list[Example] = []
@@ -193,8 +193,8 @@ class Official:
             some = layout.format.read(path, split, language, labels, skips)
             if not some:
                 raise DataError(
-                    f"{path}: no example of {language!r} in this file (left out: {skips.total}); "
-                    "get it again, or leave the language out"
+                    f"{path}: no example of {language!r} in this file (skipped: {skips.total}); "
+                    "download it again or remove the language"
                 )
             if len(paths) > 1:
                 some = [dataclasses.replace(e, id=f"{path.stem}:{e.id}") for e in some]
@@ -204,7 +204,7 @@ class Official:
 
 
 def numbered_lines(path: Path, skips: Skips) -> Iterator[tuple[int, str]]:
-    """Yields (1-based number, line) of a text file; lines that cannot be decoded are left out."""
+    """Yields (1-based number, line) of a text file; lines that cannot be decoded are skipped."""
     for number, line in enumerate(aligned_lines(read_blocks(path), str(path), skips.report), 1):
         if isinstance(line, Rejected):
             skips.skip(f"line {number}", line.value)
@@ -213,14 +213,14 @@ def numbered_lines(path: Path, skips: Skips) -> Iterator[tuple[int, str]]:
 
 
 def checked_label(label: str, labels: Sequence[str], path: Path, line: int) -> str:
-    """Returns a label that is allowed.
+    """Returns `label` if it is allowed.
 
     Raises:
-      DataError: it is not; names file, line, label and what is allowed.
+      DataError: it is not in `labels`; names file, line and the allowed labels.
     """
     if label not in labels:
         raise DataError(
-            f"{path}, line {line}: label {label!r} is none of {', '.join(labels)}; correct the "
-            "line, or choose the benchmark that this file belongs to"
+            f"{path}, line {line}: label {label!r} is not one of {', '.join(labels)}; correct "
+            "the line or choose the benchmark of this file"
         )
     return label

@@ -1,4 +1,4 @@
-"""Questions about contexts in SQuAD's JSON."""
+"""Reader of question answering data in SQuAD's JSON format."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from xlme_jax.data.text.reading import DataError, read_blocks
 class Squad:
     """SQuAD 1.1 or 2.0: data > paragraphs > qas > answers.
 
-    An answer that is not in the context at its offset is left out and counted, even if it is found
-    elsewhere: nobody knows that it is the answer there. A question all of whose answers are left
-    out is left out. A file in which no question has an answer is one without labels, an error if it
-    is to train on. Where an id comes back with another question, as in XTREME's files of TyDiQA, it
-    becomes "7#2", "7#3", ...
+    An answer that is not in the context at its offset is skipped and counted, even if it occurs
+    elsewhere in the context. A question without remaining answers is skipped. A file in which no
+    question has an answer has no labels, which is an error for training. If an id recurs with
+    another question, as in XTREME's files of TyDiQA, it becomes "7#2", "7#3", ...
 
     Attributes:
-      unanswerable: there are questions without an answer (SQuAD 2.0).
-      languages: {beginning of an id: language}, where a file holds several.
+      unanswerable: whether questions may have no answer (SQuAD 2.0).
+      languages: {prefix of an id: language} for files with several languages.
     """
 
     unanswerable: bool = False
@@ -50,7 +49,7 @@ class Squad:
             if len(same_id) > 1:
                 id = f"{id}#{len(same_id)}"
                 skips.report.repair("ids made unique")
-            # XTREME's download has an empty text for every answer of its test files.
+            # All answers in XTREME's test files have an empty text.
             given = [answer for answer in question.get("answers") or [] if answer["text"]]
             answers = tuple(_answers(given, id, context, skips))
             example = QuestionExample(id, question["question"], context, answers)
@@ -61,7 +60,9 @@ class Squad:
             else:
                 empty.append(example)
         if empty and not examples and split == "train":
-            raise DataError(f"{path}: no question has an answer to train on; get the file again")
+            raise DataError(
+                f"{path}: no question has an answer to train on; download the file again"
+            )
         if empty and not examples:
             return list(empty)
         for example in empty:
@@ -91,12 +92,12 @@ def _questions(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yields (context, question) of a file.
 
     Raises:
-      DataError: it is no JSON in SQuAD's form.
+      DataError: the file is not JSON in SQuAD's format.
     """
     try:
         content = json.loads(b"".join(read_blocks(path)).decode("utf-8-sig"))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise DataError(f"{path}: no JSON in UTF-8 ({error}); get the file again") from error
+        raise DataError(f"{path}: not JSON in UTF-8 ({error}); download the file again") from error
     place = "data"
     try:
         for i, article in enumerate(content["data"]):
@@ -108,13 +109,13 @@ def _questions(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                     yield context, question
     except (KeyError, TypeError) as error:
         raise DataError(
-            f"{path}, {place}: not in SQuAD's form ({error!r}); it needs data > paragraphs > "
+            f"{path}, {place}: not in SQuAD's format ({error!r}); expected data > paragraphs > "
             "context, qas > id, question, answers > text, answer_start"
         ) from error
 
 
 def _check_question(context: Any, question: Any) -> None:
-    """Raises a TypeError or KeyError for what has not the form of a question."""
+    """Raises TypeError or KeyError if `question` does not have the fields of a question."""
     texts = [context, question["question"], *(a["text"] for a in question.get("answers") or [])]
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a text that is no string")

@@ -1,4 +1,4 @@
-"""Tables of texts and labels: tab-separated, with or without a header."""
+"""Reader of tab-separated tables of texts and labels, with or without a header."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from xlme_jax.data.text.reading import DataError
 class Table:
     """A table with a text, or a pair of texts, in each row.
 
-    Quotation marks mean nothing in these files but in those that XTREME's script has written.
+    Quotation marks are plain characters, except in the files written by XTREME's script.
 
     Attributes:
       texts: names of the columns with the texts.
-      label: name of the label's column. Test files without it give examples without labels.
-      columns: names of the columns of a table without a header; empty if the first line has them.
-      language: name of the column that tells the language, where a file holds several.
-      renamed: labels of the file that are called otherwise here; the others keep their names.
-      score: the label is a number (regression).
-      csv: a cell with quotation marks is quoted, and they are doubled, as `csv.writer` does.
-      part: (k, n): only the rows whose line number, from 0, is in `k` modulo n.
+      label: name of the label column. Test files without it give examples without labels.
+      columns: names of the columns if the table has no header; () if the first line is a header.
+      language: name of the language column, for files with several languages.
+      renamed: {label in the file: label here}; other labels keep their names.
+      score: whether the label is a number (regression).
+      csv: whether cells with quotation marks are quoted as by `csv.writer`.
+      part: (ks, n): use only rows whose line number (from 0) modulo n is in `ks`.
     """
 
     texts: tuple[str, ...]
@@ -84,7 +84,7 @@ class Table:
         missing = sorted(needed - set(cells))
         if missing:
             raise DataError(
-                f"{path}, line 1: the header lacks {', '.join(missing)}; it has "
+                f"{path}, line 1: the header has no {', '.join(missing)}, only "
                 f"{', '.join(cells)[:200]}. Give the file as it was distributed"
             )
         return tuple(cells)
@@ -92,14 +92,14 @@ class Table:
     def _without_label(
         self, cells: Sequence[str], columns: tuple[str, ...], path: Path, split: str
     ) -> tuple[str, ...]:
-        """Returns the columns that the first row shows to be there: test files lack labels."""
+        """Returns the columns, without the label if the first row lacks it (test files)."""
         if len(cells) == len(columns):
             return columns
         fewer = tuple(name for name in columns if name != self.label)
         if len(cells) == len(fewer) and split == "test":
             return fewer
         raise DataError(
-            f"{path}, line 1: {len(cells)} columns, where there should be {len(columns)}: "
+            f"{path}, line 1: {len(cells)} columns, expected {len(columns)}: "
             f"{', '.join(columns)}, separated by tabs. Give the file as it was distributed"
         )
 
@@ -116,14 +116,16 @@ class Table:
         except ValueError:
             score = math.nan
         if not math.isfinite(score):
-            raise DataError(f"{path}, line {line}: score {label!r} is no number; correct the line")
+            raise DataError(
+                f"{path}, line {line}: score {label!r} is not a number; correct the line"
+            )
         return score
 
 
 def _unquoted(cell: str) -> str:
-    """Undoes what `csv.writer` does to a cell with quotation marks, and to no other.
+    """Reverses the quoting of `csv.writer`.
 
-    It quotes no cell without any, so a quoted one holds doubled ones inside; `"Yes"` is a text.
+    It quotes only cells with quotation marks and doubles them, so that `"Yes"` is plain text.
     """
     inner = cell[1:-1]
     quoted = len(cell) > 3 and cell[0] == cell[-1] == '"' and '""' in inner

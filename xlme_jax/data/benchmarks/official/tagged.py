@@ -1,4 +1,4 @@
-"""Sentences with a tag for each word: two columns, or CoNLL-U."""
+"""Readers of sentences with a tag per word: two columns or CoNLL-U."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from xlme_jax.data.text.reading import DataError
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """A word and its tag in each line, parted by a tab; an empty line ends a sentence.
+    """Lines of a word, a tab and its tag; an empty line ends a sentence.
 
     A test file without tags gives examples with `tags=()`.
 
     Attributes:
-      prefixed: words are written "en:word" (WikiANN as first published).
+      prefixed: whether words are written "en:word" (WikiANN as first published).
     """
 
     prefixed: bool = False
@@ -40,7 +40,7 @@ class Columns:
             columns = columns or (1 if split == "test" and len(cells) == 1 else 2)
             if len(cells) != columns:
                 raise DataError(
-                    f"{path}, line {line}: {len(cells)} columns, where there should be "
+                    f"{path}, line {line}: {len(cells)} columns, expected "
                     f"{columns}: a word, a tab and its tag. Correct the line"
                 )
             words.append(cells[0].removeprefix(f"{language}:") if self.prefixed else cells[0])
@@ -58,8 +58,8 @@ def _end_sentence(examples: list[TaggedExample], words: list[str], tags: list[st
         tags.clear()
 
 
-# Parts of speech that give their tag to a fused word if its parts hang equally high in the tree, in
-# order of preference (ud-conversion-tools, which XTREME converts with).
+# Tags that a multiword token takes if several parts have the same depth in the tree, in order of
+# preference (ud-conversion-tools, which XTREME uses).
 _PREFERRED = {
     "es": "VERB AUX PRON ADP DET",
     "fr": "VERB AUX PRON NOUN ADJ ADV ADP DET PART SCONJ CONJ",
@@ -70,7 +70,7 @@ _PREFERRED_ELSE = "VERB NOUN PROPN PRON ADJ NUM ADV INTJ AUX ADP DET PART CCONJ 
 
 @dataclasses.dataclass(frozen=True)
 class _Node:
-    """A line of CoNLL-U: the words from `first` to `last`, more than one if they are fused."""
+    """A line of CoNLL-U: words `first` to `last`, more than one in a multiword token."""
 
     line: int
     first: int
@@ -82,11 +82,11 @@ class _Node:
 
 @dataclasses.dataclass(frozen=True)
 class Conllu:
-    """CoNLL-U, made words and tags of as XTREME does.
+    """CoNLL-U, converted to words and tags as by XTREME.
 
-    A fused word ("im", "du", "dámelo") stands for its parts, with the tag of the part that is
-    nearest to the root; empty nodes are left out; words lose their spaces and zero-width
-    non-joiners. Sentences whose words the treebank keeps back ("_") are left out and counted.
+    A multiword token ("im", "du", "dámelo") is one word with the tag of the part nearest to the
+    root. Empty nodes are skipped. Spaces and zero-width non-joiners are removed from words.
+    Sentences whose words the treebank withholds ("_") are skipped and counted.
     """
 
     def read(
@@ -123,8 +123,8 @@ def _sentences(path: Path, skips: Skips) -> Iterator[list[_Node]]:
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", cells[0])
         if len(cells) != 10 or match is None:
             raise DataError(
-                f"{path}, line {line}: no line of CoNLL-U: 10 columns parted by tabs, of which the "
-                "first is 7, 7-8 or 7.1. Get the file again"
+                f"{path}, line {line}: not a line of CoNLL-U: expected 10 "
+                "columns separated by tabs, the first one 7, 7-8 or 7.1. Download the file again"
             )
         first = int(match[1])
         head = int(cells[6]) if cells[6].isdecimal() else 0
@@ -134,7 +134,7 @@ def _sentences(path: Path, skips: Skips) -> Iterator[list[_Node]]:
 
 
 def _surface(nodes: Sequence[_Node], language: str) -> list[_Node]:
-    """Returns the words as written, each with a tag."""
+    """Returns the surface words, each with a tag."""
     single = {node.first: node for node in nodes if node.first == node.last}
     preferred = _PREFERRED.get(language, _PREFERRED_ELSE).split()
 
@@ -156,7 +156,7 @@ def _surface(nodes: Sequence[_Node], language: str) -> list[_Node]:
 
 
 def _depth(word: int, single: Mapping[int, _Node]) -> int:
-    """Returns how many words lie between a word and the root."""
+    """Returns the distance between a word and the root."""
     above: list[int] = []
     while (word := single[word].head) in single and word not in above:
         above.append(word)
