@@ -15,7 +15,8 @@ import optax
 from fault_runs import Runs, last_line
 
 from xlme_jax.checkpoints import digests
-from xlme_jax.checkpoints.checkpoints import Checkpoints, RunRecord
+from xlme_jax.checkpoints.checkpoints import Checkpoints
+from xlme_jax.checkpoints.saved import RunRecord
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMEConfig
 from xlme_jax.training import mesh as meshes

@@ -14,14 +14,10 @@ import numpy as np
 import optax
 import tiny
 
-from xlme_jax.checkpoints.checkpoints import (
-    Checkpoints,
-    RunRecord,
-    latest_checkpoint,
-    read_record,
-    warm_start,
-)
+from xlme_jax.checkpoints.checkpoints import Checkpoints
+from xlme_jax.checkpoints.saved import RunRecord, latest_checkpoint, read_record
 from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.checkpoints.warm_start import warm_start
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary
 from xlme_jax.evaluation import encoding

@@ -14,7 +14,7 @@ import pytest
 import runs
 from runs import SHORT, STEPS
 
-from xlme_jax.checkpoints.checkpoints import CheckpointError
+from xlme_jax.checkpoints.saved import CheckpointError
 
 
 @pytest.fixture

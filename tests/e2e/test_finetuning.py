@@ -10,7 +10,7 @@ import tiny
 from finetuning import finetune_flags, load, pretrain, write_labelled, write_vocabulary
 from runs import Interrupted, assert_same_bits, saved
 
-from xlme_jax.checkpoints.checkpoints import read_record
+from xlme_jax.checkpoints.saved import read_record
 from xlme_jax.configuration import loading, values
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.results import read
@@ -145,7 +145,7 @@ def test_the_command_evaluates_both_kinds_of_checkpoint(tmp_path, pretrained, da
 
 def test_the_command_says_what_is_wrong(tmp_path, pretrained):
     for arguments, said in (
-        ([f"--checkpoint={tmp_path}"], "holds no checkpoint"),
+        ([f"--checkpoint={tmp_path}"], "has no checkpoint"),
         ([f"--checkpoint={pretrained}", "--tasks=xnli"], "fine-tuned"),
         ([f"--checkpoint={pretrained}", "--tasks=tatoeba", f"--data={tmp_path}"], "tatoeba"),
         (

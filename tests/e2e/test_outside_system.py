@@ -10,7 +10,7 @@ EXAMPLE = tiny.REPOSITORY / "examples" / "hard_negatives"
 READ = """
 import sys
 from pathlib import Path
-from xlme_jax.checkpoints.checkpoints import latest_checkpoint, read_record
+from xlme_jax.checkpoints.saved import latest_checkpoint, read_record
 from xlme_jax.configuration import loading
 folder = latest_checkpoint(Path(sys.argv[1]))
 config = loading.load_text(read_record(folder).config, "Train", str(folder))

@@ -10,7 +10,8 @@ import pytest
 from fuzzing import budgets, check, damaged
 from hypothesis import strategies as st
 
-from xlme_jax.checkpoints.checkpoints import Checkpoints, RunRecord
+from xlme_jax.checkpoints.checkpoints import Checkpoints
+from xlme_jax.checkpoints.saved import RunRecord
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.training.metrics import MetricsWriter, read_metrics
 

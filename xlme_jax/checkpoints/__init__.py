@@ -1,1 +1,1 @@
-"""Contents and digests of checkpoints, resuming and warm starts."""
+"""Checkpoints: saving and restoring (`checkpoints`), reading (`saved`), digests, warm starts."""

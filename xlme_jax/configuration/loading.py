@@ -12,7 +12,7 @@ from typing import Any
 
 import gin
 
-from xlme_jax.checkpoints.checkpoints import read_record
+from xlme_jax.checkpoints.saved import read_record
 from xlme_jax.configuration.files import ROOT, check_source, explained, opened, reading
 from xlme_jax.configuration.references import (
     MACRO,

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from xlme_jax.checkpoints.checkpoints import FOLDER, Checkpoints, RunRecord
+from xlme_jax.checkpoints.checkpoints import Checkpoints
+from xlme_jax.checkpoints.saved import FOLDER, RunRecord
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.configuration import loading
 from xlme_jax.configuration.train_config import TrainConfig

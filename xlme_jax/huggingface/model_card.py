@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from xlme_jax.checkpoints.checkpoints import FOLDER, RunRecord, latest_checkpoint, read_record
+from xlme_jax.checkpoints.saved import FOLDER, RunRecord, latest_checkpoint, read_record
 from xlme_jax.configuration import loading
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset

@@ -1,6 +1,6 @@
 """Results quoted from the papers; each row names its paper and table.
 
-XLM-E: Chi et al. 2022, arXiv:2106.16138. XY-LENT: Patra et al. 2022, arXiv:2210.14867. InfoXLM:
+XLM-E: Chi et al. 2022, arXiv:2106.16138. XY-LENT: Patra et al. 2023, arXiv:2210.14867. InfoXLM:
 Chi et al. 2021, arXiv:2007.07834. Two numbers in a cell are F1 and exact match, shares are in
 percent, and a dash means that the paper gives no value.
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from xlme_jax.checkpoints.checkpoints import read_record
+from xlme_jax.checkpoints.saved import read_record
 from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_14, TATOEBA_36
 from xlme_jax.data.benchmarks.registry import BENCHMARKS
 from xlme_jax.evaluation.outcome import Result

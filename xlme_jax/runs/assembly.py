@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 
-from xlme_jax.checkpoints.checkpoints import has_checkpoint
+from xlme_jax.checkpoints.saved import has_checkpoint
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.batches.pipeline import make_iterator

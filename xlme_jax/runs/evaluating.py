@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import jax
 
-from xlme_jax.checkpoints.checkpoints import pretraining_flops
+from xlme_jax.checkpoints.saved import pretraining_flops
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.evaluation import held_out_retrieval, readouts, results

@@ -7,8 +7,9 @@ from typing import Any
 import jax
 import optax
 
-from xlme_jax.checkpoints.checkpoints import latest_checkpoint, read_record, warm_start
+from xlme_jax.checkpoints.saved import latest_checkpoint, read_record
 from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.checkpoints.warm_start import warm_start
 from xlme_jax.configuration import loading
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared.format import VOCABULARY_FILE

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from xlme_jax.checkpoints.checkpoints import FOLDER as CHECKPOINTS
+from xlme_jax.checkpoints.saved import FOLDER as CHECKPOINTS
 from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.reports.run_page import REPORT_HTML
 from xlme_jax.training.metrics import METRICS_FILE, read_metrics

@@ -14,15 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from xlme_jax.checkpoints.checkpoints import (
-    Checkpoints,
-    RunRecord,
-    check_warm_start,
-    latest_checkpoint,
-    pretraining_flops,
-    warm_start,
-)
+from xlme_jax.checkpoints.checkpoints import Checkpoints
+from xlme_jax.checkpoints.saved import RunRecord, latest_checkpoint, pretraining_flops
 from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.checkpoints.warm_start import check_warm_start, warm_start
 from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks

@@ -5,7 +5,8 @@ import dataclasses
 import jax.numpy as jnp
 import pytest
 
-from xlme_jax.checkpoints.checkpoints import Checkpoints, RunRecord, pretraining_flops
+from xlme_jax.checkpoints.checkpoints import Checkpoints
+from xlme_jax.checkpoints.saved import RunRecord, pretraining_flops
 from xlme_jax.checkpoints.state import TrainState
 
 RECORD = RunRecord({}, "data", "SEED = 0", flops_per_step=1.5e12, inherited_flops=0.0)

@@ -7,15 +7,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from xlme_jax.checkpoints.checkpoints import (
-    CheckpointError,
-    Checkpoints,
-    RunRecord,
-    check_warm_start,
-    latest_checkpoint,
-    warm_start,
-)
+from xlme_jax.checkpoints.checkpoints import Checkpoints
+from xlme_jax.checkpoints.saved import CheckpointError, RunRecord, latest_checkpoint
 from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.checkpoints.warm_start import check_warm_start, warm_start
 
 
 def state_of(step, width=3):
@@ -81,7 +76,7 @@ def test_an_unfinished_checkpoint_does_not_count(run_folder):
 
 
 def test_a_folder_without_checkpoints_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"INIT_FROM = .* holds no checkpoint; give the MODEL_DIR"):
+    with pytest.raises(ValueError, match=r"INIT_FROM = .* has no checkpoint; pass the MODEL_DIR"):
         latest_checkpoint(tmp_path)
 
 

@@ -1,0 +1,196 @@
+"""Reads and verifies saved checkpoints: their paths, records, shapes and digests."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from xlme_jax.checkpoints import digests
+from xlme_jax.checkpoints.digests import Damaged
+from xlme_jax.objectives.base import Params
+from xlme_jax.storage.sealed_json import checksum
+
+FOLDER = "checkpoints"
+
+
+class CheckpointError(ValueError):
+    """Raised if a checkpoint cannot be written or none can be read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord:
+    """Contents of a checkpoint besides the state, stored as JSON.
+
+    Attributes:
+      data: state of the data iterator: the batch after the last one used is the next one.
+      dataset: digest of the prepared data set that the iterator belongs to.
+      config: the operative configuration.
+      window: sums of the metrics since the last line of the log, {name: (numerator, denominator)}.
+      skipped: updates skipped in a row up to this step.
+      vocabulary: digest of the vocabulary; empty in checkpoints that lack it.
+      origin: absolute path of the checkpoint, or of the Hugging Face folder, that the run's weights
+        were taken from; empty if they were fresh, or in checkpoints that lack it.
+      flops_per_step: floating-point operations of a pre-training step, 0 in fine-tuning; None in
+        checkpoints that lack it.
+      inherited_flops: floating-point operations of pre-training of the weights at step 0; None if
+        unknown.
+      encoder_parameters: parameters of the exported encoder, without vocabulary padding; None in
+        checkpoints that lack it.
+    """
+
+    data: dict[str, Any]
+    dataset: str
+    config: str
+    window: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    skipped: int = 0
+    vocabulary: str = ""
+    origin: str = ""
+    flops_per_step: float | None = None
+    inherited_flops: float | None = None
+    encoder_parameters: int | None = None
+
+
+def has_checkpoint(model_dir: Path) -> bool:
+    """Returns whether a run has saved a checkpoint."""
+    return bool(saved_steps(model_dir / FOLDER))
+
+
+def latest_checkpoint(run: Path) -> Path:
+    """Returns the newest checkpoint of a run, or the checkpoint itself if `run` is one.
+
+    Raises:
+      ValueError: there is none.
+    """
+    if (run / "state").is_dir():
+        return run.absolute()
+    folder = run.absolute() / FOLDER
+    if not (steps := saved_steps(folder)):
+        raise ValueError(
+            f"INIT_FROM = {str(run)!r} has no checkpoint; pass the MODEL_DIR of a run, or one "
+            f"of its {FOLDER}/STEP folders."
+        )
+    return folder / str(max(steps))
+
+
+def read_record(run: Path) -> RunRecord:
+    """Returns the record of a run's newest checkpoint, or of one of its checkpoints.
+
+    Raises:
+      ValueError: there is no checkpoint, or it is damaged.
+    """
+    checkpoint = latest_checkpoint(run)
+    with named_source(checkpoint), damage_if_unsealed(checkpoint):
+        record = read_fields(checkpoint)
+        record.pop("digests")
+        return RunRecord(**record)
+
+
+def pretraining_flops(run: Path) -> float | None:
+    """Returns the floating-point operations spent on pre-training a run's weights.
+
+    They are steps x FLOPs per step (`model.flops` has the formula: matrix products only, a
+    multiply-add counts as two, backward as twice forward, rematerialization not counted, padding
+    counted), plus those of the run that the weights were initialized from. Fine-tuning steps do not
+    count (XLM-E, Table 4 and Figure 1).
+
+    Args:
+      run: MODEL_DIR, whose newest checkpoint is used, or one of its checkpoints.
+
+    Returns:
+      The FLOPs; None if unknown: for imported weights, and checkpoints that do not record them.
+
+    Raises:
+      ValueError: there is no checkpoint, or it is damaged.
+    """
+    checkpoint = latest_checkpoint(run)
+    record = read_record(checkpoint)
+    if record.flops_per_step is None or record.inherited_flops is None:
+        return None
+    if not checkpoint.name.isdigit():
+        return None
+    return record.inherited_flops + int(checkpoint.name) * record.flops_per_step
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Returns the steps of the checkpoints in a folder, in any order."""
+    return [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
+
+
+def check_files(checkpoint: Path) -> None:
+    """Raises Damaged if a file differs from `files.json`, or if the state is missing."""
+    if digests.is_sealed(checkpoint):
+        digests.verify_files(checkpoint)
+    elif not (checkpoint / "state").is_dir():
+        raise Damaged("state is missing")
+
+
+@contextlib.contextmanager
+def damage_if_unsealed(checkpoint: Path) -> Iterator[None]:
+    """Raises Damaged if a checkpoint that has no `files.json` cannot be read."""
+    try:
+        yield
+    except Damaged:
+        raise
+    except Exception as error:
+        if digests.is_sealed(checkpoint):
+            raise
+        reason = str(error).strip().splitlines() or [repr(error)]
+        raise Damaged(f"it cannot be read ({reason[0]})") from error
+
+
+@contextlib.contextmanager
+def named_source(checkpoint: Path) -> Iterator[None]:
+    """Names the damaged checkpoint of another run in the error; it is not moved."""
+    try:
+        yield
+    except Damaged as error:
+        raise CheckpointError(
+            f"INIT_FROM: the checkpoint {checkpoint} is damaged: {error}. Choose another one in "
+            f"{checkpoint.parent}, or unset INIT_FROM."
+        ) from error
+
+
+def compare_digests(tree: Any, expected: Mapping[str, str]) -> None:
+    """Raises Damaged if an array of `tree` differs from the saved one."""
+    for name, digest in digests.tree_digests(tree).items():
+        if expected.get(name) != digest:
+            raise Damaged(f"{name} is not what was saved (digests differ)")
+
+
+def read_fields(checkpoint: Path) -> dict[str, Any]:
+    """Returns the fields of a `RunRecord` and the digests of arrays; raises Damaged."""
+    content = ocp.JsonCheckpointHandler().restore(checkpoint / "run", ocp.args.JsonRestore())
+    if not isinstance(content, dict) or content.pop("sha256", None) != checksum(content):
+        raise Damaged("run/metadata is not what was written (SHA-256 differs)")
+    return content
+
+
+def state_metadata(checkpoint: Path) -> Any:
+    """Returns the tree of a checkpoint's state, with shapes instead of arrays."""
+    # The handler, because a checkpointer warns that an item has no metadata of its own.
+    return ocp.PyTreeCheckpointHandler().metadata(checkpoint / "state").tree
+
+
+def tree_shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    """Returns {dotted name: shape} of the leaves of a tree."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {digests.leaf_name(path): tuple(leaf.shape) for path, leaf in leaves}
+
+
+def compare_shapes(
+    found: Mapping[str, tuple[int, ...]], abstract_params: Params, where: str, remedy: str
+) -> None:
+    """Raises ValueError, naming the first weight that is missing, misshapen or unexpected."""
+    wanted = tree_shapes(abstract_params)
+    for name, shape in wanted.items():
+        if found.get(name) != shape:
+            problem = f"has shape {found[name]}" if name in found else "is missing"
+            raise ValueError(
+                f"{where}: weight {name} {problem}, this model needs {shape}. {remedy}"
+            )
+    if extra := sorted(found.keys() - wanted.keys()):
+        raise ValueError(f"{where}: this model has no weight {extra[0]}. {remedy}")

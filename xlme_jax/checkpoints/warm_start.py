@@ -1,0 +1,184 @@
+"""Initialises weights from a checkpoint of another run."""
+
+import collections
+import logging
+import types
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+
+from xlme_jax.checkpoints import digests
+from xlme_jax.checkpoints.saved import (
+    check_files,
+    compare_digests,
+    compare_shapes,
+    damage_if_unsealed,
+    latest_checkpoint,
+    named_source,
+    read_fields,
+    state_metadata,
+    tree_shapes,
+)
+from xlme_jax.objectives.base import Params
+
+_log = logging.getLogger(__name__)
+
+
+def check_warm_start(
+    run: Path,
+    abstract_params: Params,
+    vocabulary: str = "",
+    may_lack: Collection[str] = (),
+    counterparts: Mapping[str, str] = types.MappingProxyType({}),
+) -> Params:
+    """Returns the weights that `warm_start` would load; reads files, but creates no arrays.
+
+    Arguments and errors are those of `warm_start`.
+    """
+    checkpoint = latest_checkpoint(run)
+    with named_source(checkpoint):
+        check_files(checkpoint)
+        with damage_if_unsealed(checkpoint):
+            found = tree_shapes(state_metadata(checkpoint)["params"])
+            theirs = read_fields(checkpoint).get("vocabulary")
+    if vocabulary and theirs and vocabulary != theirs:
+        raise ValueError(
+            f"INIT_FROM = {str(run)!r} was trained with another vocabulary (sha256 {theirs[:12]}) "
+            f"than the data in DATA_DIR was prepared with ({vocabulary[:12]}). Prepare the data "
+            "with the vocabulary.model of that run's DATA_DIR."
+        )
+
+    def is_present(part: str) -> bool:
+        return tree_shapes({part: abstract_params[part]}).items() <= found.items()
+
+    sources = _counterparts(found, abstract_params, counterparts)
+    if sources:
+        # In this model's names. Unused weights stay, and are reported as unexpected.
+        unused = {name: found[name] for name in found.keys() - sources.values()}
+        found = {name: found[source] for name, source in sources.items()} | unused
+        brought = _select(abstract_params, sources)
+    else:
+        brought = {
+            part: weights
+            for part, weights in abstract_params.items()
+            if part not in may_lack or is_present(part)
+        }
+    remedy = "Warm starts need the same objective, model sizes and vocabulary."
+    stacked, wanted = (
+        any(".layers." in name for name in names) for names in (found, tree_shapes(brought))
+    )
+    if stacked != wanted:
+        remedy = (
+            f"It was trained with Encoder.scan_layers = {stacked}; set the same here, or import it "
+            "again with the other setting."
+        )
+    if may_lack and not sources:
+        found = {name: found[name] for name in found.keys() & tree_shapes(brought).keys()}
+    compare_shapes(found, brought, f"INIT_FROM = {str(run)!r}", remedy)
+    return brought
+
+
+def warm_start(
+    run: Path,
+    abstract_params: Params,
+    vocabulary: str = "",
+    may_lack: Collection[str] = (),
+    counterparts: Mapping[str, str] = types.MappingProxyType({}),
+) -> Params:
+    """Reads the weights of another run's newest checkpoint into the shardings of this one.
+
+    Args:
+      run: MODEL_DIR of the other run or one of its checkpoints.
+      abstract_params: ShapeDtypeStructs with shardings.
+      vocabulary: digest of the vocabulary that this run reads; empty if it does not matter.
+      may_lack: top-level names of weights that may be missing from the checkpoint, or have another
+        shape there. It may then also contain weights that this model lacks.
+      counterparts: for checkpoints without any of these top-level names (`WarmStart.counterparts`).
+
+    Returns:
+      The weights that the checkpoint has.
+
+    Raises:
+      ValueError: there is no checkpoint, it is damaged, a weight is missing or of another shape, or
+        the vocabulary is another one.
+    """
+    brought = check_warm_start(run, abstract_params, vocabulary, may_lack, counterparts)
+    checkpoint = latest_checkpoint(run)
+    found = tree_shapes(state_metadata(checkpoint)["params"])
+    sources = _counterparts(found, abstract_params, counterparts)
+    wanted = _leaves(brought)
+    item = {"params": _nested({sources.get(name, name): leaf for name, leaf in wanted.items()})}
+    with named_source(checkpoint), damage_if_unsealed(checkpoint):
+        expected = read_fields(checkpoint)["digests"]
+        params = ocp.PyTreeCheckpointer().restore(
+            checkpoint / "state",
+            args=ocp.args.PyTreeRestore(
+                item=item,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(item),
+                partial_restore=True,
+            ),
+        )
+        compare_digests(params, expected)
+    fresh = _fresh(_leaves(abstract_params).keys(), wanted.keys())
+    rest = f"; missing there, so freshly initialised: {', '.join(fresh)}" if fresh else ""
+    _log.info("Warm start: weights from %s%s", checkpoint, rest)
+    if not sources:
+        return params["params"]
+    # Copies, because one weight may initialise two, and the train step donates each buffer.
+    read = _leaves(params["params"])
+    return _nested(
+        {
+            name: jax.device_put(jnp.copy(read[sources[name]]), leaf.sharding)
+            for name, leaf in wanted.items()
+        }
+    )
+
+
+def _counterparts(
+    found: Collection[str], abstract_params: Params, counterparts: Mapping[str, str]
+) -> dict[str, str]:
+    """Returns {weight of this model: weight that initializes it}; {} if names match."""
+    if any(name.split(".")[0] in abstract_params for name in found):
+        return {}
+    sources = {}
+    for name in _leaves(abstract_params):
+        for part, source in counterparts.items():
+            if name.startswith(f"{part}.") and source + name.removeprefix(part) in found:
+                sources[name] = source + name.removeprefix(part)
+    return sources
+
+
+def _leaves(tree: Params) -> dict[str, Any]:
+    """Returns {dotted name: leaf}."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {digests.leaf_name(path): leaf for path, leaf in leaves}
+
+
+def _nested(leaves: Mapping[str, Any]) -> Params:
+    """Returns the tree whose leaves have these dotted names."""
+    tree: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *path, last = name.split(".")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = leaf
+    return tree
+
+
+def _select(tree: Params, names: Collection[str]) -> Params:
+    return _nested({name: leaf for name, leaf in _leaves(tree).items() if name in names})
+
+
+def _fresh(names: Collection[str], brought: Collection[str]) -> list[str]:
+    """Returns the parts of a model that are not loaded, with a count where some are."""
+    total = collections.Counter(".".join(name.split(".")[:2]) for name in names)
+    lacking = total - collections.Counter(".".join(name.split(".")[:2]) for name in brought)
+    return [
+        part if count == total[part] else f"{count} of {total[part]} weights in {part}"
+        for part, count in sorted(lacking.items())
+    ]
