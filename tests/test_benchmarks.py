@@ -27,6 +27,7 @@ def run(name, tmp_path, *arguments):
     return json.loads(output.read_text()), done.stdout
 
 
+@pytest.mark.slow
 def test_input(tmp_path):
     sizes = ("--tasks=12", "--pairs=5", "--rows=2", "--batches=3", "--warm_up=1", "--repeats=2")
     found, said = run("input", tmp_path, *sizes)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from xlme_jax.data import prepared
 
@@ -16,6 +17,20 @@ VOCABULARY = 200
 # Of different sizes and lengths, so that windows, epochs and documents end out of step.
 DOCUMENTS = {"en": 40, "sw": 7, "th": 3}
 PAIRS = {("en", "fr"): 150, ("en", "sw"): 40, ("fr", "sw"): 9}
+
+
+def slow_except(fast, values):
+    """Returns the parameters `values`, of which the default suite tests only those in `fast`."""
+    values = list(values)
+    assert all(value in values for value in fast)
+    return [
+        value
+        if value in fast
+        else pytest.param(
+            *(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.slow
+        )
+        for value in values
+    ]
 
 
 def write_tiny_data(directory, seed=0):
@@ -99,7 +114,7 @@ def run_each(module, *commands, variables=None):
     given = json.dumps([list(map(str, arguments)) for arguments in commands])
     found = json.loads(
         subprocess.run(
-            [sys.executable, "-c", _FORKS, f"xlme_jax.{module}"],
+            [sys.executable, "-c", _FORKS, f"xlme_jax.{module}", *_IMPORTED_LATER.get(module, ())],
             env=environment(variables=variables),
             input=given,
             stdout=subprocess.PIPE,
@@ -111,12 +126,15 @@ def run_each(module, *commands, variables=None):
     return [subprocess.CompletedProcess(*one) for one in found]
 
 
+# Commands that import SeqIO and TensorFlow after they have parsed their flags.
+_IMPORTED_LATER = {name: ("tasks.execution",) for name in ("prepare", "train_vocabulary")}
 _FORKS = """
 import importlib, json, os, runpy, sys, tempfile
 from absl import flags
 
-name = sys.argv[1]
-importlib.import_module(name)
+name, *libraries = sys.argv[1:]
+for module in (name, *libraries):
+    importlib.import_module(module)
 for flag in list(flags.FLAGS.flags_by_module_dict()[name]):
     delattr(flags.FLAGS, flag.name)  # The command defines them again as __main__.
 del sys.modules[name]

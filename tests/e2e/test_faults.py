@@ -142,6 +142,7 @@ command_line.run_app(train.main)
 """
 
 
+@pytest.mark.slow
 def test_a_save_that_fails_ends_the_run_and_keeps_the_checkpoint_before(
     undisturbed, model_dir, tiny_data, start
 ):

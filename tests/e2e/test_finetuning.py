@@ -38,7 +38,7 @@ def data(tmp_path_factory, vocabulary):
     return {task: write_labelled(folder / task, task, vocabulary) for task in TASKS}
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", tiny.slow_except({"cldr_tagging"}, TASKS))
 def test_a_run_starts_from_the_encoder_and_logs_its_figures(tmp_path, pretrained, data, task):
     state = finetuning.run(finetune_flags(tmp_path, data[task], pretrained, task))
     # An epoch of 64 examples, in some more rows if their contexts take several.
@@ -70,6 +70,7 @@ def _model(pretrained):
     return pretrained.parent / "phrases" / "vocabulary.model"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_interrupted_ends_bit_for_bit_the_same(
     tmp_path, pretrained, data, interrupt
 ):
@@ -101,6 +102,7 @@ def test_the_configuration_of_a_run_runs_again_as_it_is(tmp_path, pretrained, da
         load([flag for flag in flags if "INIT_FROM" not in flag] + ["--gin.INIT_FROM=None"])
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_encoder_is_a_start_too(tmp_path, pretrained, data):
     first = finetune_flags(tmp_path / "first", data["cldr_tagging"], pretrained, "cldr_tagging")
     finetuning.run(first)
@@ -143,6 +145,7 @@ def test_the_command_evaluates_both_kinds_of_checkpoint(tmp_path, pretrained, da
     assert len(answers) == 300
 
 
+@pytest.mark.slow
 def test_the_command_says_what_is_wrong(tmp_path, pretrained):
     for arguments, said in (
         ([f"--checkpoint={tmp_path}"], "has no checkpoint"),

@@ -10,6 +10,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
+import tiny
 from jax.sharding import AxisType
 
 from xlme_jax.configuration import loading
@@ -44,14 +45,7 @@ def lower(run):
         return config, step.lower(abstract, batch)
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        # Larger ones are the same program with other sizes.
-        pytest.param(run, marks=[] if run.endswith(("base", "small")) else pytest.mark.slow)
-        for run in RUNS
-    ],
-)
+@pytest.mark.parametrize("run", tiny.slow_except({"xlme_base", "veco_small"}, RUNS))
 def test_the_train_step_lowers_with_its_full_shapes(run):
     config, lowered = lower(run)
     width = config.objective.build(config.vocab_size).encoder.config.hidden_size

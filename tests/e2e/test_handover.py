@@ -125,6 +125,7 @@ def test_a_folder_with_its_own_model_file(tmp_path, vocabulary, monkeypatch):
     assert hugging.largest_difference(states, output.hidden_states, rows) < 1e-5
 
 
+@pytest.mark.slow
 def test_fine_tuning_and_evaluation_inherit_from_it(tmp_path, taken_over, vocabulary):
     data = finetuning.write_labelled(tmp_path / "data", "cldr_tagging", vocabulary)
     flags = finetuning.finetune_flags(tmp_path / "tuned", data, taken_over, "cldr_tagging")
@@ -138,6 +139,7 @@ def test_fine_tuning_and_evaluation_inherit_from_it(tmp_path, taken_over, vocabu
     assert "FineTune (cldr_tagging)" in (tmp_path / "exported" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_evaluation_finds_everything_in_it(tmp_path, taken_over):
     data = tmp_path / "eval" / "tatoeba"
     data.mkdir(parents=True)

@@ -25,7 +25,7 @@ def figures(model_dir):
     return {step: found for step, found in lines.items() if found}
 
 
-@pytest.mark.parametrize("objective", [pytest.param("xlme", marks=pytest.mark.slow), "infoxlm"])
+@pytest.mark.parametrize("objective", tiny.slow_except({"xlm"}, ["xlm", "xlme", "infoxlm"]))
 def test_training_does_not_feel_it_and_a_resumed_run_finds_the_same(
     tmp_path, tiny_data, interrupt, objective
 ):
@@ -44,7 +44,7 @@ def test_training_does_not_feel_it_and_a_resumed_run_finds_the_same(
         assert {name: line[name] for name in plain if name not in ("tokens_per_second", "mfu")} == {
             name: x for name, x in plain.items() if name not in ("tokens_per_second", "mfu")
         }
-    batches = {"xlme": 3, "infoxlm": 6}[objective]  # InfoXLM fills its queue first.
+    batches = {"xlm": 3, "xlme": 3, "infoxlm": 6}[objective]  # InfoXLM fills its queue first.
     go_on = interrupt(batches)
     with pytest.raises(runs.Interrupted):
         run("resumed", **HELD_OUT)

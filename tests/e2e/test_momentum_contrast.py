@@ -169,6 +169,7 @@ def check(model_dir, data_dir, bindings):
     return worst
 
 
+@pytest.mark.slow
 def test_one_device(tmp_path, tiny_data):
     tiny.train(*tiny.flags(tmp_path, tiny_data, "infoxlm", **BINDINGS))
     worst = check(tmp_path, tiny_data, BINDINGS)

@@ -27,8 +27,7 @@ def next_batch(data_dir, record, config):
 
 
 # XY-LENT is XLM-E with other settings.
-XYLENT = pytest.param("xylent", marks=pytest.mark.slow)
-OBJECTIVES = ("xlme", XYLENT, "xlm", "infoxlm", "veco")
+OBJECTIVES = tiny.slow_except({"xlme", "infoxlm"}, ("xlme", "xylent", "xlm", "infoxlm", "veco"))
 BINDINGS = {"TRAIN_STEPS": 12, "CHECKPOINT_EVERY": 4, "Loop__keep_checkpoints": 9}
 
 

@@ -60,7 +60,7 @@ def test_train_vocabulary_into_what_is_no_folder(tmp_path):
     said = command("train_vocabulary", *flags)
     assert said.startswith(f"FileExistsError: {tmp_path}/en.txt: File exists; check the path")
     said = command("train_vocabulary", *flags[:-1], f"--output={tmp_path}")
-    assert said.startswith(f"ValueError: --output={tmp_path} is a folder; name a file in it")
+    assert said.startswith(f"ValueError: --output={tmp_path} is a folder; give a file in it")
 
 
 @pytest.fixture

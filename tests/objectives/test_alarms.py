@@ -137,6 +137,7 @@ def line(stream="monolingual", **changes):
     return {f"{stream}/{name}": value for name, value in {**HEALTHY, **changes}.items()}
 
 
+@pytest.mark.slow
 def test_a_model_that_learns_rings_nothing():
     objective, lines = trained(CONFIG)
     assert rung(objective, lines[-1]) == set()

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 from flax.core import meta
 
 from xlme_jax.checkpoints import digests
@@ -184,7 +185,7 @@ def auc(score, label):
     return ((above > 0) + 0.5 * (above == 0)).mean()
 
 
-@pytest.mark.parametrize("sharing", ["tokens", "gdes"])
+@pytest.mark.parametrize("sharing", tiny.slow_except({"tokens"}, ["tokens", "gdes"]))
 def test_loss_terms_by_definition(sharing):
     config = dataclasses.replace(CONFIG, embedding_sharing=sharing)
     loss, metrics, _ = run(config)
@@ -244,6 +245,7 @@ def test_sampled_diversity_by_hand():
     assert tuple(map(float, metrics["sampled_diversity"])) == (1 + 2, 2 + 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [CONFIG, XLM_CONFIG], ids=["xlme", "xlm"])
 def test_micro_batches_add_up(config):
     """Halves with unequal numbers of tokens: shares of one mean, not means of their own."""
@@ -293,7 +295,7 @@ def largest(tree):
     return max(float(np.abs(x).max()) for x in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("sharing", tiny.slow_except({"none", "gdes"}, SHARINGS))
 def test_gradients_stop_where_they_should(sharing):
     """The discriminator's loss does not train the generator, but for what they share."""
     config = dataclasses.replace(CONFIG, embedding_sharing=sharing)
@@ -376,7 +378,7 @@ def by_name(tree):
     return {digests.leaf_name(path): leaf for path, leaf in leaves}
 
 
-@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("sharing", tiny.slow_except({"tokens", "gdes"}, SHARINGS))
 def test_a_masked_language_model_starts_both_encoders(sharing):
     config = XLMEConfig(DISCRIMINATOR, DISCRIMINATOR, embedding_sharing=sharing)
     xlm, xlme = XLM_CONFIG.build(VOCAB), config.build(VOCAB)
@@ -484,7 +486,7 @@ def test_dropout_of_the_discriminator_is_random():
     assert metrics["bitext/rtd_loss"] != plain["bitext/rtd_loss"]
 
 
-@pytest.mark.parametrize("name", ["xlme", "xlm"])
+@pytest.mark.parametrize("name", tiny.slow_except({"xlme"}, ["xlme", "xlm"]))
 def test_micro_batches_drop_differently(name):
     """Rows alike in all but their index in the batch, each a micro-batch of its own."""
     dropped = dataclasses.replace(DISCRIMINATOR, dropout=0.5)
@@ -563,7 +565,7 @@ SWITCHES = {
 }
 
 
-@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize("name", tiny.slow_except({"no absolute positions, hidden gate"}, SWITCHES))
 def test_every_switch_runs(name):
     config = SWITCHES[name]
     loss, _, gradient = run(config)

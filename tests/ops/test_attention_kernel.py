@@ -12,6 +12,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
+from tiny import slow_except
 
 from tests import tiny
 from xlme_jax.ops import attention as attention_lib
@@ -224,7 +225,7 @@ print("the same")
 """
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("platform", slow_except({"tpu"}, PLATFORMS))
 def test_eight_devices_compute_what_one_does(platform):
     assert "the same" in tiny.run(["-c", SHARDED, platform], devices=8)
 

@@ -39,7 +39,7 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """Name of the objective, such as "XLME" or "FineTune (xnli)"."""
+        """Name of the objective, such as "XLM" or "FineTune (xnli)"."""
         if self.xlmr is not None:
             return "XLM-R"
         if self.config is None:
