@@ -1,6 +1,6 @@
-"""Training commands in processes of their own: watched through their files, disturbed, compared.
+"""Runs training commands in subprocesses, watches and interrupts them, and compares their results.
 
-What a process is doing is read off its log and its folder, which a killed one leaves as they were.
+The state of a process is read from its log and its folder, which survive a kill.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ class Command:
     """One process of `python -m xlme_jax.train`.
 
     Args:
-      flags: of the command.
-      model_dir: the MODEL_DIR that they name.
-      log: where its output goes, after what is there.
-      devices: CPU devices that it sees.
-      variables: of its environment, besides the usual.
-      python: what Python is to run, if not the command itself.
-      options: of `subprocess.Popen`.
+      flags: flags of the command.
+      model_dir: MODEL_DIR in the flags.
+      log: file that the output is appended to.
+      devices: number of CPU devices.
+      variables: environment variables to add.
+      python: Python arguments; None for the command itself.
+      options: options of `subprocess.Popen`.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class Command:
             )
 
     def said(self):
-        """What it has printed so far."""
+        """Returns the output so far."""
         with self.log.open("rb") as file:
             file.seek(self._before)
             return file.read().decode(errors="replace")
 
     def until(self, condition):
-        """Waits until `condition()` is true; False if the process ends before."""
+        """Waits until `condition()` is true; returns False if the process ends first."""
         deadline = time.monotonic() + HANG
         while not condition():
             if self.process.poll() is not None:
@@ -74,20 +74,20 @@ class Command:
         return True
 
     def until_said(self, pattern):
-        """Waits until its output matches; False if it ends without."""
+        """Waits until the output matches; returns False if the process ends first."""
         return self.until(lambda: re.search(pattern, self.said()))
 
     def until_step(self, step):
-        """Waits until a step is shown; False if the process ends before."""
+        """Waits until a step is in the output; returns False if the process ends first."""
         return self.until(lambda: self.step() >= step)
 
     def begun(self):
-        """Whether it has its weights."""
+        """Returns whether the weights are initialised or restored."""
         said = self.said()
         return "Starting from scratch" in said or "Resuming from" in said
 
     def step(self):
-        """The last step that it has shown; -1 if none."""
+        """Returns the last step in the output, or -1."""
         shown = re.findall(r"^step (\d+)/", self.said(), re.MULTILINE)
         return int(shown[-1]) if shown else -1
 
@@ -96,16 +96,16 @@ class Command:
         self.process.send_signal(number)
 
     def end(self, timeout=HANG):
-        """Waits for its end; the exit code."""
+        """Waits for the process to end; returns the exit code."""
         return self.process.wait(timeout)
 
     def finish(self):
-        """Waits for it to end well; its output."""
+        """Waits for the process to end with code 0; returns its output."""
         assert self.end() == 0, self.said()
         return self.said()
 
     def kill(self):
-        """Ends it at once, if it still runs; the exit code."""
+        """Kills the process if it is running; returns the exit code."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, signal.SIGKILL)
         return self.end()
@@ -113,15 +113,15 @@ class Command:
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """What a process is doing, as far as its files tell.
+    """State of a process, read from its files.
 
     Attributes:
-      begun: it has its weights, from a checkpoint or fresh ones.
-      shown: last step shown by it, -1 if none.
-      logged: last step of metrics.jsonl, -1 if there is none.
-      saving: steps of checkpoints that are half written.
-      saved: newest checkpoint, None if there is none.
-      sealed: whether that has its files.json.
+      begun: whether its weights are initialised or restored.
+      shown: last step in its output; -1 if none.
+      logged: last step in metrics.jsonl; -1 if none.
+      saving: steps of unfinished checkpoints.
+      saved: newest checkpoint; None if there is none.
+      sealed: whether it has a files.json.
     """
 
     begun: bool
@@ -133,7 +133,7 @@ class Moment:
 
 
 def look(command):
-    """The `Moment` of a command that runs, or where it was killed."""
+    """Returns the `Moment` of a running or killed command."""
     step = newest(command.model_dir)
     return Moment(
         begun=command.begun(),
@@ -146,18 +146,18 @@ def look(command):
 
 
 def newest(model_dir):
-    """The newest checkpoint's step; None if there is none."""
+    """Returns the step of the newest checkpoint, or None."""
     return max((int(name) for name in _checkpoints(model_dir) if name.isdigit()), default=None)
 
 
 def saving(model_dir):
-    """Steps of the checkpoints that are half written, in order."""
+    """Returns the steps of unfinished checkpoints, in order."""
     unfinished = (name for name in _checkpoints(model_dir) if "orbax-checkpoint-tmp" in name)
     return tuple(sorted(int(name.split(".")[0]) for name in unfinished))
 
 
 def sealed(model_dir, step):
-    """Whether a checkpoint has its files.json."""
+    """Returns whether a checkpoint has a files.json."""
     return (Path(model_dir) / "checkpoints" / str(step) / "files.json").exists()
 
 
@@ -167,7 +167,7 @@ def _checkpoints(model_dir):
 
 
 def last_line(model_dir):
-    """The step of the last whole line of metrics.jsonl; -1 if there is none."""
+    """Returns the step of the last complete line of metrics.jsonl, or -1."""
     path = Path(model_dir) / "metrics.jsonl"
     if not path.exists():
         return -1
@@ -179,7 +179,7 @@ def last_line(model_dir):
 
 
 def bits(checkpoint):
-    """{name: (type, bytes)} of the arrays of a checkpoint, read by Orbax alone."""
+    """Returns {name: (dtype, bytes)} of a checkpoint's arrays, read with Orbax only."""
     handler = ocp.PyTreeCheckpointHandler()
     folder = Path(checkpoint).absolute() / "state"
     types = jax.tree.map(
@@ -197,13 +197,13 @@ def bits(checkpoint):
 
 
 def record(checkpoint):
-    """What a checkpoint says beside the arrays, without the configuration (it names folders)."""
+    """Returns a checkpoint's record without the configuration, which names folders."""
     content = json.loads((Path(checkpoint) / "run" / "metadata").read_text())
     return {key: value for key, value in content.items() if key not in ("config", "sha256")}
 
 
 def lines(model_dir):
-    """The lines of metrics.jsonl without what the clock says."""
+    """Returns the lines of metrics.jsonl without measured times."""
     return [
         {key: value for key, value in line.items() if key not in _CLOCK}
         for line in tiny.metrics(model_dir)
@@ -211,15 +211,15 @@ def lines(model_dir):
 
 
 def differences(found, expected):
-    """What of a disturbed run is not as in the run that nobody disturbed.
+    """Lists the differences between an interrupted and an uninterrupted run.
 
     Args:
-      found: MODEL_DIR of the one.
-      expected: MODEL_DIR of the other.
+      found: MODEL_DIR of the interrupted run.
+      expected: MODEL_DIR of the uninterrupted run.
 
     Returns:
-      One text for each difference; empty if last checkpoint and metrics are the same, bit for bit,
-      and nothing lies about that a finished run does not leave.
+      One text per difference; empty if the last checkpoint and the metrics are bitwise equal and
+      no temporary files are left.
     """
     wrong = []
     found, expected = Path(found), Path(expected)

@@ -1,8 +1,7 @@
-"""Shared by all tests: a tiny prepared data set.
+"""Settings and fixtures of all tests.
 
-Tests see the one CPU device that JAX makes by default: there results are bitwise the same from run
-to run, and XLA_FLAGS cannot be changed once JAX has started. What needs eight devices runs in a
-process of its own (`tiny.run(..., devices=8)`), which several processes need anyway.
+Tests run on one CPU device, where results are bitwise reproducible. XLA_FLAGS cannot change once
+JAX has started, so tests of eight devices run in a subprocess (`tiny.run(..., devices=8)`).
 """
 
 import gc
@@ -11,10 +10,10 @@ import shutil
 
 import pytest
 
-# Programs here are compiled once and run a few times: most of XLA's optimisations, its newer
-# emitters and code in several units cost more than they bring, three quarters of the compiler's
-# time. Processes that tests start inherit this, so that their results are the same bit by bit.
-# `XLA_FLAGS= JAX_DISABLE_MOST_OPTIMIZATIONS=0 python -m pytest` tests the programs that users get.
+# Programs are compiled once and run a few times, so compiling with few optimisations saves three
+# quarters of the compile time. Subprocesses inherit these settings, so their results are bitwise
+# comparable. `XLA_FLAGS= JAX_DISABLE_MOST_OPTIMIZATIONS=0 python -m pytest` tests optimised
+# programs.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault(
@@ -28,11 +27,11 @@ CACHE_BYTES = 2**29
 
 
 def pytest_configure(config):
-    """All processes share compiled programs, also with those of earlier sessions."""
+    """Shares compiled programs between all processes and with earlier sessions."""
     if hasattr(config, "cache") and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         folder = config.cache.mkdir("compiled")
         if sum(file.stat().st_size for file in folder.iterdir()) > CACHE_BYTES:
-            shutil.rmtree(folder)  # Most are of programs that have changed since.
+            shutil.rmtree(folder)  # Most of its programs are out of date.
         settings = {
             "jax_compilation_cache_dir": str(folder),
             "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -44,19 +43,19 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
-    """What imports have made stays; the garbage collector need not look at it again and again."""
+    """Excludes imported objects from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
-    """Frees the memory of a module's programs."""
+    """Frees the compiled programs of a module."""
     yield
     jax.clear_caches()
 
 
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory):
-    """Folder of a prepared data set of random tokens."""
+    """Returns the folder of a prepared data set of random tokens."""
     return tiny.write_tiny_data(tmp_path_factory.mktemp("tiny_data"))

@@ -1,7 +1,7 @@
 """A train command without training, for tests of the sweep: `python fake_train.py --gin.X=Y ...`.
 
-It leaves what a run of two steps leaves. Its figure "dev/score" is 10 X + SEED. X = 'fails' fails,
-X = 'waits' waits for a signal and ends as a stopped run does.
+It writes the files of a run of two steps, with "dev/score" = 10 X + SEED. X = 'fails' fails;
+X = 'waits' waits for a signal and exits like a stopped run.
 """
 
 import ast

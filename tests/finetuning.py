@@ -1,4 +1,4 @@
-"""A tiny pre-trained encoder of the embedded corpus, and fine-tuning runs that start from it."""
+"""A tiny encoder pre-trained on the embedded corpus, and fine-tuning runs."""
 
 from pathlib import Path
 from unittest import mock
@@ -24,7 +24,7 @@ CORPUS = CldrCorpus(
 
 
 def write_vocabulary(folder):
-    """A vocabulary of the corpus, as a file."""
+    """Writes a vocabulary of the corpus; returns the file."""
     file = Path(folder) / "vocabulary.model"
     file.write_bytes(train_cldr_vocabulary(CORPUS, 400).model)
     return file
@@ -69,7 +69,7 @@ def pretrain(folder, vocabulary, objective="xlme", **bindings):
 
 
 def finetune_flags(model_dir, data_dir, start, task, **bindings):
-    """Flags of a fine-tuning run that takes seconds."""
+    """Returns the flags of a fine-tuning run that takes seconds."""
     values = {
         "MODEL_DIR": str(model_dir),
         "DATA_DIR": str(data_dir),
@@ -91,7 +91,7 @@ def finetune_flags(model_dir, data_dir, start, task, **bindings):
 
 
 def load(flags):
-    """The configuration that flags mean."""
+    """Returns the configuration of these flags."""
     files, rest = [], []
     for flag in command_line.gin_flags(flags):
         name, value = flag.split("=", 1)
@@ -100,7 +100,7 @@ def load(flags):
 
 
 def run(flags):
-    """Trains in this process; the final state on the host."""
+    """Trains in this process; returns the final state on the host."""
     config = load(flags)
     with mock.patch.object(assembly, "write_report"):
         return jax.device_get(assembly.train(config, loading.operative_config()))

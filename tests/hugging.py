@@ -1,4 +1,4 @@
-"""Hugging Face folders and checkpoints of ours, tiny and with random weights."""
+"""Tiny Hugging Face folders and checkpoints with random weights."""
 
 import functools
 import os
@@ -32,20 +32,20 @@ TOKENIZER = "sentencepiece.bpe.model"
 
 @functools.cache
 def vocabulary():
-    """A small SentencePiece model, byte fallback and all."""
+    """Returns a small SentencePiece model with byte fallback."""
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefghijklmnop", k=rng.randint(1, 6))) for _ in range(400)]
     return train_vocabulary([" ".join(rng.choices(words, k=10)) for _ in range(1000)], 300)
 
 
 def random_tree(tree, seed=0):
-    """Arrays of the shapes of a tree, none of them at a neutral value."""
+    """Returns random arrays with the shapes of a tree."""
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda x: (0.05 + 0.2 * rng.standard_normal(x.shape)).astype("f4"), tree)
 
 
 def write_checkpoint(model_dir, objective="xlme", seed=0, origin="", **bindings):
-    """A MODEL_DIR with a checkpoint of random weights, which says its origin; returns it."""
+    """Writes a MODEL_DIR with a checkpoint of random weights and an origin; returns it."""
     model_dir = Path(model_dir)
     model_dir.mkdir(parents=True)
     (model_dir / "vocabulary.model").write_bytes(vocabulary().model)
@@ -67,13 +67,13 @@ def write_checkpoint(model_dir, objective="xlme", seed=0, origin="", **bindings)
 
 
 def build(config):
-    """The objective of a configuration."""
+    """Returns the objective of a configuration."""
     words = Vocabulary.load(Path(config.data_dir) / "vocabulary.model")
     return config.objective.build(words.size, jnp.float32)
 
 
 def read_checkpoint(model_dir):
-    """Objective and weights of a MODEL_DIR's newest checkpoint."""
+    """Returns objective and weights of a MODEL_DIR's newest checkpoint."""
     folder = latest_checkpoint(Path(model_dir))
     objective = build(loading.load_text(read_record(folder).config, "Train", str(folder)))
     mesh = meshes.make_mesh(meshes.MeshConfig())
@@ -83,13 +83,13 @@ def read_checkpoint(model_dir):
 
 
 def export(model_dir, output):
-    """The command's work, in this process."""
+    """Exports in this process."""
     writing.write(writing.load(str(model_dir), None), Path(output), "a command")
     return Path(output)
 
 
 def write_xlmr(folder, with_head=True, seed=0, **shape):
-    """A Hugging Face folder of XLM-R with random weights; returns the model."""
+    """Writes a Hugging Face folder of XLM-R with random weights; returns the model."""
     import torch
     import transformers
 
@@ -118,7 +118,7 @@ def write_xlmr(folder, with_head=True, seed=0, **shape):
 
 
 def rows(count=4, length=20):
-    """Padded rows of random tokens, one text each, as our batches have them."""
+    """Returns a batch of padded rows of random tokens, one text each."""
     rng = np.random.default_rng(0)
     lengths = [length, *rng.integers(5, length, count - 1)]
     texts = [rng.integers(4, vocabulary().size, size).tolist() for size in lengths]
@@ -126,7 +126,7 @@ def rows(count=4, length=20):
 
 
 def torch_inputs(batch):
-    """The same for a model of transformers."""
+    """Returns the batch as inputs of a transformers model."""
     import torch
 
     return {
@@ -136,7 +136,7 @@ def torch_inputs(batch):
 
 
 def largest_difference(ours, theirs, batch):
-    """Over all real tokens and all arrays [B, L, ...]."""
+    """Returns the largest difference over all real tokens and all arrays [B, L, ...]."""
     real = batch["segment_ids"] > 0
     assert len(ours) == len(theirs)
     pairs = [(np.asarray(a), b.detach().numpy()) for a, b in zip(ours, theirs)]

@@ -1,4 +1,4 @@
-"""Runs in this process, and their checkpoints compared bit by bit."""
+"""Trains in this process and compares checkpoints bitwise."""
 
 from pathlib import Path
 from unittest import mock
@@ -14,7 +14,7 @@ from xlme_jax.runs import assembly
 
 
 class _Gin(str):
-    """A value that stands in the flags as it is."""
+    """A literal gin value."""
 
     __repr__ = str.__str__
 
@@ -35,7 +35,7 @@ SHORT = {
 
 
 def load(model_dir, data_dir, **bindings):
-    """The configuration of a tiny run."""
+    """Returns the configuration of a tiny run."""
     files, rest = [], []
     for flag in command_line.gin_flags(tiny.flags(model_dir, data_dir, **bindings)):
         name, value = flag.split("=", 1)
@@ -44,14 +44,14 @@ def load(model_dir, data_dir, **bindings):
 
 
 def run(model_dir, data_dir, **bindings):
-    """Trains in this process; the final state on the host."""
+    """Trains in this process; returns the final state on the host."""
     config = load(model_dir, data_dir, **bindings)
     with mock.patch.object(assembly, "write_report"):  # Seconds of drawing, and tested elsewhere.
         return jax.device_get(assembly.train(config, loading.operative_config()))
 
 
 def saved(model_dir, step, state):
-    """State and position of a checkpoint, in the shape of a given state."""
+    """Returns state and data position of a checkpoint."""
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
     checkpoints = Checkpoints(Path(model_dir), keep=100)
     restored = checkpoints.restore(step, abstract)
@@ -60,7 +60,7 @@ def saved(model_dir, step, state):
 
 
 def assert_same_bits(left, right):
-    """Two trees of arrays are the same, bit by bit."""
+    """Checks that two trees of arrays are bitwise equal."""
     names, left_leaves = zip(*jax.tree_util.tree_flatten_with_path(left)[0])
     right_leaves = jax.tree.leaves(right)
     assert len(left_leaves) == len(right_leaves) > 1
@@ -69,11 +69,11 @@ def assert_same_bits(left, right):
 
 
 def same_metrics(found_dir, expected_dir):
-    """Each step once, and the same values but for the clock's."""
+    """Checks that metrics have each step once and equal values, except measured times."""
     expected = commands.lines(expected_dir)
     assert [line["step"] for line in expected] == list(range(1, len(expected) + 1))
     assert commands.lines(found_dir) == expected
 
 
 class Interrupted(Exception):
-    """Stands for whatever ends a run."""
+    """Raised to end a run."""

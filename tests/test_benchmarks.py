@@ -1,4 +1,4 @@
-"""The benchmarks of the data run at a small size, and their figures are about the same work."""
+"""The data benchmarks run at a small size and compare equal work."""
 
 import json
 import subprocess
@@ -59,7 +59,7 @@ def test_prepare(tmp_path):
 
 
 def write_multiway(folder, units, shift):
-    """Units of five words; those of language b are the words of a moved, in another order."""
+    """Writes units of five words; those of language b are shifted words of a, in another order."""
     rng = np.random.default_rng(units)
     folder.mkdir(parents=True)
     ids, a, b = [], [], []
@@ -74,7 +74,7 @@ def write_multiway(folder, units, shift):
 
 
 def test_dictionary(tmp_path):
-    """Words of the languages have nothing in common: only what is counted tells them."""
+    """The languages share no words, so only counts identify translations."""
     write_multiway(tmp_path / "multiway" / "one", 400, shift=7)
     write_multiway(tmp_path / "multiway" / "two", 200, shift=7)
     tatoeba, gold = tmp_path / "tatoeba", tmp_path / "en-fr"
@@ -110,7 +110,7 @@ def test_dictionary(tmp_path):
 
 
 def test_dictionary_of_a_prepared_data_set(tmp_path):
-    """Decoded, the texts are those of the files, so the figures are the same."""
+    """The decoded texts equal those of the files, so the results are equal."""
     write_multiway(tmp_path / "multiway" / "one", 400, shift=7)
     raw, _ = run("dictionary", tmp_path, f"--multiway={tmp_path / 'multiway'}", "--languages=fr")
     texts = [

@@ -21,7 +21,7 @@ def command(*arguments, **bindings):
 
 
 def test_a_plan_on_virtual_devices(tmp_path):
-    """Eight of this machine; the whole path but for a foreign compiler."""
+    """Plans for eight virtual devices: the whole path except another machine's compiler."""
     path = tmp_path / "plan.json"
     result = command(
         *("--topology=cpu:8", "--suggest=always", "--compilations=1", f"--output={path}"),
@@ -66,7 +66,7 @@ MISTAKES = [
 
 @pytest.fixture(scope="module")
 def mistaken():
-    """The finished process of each mistake."""
+    """Returns the finished process of each mistake."""
     each = [flags(*arguments, **bindings) for arguments, bindings, _ in MISTAKES]
     return tiny.run_each("plan", *each, variables={"JAX_PLATFORMS": ""})
 

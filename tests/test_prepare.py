@@ -124,7 +124,7 @@ def test_documents_become_running_text_and_pairs_records(config):
     assert (task.kind, task.languages, task.examples) == ("bitext", ("en", "sw"), len(encoded))
 
 
-def test_what_is_skipped_is_counted_and_said(config, capfd):
+def test_skipped_texts_are_counted_and_reported(config, capfd):
     prepare(config)
     skipped = {row.name: row.skipped for row in PreparedDataset.load(config.output).tasks}
     assert skipped["cc100_en"] == {"invalid UTF-8": 1}
@@ -182,7 +182,7 @@ def test_only_what_changed_is_done_again(config, raw, tmp_path, monkeypatch):
 
 @pytest.fixture
 def done(monkeypatch):
-    """Names of the tasks that were made, as they are made."""
+    """Records the names of finished tasks."""
     names = []
     original = tokenizing.run_unit
 
@@ -241,7 +241,7 @@ def test_a_description_that_is_damaged_or_lacks_files_is_not_prepared(config):
         path.write_bytes(before[name])
 
 
-def test_a_damaged_vocabulary_that_nobody_gives_is_said(config):
+def test_damaged_default_vocabulary_is_reported(config):
     prepare(config)
     model = Path(config.output) / "vocabulary.model"
     other = train_vocabulary(DOCUMENTS["en"], 60, byte_fallback=False, allow_smaller=True)
@@ -503,7 +503,7 @@ def test_another_vocabulary_for_the_same_folder_is_refused(config, tmp_path):
         prepare(dataclasses.replace(config, vocabulary=str(other)))
 
 
-def test_pairs_that_share_no_unit_are_left_out(config, tmp_path, capfd):
+def test_pairs_without_common_units_are_skipped(config, tmp_path, capfd):
     folder = tmp_path / "multiway"
     folder.mkdir()
     (folder / "ids.txt").write_text("a\nb\n")
@@ -646,7 +646,7 @@ def test_beam_names_the_damaged_file(config, raw, tmp_path):
 
 @pytest.fixture(scope="module")
 def multiway(tmp_path_factory):
-    """A multi-way folder of three languages, and running text that repeats some of its lines."""
+    """Writes a multi-way folder of three languages, and running text that repeats some lines."""
     root = tmp_path_factory.mktemp("multiway")
     (root / "pairs" / "way").mkdir(parents=True)
     (root / "mono").mkdir()
@@ -684,7 +684,7 @@ def held_config(multiway, tmp_path):
 
 
 def texts_of(config):
-    """The texts of each task and split."""
+    """Returns the texts of each task and split."""
     dataset, vocabulary = PreparedDataset.load(config.output), Vocabulary.load(config.vocabulary)
     found = {}
     for row in dataset.tasks:

@@ -1,4 +1,4 @@
-"""Imports between folders go one way, by one short table."""
+"""Imports between folders follow one table of allowed arrows."""
 
 import ast
 import functools
@@ -17,7 +17,7 @@ DATA = {
 }
 CORE = DATA | {"checkpoints", "model", "objectives", "ops", "storage", "validation"}
 RUN = CORE | {"configuration", "evaluation", "preparation", "reports", "training"}
-# Who may import whom. A folder that is not listed here imports nothing of this project.
+# {folder: folders it may import}. Folders that are not listed import nothing of this project.
 ALLOWED = {
     "model": {"ops", "validation"},
     "data": {"validation"},
@@ -46,7 +46,7 @@ COMMANDS |= {"train", "train_vocabulary"}
 
 
 def modules():
-    """Name -> file of every module, names without "xlme_jax."."""
+    """Returns {name without "xlme_jax.": file} of all modules."""
     found = {}
     for top in ("xlme_jax", "tasks"):
         for file in (ROOT / top).rglob("*.py"):
@@ -57,7 +57,7 @@ def modules():
 
 @functools.cache
 def room(module):
-    """The folder that a module is in; "command" for those of the root."""
+    """Returns the folder of a module; "command" for those of the root."""
     if module.split(".")[0] == "tasks":
         return "tasks"
     parts = module.split(".")[1:]
@@ -69,7 +69,7 @@ def room(module):
 
 
 def imported(file, known):
-    """Modules of this project that a file imports, lazily or not."""
+    """Returns the project's modules that a file imports, lazily or not."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name in known)

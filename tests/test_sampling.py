@@ -31,7 +31,7 @@ def test_one_command_draws_and_prints(data, tmp_path):
     assert 1 <= never["linear programme"] <= 3
 
 
-def test_what_cannot_be_is_said_in_one_line(data, tmp_path):
+def test_errors_are_one_line(data, tmp_path):
     mistakes = {
         "language 'en' must get": [f"--data={data}", f"--output={tmp_path}/x.png", "--alpha=9"],
         "--output=FILE.png are needed": [f"--data={data}"],

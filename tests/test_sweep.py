@@ -1,4 +1,4 @@
-"""Sweeps: which runs there are, what is run again, what is selected, and what survives a kill."""
+"""Sweeps: grids, repeated runs, selection and kills."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def _sweep(output, values, seeds=2, **options):
 
 
 def _starts(output):
-    """{run: how often it was started}."""
+    """Returns {run: number of starts}."""
     return {
         str(path.parent.relative_to(output)): len(path.read_text().splitlines())
         for path in sorted(output.glob("*/*/starts"))
@@ -227,7 +227,7 @@ def test_a_failed_run_is_named_and_the_others_go_on(tmp_path, caplog):
     assert _starts(tmp_path)["X=fails/seed_0"] == 2  # A failed run is tried again.
 
 
-def test_a_metric_that_is_not_logged_is_said_at_once(tmp_path, caplog):
+def test_unlogged_metric_is_reported_first(tmp_path, caplog):
     caplog.set_level("INFO")
     sweep = Sweep(
         SweepConfig((("X", ("1",)),), 1, "dev/scor"), tmp_path, [], lambda _: 2, train=FAKE
@@ -353,7 +353,7 @@ def _command(output, data_dir, *more):
     ]
 
 
-def test_a_wrong_grid_is_said_before_anything_runs_and_flags_override_files(tmp_path, tiny_data):
+def test_wrong_grid_raises_before_runs_and_flags_override_files(tmp_path, tiny_data):
     (tmp_path / "grid.gin").write_text("Sweep.grid = (('Optimizer.nonsense', (1, 2)),)")
     command = _command(tmp_path / "s", tiny_data, f"--gin_file={tmp_path / 'grid.gin'}")
     command = [flag for flag in command if not flag.startswith("--grid")]

@@ -239,7 +239,7 @@ def test_help_lists_flags_and_configurables():
 
 
 def main(monkeypatch, capsys, body):
-    """Runs `body` as the main function of a command; its exit status and stderr."""
+    """Runs `body` as the main function of a command; returns exit code and stderr."""
     monkeypatch.setattr(command_line.app, "run", lambda main, **_: sys.exit(main(["command"])))
     monkeypatch.setattr(command_line, "define_flags", lambda: None)
     with pytest.raises(SystemExit) as status:

@@ -1,4 +1,4 @@
-"""A prepared data set of random tokens and the command lines of runs that take seconds."""
+"""A prepared data set of random tokens, and helpers that run commands on it in seconds."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def slow_except(fast, values):
 
 
 def write_tiny_data(directory, seed=0):
-    """Writes it without a tokenizer; returns the folder."""
+    """Writes the data set without a tokenizer; returns the folder."""
     rng = np.random.default_rng(seed)
     directory = Path(directory)
     rows = []
@@ -63,7 +63,7 @@ def _words(rng, count):
 
 
 def flags(model_dir, data_dir, objective="xlme", **bindings):
-    """Flags of a tiny run; bindings are Python values, `Loop__seed=1` stands for Loop.seed."""
+    """Returns the flags of a tiny run; `Loop__seed=1` sets Loop.seed."""
     values = {"MODEL_DIR": str(model_dir), "DATA_DIR": str(data_dir), **bindings}
     return [
         f"--gin_file=gin_configs/models/{objective}.gin",
@@ -73,7 +73,7 @@ def flags(model_dir, data_dir, objective="xlme", **bindings):
 
 
 def environment(devices=1, variables=None):
-    """Variables of a process that sees so many CPU devices, and further ones."""
+    """Returns environment variables for a process with this number of CPU devices."""
     return {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
@@ -92,7 +92,7 @@ def environment(devices=1, variables=None):
 
 
 def start(arguments, devices=1, variables=None, **options):
-    """Starts Python with these arguments in a process of its own; its output is piped to us."""
+    """Starts Python with these arguments in a subprocess with piped output."""
     piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(
         [sys.executable, *arguments], env=environment(devices, variables), **(piped | options)
@@ -157,31 +157,31 @@ print(json.dumps(done))
 
 
 def finish(process, timeout=600):
-    """Waits for it; its output, once it has ended well."""
+    """Waits for a process to end with code 0; returns its output."""
     output, _ = process.communicate(timeout=timeout)
     assert process.returncode == 0, output
     return output
 
 
 def run(arguments, devices=1, **options):
-    """Runs Python to the end; its output."""
+    """Runs Python with these arguments; returns the output."""
     return finish(start(arguments, devices, **options))
 
 
 def train(*arguments, devices=1, **options):
-    """Runs the training command to the end; its output."""
+    """Runs the training command; returns the output."""
     return run(["-m", "xlme_jax.train", *arguments], devices, **options)
 
 
 def free_port():
-    """A port of this machine that nobody listens on."""
+    """Returns a free port."""
     with socket.socket() as s:
         s.bind(("localhost", 0))
         return s.getsockname()[1]
 
 
 def metrics(model_dir):
-    """The lines of metrics.jsonl."""
+    """Returns the lines of metrics.jsonl."""
     return [
         json.loads(line) for line in (Path(model_dir) / "metrics.jsonl").read_text().splitlines()
     ]

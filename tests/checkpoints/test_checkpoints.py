@@ -129,7 +129,7 @@ PAIR = {"one.layer": "layer", "two.layer": "layer"}
 
 
 def both(layer, **others):
-    """A model of two parts that a checkpoint with one of them can start, and an own weight."""
+    """Returns a model of two parts and a further weight; checkpoints may have one part."""
     own = jax.ShapeDtypeStruct((7,), jnp.float32)
     return {"one": {"layer": layer}, "two": {"layer": layer, "own": own, **others}}
 
@@ -167,7 +167,7 @@ def test_counterparts_do_not_matter_to_a_checkpoint_of_the_same_system(run_folde
     np.testing.assert_array_equal(found["layer"]["bias"], state_of(100).params["layer"]["bias"])
 
 
-def test_layers_that_are_stacked_on_one_side_only_are_told(tmp_path):
+def test_stacked_layers_on_one_side_raise(tmp_path):
     weight = jnp.ones((3,))
     for name, params in {
         "True": {"encoder": {"layers": {"bias": weight}}},
@@ -184,7 +184,7 @@ def test_layers_that_are_stacked_on_one_side_only_are_told(tmp_path):
 
 @pytest.fixture
 def damaged(run_folder, tmp_path):
-    """A copy of the run to damage, and a function that does: checkpoint, file, what to it."""
+    """Returns a copy of the run and a function that damages a file of a checkpoint."""
     folder = tmp_path / "run"
     shutil.copytree(run_folder, folder)
 
@@ -228,7 +228,7 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(damaged, file, how
 
 
 def flip_in_arrays(folder, step):
-    """Flips bytes of the largest file, which holds the arrays."""
+    """Flips bytes of the largest file, which contains the arrays."""
     files = (folder / "checkpoints" / str(step) / "state").rglob("*")
     path = max((file for file in files if file.is_file()), key=lambda file: file.stat().st_size)
     raw = bytearray(path.read_bytes())
@@ -248,8 +248,8 @@ def test_damaged_arrays_are_noticed_with_and_without_the_digests_of_files(damage
     assert "step 100 is damaged" in caplog.text
 
 
-def test_arrays_that_come_back_otherwise_than_they_went_are_noticed(damaged, monkeypatch, caplog):
-    """As when all files are good, and memory, network or a library is not."""
+def test_arrays_that_change_in_restore_are_detected(damaged, monkeypatch, caplog):
+    """Simulates a fault of memory, network or library with intact files."""
     folder, _ = damaged
     manager = ocp.CheckpointManager
     restore = manager.restore

@@ -1,4 +1,4 @@
-"""FLOPs of pre-training, as the checkpoints' records have them."""
+"""FLOPs of pre-training in the records of checkpoints."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Official files of every benchmark, in each layout that users have, and bad ones."""
+"""Official files of every benchmark, in every layout, and malformed files."""
 
 import json
 import re
@@ -26,7 +26,7 @@ needs_eval = pytest.mark.skipif(not EVAL.is_dir(), reason="no ../shared/data/eva
 
 
 def write(folder, **files):
-    """Writes files; `__` in a name stands for a slash."""
+    """Writes files; `__` in a name is a slash."""
     for name, content in files.items():
         write_file(folder / name.replace("__", "/"), content)
 
@@ -46,7 +46,7 @@ def texts(examples):
 
 
 def squad(*questions, context="The cat sat on the mat."):
-    """SQuAD's JSON of (id, question, [(text, start), ...])."""
+    """Returns SQuAD's JSON of (id, question, [(text, start), ...])."""
     qas = [
         {"id": i, "question": q, "answers": [{"text": t, "answer_start": s} for t, s in answers]}
         for i, q, answers in questions
@@ -334,7 +334,7 @@ def test_bad_tagged_files(tmp_path, content, message):
 
 
 def conllu(*rows):
-    """CoNLL-U lines of (id, form, tag, head)."""
+    """Returns CoNLL-U lines of (id, form, tag, head)."""
     return "".join(f"{i}\t{f}\t_\t{t}\t_\t_\t{h}\t_\t_\t_\n" for i, f, t, h in rows) + "\n"
 
 

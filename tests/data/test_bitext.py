@@ -1,4 +1,4 @@
-"""Readers of translation pairs and the discovery of their files: nothing drifts out of line."""
+"""Readers of translation pairs and the discovery of their files."""
 
 import bz2
 import gzip
@@ -40,7 +40,7 @@ EVERY_COMPRESSION = pytest.mark.parametrize("suffix", sorted(COMPRESS))
 
 
 def write(path: pathlib.Path, data: bytes | str) -> pathlib.Path:
-    """Writes data, compressed as the suffix says."""
+    """Writes data, compressed according to the suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = data.encode() if isinstance(data, str) else data
     path.write_bytes(COMPRESS.get(path.suffix, COMPRESS[""])(data))
@@ -524,13 +524,13 @@ class TestDiscovery:
             discover_bitext(tmp_path)
         assert str(tmp_path / "w" / names[0]) in str(caught.value)
 
-    def test_other_files_of_a_multiway_folder_are_said(self, tmp_path, caplog):
+    def test_other_files_of_a_multiway_folder_are_logged(self, tmp_path, caplog):
         touch(tmp_path, "ids.txt", "en.txt", "pt-br.txt", "README.md", "versions.tsv", "notes.en")
         with caplog.at_level("INFO"):
             assert [source.pair for source in discover_bitext(tmp_path)] == ["en-pt-br"]
         assert "ignored files that are not bitext: README.md, notes.en, versions.tsv" in caplog.text
 
-    def test_training_text_that_is_named_as_held_out_is_said(self, tmp_path, caplog):
+    def test_training_files_named_as_held_out_are_logged(self, tmp_path, caplog):
         touch(tmp_path, "train.en", "train.fr", "contest.en-fr.tsv", "latest/devices.en-fr.tsv")
         discover_bitext(tmp_path)
         assert not caplog.records
@@ -592,7 +592,7 @@ def test_real_multiway_folder():
 
 
 def scored(rows=40, order="{score}\t{en}\t{fr}"):
-    """Lines as WikiMatrix has them."""
+    """Returns lines in WikiMatrix's format."""
     return "".join(
         order.format(score=f"1.{i:04}", en=f"Hello {i}.", fr=f"Bonjour {i}.") + "\n"
         for i in range(rows)

@@ -1,4 +1,4 @@
-"""The embedded corpus: exact, held out, linked by construction, and what CLDR would write."""
+"""The embedded corpus: exact texts, held-out phrases and alignments, compared with CLDR."""
 
 import dataclasses
 import datetime

@@ -1,4 +1,4 @@
-"""Rows and labels of examples; answers come back from tokens to the letter."""
+"""Rows and labels of examples; labels reproduce the answers exactly."""
 
 import json
 import random

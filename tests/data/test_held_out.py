@@ -1,4 +1,4 @@
-"""What is held out: the same units everywhere, no text of theirs in training, nothing else lost."""
+"""Held-out text: equal units in all languages, absent from training, and nothing else removed."""
 
 import functools
 import itertools
@@ -61,7 +61,7 @@ def held_numbers(spec, units):
 
 
 def simplest(text):
-    """`normalized`, written otherwise."""
+    """An independent implementation of `normalized`."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     words = "".join(" " if c.isspace() else c for c in folded).split(" ")
     return " ".join(word for word in words if word)

@@ -1,4 +1,4 @@
-"""Damage to a prepared data set is noticed, named, and comes with the command that repairs it."""
+"""Damage to a prepared data set is detected; the error has the file and the repair command."""
 
 import dataclasses
 import hashlib
@@ -26,7 +26,7 @@ STREAMS = [Stream("monolingual", "monolingual", 4, 64), Stream("bitext", "bitext
 
 @pytest.fixture(scope="module")
 def original(tiny_data, tmp_path_factory):
-    """The tiny data set as if a command had made it."""
+    """Returns the tiny data set with a recorded command."""
     directory = tmp_path_factory.mktemp("original")
     shutil.copytree(tiny_data, directory, dirs_exist_ok=True)
     dataset = PreparedDataset.load(directory)
@@ -40,7 +40,7 @@ def original(tiny_data, tmp_path_factory):
 
 @pytest.fixture
 def directory(original, tmp_path):
-    """A copy to damage."""
+    """Returns a copy to damage."""
     return shutil.copytree(original, tmp_path / "data")
 
 
@@ -51,7 +51,7 @@ def flip(path, place=None):
 
 
 def fails(action, *patterns):
-    """Asserts that an action raises PreparedDataError that says all this, and the command."""
+    """Checks that an action raises PreparedDataError with these texts and the command."""
     with pytest.raises(PreparedDataError) as error:
         action()
     for pattern in (*patterns, COMMAND):
@@ -169,7 +169,7 @@ def test_a_description_that_cannot_be_opened_is_named(directory, monkeypatch):
 
 
 def reseal(directory, change):
-    """Changes `dataset.json` and gives it the checksum of the changed content."""
+    """Changes `dataset.json` and updates its checksum."""
     path = directory / "dataset.json"
     content = prepared_format.unseal(path.read_bytes())
     change(content)
@@ -205,7 +205,7 @@ def test_a_description_that_makes_no_sense_is_refused(directory, change):
 
 
 def drain(dataset, prefetch):
-    """Reads batches until everything in the data set has come up."""
+    """Reads batches until all data have been read."""
     iterator = make_iterator(dataset, STREAMS, 0, prefetch=prefetch, window_draws=64)
     try:
         for _ in range(40):
@@ -297,7 +297,7 @@ def test_lengths_that_disagree_with_the_pairs_are_noticed(directory):
 
 
 def test_rows_that_name_other_files_are_noticed(directory):
-    """A shard that took the place of another of the same size."""
+    """Replaces a shard with another of the same size."""
     dataset = PreparedDataset.load(directory)
     sw, th = (directory / name / "train-00000-of-00001.arrayrecord" for name in ("sw", "th"))
     assert sw.stat().st_size == th.stat().st_size

@@ -1,4 +1,4 @@
-"""A finite pass over validation tasks: each example once, in rows like those of training."""
+"""A finite pass over validation tasks: each example once, in rows packed as in training."""
 
 import collections
 import dataclasses
@@ -30,7 +30,7 @@ def pair(rng, length):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Tasks of both kinds with a validation split, and some without or with an empty one."""
+    """Writes tasks of both kinds with, without, and with an empty validation split."""
     directory, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     documents = {"en": rng.integers(2, 400, 9), "sw": rng.integers(2, 90, 3)}
     pairs = {
@@ -64,7 +64,7 @@ def fill(writer, examples):
 
 @pytest.fixture(params=[4096, 16])
 def window(request, monkeypatch):
-    """Passes of one window and of several."""
+    """Parametrizes passes of one window and of several."""
     monkeypatch.setattr(sys.modules[one_pass.__module__], "WINDOW_DRAWS", request.param)
 
 
@@ -73,7 +73,7 @@ def held_out(data, stream, max_rows=None):
 
 
 def rows_of(found, rows=4, shares=1):
-    """All rows of a pass, of shares put together, after checking the shape of each batch."""
+    """Returns all rows of a pass over all processes, after checking each batch's shape."""
     parts = [list(found.batches(rows, share, shares)) for share in range(shares)]
     batches = []
     for batch in zip(*parts, strict=True):
@@ -83,7 +83,7 @@ def rows_of(found, rows=4, shares=1):
 
 
 def segments(rows):
-    """Tokens of the segments of each row, in order."""
+    """Returns the tokens of each row's segments, in order."""
     return [
         [tuple(tokens[ids == number].tolist()) for number in range(1, ids.max() + 1)]
         for tokens, ids in zip(rows["tokens"], rows["segment_ids"])
@@ -181,7 +181,7 @@ def test_sides_flips_and_mixed_pairs_hold_each_sentence_once(data, mixup):
             packed.update(side[a + 1 : b + 1] for a, b in itertools.pairwise(ends))
     assert not packed - sentences
     assert packed.total() == 2 * found.examples
-    # What is mixed with a long pair is left out with it, and so is an odd one.
+    # A pair mixed with a long one is skipped with it, and so is an odd one.
     assert found.examples + found.too_long == 62
     assert found.too_long >= LONG
     assert found.too_long == LONG or mixup != "none"

@@ -24,7 +24,7 @@ def symmetric(size, entries):
 
 
 def random_counts(rng, size, pairs, orders=10.0):
-    """So many pairs of languages, counts over so many orders of magnitude, none without a pair."""
+    """Returns counts of language pairs over orders of magnitude; every language has a pair."""
     entries = np.zeros(size * (size - 1) // 2)
     while True:
         entries[:] = 0
@@ -53,11 +53,10 @@ def matrices(draw, most=6):
 
 
 def slack(counts, shares):
-    """The least of p(partners of S) - p(S), over the groups S that are no union of components.
+    """Returns the minimum of p(partners of S) - p(S) over groups S of languages.
 
-    Groups whose partners have no other partners (all of a component, or a side of one that has two
-    sides) need not leave anything: for those only a deficit counts. By walking all subsets, in
-    exact numbers.
+    For groups whose partners have no other partners (a component, or a side of a bipartite one),
+    only a deficit counts. Enumerates all subsets in exact arithmetic.
     """
     exact = [fractions.Fraction(float(share)) for share in shares]
     support, least = counts > 0, fractions.Fraction(1)
@@ -150,7 +149,7 @@ def test_many_pairs_over_ten_orders_of_magnitude(alpha, pairs):
 
 @pytest.mark.parametrize("room", [1e-2, 1e-4, 1e-6, 1e-8])
 def test_near_the_boundary_shares_are_still_met(room):
-    """English is to have all but half of the sides: hardly anything is left for other pairs."""
+    """English gets almost half of the sides, which leaves little for other pairs."""
     counts = random_counts(np.random.default_rng(1), 40, 700, 3)
     counts[0, 1:] = counts[1:, 0] = 50
     below, above = 1.0, 12.0
@@ -341,7 +340,7 @@ def test_a_solver_that_finds_another_optimum_is_another_order(data, monkeypatch,
 
 @pytest.mark.parametrize("pairs", [PAIRS, dict.fromkeys(itertools.combinations("abcde", 2), 5)])
 def test_the_last_digits_of_a_solver_change_no_order(pairs, tmp_path, monkeypatch):
-    """Not of pairs that are alike either, of which only some are drawn once more in a block."""
+    """Includes equal pairs, only some of which get an additional draw in a block."""
     rng, rows = np.random.default_rng(0), []
     for (one, other), count in pairs.items():
         writer = prepared.BitextWriter(tmp_path, f"{one}_{other}", [one, other], 300)

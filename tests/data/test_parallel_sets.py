@@ -1,4 +1,4 @@
-"""Tatoeba, BUCC and gold word alignments: layouts, and files that do not fit each other."""
+"""Tatoeba, BUCC and gold word alignments: layouts and inconsistent files."""
 
 import pytest
 import tiny
@@ -207,7 +207,7 @@ def test_the_base_given_is_checked(tmp_path):
         read(folder, 2)
 
 
-def test_without_evidence_the_usual_base_is_said(tmp_path, caplog):
+def test_undetermined_base_is_logged(tmp_path, caplog):
     folder = inline(tmp_path, "a b c\n", "x y z\n", "1-1\n")
     assert read(folder)[0].sure == ({(1, 1)},)
     assert "the links do not determine the index base; using 0" in caplog.text

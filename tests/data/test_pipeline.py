@@ -28,7 +28,7 @@ def pair(rng, length):
 
 
 def build(directory, *, monolingual=None, bitext=None, **options):
-    """A data set of tasks given as lists of id lists."""
+    """Writes a data set; tasks are lists of id lists."""
     rows = []
     for name, examples in (monolingual or {}).items():
         writer = prepared.MonolingualWriter(directory, name, ["en"], 300, **options)
@@ -87,7 +87,7 @@ def assert_same(left, right):
 
 
 def segments(batch):
-    """The token lists of a batch's segments, after checking segment ids and positions."""
+    """Returns the tokens of a batch's segments, after checking segment ids and positions."""
     found = []
     for tokens, ids, positions in zip(batch["tokens"], batch["segment_ids"], batch["positions"]):
         real = ids > 0
@@ -103,7 +103,7 @@ def segments(batch):
 
 
 def counted(dataset, batch):
-    """The tasks of a batch, told by its tokens: per stream, rows or pairs of each task."""
+    """Returns {stream: rows or pairs of each task}, identified by their tokens."""
     pages = {}
     for task in dataset.tasks:
         if task.kind == "monolingual":
@@ -126,7 +126,7 @@ def counted(dataset, batch):
 
 
 @pytest.mark.parametrize("prefetch", [0, 3])
-def test_the_tasks_of_the_last_batch_are_told(data, prefetch):
+def test_tasks_of_the_last_batch(data, prefetch):
     iterator = iterate(data, prefetch=prefetch)
     assert iterator.tasks() == {}
     states, told = [], []
@@ -317,7 +317,7 @@ def test_validation_is_a_split_of_its_own(tmp_path):
         assert {tuple(ids) for ids in segments(batch["bitext"])} == {(0, token, 2, token, 2)}
 
 
-def test_pairs_longer_than_a_row_are_left_out_and_said_once(data, caplog):
+def test_long_pairs_are_skipped_and_logged_once(data, caplog):
     stream = Stream("b", "bitext", 4, 40)
     with caplog.at_level(logging.WARNING):
         for batch in take(iterate(data, [stream]), 20):
@@ -348,7 +348,7 @@ def test_the_tasks_that_lose_most_pairs_are_named(tmp_path, caplog):
     assert 0 <= int(total) - sum(int(lost) for _, lost, _ in named) - 14 <= 6  # f's
 
 
-def test_resuming_with_other_data_is_said(data, caplog):
+def test_resuming_with_other_data_is_logged(data, caplog):
     state = iterate(data, seed=1).get_state()
     with caplog.at_level(logging.WARNING):
         iterate(data, seed=1).set_state(state)
@@ -431,7 +431,7 @@ def test_a_position_in_the_order_of_an_older_version_is_refused(data):
 
 
 def malformed(state):
-    """(state, what is wrong with it) for every entry of a state, of wrong types and sizes."""
+    """Yields (state, error) with wrong types and sizes of every entry of a state."""
     for path in paths(state):
         for value in (None, "x", [], {}, True, 1.5, -1, 10**30, "missing"):
             changed = json.loads(json.dumps(state))

@@ -18,7 +18,7 @@ SIZES = {"xnli_de": 50, "xnli_en": 9, "xnli_sw": 3}
 
 
 def write(directory, labels, sizes=SIZES, longest=LENGTH):
-    """A data set in which the third token and every label tell the number of the example."""
+    """Writes a data set in which the third token and all labels are the example's number."""
     rng = np.random.default_rng(0)
     rows: list[prepared.TaskInfo] = []
     for number, (name, count) in enumerate(sizes.items()):
@@ -53,7 +53,7 @@ def take(iterator, count):
 
 
 def drawn(batch):
-    """(task, example) of each row."""
+    """Returns (task, example) of each row."""
     return list(zip(batch["tokens"][:, 1] - 10, batch["tokens"][:, 2] - 20))
 
 

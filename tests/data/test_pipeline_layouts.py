@@ -1,4 +1,4 @@
-"""Layouts of a stream's rows: sides, flipped pairs, mixup, halves of running text."""
+"""Row layouts of a stream: sides, flipped pairs, mixup, halves of running text."""
 
 import collections
 import dataclasses
@@ -53,13 +53,13 @@ def data(tmp_path_factory):
 
 
 def texts(ids):
-    """The two texts of a stored pair, each with its </s> and without <s>."""
+    """Returns the two texts of a stored pair, each with </s> and without <s>."""
     cut = ids.index(2) + 1
     return tuple(ids[1:cut]), tuple(ids[cut:])
 
 
 def stored(data):
-    """Text -> (its pair, 0 or 1: which of the two it is); random ids, so that none repeats."""
+    """Returns {text: (pair, side 0 or 1)}; ids are random, so no text repeats."""
     found = {}
     for name in ("en-fr", "en-sw"):
         for record in data.records(data.task(name)):
@@ -70,7 +70,7 @@ def stored(data):
 
 
 def rows_of(batch):
-    """Per row {segment id: tokens}, after checking what must hold in every layout."""
+    """Returns {segment id: tokens} per row, after checking invariants of all layouts."""
     rows = []
     for tokens, ids, positions in zip(batch["tokens"], batch["segment_ids"], batch["positions"]):
         real = int((ids > 0).sum())
@@ -87,14 +87,14 @@ def rows_of(batch):
 
 
 def items_of(batch):
-    """Per row the items: lists of (text, text, ...) per side, told by the numbers of segments."""
+    """Returns the items per row: lists of (text, text, ...) per side, by segment ids."""
     for row in rows_of(batch):
         assert list(row) == list(range(1, len(row) + 1)) and len(row) % 2 == 0
         yield [[split(row[s]), split(row[((s - 1) ^ 1) + 1])] for s in range(1, len(row), 2)]
 
 
 def split(side):
-    """The texts of `<s> text </s> text </s>`."""
+    """Returns the texts of `<s> text </s> text </s>`."""
     ends = [n + 1 for n, token in enumerate(side) if token == 2]
     assert ends[-1] == len(side)
     return [side[start:end] for start, end in zip([1, *ends], ends)]
@@ -164,7 +164,7 @@ def test_mixed_items_hold_two_pairs_drawn_one_after_the_other(data, mixup, flip)
 
 
 def drawn(data, stream, count):
-    """First texts of the first draws, read from a stream of as many pairs in the order drawn."""
+    """Returns the first texts of the first draws, in order."""
     tasks = stream_tasks(data, stream)
     examples = [task.examples for task in tasks]
     sampler = Sampler(
@@ -270,7 +270,7 @@ def test_every_field_changes_the_order_that_a_position_belongs_to(data):
 
 
 def test_the_order_of_a_stream_without_these_fields_is_what_it_was(tmp_path):
-    """Positions that earlier versions saved still hold."""
+    """Positions saved by earlier versions remain valid."""
     data = build(
         tmp_path, bitext={"en-fr": [[0, 5, 2, 6, 2]]}, monolingual={"en": [[0, *[5] * 99, 2]]}
     )
@@ -282,7 +282,7 @@ def test_the_order_of_a_stream_without_these_fields_is_what_it_was(tmp_path):
     }
 
 
-def test_items_that_fit_no_row_are_left_out_and_said_once(data, caplog):
+def test_items_that_fit_no_row_are_skipped_and_logged_once(data, caplog):
     stream = dataclasses.replace(MIXED, length=30)
     with caplog.at_level(logging.WARNING):
         for batch in take(iterate(data, [stream]), 20):
@@ -292,7 +292,7 @@ def test_items_that_fit_no_row_are_left_out_and_said_once(data, caplog):
 
 
 def counted(iterator, items):
-    """Sums of `left_out` after each number of drawn items, to `items`."""
+    """Returns the sums of `left_out` after 1 to `items` drawn items."""
     sums, found = np.zeros(2), {}
     while sums[1] < items - 1e-6:
         next(iterator)
@@ -354,7 +354,7 @@ def test_what_never_fits_is_refused(tmp_path, stream, needed):
         iterate(data, [dataclasses.replace(stream, length=needed - 1)])
 
 
-def test_tasks_that_fit_with_no_partner_are_left_out(tmp_path, caplog):
+def test_tasks_without_a_fitting_partner_are_skipped(tmp_path, caplog):
     rng = np.random.default_rng(7)
     sizes = {"short": 10, "middle": 25, "long": 31}
     data = build(tmp_path, bitext={n: [pair(rng, size)] * 5 for n, size in sizes.items()})
@@ -370,7 +370,7 @@ def test_tasks_that_fit_with_no_partner_are_left_out(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_stream_that_hardly_ever_gives_a_row_is_refused(tmp_path, prefetch):
+def test_streams_that_almost_never_fill_a_row_raise(tmp_path, prefetch):
     rng = np.random.default_rng(7)
     # An epoch is an even number of draws, so that the short pair never meets itself.
     data = build(tmp_path, bitext={"b": [pair(rng, 10), *(pair(rng, 60) for _ in range(99))]})
@@ -384,7 +384,7 @@ def test_a_stream_that_hardly_ever_gives_a_row_is_refused(tmp_path, prefetch):
 
 
 def test_a_stream_may_wait_for_its_rows(tmp_path):
-    """One item of sixty fits: fewer windows than it takes to give up are empty between two rows."""
+    """One item of sixty fits; fewer windows are empty in a row than the limit."""
     rng = np.random.default_rng(7)
     data = build(tmp_path, bitext={"b": [pair(rng, 10), *(pair(rng, 60) for _ in range(59))]})
     stream = dataclasses.replace(SIDES, length=40, rows=1)

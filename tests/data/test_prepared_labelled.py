@@ -14,7 +14,7 @@ VOCABULARY = 300
 
 
 def example(rng, length, labels, size=VOCABULARY):
-    """Random ids, and labels of the given sort."""
+    """Returns random ids and labels of the given layout."""
     ids = [0, *rng.integers(4, size - 1, length - 2).tolist(), 2]
     if labels == "one":
         return ids, rng.integers(-(2**31), 2**31, 1).tolist()
@@ -24,7 +24,7 @@ def example(rng, length, labels, size=VOCABULARY):
 
 
 def build(directory, tasks, size=VOCABULARY, **options):
-    """A data set; `tasks` maps names to (sort of labels, examples)."""
+    """Writes a data set; `tasks` maps names to (layout of labels, examples)."""
     rows = []
     for name, (labels, examples) in tasks.items():
         writer = prepared.LabelledWriter(directory, name, ["en"], size, labels=labels, **options)

@@ -1,4 +1,4 @@
-"""Reading many tasks together gives what reading each alone gives, with few open files too."""
+"""Reading many tasks together equals reading each alone, also with few open files."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ def ids(rng, length):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """(data set, {task: its examples}); tasks of one shard and of several."""
+    """Returns (data set, {task: examples}), with tasks of one and of several shards."""
     directory, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     examples, rows = {}, []
     for name, count in (("a", 3), ("b", 300), ("c", 1), ("d", 40)):

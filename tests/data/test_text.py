@@ -1,4 +1,4 @@
-"""Streaming of monolingual text: compression, damage, encodings, documents, discovery."""
+"""Streaming monolingual text: compression, damage, encodings, documents, discovery."""
 
 import bz2
 import gzip
@@ -46,7 +46,7 @@ def lines_of(path) -> tuple[list, ReadReport]:
 
 
 def raw_lines(path):
-    """Streams the lines as they are."""
+    """Yields the raw lines."""
     rest = b""
     for block in read_blocks(path):
         *lines, rest = (rest + block).split(b"\n")
@@ -225,7 +225,7 @@ class TestDocuments:
                 with pytest.raises(DataError, match="no text in this file"):
                     documents_of(path)
 
-    def test_invalid_lines_are_left_out_and_counted(self, tmp_path):
+    def test_invalid_lines_are_skipped_and_counted(self, tmp_path):
         path = write(tmp_path / "en.txt", b"one\n\xff\ntwo\n\n\xff\n\nthree\n\xff")
         documents, report = documents_of(path)
         assert documents == ["one\ntwo", "three"]
@@ -359,7 +359,7 @@ class TestDiscovery:
         with pytest.raises(DataError, match="no file for xx, yy; there are en, fr, sw"):
             discover_documents(tmp_path, ["en", "yy", "xx"])
 
-    def test_training_text_that_is_named_as_held_out_is_said(self, tmp_path, caplog):
+    def test_training_files_named_as_held_out_are_logged(self, tmp_path, caplog):
         for name in ("en.txt", "fr.dev.txt", "sw.test.txt"):
             (tmp_path / name).touch()
         discover_documents(tmp_path, ["en"])

@@ -1,4 +1,4 @@
-"""Shared by the tests of whole runs: a run to compare with, and ways to disturb one."""
+"""Fixtures for tests of whole runs: a reference run and ways to interrupt one."""
 
 import commands
 import pytest
@@ -10,7 +10,7 @@ from xlme_jax.runs import assembly
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory, tiny_data):
-    """MODEL_DIR of a run with `runs.SHORT` that nobody disturbed."""
+    """Returns MODEL_DIR of an uninterrupted run with `runs.SHORT`."""
     model_dir = tmp_path_factory.mktemp("undisturbed")
     runs.run(model_dir, tiny_data, **runs.SHORT)
     return model_dir
@@ -18,7 +18,7 @@ def undisturbed(tmp_path_factory, tiny_data):
 
 @pytest.fixture
 def start(tmp_path, tiny_data):
-    """Starts the command on MODEL_DIR tmp_path/run; what still runs is killed in the end."""
+    """Returns a function that starts the command in tmp_path/run; kills it at the end."""
     started = []
 
     def start(
@@ -41,7 +41,7 @@ def start(tmp_path, tiny_data):
 
 @pytest.fixture
 def interrupt(monkeypatch):
-    """Makes the next run end after so many batches."""
+    """Returns a function that makes the next run end after a number of batches."""
 
     def after(count):
         made = assembly.make_iterator

@@ -1,11 +1,12 @@
-"""The same run on one device, on eight, and in two processes of four: through the command itself.
+"""Equal losses on one device, on eight, and in two processes of four, through the command.
 
-Tolerance: 2e-6 of the loss. Splitting changes nothing but the order of float32 sums, since masks,
-samples and dropout are drawn by row and step, not by device. One sum is off by about 6e-8 of its
-terms, a loss is a mean over some 500 tokens after a few dozen of them, and in 20 steps Adam's
-normalised updates carry the difference on: 2.6e-7 was measured, and other processors add in other
-orders. A token sampled at the edge between two words could flip and make a visible step (a chance
-of about 1e-6 a token): seeds are fixed, so that it happens always or never, and here it does not.
+Tolerance: 2e-6 of the loss. Devices change only the order of float32 sums, because masks, samples
+and dropout are drawn by row and step. One sum has a relative error of about 6e-8, a loss is a mean
+over some 500 tokens after a few dozen sums, and Adam's normalised updates carry the difference
+through 20
+steps: 2.6e-7 was measured, and other processors add in another order. A sampled token at the
+boundary between two words could differ (probability about 1e-6 per token); with the fixed seeds
+none does.
 """
 
 import shutil

@@ -1,7 +1,7 @@
-"""A run that moves between devices, processes, meshes and micro-batches while it goes on.
+"""A run that is resumed on other devices, processes, meshes and micro-batches.
 
-The tolerance is that of test_devices.py, and so is the argument: nothing changes but the order of
-float32 sums. That holds for dropout too, which is drawn from a row's place in the batch.
+The tolerance is derived in test_devices.py: only the order of float32 sums changes. This includes
+dropout, which is drawn from the index of a row in the batch.
 """
 
 import signal

@@ -1,6 +1,6 @@
-"""Kills, damage and full disks: the same command goes on and ends as if nothing had been.
+"""Kills, damage and full disks: the same command resumes with bitwise equal results.
 
-What is done here at one moment each, benchmarks/faults.py does at random moments.
+Each test uses one moment; benchmarks/faults.py uses random moments.
 """
 
 import os
@@ -19,7 +19,7 @@ from xlme_jax.checkpoints.saved import CheckpointError
 
 @pytest.fixture
 def model_dir(undisturbed, tmp_path):
-    """The run as a kill after the checkpoint of step 16 leaves it."""
+    """Returns a run that was killed after the checkpoint of step 16."""
     folder = shutil.copytree(undisturbed, tmp_path / "run")
     for step in (20, STEPS):
         shutil.rmtree(folder / "checkpoints" / str(step))
@@ -68,7 +68,7 @@ def test_a_run_killed_in_every_phase_ends_with_the_same_bits(undisturbed, tmp_pa
     assert commands.differences(tmp_path / "run", undisturbed) == []
 
 
-def test_what_kills_leave_does_no_harm(undisturbed, model_dir, tiny_data):
+def test_leftovers_of_kills_are_harmless(undisturbed, model_dir, tiny_data):
     checkpoints = model_dir / "checkpoints"
     # Half a save: under another name, without what is written last.
     half = shutil.copytree(checkpoints / "16", checkpoints / "20.orbax-checkpoint-tmp")
@@ -129,7 +129,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_as_it_is(mo
 
 
 def is_one_line(said):
-    """Whether an error is told in the last line, without a traceback."""
+    """Returns whether the last line is the error, without a traceback."""
     return "Traceback" not in said and "Error: " in said.strip().splitlines()[-1]
 
 
@@ -143,7 +143,7 @@ command_line.run_app(train.main)
 
 
 @pytest.mark.slow
-def test_a_save_that_fails_ends_the_run_and_keeps_the_checkpoint_before(
+def test_failed_save_ends_the_run_and_keeps_the_previous_checkpoint(
     undisturbed, model_dir, tiny_data, start
 ):
     command = start(python=["-c", LIMITED])
@@ -159,7 +159,7 @@ def test_a_save_that_fails_ends_the_run_and_keeps_the_checkpoint_before(
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """Mounts a disk of so many bytes."""
+    """Mounts a file system of a given number of bytes."""
     mounted = []
 
     def mount(size):
@@ -178,10 +178,8 @@ def small_disk(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 4, 40, 400, 1000])
-def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(
-    undisturbed, model_dir, tiny_data, start, small_disk, room
-):
-    """`room`: KiB that are free, so that another file is the one that does not fit."""
+def test_run_resumes_after_a_full_disk(undisturbed, model_dir, tiny_data, start, small_disk, room):
+    """`room` is the free space in KiB, which determines the file that does not fit."""
     disk = small_disk("20m")
     folder = shutil.copytree(model_dir, disk / "run")
     free = shutil.disk_usage(disk).free

@@ -1,4 +1,4 @@
-"""From a pre-training run to a fine-tuned model and its figures, on the embedded corpus."""
+"""Fine-tuning from a pre-training run, and evaluation, on the embedded corpus."""
 
 import json
 
@@ -59,7 +59,7 @@ def test_a_run_starts_from_the_encoder_and_logs_its_figures(tmp_path, pretrained
 
 
 def _pretrained_state(pretrained):
-    """The state of the pre-training run, in shape."""
+    """Returns the abstract state of the pre-training run."""
     config = loading.load_text(read_record(pretrained).config, "Train", "test")
     objective = config.objective.build(Vocabulary.load(_model(pretrained)).size)
     optimizer = config.optimizer.build(config.loop.train_steps)
@@ -71,9 +71,7 @@ def _model(pretrained):
 
 
 @pytest.mark.slow
-def test_a_run_that_was_interrupted_ends_bit_for_bit_the_same(
-    tmp_path, pretrained, data, interrupt
-):
+def test_interrupted_run_is_bitwise_equal(tmp_path, pretrained, data, interrupt):
     bindings = {"CHECKPOINT_EVERY": 3, "Loop.keep_checkpoints": 9}
     flags = [
         finetune_flags(
@@ -146,7 +144,7 @@ def test_the_command_evaluates_both_kinds_of_checkpoint(tmp_path, pretrained, da
 
 
 @pytest.mark.slow
-def test_the_command_says_what_is_wrong(tmp_path, pretrained):
+def test_errors_of_the_command(tmp_path, pretrained):
     for arguments, said in (
         ([f"--checkpoint={tmp_path}"], "has no checkpoint"),
         ([f"--checkpoint={pretrained}", "--tasks=xnli"], "fine-tuned"),

@@ -1,8 +1,7 @@
-"""The papers' models: their train steps lower with their full shapes.
+"""The train steps of the papers' models lower with their full shapes.
 
-Nothing is computed and no weight is made: `lower` traces the step on shapes alone, and an abstract
-mesh stands for 256 devices, so that the shardings of the full size are seen as well. The sizes are
-counted in tests/model/test_parameter_counts.py.
+No weights are created: `lower` traces the step on shapes, with an abstract mesh of 256 devices.
+tests/model/test_parameter_counts.py counts the parameters.
 """
 
 import functools
@@ -62,7 +61,7 @@ def test_the_train_step_lowers_with_its_full_shapes(run):
 
 @pytest.mark.parametrize("run", RUNS)
 def test_256_devices_hold_equal_parts(run):
-    """On data x fsdp x tensor = 2 x 64 x 2 every large weight is split, and evenly."""
+    """With data x fsdp x tensor = 2 x 64 x 2, every large weight is split evenly."""
     _, objective = build(run)
     sizes = (2, 64, 2)
     mesh = jax.sharding.AbstractMesh(sizes, meshes.AXES, axis_types=(AxisType.Auto,) * 3)

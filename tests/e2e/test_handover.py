@@ -1,4 +1,4 @@
-"""From a Hugging Face folder through training, evaluation and fine-tuning to another one."""
+"""Import from Hugging Face, training, evaluation, fine-tuning and export."""
 
 import json
 
@@ -35,7 +35,7 @@ print("IMPORTED", json.dumps(hits))
 
 
 def run(command, *flags, unwanted=HEAVY):
-    """Runs a command in a process of its own, which must not have imported what is unwanted."""
+    """Runs a command in a subprocess and checks that it did not import unwanted modules."""
     code = RUN.format(command=command, argv=[command, *flags]) + REPORT % (unwanted,)
     output = tiny.run(["-c", code])
     assert imported(output) == [], output
@@ -49,7 +49,7 @@ def vocabulary(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def taken_over(tmp_path_factory, vocabulary):
-    """MODEL_DIR that the command has made of a folder of XLM-R."""
+    """Returns the MODEL_DIR imported from a folder of XLM-R."""
     folder = tmp_path_factory.mktemp("handover")
     hugging.write_xlmr(
         folder / "xlmr",
@@ -67,7 +67,7 @@ def taken_over(tmp_path_factory, vocabulary):
 
 
 def table(model_dir):
-    """The token table of the newest checkpoint, without padding."""
+    """Returns the token table of the newest checkpoint, without padding."""
     exported = writing.load(str(model_dir), None)
     return exported.tree["tokens"]["embedding"][: exported.layout.vocab_size]
 
@@ -82,9 +82,7 @@ def test_training_needs_none_of_it():
     "objective",
     ["xlm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("infoxlm", "veco"))],
 )
-def test_pretraining_goes_on_from_it_and_is_handed_over(
-    tmp_path, taken_over, vocabulary, objective
-):
+def test_pretraining_continues_and_is_exported(tmp_path, taken_over, vocabulary, objective):
     start = {"INIT_FROM": str(taken_over), "Optimizer__learning_rate": 1e-4}
     if objective == "infoxlm":
         start |= {"contrast/Stream__length": 64, "XLCo__queue_size": 16}
@@ -103,7 +101,7 @@ def test_pretraining_goes_on_from_it_and_is_handed_over(
 
 
 def test_a_folder_with_its_own_model_file(tmp_path, vocabulary, monkeypatch):
-    """The README's way: an XLM-E encoder from the command to AutoModel."""
+    """An exported XLM-E encoder loads with AutoModel, as in the README."""
     cache = str(tmp_path / "modules")
     monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", cache)
     trained = finetuning.pretrain(tmp_path, vocabulary)

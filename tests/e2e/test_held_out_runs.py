@@ -1,4 +1,4 @@
-"""Held-out losses of whole runs: training does not feel them; the weights alone matter."""
+"""Held-out losses of whole runs: they depend only on the weights and do not affect training."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ HELD_OUT = {"Train__evaluators": runs._Gin("(@HeldOut(),)")}
 
 
 def figures(model_dir):
-    """{step: {metric: value}} of held-out text."""
+    """Returns {step: {metric: value}} of held-out text."""
     lines = {
         line["step"]: {name: x for name, x in line.items() if name.startswith("held_out/")}
         for line in tiny.metrics(model_dir)
@@ -26,9 +26,7 @@ def figures(model_dir):
 
 
 @pytest.mark.parametrize("objective", tiny.slow_except({"xlm"}, ["xlm", "xlme", "infoxlm"]))
-def test_training_does_not_feel_it_and_a_resumed_run_finds_the_same(
-    tmp_path, tiny_data, interrupt, objective
-):
+def test_training_is_unaffected_and_resumed_runs_agree(tmp_path, tiny_data, interrupt, objective):
     def run(name, **bindings):
         return runs.run(tmp_path / name, tiny_data, objective=objective, **BINDINGS, **bindings)
 
@@ -56,7 +54,7 @@ def test_training_does_not_feel_it_and_a_resumed_run_finds_the_same(
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["xlme", "veco"])
 def test_figures_do_not_depend_on_devices_and_processes(tmp_path, tiny_data, objective):
-    """Through the command; tolerance as in test_devices.py."""
+    """Runs the command; the tolerance is derived in test_devices.py."""
 
     def flags(name, **bindings):
         bindings = {**BINDINGS, **HELD_OUT, "Loop__evaluate_every": STEPS, **bindings}

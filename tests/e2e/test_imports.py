@@ -1,4 +1,4 @@
-"""Training on prepared data needs neither TensorFlow nor SeqIO, nor what preparation needs."""
+"""Training on prepared data imports neither TensorFlow nor SeqIO nor preparation libraries."""
 
 import json
 

@@ -1,7 +1,7 @@
-"""InfoXLM's contrast, step by step, against NumPy: through the command, its checkpoints and log.
+"""InfoXLM's contrast, step by step, compared with NumPy through checkpoints and log of the command.
 
-The reference is given the weights after each update and the batches. Momentum encoder, queue,
-prefilling and loss it computes by itself, in float64, from the first batch on.
+The reference receives the batches and the weights after each update. It computes momentum encoder,
+queue, prefilling and loss itself, in float64.
 """
 
 import collections
@@ -53,7 +53,7 @@ def gelu(x):
 
 
 def represent(weights, tokens):
-    """The vector of one sentence, int[n]: one post-norm layer, the state of <s>, projected."""
+    """Returns the vector of a sentence, int[n]: one post-norm layer, projected state of <s>."""
     encoder, layer = weights["encoder"], weights["encoder"]["layer_0"]
     x = weights["tokens"]["embedding"][tokens]
     x = normalised(x + weights["positions"]["embedding"][: len(tokens)], encoder["embedding_norm"])
@@ -71,13 +71,13 @@ def represent(weights, tokens):
 
 
 class Reference:
-    """Momentum contrast with a list for a queue."""
+    """Momentum contrast with a list as the queue."""
 
     def __init__(self, weights):
         self.key, self.queue = weights, collections.deque(maxlen=QUEUE)
 
     def step(self, weights, pairs):
-        """Loss, accuracy and largest score of pairs; their keys push the oldest ones out."""
+        """Returns loss, accuracy and largest score of pairs; their keys replace the oldest ones."""
         keys = [represent(self.key, second) for _, second in pairs]
         losses, right, largest = [], [], 0.0
         if len(self.queue) == QUEUE:
@@ -93,7 +93,7 @@ class Reference:
         return np.mean(losses or [math.nan]), np.mean(right or [math.nan]), largest
 
     def follow(self, weights):
-        """Moves the momentum encoder."""
+        """Updates the momentum encoder."""
         self.key = combined(
             lambda key, new: MOMENTUM * key + (1 - MOMENTUM) * new, self.key, weights
         )
@@ -106,7 +106,7 @@ def combined(function, left, right):
 
 
 def lower(params):
-    """Weights that the vectors depend on, float64."""
+    """Returns the weights that the vectors depend on, float64."""
     encoder = {name: params["encoder"][name] for name in ("embedding_norm", "layer_0")}
     kept = {name: params[name] for name in ("tokens", "positions", "projection")}
     tree = {**kept, "encoder": encoder}
@@ -114,23 +114,23 @@ def lower(params):
 
 
 def pairs_of(rows):
-    """The two sentences of each pair of a batch, in order."""
+    """Yields the two sentences of each pair of a batch, in order."""
     for tokens, segments in zip(rows["tokens"], rows["segment_ids"]):
         for odd in range(1, segments.max(), 2):
             yield tokens[segments == odd], tokens[segments == odd + 1]
 
 
 def oldest_first(aux):
-    """The queue of a checkpoint."""
+    """Returns the queue of a checkpoint, oldest key first."""
     place = int(aux["count"]) % QUEUE
     queue = np.asarray(aux["queue"])
     return np.concatenate([queue[place:], queue[:place]])
 
 
 def check(model_dir, data_dir, bindings):
-    """Follows a run through its checkpoints; returns the largest error of a loss.
+    """Compares each step of a run; returns the largest error of a loss.
 
-    In units of the step's largest score, which float32 knows to 6e-8 of itself at best.
+    The error is relative to the step's largest score, whose float32 rounding error is 6e-8.
     """
     config = load(model_dir, data_dir, objective="infoxlm", **bindings)
     objective = config.objective.build(tiny.VOCABULARY)

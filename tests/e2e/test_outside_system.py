@@ -1,4 +1,4 @@
-"""A pre-training system from a package outside of this tree: examples/, copied elsewhere."""
+"""A pre-training system from another package: a copy of the one in examples/."""
 
 import shutil
 
@@ -21,14 +21,14 @@ print("FOUND", type(objective).__name__, folder.name, sorted(objective.diagnosti
 
 @pytest.fixture
 def outside(tmp_path):
-    """A folder with a copy of the example, and the environment of a process that finds it."""
+    """Returns a folder with a copy of the example and the environment to import it."""
     folder = tmp_path / "elsewhere"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     return folder, {"PYTHONPATH": f"{folder}:{tiny.REPOSITORY}"}
 
 
 def flags(folder, tmp_path, data, steps, *more):
-    """A tiny run of the example."""
+    """Returns the flags of a tiny run of the example."""
     bindings = {"MODEL_DIR": str(tmp_path / "run"), "DATA_DIR": str(data), "TRAIN_STEPS": steps}
     return [
         f"--gin_file={folder / 'hard_negatives.gin'}",
@@ -40,7 +40,7 @@ def flags(folder, tmp_path, data, steps, *more):
     ]
 
 
-def test_it_trains_resumes_and_is_found_again(tmp_path, tiny_data, outside):
+def test_trains_resumes_and_loads(tmp_path, tiny_data, outside):
     folder, variables = outside
     tiny.train(*flags(folder, tmp_path, tiny_data, 6), variables=variables)
     output = tiny.train(*flags(folder, tmp_path, tiny_data, 8), variables=variables)

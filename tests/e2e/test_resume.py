@@ -1,6 +1,6 @@
-"""Interrupted and resumed runs end where the uninterrupted run ends, bit for bit.
+"""Interrupted and resumed runs are bitwise equal to uninterrupted ones.
 
-Here an exception ends them; what kills do to the command is in test_faults.py.
+Here an exception ends the run; test_faults.py kills the command.
 """
 
 import functools
@@ -33,7 +33,7 @@ BINDINGS = {"TRAIN_STEPS": 12, "CHECKPOINT_EVERY": 4, "Loop__keep_checkpoints": 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, tiny_data):
-    """(objective) -> folder and final state of a run."""
+    """Returns a function (objective) -> folder and final state of a run."""
 
     @functools.cache
     def trained(objective):
@@ -50,12 +50,12 @@ def uninterrupted(trained):
 
 @pytest.fixture(params=OBJECTIVES)
 def whole(request, trained):
-    """A run of each objective: its name, folder and final state."""
+    """Returns name, folder and final state of a run of each objective."""
     return request.param, *trained(request.param)
 
 
 def test_the_data_ends_in_mid_window_and_mid_epoch(tiny_data, uninterrupted):
-    """What the next tests rely on: several tasks, positions inside windows and epochs."""
+    """Checks an assumption of the other tests: positions inside windows and epochs."""
     model_dir, state = uninterrupted
     _, record = saved(model_dir, 4, state)
     dataset = PreparedDataset.load(tiny_data)
@@ -72,7 +72,7 @@ def test_the_data_ends_in_mid_window_and_mid_epoch(tiny_data, uninterrupted):
 
 
 def test_an_interrupted_run_resumes_bitwise(tmp_path, tiny_data, whole, interrupt, caplog):
-    """With all that an objective carries: a momentum encoder and a queue that wraps around."""
+    """Includes carried state: a momentum encoder and a queue that wraps around."""
     objective, expected_dir, expected = whole
     bindings = {"objective": objective, **BINDINGS}
     # After the checkpoint of step 4, with steps 5 to 7 lost; 3 batches fill the queue of 20.
@@ -110,7 +110,7 @@ def test_a_finished_run_has_nothing_to_do(tiny_data, uninterrupted, caplog):
 
 
 def test_config_gin_runs_again_as_it_is(tmp_path, tiny_data, whole):
-    """It means the same configuration; that this gives the same bits is shown once."""
+    """The configuration is the same; one objective also compares the bits."""
     objective, model_dir, expected = whole
     file = tmp_path / "config.gin"
     file.write_text((model_dir / "config.gin").read_text())

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT to the command: what is saved, how it ends, and how it goes on."""
+"""SIGTERM and SIGINT to the command: saved step, exit code and resuming."""
 
 import re
 import signal
@@ -16,7 +16,7 @@ PEER_TIMEOUT = 20
 
 
 def assert_saved(model_dir, *processes):
-    """All said that they stopped after the step that is saved, and lost none; that step."""
+    """Checks that all processes report stopping at the saved step; returns it."""
     assert [process.end() for process in processes] == [EXIT_STOPPED] * len(processes), [
         process.said() for process in processes
     ]
@@ -107,7 +107,7 @@ PAIR = {**SHORT, "TRAIN_STEPS": 40, "CHECKPOINT_EVERY": 2}
 
 @pytest.fixture
 def start_pair(start, tmp_path):
-    """Starts the command in two processes."""
+    """Returns a function that starts the command in two processes."""
 
     def start_pair(name="run"):
         where = f"--coordinator_address=localhost:{tiny.free_port()}"

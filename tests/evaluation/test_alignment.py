@@ -16,7 +16,7 @@ links = st.frozensets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=
 
 
 def reference_aer(predicted, sure, possible):
-    """Link by link, as evaluation scripts count: what is sure is in P as well."""
+    """Counts link by link, as evaluation scripts do; P includes the sure links."""
     num_a = num_s = hit_s = hit_p = 0
     for a, s, p in zip(predicted, sure, possible):
         for link in a:
@@ -62,7 +62,7 @@ def test_the_diagonal():
 
 
 def reference_links(dots, temperature=None):
-    """One matrix, float64: two rounds of columns then rows, argmax both ways, intersection."""
+    """Aligns one matrix in float64: two rounds of scaling, argmax both ways, intersection."""
     plan = np.maximum(dots, 1e-6) if temperature is None else np.exp(dots / temperature)
     for _ in range(2):
         by_column = plan / plan.sum(axis=0, keepdims=True)
@@ -75,7 +75,7 @@ def reference_links(dots, temperature=None):
 
 
 class Letters:
-    """A vocabulary for tests: a token a letter; "-" has none."""
+    """A vocabulary with one token per letter; "-" has none."""
 
     def encode_batch(self, texts, threads=1):
         return [[ord(letter) for letter in text if letter != "-"] for text in texts]
@@ -83,7 +83,7 @@ class Letters:
 
 @dataclasses.dataclass
 class Subject:
-    """Two layers of states that depend on token, position and on nothing else in the batch."""
+    """An encoder of two layers whose states depend only on token and position."""
 
     vocabulary = Letters()
     num_layers = 2
@@ -96,7 +96,7 @@ class Subject:
 
 
 def states(params, rows, xp):
-    """Of all layers, in NumPy or JAX."""
+    """Returns the states of all layers, in NumPy or JAX."""
     first = params["tokens"][rows["tokens"]] + 0.3 * params["positions"][rows["positions"]]
     layers = [first, first @ params["first"] / 4, xp.tanh(first @ params["second"])]
     real = rows["segment_ids"][..., None] > 0
@@ -115,7 +115,7 @@ def parameters(scale=1.0, seed=0):
 
 
 def corpus_of(pairs, name="en-fr"):
-    """A corpus of (source words, target words), the first ones linked and the last perhaps."""
+    """Returns a corpus with sure links of the first words and possible ones of the last."""
     sources, targets = (tuple(pair[side] for pair in pairs) for side in range(2))
     sure = tuple(frozenset({(0, 0)}) for _ in pairs)
     last = [frozenset({(len(e) - 1, len(f) - 1)}) for e, f in pairs]
@@ -136,7 +136,7 @@ def random_corpus(count=12, seed=1, name="en-fr"):
 
 
 def expected_links(subject, params, pair, layer, temperature=None):
-    """One pair (source words, target words) alone, float64: tokens to words by hand."""
+    """Aligns one pair in float64, mapping tokens to words by hand."""
     pieces = [[subject.vocabulary.encode_batch([w])[0] for w in side] for side in pair]
     e, f = ([token for word in side for token in word] for side in pieces)
     tokens = np.array([[BOS, *e, EOS, *f, EOS]])
@@ -155,7 +155,7 @@ def expected_links(subject, params, pair, layer, temperature=None):
 
 
 def predicted_links(subject, params, corpus, temperature=None, **options):
-    """[pair][layer] -> word links, as the evaluation computes them."""
+    """Returns [pair][layer] -> word links of the evaluation."""
     rows = alignment._rows(corpus, subject.vocabulary)
     batches = encoding.batches([row.tokens for row in rows], **options)
     found = [None] * len(rows)
@@ -181,7 +181,7 @@ def test_links_of_every_layer_are_those_of_a_pair_alone(temperature, options, re
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_states_of_any_size_give_the_same_links(scale):
-    """exp(dot products) of the larger ones, 1e6 times as large, has no float32."""
+    """exp(dot products) of states 1e6 times as large overflows float32."""
     subject, corpus = Subject(), random_corpus(30)
     params = parameters()
     scaled = params | {name: scale * params[name] for name in ("tokens", "positions", "common")}
@@ -222,7 +222,7 @@ def test_words_without_tokens_are_linked_to_nothing():
 
 
 def test_any_token_makes_a_link_of_words():
-    """The same letters have the same states here, however words are cut."""
+    """Equal letters have equal states, however words are tokenized."""
     params = parameters()
     params = params | {"positions": jnp.zeros_like(params["positions"])}
     corpus = corpus_of([(("ab", "c"), ("a", "bc"))])
@@ -230,7 +230,7 @@ def test_any_token_makes_a_link_of_words():
 
 
 def write_corpus(folder, corpus):
-    """Writes XL-WA's files; they have no possible links of their own."""
+    """Writes a set in XL-WA's format, which has no possible links."""
     folder.mkdir(parents=True)
     for name, side in (("src", corpus.sources), ("tgt", corpus.targets)):
         (folder / f"{name}.txt").write_text("".join(" ".join(words) + "\n" for words in side))
@@ -243,7 +243,7 @@ def write_corpus(folder, corpus):
 
 @pytest.fixture
 def corpora(tmp_path):
-    """Two of them in a folder, name -> corpus."""
+    """Writes two corpora; returns {name: corpus}."""
     found = {
         "en-fr": random_corpus(12),
         "en-ru_dev": random_corpus(8, seed=2, name="en-ru_dev"),
@@ -293,7 +293,7 @@ def one_corpus(folder, name):
     return WordAlignment(str(folder), (name,)).build(Subject())(parameters()).results
 
 
-def test_pairs_that_are_too_long_are_counted_and_left_out(tmp_path, corpora):
+def test_long_pairs_are_skipped_and_counted(tmp_path, corpora):
     subject, params = Subject(), parameters()
     subject.max_length = 30
     outcome = WordAlignment(str(tmp_path)).build(subject)(params)

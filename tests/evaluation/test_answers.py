@@ -13,7 +13,7 @@ WORDS = [(0, 5), (6, 16), (17, 26), (26, 27), (28, 32), (33, 35), (36, 43), (43,
 
 
 def window(spans=WORDS, question=2, example=0):
-    """Features of `<s> question </s> context </s>`, and logits of 0 that a test fills."""
+    """Returns features of `<s> question </s> context </s>` and zero logits that tests fill."""
     offsets = [(-1, -1)] * (question + 2) + list(spans) + [(-1, -1)]
     features = Features(
         np.arange(len(offsets), dtype=np.int32),
@@ -290,7 +290,7 @@ def prediction(best, difference):
 
 
 def tuned(gold, predictions, metric):
-    """The threshold and its score, which must be that of the answers that it gives."""
+    """Tunes the threshold, checks its score on the resulting answers, and returns both."""
     threshold, score = answers.best_null_threshold(gold, predictions, metric)
     texts = [one.answer(threshold) for one in predictions]
     reached = {"f1": answers.f1, "exact_match": answers.exact_match}[metric]

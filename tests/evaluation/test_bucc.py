@@ -11,7 +11,7 @@ from xlme_jax.evaluation.bucc import Bucc, mine, tune
 
 
 def reference_mining(source, target, k):
-    """Sentence by sentence in float64: ratio margin, best of the neighbours, greedy."""
+    """Mines sentence by sentence in float64: ratio margin, best neighbours, greedy matching."""
     source, target = (np.asarray(side, np.float64) for side in (source, target))
     cosine = source @ target.T
     cosine /= np.linalg.norm(source, axis=1)[:, None] * np.linalg.norm(target, axis=1)
@@ -101,7 +101,7 @@ class Letters:
 
 @dataclasses.dataclass
 class Subject:
-    """Sentences of the same letters have the same states, whatever their case."""
+    """An encoder that ignores case: equal letters have equal states."""
 
     vocabulary = Letters()
     num_layers = 2
@@ -115,7 +115,7 @@ class Subject:
 
 
 def write(folder, split="dev"):
-    """Eight translations among others; one English sentence stands twice."""
+    """Writes eight translations among other sentences; one English sentence occurs twice."""
     rng = np.random.default_rng(0)
 
     def sentence():
@@ -150,7 +150,7 @@ def test_translations_are_mined_from_files(tmp_path):
 
 
 class Letterwise:
-    """Training text in both languages: each letter once."""
+    """Training text in both languages with each letter once."""
 
     languages = frozenset(("zh", "en"))
 
@@ -162,7 +162,7 @@ class Letterwise:
 
 @dataclasses.dataclass
 class Apart(Subject):
-    """Each language has a direction of its own on top."""
+    """An encoder that adds a direction per language."""
 
     training_text = Letterwise()
 

@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned model on official files: from logits to figures."""
+"""Predictions and scores of a fine-tuned model on official files."""
 
 import json
 
@@ -29,7 +29,7 @@ def subject_of(vocabulary, task, predict, max_length=64):
 
 
 def constant(outputs, per_token):
-    """A head that always prefers its last output."""
+    """Returns a head that always prefers its last output."""
 
     def predict(params, rows):
         shape = rows["tokens"].shape if per_token else rows["tokens"].shape[:1]
@@ -78,7 +78,7 @@ def test_a_limit_stands_in_the_setting_of_every_figure(tmp_path, vocabulary):
 
 
 def test_predictions_are_of_their_own_rows(tmp_path, vocabulary):
-    """Batches are sorted by length; what comes out is in the order of the file."""
+    """Batches are sorted by length, results are in the order of the file."""
     rng = np.random.default_rng(0)
     labels = ["contradiction", "entailment", "neutral"]
     lines = []
@@ -121,7 +121,7 @@ def test_every_word_gets_a_tag_also_in_sentences_that_are_split(tmp_path, vocabu
 
 @pytest.mark.parametrize("language", ["en", "ru", "el"])
 def test_answers_are_found_where_the_logits_point(vocabulary, language):
-    """A head that knows the gold tokens, in windows, gives the exact answers."""
+    """A head that outputs the gold tokens in windows gives the exact answers."""
     task, count, length, stride = benchmark("cldr_answers"), 20, 24, 10
     examples = task.read("", "validation", language, ReadReport())[:count]
     rows = encode(
@@ -160,7 +160,7 @@ def test_a_model_may_answer_the_questions_of_another_set(tmp_path, vocabulary):
     assert values(outcome)["accuracy", "en"] == 1
 
 
-def test_what_cannot_be_scored_is_said(tmp_path, vocabulary):
+def test_unscorable_tasks_raise(tmp_path, vocabulary):
     subject = subject_of(vocabulary, "xnli", constant(3, per_token=False))
     write_xnli(tmp_path, ["neutral"])
     with pytest.raises(ValueError, match="test"):

@@ -11,7 +11,7 @@ BOS, PAD, EOS = 0, 1, 2
 
 
 def texts_of_lengths(lengths):
-    """Texts told apart by their second token."""
+    """Returns texts that differ in their second token."""
     return [
         (BOS, *range(10 + index, 8 + index + length), EOS) for index, length in enumerate(lengths)
     ]

@@ -1,4 +1,4 @@
-"""Held-out losses against sums that are made here, of every system."""
+"""Held-out losses of every system, compared with sums computed in the test."""
 
 import dataclasses
 import json
@@ -53,7 +53,7 @@ METRICS = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """The tiny data set, with running text held out too: fewer rows than of pairs."""
+    """Returns the tiny data set with held-out running text, which has fewer rows than pairs."""
     directory = tiny.write_tiny_data(tmp_path_factory.mktemp("data"))
     tasks = list(prepared.PreparedDataset.load(directory).tasks)
     rng = np.random.default_rng(1)
@@ -80,7 +80,7 @@ def context_of(data, mesh, objective="xlme", **bindings):
 
 
 def weights(context):
-    """Fresh weights with noise, so that nothing is at a neutral value."""
+    """Returns initial weights with noise, so that no value is neutral."""
     params = meshes.unbox(jax.jit(context.objective.init)(jax.random.key(3)))
     rng = np.random.default_rng(0)
     return jax.tree.map(
@@ -89,7 +89,7 @@ def weights(context):
 
 
 def summed_here(context, params, passes):
-    """{stream/metric: float64 ratio}; batches of all streams, with real rows as far as they go."""
+    """Returns {stream/metric: float64 ratio} over the real rows of all batches."""
     objective = context.objective
 
     @jax.jit
@@ -115,7 +115,7 @@ def summed_here(context, params, passes):
 
 @pytest.mark.parametrize("objective", tiny.slow_except({"xlme", "veco"}, METRICS))
 def test_figures_are_the_sums_over_all_rows(data, mesh, objective):
-    """Of a run with dropout, and with what held-out text has no part in."""
+    """The run has dropout and streams without held-out text."""
     dropout = {"Encoder__dropout": 0.3, "Encoder__attention_dropout": 0.3}
     context = context_of(data, mesh, objective, **dropout)
     params = weights(context)
@@ -141,7 +141,7 @@ def test_figures_are_the_sums_over_all_rows(data, mesh, objective):
 
 
 def test_a_cap_and_a_larger_batch(data, mesh):
-    """Sums over rows know no batches, but for `rtd_auc`, whose pairs are those of a batch."""
+    """Sums do not depend on batches, except `rtd_auc`, whose pairs are within a batch."""
     context = context_of(data, mesh, "xlm", **ONE_STREAM)
     params = weights(context)
     streams = tuple(dataclasses.replace(stream, rows=2) for stream in context.streams)
@@ -171,7 +171,7 @@ def test_other_weights_give_other_figures_and_the_step_does_not(data, mesh):
     assert other["held_out/monolingual/mlm_loss"] != first["held_out/monolingual/mlm_loss"]
 
 
-def test_streams_without_held_out_text_are_left_out_and_named(tiny_data, mesh, caplog):
+def test_streams_without_held_out_text_are_skipped_and_named(tiny_data, mesh, caplog):
     context = context_of(prepared.PreparedDataset.load(tiny_data), mesh, "xlm")
     caplog.set_level(logging.INFO)
     measure = HeldOut().build(context)

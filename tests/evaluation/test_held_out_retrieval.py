@@ -18,7 +18,7 @@ from xlme_jax.evaluation.training_text import TrainingText
 
 
 def deep(params, rows):
-    """Layer 0 knows nothing, layer 1 is the table, layer 2 two columns of it."""
+    """Returns layers: 0 is uninformative, 1 is the table, 2 has two of its columns."""
     (states,) = table_encoder(params, rows)
     few = np.arange(states.shape[-1]) < 2
     return [0 * states, states, states * few]
@@ -26,7 +26,7 @@ def deep(params, rows):
 
 @pytest.fixture
 def subject(tmp_path):
-    """English with Russian and, without training text, Greek."""
+    """Returns a subject for English with Russian and, without training text, Greek."""
     pairs = translations(90)
     held_out = {"en-ru": (("en", "ru"), pairs[::2]), "en-el": (("en", "el"), pairs[:20])}
     dataset = prepare(tmp_path, held_out, train={"en-ru": (("en", "ru"), pairs[1::2])})

@@ -1,4 +1,4 @@
-"""Readouts against searches in NumPy, and on embeddings made to fool them."""
+"""Readouts, compared with searches in NumPy and on adversarial embeddings."""
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ def cosines(source, target):
 
 
 def csls(similarity, k=10):
-    """Conneau et al. 2018, Eq. 4, entry by entry."""
+    """Computes Conneau et al. 2018, Eq. 4, entry by entry."""
     own = [np.mean(sorted(row)[-k:]) for row in similarity]
     others = [np.mean(sorted(column)[-k:]) for column in similarity.T]
     scores = np.empty_like(similarity)
@@ -29,7 +29,7 @@ def csls(similarity, k=10):
 
 
 def right(scores):
-    """Which rows and which columns have their largest entry on the diagonal."""
+    """Returns which rows and columns have their largest entry on the diagonal."""
     gold = np.arange(len(scores))
     return scores.argmax(axis=1) == gold, scores.argmax(axis=0) == gold
 
@@ -39,7 +39,7 @@ def accuracy(found, layer=0):
 
 
 def aligned(count, seed=0, width=24, noise=0.3):
-    """Translations near each other, float32[1, N, D] each."""
+    """Returns embeddings of N translations close to each other, float32[1, N, D] each."""
     rng = np.random.default_rng(seed)
     source = rng.normal(size=(count, width))
     target = source + noise * rng.normal(size=source.shape)
@@ -77,7 +77,7 @@ def test_every_readout_is_that_search_in_numpy(count):
 
 @pytest.fixture
 def compile_as_in_use():
-    """Undoes `conftest.compile_fast`."""
+    """Enables the compiler optimisations that `conftest` disables."""
     jax.clear_caches()
     jax.config.update("jax_disable_most_optimizations", False)
     yield
@@ -161,7 +161,7 @@ def test_one_infinite_mean_costs_the_centred_readouts_alone():
     assert found["raw"] == found["csls"] == 1
 
 
-def test_what_cannot_be_computed_is_left_out():
+def test_unavailable_readouts_are_skipped():
     source, target = aligned(5)
     assert set(readouts.search(source, target)) == {"raw", "centred_transductive", "csls"}
     assert set(readouts.search(source, target, readouts=("csls",))) == {"csls"}

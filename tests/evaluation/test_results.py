@@ -1,4 +1,4 @@
-"""Results files: written, merged, damaged, averaged; predictions as XTREME reads them."""
+"""Results files: writing, merging, damage, averages; predictions in XTREME's format."""
 
 import dataclasses
 import json
@@ -235,7 +235,7 @@ def test_retrieval_and_mining():
 
 
 def _read_tags(text):
-    """Sentences as XTREME's evaluation takes them: a blank line ends one, so does the file."""
+    """Reads sentences like XTREME's evaluation: a blank line or the end of the file ends one."""
     sentences, sentence = [], []
     for line in text.split("\n")[:-1]:
         if line.strip():

@@ -19,7 +19,7 @@ def pair(source, target):
 
 
 def prepare(directory, tasks, split="validation", train=()):
-    """Writes a real data set; tasks: name -> (languages, pairs of token lists)."""
+    """Writes a data set; `tasks` maps names to (languages, pairs of token lists)."""
     rows = []
     for of, part in ((split, tasks), ("train", dict(train))):
         for name, (languages, pairs) in part.items():
@@ -34,18 +34,18 @@ def prepare(directory, tasks, split="validation", train=()):
 
 
 def translations(count, offset=100):
-    """Source token 10 + i translates to target token 10 + i + offset, in texts of 1 to 4 tokens."""
+    """Returns texts of 1 to 4 tokens; source token 10 + i translates to 10 + i + offset."""
     sources = [[10 + i] * (1 + i % 4) for i in range(count)]
     return [(source, [token + offset for token in source]) for source in sources]
 
 
 def table_encoder(params, batch):
-    """Embeddings alone: [rows, L] -> one layer [rows, L, D]."""
+    """Returns an encoder of embeddings only: [rows, L] -> one layer [rows, L, D]."""
     return [params[batch["tokens"]]]
 
 
 def cross_lingual_table(offset=100):
-    """Gives a token and its translation the same vector."""
+    """Returns a table with equal vectors of tokens and their translations."""
     table = np.random.default_rng(1).normal(size=(VOCABULARY_SIZE, 16)).astype(np.float32)
     table[10 + offset : 10 + 2 * offset] = table[10 : 10 + offset]
     return jax.numpy.asarray(table)
@@ -119,7 +119,7 @@ def test_cross_lingual_encoder_beats_the_untrained_one(tmp_path):
 
 
 def offset_table(offset=100, scale=3.0):
-    """Translations have the same vector but for one direction per language."""
+    """Returns a table in which translations differ only by a direction per language."""
     table = np.array(cross_lingual_table(offset))
     directions = np.random.default_rng(3).normal(size=(2, 16))
     table[10 : 10 + offset] += scale * directions[0]
@@ -219,7 +219,7 @@ def test_mean_is_over_tasks_and_names_tell_corpora_apart(tmp_path):
     assert metrics["probe/retrieval_chance"] == pytest.approx((1 / 10 + 1 / 20 + 1 / 40) / 3)
 
 
-def test_pairs_without_one_right_answer_are_left_out(tmp_path):
+def test_ambiguous_pairs_are_skipped(tmp_path):
     pairs = [
         *translations(10),
         ([10], [400]),  # a source that has a translation already

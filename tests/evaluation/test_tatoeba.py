@@ -12,7 +12,7 @@ BOS, EOS = 0, 2
 
 
 class Letters:
-    """A vocabulary for tests: a token a letter."""
+    """A vocabulary with one token per letter."""
 
     def encode_batch(self, texts, threads=1):
         return [[ord(letter) for letter in text] for text in texts]
@@ -20,7 +20,7 @@ class Letters:
 
 @dataclasses.dataclass
 class Subject:
-    """Two layers of states that depend on token and position alone."""
+    """An encoder of two layers whose states depend only on token and position."""
 
     vocabulary = Letters()
     num_layers = 2
@@ -33,7 +33,7 @@ class Subject:
 
 
 def states(params, rows, xp):
-    """Of all layers, in NumPy or JAX; what stands on padding must not matter."""
+    """Returns the states of all layers, in NumPy or JAX; padding has arbitrary values."""
     first = params["tokens"][rows["tokens"]] + 0.1 * params["positions"][rows["positions"]]
     real = rows["segment_ids"][..., None] > 0
     layers = [first, xp.tanh(first @ params["first"] / 4), first @ params["second"]]
@@ -50,7 +50,7 @@ def parameters(seed=0):
 
 
 def write(folder, sizes, seed=0):
-    """English sentences and noisy copies of them; returns language -> (sources, targets)."""
+    """Writes English sentences and noisy copies; returns language -> (sources, targets)."""
     rng = np.random.default_rng(seed)
     found = {}
     for language, size in sizes.items():
@@ -69,7 +69,7 @@ def write(folder, sizes, seed=0):
 
 
 def expected(params, texts, pooling="mean", length=512):
-    """[layers, texts, D], each text alone in float64."""
+    """Returns [layers, texts, D], computed text by text in float64."""
     params = {name: np.asarray(array, np.float64) for name, array in params.items()}
     found = []
     for text in texts:
@@ -88,7 +88,7 @@ def expected(params, texts, pooling="mean", length=512):
 
 
 def reference_accuracy(queries, candidates):
-    """How often candidate i is nearest to query i, one by one."""
+    """Returns how often candidate i is nearest to query i."""
     right = 0
     for index, query in enumerate(queries):
         cosines = [query @ c / np.linalg.norm(query) / np.linalg.norm(c) for c in candidates]
@@ -97,7 +97,7 @@ def reference_accuracy(queries, candidates):
 
 
 def raw(outcome):
-    """The figures of the paper's readout."""
+    """Returns the results of the paper's readout."""
     return [result for result in outcome.results if result.readout == "raw"]
 
 

@@ -17,7 +17,7 @@ BOS, EOS = 0, 2
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """Pairs en-fr of 10.. and 100.., 5 pairs el-en; running text in fr and, without pairs, sw."""
+    """Writes en-fr pairs, 5 el-en pairs, and running text in fr and, without pairs, sw."""
     folder = tmp_path_factory.mktemp("prepared")
     rows = []
     with BitextWriter(folder, "a", ("en", "fr"), VOCABULARY_SIZE) as writer:

@@ -1,4 +1,4 @@
-"""Ends a hostile test that hangs, which would be a finding, too."""
+"""Ends hostile tests that hang, which is a failure."""
 
 import signal
 

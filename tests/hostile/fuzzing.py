@@ -1,7 +1,7 @@
-"""How much is fuzzed, how valid files are damaged, and what may come of reading the result.
+"""Budgets of fuzz tests, damage to valid files, and checks of the outcome.
 
-Every property runs twice, over the default budget and, marked slow, over the large one. Cases are
-derived from the property alone, so that each run sees the same ones.
+Every property has a default budget and a large one, marked slow. The cases depend only on the
+property, so each run tests the same ones.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ _OURS = (DataError, VocabularyError, ConfigError)
 
 
 def budgets(name):
-    """Runs a test with both budgets of a property, as its argument `cases`."""
+    """Runs a test with both budgets of a property, passed as `cases`."""
     default, slow = BUDGETS[name]
     return pytest.mark.parametrize(
         "cases",
@@ -60,7 +60,7 @@ def budgets(name):
 
 
 def check(cases, strategy, property_):
-    """Calls `property_` with that many different cases."""
+    """Calls `property_` with this number of different cases."""
     passed = set()
 
     @settings(
@@ -97,7 +97,7 @@ TOKENS = [
 
 
 def damaged(originals):
-    """Bytes: random ones, or one of `originals` after some edits of random kinds."""
+    """Returns random bytes, or one of `originals` after random edits."""
     position = st.integers(0, 1 << 16)
     edit = st.one_of(
         st.tuples(st.just("flip"), position, st.integers(1, 255)),
@@ -139,7 +139,7 @@ _UNCLEAN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\u2028\u2029\ud800-\udf
 
 
 def outcome(read, *names):
-    """What `read` returns and "", or None and the message of an error that has one of `names`."""
+    """Returns (result, "") of `read`, or (None, message) of an error that names one of `names`."""
     try:
         return read(), ""
     except _OURS as error:
@@ -150,12 +150,12 @@ def outcome(read, *names):
 
 
 def assert_as_expected(message, error):
-    """What a table says of the error, None if there is none, is what it was."""
+    """Checks that the error contains the expected text; None means no error."""
     assert bool(message) == bool(error) and re.search(error or "", message), message
 
 
 def assert_clean(text, allowed=""):
-    """Text that can be encoded and stays in its line."""
+    """Checks that text can be encoded and has no line breaks."""
     assert text and text == text.strip()
     assert not _UNCLEAN.search(text), repr(text)
     assert "\n" in allowed or "\n" not in text
@@ -164,7 +164,7 @@ def assert_clean(text, allowed=""):
 
 @contextlib.contextmanager
 def memory_below(megabytes):
-    """Fails if Python holds more than that at once."""
+    """Fails if Python allocates more than this at once."""
     tracemalloc.start()
     try:
         yield

@@ -1,6 +1,6 @@
-"""A corpus of files that upset readers, made when it is asked for, and what is to come of each.
+"""A corpus of files that break naive readers, and the expected outcome of each.
 
-The tables map a name to the content and to what the error must say; None: there is none.
+The tables map a name to the content and the expected error text; None means no error.
 """
 
 import bz2
@@ -110,7 +110,7 @@ TSVS = {
 
 
 def damaged_archives(suffix):
-    """Name and content: valid text, cut and changed at every kind of place."""
+    """Yields name and content of valid archives, truncated and changed at many places."""
     data = "".join(f"line {i * i}\n" for i in range(3000)).encode()
     whole = COMPRESS[suffix](data)
     length = len(whole)
@@ -133,13 +133,13 @@ def damaged_archives(suffix):
 
 
 def multi_stream(suffix):
-    """Text in streams that end anywhere, one in the middle of a character."""
+    """Returns text in several compressed streams, one ending inside a character."""
     parts = [b"one\n", b"", "s\u00f6".encode()[:2], "s\u00f6z\n".encode()[2:]]
     return b"".join(map(COMPRESS[suffix], parts)), "one\nsöz\n"
 
 
 def bomb(suffix, megabytes, unit=b"\0"):
-    """So many megabytes of one byte, compressed."""
+    """Returns a compressed run of one byte of the given size in megabytes."""
     compressor = {
         "gz": lambda: _gzip_object(),
         "xz": lambda: lzma.LZMACompressor(preset=0),
@@ -161,10 +161,10 @@ def _gzip_object():
 
 
 def odd_files(folder, name):
-    """Makes things called `name` that cannot be read, each in a folder of its own.
+    """Creates unreadable files called `name`, each in its own folder.
 
     Returns:
-        {what it is: path}
+        {description: path}
     """
     paths = {}
     for what in ("folder", "broken link", "circle of links", "named pipe", "link to a device"):
@@ -188,7 +188,7 @@ def odd_files(folder, name):
 
 
 def make_zip(*members, method=zipfile.ZIP_DEFLATED):
-    """Members are (name, content) or (ZipInfo, content); names may repeat."""
+    """Returns a zip; members are (name, content) or (ZipInfo, content), names may repeat."""
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of names that repeat
@@ -209,7 +209,7 @@ def _link(name, target):
 
 
 def _changed(local, central, value):
-    """A zip with the bytes `value` at these places in the two headers of every member."""
+    """Returns a zip with the bytes `value` at these offsets in both headers of every member."""
     data = bytearray(make_zip(*PAIR))
     for signature, offset in ((b"PK\x03\x04", local), (b"PK\x01\x02", central)):
         place = data.find(signature)
@@ -221,7 +221,7 @@ def _changed(local, central, value):
 
 @functools.cache
 def zips():
-    """{name: (content, what the error says)}"""
+    """Returns {name: (content, expected error text)}."""
     whole = make_zip(*PAIR)
     en, sw = PAIR
     nested = make_zip(("inner.zip", whole))
@@ -463,7 +463,7 @@ GINS = {
 
 
 def included_files(folder):
-    """Writes what the gin files above include."""
+    """Writes the files that the gin files above include."""
     os.mkfifo(folder / "pipe.gin")
     (folder / "bad.gin").write_text("SEED = 7\nSEED = (1,\n")
     for i in range(40):

@@ -1,4 +1,4 @@
-"""Pairs from hostile hands: each a translation in clean text, or an error of ours; all counted."""
+"""Hostile pair files: clean pairs with complete counts, or our own error."""
 
 import zipfile
 
@@ -20,7 +20,7 @@ from xlme_jax.data.text.reading import DataError, ReadReport
 
 
 def read(reader, *arguments, names=()):
-    """All pairs, checked, the report, and the error, which names the file, if there are none."""
+    """Reads and checks all pairs; returns them, the report and the error, which names the file."""
     report = ReadReport()
     pairs, message = outcome(
         lambda: list(reader(*arguments, report=report)), *(names or map(str, arguments))

@@ -1,4 +1,4 @@
-"""A damaged checkpoint: what was saved comes back, bit for bit, or that of the step before does."""
+"""Damaged checkpoints: the saved state or that of the previous step is restored bitwise."""
 
 import logging
 import shutil
@@ -44,7 +44,7 @@ def run_folder(tmp_path):
 
 
 def resumed(folder):
-    """The step gone on from, after seeing that all of it is what was saved."""
+    """Restores; checks that the state equals the saved one; returns its step."""
     with Checkpoints(folder, keep=2) as checkpoints:
         checkpoints.check(ABSTRACT, "data")
         state, found = checkpoints.restore_newest(ABSTRACT)
@@ -56,7 +56,7 @@ def resumed(folder):
 
 
 def cases_of(folder):
-    """(name of a file of the newest checkpoint, what it holds after the damage)."""
+    """Yields (name of a file of the newest checkpoint, damaged content)."""
     checkpoint = folder / "checkpoints" / "20"
     files = [path for path in sorted(checkpoint.rglob("*")) if path.is_file()]
 
@@ -83,7 +83,7 @@ def test_any_change_of_a_sealed_checkpoint_is_noticed(run_folder, cases, tmp_pat
 
 @budgets("unsealed")
 def test_what_comes_back_of_an_unsealed_checkpoint_is_what_was_saved(run_folder, cases, tmp_path):
-    """As a kill leaves it between the commit and the digests of the files."""
+    """A kill between the commit and the digests leaves such a checkpoint."""
     for step in ("10", "20"):
         (run_folder / "checkpoints" / step / "files.json").unlink()
 

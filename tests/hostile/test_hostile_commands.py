@@ -1,4 +1,4 @@
-"""Commands on bad configurations, files and paths: exit status 1, a line that says what to fix."""
+"""Commands with bad configurations, files and paths exit with code 1 and one line of error."""
 
 import errno
 import lzma
@@ -17,7 +17,7 @@ from xlme_jax.preparation import workers
 
 
 def command(module, *arguments):
-    """Runs a command that is to fail; the last line of what it says."""
+    """Runs a command that must fail; returns the last line of its output."""
     result = subprocess.run(
         [sys.executable, "-m", f"xlme_jax.{module}", *arguments],
         env=tiny.environment(),
@@ -54,7 +54,7 @@ def test_train_vocabulary_with_a_truncated_file(tmp_path):
     assert not (tmp_path / "v.model").exists()
 
 
-def test_train_vocabulary_into_what_is_no_folder(tmp_path):
+def test_train_vocabulary_into_a_folder(tmp_path):
     (tmp_path / "en.txt").write_text("Text.\n")
     flags = ("--tasks=cc100", f"--cc100_dir={tmp_path}", f"--output={tmp_path}/en.txt/v.model")
     said = command("train_vocabulary", *flags)
@@ -65,7 +65,7 @@ def test_train_vocabulary_into_what_is_no_folder(tmp_path):
 
 @pytest.fixture
 def said(monkeypatch, capsys):
-    """Runs a function as the main one of a command that is to fail; what it says."""
+    """Runs a function as the main function of a failing command; returns its output."""
     monkeypatch.setattr(command_line, "define_flags", lambda: None)
     monkeypatch.setattr(command_line.app, "run", lambda main, **_: sys.exit(main(["command"])))
 
@@ -95,7 +95,7 @@ def test_bad_paths_are_named(tmp_path, said):
         assert "folder/x: Permission denied" in said(lambda: (tmp_path / "folder" / "x").touch())
 
 
-def test_a_full_disk_is_said(said):
+def test_full_disk_is_reported(said):
     def full():
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -131,7 +131,7 @@ def nothing():
     pass
 
 
-def test_what_a_worker_process_finds_is_said(tmp_path, said):
+def test_errors_of_workers_are_reported(tmp_path, said):
     paths = []
     for name, data in (("en.txt", b"text\n"), ("sw.txt.gz", nasty.COMPRESS["gz"](b"text\n")[:-4])):
         (tmp_path / name).write_bytes(data)

@@ -1,4 +1,4 @@
-"""Configurations and flags from hostile hands: what can be built, or an error that says why not."""
+"""Hostile configurations and flags: a valid configuration or an error with the reason."""
 
 import copy
 import os
@@ -21,7 +21,7 @@ BINDING = "MODEL_DIR = 'runs/a'"
 
 
 def load(files=(), bindings=()):
-    """Builds a configuration and writes it down; the error if there is one."""
+    """Builds a configuration and its operative text; returns the error, if any."""
 
     def build():
         built = loading.load((*FILES, *files), bindings, "Train")
@@ -175,7 +175,7 @@ def test_any_binding(tmp_path, monkeypatch, cases):
 
 @pytest.fixture
 def parse(monkeypatch, capsys):
-    """Parses a command line into what to prepare; the error if there is one."""
+    """Parses a command line of prepare; returns the error, if any."""
     fresh = copy.deepcopy(flags.FLAGS)  # of absl, and those of source_flags
     fresh.unparse_flags()
     for name in {"gin_file", "gin_bindings"} - set(fresh):  # an earlier test may have run a command

@@ -1,4 +1,4 @@
-"""A prepared data set, damaged: either the same is read from it, or an error names the file."""
+"""Damaged prepared data: the same content is read, or an error names the file."""
 
 import copy
 import json
@@ -46,7 +46,7 @@ def directory(tiny_data, tmp_path):
 
 
 def read(dataset):
-    """All that training can see of a task of each kind."""
+    """Returns everything that training reads of a task of each kind."""
     text, pairs, labelled = map(dataset.task, ("en", "en-fr", "udpos"))
     [tokens] = dataset.read_text(text, np.array([0]), text.tokens)
     return (
@@ -65,7 +65,7 @@ def iterate(dataset):
 
 
 def outcome(action, *names):
-    """What `action` returns, or None if it raises an error that has one of `names`."""
+    """Returns the result of `action`, or None after an error that contains one of `names`."""
     try:
         return action()
     except PreparedDataError as error:
@@ -131,7 +131,7 @@ def edited(tree, edits):
 
 @budgets("resealed")
 def test_a_description_that_somebody_forged_is_read_or_refused(directory, cases):
-    """The checksum is right, so what it says has to be looked at."""
+    """The checksum is valid, so the fields themselves must be checked."""
     path = directory / "dataset.json"
     original = prepared_format.unseal(path.read_bytes())
 
@@ -176,7 +176,7 @@ def test_a_task_counts_as_finished_only_as_it_was_written(directory, cases):
 
 
 def edits_of(content):
-    """Bytes like `content` but for some; not in the padding, which is most of a small shard."""
+    """Yields copies of `content` with edits outside the padding, most of a small shard."""
     full = [place for place, byte in enumerate(content) if byte]
     place = st.sampled_from(full)
     edit = st.one_of(
@@ -206,7 +206,7 @@ def edits_of(content):
 
 
 def check_damage(directory, names, cases):
-    """Damages a file after and before loading: the same is read, or the file is named."""
+    """Damages a file before and after loading: the same is read, or an error names the file."""
     expected = read(PreparedDataset.load(directory))
     originals = {name: (directory / name).read_bytes() for name in names}
 
@@ -279,7 +279,7 @@ def test_a_position_is_taken_or_refused_by_its_name(directory, cases):
 
 
 def test_sixty_damages_of_sixty_are_found(directory):
-    """50 flipped bits and 10 truncations, over all files of the data set."""
+    """Flips 50 bits and truncates 10 times, over all files of the data set."""
     rng = random.Random(0)
     files = sorted(file for file in directory.rglob("*") if file.is_file())
     assert len(files) == 30

@@ -1,4 +1,4 @@
-"""Monolingual text from hostile hands: clean documents or an error of ours, in little memory."""
+"""Hostile monolingual text: clean documents or our own error, in little memory."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ LIMIT = 500
 
 
 def read(path):
-    """All documents of a file, checked; and the error, which names the file, if there are none."""
+    """Reads and checks all documents of a file; returns them and the error, if any."""
     report = ReadReport()
     documents, message = outcome(lambda: list(read_documents(path, report, LIMIT)), path)
     if documents is not None:

@@ -1,4 +1,4 @@
-"""TMX from hostile hands: nothing is loaded or expanded or fills memory, every unit counts."""
+"""Hostile TMX: nothing external is loaded or expanded, memory is bounded, units are counted."""
 
 import nasty
 import pytest
@@ -27,7 +27,7 @@ def test_nasty_tmx(tmp_path, name, monkeypatch):
         assert len(pairs) + report.skipped.total() == data.count(b"</tu>") or "UTF-16" in name
 
 
-def test_units_in_units_are_told_apart(tmp_path):
+def test_nested_units_are_separate(tmp_path):
     path = tmp_path / "x.tmx"
     path.write_bytes(nasty.TMXS["tu in tu"][0])
     pairs, report, _ = read(read_tmx, path, "en", "sw")

@@ -1,4 +1,4 @@
-"""Files given as vocabularies: a sound model that encodes, or an error of ours; never a crash."""
+"""Hostile vocabulary files: a model that encodes, or our own error; never a crash."""
 
 import io
 
@@ -26,7 +26,7 @@ def model():
 
 
 def use(path):
-    """Loads and uses a model; the error if there is one."""
+    """Loads and uses a model; returns the error, if any."""
 
     def encode():
         loaded = Vocabulary.load(path)

@@ -1,4 +1,4 @@
-"""Nothing in the project runs what it reads: no pickle, no evaluation of text, no unsafe loader."""
+"""The project never executes its input: no pickle, no eval, no unsafe loader."""
 
 import ast
 import io
@@ -33,7 +33,7 @@ FLAGS = {"allow_pickle", "shell", "trust_remote_code"}
 
 
 def findings(source):
-    """(line, what) of everything unsafe in a piece of source."""
+    """Returns (line, finding) of everything unsafe in source code."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

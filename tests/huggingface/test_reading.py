@@ -1,4 +1,4 @@
-"""Folders that cannot be converted are refused with what is wrong and what to do."""
+"""Folders that cannot be converted raise an error with the problem and the remedy."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def change_config(folder, **fields):
 
 
 def change_tensors(folder, **tensors):
-    """Sets tensors, whose names are given with _ for . at the end of the prefix; ... deletes."""
+    """Sets or, with `...`, deletes tensors; `_` in a name stands for the dot after its prefix."""
     file = folder / "model.safetensors"
     found = {**safetensors.numpy.load_file(file), **tensors}
     safetensors.numpy.save_file({k: v for k, v in found.items() if v is not ...}, file)
@@ -49,7 +49,7 @@ def tensor(folder, name):
 
 
 def refused(folder, expected):
-    """The import fails with this, and leaves nothing behind."""
+    """Checks that the import fails with this error and leaves no files."""
     output = folder.parent / "run"
     with pytest.raises(ValueError, match=expected):
         import_folder(folder, output, True)
@@ -160,7 +160,7 @@ def test_a_head_that_the_configuration_promises_is_not_made_up(folder):
     assert not source.has_head and "new MLM head" in source.notes[-1]
 
 
-def test_what_nothing_reads_is_left_out_and_said(folder):
+def test_unused_weights_are_skipped_and_reported(folder):
     table, bias = tensor(folder, WORDS), tensor(folder, "lm_head.bias")
     change_tensors(
         folder,

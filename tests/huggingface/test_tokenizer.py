@@ -1,4 +1,4 @@
-"""AutoTokenizer gives our ids, on text of many scripts and on nonsense."""
+"""AutoTokenizer returns our ids on text in many scripts and on random strings."""
 
 import io
 import json
@@ -38,7 +38,7 @@ ARTICLE = {
 
 @pytest.fixture(scope="module", params=[True, False], ids=["bytes", "unknown"])
 def pair(request, tmp_path_factory):
-    """Our vocabulary, with and without byte fallback, and transformers' tokenizer of its files."""
+    """Returns our vocabulary, with and without byte fallback, and its transformers tokenizer."""
     folder = tmp_path_factory.mktemp("tokenizer")
     vocabulary = train_vocabulary(
         [*ARTICLE.values()] * 20, 700, byte_fallback=request.param, allow_smaller=True
@@ -100,7 +100,7 @@ def test_any_string_of_known_characters(pair, text):
 
 
 def trained(**options):
-    """A vocabulary that `spm_train` has made with options of its own."""
+    """Returns a vocabulary trained by `spm_train` with other options."""
     model = io.BytesIO()
     texts = [*ARTICLE.values(), *["on the other hand [URL] of the end of the day"] * 20]
     settings = {"vocab_size": 800, "hard_vocab_limit": False, "minloglevel": 2}

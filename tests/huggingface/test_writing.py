@@ -1,4 +1,4 @@
-"""What an exported folder holds, whatever the objective was."""
+"""Contents of exported folders for every objective."""
 
 import json
 import shutil
@@ -83,7 +83,7 @@ def test_two_tables_are_summed(tmp_path):
 
 
 class Objective:
-    """An objective that nobody has heard of."""
+    """An unknown objective."""
 
     def __init__(self, *dropped):
         def kept(params):

@@ -54,7 +54,7 @@ def init(config, width=TINY.hidden_size):
 
 
 def randomised(params, seed=1):
-    """`params` with noise, so that biases, scales and w are not at 0 and 1."""
+    """Returns `params` with noise, so that biases, scales and w are not 0 and 1."""
     leaves, tree = jax.tree.flatten(params)
     rng = np.random.default_rng(seed)
     noisy = [x + 0.2 * rng.normal(size=x.shape).astype(np.float32) for x in leaves]
@@ -69,14 +69,14 @@ def encode(config, params, dtype=jnp.float32, **options):
 
 
 def stacked(params, count=TINY.num_layers):
-    """Unrolled weights as `scan_layers` holds them."""
+    """Stacks unrolled weights as in `scan_layers`."""
     layers = [params[f"layer_{i}"] for i in range(count)]
     rest = {k: v for k, v in params.items() if not k.startswith("layer_")}
     return rest | {"layers": jax.tree.map(lambda *x: jnp.stack(x), *layers)}
 
 
 def gradient(config, params, **options):
-    """Value and gradient, in float64, of a loss that looks at every output of real tokens."""
+    """Returns value and gradient, in float64, of a loss on every output of real tokens."""
     weight = np.random.default_rng(2).normal(size=(ROWS, LENGTH, config.hidden_size))
     weight[0, 7:] = 0
     with jax.enable_x64(True):
@@ -86,7 +86,7 @@ def gradient(config, params, **options):
 
 
 def assert_close(tree, other):
-    """Equal to the rounding of float64."""
+    """Checks equality up to rounding of float64."""
     assert jax.tree.structure(tree) == jax.tree.structure(other)
     for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(other)):
         assert a.dtype == b.dtype == jnp.float64
@@ -142,7 +142,7 @@ def normalise(x, scale, bias, eps):
 
 
 def numpy_layer(config, params, x, segments, mixed):
-    """One layer by definition; `mixed(h)` is its attention."""
+    """Computes one layer by definition; `mixed(h)` is its attention."""
     erf = np.vectorize(math.erf)
 
     def feed(h):
@@ -226,7 +226,7 @@ def test_scanned_weights_name_their_layer_axis():
 
 @pytest.mark.parametrize("scan", tiny.slow_except({True}, [False, True]))
 def test_remat_changes_no_gradient(scan):
-    """Also with dropout: the recomputation must drop the same values."""
+    """With dropout, recomputation must drop the same values."""
     plain, remat = variant(scan_layers=scan), variant(scan_layers=scan, remat=True)
     params = randomised(init(plain))
     assert jax.tree.map(jnp.shape, init(remat)) == jax.tree.map(jnp.shape, params)
@@ -305,7 +305,7 @@ def test_layers_drop_differently(scan):
 
 
 def test_no_two_masks_of_a_pass_are_the_same(monkeypatch):
-    """Of all heads, sub-layers and layers, of a decoder that has every kind of them."""
+    """Covers all heads, sub-layers and layers of a decoder."""
     drawn = []
 
     def words(given):
@@ -345,7 +345,7 @@ def test_segments_and_padding_do_not_reach_each_other():
 
 
 def test_relative_bias_alone_knows_the_order():
-    """Without position embeddings, only the relative bias tells a row from its reverse."""
+    """Without position embeddings, only the relative bias distinguishes a row from its reverse."""
     segments = np.ones((1, LENGTH), np.int32)
     x = inputs()[0][:1]
     for kind in ("gated", "plain", "none"):
@@ -357,7 +357,7 @@ def test_relative_bias_alone_knows_the_order():
         assert (difference < 1e-4) if kind == "none" else (difference > 1e-2)
 
 
-def test_gate_reads_what_it_is_told():
+def test_gate_input_selects_its_input():
     params = randomised(init(TINY))
     query, hidden = (encode(variant(gate_input=kind), params) for kind in ("query", "hidden"))
     assert np.abs(np.asarray(query) - hidden).max() > 1e-3
@@ -406,7 +406,7 @@ def test_negative_sizes_name_the_field(field, value):
 
 @pytest.mark.parametrize("bias", ["none", "gated"])
 def test_both_sides_see_each_other_where_positions_restart(bias):
-    """Segments and distances are what they are without: only the absolute positions differ."""
+    """Segments and distances are unchanged; only the absolute positions differ."""
     config = variant(relative_bias=bias, dropout=0.0, attention_dropout=0.0)
     model = MaskedLM(config, 50, config.hidden_size)
     sizes, rows = np.array([9, 5]), np.zeros(2, int)

@@ -1,6 +1,6 @@
-"""The presets have the papers' numbers of parameters. Shapes alone are made, no weights.
+"""The presets have the papers' numbers of parameters, counted on shapes.
 
-Counts the exported part of the weights: the discriminator and the tables that it reads.
+Counts the exported weights: the discriminator and its tables.
 """
 
 import functools
@@ -18,7 +18,7 @@ RUNS = Path(__file__).parents[2] / "gin_configs" / "runs"
 
 @functools.cache
 def boxed(run, vocab_size, *bindings):
-    """Objective of a run and the shapes of its weights."""
+    """Returns the objective of a run and the shapes of its weights."""
     train = config.load([str(RUNS / f"{run}.gin")], bindings, "Train")
     objective = train.objective.build(vocab_size)
     return objective, jax.eval_shape(objective.init, jax.random.key(0))
@@ -30,7 +30,7 @@ def encoder_parameters(run, vocab_size, *bindings):
 
 
 def by_hand(vocab, hidden, layers, ffn, positions=512, heads=0, head=True):
-    """The count from the architecture, term by term; `heads` > 0 adds bias table and gates."""
+    """Counts the architecture term by term; `heads` > 0 adds bias table and gates."""
     norm = 2 * hidden
     attention = 4 * (hidden * hidden + hidden)
     feed = hidden * ffn + ffn + ffn * hidden + hidden
@@ -107,7 +107,7 @@ def test_scanned_and_unrolled_count_the_same():
 
 
 def test_vocabulary_padding_is_not_counted():
-    """The real tables are larger than what is counted, by the rows that fill the last blocks."""
+    """The tables have more rows, which pad the last blocks."""
     _, shapes = boxed("xlme_base", 250_002)
     rows = nn.unbox(shapes)["generator"]["tokens"]["embedding"].shape[0]
     assert rows > 250_002
@@ -116,7 +116,7 @@ def test_vocabulary_padding_is_not_counted():
 
 
 def test_veco_large_is_the_papers_662m():
-    """Ours, heads included, and the pooler that XLM-R's checkpoints have and nothing here reads.
+    """Our count includes the heads, and the pooler of XLM-R's checkpoints, which is unused here.
 
     VECO small has 249.9M here; the paper's 247M does not follow from its Table 7.
     """

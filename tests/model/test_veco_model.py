@@ -1,4 +1,4 @@
-"""The decoder's view of an encoder: what each token may read, and which weights are used."""
+"""The decoder view of an encoder: visible tokens and used weights."""
 
 import dataclasses
 import functools
@@ -51,7 +51,7 @@ def inputs():
 
 @functools.cache
 def weights(config):
-    """Of encoder and cross-attention, with noise so that nothing is at a neutral value."""
+    """Returns weights of encoder and cross-attention with noise, so that no value is neutral."""
     embedded, _ = inputs()
     params = {
         "encoder": jax.jit(Encoder(config).init)(jax.random.key(0), embedded, SEGMENTS)["params"],
@@ -64,7 +64,7 @@ def weights(config):
 
 
 def stacked(params):
-    """Unrolled weights as `scan_layers` holds them."""
+    """Stacks unrolled weights as in `scan_layers`."""
 
     def stack(tree):
         layers = [tree[f"layer_{i}"] for i in range(TINY.num_layers)]
@@ -103,7 +103,7 @@ def test_tree_of_cross_attention():
 
 
 def by_hand(params, x, segments, states, source_segments):
-    """Cross-attention, residual and normalisation, a token and a head at a time."""
+    """Computes cross-attention, residual and normalisation per token and head."""
     p = jax.tree.map(lambda a: np.asarray(a, float), params)
     heads, width = p["q"]["bias"].shape
     output = np.zeros(x.shape)
@@ -133,7 +133,7 @@ def test_cross_attention_by_hand():
 
 
 def test_cross_attention_stands_between_self_attention_and_feed_forward():
-    """With the others switched off by zero weights, each sub-layer is a normalisation alone."""
+    """With the other sub-layers zeroed, each sub-layer is a normalisation only."""
     x, states = inputs()
     config = variant(relative_bias="none", num_layers=1)
     params = weights(config)
@@ -163,7 +163,7 @@ BUILDS = [
 
 
 def may_read(row):
-    """bool[L, L] and bool[L, S], by the definition of CS-MLM."""
+    """Returns bool[L, L] and bool[L, S], by the definition of CS-MLM."""
     i, j = np.indices((LENGTH, LENGTH))
     same = SEGMENTS[row][i] == SEGMENTS[row][j]
     return same & (j <= i), SEGMENTS[row][:, None] == SOURCE_SEGMENTS[row][None]
@@ -188,7 +188,7 @@ def test_what_tokens_read_by_gradients(changes):
 
 @pytest.mark.parametrize("changes", BUILDS, ids=str)
 def test_what_tokens_read_by_values(changes):
-    """To the bit: what a token may not read does not reach it."""
+    """Bitwise: tokens that may not be read have no effect."""
     config = variant(**changes)
     run = jax.jit(functools.partial(decode, config, weights(config)))
     embedded, states = inputs()
@@ -208,8 +208,8 @@ def test_what_tokens_read_by_values(changes):
         assert np.array_equal(differs[0], may_read(0)[1][:, place]) and not differs[1].any()
 
 
-def test_the_encoder_is_left_alone():
-    """Without a source nothing has changed: attention in both directions, no cross-attention."""
+def test_encoder_is_unchanged_without_source():
+    """Without a source, attention is bidirectional and there is no cross-attention."""
     params = weights(TINY)
     embedded, _ = inputs()
     encode = lambda e: Encoder(TINY).apply({"params": params["encoder"]}, e, SEGMENTS)  # noqa: E731
@@ -219,7 +219,7 @@ def test_the_encoder_is_left_alone():
 
 
 def test_attention_by_a_kernel_is_for_the_encoder():
-    """Decoding asks for none, so that it works with any setting."""
+    """Decoding does not use the kernel, so it works with any setting."""
     params = weights(TINY)
     expected = decode(TINY, params)
     np.testing.assert_array_equal(decode(variant(attention="kernel"), params), expected)
@@ -234,7 +234,7 @@ SCANNED = [{}, {"pre_norm": True}, {"relative_bias": "none", "remat": True}]
 
 @pytest.mark.parametrize("changes", tiny.slow_except([{"pre_norm": True}], SCANNED), ids=str)
 def test_scanned_layers_equal_unrolled_ones(changes):
-    """Values and gradients, with dropout: also those of what is read."""
+    """Compares values and gradients, also of the source states, with dropout."""
     seeds = jnp.arange(2, dtype=jnp.uint32)
     weight = np.random.default_rng(2).normal(size=(2, LENGTH, 16))
 
@@ -259,7 +259,7 @@ def test_scanned_layers_equal_unrolled_ones(changes):
 
 @pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
 def test_cross_attention_drops(name):
-    """Each rate by itself, differently in each layer and than self-attention does."""
+    """Each rate works alone and differs between layers and from self-attention."""
     config = variant(dropout=0.0, attention_dropout=0.0)
     config = dataclasses.replace(config, **{name: 0.5})
     x, states = inputs()
@@ -281,7 +281,7 @@ def test_cross_attention_drops(name):
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_the_last_layers_by_hand(count, scan):
-    """Normalised embeddings, through these layers one by one."""
+    """Applies these layers one by one to the normalised embeddings."""
     config = variant(scan_layers=scan, relative_bias="none")
     unrolled = weights(variant(relative_bias="none"))
     params, shallow = last_layers(stacked(unrolled) if scan else unrolled, config, count)
@@ -326,7 +326,7 @@ def test_a_view_of_unrolled_layers_is_no_copy():
 
 
 @pytest.mark.parametrize("count", [0, 4])
-def test_a_number_of_layers_that_there_is_not(count):
+def test_invalid_number_of_last_layers(count):
     with pytest.raises(ValueError, match=f"last_layers = {count}.* Encoder.num_layers = 3"):
         last_layers(weights(TINY), TINY, count)
 
@@ -337,7 +337,7 @@ def test_a_number_of_layers_that_there_is_not(count):
 @settings(deadline=None, max_examples=15)
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=5), st.integers(0, 3))
 def test_pairs_of_a_row(pairs, padding):
-    """(length of the first segment, of the second or 0), by plain lists."""
+    """Pairs are (length of the first segment, length of the second or 0)."""
     segments, positions, other, both, along = [], [], [], [], []
     for number, (one, two) in enumerate(pairs):
         first, second = 2 * number + 1, 2 * number + 2

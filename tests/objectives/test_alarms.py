@@ -1,4 +1,4 @@
-"""Alarms ring on small models that are really broken, and stay silent on one that learns."""
+"""Alarms are raised by small broken models, and not by one that learns."""
 
 import dataclasses
 import functools
@@ -54,12 +54,12 @@ def names(alarm, streams=STREAMS):
 
 
 def rung(objective, values):
-    """The names of the alarms that a line of the log rings."""
+    """Returns the names of the alarms that a line of the log raises."""
     return {text.split(":")[0] for text in objective.alarms(values)}
 
 
 def batches(steps, words):
-    """Rows about one topic each, whose words take turns; a fifth of the words are any."""
+    """Returns rows of one topic each, with alternating words; a fifth of the words are random."""
     rng = np.random.default_rng(0)
 
     def text(length, topic, language):
@@ -86,7 +86,7 @@ def batches(steps, words):
 
 @functools.cache
 def compiled(config):
-    """(params, learning rate, batches) -> metrics of every step."""
+    """Returns a function (params, learning rate, batches) -> metrics of every step."""
     objective = config.build(VOCAB)
     adam = optax.scale_by_adam()
 
@@ -109,7 +109,7 @@ def compiled(config):
 
 @functools.cache
 def trained(config, learning_rate=0.01, words=2 * WORDS):
-    """The objective and its log: a line for each `LINE` steps."""
+    """Returns the objective and its log, a line per `LINE` steps."""
     objective = config.build(VOCAB)
     params = meta.unbox(jax.jit(objective.init)(jax.random.key(0)))
     metrics = compiled(config)(params, learning_rate, batches(STEPS, words))
@@ -138,7 +138,7 @@ def line(stream="monolingual", **changes):
 
 
 @pytest.mark.slow
-def test_a_model_that_learns_rings_nothing():
+def test_learning_model_raises_no_alarm():
     objective, lines = trained(CONFIG)
     assert rung(objective, lines[-1]) == set()
     # So that this is no accident of weak thresholds: all are left far behind.

@@ -1,4 +1,4 @@
-"""Fine-tuning: losses against an independent implementation, and what a step may depend on."""
+"""Fine-tuning: losses compared with PyTorch, and invariance of a step."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ WIDTHS = {"xnli": 1, "stsb": 1, "panx": 20, "xquad": 2}
 
 
 def labels_of(task, rng, rows, length):
-    """Labels of each kind; of tags most are ignored."""
+    """Returns labels of each kind; most tags are ignored."""
     if task == "stsb":
         return rng.uniform(0, 5, (rows, 1)).astype(np.float32).view(np.int32)
     if task == "panx":
@@ -117,7 +117,7 @@ def test_a_step_of_each_task_lowers_the_loss(task, pretrained):
 
 @pytest.mark.parametrize("task", WIDTHS)
 def test_micro_batches_and_padding_change_nothing(task):
-    """The denominator is that of the whole batch, with dropout on."""
+    """The denominator is that of the whole batch, also with dropout."""
     objective = build(task)
     optimizer = optax.sgd(1.0)
     state = unbox(init_state(objective, optimizer, 0))
@@ -140,7 +140,7 @@ def test_micro_batches_and_padding_change_nothing(task):
 
 @pytest.mark.parametrize("pretrained", PRETRAINED)
 def test_the_encoder_is_the_pretrained_one(pretrained):
-    """Its weights keep their names, and its states are those of pre-training."""
+    """Its weights keep their names, and its states equal those of pre-training."""
     objective = build("xnli", pretrained)
     params = unbox(objective.init(jax.random.key(1)))
     assert set(params) - {HEAD} == set(objective.encoder_params(params))

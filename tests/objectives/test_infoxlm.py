@@ -1,4 +1,4 @@
-"""InfoXLM by itself; step by step against NumPy in tests/e2e/test_momentum_contrast.py."""
+"""InfoXLM; tests/e2e/test_momentum_contrast.py compares it with NumPy step by step."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ CONFIG = InfoXLMConfig(ENCODER, MASKING, contrast=CONTRAST)
 
 
 def rows(seed, parts):
-    """Rows of segments of these lengths; pairs of them are the sides of a pair."""
+    """Returns rows of segments with these lengths; two adjacent segments are a pair."""
     rng = np.random.default_rng(seed)
     tokens = np.ones((len(parts), LENGTH), np.int32)
     segments, positions = np.zeros_like(tokens), np.zeros_like(tokens)
@@ -67,7 +67,7 @@ def built(config=CONFIG, seed=0):
 
 
 def filled(objective, params, aux):
-    """With a queue of random keys."""
+    """Returns carried state with a queue of random keys."""
     queue = jax.random.normal(jax.random.key(9), aux["queue"].shape)
     return {**aux, "queue": queue, "count": jnp.asarray(len(queue))}
 
@@ -143,7 +143,7 @@ def test_gradients_reach_the_lower_layers_and_the_projection_alone():
 @pytest.mark.parametrize("scan", [False, True])
 @pytest.mark.parametrize("layer", [0, 1, 3])
 def test_the_layer_that_is_contrasted(scan, layer):
-    """Its `<s>` states, projected: those that `encode` gives."""
+    """Contrasts the projected `<s>` states of `encode`."""
     encoder = dataclasses.replace(ENCODER, scan_layers=scan)
     config = dataclasses.replace(changed(layer=layer, mask_inputs=False), encoder=encoder)
     objective, params, aux = built(config)
@@ -176,7 +176,7 @@ def test_normalised_keys_have_length_1():
     np.testing.assert_allclose(norms[np.asarray(left["is_key"])], 1.0, rtol=1e-5)
 
 
-def test_inputs_are_masked_unless_told_otherwise():
+def test_inputs_are_masked_by_default():
     masked, params, aux = built()
     aux = filled(masked, params, aux)
     plain = changed(mask_inputs=False).build(VOCAB)
@@ -206,7 +206,7 @@ def test_the_momentum_encoder_holds_no_layer_that_is_not_read():
     assert "head" not in aux["key"]
 
 
-def test_what_is_handed_on_has_neither_head_nor_projection():
+def test_exported_weights_have_no_head_or_projection():
     objective, params, _ = built()
     assert set(objective.encoder_params(params)) == {"tokens", "positions", "encoder"}
     assert objective.warm_start.new == ("projection",)
@@ -245,7 +245,7 @@ def test_bad_settings_are_named(settings, expected):
         changed(**settings)
 
 
-def test_what_it_cannot_read_is_said():
+def test_unsupported_inputs_raise():
     with pytest.raises(
         ValueError, match=r"InfoXLM.mean = 'both': expected one of 'tasks', 'items'"
     ):

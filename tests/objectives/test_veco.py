@@ -1,4 +1,4 @@
-"""VECO's tasks: by an independent model in NumPy, and what each may depend on."""
+"""VECO's tasks, compared with an independent model in NumPy, and their dependencies."""
 
 import dataclasses
 import functools
@@ -47,7 +47,7 @@ TASKS = {"monolingual": ("mlm", "cs_mlm"), "bitext": ("mlm", "cs_mlm", "tlm")}
 
 
 def stream(seed, lengths):
-    """Rows of pairs `(length, length or 0)` of segments `<s> ... </s>`, `LENGTH` tokens in all."""
+    """Returns rows of `LENGTH` tokens with pairs (length, length or 0) of segments."""
     rng = np.random.default_rng(seed)
     tokens = np.full((len(lengths), LENGTH), PAD)
     segments, positions = np.zeros_like(tokens), np.zeros_like(tokens)
@@ -77,7 +77,7 @@ def changed(**changes):
 
 @functools.cache
 def weights(config=CONFIG):
-    """Weights with noise, so that nothing is at a neutral value."""
+    """Returns weights with noise, so that no value is neutral."""
     objective = config.build(VOCAB)
     params = meta.unbox(jax.jit(objective.init)(jax.random.key(0)))
     rng = np.random.default_rng(0)
@@ -97,7 +97,7 @@ def compiled(config):
 
 
 def run(config=CONFIG, batch=None, totals=None, rng=RNG, params=None):
-    """Loss, metrics and gradient."""
+    """Returns loss, metrics and gradient."""
     batch = batch or BATCH
     totals = totals or config.build(VOCAB).totals(batch)
     params = weights(config) if params is None else params
@@ -107,7 +107,7 @@ def run(config=CONFIG, batch=None, totals=None, rng=RNG, params=None):
 
 
 def metrics_of(config):
-    """The metrics of weights() and BATCH; compiles in a third of what the gradient takes."""
+    """Returns the metrics of weights() and BATCH; compiles in a third of the gradient's time."""
     objective = config.build(VOCAB)
 
     @jax.jit
@@ -119,7 +119,7 @@ def metrics_of(config):
 
 
 def draw(name, rows=None, rng=RNG):
-    """The corrupted rows of a stream, as the objective draws them."""
+    """Returns the corrupted rows of a stream, as drawn by the objective."""
     mask_rng = jax.random.split(stream_rng(rng, name), 5)[0]
     config = {"monolingual": CONFIG.masking, "bitext": CONFIG.bitext_masking}[name]
     return MaskedBatch.draw(config, BATCH[name] if rows is None else rows, mask_rng, VOCAB)
@@ -134,7 +134,7 @@ def normalise(x, p):
 
 
 def heads_of(q, k, v, mask, out):
-    """[n, H, K] and [m, H, K] twice -> [n, D]."""
+    """Computes attention: [n, H, K] and [m, H, K] twice -> [n, D]."""
     scores = np.einsum("ihk,jhk->hij", q, k) / np.sqrt(q.shape[-1])
     scores = np.exp(np.where(mask, scores, -np.inf))
     mixed = np.einsum("hij,jhk->ihk", scores / scores.sum(-1, keepdims=True), v)
@@ -142,7 +142,7 @@ def heads_of(q, k, v, mask, out):
 
 
 def states_of(params, tokens, source=None):
-    """Last states [n, D] of one text; with the states of a source those of the decoder."""
+    """Returns the last states [n, D] of one text, of the decoder if `source` states are given."""
     n = len(tokens)
     x = params["tokens"]["embedding"][tokens] + params["positions"]["embedding"][:n]
     x = normalise(x, params["encoder"]["embedding_norm"])
@@ -173,12 +173,12 @@ def log_probabilities(params, states):
 
 
 def terms(name, masked, silent=False):
-    """{task: [(loss, hit) of every token that it predicts]}, by the paper's equations.
+    """Returns {task: [(loss, hit) of every predicted token]}, by the paper's equations.
 
     Args:
-      name: of the stream.
+      name: name of the stream.
       masked: its corrupted rows.
-      silent: whether the sentence that CS-MLM reads is all `<mask>`.
+      silent: whether all tokens of the other sentence are `<mask>`.
     """
     params = jax.tree.map(lambda x: np.asarray(x, float), weights())
     found = {task: [] for task in TASKS[name]}
@@ -233,7 +233,7 @@ def test_metrics_by_definition():
 
 
 def test_the_loss_is_the_sum_of_the_means():
-    """Of CS-MLM on monolingual rows by the tokens that are expected to have a partner."""
+    """CS-MLM on monolingual rows is divided by the expected number of tokens with a partner."""
     loss, _, _ = run()
     total = sum(values.mean(axis=0)[0] for values in expected()["bitext"].values())
     mono = expected()["monolingual"]
@@ -250,7 +250,7 @@ def test_the_loss_is_the_sum_of_the_means():
 
 
 def step_that_measures(name, wanted=True):
-    """A key with which the accuracy without the other sentence is measured, or is not."""
+    """Returns a key for which the accuracy without the other sentence is measured, or not."""
     for seed in range(200):
         alone_rng = jax.random.split(stream_rng(jax.random.key(seed), name), 5)[1]
         if (jax.random.randint(alone_rng, (), 0, 16) == 0) == wanted:
@@ -283,7 +283,7 @@ def test_one_step_in_sixteen_measures():
 
 @functools.cache
 def scores_of(name):
-    """(tokens) -> log-probabilities [B, L, V] of CS-MLM, of rows with these tokens."""
+    """Returns a function (tokens) -> log-probabilities [B, L, V] of CS-MLM."""
     objective, rows = CONFIG.build(VOCAB), BATCH[name]
 
     def scores(tokens, params):
@@ -298,7 +298,7 @@ def scores_of(name):
 
 @pytest.mark.parametrize("name", BATCH)
 def test_cs_mlm_sees_earlier_tokens_and_the_other_segment(name):
-    """By values: every token of every row is changed in turn."""
+    """Changes every token of every row in turn."""
     tokens, segments = (np.asarray(BATCH[name][key]) for key in ("tokens", "segment_ids"))
     before = np.asarray(scores_of(name)(tokens, weights()))
     for column in range(LENGTH):
@@ -316,7 +316,7 @@ def test_cs_mlm_sees_earlier_tokens_and_the_other_segment(name):
 
 @functools.cache
 def task_gradients():
-    """The gradient of each task's loss on bitext."""
+    """Returns the gradient of each task's loss on bitext."""
     objective, totals = CONFIG.build(VOCAB), CONFIG.build(VOCAB).totals(BATCH)
 
     def losses(params):
@@ -334,7 +334,7 @@ def largest(tree):
 
 
 def test_no_gradient_of_cs_mlm_reaches_the_encoder_pass():
-    """Its gradient is that of a decoder to which the states are given as mere numbers."""
+    """Its gradient equals that of a decoder whose source states are constants."""
     objective, masked = CONFIG.build(VOCAB), draw("bitext")
     seeds = jnp.zeros(4, jnp.uint32)
     states = objective._encode(weights(), masked.rows, seeds)
@@ -367,7 +367,7 @@ def test_which_weights_each_task_trains():
 
 @functools.cache
 def trained():
-    """States and metrics of the loop's step, with weight decay and momentum."""
+    """Returns states and metrics of train steps, with weight decay and momentum."""
     config = dataclasses.replace(CONFIG, cross_attention_steps=2)
     objective = config.build(VOCAB)
     optimizer = objective.optimizer(optax.adamw(3e-3, weight_decay=0.1))
@@ -381,7 +381,7 @@ def trained():
 
 
 def test_cross_attention_alone_is_trained_at_first():
-    """Then everything is."""
+    """After the first stage, all weights are trained."""
     states = trained()[0][:5]
     for number, (before, after) in enumerate(itertools.pairwise(states)):
         moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), before.params, after.params)
@@ -434,7 +434,7 @@ DROPPED = changed(dropout=0.3, attention_dropout=0.3)
 
 @pytest.mark.slow
 def test_micro_batches_add_up():
-    """Halves with unequal numbers of tokens, dropout, and a step that measures everything."""
+    """The halves have unequal numbers of tokens and dropout, and all metrics are measured."""
     config = DROPPED
     totals, rng = config.build(VOCAB).totals(BATCH), step_that_measures("monolingual")
     whole, metrics, gradient = run(config, rng=rng, params=weights())
@@ -459,7 +459,7 @@ def test_micro_batches_add_up():
 
 
 def test_passes_drop_differently():
-    """With dropout, encoder and decoder of a pair draw masks of their own."""
+    """With dropout, encoder and decoder of a pair draw different masks."""
     config = DROPPED
     metrics = metrics_of(config)
     _, plain, _ = run()
@@ -477,7 +477,7 @@ def test_passes_drop_differently():
 
 
 def test_weights_are_xlms_and_cross_attention():
-    """So a converted XLM-R brings everything but what is new."""
+    """So a converted XLM-R provides all weights except cross-attention."""
     objective = CONFIG.build(VOCAB)
     xlm = XLMConfig(ENCODER).build(VOCAB)
     shapes, others = (
@@ -512,7 +512,7 @@ def test_decoding_with_all_layers_is_the_pass_of_cs_mlm():
 
 
 def test_translating_from_another_row():
-    """A row of targets reads the states of a longer row of sources."""
+    """A row of targets attends to the states of a longer row of sources."""
     objective = CONFIG.build(VOCAB)
     rng = np.random.default_rng(5)
     source = {**stream(3, [[(16, 0)], [(9, 0)]])}
@@ -649,7 +649,7 @@ def test_flops_count_every_part():
 
 
 def test_flops_are_the_programs():
-    """Those of the forward pass without heads, to the operation, by the products it consists of."""
+    """FLOPs of the forward pass without heads equal those of its matrix products exactly."""
     objective, rows = CONFIG.build(VOCAB), BATCH["bitext"]
     seeds = jnp.zeros(4, jnp.uint32)
 

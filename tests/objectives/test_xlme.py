@@ -56,7 +56,7 @@ STREAM_METRICS = {
 
 
 def stream(seed, lengths):
-    """Rows of packed segments `<s> ... </s>`; `lengths` has those of each row, 10 tokens in all."""
+    """Returns rows of packed segments `<s> ... </s>` with these lengths, 10 tokens per row."""
     rng = np.random.default_rng(seed)
     rows = np.arange(len(lengths))
     tokens = np.full((len(lengths), 10), PAD)
@@ -80,7 +80,7 @@ BATCH = {
 
 @functools.cache
 def weights(objective_config):
-    """Weights with noise, so that nothing is at a neutral value."""
+    """Returns weights with noise, so that no value is neutral."""
     objective = objective_config.build(VOCAB)
     params = meta.unbox(jax.jit(objective.init)(jax.random.key(0)))
     rng = np.random.default_rng(0)
@@ -91,7 +91,7 @@ def weights(objective_config):
 
 @functools.cache
 def compiled(objective_config):
-    """(params, batch, totals, rng) -> ((loss, (aux, metrics)), gradient)."""
+    """Returns a function (params, batch, totals, rng) -> ((loss, (aux, metrics)), gradient)."""
     objective = objective_config.build(VOCAB)
 
     def loss(params, batch, totals, rng):
@@ -101,7 +101,7 @@ def compiled(objective_config):
 
 
 def run(config=CONFIG, batch=None, totals=None, rng=RNG, params=None):
-    """Loss, metrics and gradient."""
+    """Returns loss, metrics and gradient."""
     batch = batch or BATCH
     totals = totals or config.build(VOCAB).totals(batch)
     params = weights(config) if params is None else params
@@ -115,7 +115,7 @@ def sigmoid(x):
 
 
 def dense_mlm(model, params, masked):
-    """Cross-entropy and argmax at the masked slots, from full logits, in NumPy."""
+    """Returns cross-entropy and argmax at the masked slots, from full logits in NumPy."""
 
     def logits(module):
         generator = getattr(module, "generator", module)
@@ -133,7 +133,7 @@ def dense_mlm(model, params, masked):
 
 
 def recompute(config, name, batch=None):
-    """The terms of XLM-E's loss on one stream, in NumPy from the model's own logits."""
+    """Returns the terms of XLM-E's loss on one stream, in NumPy from the model's logits."""
     objective, params = config.build(VOCAB), weights(config)
     rows = (batch or BATCH)[name]
     mask_rng = jax.random.split(stream_rng(RNG, name), 3)[0]
@@ -180,7 +180,7 @@ def recompute(config, name, batch=None):
 
 
 def auc(score, label):
-    """Share of (replaced, original) pairs that are ranked right, ties half."""
+    """Returns the share of correctly ranked (replaced, original) pairs; ties count half."""
     above = score[label][:, None] - score[~label][None]
     return ((above > 0) + 0.5 * (above == 0)).mean()
 
@@ -218,7 +218,7 @@ def test_a_sampled_original_counts_as_original():
 
 
 def test_detection_loss_by_hand():
-    """Positive logits say "replaced"; padding counts nowhere."""
+    """Positive logits mean "replaced"; padding does not count."""
     logits = jnp.array([[2.0, -1.0, 3.0, 9.0]])
     replaced = jnp.array([[True, False, False, False]])
     real = jnp.array([[True, True, True, False]])
@@ -235,7 +235,7 @@ def test_detection_loss_by_hand():
 
 
 def test_sampled_diversity_by_hand():
-    """Rows count by themselves, unused slots nowhere; token 0 is a token like another."""
+    """Rows are counted separately, unused slots are ignored, token 0 is not special."""
     is_masked = jnp.array([[True, True, True, False], [True, True, False, False]])
     targets = jnp.array([[5, 7, 5, 9], [5, 6, 1, 1]])
     sample = jnp.array([[6, 6, 6, 8], [0, 6, 3, 3]])
@@ -248,7 +248,7 @@ def test_sampled_diversity_by_hand():
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [CONFIG, XLM_CONFIG], ids=["xlme", "xlm"])
 def test_micro_batches_add_up(config):
-    """Halves with unequal numbers of tokens: shares of one mean, not means of their own."""
+    """Halves with unequal numbers of tokens are shares of one mean."""
     totals = config.build(VOCAB).totals(BATCH)
     whole, metrics, gradient = run(config)
     parts = [
@@ -279,7 +279,7 @@ def test_totals_are_what_the_loss_counts():
 
 
 def part_gradients(config, *parts):
-    """Gradients of the summed losses of each part ("rtd" or "mlm") of both streams."""
+    """Returns the gradients of the summed losses of each part ("rtd" or "mlm") of both streams."""
     objective = config.build(VOCAB)
     totals = objective.totals(BATCH)
 
@@ -297,7 +297,7 @@ def largest(tree):
 
 @pytest.mark.parametrize("sharing", tiny.slow_except({"none", "gdes"}, SHARINGS))
 def test_gradients_stop_where_they_should(sharing):
-    """The discriminator's loss does not train the generator, but for what they share."""
+    """The discriminator's loss trains only the shared weights of the generator."""
     config = dataclasses.replace(CONFIG, embedding_sharing=sharing)
     rtd, mlm = part_gradients(config, "rtd", "mlm")
     assert largest(rtd["generator"]["encoder"]) == 0.0
@@ -336,7 +336,7 @@ def test_parameter_trees(sharing):
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
-def test_what_is_handed_on_is_all_that_encode_needs(sharing):
+def test_exported_weights_suffice_for_encode(sharing):
     objective = dataclasses.replace(CONFIG, embedding_sharing=sharing).build(VOCAB)
     params = weights(objective.config)
     states = objective.encode(objective.encoder_params(params), BATCH["bitext"])
@@ -488,7 +488,7 @@ def test_dropout_of_the_discriminator_is_random():
 
 @pytest.mark.parametrize("name", tiny.slow_except({"xlme"}, ["xlme", "xlm"]))
 def test_micro_batches_drop_differently(name):
-    """Rows alike in all but their index in the batch, each a micro-batch of its own."""
+    """Equal rows with different indices, each in its own micro-batch, drop differently."""
     dropped = dataclasses.replace(DISCRIMINATOR, dropout=0.5)
     config = {
         "xlme": dataclasses.replace(CONFIG, generator=dropped),
@@ -528,7 +528,7 @@ def test_xlm_loss_by_definition():
 
 
 def changed(generator=None, discriminator=None, **changes):
-    """CONFIG with some fields of it and of its encoders changed."""
+    """Returns CONFIG with some fields and some fields of its encoders changed."""
     return dataclasses.replace(
         CONFIG,
         generator=dataclasses.replace(GENERATOR, **(generator or {})),
@@ -638,7 +638,7 @@ def test_invalid_values_name_the_field(make, message):
 
 
 def test_flops_count_every_part():
-    """A training step: three forward passes of the matrix products, the head on masked slots."""
+    """A training step costs three forward passes; the head runs on masked slots only."""
     shapes = {"monolingual": (4, 10), "bitext": (2, 6)}
     parts = XLME(CONFIG, VOCAB).flops(shapes)
     assert set(parts) == {"generator", "MLM head", "discriminator", "RTD head"}

@@ -11,7 +11,7 @@ BATCH, LENGTH, HEADS, WIDTH = 2, 7, 3, 4
 
 
 def inputs(seed=0, length=LENGTH):
-    """Queries, keys, values, segments (two and padding; one), bias by distance and gates."""
+    """Returns queries, keys, values, segments (two and padding; one), bias and gates."""
     rng = np.random.default_rng(seed)
     q, k, v = rng.normal(size=(3, BATCH, length, HEADS, WIDTH)).astype(np.float32)
     segments = np.ones((BATCH, length), np.int32)
@@ -22,7 +22,7 @@ def inputs(seed=0, length=LENGTH):
 
 
 def naive(q, k, v, segments, bias=None, gate=None, causal=False, key_segments=None):
-    """A query at a time, in float64, over the keys of its own segment only."""
+    """Computes attention per query in float64, over the keys of its segment."""
     output = np.zeros(q.shape)
     key_segments = segments if key_segments is None else key_segments
     for b, i, h in np.ndindex(BATCH, q.shape[1], HEADS):
@@ -81,7 +81,7 @@ def test_causal_equals_a_naive_loop(with_bias):
 
 
 def sources():
-    """Keys and values of other rows than the queries', longer ones, and their segments."""
+    """Returns keys and values of other, longer rows, and their segments."""
     rng = np.random.default_rng(3)
     k, v = rng.normal(size=(2, BATCH, 10, HEADS, WIDTH)).astype(np.float32)
     return k, v, rng.integers(-1, 3, (BATCH, 10)).astype(np.int32)
@@ -127,7 +127,7 @@ def test_float64_is_exact():
 
 
 def test_segments_are_isolated():
-    """Nothing that happens in one segment, or in the padding, reaches another one by a bit."""
+    """Bitwise: changes in a segment or in the padding do not affect other segments."""
     q, k, v, segments, bias, gate = inputs()
     before = np.asarray(attention(q, k, v, segments, bias, gate))
     for array in (q, k, v, gate):

@@ -1,4 +1,4 @@
-"""The kernels, interpreted on the CPU, against plain XLA; and compiled for machines not here."""
+"""The kernels: interpreted on the CPU compared with plain XLA, and compiled for accelerators."""
 
 import importlib.util
 import math
@@ -25,7 +25,7 @@ NAMES = ("q", "k", "v", "distance_bias", "gate")
 
 
 def inputs(rows, length, heads, width, segments, seed=0):
-    """Arguments of `attention` by name, a weight for each output, and seeds of dropout."""
+    """Returns arguments of `attention` by name, a weight per output, and dropout seeds."""
     rng = np.random.default_rng(seed)
     q, k, v, weights = rng.normal(size=(4, rows, length, heads, width)).astype(np.float32)
     arrays = {
@@ -39,7 +39,7 @@ def inputs(rows, length, heads, width, segments, seed=0):
 
 
 def packed(rng, rows, length, count):
-    """Segments 1, 2, ... of drawn lengths, and then padding."""
+    """Returns segments 1, 2, ... of random lengths, followed by padding."""
     cuts = np.sort(rng.integers(0, length + 1, (rows, count)), axis=1)
     place = np.arange(length)
     ids = 1 + (place[None, :, None] >= cuts[:, None, :]).sum(axis=2)
@@ -47,7 +47,7 @@ def packed(rng, rows, length, count):
 
 
 def value_and_gradients(function, arrays, weights):
-    """Output, and the gradients of its weighted sum, by name."""
+    """Returns the output and the gradients of its weighted sum, by name."""
 
     def total(arrays):
         output = function(**arrays)
@@ -58,7 +58,7 @@ def value_and_gradients(function, arrays, weights):
 
 
 def kernel(platform, segments, seeds=None, block=4, **options):
-    """`flash_attention`, interpreted, as a function of the named arrays."""
+    """Returns interpreted `flash_attention` as a function of the named arrays."""
 
     def run(q, k, v, distance_bias=None, gate=None):
         by_head = None
@@ -118,7 +118,7 @@ def test_values_and_gradients_are_those_of_the_reference(platform, data):
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_bfloat16(platform):
-    """Products of bfloat16 numbers, sums in float32: no further off than the reference is."""
+    """With float32 sums of bfloat16 products, the error is at most that of the reference."""
     arrays, segments, _ = inputs(2, 24, 2, 8, [[1] * 15 + [2] * 9, [1] * 20 + [0] * 4])
     exact = reference(segments)(**arrays)
     low = {n: jnp.asarray(x, jnp.bfloat16) if n in "qkv" else x for n, x in arrays.items()}
@@ -131,7 +131,7 @@ def test_bfloat16(platform):
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_blocks_of_other_segments_are_skipped(platform):
-    """Forwards and backwards: 0 * NaN would be NaN, were they multiplied by weights of 0."""
+    """NaN in skipped blocks would propagate if they were multiplied by weights of 0."""
     segments = [[1] * 8 + [2] * 8 + [0] * 5, [1] * 4 + [2] * 4 + [3] * 4 + [4] * 4 + [5] * 5]
     arrays, segments, weights = inputs(2, 21, 2, 4, segments)
     run = kernel(platform, segments, block=4)
@@ -150,7 +150,7 @@ def test_blocks_of_other_segments_are_skipped(platform):
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_table_where_no_pair_of_a_segment_reaches(platform):
-    """What skipped blocks would have added to the gradient of the table is 0, not rubbish."""
+    """Skipped blocks add 0 to the gradient of the table."""
     arrays, segments, weights = inputs(1, 16, 2, 4, [[1] * 4 + [2] * 4 + [3] * 4 + [4] * 4])
     gradients = value_and_gradients(kernel(platform, segments), arrays, weights)
     by_distance = np.asarray(gradients["distance_bias"])
@@ -178,7 +178,7 @@ def test_linear_table():
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_ops_of_a_width_and_length_like_those_in_use(platform):
-    """Default blocks, a length that is no multiple of them, and the padding inside."""
+    """Tests default blocks, a length that is not a multiple of them, and padding."""
     arrays, segments, weights = inputs(1, 300, 1, 64, [[1] * 100 + [2] * 150 + [0] * 50])
     run = kernel(platform, segments, block=None)
     actual = value_and_gradients(run, arrays, weights)
@@ -284,7 +284,7 @@ ROWS, LENGTH, HEADS, WIDTH = 8, 1024, 12, 64
 
 
 def compiled_sizes(topology, implementation):
-    """Number of elements of every array in the program of values and gradients, largest first."""
+    """Returns the sizes of all arrays in the compiled value and gradient, largest first."""
     from xlme_jax.planning import compiling, machines
     from xlme_jax.training import mesh as meshes
 

@@ -19,7 +19,7 @@ def test_contrast_is_the_cross_entropy_of_the_own_key():
 
 
 def test_a_tie_is_not_nearest():
-    """An encoder that maps everything to one point has accuracy 0."""
+    """An encoder that maps all texts to one point has accuracy 0."""
     same = jnp.ones((3, 4))
     assert not contrast.contrast(same, same, same, 0.25).is_nearest.any()
 

@@ -19,7 +19,7 @@ def masks(rate, rows=16, shape=(8, 64, 96), key=0):
 
 
 def chi_square(counts, probabilities):
-    """How far counts lie from expectation, in standard deviations of chi-square."""
+    """Returns the deviation of counts from expectation, in standard deviations of chi-square."""
     expected = np.asarray(probabilities) * np.sum(counts)
     statistic = ((counts - expected) ** 2 / expected).sum()
     freedom = np.size(counts) - 1
@@ -27,12 +27,12 @@ def chi_square(counts, probabilities):
 
 
 def joint(a, b):
-    """Counts of (both dropped, a kept, b kept, both kept)."""
+    """Returns counts of (both dropped, a kept, b kept, both kept)."""
     return np.bincount(2 * a.ravel().astype(int) + b.ravel(), minlength=4)
 
 
 def hash_of(values):
-    """lowbias32 in Python's integers."""
+    """Computes lowbias32 in Python integers."""
     result = []
     for x in values:
         x = (x ^ (x >> 16)) * 0x7FEB352D % 2**32
@@ -63,7 +63,7 @@ def test_rate(rate):
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
 @pytest.mark.parametrize("shift", [1, 2, 3, 4])
 def test_neighbours_are_independent(rate, axis, shift):
-    """Neighbours in a row, rows of the mask, heads and seeds."""
+    """Covers neighbours in a row, rows of the mask, heads and seeds."""
     mask = masks(rate)
     a, b = (np.take(mask, np.arange(s, mask.shape[axis] - shift + s), axis) for s in (0, shift))
     both = [rate * rate, rate * (1 - rate), (1 - rate) * rate, (1 - rate) ** 2]
@@ -94,14 +94,14 @@ def test_seeds_that_differ_by_a_bit_and_salts_draw_other_masks():
 
 
 def test_folding_in_does_not_merely_count():
-    """Else the next layer of one row would draw what this layer of the next row draws."""
+    """Otherwise the next layer of a row would draw the mask of this layer of the next row."""
     seeds = jnp.arange(64, dtype=jnp.uint32)
     folded = dropout.fold_in(seeds[:, None], jnp.arange(64))
     assert len(np.unique(folded)) == 64 * 64
 
 
 def test_no_mask_is_a_permuted_copy_of_another():
-    """What one word of key would give: the same stream, its counters in another order."""
+    """One word of key would give the same stream with permuted counters."""
     seeds = jnp.asarray([1, 2], jnp.uint32)
     first, second = dropout.words(seeds)
     apart = first[0] ^ first[1]
@@ -121,7 +121,7 @@ def test_a_row_drops_the_same_wherever_it_is(order, key):
 
 
 def test_mask_counts_row_by_row():
-    """The counter of element (i, j) is i * columns + j: kernels count on it."""
+    """The counter of element (i, j) is i * columns + j, which kernels rely on."""
     seeds = jnp.asarray([7], jnp.uint32)
     key = tuple(word[0] for word in dropout.words(seeds))
     expected = dropout.keep(key, jnp.arange(15, dtype=jnp.uint32), 0.3)

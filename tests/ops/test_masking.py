@@ -40,8 +40,8 @@ def test_exact_counts_of_distinct_maskable_tokens(maskable, rate, seed):
 
 
 @pytest.mark.parametrize("rate", RATES)
-def test_a_row_has_slots_for_all_that_are_counted(rate):
-    """What is masked is what the loss is divided by, at any length: rounding must agree."""
+def test_rows_have_slots_for_all_counted_tokens(rate):
+    """The number of masked tokens equals the loss's denominator at any length."""
     lengths = np.arange(1, 1025)
     counted = masking.num_masked(jnp.asarray(lengths[:, None] > np.arange(1024)), rate)
     slots = np.array([masking.max_masked(int(length), rate) for length in lengths])
@@ -57,7 +57,7 @@ def test_counts_by_hand():
 @settings(max_examples=15, deadline=None)
 @given(order=st.permutations(range(6)), size=st.integers(1, 6))
 def test_a_row_does_not_depend_on_its_batch(order, size):
-    """Any subset of the rows in any order masks and corrupts each row alike."""
+    """Each row is masked and corrupted equally in any subset of rows in any order."""
     rng = np.random.default_rng(0)
     maskable, originals = rng.random((6, 20)) < 0.7, rng.integers(4, 90, (6, 5))
     whole = choose(range(6), maskable, 0.25)

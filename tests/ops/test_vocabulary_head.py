@@ -26,7 +26,7 @@ def set_way(monkeypatch, name):
 
 
 def inputs(seed=0, vocab=VOCAB, rows=ROWS, scale=1.0):
-    """hidden, table, bias, targets, uniforms. Padding rows hold values that would win."""
+    """Returns hidden, table, bias, targets, uniforms. Padding rows have values that would win."""
     rng = np.random.default_rng(seed)
     size = op.padded_size(vocab)
     hidden = rng.normal(size=(rows, WIDTH))
@@ -48,13 +48,13 @@ def head(*arrays, vocab=VOCAB):
 
 
 def dense(hidden, table, bias, targets):
-    """Loss of each row from the full logits, in the arrays' type."""
+    """Returns the loss of each row from the full logits, in the arrays' type."""
     logits = hidden @ table[:VOCAB].T + bias[:VOCAB]
     return -jax.nn.log_softmax(logits)[jnp.arange(len(targets)), targets]
 
 
 def reference(function, arrays, targets):
-    """`function` of the dense losses and its gradients in float64."""
+    """Returns `function` of the dense losses and its gradients, in float64."""
     with jax.enable_x64(True):
         arrays = [jnp.asarray(np.asarray(x, np.float64)) for x in arrays]
         total = lambda *a: function(dense(*a, np.asarray(targets)))  # noqa: E731
@@ -135,7 +135,7 @@ def test_jit_equals_eager(chunks):
 
 
 def test_bfloat16_hidden(chunks):
-    """Products of bfloat16 summed in float32: the only error is the rounding of the inputs."""
+    """Products are summed in float32, so the only error is the rounding of the inputs."""
     hidden, table, bias, targets, uniforms = inputs()
     low = hidden.astype(jnp.bfloat16)
     prediction = head(low, table, bias, targets, uniforms)
@@ -164,7 +164,7 @@ def test_extreme_logits_stay_finite(chunks):
 
 
 def samples(vocab, logits, draws, seed=0):
-    """`draws` samples from a row of logits, through the bias."""
+    """Returns `draws` samples from a row of logits, given as the bias."""
     size = op.padded_size(vocab)
     bias = jnp.zeros(size).at[:vocab].set(logits).at[vocab:].set(1e3)
     uniforms = jax.random.uniform(jax.random.key(seed), (draws, op.num_chunks(vocab), 2))
@@ -179,7 +179,7 @@ def arguments(rows, size, bias):
 
 
 def test_samples_follow_the_softmax(chunks):
-    """Chi-square over all of the vocabulary, bins of at least 25 expected draws."""
+    """Chi-square test over the vocabulary, in bins of at least 25 expected draws."""
     draws = 200_000
     logits = np.random.default_rng(0).normal(size=VOCAB, scale=2.0)
     drawn = samples(VOCAB, logits, draws)
@@ -198,14 +198,14 @@ def test_samples_follow_the_softmax(chunks):
 
 
 def test_two_positions_draw_independently(chunks):
-    """The joint counts of neighbouring draws over halves of the mass are near a quarter each."""
+    """Joint counts of neighbouring draws over halves of the mass are a quarter each."""
     drawn = samples(VOCAB, np.zeros(VOCAB), 40_000).reshape(-1, 2) < VOCAB // 2
     joint = np.bincount(drawn[:, 0] * 2 + drawn[:, 1], minlength=4) / 20_000
     np.testing.assert_allclose(joint, 0.25, atol=4 * np.sqrt(0.25 * 0.75 / 20_000))
 
 
 def test_padding_and_impossible_entries_are_never_sampled(chunks):
-    """Not even at the ends of the uniform range."""
+    """Includes the ends of the uniform range."""
     logits = np.full(VOCAB, -1e5)
     logits[[3, 300, 999]] = 0.0
     assert set(samples(VOCAB, logits, 20_000)) == {3, 300, 999}

@@ -1,4 +1,4 @@
-"""Head and lookup on 8 devices that split rows and vocabulary equal those on one."""
+"""Head and lookup are equal on one device and on 8 that split rows and vocabulary."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ EIGHT = jax.device_count() >= 8
 
 @pytest.mark.skipif(EIGHT, reason="is this process")
 def test_in_a_process_with_eight_devices():
-    """Runs the tests below, which see eight devices there."""
+    """Runs the tests below in a process with eight devices."""
     print(tiny.run(["-m", "pytest", "-q", "-p", "no:cacheprovider", __file__], devices=8))
 
 
@@ -111,7 +111,7 @@ def test_sizes_that_do_not_divide_are_not_split(mesh):
 
 @with_eight_devices
 def test_no_device_holds_the_table_or_all_rows(mesh):
-    """The compiled program moves rows of activations, never rows of the table."""
+    """The compiled program communicates activations, never rows of the table."""
     if mesh.shape["data"] == 8:
         pytest.skip("the table is not split")
     inputs = arrays()

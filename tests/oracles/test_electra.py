@@ -1,8 +1,8 @@
 """Encoder, MLM head and RTD head equal Hugging Face's ELECTRA on copied weights.
 
-Without relative bias and with absolute positions the encoder is ELECTRA's: embeddings normalised,
-then projected where their width differs, post-LN layers, erf GELU. ELECTRA's token type embeddings
-are set to zero. Rows are one segment each and padding, as its attention mask has it.
+Without relative bias and with absolute positions, the encoder is ELECTRA's: embeddings are
+normalised, then projected if their width differs; layers are post-LN with erf GELU. ELECTRA's token
+type embeddings are set to zero. Each row is one segment and padding.
 """
 
 import flax.linen as nn
@@ -40,7 +40,7 @@ def numpy_of(tensor):
 
 
 def hf_model(kind, embedding_size):
-    """A Hugging Face model with random weights, none of them at a neutral value."""
+    """Returns a Hugging Face model with random weights."""
     torch.manual_seed(0)
     model = kind(
         transformers.ElectraConfig(
@@ -92,7 +92,7 @@ def layer_params(layer):
 
 
 def shared_params(model):
-    """Tables and encoder of a Hugging Face model under our names."""
+    """Returns tables and encoder of a Hugging Face model under our names."""
     electra = model.electra
     encoder = {f"layer_{i}": layer_params(layer) for i, layer in enumerate(electra.encoder.layer)}
     encoder["embedding_norm"] = hf_norm(electra.embeddings.LayerNorm)
@@ -106,13 +106,13 @@ def shared_params(model):
 
 
 def pad(table):
-    """Rows added as our tables have them; their value must not matter."""
+    """Adds padding rows as in our tables; their values must not matter."""
     rows = padded_size(VOCAB) - VOCAB
     return np.pad(table, [(0, rows)] + [(0, 0)] * (table.ndim - 1), constant_values=3.0)
 
 
 def batch():
-    """Rows of one segment each, two of them padded, and slots to predict (distinct, real)."""
+    """Returns rows of one segment each, two of them padded, and distinct real slots to predict."""
     rng = np.random.default_rng(0)
     tokens = rng.integers(4, VOCAB, (ROWS, LENGTH))
     segments = np.ones((ROWS, LENGTH), np.int32)
@@ -135,7 +135,7 @@ def hf_inputs(rows):
 
 
 def masked_lm(embedding_size):
-    """Hugging Face's model, ours and the weights."""
+    """Returns Hugging Face's model, ours and the weights."""
     model = hf_model(transformers.ElectraForMaskedLM, embedding_size)
     head = model.generator_predictions
     params = shared_params(model) | {
@@ -155,7 +155,7 @@ def mlm_labels(positions, targets):
 
 
 def close(actual, expected, relative):
-    """Largest difference, as a share of the largest value, at most `relative`."""
+    """Checks that the largest difference is at most `relative` times the largest value."""
     actual, expected = np.asarray(actual), np.asarray(expected)
     assert actual.shape == expected.shape
     assert np.abs(actual - expected).max() <= relative * np.abs(expected).max()
@@ -193,7 +193,7 @@ def test_mlm_logits(embedding_size):
 
 @pytest.mark.parametrize("embedding_size", [HIDDEN, 12])
 def test_mlm_loss_and_gradients(embedding_size):
-    """The tied matrix is read twice, as input and as output: its gradient must hold both."""
+    """The tied matrix is both input and output table; its gradient must contain both parts."""
     model, ours, params = masked_lm(embedding_size)
     rows, positions, targets = batch()
     loss = model(**hf_inputs(rows), labels=mlm_labels(positions, targets)).loss

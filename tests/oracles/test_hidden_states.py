@@ -1,8 +1,9 @@
-"""What analyses of a frozen encoder read equals Hugging Face's, layer by layer.
+"""Hidden states of a frozen encoder equal Hugging Face's, layer by layer.
 
 A copied encoder's `output_hidden_states` are the reference for the layer convention: 0 is the
 embeddings, k the output of layer k. XTREME's code drops the embeddings first and then takes index
-7, which is `hidden_states[8]` here; XLM-Align's indexes `hidden_states` directly, as this project.
+7, which is `hidden_states[8]` here; XLM-Align's indexes `hidden_states` directly, like this
+project.
 """
 
 import functools
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 
 class Subject:
-    """The copied encoder as evaluations see it."""
+    """The copied encoder as the subject of evaluations."""
 
     num_layers = LAYERS
     restarts = False
@@ -36,7 +37,7 @@ class Subject:
 
 
 def texts(count=9, ends=1):
-    """`<s> x </s>` or, with two ends, `<s> e </s> f </s>`, of 3 to 16 tokens."""
+    """Returns texts `<s> x </s>` or, with two ends, `<s> e </s> f </s>`, of 3 to 16 tokens."""
     rng = np.random.default_rng(0)
 
     def words():
@@ -46,7 +47,7 @@ def texts(count=9, ends=1):
 
 
 def hidden_states(model, text):
-    """Hugging Face's of one text alone: [layers + 1, n, D]."""
+    """Returns Hugging Face's states of one text: [layers + 1, n, D]."""
     with torch.no_grad():
         found = model(input_ids=torch.tensor([text]), output_hidden_states=True).hidden_states
     return np.stack([numpy_of(layer)[0] for layer in found])
@@ -95,11 +96,11 @@ def test_layers_are_counted_as_in_hidden_states():
 
 
 def torch_links(hidden, source, target):
-    """The aligner's arithmetic on one pair in torch, float64.
+    """Aligns one pair in torch, float64.
 
     Returns:
-      The links, and all places that float32, in which the aligner makes its plan, cannot decide:
-      the two largest values of their row or column differ by less than a few of its roundings.
+      The links, and the places that float32 cannot decide, because the two largest values of
+      their row or column differ by a few roundings.
     """
     plan = (hidden[1 : 1 + source] @ hidden[2 + source : 2 + source + target].T).clamp(min=1e-6)
     for _ in range(2):
@@ -114,7 +115,7 @@ def torch_links(hidden, source, target):
 
 
 def _too_close(values, dim):
-    """Whether the two largest values along `dim` are the same but for 4 roundings of float32."""
+    """Returns whether the two largest values along `dim` differ by at most 4 float32 roundings."""
     if values.shape[dim] == 1:
         return torch.zeros(values.shape[1 - dim], dtype=torch.bool)
     largest, second = values.topk(2, dim=dim).values.unbind(dim)
@@ -122,7 +123,7 @@ def _too_close(values, dim):
 
 
 def test_links_of_all_layers():
-    """Word alignment of Hugging Face's states in torch, pair by pair and layer by layer."""
+    """Compares word alignment with torch on Hugging Face's states, by pair and layer."""
     model, ours, params = masked_lm(CONFIG.hidden_size)
     found = texts(ends=2)
     agreed = undecided = 0
@@ -141,8 +142,8 @@ def test_links_of_all_layers():
     assert agreed > 40 and undecided < agreed
 
 
-def test_models_are_told_apart():
-    """The comparison above could not pass with another model's weights."""
+def test_comparison_fails_for_another_model():
+    """The comparison above fails with another model's weights."""
     model, ours, params = masked_lm(CONFIG.hidden_size)
     with torch.no_grad():
         model.electra.encoder.layer[1].attention.self.key.weight.mul_(1.5)

@@ -1,7 +1,7 @@
-"""What is imported computes what XLM-R computes, and what is exported what we compute.
+"""Imported models equal XLM-R, and exported ones equal ours.
 
-Folders are written and read by transformers itself, with random weights: nothing here is
-downloaded. Differences are of float32 on values of size 1, or of logits of size 1 to 10.
+Transformers writes and reads the folders, with random weights; nothing is downloaded. Differences
+are of float32 on values of size 1, or logits of size 1 to 10.
 """
 
 import itertools
@@ -24,7 +24,7 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(autouse=True)
 def own_modules(tmp_path, monkeypatch):
-    """Model files that folders bring are kept apart from the user's."""
+    """Keeps the model code of folders apart from the user's."""
     module = transformers.dynamic_module_utils
     monkeypatch.setattr(module, "HF_MODULES_CACHE", str(tmp_path / "modules"))
 
@@ -120,7 +120,7 @@ def test_other_exported_encoders(tmp_path, encoder):
 
 
 def check_exported(run, folder, logits):
-    """Every state and the logits of what AutoModel makes of a checkpoint are ours."""
+    """Checks all states and logits of the exported AutoModel."""
     hugging.export(run, folder)
     model, found = transformers.AutoModel.from_pretrained(
         folder, trust_remote_code=True, output_loading_info=True
@@ -160,7 +160,7 @@ def test_exported_masked_lm(tmp_path, bias):
 
 @pytest.fixture
 def masked_lm(tmp_path):
-    """An exported masked language model with a relative bias, and rows with labels for it."""
+    """Returns an exported masked language model with a relative bias, and labelled rows."""
     run = hugging.write_checkpoint(
         tmp_path / "run", "xlm", Encoder__relative_bias="gated", Encoder__num_layers=2
     )
@@ -205,7 +205,7 @@ def test_exported_masked_lm_as_a_tuple(masked_lm):
 
 
 def test_losses_of_accumulated_batches_add_up(masked_lm):
-    """As Trainer accumulates: each batch's loss is divided by the labels of all of them."""
+    """As in Trainer, each batch's loss is divided by the labels of all batches."""
     model, inputs = masked_lm
     assert model.accepts_loss_kwargs  # Else Trainer divides by the number of batches.
     count = (inputs["labels"] != -100).sum()
@@ -219,7 +219,7 @@ def test_losses_of_accumulated_batches_add_up(masked_lm):
 
 
 def test_packed_rows(tmp_path):
-    """Segment ids given as the mask keep the texts of a row apart, positions included."""
+    """Segment ids passed as the mask separate the texts of a row and restart positions."""
     run = hugging.write_checkpoint(tmp_path / "run", Encoder__num_layers=2)
     hugging.export(run, tmp_path / "exported")
     model = transformers.AutoModel.from_pretrained(tmp_path / "exported", trust_remote_code=True)
@@ -234,7 +234,7 @@ def test_packed_rows(tmp_path):
 
 
 def test_gradients_of_the_exported_model(tmp_path):
-    """All weights have one, and those of the table are ours."""
+    """All weights have gradients, and those of the table equal ours."""
     run = hugging.write_checkpoint(tmp_path / "run", Encoder__num_layers=2)
     hugging.export(run, tmp_path / "exported")
     model = transformers.AutoModel.from_pretrained(tmp_path / "exported", trust_remote_code=True)

@@ -1,4 +1,4 @@
-"""The entropic sampler is POT's entropic optimal transport with regularisation 1."""
+"""The entropic sampler equals POT's entropic optimal transport with regularisation 1."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_the_entropic_sampler_is_sinkhorn(ot, size, pairs, orders, alpha, smooth
 
 
 def test_the_linear_programme_is_exact_transport(ot):
-    """Its optimum is that of POT's network simplex, whose support must be all pairs."""
+    """The optimum equals that of POT's network simplex with all pairs as support."""
     counts = random_counts(np.random.default_rng(3), 12, 66, 3)
     shares = pair_sampling.marginals(counts, 0.7)
     joint = counts / counts.sum()

@@ -1,12 +1,11 @@
-"""Metrics and answer scoring are those of scikit-learn, SciPy, seqeval, SQuAD and MLQA.
+"""Metrics and answer scores equal those of scikit-learn, SciPy, seqeval, SQuAD and MLQA.
 
 The reference of SQuAD 2.0 is `squad_metrics` of transformers before version 5, which has the
-official script's rules. MLQA's is a transcription of its rules as `mlqa_evaluation_v1.py` in
-github.com/facebookresearch/MLQA states them, in another form than ours: it walks over characters
-where ours substitutes patterns.
+official script's rules. MLQA's is a transcription of the rules of `mlqa_evaluation_v1.py` in
+github.com/facebookresearch/MLQA in another form than ours: by characters instead of patterns.
 
-What seqeval 1.2.2 and transformers 4.57.6 gave for some inputs is in `reference_scores.json`, so
-that it is compared where they are absent. Where both are installed it was written by
+`reference_scores.json` has results of seqeval 1.2.2 and transformers 4.57.6 for environments
+without them. It was written by
 
     python -m tests.oracles.test_scores_oracles
 """
@@ -66,7 +65,7 @@ def table():
 
 @pytest.fixture(autouse=True)
 def quiet():
-    """The references warn of what is not defined, and of every tag that they do not know."""
+    """Silences warnings of the references on undefined scores and unknown tags."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -133,7 +132,7 @@ ODD = [*NAMED, *listed("B I E S O X . - _ -A B-- B-A-B E-PER S-PER .-PER O-PER L
 
 
 def sentences(tags):
-    """Gold and predicted tags of some sentences; most of the predicted ones right."""
+    """Returns gold and mostly correct predicted tags of some sentences."""
     words = st.tuples(st.sampled_from(tags), st.none() | st.sampled_from(tags)).map(
         lambda pair: (pair[0], pair[1] or pair[0])
     )
@@ -227,7 +226,7 @@ ARTICLES = {
 
 
 def mlqa_words(text, language):
-    """The words of an answer that MLQA compares, character by character."""
+    """Returns the words of an answer that MLQA compares, by characters."""
     symbols = "$+<=>^`|~"  # Of ASCII; Python's string.punctuation has them, category P has not.
     kept = ""
     for character in text.lower():
@@ -351,7 +350,7 @@ def test_thresholds_as_transformers_gave(table):
 
 
 class Words:
-    """What `compute_predictions_logits` asks of a tokenizer, of one token for each word."""
+    """A tokenizer for `compute_predictions_logits` with one token per word."""
 
     @staticmethod
     def convert_tokens_to_string(tokens):
@@ -382,8 +381,8 @@ def question_windows(draw):
 def test_decode(squad, folder, case, max_answer_length, n_best, null_threshold):
     """Rows are `<s> question </s> context </s>`.
 
-    The reference counts tokens that cannot be in an answer among the best, ours does not: where
-    `n_best` bites, their logits are low.
+    The reference counts tokens outside the context among the best, ours does not; their logits are
+    low where `n_best` matters.
     """
     words, rows = case
     context = " ".join(words)
@@ -464,7 +463,7 @@ def reference_decode(
 
 
 def make_table():
-    """Returns what the references give for random inputs."""
+    """Returns the references' results for random inputs."""
     import seqeval.metrics as seqeval
     import transformers.data.metrics.squad_metrics as squad
 

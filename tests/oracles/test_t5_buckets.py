@@ -1,4 +1,4 @@
-"""The buckets of signed distances are those of Hugging Face's T5 and WavLM.
+"""The buckets of signed distances equal those of Hugging Face's T5 and WavLM.
 
 Sign: both count a distance as key minus query, so that keys after the query have the upper half of
 the buckets. `distance_buckets` stores the distance t at index t mod 2L.
@@ -19,7 +19,7 @@ SHAPES = [(32, 128), (320, 800), (320, 1280), (16, 64), (8, 20), (4, 3), (64, 51
 
 
 def by_distance(length):
-    """Signed distances in the order of `distance_buckets`, and which indices are real ones."""
+    """Returns signed distances in the order of `distance_buckets`, and which indices are used."""
     index = np.arange(2 * length)
     distance = np.where(index < length, index, index - 2 * length)
     return distance, index != length  # -L occurs in no row of L tokens

@@ -1,7 +1,7 @@
 """The decoder's view equals Hugging Face's XLM-R decoder with cross-attention, weights copied.
 
-Its layers are what VECO's are as a decoder: causal self-attention, cross-attention, feed-forward,
-each followed by residual and normalisation. It has one segment a row and padding at the end.
+Its layers equal VECO's decoder layers: causal self-attention, cross-attention and feed-forward,
+each followed by residual and normalisation. Rows have one segment and padding at the end.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ def numpy_of(tensor):
 
 @pytest.fixture(scope="module")
 def theirs():
-    """A decoder with random weights, none of them at a neutral value."""
+    """Returns a decoder with random weights."""
     torch.manual_seed(0)
     model = transformers.XLMRobertaForCausalLM(
         transformers.XLMRobertaConfig(
@@ -76,7 +76,7 @@ def norm(layer):
 
 
 def projections(*layers):
-    """[D, n, H, K] and [n, H, K] of n projections; of one without the axis."""
+    """Returns kernels [D, n, H, K] and biases [n, H, K] of n projections."""
     shape = (HEADS, HIDDEN // HEADS)
     kernels = [numpy_of(layer.weight).T.reshape(HIDDEN, *shape) for layer in layers]
     biases = [numpy_of(layer.bias).reshape(shape) for layer in layers]
@@ -114,7 +114,7 @@ def cross_layer(layer):
 
 
 def ours(model):
-    """Its weights under our names."""
+    """Returns its weights under our names."""
     roberta, head = model.roberta, model.lm_head
     pad = padded_size(VOCAB) - VOCAB
     words = numpy_of(roberta.embeddings.word_embeddings.weight)
@@ -138,7 +138,7 @@ def ours(model):
 
 
 def batch():
-    """Texts of 10, 6 and 3 tokens, and what they read: 7, 5 and 2 states."""
+    """Returns texts of 10, 6 and 3 tokens and source states of lengths 7, 5 and 2."""
     rng = np.random.default_rng(0)
     tokens = rng.integers(4, VOCAB, (ROWS, LENGTH))
     real = np.arange(LENGTH) < np.array([[10], [6], [3]])
@@ -154,7 +154,7 @@ def batch():
 
 
 def run(model, rows, states, read):
-    """Their hidden states, of embeddings and of each layer, and logits."""
+    """Returns their hidden states, embeddings first, and logits."""
     with torch.no_grad():
         output = model(
             input_ids=torch.tensor(np.asarray(rows["tokens"]), dtype=torch.long),
@@ -188,7 +188,7 @@ def test_hidden_states_and_logits(theirs, scan):
 
 
 def test_the_last_layers(theirs):
-    """As a shallower decoder of theirs, from which the first layers were taken out."""
+    """Compares with a shallower decoder without the first layers."""
     rows, states, read = batch()
     params = ours(theirs)
     layers = theirs.roberta.encoder.layer
@@ -206,7 +206,7 @@ def test_the_last_layers(theirs):
 
 
 def test_gradients_of_a_loss(theirs):
-    """Of cross-attention and encoder weights and of what is read."""
+    """Compares gradients of cross-attention, encoder weights and source states."""
     rows, states, read = batch()
     params = ours(theirs)
     weight = np.random.default_rng(1).normal(size=(ROWS, LENGTH, HIDDEN))

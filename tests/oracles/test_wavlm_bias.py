@@ -29,7 +29,7 @@ def numpy_of(tensor):
 
 
 def hf_module(num_buckets, max_distance):
-    """WavLM's attention with random weights of a size at which the gates really move."""
+    """Returns WavLM's attention with random weights large enough to move the gates."""
     torch.manual_seed(0)
     module = wavlm.WavLMAttention(
         HIDDEN, HEADS, num_buckets=num_buckets, max_distance=max_distance
@@ -42,12 +42,12 @@ def hf_module(num_buckets, max_distance):
 
 
 def heads(weight):
-    """A torch kernel [D_out, D_in] as [D_in, H, K]."""
+    """Returns a torch kernel [D_out, D_in] as [D_in, H, K]."""
     return numpy_of(weight).T.reshape(HIDDEN, HEADS, WIDTH)
 
 
 def our_params(module):
-    """Its weights under our names."""
+    """Returns its weights under our names."""
     layers = module.q_proj, module.k_proj, module.v_proj
     # gate_a (the first four outputs) is 1 - g_update, and sigmoid(-x) = 1 - sigmoid(x).
     gates = numpy_of(module.gru_rel_pos_linear.weight).reshape(2, 4, WIDTH).sum(1)
@@ -69,7 +69,7 @@ def our_params(module):
 
 
 def our_bias(table, length, num_buckets, max_distance):
-    """[H, 2L] from a table [buckets, H]."""
+    """Returns [H, 2L] from a table [buckets, H]."""
     module = RelativeBiasTable(HEADS, num_buckets, max_distance, jax.nn.initializers.zeros)
     return module.apply({"params": {"table": table}}, length)
 
@@ -112,7 +112,7 @@ def test_padding_equals_wavlms_key_padding_mask():
 
 
 def test_gate_equals_wavlms_form():
-    """The identity of the two forms, by itself: 1e-15 relative."""
+    """Checks the identity of the two forms to 1e-15."""
     rng = np.random.default_rng(2)
     q, c = rng.normal(size=(2, 6, HEADS, WIDTH)), rng.normal(size=HEADS)
     u, v = rng.normal(size=(2, HEADS, WIDTH))
@@ -121,7 +121,7 @@ def test_gate_equals_wavlms_form():
 
 
 def paper_attention(x, params, table, num_buckets, max_distance):
-    """XLM-E's equations 6 to 8 and the gate's, a query and a key at a time, on one row [L, D]."""
+    """Computes XLM-E's Eqs. 6 to 8 and the gate per query and key, on one row [L, D]."""
 
     def sigmoid(value):
         return 1 / (1 + math.exp(-value))

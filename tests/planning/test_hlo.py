@@ -1,4 +1,4 @@
-"""Programs as the TPU and the GPU compiler print them, shortened."""
+"""Shortened programs in the text format of the TPU and GPU compilers."""
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ ARRAY = 8 * 128 * 4
 
 
 def one(line, kind_of_group=""):
-    """A program of one collective on 8 devices."""
+    """Returns a program of one collective on 8 devices."""
     text = (
         "ENTRY %main (a: f32[8,128]) -> f32[8,128] {\n"
         f"  %a = f32[8,128]{{1,0}} parameter(0)\n  ROOT %c = {line}{kind_of_group}\n}}\n"
@@ -115,7 +115,7 @@ def test_a_loop_of_unknown_length_counts_once_and_is_reported():
 
 @pytest.mark.parametrize(("step", "turns"), [(1, 5), (2, 3), (4, 2)])
 def test_a_loop_may_count_in_larger_steps(step, turns):
-    """As those do in which the TPU compiler overlaps gathering with a matrix product."""
+    """The TPU compiler creates such loops to overlap gathering with a matrix product."""
     text = LOOP.replace(
         "  ROOT %out.1 = (s32[], bf16[4,128]) tuple(%p.1, %permuted)",
         f"  %step.1 = u32[]{{:T(128)}} constant({step})\n"
@@ -207,7 +207,7 @@ ENTRY %main (a: f32[12,8,128], i: s32[]) -> f32[12,8,128] {
 
 
 def test_the_compilers_own_text_is_understood():
-    """An all-reduce in a loop, compiled here: one device has none, but the loop is counted."""
+    """Compiles an all-reduce in a loop here; one device sends nothing, but the loop is counted."""
 
     def step(x, w):
         return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0]

@@ -72,7 +72,7 @@ def test_every_machine_is_plausible():
             assert parse_topology(f"{machine.name}-{slices * machine.cores}").size == slices
 
 
-def test_what_the_compiler_is_told_of_a_gpu():
+def test_gpu_target_config():
     text = gpu_target(MACHINES["h200"])
     assert "major: 9 minor: 0" in text
     assert "core_count: 132" in text

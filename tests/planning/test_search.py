@@ -1,4 +1,4 @@
-"""The search, with a compiler that answers at once."""
+"""The search, with a fake compiler."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ def costs(config):
 
 
 def compiler(config, need, seconds=lambda candidate: 1.0):
-    """A fake: `need` bytes of temporaries for a candidate, `seconds` of reading memory."""
+    """Returns a fake compiler: `need` bytes of temporaries and `seconds` of memory traffic."""
 
     def compile_candidate(candidate):
         topology = parse_topology("v5e:16x16")
@@ -57,7 +57,7 @@ def compiler(config, need, seconds=lambda candidate: 1.0):
 
 
 def per_row(scale):
-    """Memory that grows with a device's rows in a micro-batch, and shrinks where weights split."""
+    """Returns memory that grows with rows per device and shrinks with sharded weights."""
 
     def need(candidate):
         rows = 4096 / candidate.data / candidate.fsdp / candidate.micro_batches
@@ -123,7 +123,7 @@ def test_a_configuration_that_does_not_fit_gets_one_that_does(config, costs):
     assert loaded.objective.discriminator.remat == candidate.remat
 
 
-def test_compilations_are_bounded_and_nothing_is_promised(config, costs):
+def test_compilations_are_bounded(config, costs):
     compile_candidate, calls = compiler(config, lambda _: 100 * GIB)
     plan = look(costs, compile_candidate(GIVEN), compile_candidate, 3)
     assert plan.best is None
@@ -192,7 +192,7 @@ def test_bandwidth_of_a_group(topology, group, expected):
     assert bandwidth(parse_topology(topology), collective) == pytest.approx(expected)
 
 
-def test_gpus_that_need_more_than_jax_takes_by_itself_are_told_so(config):
+def test_gpus_short_of_jax_default_memory_get_a_hint(config):
     compile_candidate, _ = compiler(config, lambda _: 55 * GIB)
     compiled = dataclasses.replace(compile_candidate(GIVEN), topology=parse_topology("a100:64"))
     plan = look(CostModel(config, compiled.topology), compiled, compile_candidate, 0)

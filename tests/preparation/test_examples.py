@@ -1,4 +1,4 @@
-"""The control without translations: the same texts, other partners."""
+"""The control with shuffled pairs: the same texts with other partners."""
 
 import collections
 

@@ -1,4 +1,4 @@
-"""The table of text sources: an entry is all that a new source needs."""
+"""The table of text sources: a new source needs one entry."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Framing, parts and workers of the preparation, without SeqIO."""
+"""Parts and workers of the preparation, without SeqIO."""
 
 import dataclasses
 import functools
@@ -44,7 +44,7 @@ def test_documents_are_framed(texts):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """(folder, unit): a file of documents and the work on it."""
+    """Returns (folder, unit): a file of documents and its unit of work."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "en.txt").write_text("\n\n".join(DOCUMENTS))
     vocabulary = train_vocabulary(DOCUMENTS, 200, byte_fallback=False, allow_smaller=True)

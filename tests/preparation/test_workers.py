@@ -45,13 +45,13 @@ def test_errors_arrive_as_they_were_raised(count):
         list(workers.run(fail, [1, 1], count, nothing))
 
 
-def test_a_killed_worker_is_said():
+def test_killed_worker_is_reported():
     with pytest.raises(workers.WorkerDied, match="--workers"):
         list(workers.run(functools.partial(end), [1, 2], 2, nothing))
 
 
 def test_workers_end_with_a_killed_parent():
-    """Those at work, and the one that waits for work: all let go of the pipe that they hold."""
+    """Busy and idle workers all release their pipe."""
     here = Path(__file__).resolve()
     call = "workers.run(test_workers.wait_for_ever, [1, 1, 0], 3, test_workers.nothing)"
     parent = subprocess.Popen(

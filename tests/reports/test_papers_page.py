@@ -1,4 +1,4 @@
-"""The report: pictures are pictures, tables hold the figures, and errors are said in a line."""
+"""The page of results: images, tables and errors."""
 
 import dataclasses
 import io
@@ -30,7 +30,7 @@ PAIR = AlignmentMatrix(
 
 
 def _image(png):
-    """Its pixels [height, width, 4]."""
+    """Returns the pixels [height, width, 4]."""
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", png[16:24])
     pixels = imread(io.BytesIO(png), format="png")
@@ -39,7 +39,7 @@ def _image(png):
 
 
 def _has(pixels, color):
-    """Whether a colour occurs, "#rrggbb"."""
+    """Returns whether a colour "#rrggbb" occurs."""
     wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     return bool((np.abs(pixels[..., :3] - wanted).max(axis=-1) < 0.02).any())
 
@@ -180,7 +180,7 @@ def test_a_result_that_counts_twice_is_refused(tmp_path):
         papers_page.write(papers_page.load([f"x={path}", f"x={path}"]), tmp_path / "out")
 
 
-def test_the_command_writes_it_or_says_what_is_wrong(tmp_path):
+def test_command_and_its_errors(tmp_path):
     _write(tmp_path / "a")
     command = ["-m", "xlme_jax.report", f"--output={tmp_path / 'out'}"]
     tiny.run([*command, f"--results=x={tmp_path / 'a'}"])

@@ -21,7 +21,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Leaves out the drawing, which takes most of the time, where only the page matters."""
+    """Disables drawing, which takes most of the time."""
     monkeypatch.setattr(run_page, "draw", lambda *args, title: PICTURE_STUB)
 
 

@@ -1,4 +1,4 @@
-"""The papers' figures are theirs, and ours are averaged over the right languages and runs."""
+"""Published values, and averages of our results over languages and runs."""
 
 import re
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_published_rows_stand_in_the_papers(name):
 
 
 def _is_within(wanted, found):
-    """Whether `wanted` is a subsequence of `found`."""
+    """Returns whether `wanted` is a subsequence of `found`."""
     rest = iter(found)
     return all(number in rest for number in wanted)
 
@@ -188,7 +188,7 @@ def test_the_average_counts_a_question_task_once():
     assert _row(sheet, "ours")["Avg"] == "–"
 
 
-def test_fewer_languages_and_other_sets_are_said():
+def test_fewer_languages_and_other_sets_are_noted():
     rows = _rows("xnli", "accuracy", {"de": 0.5, "sw": 0.4}, split="validation")
     sheet = _sheet("Zero-shot cross-lingual understanding", [_entry(rows, rows)])
     [note] = {cell.note for row in sheet.rows for cell in row if cell.note}

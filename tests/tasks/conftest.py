@@ -11,7 +11,7 @@ from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary
 
 @dataclasses.dataclass
 class Raw:
-    """CC-100 files and pair files of the same twelve sentences, and a vocabulary."""
+    """CC-100 files and pair files of twelve sentences, and a vocabulary."""
 
     en: list[str]
     sw: list[str]

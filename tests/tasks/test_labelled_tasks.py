@@ -43,7 +43,7 @@ CONTEXT = "The big cat sat. The old dog ran."
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two benchmarks in the layout of XTREME's download, and one of SQuAD's."""
+    """Writes two benchmarks in the layout of XTREME's download, and one of SQuAD's."""
     path = tmp_path_factory.mktemp("eval")
     (path / "udpos").mkdir()
     for split, languages in (("train", "en de"), ("dev", "en de sw"), ("test", "sw")):

@@ -57,7 +57,7 @@ def lines(model_dir):
 
 
 class Evaluators:
-    """Two evaluators that note what they are given."""
+    """Two evaluators that record their arguments."""
 
     def __init__(self):
         self.initial, self.steps = [], []
@@ -100,7 +100,7 @@ def loop_start(mesh, seed=0):
 
 
 def test_a_line_averages_over_its_window(tmp_path, mesh):
-    """Sums are added up before they are divided: batches have different numbers of tokens."""
+    """Sums are added before they are divided, as batches have different numbers of tokens."""
     run(tmp_path / "each", mesh, log_every=1, evaluate_every=100)
     run(tmp_path / "three", mesh, log_every=3, evaluate_every=100)
     each = {line["step"]: line for line in lines(tmp_path / "each")}
@@ -147,7 +147,7 @@ def test_an_interrupted_run_goes_on_where_its_checkpoint_was(tmp_path, mesh):
 
 
 class StopAt(NeverStop):
-    """Asks for the end after one step, as a signal would; notes what was saved when."""
+    """Requests a stop after one step, like a signal; records what was saved when."""
 
     def __init__(self, step):
         self.step, self.saves = step, []
@@ -162,8 +162,8 @@ class StopAt(NeverStop):
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 6, 8])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path, mesh, step):
-    """Also in mid-window (log_every is 3), and when a line and an evaluation were due (5, 6)."""
+def test_stopped_run_resumes_exactly(tmp_path, mesh, step):
+    """Stops inside a window (log_every is 3) and when a line and an evaluation are due (5, 6)."""
     evaluators = Evaluators()
     expected = run(tmp_path / "whole", mesh, (evaluators.first,))
     stop = StopAt(step)
@@ -185,8 +185,8 @@ def timeless(model_dir):
     ]
 
 
-def test_the_line_that_a_crash_came_before_is_written_on_resume(tmp_path, mesh):
-    """The state of step 5 is saved before it is evaluated, and the evaluation fails."""
+def test_line_lost_in_a_crash_is_written_on_resume(tmp_path, mesh):
+    """The state of step 5 is saved before the evaluation, which fails."""
 
     def failing(initial):
         def evaluate(params, step):
@@ -204,7 +204,7 @@ def test_the_line_that_a_crash_came_before_is_written_on_resume(tmp_path, mesh):
     assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
 
 
-def test_a_poisoned_batch_is_skipped_and_said(tmp_path, mesh, caplog):
+def test_non_finite_batch_is_skipped_and_reported(tmp_path, mesh, caplog):
     batches = PoisonedBatches({3, 6})
     state = run(tmp_path, mesh, objective=Poisonable(), batches=batches, max_skipped=2)
     assert int(state.step) == 11
@@ -269,7 +269,7 @@ def test_a_run_rolls_back_and_goes_on_with_other_data(tmp_path, mesh, caplog):
 
 
 class SkippingBatches(PoisonedBatches):
-    """The order of data that the roll-back leads to."""
+    """The order of data after the roll-back."""
 
     def batch(self, number):
         return super().batch(number if number < 6 else number + 2)
@@ -283,7 +283,7 @@ def test_rolling_back_in_vain_ends(tmp_path, mesh):
         run(tmp_path / "b", mesh, batches=PoisonedBatches(range(100)), **settings)
 
 
-def test_an_alarm_is_said_when_it_begins_and_when_it_ends(tmp_path, mesh, capsys):
+def test_alarms_are_logged_when_they_begin_and_end(tmp_path, mesh, capsys):
     class Alarming(Toy):
         calls = 0
 
@@ -338,7 +338,7 @@ def test_counts_below_one_are_refused(field):
 
 
 class Growing(Toy):
-    """With a weight more, which may be new."""
+    """An objective with an additional weight, which may be missing from checkpoints."""
 
     warm_start = WarmStart(new=("extra",))
 
@@ -367,8 +367,8 @@ class Filling(Toy):
 
 
 @pytest.mark.parametrize("micro_batches", [1, 4])
-def test_what_is_carried_is_filled_before_the_first_step(tmp_path, mesh, micro_batches):
-    """Batches 0 to 2 leave what they leave; the first update is with batch 3."""
+def test_carried_state_is_filled_before_the_first_step(tmp_path, mesh, micro_batches):
+    """Batches 0 to 2 fill the carried state; the first update uses batch 3."""
     batches = Batches()
     state = run(
         tmp_path / "filled",

@@ -60,7 +60,7 @@ def test_gpu_nodes_are_no_slices():
 
 @dataclasses.dataclass(frozen=True)
 class FakeGpu:
-    """A device as JAX shows those of several nodes."""
+    """A device with the attributes of those of several nodes."""
 
     id: int
     slice_index: int
@@ -71,7 +71,7 @@ class FakeGpu:
 
 @pytest.fixture(scope="module")
 def abstract_mesh():
-    """data=2, fsdp=2, tensor=3: rules need the sizes alone."""
+    """Returns an abstract mesh: data=2, fsdp=2, tensor=3."""
     return jax.sharding.AbstractMesh((2, 2, 3), meshes.AXES)
 
 
@@ -106,7 +106,7 @@ def test_arrays_without_names_are_replicated(abstract_mesh):
 
 
 def test_every_logical_axis_has_a_rule():
-    """An axis without a rule would be replicated without a word."""
+    """An axis without a rule would be replicated silently."""
     from xlme_jax.configuration import loading
     from xlme_jax.objectives.base import init_carried
 

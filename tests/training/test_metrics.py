@@ -126,7 +126,7 @@ def test_tensorboard_events_hold_the_same_values(tmp_path):
 
 
 def read_events(path):
-    """Decodes TFRecord framing: length (8 bytes), its CRC (4), the payload, its CRC (4)."""
+    """Decodes TFRecord framing: length (8 bytes), CRC (4), payload, CRC (4)."""
     from tensorboardX.proto import event_pb2
 
     data, events = path.read_bytes(), []

@@ -16,7 +16,7 @@ SHAPES = {"monolingual": (8, 32), "bitext": (16, 32)}
 
 @pytest.fixture(scope="module")
 def made():
-    """A tiny XLM-E, its abstract state and the text."""
+    """Returns a tiny XLM-E, its abstract state and the text."""
     files = ["gin_configs/models/xlme.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
     config = loading.load(files, [], "Train")
     objective = config.objective.build(200)
@@ -82,7 +82,7 @@ def test_flops_add_up_and_the_formula_is_given(made):
         assert line in text
 
 
-def test_what_is_left_out_is_in_the_text(made):
+def test_skipped_shares_are_in_the_text(made):
     objective, abstract, text = made
     mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
     found = model_info.describe(objective, abstract, mesh, SHAPES, 200, {"bitext": 0.0312})

@@ -80,7 +80,7 @@ def test_the_update_is_adamw_on_clipped_gradients():
 
 
 def test_a_first_step_by_hand():
-    """Bias-corrected Adam moves by the rate against the sign; decay is decoupled."""
+    """Bias-corrected Adam moves by the rate against the gradient's sign; decay is decoupled."""
     config = OptimizerConfig(learning_rate=0.1, warmup_steps=0, weight_decay=0.5)
     transform = config.build(10)
     params = {"kernel": jnp.array([2.0, -4.0]), "bias": jnp.array([3.0])}

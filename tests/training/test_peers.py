@@ -1,4 +1,4 @@
-"""Watching other processes, with a coordination service that does what the test wants."""
+"""Watching other processes, with a fake coordination service."""
 
 import threading
 
@@ -9,7 +9,7 @@ from xlme_jax.training import peers
 
 
 class Client:
-    """Answers who is alive: with `answers` in turn, then no more; an error is raised."""
+    """Returns the live processes: `answers` in turn; errors are raised."""
 
     def __init__(self, answers):
         self.answers, self.asked = list(answers), []
@@ -28,7 +28,7 @@ class Client:
 
 @pytest.fixture
 def watched(monkeypatch):
-    """Watches with such a client until the process would end; what it said."""
+    """Watches with this client until the process would end; returns its message."""
     monkeypatch.setattr(peers, "_ASK_SECONDS", 0.01)
     monkeypatch.setattr(jax, "process_count", lambda: 3)
 
@@ -64,7 +64,7 @@ def test_a_process_that_does_not_ask_is_missed_in_time(watched):
     assert "no response from another process" in said
 
 
-def test_a_lost_coordinator_is_said(watched):
+def test_lost_coordinator_is_reported(watched):
     said, _ = watched([jax.errors.JaxRuntimeError("UNAVAILABLE: Socket closed\nmore")])
     assert "lost the coordinator, process 0 (UNAVAILABLE: Socket closed)" in said
 

@@ -101,7 +101,7 @@ def test_splitting_deals_rows_out_in_turn():
 
 
 def ragged_batch(vocabulary, rng, streams):
-    """Rows of 4 to 32 real tokens, in segments: two, which are the sides of a pair to some."""
+    """Returns rows of 4 to 32 real tokens in two segments, the sides of a pair for some systems."""
     rows, length = 8, 32
     batch = {}
     for name in streams:
@@ -120,10 +120,10 @@ def ragged_batch(vocabulary, rng, streams):
     "objective", tiny.slow_except({"xlme", "xlm", "infoxlm"}, ["xlme", "xlm", "infoxlm", "veco"])
 )
 def test_four_micro_batches_give_the_gradient_of_one_batch(objective):
-    """Gradient, loss and every metric; without dropout, so that nothing hides behind noise.
+    """Compares gradient, loss and all metrics, without dropout.
 
-    In float32, which the vocabulary head computes in: 3e-7 of the largest entry of each weight's
-    gradient was measured, the limit allows for processors that add in another order.
+    The vocabulary head computes in float32: an error of 3e-7 of each gradient's largest entry was
+    measured; the limit allows for processors that add in another order.
     """
     files = [f"gin_configs/models/{objective}.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
     off = ["Encoder.dropout = 0.0", "Encoder.attention_dropout = 0.0"]
@@ -184,8 +184,8 @@ def test_frozen_weights_do_not_move_even_under_weight_decay():
         ),
     ],
 )
-def test_the_weight_of_a_stream_is_that_of_its_gradient(objective, micro_batches):
-    """The gradient is linear in each weight, and with weight 0 the stream's rows do not count."""
+def test_stream_weight_scales_its_gradient(objective, micro_batches):
+    """The gradient is linear in each weight; with weight 0, the stream's rows do not count."""
     name, *items = objective.split()
     files = [f"gin_configs/models/{name}.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
     more = ["InfoXLM.mean = 'items'"] if items else []

@@ -1,4 +1,4 @@
-"""Rules on logs that are made up, and through the loop."""
+"""Stop rules on synthetic logs and in the loop."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ NAMES = ("a", "b")
 
 
 def history(values, tokens=100):
-    """A line every `tokens` tokens; values of "a", or of "a" and "b"."""
+    """Returns a log with a line every `tokens` tokens and values of "a", or of "a" and "b"."""
     rows = [value if isinstance(value, tuple) else (value, 0.0) for value in values]
     return [
         Line(10 * n, tokens * n, dict(zip(NAMES, row, strict=True)))
@@ -49,7 +49,7 @@ def test_only_lines_up_to_the_first_with_the_tokens_count():
 
 @pytest.mark.parametrize("tokens", [1, 7, 100])
 def test_values_are_means_over_a_tenth_of_the_tokens(tokens):
-    """Against NumPy; 200 lines, so 20 lines to the end and 20 to the middle."""
+    """Compares with NumPy on 200 lines: 20 lines up to the end and 20 up to the middle."""
     values = np.random.default_rng(0).normal(size=200)
     now, before = values[180:].mean(), values[80:100].mean()
     assert abs(now - before) > 0.01
@@ -119,7 +119,7 @@ def test_fields_are_checked(fields, message):
 
 
 def test_a_log_that_is_read_is_judged_as_one_that_was_written(tmp_path):
-    """Also where lines hold different metrics, and different numbers of steps."""
+    """Includes lines with different metrics and numbers of steps."""
     log = {
         0: {"probe": 0.5},
         3: {"a": 1 / 3, "tokens_per_step": 10.1},
@@ -150,7 +150,7 @@ def mesh():
 
 
 def run(model_dir, mesh, rules=(), stop=NEVER, objective=None, batches=None, **settings):
-    """The error of a run over 12 steps of about 20 tokens, or its state."""
+    """Returns the error of a run over 12 steps of about 20 tokens, or its state."""
     config = LoopConfig(
         **{"train_steps": 12, "log_every": 2, "checkpoint_every": 5, "keep_checkpoints": 9}
         | settings
@@ -190,7 +190,7 @@ def tokens_up_to(step):
 
 
 def never_met(step):
-    """A rule that is due at a step, and that no run meets."""
+    """Returns a rule that is due at a step and never met."""
     return StopRule("monolingual/error", tokens_up_to(step), least=1e9, growing=False)
 
 
@@ -199,7 +199,7 @@ def saved(model_dir):
 
 
 class StopAt(NeverStop):
-    """Ends the run after a step, as a signal would."""
+    """Requests a stop after a step, like a signal."""
 
     def __init__(self, step):
         self.step = step
@@ -285,14 +285,14 @@ def test_of_several_rules_each_has_its_time(tmp_path, mesh):
 
 
 def test_a_falling_value_does_not_grow(tmp_path, mesh):
-    """The toy's error falls as it learns."""
+    """The toy's error decreases as it learns."""
     rule = StopRule("monolingual/error", tokens_up_to(12), least=0.0)
     with pytest.raises(RuleNotMet, match=r"at least 0 and above the [\d.]+ at half of the tokens"):
         run(tmp_path, mesh, (rule,))
     assert saved(tmp_path) == {5, 10, 12}
 
 
-def test_a_wrong_name_is_told_at_the_first_line(tmp_path, mesh):
+def test_unknown_metric_raises_at_the_first_line(tmp_path, mesh):
     rule = StopRule("monolingual/eror", 10**9, least=1.0)
     expected = r"StopRule\.metric = 'monolingual/eror' is not logged\. .*monolingual/error, .*rows"
     with pytest.raises(ValueError, match=expected):
@@ -300,7 +300,7 @@ def test_a_wrong_name_is_told_at_the_first_line(tmp_path, mesh):
     assert saved(tmp_path) == {2}
 
 
-def test_a_rule_that_was_never_due_is_told(tmp_path, mesh, caplog):
+def test_rules_that_are_never_due_are_reported(tmp_path, mesh, caplog):
     run(tmp_path, mesh, (StopRule("monolingual/error", 10**9, least=1.0),))
     assert "The run ends with too few tokens to judge StopRule(metric='monolingual/error'" in (
         caplog.text
@@ -318,8 +318,8 @@ def test_after_a_roll_back_the_log_counts_as_it_then_is(tmp_path, mesh):
     assert str(raised.value) == str(read.error())
 
 
-def test_other_processes_are_told(tmp_path, mesh, monkeypatch):
-    """A process that has no log hears of the verdict and ends as well."""
+def test_other_processes_stop_too(tmp_path, mesh, monkeypatch):
+    """A process without a log receives the verdict and ends as well."""
     monkeypatch.setattr(stop_rule.jax, "process_index", lambda: 1)
     verdicts = iter([0, 1])
     told = lambda code: next(verdicts)  # noqa: E731

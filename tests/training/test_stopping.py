@@ -1,4 +1,4 @@
-"""Signals in a process of their own, since they end it."""
+"""Signals, sent to subprocesses because they end them."""
 
 import signal
 import subprocess
@@ -27,7 +27,7 @@ print("end", flush=True)
 
 @pytest.fixture
 def start():
-    """Starts a script whose body is inside `with StopOnSignal()`, and waits until it is ready."""
+    """Starts a script with its body inside `with StopOnSignal()`; waits until it is ready."""
     processes = []
 
     def started(body, wait=0):
@@ -99,7 +99,7 @@ def test_a_step_in_flight_is_finished_and_saved_first(start):
     assert output.splitlines()[-2:] == ["saving", "end"]
 
 
-def test_a_failed_write_is_said_and_is_an_error(start):
+def test_failed_writes_are_reported(start):
     body = [
         "def wait(): raise ValueError('The disk is full.')",
         "stop.saved(7, wait)",
@@ -126,7 +126,7 @@ def test_nothing_stops_a_run_that_takes_no_signals():
 
 
 class Service:
-    """A key-value store with barriers, as jax.distributed has one."""
+    """A key-value store with barriers, like that of jax.distributed."""
 
     def __init__(self, processes):
         self.values, self.barrier = {}, threading.Barrier(processes)
@@ -142,7 +142,7 @@ class Service:
 
 
 def agreed(monkeypatch, *positions):
-    """The step that processes agree on, each at (step, whether it is saved)."""
+    """Returns the step that processes agree on; each is at (step, whether it is saved)."""
     service, stops, exits = Service(len(positions)), [], []
     index = threading.local()
     monkeypatch.setattr("jax.process_index", lambda: index.value)

@@ -1,4 +1,4 @@
-"""An objective of one weight: what the loop does to any objective, in milliseconds."""
+"""An objective of one weight, to test the loop in milliseconds."""
 
 import types
 
@@ -13,10 +13,10 @@ LENGTH = 4
 
 
 class Toy(PlainObjective):
-    """Mean over real tokens of (w - token)^2 / 2; `noise` shows the key.
+    """Mean over real tokens of (w - token)^2 / 2; `noise` depends on the key.
 
-    `aux` counts the steps and keeps the first token of each row of the last one. It is ready after
-    `fill` batches.
+    `aux` counts the steps and stores the first token of each row of the last one. It is ready
+    after `fill` batches.
     """
 
     inputs = types.MappingProxyType({"monolingual": StreamInput("monolingual")})
@@ -57,7 +57,7 @@ class Toy(PlainObjective):
 
 
 class Batches:
-    """Numbered batches of 8 rows; the position is the number of the next one."""
+    """Numbered batches of 8 rows; the position is the next number."""
 
     def __init__(self, rows=8):
         self.rows, self.number = rows, 0
@@ -92,7 +92,7 @@ POISON = -1
 
 
 class Poisonable(Toy):
-    """Its error is not finite where a token is POISON."""
+    """A toy whose error is not finite if a token is POISON."""
 
     value = np.nan
 
@@ -105,7 +105,7 @@ class Poisonable(Toy):
 
 
 class PoisonedBatches(Batches):
-    """Batches of which some, by number, hold a POISON; it says which tasks each is from."""
+    """Batches, some of which contain POISON by number, with the tasks of each."""
 
     def __init__(self, poisoned, rows=8):
         super().__init__(rows)
