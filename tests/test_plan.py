@@ -20,6 +20,7 @@ def command(*arguments, **bindings):
     return result
 
 
+@pytest.mark.slow
 def test_a_plan_on_virtual_devices(tmp_path):
     """Plans for eight virtual devices: the whole path except another machine's compiler."""
     path = tmp_path / "plan.json"
@@ -80,9 +81,14 @@ def test_mistakes_are_one_line(mistaken, arguments, bindings, expected):
     assert arguments == ("cpu:8",) or len(result.stderr.strip().splitlines()) == 1
 
 
+COMPILERS = [
+    ("v5e:4x4", "libtpu", "xlme_jax[tpu]"),
+    ("h100:8", "jax_cuda13_plugin", "xlme_jax[cuda13]"),
+]
+
+
 @pytest.mark.parametrize(
-    ("topology", "module", "install"),
-    [("v5e:4x4", "libtpu", "xlme_jax[tpu]"), ("h100:8", "jax_cuda13_plugin", "xlme_jax[cuda13]")],
+    ("topology", "module", "install"), tiny.slow_except(COMPILERS[:1], COMPILERS)
 )
 def test_a_missing_compiler_names_what_to_install(topology, module, install):
     if importlib.util.find_spec(module):

@@ -520,6 +520,7 @@ def test_pairs_without_common_units_are_skipped(config, tmp_path, capfd):
         prepare(dataclasses.replace(config, pairs=("fr-sw",)))
 
 
+@pytest.mark.slow
 def test_the_commands(raw, tmp_path):
     model, output = tmp_path / "v.model", tmp_path / "out"
     files = [f"--cc100_dir={raw / 'mono'}", f"--bitext_dir={raw / 'pairs'}", "--tasks=cc100,bitext"]

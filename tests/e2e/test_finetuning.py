@@ -128,6 +128,7 @@ def test_data_of_another_task_are_refused(tmp_path, pretrained, data):
         )
 
 
+@pytest.mark.slow
 def test_the_command_evaluates_both_kinds_of_checkpoint(tmp_path, pretrained, data):
     flags = finetune_flags(tmp_path / "run", data["cldr_answers"], pretrained, "cldr_answers")
     finetuning.run(flags)

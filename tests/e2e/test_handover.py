@@ -78,6 +78,7 @@ def test_training_needs_none_of_it():
     assert imported(output) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective",
     ["xlm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("infoxlm", "veco"))],

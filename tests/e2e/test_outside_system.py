@@ -42,9 +42,10 @@ def flags(folder, tmp_path, data, steps, *more):
 
 def test_trains_resumes_and_loads(tmp_path, tiny_data, outside):
     folder, variables = outside
-    tiny.train(*flags(folder, tmp_path, tiny_data, 6), variables=variables)
-    output = tiny.train(*flags(folder, tmp_path, tiny_data, 8), variables=variables)
-    assert "Resuming from the checkpoint of step 6" in output
+    runs = (flags(folder, tmp_path, tiny_data, steps) for steps in (6, 8))
+    first, second = tiny.run_each("train", *runs, variables=variables)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert "Resuming from the checkpoint of step 6" in second.stderr
     last = tiny.metrics(tmp_path / "run")[-1]
     assert last["step"] == 8 and {"bitext/correction_loss", "bitext/mlm_loss"} <= last.keys()
     assert (tmp_path / "run" / "report.html").is_file()

@@ -30,9 +30,8 @@ def assert_saved(model_dir, *processes):
     return saved
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_step_in_flight_is_saved_and_the_run_ends_with_the_same_bits(
     undisturbed, tmp_path, tiny_data, start, number
 ):

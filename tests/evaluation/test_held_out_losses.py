@@ -113,7 +113,7 @@ def summed_here(context, params, passes):
     return {name: tops[name] / bottoms[name] for name in tops if bottoms[name]}
 
 
-@pytest.mark.parametrize("objective", tiny.slow_except({"xlme", "veco"}, METRICS))
+@pytest.mark.parametrize("objective", tiny.slow_except({"xlme"}, METRICS))
 def test_figures_are_the_sums_over_all_rows(data, mesh, objective):
     """The run has dropout and streams without held-out text."""
     dropout = {"Encoder__dropout": 0.3, "Encoder__attention_dropout": 0.3}
@@ -140,6 +140,7 @@ def test_figures_are_the_sums_over_all_rows(data, mesh, objective):
         np.testing.assert_allclose(value, expected[name], rtol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_cap_and_a_larger_batch(data, mesh):
     """Sums do not depend on batches, except `rtd_auc`, whose pairs are within a batch."""
     context = context_of(data, mesh, "xlm", **ONE_STREAM)

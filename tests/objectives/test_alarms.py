@@ -159,6 +159,7 @@ def test_an_untrained_model_knows_no_more_than_a_guess():
     assert rung(objective, lines[-1]) == names(GUESS) | names(BASELINE)
 
 
+@pytest.mark.slow
 def test_an_absurd_learning_rate_collapses_the_generator():
     objective, lines = trained(CONFIG, learning_rate=5.0)
     assert rung(objective, lines[-1]) == names(GUESS) | names(COLLAPSE) | names(BASELINE)
@@ -171,6 +172,7 @@ def test_a_generator_that_knows_the_text_by_heart_copies_it():
     assert rung(objective, lines[-1]) == names(COPY)
 
 
+@pytest.mark.slow
 def test_a_discriminator_that_is_not_trained_stays_at_its_baseline():
     objective, lines = trained(dataclasses.replace(CONFIG, rtd_weight=0.0))
     assert rung(objective, lines[-1]) == names(BASELINE)

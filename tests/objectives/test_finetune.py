@@ -1,12 +1,14 @@
 """Fine-tuning: losses compared with PyTorch, and invariance of a step."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tiny
 import torch
 
 from xlme_jax.data.benchmarks.examples import IGNORED
@@ -96,12 +98,7 @@ def test_the_losses_are_pytorchs(kind):
 
 @pytest.mark.parametrize(
     ("pretrained", "task"),
-    [
-        # Heads do not know where the encoder is from: each of both once, all pairs if slow.
-        pytest.param(p, t, marks=[] if p == "xlme" or t == "xnli" else pytest.mark.slow)
-        for p in PRETRAINED
-        for t in WIDTHS
-    ],
+    tiny.slow_except({("xlme", "xnli"), ("xlm", "panx")}, itertools.product(PRETRAINED, WIDTHS)),
 )
 def test_a_step_of_each_task_lowers_the_loss(task, pretrained):
     objective, batch = build(task, pretrained, dropout=0.0), batch_of(task)
@@ -115,7 +112,7 @@ def test_a_step_of_each_task_lowers_the_loss(task, pretrained):
     assert float(metrics["skipped"][0]) == 0
 
 
-@pytest.mark.parametrize("task", WIDTHS)
+@pytest.mark.parametrize("task", tiny.slow_except({"xnli"}, WIDTHS))
 def test_micro_batches_and_padding_change_nothing(task):
     """The denominator is that of the whole batch, also with dropout."""
     objective = build(task)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import tiny
 from flax.core import meta
 
 from xlme_jax.model.encoder import EncoderConfig
@@ -458,6 +457,7 @@ def test_micro_batches_add_up():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), added, gradient)
 
 
+@pytest.mark.slow
 def test_passes_drop_differently():
     """With dropout, encoder and decoder of a pair draw different masks."""
     config = DROPPED
@@ -558,7 +558,8 @@ SWITCHES = {
 }
 
 
-@pytest.mark.parametrize("name", tiny.slow_except({"pre-norm, no absolute positions"}, SWITCHES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SWITCHES)
 def test_every_switch_runs(name):
     config = SWITCHES[name]
     loss, _, gradient = run(config)
@@ -566,6 +567,7 @@ def test_every_switch_runs(name):
     assert all(0 < np.abs(x).max() < 1e4 for x in jax.tree.leaves(gradient["cross"]))
 
 
+@pytest.mark.slow
 def test_without_translation_pairs_the_stream_is_dropped():
     config = dataclasses.replace(CONFIG, translation_pairs=False)
     objective = config.build(VOCAB)
@@ -587,6 +589,7 @@ def test_a_stream_of_padding_alone_adds_nothing():
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 def test_bfloat16_compute_stays_near_float32():
     objective = CONFIG.build(VOCAB, jnp.bfloat16)
     totals = objective.totals(BATCH)

@@ -295,7 +295,7 @@ def largest(tree):
     return max(float(np.abs(x).max()) for x in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("sharing", tiny.slow_except({"none", "gdes"}, SHARINGS))
+@pytest.mark.parametrize("sharing", tiny.slow_except({"gdes"}, SHARINGS))
 def test_gradients_stop_where_they_should(sharing):
     """The discriminator's loss trains only the shared weights of the generator."""
     config = dataclasses.replace(CONFIG, embedding_sharing=sharing)
@@ -565,7 +565,8 @@ SWITCHES = {
 }
 
 
-@pytest.mark.parametrize("name", tiny.slow_except({"no absolute positions, hidden gate"}, SWITCHES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SWITCHES)
 def test_every_switch_runs(name):
     config = SWITCHES[name]
     loss, _, gradient = run(config)

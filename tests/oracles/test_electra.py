@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 
 from xlme_jax.model.electra import Discriminator, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
@@ -174,7 +175,7 @@ def test_hidden_states_of_every_layer(embedding_size):
         close(np.asarray(one)[real], numpy_of(other)[real], 1e-13)
 
 
-@pytest.mark.parametrize("embedding_size", [HIDDEN, 12])
+@pytest.mark.parametrize("embedding_size", tiny.slow_except({12}, [HIDDEN, 12]))
 def test_mlm_logits(embedding_size):
     model, ours, params = masked_lm(embedding_size)
     rows, _, _ = batch()
@@ -191,7 +192,7 @@ def test_mlm_logits(embedding_size):
     close(np.asarray(actual)[real], expected[real], 1e-13)
 
 
-@pytest.mark.parametrize("embedding_size", [HIDDEN, 12])
+@pytest.mark.parametrize("embedding_size", tiny.slow_except({12}, [HIDDEN, 12]))
 def test_mlm_loss_and_gradients(embedding_size):
     """The tied matrix is both input and output table; its gradient must contain both parts."""
     model, ours, params = masked_lm(embedding_size)

@@ -102,6 +102,7 @@ def test_a_new_entry_is_prepared_and_gives_vocabulary_text(raw, monkeypatch):
         api.prepare(PrepareConfig("x", ("toy",), validation="every:5"))
 
 
+@pytest.mark.slow
 def test_a_new_entry_has_flags_and_a_variable(raw, monkeypatch):
     def command(module, *arguments):
         code = (

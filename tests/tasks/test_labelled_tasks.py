@@ -148,6 +148,7 @@ def test_what_is_missing_is_named(folder, raw, monkeypatch, tmp_path):
         tasks.labelled_tfds.register("americasnli")
 
 
+@pytest.mark.slow
 def test_the_environment_and_the_package_are_always_registered(folder, raw):
     code = (
         "import seqio, tasks; n = seqio.TaskRegistry.names(); "
