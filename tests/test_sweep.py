@@ -295,9 +295,8 @@ def test_a_grid_may_grow_and_a_folder_move_but_settings_stay():
         assert _of_run(config.replace(*other)) != _of_run(config)
 
 
-@pytest.mark.parametrize(
-    "number", tiny.slow_except({signal.SIGTERM}, [signal.SIGTERM, signal.SIGINT])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_passed_on_and_the_sweep_stops(tmp_path, number):
     process = _start(tmp_path)
     folder = tmp_path / "X=waits" / "seed_0"

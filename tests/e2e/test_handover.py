@@ -101,6 +101,7 @@ def test_pretraining_continues_and_is_exported(tmp_path, taken_over, vocabulary,
     assert tokenizer("русский язык")["input_ids"][1:-1] == vocabulary.encode("русский язык")
 
 
+@pytest.mark.slow
 def test_a_folder_with_its_own_model_file(tmp_path, vocabulary, monkeypatch):
     """An exported XLM-E encoder loads with AutoModel, as in the README."""
     cache = str(tmp_path / "modules")

@@ -40,6 +40,7 @@ def flags(folder, tmp_path, data, steps, *more):
     ]
 
 
+@pytest.mark.slow
 def test_trains_resumes_and_loads(tmp_path, tiny_data, outside):
     folder, variables = outside
     runs = (flags(folder, tmp_path, tiny_data, steps) for steps in (6, 8))

@@ -221,6 +221,7 @@ def test_a_checkpoints_outcome_has_the_same_figures(data, mesh):
     assert {(r.task, r.split) for r in outcome.results} == {("held_out", "validation")}
 
 
+@pytest.mark.slow
 def test_empty_rows_do_not_count(data, mesh):
     """Rows of padding add nothing to any sum, not even NaN."""
     for objective in ("xlme", "veco"):

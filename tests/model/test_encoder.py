@@ -47,6 +47,7 @@ def variant(**changes):
 
 
 @functools.cache
+@functools.cache
 def init(config, width=TINY.hidden_size):
     with jax.enable_x64(False):
         make = jax.jit(Encoder(config).init)

@@ -154,6 +154,7 @@ def test_learning_model_raises_no_alarm():
     assert rung(objective, lines[-1]) == set()
 
 
+@pytest.mark.slow
 def test_an_untrained_model_knows_no_more_than_a_guess():
     objective, lines = trained(CONFIG, learning_rate=0.0)
     assert rung(objective, lines[-1]) == names(GUESS) | names(BASELINE)

@@ -64,7 +64,7 @@ RNG = jax.random.key(5)
 @functools.cache
 def built(config=CONFIG, seed=0):
     objective = config.build(VOCAB)
-    params = meta.unbox(objective.init(jax.random.key(seed)))
+    params = meta.unbox(jax.jit(objective.init)(jax.random.key(seed)))
     return objective, params, meta.unbox(init_carried(objective, params))
 
 
@@ -83,6 +83,7 @@ def changed(**settings):
     return dataclasses.replace(CONFIG, contrast=dataclasses.replace(CONTRAST, **settings))
 
 
+@pytest.mark.slow
 def test_without_contrast_it_is_xlm():
     config = dataclasses.replace(CONFIG, contrast=None)
     objective, params, aux = built(config)

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 from flax.core import meta
+from weights import random_weights
 
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import RunFacts, stream_rng
@@ -77,12 +78,7 @@ def changed(**changes):
 @functools.cache
 def weights(config=CONFIG):
     """Returns weights with noise, so that no value is neutral."""
-    objective = config.build(VOCAB)
-    params = meta.unbox(jax.jit(objective.init)(jax.random.key(0)))
-    rng = np.random.default_rng(0)
-    return jax.tree.map(
-        lambda x: x + rng.normal(size=x.shape, scale=0.2).astype(np.float32), params
-    )
+    return random_weights(config.build(VOCAB).init, jax.random.key(0), noise=0.2)
 
 
 @functools.cache
@@ -379,6 +375,7 @@ def trained():
     return states, metrics
 
 
+@pytest.mark.slow
 def test_cross_attention_alone_is_trained_at_first():
     """After the first stage, all weights are trained."""
     states = trained()[0][:5]
@@ -418,6 +415,7 @@ def test_a_first_stage_that_cannot_work_is_refused():
         objective.check(RunFacts({}, train_steps=4, from_scratch=True))
 
 
+@pytest.mark.slow
 def test_a_step_lowers_the_loss_of_every_task():
     states, metrics = trained()
     before, after = (run(params=state.params)[1] for state in (states[0], states[-1]))

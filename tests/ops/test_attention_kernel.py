@@ -12,7 +12,6 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
-from tiny import slow_except
 
 from tests import tiny
 from xlme_jax.ops import attention as attention_lib
@@ -176,6 +175,7 @@ def test_linear_table():
     assert table[0, 0].tolist() == [0, 4, 5, 6, 1, 2, 3, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_ops_of_a_width_and_length_like_those_in_use(platform):
     """Tests default blocks, a length that is not a multiple of them, and padding."""
@@ -225,7 +225,7 @@ print("the same")
 """
 
 
-@pytest.mark.parametrize("platform", slow_except({"tpu"}, PLATFORMS))
+@pytest.mark.parametrize("platform", tiny.slow_except({"tpu"}, PLATFORMS))
 def test_eight_devices_compute_what_one_does(platform):
     assert "the same" in tiny.run(["-c", SHARDED, platform], devices=8)
 

@@ -138,6 +138,7 @@ def test_no_task_replaces_another_of_the_same_call(tmp_path):
         assert tasks.bitext.register(tmp_path) == ["bitext"]
 
 
+@pytest.mark.slow
 def test_importing_tasks_reads_no_text(raw, tmp_path):
     # Files that cannot be read: a directory listing is all that importing may need.
     (tmp_path / "en.txt.xz").write_bytes(b"no xz file")
