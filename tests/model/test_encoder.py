@@ -405,7 +405,8 @@ def test_negative_sizes_name_the_field(field, value):
         variant(**{field: value})
 
 
-@pytest.mark.parametrize("bias", tiny.slow_except({"gated"}, ["none", "gated"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("bias", ["none", "gated"])
 def test_both_sides_see_each_other_where_positions_restart(bias):
     """Segments and distances are unchanged; only the absolute positions differ."""
     config = variant(relative_bias=bias, dropout=0.0, attention_dropout=0.0)

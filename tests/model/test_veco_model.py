@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from flax.core import meta
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -230,7 +229,8 @@ def test_attention_by_a_kernel_is_for_the_encoder():
 SCANNED = [{}, {"pre_norm": True}, {"relative_bias": "none", "remat": True}]
 
 
-@pytest.mark.parametrize("changes", tiny.slow_except([{"pre_norm": True}], SCANNED), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", SCANNED, ids=str)
 def test_scanned_layers_equal_unrolled_ones(changes):
     """Compares values and gradients, also of the source states, with dropout."""
     seeds = jnp.arange(2, dtype=jnp.uint32)

@@ -168,6 +168,7 @@ def test_an_absurd_learning_rate_collapses_the_generator():
     assert rung(objective, lines[-1]) == names(GUESS)
 
 
+@pytest.mark.slow
 def test_a_generator_that_knows_the_text_by_heart_copies_it():
     objective, lines = trained(CONFIG, words=1)
     assert rung(objective, lines[-1]) == names(COPY)

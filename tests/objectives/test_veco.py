@@ -394,7 +394,7 @@ def test_nothing_is_frozen_by_default():
 def test_freezing_adds_nothing_to_the_optimizers_state():
     config = dataclasses.replace(changed(absolute_positions=False), cross_attention_steps=3)
     objective, inner = config.build(VOCAB), optax.adam(0.1)
-    params = unbox(objective.init(jax.random.key(0)))
+    params = random_weights(objective.init, jax.random.key(0))
     ones = jax.tree.map(jnp.ones_like, params)
     optimizer = objective.optimizer(inner)
     state = optimizer.init(params)

@@ -357,6 +357,7 @@ def test_the_generator_is_an_encoder_beside(sharing):
     assert not XLM_CONFIG.build(VOCAB).diagnostics.encoders
 
 
+@pytest.mark.slow
 def test_gdes_starts_from_the_generators_table():
     config = dataclasses.replace(CONFIG, embedding_sharing="gdes")
     params = meta.unbox(config.build(VOCAB).init(jax.random.key(0)))

@@ -14,7 +14,7 @@ VOCAB, ROWS, WIDTH = 1000, 9, 12
 WAYS = {"one": (1, 2**28), "together": (64, 2**28), "streamed": (64, 0), "by fours": (64, 20_000)}
 
 
-@pytest.fixture(params=tiny.slow_except({"one", "streamed"}, WAYS))
+@pytest.fixture(params=tiny.slow_except({"streamed"}, WAYS))
 def chunks(request, monkeypatch):
     set_way(monkeypatch, request.param)
     return op.num_chunks(VOCAB)
