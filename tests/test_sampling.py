@@ -19,9 +19,15 @@ def data(tmp_path_factory):
     return complete(directory, rows).directory
 
 
-def test_one_command_draws_and_prints(data, tmp_path):
+def test_the_command_and_its_errors(data, tmp_path):
     path = tmp_path / "densities.png"
-    (done,) = tiny.run_each("sampling", [f"--data={data}", "--alpha=0.9", f"--output={path}"])
+    mistakes = {
+        "language 'en' must get": [f"--data={data}", f"--output={tmp_path}/x.png", "--alpha=9"],
+        "--output=FILE.png are needed": [f"--data={data}"],
+    }
+    done, *failed = tiny.run_each(
+        "sampling", [f"--data={data}", "--alpha=0.9", f"--output={path}"], *mistakes.values()
+    )
     assert done.returncode == 0, done.stderr
     assert path.read_bytes().startswith(b"\x89PNG")
     lines = done.stdout.splitlines()
@@ -29,13 +35,6 @@ def test_one_command_draws_and_prints(data, tmp_path):
     never = {line[:16].strip(): int(line.split()[-6]) for line in lines[2:]}
     assert never["temperature"] == never["Sinkhorn"] == 0
     assert 1 <= never["linear programme"] <= 3
-
-
-def test_errors_are_one_line(data, tmp_path):
-    mistakes = {
-        "language 'en' must get": [f"--data={data}", f"--output={tmp_path}/x.png", "--alpha=9"],
-        "--output=FILE.png are needed": [f"--data={data}"],
-    }
-    for message, done in zip(mistakes, tiny.run_each("sampling", *mistakes.values())):
+    for message, done in zip(mistakes, failed, strict=True):
         assert done.returncode == 1 and message in done.stderr
         assert "Traceback" not in done.stderr
