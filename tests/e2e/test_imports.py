@@ -25,10 +25,6 @@ def imported(output):
     return json.loads(output.split("IMPORTED ")[1].splitlines()[0])
 
 
-def test_importing_the_command_imports_no_tensorflow():
-    assert imported(tiny.run(["-c", "import xlme_jax.train\n" + REPORT])) == []
-
-
 def test_training_imports_no_tensorflow(tmp_path, tiny_data):
     flags = tiny.flags(
         tmp_path,

@@ -47,7 +47,6 @@ def variant(**changes):
 
 
 @functools.cache
-@functools.cache
 def init(config, width=TINY.hidden_size):
     with jax.enable_x64(False):
         make = jax.jit(Encoder(config).init)

@@ -17,15 +17,22 @@ EIGHT = jax.device_count() >= 8
 
 
 @pytest.mark.skipif(EIGHT, reason="is this process")
-def test_in_a_process_with_eight_devices():
+@pytest.mark.parametrize("marked", tiny.slow_except({"not slow"}, ["not slow", "slow"]))
+def test_in_a_process_with_eight_devices(marked):
     """Runs the tests below in a process with eight devices."""
-    print(tiny.run(["-m", "pytest", "-q", "-p", "no:cacheprovider", __file__], devices=8))
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marked, __file__]
+    print(tiny.run(command, devices=8))
 
 
 with_eight_devices = pytest.mark.skipif(not EIGHT, reason="runs in a process of its own, above")
 
 
-@pytest.fixture(params=[(2, 2, 2), (1, 8, 1), (8, 1, 1), (1, 1, 8), (1, 4, 2)], ids=str)
+OTHER_MESHES = [
+    pytest.param(mesh, marks=pytest.mark.slow) for mesh in [(8, 1, 1), (1, 1, 8), (1, 4, 2)]
+]
+
+
+@pytest.fixture(params=[(2, 2, 2), (1, 8, 1), *OTHER_MESHES], ids=str)
 def mesh(request):
     devices = np.array(jax.devices()[:8]).reshape(request.param)
     return Mesh(devices, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
