@@ -50,7 +50,7 @@ def test_prepare(tmp_path):
     for language, word in (("en", "house"), ("sw", "nyumba")):
         lines = (f"{word} {number} {number * 7}" for number in range(500))
         (text / f"{language}.txt").write_text("\n".join(lines))
-    options = (f"--text_dir={text}", "--size=120", "--repeats=1", "--workers=2")
+    options = (f"--text_dir={text}", "--size=300", "--repeats=1", "--workers=2")
     found, said = run("prepare", tmp_path, *options)
     assert (found["files"], found["lines"], found["workers"]) == (2, 1000, 2)
     assert found["bytes"] == sum(file.stat().st_size + 1 for file in text.iterdir())
