@@ -1,4 +1,4 @@
-"""Pre-trains an encoder: `python -m xlme_jax.train --gin_file=gin_configs/runs/quickstart.gin`."""
+"""Trains or fine-tunes: `python -m xlme_jax.train --gin_file=gin_configs/runs/quickstart.gin`."""
 
 import contextlib
 import os

@@ -62,7 +62,7 @@ class Tatoeba(OfficialEvaluation):
         readouts.check(self.readouts, "Tatoeba.readouts")
 
     def build(self, subject: Subject) -> Evaluation:
-        """Reads the sentences and returns the evaluation of some parameters.
+        """Reads the sentences and returns a function that evaluates a model's parameters.
 
         Raises:
           ValueError: the folder or a language is missing, the sides differ in length, or the

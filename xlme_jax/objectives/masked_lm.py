@@ -73,7 +73,7 @@ class MaskingConfig:
             )
 
     def maskable(self, rows: Mapping[str, jax.Array]) -> jax.Array:
-        """Returns bool[B, L]: everything but padding and special tokens."""
+        """Returns bool[B, L]: all but padding, `</s>` and, unless `mask_bos` is set, `<s>`."""
         tokens = rows["tokens"]
         special = (tokens == PAD_ID) | (tokens == EOS_ID)
         if not self.mask_bos:

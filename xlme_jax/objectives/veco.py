@@ -73,18 +73,23 @@ Rows = Mapping[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class VecoConfig:
-    """VECO: L = IS-MLM + CS-MLM, both ways, and TLM on bitext (Sec. 2.2 and 3).
+    """VECO: L = IS-MLM + CS-MLM in both directions, and TLM on bitext (Sec. 2.2 and 3).
+
+    IS-MLM (inner-sequence) predicts masked tokens from their own segment alone. CS-MLM
+    (cross-sequence) also reads the other segment, by cross-attention.
 
     Attributes:
       encoder: self-attention and feed-forward layers of encoder and decoder; cross-attention has
         the same number of layers and heads.
-      masking: how tokens are chosen and corrupted on monolingual rows, "like BERT".
+      masking: how tokens are chosen and corrupted on monolingual rows, by default as in BERT.
       bitext_masking: the same for bitext rows (Table 7).
-      translation_pairs: train on the bitext stream; False is the upper half of Table 2.
+      translation_pairs: train on the bitext stream; False trains on monolingual text alone, as in
+        the upper half of Table 2.
       cross_attention_steps: initial steps in which only cross-attention is trained. For a start
         from XLM-R, which has none; the paper does not give their number.
-      alone_every: one in this many steps, drawn at random, measures CS-MLM without the other
-        sentence, at the cost of another pass through encoder and decoder.
+      alone_every: one step in this many, drawn at random, also measures CS-MLM with the other
+        segment hidden: the baseline that shows whether the decoder uses it. It costs another pass
+        through encoder and decoder.
     """
 
     paper: ClassVar = Paper(

@@ -45,7 +45,7 @@ def choose_masked(keys: jax.Array, maskable: jax.Array, rate: float) -> tuple[ja
 
     Args:
       keys: keys[B], one per row.
-      maskable: bool[B, L], False at special tokens and padding.
+      maskable: bool[B, L], the tokens to choose from (`MaskingConfig.maskable`).
       rate: share of the maskable tokens to mask.
 
     Returns:

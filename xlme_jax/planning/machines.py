@@ -36,7 +36,7 @@ class Machine:
       link_bandwidth: bytes/s that one device sends over all of its ICI or NVLink links.
       network_bandwidth: bytes/s that one device sends to other nodes; 0 if links reach all devices.
       max_dims: dimensions of the torus; 0 for GPUs.
-      cores: TensorCores per chip, which the product names of v4 and v5p count.
+      cores: TensorCores per chip where product names count cores, as "v4-8" does; else 1.
       target: for GPUs, parameters of the compiler (compute capability, multiprocessors, L2 bytes,
         shared-memory bytes per multiprocessor, clock in GHz).
     """

@@ -59,8 +59,8 @@ class Job:
       shards: Names of its source shards.
       bytes: Size of its source files.
       fingerprint: Digest of everything the result depends on.
-      may_be_empty: Whether no text is allowed, as for a pair of a multi-way folder that was not
-        requested and has no common unit.
+      may_be_empty: Whether a task without text is accepted, such as a pair of a multi-way folder
+        that was not requested and whose languages have no unit in common.
       benchmark: Benchmark of a labelled task.
       reads: Reader of each source shard if the task only tokenizes; empty if SeqIO must run it.
       encode: Runs the task on a source shard; set if `reads` is empty.

@@ -115,7 +115,7 @@ def _flops(flops: float | None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A mean over languages, for each run.
+    """A metric averaged over languages in each run, summarized over the runs.
 
     Attributes:
       spread: mean and standard deviation over runs.

@@ -20,10 +20,10 @@ class LoopConfig:
       micro_batches: parts in which a batch is processed; the gradient stays the same.
       seed: seed of initialisation, masking, sampling and dropout.
       init_from: MODEL_DIR or checkpoint to take the weights from, if the run is new.
-      max_skipped: number of updates skipped in a row, for lack of finite gradients, that ends the
-        run.
-      on_divergence: what happens then: "stop", or "roll_back" to the newest checkpoint and continue
-        with the data that comes after the bad batches.
+      max_skipped: number of consecutive updates skipped, because loss or gradient was not finite,
+        after which `on_divergence` applies.
+      on_divergence: "stop" ends the run; "roll_back" restores the newest checkpoint and continues
+        with the data after the bad batches.
       alarms_after: step from which alarms are reported; an untrained model triggers them all.
     """
 

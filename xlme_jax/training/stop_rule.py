@@ -165,7 +165,13 @@ class StopRules:
             self.add(step, lines[step])
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Adds a line; its tokens per step are a mean over the steps since the previous line."""
+        """Records the values that the waiting rules need from a line of the metrics log.
+
+        Args:
+          step: the line's step.
+          values: the line. Its tokens per step are a mean over the steps since the previous line,
+            and are multiplied by these to count the tokens trained on so far.
+        """
         if not self._waiting or not self._active:
             return
         before = self._history[-1] if self._history else Line(0, 0.0, {})

@@ -38,7 +38,11 @@ def item_lengths(lengths: np.ndarray, stream: Stream) -> np.ndarray:
 
 
 def shortest_item(stream: Stream, pair: int, partner: int) -> int:
-    """Returns the tokens of an item of a pair of `pair` tokens, mixed with one of `partner`."""
+    """Returns the length of the item made from a pair of `pair` tokens.
+
+    With mixup, the item also contains a pair of `partner` tokens; otherwise `partner` is unused.
+    For the shortest pairs of the data, this is the length of the shortest item.
+    """
     return int(item_lengths(np.array([pair, partner][: pairs_per_item(stream)]), stream)[0])
 
 

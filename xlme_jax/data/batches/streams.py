@@ -161,7 +161,11 @@ class Stream:
         return shapes
 
     def choices(self) -> dict[str, object]:
-        """Returns the fields after `tasks` that affect the rows and differ from their defaults."""
+        """Returns the settings that distinguish this stream's saved data positions from others.
+
+        These are the fields after `tasks` that affect the rows or their order. Defaults are left
+        out, so that positions saved before a field existed stay valid.
+        """
         fields = dataclasses.fields(self)
         later = fields[[field.name for field in fields].index("tasks") + 1 :]
         values = {field.name: getattr(self, field.name) for field in later}

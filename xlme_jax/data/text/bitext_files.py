@@ -210,10 +210,10 @@ def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
     moses: dict[str, dict[str, Path]] = defaultdict(dict)
     for path in files:
         stem, dot, suffix = strip_compression(path.name).rpartition(".")
-        if dot and reading.is_language(suffix):
+        kind = _KINDS.get(f".{suffix}")
+        if dot and not kind and reading.is_language(suffix):
             moses[stem][suffix] = path
             continue
-        kind = _KINDS.get(f".{suffix}")
         pair = _one_pair(path, stem.removesuffix(".txt")) if kind else None
         # ParaCrawl names TSV files en-sw.txt, so a .txt file is TSV only if its own name is a pair.
         unnamed = suffix == "txt" and not _pair_of(reading.strip_shard(stem))
