@@ -14,7 +14,6 @@ import functools
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -27,6 +26,7 @@ from tasks import execution
 from xlme_jax.data import prepared
 from xlme_jax.preparation import tokenizing
 from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.storage.paths import as_path
 
 _ROWS_FILE = "beam-rows.jsonl"
 
@@ -99,7 +99,7 @@ def run(
     """
     jobs = {(unit.job.name, unit.job.split): unit.job for unit in units}
     logging.getLogger("apache_beam").setLevel(logging.WARNING)
-    rows_file = Path(config.output) / ".parts" / _ROWS_FILE
+    rows_file = as_path(config.output) / ".parts" / _ROWS_FILE
     rows_file.parent.mkdir(parents=True, exist_ok=True)
     options = PipelineOptions(
         list(config.runner_options), runner=config.runner, save_main_session=False

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from xlme_jax.data import prepared
+from xlme_jax.storage.paths import as_path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 VOCABULARY = 200
@@ -36,7 +37,7 @@ def slow_except(fast, values):
 def write_tiny_data(directory, seed=0):
     """Writes the data set without a tokenizer; returns the folder."""
     rng = np.random.default_rng(seed)
-    directory = Path(directory)
+    directory = as_path(directory)
     rows = []
     for language, count in DOCUMENTS.items():
         writer = prepared.MonolingualWriter(directory, language, [language], VOCABULARY)

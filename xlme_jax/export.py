@@ -11,12 +11,12 @@ network. docs/huggingface.md lists what is exact.
 import logging
 import shlex
 import sys
-from pathlib import Path
 
 from absl import flags
 
 from xlme_jax.configuration import command_line
 from xlme_jax.huggingface import writing
+from xlme_jax.storage.paths import as_path
 
 _log = logging.getLogger("xlme_jax.export")
 _CHECKPOINT = flags.DEFINE_string(
@@ -31,7 +31,7 @@ _VOCABULARY = flags.DEFINE_string(
 def main() -> None:
     """Parses the flags and exports the encoder."""
     command = shlex.join(["python", "-m", "xlme_jax.export", *sys.argv[1:]])
-    writing.export(_CHECKPOINT.value, _VOCABULARY.value, Path(_OUTPUT.value), command)
+    writing.export(_CHECKPOINT.value, _VOCABULARY.value, as_path(_OUTPUT.value), command)
     _log.info("Written: %s", _OUTPUT.value)
 
 

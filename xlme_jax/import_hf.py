@@ -9,12 +9,12 @@ what is converted and how exactly.
 """
 
 import logging
-from pathlib import Path
 
 from absl import flags
 
 from xlme_jax.configuration import command_line
 from xlme_jax.huggingface.importing import import_folder
+from xlme_jax.storage.paths import as_path
 
 _log = logging.getLogger("xlme_jax.import_hf")
 _SOURCE = flags.DEFINE_string("source", None, "Hugging Face folder of XLM-R.", required=True)
@@ -29,7 +29,7 @@ _SCAN_LAYERS = flags.DEFINE_bool(
 
 def main() -> None:
     """Parses the flags and converts the folder."""
-    import_folder(Path(_SOURCE.value), Path(_OUTPUT.value), _SCAN_LAYERS.value)
+    import_folder(as_path(_SOURCE.value), as_path(_OUTPUT.value), _SCAN_LAYERS.value)
     _log.info("Written: %s. Start from it with --gin.INIT_FROM=\"'%s'\"", *[_OUTPUT.value] * 2)
 
 

@@ -16,7 +16,6 @@ os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from absl import flags
 
@@ -24,6 +23,7 @@ from xlme_jax.configuration import command_line, loading, values
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.planning import compiling, search, summary, table
 from xlme_jax.planning.machines import parse_topology
+from xlme_jax.storage.paths import as_path
 
 _TOPOLOGIES = flags.DEFINE_multi_string(
     "topology", [], "Machines to plan for, such as v5e:16x16, v4-128 or h100:64 (repeatable)."
@@ -68,7 +68,7 @@ def main() -> int:
         plans = [_plan(files, bindings, name, _SUGGEST.value) for name in _TOPOLOGIES.value]
     if _OUTPUT.value:
         facts = [summary.facts(plan) for plan in plans]
-        Path(_OUTPUT.value).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        as_path(_OUTPUT.value).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     return 0 if all(plan.fits for plan in plans) else 1
 
 

@@ -11,12 +11,12 @@ that contains "translate-train" is listed in the tables of that setting, not in 
 import logging
 import shlex
 import sys
-from pathlib import Path
 
 from absl import flags
 
 from xlme_jax.configuration import command_line, values
 from xlme_jax.reports.papers_page import load, write
+from xlme_jax.storage.paths import as_path
 
 _log = logging.getLogger("xlme_jax.report")
 _RESULTS = flags.DEFINE_multi_string(
@@ -33,7 +33,7 @@ def main() -> int:
     if not _RESULTS.value or not _OUTPUT.value:
         raise values.ConfigError("--results=NAME=PATH and --output=FOLDER are needed.")
     command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
-    page = write(load(_RESULTS.value), Path(_OUTPUT.value), command)
+    page = write(load(_RESULTS.value), as_path(_OUTPUT.value), command)
     _log.info("Report: %s", page)
     return 0
 

@@ -19,6 +19,7 @@ from absl import flags
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.configuration.values import ConfigError
+from xlme_jax.storage.paths import as_path
 from xlme_jax.sweeps import grids
 from xlme_jax.sweeps.runner import Sweep, checked_steps
 
@@ -71,7 +72,7 @@ def main(*train_arguments: str) -> int:
     train_flags += [f"--gin.{binding.replace(' = ', '=', 1)}" for binding in bindings]
     sweep = Sweep(
         config,
-        Path(_OUTPUT.value),
+        as_path(_OUTPUT.value),
         [*train_flags, *train_arguments],
         checked_steps(files, bindings),
         shlex.join([Path(sys.executable).name, "-m", "xlme_jax.sweep", *sys.argv[1:]]),

@@ -22,6 +22,7 @@ from absl import flags
 
 from xlme_jax.configuration import source_flags
 from xlme_jax.preparation import sources
+from xlme_jax.storage.paths import as_path, is_bucket
 
 flags.adopt_module_key_flags(source_flags)
 
@@ -52,7 +53,7 @@ def _check_output(file: Path) -> None:
             f"--output={file} is a folder; give a file in it, such as {file / 'v.model'}"
         )
     file.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(file.parent, os.W_OK):
+    if not is_bucket(file) and not os.access(file.parent, os.W_OK):
         raise ValueError(
             f"--output={file}: its folder is not writable; fix its permissions or choose another."
         )
@@ -69,7 +70,7 @@ def main() -> None:
             f"--tasks is missing; name the text to train on: {sources.describe()}, such as "
             "--tasks=cc100,bitext with --cc100_dir and --bitext_dir, or SeqIO tasks."
         )
-    _check_output(Path(_OUTPUT.value))
+    _check_output(as_path(_OUTPUT.value))
     start = time.monotonic()
     texts = api.find_text(source_flags.configuration(output="."))
     languages = vocabulary_text.languages_of(texts)

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import datetime
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 from jax.experimental import multihost_utils
 
 from xlme_jax.checkpoints import digests
@@ -30,12 +30,15 @@ from xlme_jax.checkpoints.saved import (
     compare_digests,
     compare_shapes,
     damage_if_unsealed,
+    is_committed,
     read_fields,
     saved_steps,
     state_metadata,
     tree_shapes,
 )
 from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.storage.files import remove_folder
+from xlme_jax.storage.paths import is_bucket
 from xlme_jax.storage.sealed_json import checksum
 
 _log = logging.getLogger(__name__)
@@ -71,7 +74,7 @@ class Checkpoints:
         _wait_for_all("checkpoints verified")
         options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
         self._manager = ocp.CheckpointManager(
-            self._folder, options=options, item_names=("state", "run")
+            epath.Path(str(self._folder)), options=options, item_names=("state", "run")
         )
         self._sealer: threading.Thread | None = None
         self._refuse_to_start_over()
@@ -242,9 +245,13 @@ class Checkpoints:
         )
 
     def _clear_unfinished(self) -> None:
-        for path in self._folder.glob(_UNFINISHED):
+        unfinished = list(self._folder.glob(_UNFINISHED))
+        if is_bucket(self._folder):
+            steps = [path for path in self._folder.glob("*") if path.name.isdigit()]
+            unfinished += [path for path in steps if not is_committed(path)]
+        for path in unfinished:
             _log.info("Removing %s, an interrupted save.", path)
-            shutil.rmtree(path)
+            remove_folder(path)
 
     @staticmethod
     def _is_primary() -> bool:

@@ -8,7 +8,6 @@ reading them.
 
 import concurrent.futures
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.sealed_json import seal, unseal
 
 FILE = "files.json"
@@ -90,12 +90,7 @@ def seal_files(folder: Path) -> None:
         name: {"bytes": (folder / name).stat().st_size, "sha256": digest}
         for name, digest in _file_digests(folder, _files(folder)).items()
     }
-    temporary = folder / f"{FILE}.tmp"
-    with open(temporary, "wb") as file:
-        file.write(seal({"files": files}))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, folder / FILE)
+    replace_file(folder / FILE, seal({"files": files}))
 
 
 def is_sealed(folder: Path) -> bool:
@@ -130,7 +125,7 @@ def _files(folder: Path) -> list[str]:
 
 def _file_digests(folder: Path, names: Any) -> dict[str, str]:
     def digest(name: str) -> str:
-        with open(folder / name, "rb") as file:
+        with (folder / name).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     names = list(names)

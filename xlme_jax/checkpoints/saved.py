@@ -12,9 +12,11 @@ import orbax.checkpoint as ocp
 from xlme_jax.checkpoints import digests
 from xlme_jax.checkpoints.digests import Damaged
 from xlme_jax.objectives.base import Params
+from xlme_jax.storage.paths import is_bucket
 from xlme_jax.storage.sealed_json import checksum
 
 FOLDER = "checkpoints"
+COMMIT_FILE = ocp.path.atomicity.COMMIT_SUCCESS_FILE
 
 
 class CheckpointError(ValueError):
@@ -117,7 +119,13 @@ def pretraining_flops(run: Path) -> float | None:
 
 def saved_steps(folder: Path) -> list[int]:
     """Returns the steps of the checkpoints in a folder, in any order."""
-    return [int(path.name) for path in folder.glob("*") if path.name.isdigit()]
+    found = [path for path in folder.glob("*") if path.name.isdigit()]
+    return [int(path.name) for path in found if not is_bucket(path) or is_committed(path)]
+
+
+def is_committed(checkpoint: Path) -> bool:
+    """Returns whether a checkpoint in a bucket is complete: Orbax marks it, as it cannot rename."""
+    return (checkpoint / COMMIT_FILE).exists()
 
 
 def check_files(checkpoint: Path) -> None:

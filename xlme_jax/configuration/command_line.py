@@ -14,6 +14,7 @@ from absl import app, flags
 from absl import logging as absl_logging
 
 from xlme_jax.configuration.registry import describe
+from xlme_jax.storage.paths import explain
 
 _OUR_PACKAGES = ("xlme_jax", "tasks")
 
@@ -55,7 +56,7 @@ def run_app(
             return 1
         try:
             return main(*argv[1:])
-        except (ValueError, OSError) as error:
+        except Exception as error:
             message = _explanation(error)
             if os.environ.get("XLME_TRACEBACK") or not message:
                 raise
@@ -76,6 +77,7 @@ def _silence_libraries() -> None:
     absl_logging.get_absl_handler().addFilter(
         lambda record: "orbax" not in record.pathname and record.name != "asyncio"
     )
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # Its errors are raised as well.
     warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
     report = sys.unraisablehook
 
@@ -86,7 +88,7 @@ def _silence_libraries() -> None:
     sys.unraisablehook = report_unless_closed
 
 
-def _explanation(error: ValueError | OSError) -> str:
+def _explanation(error: Exception) -> str:
     """Returns the message of a user error; empty for a bug, which shows its traceback."""
     if isinstance(error, OSError):
         if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -96,7 +98,9 @@ def _explanation(error: ValueError | OSError) -> str:
             f"{where}{error.strerror}; check the path, its permissions and the free disk "
             "space (XLME_TRACEBACK=1 shows the traceback)"
         )
-    return str(error) if _is_ours(error) else ""
+    if isinstance(error, ValueError) and _is_ours(error):
+        return str(error)
+    return explain(error)
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -13,6 +13,7 @@ from typing import TextIO
 from xlme_jax.configuration.references import suggestion
 from xlme_jax.configuration.registry import CONFIGURABLES
 from xlme_jax.configuration.values import MAX_SHOWN, ConfigError
+from xlme_jax.storage.paths import as_path, is_bucket
 
 # Far above any real configuration; damaged or malicious files end with an error.
 _MAX_BYTES = 256 << 10  # All files together, counted once per include.
@@ -42,10 +43,10 @@ reading = _Reading()
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[TextIO]:
     """Checks a gin file and opens it while gin parses it."""
-    file = os.path.realpath(path)
+    file = path if is_bucket(path) else os.path.realpath(path)
     if file in reading.files:
         raise ConfigError(f"{path}: includes itself; remove one `include`.")
-    with open(path, "rb") as binary:
+    with as_path(path).open("rb") as binary:
         data = binary.read(_MAX_BYTES + 1)
     reading.size += len(data)
     if reading.size > _MAX_BYTES:

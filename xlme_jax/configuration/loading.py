@@ -5,9 +5,7 @@ Only this package uses gin; all classes can be constructed in Python with plain 
 
 import dataclasses
 import functools
-import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import gin
@@ -24,6 +22,7 @@ from xlme_jax.configuration.references import (
 from xlme_jax.configuration.registry import CONFIGURABLES, add
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.data.prepared.format import VOCABULARY_FILE
+from xlme_jax.storage.paths import as_path, is_file
 
 
 def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
@@ -109,12 +108,12 @@ def _pretrained() -> str:
             "FineTune needs an encoder to start from: give the MODEL_DIR of its pre-training, "
             "--gin.INIT_FROM=\"'runs/xlme_base'\"."
         )
-    run = load_text(read_record(Path(source)).config, "Train", f"INIT_FROM = {source!r}")
+    run = load_text(read_record(as_path(source)).config, "Train", f"INIT_FROM = {source!r}")
     objective = getattr(run.objective, "pretrained", run.objective)
     lines = [f"FineTune.pretrained = @pretrained/{_name_of(objective)}()"]
     lines += _bindings(objective, "pretrained")
     if vocabulary is None:
-        lines.append(f"VOCABULARY = {str(Path(run.data_dir) / VOCABULARY_FILE)!r}")
+        lines.append(f"VOCABULARY = {str(as_path(run.data_dir) / VOCABULARY_FILE)!r}")
     return "\n".join(lines)
 
 
@@ -170,4 +169,4 @@ def register() -> None:
     # gin_configs/ of a checkout or an installed wheel, from any working folder.
     gin.add_config_file_search_path(str(ROOT))
     # Replaces gin's readers, one of which imports packages named by a file's path.
-    gin.config._FILE_READERS[:] = [(opened, os.path.isfile)]
+    gin.config._FILE_READERS[:] = [(opened, lambda path: is_file(as_path(path)))]

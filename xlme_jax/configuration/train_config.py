@@ -7,8 +7,10 @@ from typing import Any, Literal
 import jax.numpy as jnp
 
 from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.prepared.cache import DEFAULT_GB
 from xlme_jax.objectives import SYSTEMS
 from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.storage.paths import as_path, is_bucket
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.optimizer import OptimizerConfig
@@ -36,6 +38,9 @@ class TrainConfig:
         corpus.
       verify_data: whether to verify the checksums of all prepared files before training, each
         process its share. ArrayRecord also checks records as they are read.
+      data_cache: local folder for copies of the data, if that is in a bucket; None is
+        ~/.cache/xlme_jax/data. Copies are verified, and reused after a restart.
+      data_cache_gb: most that all copies may take; 0 reads everything from the bucket.
       epochs: passes over the examples of a labelled stream; overrides TRAIN_STEPS.
       stop_rules: conditions on logged metrics for the run to continue, such as `(@StopRule(),)`.
     """
@@ -53,10 +58,14 @@ class TrainConfig:
     prepare: PrepareConfig | None = None
     prepare_if_missing: bool = False
     verify_data: bool = True
+    data_cache: str | None = None
+    data_cache_gb: float = DEFAULT_GB
     epochs: float | None = None
     stop_rules: tuple[StopRule, ...] = ()
 
     def __post_init__(self) -> None:
+        for folder in (self.model_dir, self.data_dir):
+            as_path(folder)  # Raises if it is of another kind of storage.
         if not _builds(self.objective):
             raise ValueError(
                 f"Train.objective = {reprlib.repr(self.objective)} is not an objective; bind one "
@@ -68,6 +77,10 @@ class TrainConfig:
                     f"Train.evaluators: {reprlib.repr(evaluator)} is no evaluation; bind "
                     "(@RetrievalProbe(),) or others of --help."
                 )
+        if self.data_cache is not None and is_bucket(self.data_cache):
+            raise ValueError(f"Train.data_cache = {self.data_cache!r} must be on a local disk.")
+        if self.data_cache_gb < 0:
+            raise ValueError(f"Train.data_cache_gb = {self.data_cache_gb} must not be negative.")
         if self.epochs is not None and self.epochs <= 0:
             raise ValueError(f"Train.epochs = {self.epochs} must be positive.")
         names = [stream.name for stream in self.streams]

@@ -19,12 +19,13 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 import sentencepiece
 
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
+from xlme_jax.storage.files import replace_file
+from xlme_jax.storage.paths import as_path, is_file
 
 SPECIAL_PIECES = ("<s>", "<pad>", "</s>", "<unk>")
 MASK_PIECE = "<mask>"
@@ -109,8 +110,8 @@ class Vocabulary:
         Raises:
           VocabularyError: The file is missing or is not such a model.
         """
-        file = Path(path)
-        if not os.path.isfile(file):
+        file = as_path(path)
+        if not is_file(file):
             raise VocabularyError(
                 f"No vocabulary at {file}. Train one with `python -m xlme_jax.train_vocabulary "
                 f"--output={file} ...` or download XLM-R's sentencepiece.bpe.model."
@@ -322,15 +323,7 @@ def write_vocabulary(vocabulary: Vocabulary, path: str | os.PathLike[str]) -> No
       vocabulary: The vocabulary.
       path: The ``.model`` file; its folder is created if necessary.
     """
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(vocabulary.model)
-        os.replace(partial, file)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    replace_file(as_path(path), vocabulary.model)
 
 
 def _keeping_error(texts: Iterable[str], ended: list[BaseException]) -> Iterable[str]:

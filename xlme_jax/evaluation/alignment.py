@@ -15,7 +15,6 @@ themselves, clamped to at least 1e-6. With `WordAlignment.temperature` the kerne
 import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence, Set
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -30,6 +29,7 @@ from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix, matrix_file
 from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
+from xlme_jax.storage.paths import as_path
 
 Links = Set[tuple[int, int]]
 
@@ -191,7 +191,7 @@ class WordAlignment(OfficialEvaluation):
         corpora = []
         for name in names:
             report = ReadReport()
-            corpora.append(read_alignments(Path(self.folder) / name, report))
+            corpora.append(read_alignments(as_path(self.folder) / name, report))
             skipped |= {f"{name}: {reason}": count for reason, count in report.skipped.items()}
         return corpora
 

@@ -7,7 +7,6 @@ seeds, read several folders (`find`, `aggregate`).
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,6 +17,7 @@ from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.readouts import RAW, READOUTS
 from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
+from xlme_jax.storage.paths import as_path
 
 RESULTS_FILE = "results.json"
 SWEEP_FILE = "sweep.json"
@@ -111,7 +111,7 @@ def write(outcomes: Outcome | Sequence[Outcome], folder: Path | str, header: Hea
       ResultsError: the file is damaged or of another checkpoint, or a result is duplicated.
     """
     outcomes = [outcomes] if isinstance(outcomes, Outcome) else list(outcomes)
-    folder = Path(folder)
+    folder = as_path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / RESULTS_FILE
     with locks.hold(folder / ".results.lock"):
@@ -132,7 +132,7 @@ def read(path: Path | str) -> Results:
     Raises:
       ResultsError: the file is invalid; names the file, row and field.
     """
-    path = Path(path)
+    path = as_path(path)
     path = path / RESULTS_FILE if path.is_dir() else path
     try:
         content = json.loads(path.read_bytes())
@@ -170,7 +170,7 @@ def find(path: Path | str) -> list[Path]:
     Raises:
       ResultsError: there are no results, or a sweep has several points and selected none.
     """
-    path = Path(path)
+    path = as_path(path)
     if path.is_file():
         return [path]
     found = sorted(_find(path))
@@ -289,7 +289,7 @@ def aggregate(files: Sequence[Results | Path | str]) -> dict[Key, Spread]:
 
 def _run_of(header: Header) -> str:
     """Returns the run of a checkpoint: MODEL_DIR of MODEL_DIR/checkpoints/STEP."""
-    path = Path(os.path.abspath(header.checkpoint))
+    path = as_path(header.checkpoint).absolute()
     return str(path.parent.parent if path.name.isdigit() else path)
 
 

@@ -6,6 +6,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from xlme_jax.storage.files import local_folder
+from xlme_jax.storage.paths import is_bucket
+
 
 def free_place(output: Path) -> Path:
     """Returns the resolved --output; ValueError unless it is missing or an empty folder."""
@@ -19,6 +22,8 @@ def free_place(output: Path) -> Path:
 def new_folder(output: Path) -> Iterator[Path]:
     """Yields a folder to write into, `.NAME.partial`, which is renamed to `output` at the end.
 
+    For a bucket, a local folder, which is uploaded at the end, config.json last.
+
     Removes the leftovers of a killed call first; errors and interrupts leave nothing behind.
 
     Args:
@@ -28,6 +33,10 @@ def new_folder(output: Path) -> Iterator[Path]:
       ValueError: `output` is not empty; nothing has been written then.
     """
     place = free_place(output)
+    if is_bucket(place):
+        with local_folder(place) as local:
+            yield local
+        return
     partial = place.with_name(f".{place.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

@@ -14,6 +14,7 @@ from xlme_jax.evaluation import results
 from xlme_jax.huggingface.weights import WeightLayout
 from xlme_jax.objectives.base import Paper
 from xlme_jax.objectives.finetune import FineTuneConfig
+from xlme_jax.storage.paths import as_path
 
 _MAX_RUNS = 100
 _XLMR = Paper("Conneau et al.", "Unsupervised Cross-lingual Representation Learning at Scale", 2020)
@@ -69,13 +70,14 @@ def stages(checkpoint: Path) -> list[Stage]:
     found: list[Stage] = []
     step = _step(folder)
     while len(found) < _MAX_RUNS:
-        origin = Path(record.origin)
+        origin = as_path(record.origin)
         if not record.dataset and not step and not config.loop.init_from:
             return [*found, Stage(config, step, xlmr=origin.name)]
-        found.append(Stage(config, step, _languages(Path(config.data_dir)), _run_of(folder).name))
+        languages = _languages(as_path(config.data_dir))
+        found.append(Stage(config, step, languages, _run_of(folder).name))
         candidates = [origin, _run_of(origin)] if origin.name else []
         if config.loop.init_from:
-            candidates.append(Path(config.loop.init_from))
+            candidates.append(as_path(config.loop.init_from))
         there = _first_there(candidates)
         if there is None:
             if origin.name:

@@ -19,7 +19,6 @@ import hashlib
 import itertools
 import json
 import os
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,7 +40,8 @@ from xlme_jax.preparation import workers as worker_pool
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
 from xlme_jax.preparation.tokenizing import Job, Unit
 from xlme_jax.storage import locks
-from xlme_jax.storage.files import replace_file
+from xlme_jax.storage.files import remove_folder, replace_file
+from xlme_jax.storage.paths import as_path
 from xlme_jax.storage.sealed_json import seal
 
 # With less (compressed) text per worker, starting another process costs more than it saves.
@@ -95,7 +95,7 @@ def prepare(
     """
     sources.check(config)
     tasks = load_tasks()
-    output = Path(config.output)
+    output = as_path(config.output)
     vocabulary = resolve_vocabulary(config)
     model = output / prepared_format.VOCABULARY_FILE
     jobs = tasks.list_jobs(config, str(model), vocabulary.digest)
@@ -104,7 +104,7 @@ def prepare(
     with locks.hold(output / LOCK_FILE, lambda: _say(waiting)):
         _check_same_vocabulary(output, vocabulary)
         replace_file(model, vocabulary.model)
-        shutil.rmtree(output / ".parts", ignore_errors=True)  # From a run that was killed.
+        remove_folder(output / ".parts")  # From a run that was killed.
         rows = _finished(output, jobs)
         pending = [job for job in jobs if job not in rows]
         _say(
@@ -120,7 +120,7 @@ def prepare(
         _write_settings(config, command)
         if config.check_overlap:
             _report_overlap(config, tasks, jobs)
-        shutil.rmtree(output / ".parts", ignore_errors=True)
+        remove_folder(output / ".parts")
     _summarize(table)
     return table
 
@@ -143,7 +143,7 @@ def is_prepared(config: PrepareConfig) -> bool:
     Reads two small files. Returns False if they are damaged or another file is missing, so that
     `prepare` repairs the data set.
     """
-    output = Path(config.output)
+    output = as_path(config.output)
     try:
         written = unseal((output / prepared_format.SETTINGS_FILE).read_bytes())
         prepared.PreparedDataset.load(output)
@@ -158,7 +158,7 @@ def _write_settings(config: PrepareConfig, command: str) -> None:
         "settings": settings(config),
         "command": command,
     }
-    replace_file(Path(config.output) / prepared_format.SETTINGS_FILE, seal(content))
+    replace_file(as_path(config.output) / prepared_format.SETTINGS_FILE, seal(content))
 
 
 def resolve_vocabulary(config: PrepareConfig) -> Vocabulary:
@@ -172,7 +172,7 @@ def resolve_vocabulary(config: PrepareConfig) -> Vocabulary:
     if config.tasks == ("cldr",):
         assert config.cldr is not None, "PrepareConfig checks this"
         return train_cldr_vocabulary(config.cldr, config.vocabulary_size)
-    existing = Path(config.output) / prepared_format.VOCABULARY_FILE
+    existing = as_path(config.output) / prepared_format.VOCABULARY_FILE
     if existing.is_file():
         return Vocabulary.load(existing)
     raise VocabularyError(
@@ -227,7 +227,7 @@ def write_held_out(config: PrepareConfig) -> None:
     corpora, rule = sources.find_corpora(config), held.rule
     names, files = list(corpora.names()), corpora.files()
     if rule.kind == "ids":
-        files.append(Path(rule.path))
+        files.append(as_path(rule.path))
     elif rule.kind == "folder":
         others = held.folder()
         names += others.names()
@@ -262,7 +262,7 @@ def _report_overlap(config: PrepareConfig, tasks: Tasks, jobs: Sequence[Job]) ->
     with worker_pool.open_bar(desc="overlap", unit="task", total=len(training), delay=5) as bar:
         found = overlap.find(evaluation, _training_text(tasks, training, bar.update))
     content = json.dumps({"folder": config.check_overlap, **found.to_json()}, indent=1) + "\n"
-    replace_file(Path(config.output) / OVERLAP_FILE, content.encode())
+    replace_file(as_path(config.output) / OVERLAP_FILE, content.encode())
     for line in found.lines():
         _say(line)
 
@@ -387,7 +387,7 @@ def _retire(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
 def _run(
     config: PrepareConfig, load_tasks: Callable[[], Tasks], model: str, jobs: Sequence[Job]
 ) -> dict[Job, prepared.TaskInfo]:
-    output = Path(config.output)
+    output = as_path(config.output)
     if not jobs:
         return {}
     workers = _worker_count(config, jobs)

@@ -16,6 +16,7 @@ from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.tokenizing import Read
+from xlme_jax.storage.paths import as_path
 
 # Typical ratio of text to its compressed size, to compare .txt with .xz without reading either.
 _EXPANSION = 3.5
@@ -217,7 +218,7 @@ def required_folder(
     value = directory or os.environ.get(variable)
     if not value:
         raise DataError(f"No folder of {content} given: pass --{option}=FOLDER or set {variable}.")
-    folder = Path(value).expanduser()
+    folder = as_path(value).expanduser()
     if not folder.is_dir():
         raise DataError(
             f"{folder} (--{option} or {variable}) is not a folder; give a folder of {content}."

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from xlme_jax.data.benchmarks.registry import benchmark
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.storage.paths import as_path
 
 if TYPE_CHECKING:
     from xlme_jax.preparation.config import PrepareConfig
@@ -182,7 +182,7 @@ def in_batches(texts: Texts) -> Iterator[tuple[tuple[str, ...], ...]]:
 
 def load_vocabulary(model: str) -> Vocabulary:
     """Returns the vocabulary of a file, cached by modification time."""
-    return _load_vocabulary(model, os.stat(model).st_mtime_ns)
+    return _load_vocabulary(model, as_path(model).stat().st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=2)

@@ -20,6 +20,7 @@ from xlme_jax.reports.curves import (
     stream_labels,
     with_derived,
 )
+from xlme_jax.storage.paths import as_path
 from xlme_jax.training.metrics import METRICS_FILE, naming, read_metrics
 
 REPORT_HTML = "report.html"
@@ -43,7 +44,7 @@ def write_report(model_dir: Path, diagnostics: Diagnostics, command: str = "") -
       ValueError: `metrics.jsonl` is missing or unreadable.
       OSError: the page or the picture could not be written.
     """
-    model_dir = Path(model_dir)
+    model_dir = as_path(model_dir)
     curves = with_derived(read_metrics(model_dir / METRICS_FILE), diagnostics)
     picture = draw(curves, diagnostics, title=model_dir.resolve().name)
     readouts = draw_readouts(curves)

@@ -19,6 +19,7 @@ from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.readouts import RAW, READOUTS
 from xlme_jax.evaluation.results import Results, Spread
 from xlme_jax.reports import published
+from xlme_jax.storage.paths import as_path
 
 MODEL = "model"
 _OFFICIAL_ALIGNMENTS = ("en-de", "en-fr", "en-hi", "en-ro")
@@ -346,7 +347,7 @@ def cost(ours: Sequence[Entry]) -> Sheet:
 
     def cells(entry: Entry, system: str) -> list[Cell]:
         average = xtreme_average(entry, system)
-        parameters = _encoder_parameters(Path(entry.runs[0].header.checkpoint))
+        parameters = _encoder_parameters(as_path(entry.runs[0].header.checkpoint))
         return [
             Cell() if average is None else Cell(f"{average:.1f}"),
             Cell() if not parameters else Cell(f"{parameters / 1e6:.3g}"),

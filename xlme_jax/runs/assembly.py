@@ -22,6 +22,7 @@ from xlme_jax.objectives.base import RunFacts
 from xlme_jax.reports.run_page import write_report
 from xlme_jax.runs.datasets import open_dataset
 from xlme_jax.storage import locks
+from xlme_jax.storage.paths import as_path
 from xlme_jax.training import loop, model_info
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
@@ -82,7 +83,7 @@ def assemble(
     rows = {name: shape[0] for name, shape in shapes.items()}
     settings = _loop_settings(config, dataset, streams)
     loop.check_divisible(rows, mesh, settings.micro_batches)
-    model_dir = Path(config.model_dir)
+    model_dir = as_path(config.model_dir)
     objective.check(_facts(dataset, streams, settings, model_dir))
     schedule = config.optimizer.schedule(settings.train_steps)
     optimizer = objective.optimizer(config.optimizer.build(settings.train_steps))

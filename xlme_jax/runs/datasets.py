@@ -48,8 +48,7 @@ def open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> Prepare
             f"prepared with a vocabulary of {dataset.vocabulary_size}. Prepare it again with the "
             "right vocabulary, or set Train.vocab_size to None."
         )
-    if config.verify_data:
-        _verify(dataset)
+    _copy_and_verify(dataset, config)
     return dataset
 
 
@@ -84,13 +83,19 @@ def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:
         raise ValueError(f"DATA_DIR = {config.output!r} could not be prepared, see above.")
 
 
-def _verify(dataset: PreparedDataset) -> None:
-    """Raises PreparedDataError in all processes if any finds a damaged file in its share."""
+def _copy_and_verify(dataset: PreparedDataset, config: TrainConfig) -> None:
+    """Copies a bucket's files to this machine, and verifies this process's share of the others.
+
+    Raises:
+      PreparedDataError: in all processes, if any finds a damaged file.
+    """
     start, error = time.monotonic(), None
     try:
-        checked = dataset.verify(jax.process_index(), jax.process_count())
-        seconds = time.monotonic() - start
-        _log.info("Data: %.1f MB verified in %.1f s.", checked / 1e6, seconds)
+        dataset.copy_from_bucket(config.data_cache, config.data_cache_gb, config.verify_data)
+        if config.verify_data:
+            checked = dataset.verify(jax.process_index(), jax.process_count())
+            seconds = time.monotonic() - start
+            _log.info("Data: %.1f MB verified in %.1f s.", checked / 1e6, seconds)
     except PreparedDataError as found:
         error = found
     if jax.process_count() > 1:

@@ -23,6 +23,7 @@ from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.evaluation.training_text import TrainingText
 from xlme_jax.reports import pictures
 from xlme_jax.runs import trained
+from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 from xlme_jax.training.metrics import HELD_OUT
@@ -104,7 +105,7 @@ def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
         flops=pretraining_flops(loaded.folder),
     )
     output = options.output or loaded.folder.parent.parent / "evaluation" / str(step)
-    return outcomes, results.write(outcomes, Path(output), header)
+    return outcomes, results.write(outcomes, as_path(output), header)
 
 
 def _outcomes(
@@ -200,6 +201,7 @@ def _training_text(data_dir: str | None, loaded: trained.Trained) -> TrainingTex
     try:
         dataset = PreparedDataset.load(data_dir or loaded.config.data_dir)
         dataset.check_vocabulary(loaded.vocabulary.size, loaded.vocabulary.digest)
+        dataset.copy_from_bucket(loaded.config.data_cache, loaded.config.data_cache_gb)
     except PreparedDataError as error:
         if data_dir:
             raise
@@ -270,6 +272,7 @@ def _held_out(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheckpoint:
             f"DATA_DIR = {config.data_dir!r} of the run was prepared again with another "
             "vocabulary; --tasks=held_out needs the data that the run was trained on"
         )
+    dataset.copy_from_bucket(config.data_cache, config.data_cache_gb)
     context = Context(
         *(dataset, loaded.objective, config.objective),
         tuple(config.streams_of(loaded.objective)),

@@ -15,6 +15,7 @@ from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.objectives.base import Objective, Params
+from xlme_jax.storage.paths import as_path
 from xlme_jax.training import state as states
 
 
@@ -58,9 +59,9 @@ def load(
     Raises:
       ValueError: the checkpoint or vocabulary is missing, or they do not match.
     """
-    folder = latest_checkpoint(Path(checkpoint))
+    folder = latest_checkpoint(as_path(checkpoint))
     config = loading.load_text(read_record(folder).config, "Train", str(folder))
-    file = Path(vocabulary or Path(config.data_dir) / VOCABULARY_FILE)
+    file = as_path(vocabulary or as_path(config.data_dir) / VOCABULARY_FILE)
     if not vocabulary and not file.is_file():
         raise ValueError(
             f"{file}, the vocabulary of the run in {checkpoint}, is not there: give it with "

@@ -1,4 +1,4 @@
-"""A lock file for one writer at a time, which the system releases when its holder exits."""
+"""A lock for one writer at a time: a file that the system unlocks, or in a bucket a lease."""
 
 from __future__ import annotations
 
@@ -6,24 +6,33 @@ import contextlib
 import fcntl
 import logging
 import os
+import pathlib
 from collections.abc import Callable, Iterator
+
+from xlme_jax.storage import leases
+from xlme_jax.storage.paths import is_bucket
 
 _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def hold(file: str | os.PathLike[str], busy: Callable[[], None] = lambda: None) -> Iterator[int]:
+def hold(file: pathlib.Path, busy: Callable[[], None] = lambda: None) -> Iterator[int]:
     """Holds a lock file, which remains when the lock is released.
 
     If the file system has no locks, logs a warning and runs the block without one.
 
     Args:
-      file: created if it is missing; its folder must exist.
+      file: created if it is missing; its folder must exist. In a bucket it is the lease's object.
       busy: called if another process holds the lock. It may raise; else this process waits.
 
     Yields:
       The file's descriptor. A child process that inherits it holds the lock until it exits too.
+      -1 in a bucket.
     """
+    if is_bucket(file):
+        with leases.hold(file, busy):
+            yield -1
+        return
     with open(file, "ab") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,6 +18,8 @@ from xlme_jax.configuration.values import ConfigError
 from xlme_jax.evaluation.results import SWEEP_FILE
 from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
+from xlme_jax.storage.mirrors import Mirror
+from xlme_jax.storage.paths import as_path
 from xlme_jax.sweeps import grids
 from xlme_jax.sweeps.grids import Point, PointResult, SweepRun
 from xlme_jax.training.stopping import EXIT_STOPPED, SIGNALS
@@ -65,14 +67,16 @@ class Processes:
         Args:
           command: program and arguments.
           log: file to append its output to.
-          inherited: file descriptor that the command inherits.
+          inherited: file descriptor that the command inherits; -1 for none.
 
         Returns:
           The exit code; EXIT_STOPPED if a signal arrived before the start.
         """
         if self.stopping:
             return EXIT_STOPPED
-        with open(log, "ab") as file:
+        mirror = Mirror(log.parent)
+        mirror.fetch(log.name)
+        with open(mirror.local / log.name, "ab") as file:
             file.write(f"$ {shlex.join(command)}\n".encode())
             file.flush()
             # In a new session, because a terminal sends Ctrl-C to the whole process group. The
@@ -83,11 +87,12 @@ class Processes:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=(inherited,),
+                pass_fds=(inherited,) if inherited >= 0 else (),
             )
         self._pass_on()
         code = self._process.wait()
         self._process = None
+        mirror.close()
         return code
 
 
@@ -288,7 +293,7 @@ def checked_steps(
         seed = dict(binding.split(" = ", 1) for binding in of_run)["SEED"]
         shared = [binding.replace(_SEED, seed) for binding in bindings]
         config = loading.load(files, [*shared, *of_run], "Train")
-        written = _text(Path(config.model_dir) / "config.gin")
+        written = _text(as_path(config.model_dir) / "config.gin")
         if written is not None and _of_run(written) != _of_run(loading.operative_config()):
             raise ConfigError(
                 f"{config.model_dir} was started with another configuration (its config.gin "

@@ -19,6 +19,7 @@ from xlme_jax.checkpoints.saved import RunRecord, latest_checkpoint, pretraining
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.checkpoints.warm_start import check_warm_start, warm_start
 from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried
+from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks
 from xlme_jax.training.loop_config import LoopConfig
@@ -131,7 +132,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         checkpoints.check(abstract, run.dataset_digest)
         if checkpoints.latest_step() is None and config.init_from is not None:
             check_warm_start(
-                Path(config.init_from),
+                as_path(config.init_from),
                 abstract.params,
                 run.vocabulary_digest,
                 run.objective.warm_start.new,
@@ -250,7 +251,7 @@ def _starting_point(
     origin = ""
     inherited_flops: float | None = 0.0
     if config.init_from is not None:
-        source = Path(config.init_from)
+        source = as_path(config.init_from)
         origin = str(latest_checkpoint(source))
         inherited_flops = pretraining_flops(source)
         params = warm_start(

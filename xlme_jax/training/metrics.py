@@ -14,6 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from xlme_jax.storage.mirrors import Mirror
+from xlme_jax.storage.paths import as_path
+
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_DIRECTORY = "tensorboard"
 # Prefix of metrics on held-out text: "held_out/<stream>/<metric>".
@@ -58,14 +61,17 @@ class MetricsWriter:
         self.last_step = -1
         if not active:
             return
-        model_dir = Path(model_dir)
-        model_dir.mkdir(parents=True, exist_ok=True)
+        model_dir = as_path(model_dir)
         self.path = model_dir / METRICS_FILE
+        self._mirror = Mirror(model_dir)
+        self._mirror.fetch(METRICS_FILE)
+        local = self._mirror.local / METRICS_FILE
         with naming(self.path):
-            self.last_step = _drop_after(self.path, resume_step)
-            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self.last_step = _drop_after(local, resume_step)
+            self._file = os.open(local, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         with naming(model_dir / TENSORBOARD_DIRECTORY):
-            self._events = _Events(model_dir / TENSORBOARD_DIRECTORY, resume_step)
+            self._events = _Events(self._mirror.local / TENSORBOARD_DIRECTORY, resume_step)
+        self._mirror.upload()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Logs all metrics of one step.
@@ -97,12 +103,14 @@ class MetricsWriter:
         self.last_step = step
         with naming(self.path.parent / TENSORBOARD_DIRECTORY):
             self._events.write(step, {name: x for name, x in finite.items() if x is not None})
+        self._mirror.upload_sometimes()
 
     def sync(self) -> None:
-        """Waits until the lines are on disk, so that they survive a crash of the machine."""
+        """Waits until the lines are on disk or in the bucket, so that they survive a crash."""
         if self._file is not None:
             with naming(self.path):
                 os.fsync(self._file)
+            self._mirror.upload()
 
     def close(self) -> None:
         """Flushes to disk and closes; a second call does nothing."""
@@ -112,6 +120,7 @@ class MetricsWriter:
         os.close(self._file)
         self._file = None
         self._events.close()
+        self._mirror.close()
 
     def __enter__(self) -> "MetricsWriter":
         return self
@@ -167,7 +176,7 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
       ValueError: the file is missing, or a line other than the last is not a JSON object with a
         "step".
     """
-    path = Path(path)
+    path = as_path(path)
     path = path / METRICS_FILE if path.is_dir() else path
     curves: dict[str, list[tuple[int, float]]] = {}
     for record in _read_lines(path):

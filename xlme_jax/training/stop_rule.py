@@ -20,6 +20,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from xlme_jax.storage.paths import as_path
 from xlme_jax.training.metrics import METRICS_FILE, read_metrics
 from xlme_jax.validation.fields import check_at_least
 
@@ -146,7 +147,7 @@ class StopRules:
     """
 
     def __init__(self, rules: Sequence[StopRule], model_dir: Path):
-        self._rules, self._model_dir = tuple(rules), Path(model_dir)
+        self._rules, self._model_dir = tuple(rules), as_path(model_dir)
         self._active = jax.process_index() == 0
         self._waiting: list[StopRule] = []
         self._known: set[str] = set()

@@ -26,6 +26,7 @@ from xlme_jax.data.benchmarks.examples import (
 from xlme_jax.data.benchmarks.registry import BENCHMARKS, benchmark
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.storage.paths import as_path
 
 # Layout of the labels by kind (see `xlme_jax.data.prepared.format.LABELS`).
 LABELS: dict[Kind, str] = {
@@ -78,7 +79,7 @@ def folder_of(eval_dir: str | os.PathLike[str], name: str) -> Path:
     """
     names = (name, *_FOLDERS.get(name, ()))
     for folder in names:
-        if (path := Path(eval_dir).expanduser() / folder).is_dir():
+        if (path := as_path(eval_dir).expanduser() / folder).is_dir():
             return path
     raise DataError(
         f"{eval_dir} has no folder for {name}: put its files into {' or '.join(names)} there, or "

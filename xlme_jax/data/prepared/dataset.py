@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from xlme_jax.data.prepared.cache import DEFAULT_GB, LocalCopies
 from xlme_jax.data.prepared.format import (
     DATASET_FILE,
     SETTINGS_FILE,
@@ -34,6 +35,9 @@ from xlme_jax.data.prepared.format import (
 )
 from xlme_jax.data.prepared.reader import OpenFiles, TaskReader
 from xlme_jax.data.token_ids import EOS_ID
+from xlme_jax.storage.paths import as_path, is_bucket
+
+_BUCKET_THREADS = 32  # Each request waits tens of milliseconds.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +81,7 @@ class PreparedDataset:
         shards = sum(len(task.shards) for task in tasks)
         self._files = OpenFiles(directory, vocabulary_size, command, shards)
         self._last: TaskReader | None = None
+        self._verified: frozenset[FileInfo] = frozenset()
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> PreparedDataset:
@@ -89,7 +94,7 @@ class PreparedDataset:
           PreparedDataMissing: There is no `dataset.json`.
           PreparedDataError: `dataset.json` is damaged, or a file is missing or truncated.
         """
-        directory = pathlib.Path(directory)
+        directory = as_path(directory)
         path = directory / DATASET_FILE
         if not path.is_file():
             raise PreparedDataMissing(directory)
@@ -109,7 +114,8 @@ class PreparedDataset:
             what = f"{path} does not describe a data set ({error!r})"
             raise damaged([what], recorded_command(directory)) from error
         files = [vocabulary, *(file for task in tasks for file in task.files)]
-        if found := problems(directory, files, size_problem):
+        threads = _BUCKET_THREADS if is_bucket(directory) else 1
+        if found := problems(directory, files, size_problem, threads):
             raise damaged(found, command)
         return cls(directory, tasks, vocabulary, size, command)
 
@@ -129,6 +135,26 @@ class PreparedDataset:
             f"{self.directory} has no task {name!r} in split {split!r}; there are {len(known)}, "
             f"for example {close}"
         )
+
+    def copy_from_bucket(
+        self, folder: str | None = None, gigabytes: float = DEFAULT_GB, verify: bool = True
+    ) -> None:
+        """Reads shards and lengths from local copies from now on; does nothing on a disk.
+
+        Args:
+          folder: Folder for the copies; None for one below the user's cache folder.
+          gigabytes: Most that the copies may take; the rest is read from the bucket.
+          verify: Whether to verify existing copies.
+
+        Raises:
+          PreparedDataError: A file in the bucket is damaged, or the disk is full.
+        """
+        if not is_bucket(self.directory):
+            return
+        copies = LocalCopies(self.directory, folder, gigabytes)
+        files = sorted({file for task in self.tasks for file in task.files}, key=lambda f: f.file)
+        self._verified = frozenset(copies.copy(files, verify))
+        self._files.locate = copies.find
 
     def check_vocabulary(self, size: int, digest: str) -> None:
         """Raises PreparedDataError unless the data set was made with this vocabulary.
@@ -158,7 +184,7 @@ class PreparedDataset:
         Raises:
           PreparedDataError: Files are damaged; the message names them.
         """
-        files = self._share(part, parts)
+        files = [file for file in self._share(part, parts) if file not in self._verified]
         threads = threads or min(os.cpu_count() or 1, 16)
         found = problems(self.directory, files, content_problem, threads)
         settings = self.directory / SETTINGS_FILE

@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from xlme_jax.storage import sealed_json
+from xlme_jax.storage.paths import as_path
 from xlme_jax.storage.sealed_json import seal
 
 FORMAT = 2
@@ -58,7 +59,7 @@ class PreparedDataMissing(PreparedDataError):
     """Error for a folder, `directory`, without a prepared data set."""
 
     def __init__(self, directory: str | os.PathLike[str]):
-        self.directory = pathlib.Path(directory)
+        self.directory = as_path(directory)
         super().__init__(
             f"no prepared data set in {self.directory} (no {DATASET_FILE}): create it with "
             f"xlme_jax.prepare, or fix the path"

@@ -30,6 +30,7 @@ from xlme_jax.data.prepared.format import (
     damaged,
     token_dtype,
 )
+from xlme_jax.storage.paths import is_bucket
 
 # Files of lengths up to this size are kept in memory, up to this total.
 _SMALL_BYTES = 1 << 20
@@ -80,13 +81,18 @@ class ExampleLengths:
     """
 
     def __init__(self, path: pathlib.Path, info: FileInfo):
-        self._file = path.open("rb")
+        self._content = path.read_bytes() if is_bucket(path) else None
+        self._file = None if self._content else path.open("rb")
         self._start = _header_bytes(info)
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
         """Returns uint16[N]; raises OSError or ValueError if they cannot be read."""
         places = (self._start + 2 * indices).tolist()
-        read = b"".join([os.pread(self._file.fileno(), 2, place) for place in places])
+        if self._file is None:
+            assert self._content is not None
+            read = b"".join([self._content[place : place + 2] for place in places])
+        else:
+            read = b"".join([os.pread(self._file.fileno(), 2, place) for place in places])
         if len(read) != 2 * len(indices):
             raise ValueError("the file is truncated")
         return np.frombuffer(read, "<u2")
@@ -104,15 +110,19 @@ class OpenFiles:
       vocabulary_size: Number of token ids.
       command: Command that prepared the data set, for error messages.
       files: Number of shards to keep open if the system allows it.
+
+    Attributes:
+      locate: Returns where to read a file: in the folder, unless there are local copies.
     """
 
     def __init__(self, directory: pathlib.Path, vocabulary_size: int, command: str, files: int):
         self.directory, self.vocabulary_size = directory, vocabulary_size
+        self.locate: Callable[[FileInfo], pathlib.Path] = lambda file: directory / file.file
         self._command = command
         limit = _file_limit(files)
         self.shards = _Cache(self._open_shard, limit)
         self.lengths = _Cache(
-            lambda file: ExampleLengths(directory / file.file, file), max(limit // 4, 1)
+            lambda file: ExampleLengths(self.locate(file), file), max(limit // 4, 1)
         )
         self.threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "read")
 
@@ -121,7 +131,7 @@ class OpenFiles:
         return damaged([problem], self._command)
 
     def _open_shard(self, shard: FileInfo) -> _Shard:
-        path = self.directory / shard.file
+        path = self.locate(shard)
         path.stat()  # Raises if the file is missing; ArrayRecordReader treats it as empty.
         # Records are read in random order, so read-ahead is disabled.
         reader = array_record_module.ArrayRecordReader(str(path), "readahead_buffer_size:0")
@@ -240,7 +250,8 @@ class TaskReader:
         assert task.lengths is not None, f"{task.name} is running text"
         path = self._lengths_path(task)
         try:
-            content, start = path.read_bytes(), _header_bytes(task.lengths)
+            content = self._files.locate(task.lengths).read_bytes()
+            start = _header_bytes(task.lengths)
             if len(content) < task.lengths.bytes:
                 raise ValueError("the file is truncated")
         except (OSError, ValueError) as error:

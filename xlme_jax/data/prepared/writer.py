@@ -9,10 +9,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
+import io
 import itertools
 import os
 import pathlib
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -37,7 +39,8 @@ from xlme_jax.data.prepared.format import (
     unseal,
 )
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
-from xlme_jax.storage.files import replace_file, sync_folder
+from xlme_jax.storage.files import copy_file, remove_folder, replace_file, sync_folder
+from xlme_jax.storage.paths import as_path, is_bucket
 from xlme_jax.storage.sealed_json import seal
 
 # Records per ArrayRecord chunk. Pages are large enough for chunks of their own; for other examples,
@@ -94,7 +97,7 @@ class TaskWriter:
                 f"task {name}: number of languages must be {KINDS[self.kind]}, got "
                 f"{tuple(languages)}"
             )
-        self.directory = pathlib.Path(directory)
+        self.directory = as_path(directory)
         self.name, self.split, self.languages = name, split, tuple(languages)
         self.part, self.shard_tokens, self.max_length = part, shard_tokens, max_length
         self.vocabulary_size, self.fingerprint = vocabulary_size, fingerprint
@@ -107,8 +110,11 @@ class TaskWriter:
         # The name is unique because other processes may write the same part: a worker that outlives
         # a killed run, or a second attempt on another machine.
         place = f"{name}-{split}-{part or 0:05d}-{uuid.uuid4().hex}"
-        self._stage = self.directory / ".parts" / place
-        self._stage.mkdir(parents=True)
+        self._place = f".parts/{place}"
+        self._stage = self.directory / self._place
+        if is_bucket(self.directory):  # ArrayRecord writes local files only.
+            self._stage = pathlib.Path(tempfile.mkdtemp(prefix="xlme_jax-"))
+        self._stage.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> TaskWriter:
         return self
@@ -224,9 +230,13 @@ class TaskWriter:
             fingerprint=self.fingerprint,
             labels=self.labels,
         )
-        if not info.files:
+        if is_bucket(self.directory):
+            for file in info.files:
+                copy_file(self._stage / file.file, self.directory / self._place / file.file)
+            shutil.rmtree(self._stage)
+        elif not info.files:
             self._stage.rmdir()
-        info = _relocate(info, self._stage.relative_to(self.directory).as_posix())
+        info = _relocate(info, self._place)
         return info if self.part is not None else merge_parts(self.directory, [info])
 
 
@@ -331,7 +341,7 @@ def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) ->
     Returns:
       The task's row, also written to `<task>/<split>.json`, which marks the task as finished.
     """
-    directory, first = pathlib.Path(directory), parts[0]
+    directory, first = as_path(directory), parts[0]
     folder = directory / first.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{first.split}.json").unlink(missing_ok=True)
@@ -341,7 +351,7 @@ def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) ->
     final = []
     for number, shard in enumerate(shards):
         path = folder / f"{first.split}-{number:05d}-of-{len(shards):05d}.arrayrecord"
-        os.replace(directory / shard.file, path)
+        (directory / shard.file).replace(path)
         final.append(dataclasses.replace(shard, file=path.relative_to(directory).as_posix()))
     lengths = None
     if first.kind != "monolingual":
@@ -361,7 +371,7 @@ def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) ->
     sync_folder(folder)
     replace_file(directory / info.row_file.file, info.sealed())
     for stage in {(directory / file.file).parent for part in parts for file in part.files}:
-        shutil.rmtree(stage, ignore_errors=True)
+        remove_folder(stage)
     return info
 
 
@@ -371,7 +381,7 @@ def _join_lengths(
     """Moves the lengths of a single part or concatenates those of several."""
     name = path.relative_to(directory).as_posix()
     if len(parts) == 1 and parts[0].lengths:  # Most tasks have one part.
-        os.replace(directory / parts[0].lengths.file, path)
+        (directory / parts[0].lengths.file).replace(path)
         return dataclasses.replace(parts[0].lengths, file=name)
     joined = np.concatenate([_load_lengths(directory, part) for part in parts])
     return dataclasses.replace(_save_lengths(path, joined), file=name)
@@ -387,7 +397,7 @@ def finished_task(
     Raises:
       PreparedDataError: The task is finished but one of its files is damaged.
     """
-    directory = pathlib.Path(directory)
+    directory = as_path(directory)
     path = directory / name / f"{split}.json"
     try:
         info = TaskInfo.from_json(unseal(path.read_bytes()).get("task"))
@@ -418,8 +428,8 @@ def write_dataset(
       vocabulary_size: Number of ids, including `<mask>`.
       command: Command line that prepares this data set; empty if there is none.
     """
-    directory = pathlib.Path(directory)
-    model = pathlib.Path(vocabulary).read_bytes()
+    directory = as_path(directory)
+    model = as_path(vocabulary).read_bytes()
     replace_file(directory / VOCABULARY_FILE, model)
     content = {
         "format": FORMAT,
@@ -444,13 +454,18 @@ def _describe(path: pathlib.Path, records: int, tokens: int) -> FileInfo:
 
 
 def _save_lengths(path: pathlib.Path, lengths: np.ndarray) -> FileInfo:
-    np.save(path, lengths.astype("<u2"))
-    return _describe(path, len(lengths), int(lengths.sum()))
+    buffer = io.BytesIO()
+    np.save(buffer, lengths.astype("<u2"))
+    content = buffer.getvalue()
+    replace_file(path, content)
+    digest = hashlib.sha256(content).hexdigest()
+    return FileInfo(path.name, len(lengths), int(lengths.sum()), len(content), digest)
 
 
 def _load_lengths(directory: pathlib.Path, info: TaskInfo) -> np.ndarray:
     assert info.lengths is not None, f"{info.name}: no file of lengths"
-    return np.load(directory / info.lengths.file, allow_pickle=False)
+    content = (directory / info.lengths.file).read_bytes()
+    return np.load(io.BytesIO(content), allow_pickle=False)
 
 
 def _relocate(info: TaskInfo, folder: str) -> TaskInfo:

@@ -17,9 +17,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 import zstandard
+
+from xlme_jax.storage.paths import as_path, is_bucket
 
 _BLOCK_BYTES = 1 << 18
 # The window of `zstd --long=31`, the largest there is; also the memory limit for xz.
@@ -212,6 +214,8 @@ def open_file(path: str | Path) -> BinaryIO:
         DataError: The file cannot be opened or is not a regular file.
     """
     try:
+        if is_bucket(path):
+            return cast(BinaryIO, as_path(path).open("rb"))
         mode = os.stat(path).st_mode
         if stat.S_ISREG(mode):
             return open(path, "rb")
@@ -226,7 +230,13 @@ def open_file(path: str | Path) -> BinaryIO:
 def read_blocks(path: str | Path) -> Iterator[bytes]:
     """Streams the decompressed bytes of a file; see `decompressed_blocks`."""
     with open_file(path) as raw:
-        yield from decompressed_blocks(raw, str(path), Allowance(os.fstat(raw.fileno()).st_size))
+        yield from decompressed_blocks(raw, str(path), Allowance(_size(raw)))
+
+
+def _size(file: BinaryIO) -> int:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return size
 
 
 def strip_compression(name: str) -> str:

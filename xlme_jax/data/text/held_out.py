@@ -39,6 +39,7 @@ from xlme_jax.data.text.reading import (
     read_documents,
 )
 from xlme_jax.storage.files import replace_file
+from xlme_jax.storage.paths import as_path, is_bucket
 
 VALIDATION = "validation"
 # Reason for skipping a line of a document or a pair in training.
@@ -200,14 +201,19 @@ class HeldOutText:
         if not self.file:
             return ""
         content = hashlib.sha256()
-        with np.load(self.file) as arrays:
+        with _load(self.file) as arrays:
             for language in languages:
                 content.update(arrays[f"texts {language}"].tobytes())
             content.update(_stored_numbers(arrays, corpus).tobytes())
         return f"{self.spec} {content.hexdigest()}"
 
     def _version(self) -> int:
-        return os.stat(self.file).st_mtime_ns if self.file else 0
+        return as_path(self.file).stat().st_mtime_ns if self.file else 0
+
+
+def _load(file: str) -> np.lib.npyio.NpzFile:
+    path = as_path(file)
+    return np.load(io.BytesIO(path.read_bytes()) if is_bucket(path) else path)
 
 
 def corpus_name(source: BitextSource) -> str:
@@ -272,7 +278,7 @@ def write(held: HeldOutText, fingerprint: str) -> bool:
     """
     fingerprint = f"{held.spec} {fingerprint}"
     try:
-        with np.load(held.file) as written:
+        with _load(held.file) as written:
             # Reading all arrays also verifies their CRCs.
             content = {name: written[name] for name in written.files}
             if str(content["fingerprint"]) == fingerprint:
@@ -286,7 +292,7 @@ def write(held: HeldOutText, fingerprint: str) -> bool:
     arrays["fingerprint"] = np.array(fingerprint)
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **arrays)
-    replace_file(Path(held.file), file.getvalue())
+    replace_file(as_path(held.file), file.getvalue())
     return True
 
 
@@ -294,7 +300,7 @@ def write(held: HeldOutText, fingerprint: str) -> bool:
 def _texts(held: HeldOutText, version: int, language: str) -> frozenset[int]:
     if not held.file:
         return frozenset(_made(held).texts[language].tolist())
-    with np.load(held.file) as arrays:
+    with _load(held.file) as arrays:
         return frozenset(arrays[f"texts {language}"].tolist())
 
 
@@ -302,7 +308,7 @@ def _texts(held: HeldOutText, version: int, language: str) -> frozenset[int]:
 def _numbers(held: HeldOutText, version: int, corpus: str) -> frozenset[int]:
     if not held.file:
         return frozenset(_made(held).numbers.get(corpus, np.empty(0, np.int64)).tolist())
-    with np.load(held.file) as arrays:
+    with _load(held.file) as arrays:
         return frozenset(_stored_numbers(arrays, corpus).tolist())
 
 
@@ -324,7 +330,7 @@ def _make(held: HeldOutText) -> _Contents:
     if rule.kind == "count":
         numbers = _spread(corpora, rule.number)
     elif rule.kind == "ids":
-        numbers = _lines_of_ids(corpora, Path(rule.path))
+        numbers = _lines_of_ids(corpora, as_path(rule.path))
     languages = corpora.languages()
     if rule.kind == "folder":
         lines = _chosen_lines(held.folder(), lambda corpus: lambda number: True)

@@ -11,7 +11,6 @@ import codecs
 import enum
 import itertools
 import logging
-import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from xlme_jax.data.text.decompression import DataError, read_blocks, strip_compression
+from xlme_jax.storage.paths import as_path, is_folder
 
 DEFAULT_MAX_DOCUMENT_CHARS = 100_000
 # Longer lines of parallel text are skipped; those of documents are split.
@@ -420,8 +420,8 @@ def data_files(folder: Path) -> list[Path]:
 
 def check_folder(folder: str | Path) -> Path:
     """Returns `folder` as a path; raises DataError if it is not a folder."""
-    path = Path(folder)
-    if not os.path.isdir(path):  # Unlike Path.is_dir, returns False for invalid names.
+    path = as_path(folder)
+    if not is_folder(path):
         raise DataError(
             f"{folder}: no such folder; give the path of the folder with the raw text files"
         )

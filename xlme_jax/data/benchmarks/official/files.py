@@ -19,6 +19,7 @@ from xlme_jax.data.text.reading import (
     is_language,
     read_blocks,
 )
+from xlme_jax.storage.paths import as_path
 
 SPLITS = ("train", "validation", "test")
 # Names of the splits in file names.
@@ -148,7 +149,7 @@ class Official:
 
     def _found(self, folder: str | Path) -> dict[str, dict[str, tuple[Layout, list[Path]]]]:
         """Returns {split: {language: (layout, its files)}}."""
-        folder = Path(folder)
+        folder = as_path(folder)
         if not folder.is_dir():
             raise DataError(
                 f"{folder}: no such folder; pass the folder with the benchmark's files, such as "

@@ -1,0 +1,153 @@
+"""Local copies of a bucket's files: batches need single records of many shards, at random.
+
+A copy is named by the SHA-256 of its content, which is checked while it is copied. So copies are
+reused after a restart, and by all data sets and processes of a machine.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import logging
+import os
+import pathlib
+import uuid
+from collections.abc import Sequence
+
+from tqdm import tqdm
+
+from xlme_jax.data.prepared.format import FileInfo, PreparedDataError
+from xlme_jax.storage import locks
+from xlme_jax.storage.files import copy_file
+
+_log = logging.getLogger(__name__)
+DEFAULT_GB = 100.0
+_THREADS = 8
+
+
+def default_folder() -> pathlib.Path:
+    """Returns the folder for copies below the user's cache folder."""
+    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(cache) / "xlme_jax" / "data"
+
+
+class LocalCopies:
+    """Copies of a data set's files on a local disk.
+
+    Args:
+      source: folder of the data set, in a bucket.
+      folder: where copies go; None uses `default_folder`.
+      gigabytes: most that all copies in the folder may take. What no longer fits is read from the
+        bucket.
+    """
+
+    def __init__(
+        self,
+        source: pathlib.Path,
+        folder: str | None = None,
+        gigabytes: float = DEFAULT_GB,
+    ):
+        self._source, self._limit = source, int(gigabytes * 1e9)
+        self._folder = pathlib.Path(folder) if folder else default_folder()
+
+    def find(self, file: FileInfo) -> pathlib.Path:
+        """Returns the copy of a file, or its path in the bucket if there is none."""
+        copy = self._place(file)
+        try:
+            whole = copy.stat().st_size == file.bytes
+        except FileNotFoundError:
+            whole = False
+        return copy if whole else self._source / file.file
+
+    def copy(self, files: Sequence[FileInfo], verify: bool = True) -> list[FileInfo]:
+        """Copies files until the limit is reached, in their order, with a progress bar.
+
+        Files of other data sets are deleted for them, those unused for longest first. Another
+        process of this machine that copies meanwhile is waited for.
+
+        Args:
+          files: files of the data set.
+          verify: whether to verify existing copies; damaged ones are copied again.
+
+        Returns:
+          The files that have a copy now.
+
+        Raises:
+          PreparedDataError: a file of the bucket is damaged or cannot be read, or the disk is full.
+        """
+        if not self._limit:
+            return []
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with locks.hold(self._folder / ".lock"):
+            wanted, missing = self._make_room(files, verify)
+            total = sum(file.bytes for file in missing)
+            with (
+                tqdm(
+                    total=total, desc="copy data", unit="B", unit_scale=True, disable=not total
+                ) as bar,
+                concurrent.futures.ThreadPoolExecutor(_THREADS) as pool,
+            ):
+                for file in pool.map(self._copy, missing):
+                    bar.update(file.bytes)
+        return wanted
+
+    def _make_room(
+        self, files: Sequence[FileInfo], verify: bool
+    ) -> tuple[list[FileInfo], list[FileInfo]]:
+        """Deletes old copies; returns the files that fit, and which of them have no copy."""
+        wanted: dict[pathlib.Path, FileInfo] = {}
+        used = 0
+        for file in files:
+            if used + file.bytes > self._limit:
+                _log.warning(
+                    "Train.data_cache_gb = %g holds %.1f of %.1f GB of %s; the rest is read from "
+                    "the bucket, which is slow.",
+                    *(self._limit / 1e9, used / 1e9, sum(f.bytes for f in files) / 1e9),
+                    self._source,
+                )
+                break
+            wanted[self._place(file)] = file
+            used += file.bytes
+        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+            good = pool.map(lambda file: self._is_good(file, verify), wanted.values())
+            missing = [file for file, is_good in zip(wanted.values(), good) if not is_good]
+        others = [path for path in self._folder.iterdir() if path not in wanted]
+        others = [path for path in others if not path.name.startswith(".lock")]
+        others.sort(key=lambda path: path.stat().st_mtime)
+        free = self._limit - used - sum(path.stat().st_size for path in others)
+        for path in others:
+            if free >= 0 and ".partial" not in path.name:
+                continue
+            free += path.stat().st_size
+            path.unlink()
+        return list(wanted.values()), missing
+
+    def _copy(self, file: FileInfo) -> FileInfo:
+        source, place = self._source / file.file, self._place(file)
+        partial = place.with_name(f"{place.name}.{uuid.uuid4().hex}.partial")
+        try:
+            copy_file(source, partial)
+            if _digest(partial) != file.sha256:
+                raise PreparedDataError(f"{source} is damaged (SHA-256 differs)")
+            os.replace(partial, place)
+        except OSError as error:
+            where = error.filename or partial
+            raise PreparedDataError(f"{where}: {error.strerror}") from error
+        finally:
+            partial.unlink(missing_ok=True)
+        return file
+
+    def _is_good(self, file: FileInfo, verify: bool) -> bool:
+        place = self._place(file)
+        if self.find(file) != place or (verify and _digest(place) != file.sha256):
+            return False
+        os.utime(place)
+        return True
+
+    def _place(self, file: FileInfo) -> pathlib.Path:
+        return self._folder / file.sha256
+
+
+def _digest(path: pathlib.Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,178 @@
+"""A lease on a bucket's folder for one writer at a time, instead of a lock.
+
+The lease is an object that its holder writes again every `RENEW_SECONDS`, on condition that it
+still has the generation that the holder wrote last. If the generation has not changed for
+`EXPIRE_SECONDS`, the holder has ended, and the next process takes the lease over. Only durations
+are measured, so that the clocks of different machines do not matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import pathlib
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+from xlme_jax.storage.paths import file_system, naming
+
+_log = logging.getLogger(__name__)
+RENEW_SECONDS = 10.0
+EXPIRE_SECONDS = 45.0
+_POLL_SECONDS = 1.0
+_PROCESS = uuid.uuid4().hex
+
+
+@contextlib.contextmanager
+def hold(file: pathlib.Path, busy: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Holds the lease `file` in a bucket.
+
+    Args:
+      file: the lease's object.
+      busy: called if a living process holds it. It may raise; else this process waits.
+
+    Raises:
+      OSError: the bucket is missing or not writable; names the object.
+    """
+    generation = _acquire(file, busy)
+    closing = threading.Event()
+    renewal = threading.Thread(target=_renew, args=(file, generation, closing), daemon=True)
+    renewal.start()
+    try:
+        yield
+    finally:
+        closing.set()
+        renewal.join()
+        with contextlib.suppress(OSError):  # It expires.
+            file.unlink(missing_ok=True)
+
+
+def _acquire(file: pathlib.Path, busy: Callable[[], None]) -> str:
+    """Waits for the lease; returns the generation of its object."""
+    seen, since, asked = "", time.monotonic(), False
+    while True:
+        held = _read(file)
+        if held is None or (held["machine"] == _machine() and not _alive(held)):
+            found = "0" if held is None else held["generation"]
+        elif held["generation"] != seen:
+            if seen and not asked:
+                busy()
+                asked = True
+            if not seen:
+                _log.info(
+                    "%s: written by process %s on %s; waiting up to %.0f s to see whether it still "
+                    "runs.",
+                    *(file, held["pid"], held["machine"].split()[0], EXPIRE_SECONDS),
+                )
+            seen, since = held["generation"], time.monotonic()
+            found = ""
+        else:
+            found = seen if time.monotonic() - since > EXPIRE_SECONDS else ""
+        if found and (written := _write(file, found)):
+            return written
+        if not found:
+            time.sleep(_POLL_SECONDS)
+
+
+def _renew(file: pathlib.Path, generation: str, closing: threading.Event) -> None:
+    renewed = time.monotonic()
+    while not closing.wait(RENEW_SECONDS):
+        try:
+            written = _write(file, generation)
+        except OSError as error:
+            # Nobody else can take it over before it expires.
+            if time.monotonic() - renewed < EXPIRE_SECONDS - RENEW_SECONDS:
+                _log.warning("%s could not be renewed: %s; trying again.", file, error.strerror)
+                continue
+            written = ""
+        if not written:
+            # Writing on would mix two runs in one folder.
+            print(
+                f"{file}: lost the lease, another process may write here now. Ending without "
+                "saving; the run resumes from its newest checkpoint.",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(1)
+        generation, renewed = written, time.monotonic()
+
+
+def _read(file: pathlib.Path) -> dict[str, Any] | None:
+    """Returns the holder's machine and process with the object's generation; None if missing."""
+    with naming(file):
+        try:
+            generation = file_system().info(str(file)).get("generation", "1")
+            content = json.loads(file_system().cat_file(str(file)))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            content = {"machine": "", "pid": 0, "process": ""}
+    return {**content, "generation": str(generation)}
+
+
+def _write(file: pathlib.Path, generation: str) -> str:
+    """Writes the lease if its object has this generation, "0" for none.
+
+    Returns:
+      The new generation; empty if the object has another one.
+    """
+    bucket, _, name = str(file).removeprefix("gs://").partition("/")
+    holder = {"machine": _machine(), "pid": os.getpid(), "process": _PROCESS}
+    holder["request"] = uuid.uuid4().hex
+    fs = file_system()
+    with naming(file):
+        try:
+            answer = fs.call(
+                "POST",
+                f"{fs._location}/upload/storage/v1/b/{quote(bucket)}/o",
+                uploadType="multipart",
+                ifGenerationMatch=generation,
+                headers={"Content-Type": 'multipart/related; boundary="=="'},
+                data=_multipart({"name": name}, holder),
+                json_out=True,
+            )
+        except FileExistsError:  # Status 412.
+            # A repeated request may find its own first one.
+            held = _read(file)
+            return held["generation"] if held and held.get("request") == holder["request"] else ""
+    return str(answer.get("generation", "1"))
+
+
+def _multipart(*parts: dict[str, Any]) -> bytes:
+    """Returns JSON parts as the body of a multipart upload: the object's fields, its content."""
+    head = "--==\nContent-Type: application/json\n\n"
+    return ("\n".join(head + json.dumps(part) for part in parts) + "\n--==--").encode()
+
+
+def _machine() -> str:
+    """Identifies host, boot and name space of process numbers."""
+    boot = pathlib.Path("/proc/sys/kernel/random/boot_id")
+    space = pathlib.Path("/proc/self/ns/pid")
+    return " ".join(
+        [
+            socket.gethostname(),
+            boot.read_text().strip() if boot.exists() else "-",
+            os.readlink(space) if space.exists() else "-",
+        ]
+    )
+
+
+def _alive(held: dict[str, Any]) -> bool:
+    """Returns whether a process of this machine still runs."""
+    if held["pid"] == os.getpid():
+        return bool(held["process"] == _PROCESS)
+    try:
+        os.kill(held["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
