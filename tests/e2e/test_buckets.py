@@ -10,6 +10,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import commands
@@ -101,13 +102,26 @@ def test_a_killed_run_resumes_to_the_same_bits(bucket, tmp_path, on_disk, seed):
     assert differences(bucket, name, on_disk) == []
 
 
-def test_a_run_survives_refused_requests_resets_and_an_outage(bucket, tmp_path, on_disk):
+def test_a_run_survives_refused_requests_and_resets(bucket, tmp_path, on_disk):
     bucket.inject(busy=0.1, resets=0.05, seed=1)
     command = train(bucket, tmp_path, "faults")
     assert command.end() in (0, 1, 75), command.said()
     bucket.inject()
     train(bucket, tmp_path, "faults").finish()
     assert differences(bucket, "faults", on_disk) == []
+
+
+def test_a_run_survives_an_outage(bucket, tmp_path, on_disk):
+    command = train(bucket, tmp_path, "outage")
+    assert command.until_step(3), command.said()
+    bucket.inject(away=True)
+    time.sleep(20)
+    bucket.inject()
+    code = command.end()
+    print(f"exit code {code} after the outage")
+    assert code == 0 or "gs://bucket/outage" in command.said()
+    train(bucket, tmp_path, "outage").finish()
+    assert differences(bucket, "outage", on_disk) == []
 
 
 def test_two_hosts_that_share_only_the_bucket_resume_after_a_kill(bucket, tmp_path):
