@@ -20,7 +20,12 @@ import tiny
 
 HANG = 900.0  # Seconds after which something hangs, however busy the machine.
 _POLL_SECONDS = 0.0005
-_CLOCK = ("tokens_per_second", "mfu")  # Metrics that no two runs share.
+
+
+def is_timing(metric):
+    """Returns whether no two runs share a metric."""
+    timings = ("tokens_per_second", "mfu", "input_seconds", "device_seconds")
+    return metric.split("/")[0] in timings
 
 
 class Command:
@@ -205,7 +210,7 @@ def record(checkpoint):
 def lines(model_dir):
     """Returns the lines of metrics.jsonl without measured times."""
     return [
-        {key: value for key, value in line.items() if key not in _CLOCK}
+        {key: value for key, value in line.items() if not is_timing(key)}
         for line in tiny.metrics(model_dir)
     ]
 

@@ -6,6 +6,11 @@ r"""Compares results with the papers': tables, layer curves, scores against FLOP
 Writes report.md, report.html (one self-contained file) and the pictures. Results with the same NAME
 are runs of one system with different seeds. From a sweep, only the selected point is used. A NAME
 that contains "translate-train" is listed in the tables of that setting, not in the zero-shot ones.
+
+    python -m xlme_jax.report --runs=runs/small,runs/no_trtd
+
+Prints what differs between training runs: configuration, code, packages, devices, and the ends of
+the curves; with --output, writes it to runs.md there.
 """
 
 import logging
@@ -15,7 +20,9 @@ import sys
 from absl import flags
 
 from xlme_jax.configuration import command_line, values
+from xlme_jax.reports import run_comparison
 from xlme_jax.reports.papers_page import load, write
+from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
 _log = logging.getLogger("xlme_jax.report")
@@ -25,13 +32,24 @@ _RESULTS = flags.DEFINE_multi_string(
     "NAME=PATH or PATH of a results.json, or of a folder with such files below it (repeatable). "
     "NAME defaults to the folder's name.",
 )
+_RUNS = flags.DEFINE_list("runs", [], "MODEL_DIR,MODEL_DIR,...: training runs to compare.")
 _OUTPUT = flags.DEFINE_string("output", None, "Folder of the report.")
 
 
 def main() -> int:
     """Parses the flags and writes the report; returns the exit code."""
+    if _RUNS.value:
+        if _RESULTS.value:
+            raise values.ConfigError("--runs and --results make different reports; give one.")
+        text = run_comparison.compare(_RUNS.value)
+        print(text, end="")
+        if _OUTPUT.value:
+            replace_file(as_path(_OUTPUT.value) / "runs.md", text.encode())
+        return 0
     if not _RESULTS.value or not _OUTPUT.value:
-        raise values.ConfigError("--results=NAME=PATH and --output=FOLDER are needed.")
+        raise values.ConfigError(
+            "--results=NAME=PATH and --output=FOLDER are needed, or --runs=MODEL_DIR,MODEL_DIR."
+        )
     command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
     page = write(load(_RESULTS.value), as_path(_OUTPUT.value), command)
     _log.info("Report: %s", page)

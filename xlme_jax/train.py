@@ -43,7 +43,10 @@ def main() -> int:
     with StopOnSignal() as stop, peers.Watch(_PEER_TIMEOUT.value, say), _not_waiting_for_others():
         config = loading.load(files, bindings, "Train")
         prepare = datasets.prepare_command(config, files, bindings)
-        text, command = loading.operative_config(), shlex.join(sys.argv)
+        text, command = (
+            loading.operative_config(),
+            shlex.join(["python", "-m", "xlme_jax.train", *sys.argv[1:]]),
+        )
         try:
             assembly.train(config, text, prepare, stop, command)
         except Stopped as stopped:

@@ -26,7 +26,10 @@ def undrawn(monkeypatch):
 
 
 def write_report(model_dir, command=""):
-    return run_page.write_report(model_dir, XLME, command)
+    if command:
+        manifest = {"id": "a", "starts": [{"command": "first"}, {"command": command, "seed": 3}]}
+        (model_dir / "manifest.json").write_text(json.dumps(manifest))
+    return run_page.write_report(model_dir, XLME)
 
 
 def write_run(model_dir, steps, rtd=True, probe=True):
@@ -62,7 +65,8 @@ def test_page_is_self_contained_and_holds_the_picture(tmp_path):
     embedded = re.search(r'src="data:image/png;base64,([^"]+)"', page)[1]
     assert base64.b64decode(embedded) == picture
     assert re.findall(r'(?:src|href)="(?!data:)', page) == []
-    assert "python -m xlme_jax.train" in page
+    assert "python -m xlme_jax.train" in page and "<td>seed</td><td>3</td>" in page
+    assert "Started 2 times" in page
     assert "90 steps" in page
 
 

@@ -109,34 +109,6 @@ def test_a_short_write_leaves_no_half_line(tmp_path, monkeypatch):
     assert [line["step"] for line in lines(tmp_path)] == [1, 3]
 
 
-def test_tensorboard_events_hold_the_same_values(tmp_path):
-    with MetricsWriter(tmp_path, resume_step=5) as writer:
-        writer.write(10, {"bitext/mlm_loss": 2.5})
-    events = list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
-    assert len(events) == 1
-    found = [
-        (event.step, value.tag, value.simple_value)
-        for event in read_events(events[0])
-        for value in event.summary.value
-    ]
-    assert found == [(10, "bitext/mlm_loss", 2.5)]
-    # SessionLog.START at step 6 is what makes TensorBoard hide the interrupted run's later points.
-    starts = [event.step for event in read_events(events[0]) if event.session_log.status == 1]
-    assert starts == [6]
-
-
-def read_events(path):
-    """Decodes TFRecord framing: length (8 bytes), CRC (4), payload, CRC (4)."""
-    from tensorboardX.proto import event_pb2
-
-    data, events = path.read_bytes(), []
-    while data:
-        size = int.from_bytes(data[:8], "little")
-        events.append(event_pb2.Event.FromString(data[12 : 12 + size]))
-        data = data[16 + size :]
-    return events
-
-
 def test_ratios_divide_on_the_host_and_are_nan_where_nothing_was_measured():
     metrics = {
         "bitext/mlm_loss": (np.float32(6.0), np.int32(4)),

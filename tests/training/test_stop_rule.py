@@ -4,6 +4,7 @@ import json
 import logging
 import math
 
+import commands
 import jax
 import numpy as np
 import optax
@@ -180,7 +181,7 @@ def lines(model_dir):
 
 def timeless(model_dir):
     return [
-        {name: value for name, value in line.items() if name not in ("tokens_per_second", "mfu")}
+        {name: value for name, value in line.items() if not commands.is_timing(name)}
         for line in lines(model_dir)
     ]
 

@@ -42,6 +42,7 @@ class RunRecord:
         unknown.
       encoder_parameters: parameters of the exported encoder, without vocabulary padding; None in
         checkpoints that lack it.
+      manifest: what made the checkpoint (`training.manifest`); empty in checkpoints that lack it.
     """
 
     data: dict[str, Any]
@@ -54,6 +55,7 @@ class RunRecord:
     flops_per_step: float | None = None
     inherited_flops: float | None = None
     encoder_parameters: int | None = None
+    manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def has_checkpoint(model_dir: Path) -> bool:

@@ -26,6 +26,7 @@ from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.optimizer import OptimizerConfig
 from xlme_jax.training.stop_rule import StopRule
+from xlme_jax.training.trackers import TensorBoard, WandB
 
 # Defined by every configuration, so that every run can override them.
 MACROS = ("MODEL_DIR", "DATA_DIR", "INIT_FROM", "TRAIN_STEPS", "CHECKPOINT_EVERY", "SEED")
@@ -36,6 +37,8 @@ CONFIGURABLES: dict[str, type] = {
     "Loop": LoopConfig,
     "Optimizer": OptimizerConfig,
     "StopRule": StopRule,
+    "TensorBoard": TensorBoard,
+    "WandB": WandB,
     "Mesh": MeshConfig,
     "Stream": Stream,
     **SYSTEMS,

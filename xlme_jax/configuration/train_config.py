@@ -15,6 +15,7 @@ from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.optimizer import OptimizerConfig
 from xlme_jax.training.stop_rule import StopRule
+from xlme_jax.training.trackers import TensorBoard
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,8 @@ class TrainConfig:
       data_cache_gb: most that all copies may take; 0 reads everything from the bucket.
       epochs: passes over the examples of a labelled stream; overrides TRAIN_STEPS.
       stop_rules: conditions on logged metrics for the run to continue, such as `(@StopRule(),)`.
+      trackers: where metrics go besides `metrics.jsonl`: `@TensorBoard()`, `@WandB()`, or one of
+        another package (`training.trackers`).
     """
 
     model_dir: str
@@ -62,6 +65,7 @@ class TrainConfig:
     data_cache_gb: float = DEFAULT_GB
     epochs: float | None = None
     stop_rules: tuple[StopRule, ...] = ()
+    trackers: tuple[Any, ...] = (TensorBoard(),)
 
     def __post_init__(self) -> None:
         for folder in (self.model_dir, self.data_dir):
@@ -76,6 +80,12 @@ class TrainConfig:
                 raise ValueError(
                     f"Train.evaluators: {reprlib.repr(evaluator)} is no evaluation; bind "
                     "(@RetrievalProbe(),) or others of --help."
+                )
+        for tracker in self.trackers:
+            if not hasattr(tracker, "start"):
+                raise ValueError(
+                    f"Train.trackers: {reprlib.repr(tracker)} is no tracker; bind "
+                    "(@TensorBoard(), @WandB())."
                 )
         if self.data_cache is not None and is_bucket(self.data_cache):
             raise ValueError(f"Train.data_cache = {self.data_cache!r} must be on a local disk.")

@@ -21,6 +21,7 @@ from xlme_jax.reports.curves import (
     with_derived,
 )
 from xlme_jax.storage.paths import as_path
+from xlme_jax.training import manifest
 from xlme_jax.training.metrics import METRICS_FILE, naming, read_metrics
 
 REPORT_HTML = "report.html"
@@ -28,14 +29,13 @@ REPORT_PNG = "report.png"
 READOUTS_PNG = "readouts.png"
 
 
-def write_report(model_dir: Path, diagnostics: Diagnostics, command: str = "") -> Path:
+def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
     """Writes `report.html` and `report.png` into a run's folder.
 
     Args:
-      model_dir: the folder with `metrics.jsonl`; `config.gin` and `model-info.txt` are shown
-        where they exist.
+      model_dir: the folder with `metrics.jsonl`; `config.gin`, `manifest.json` and
+        `model-info.txt` are shown where they exist.
       diagnostics: plots, derived metrics and baselines of the run's objective.
-      command: the command line that started the run, if known.
 
     Returns:
       The path of the page, which is one self-contained file.
@@ -54,7 +54,7 @@ def write_report(model_dir: Path, diagnostics: Diagnostics, command: str = "") -
         if readouts:
             (model_dir / READOUTS_PNG).write_bytes(readouts)
         compared = verdicts(curves, diagnostics)
-        page = _page(model_dir, curves, compared, picture, readouts, command)
+        page = _page(model_dir, curves, compared, picture, readouts)
         path.write_text(page, encoding="utf-8")
     return path
 
@@ -81,7 +81,6 @@ def _page(
     compared: list[Verdict],
     picture: bytes,
     readouts: bytes | None,
-    command: str,
 ) -> str:
     """Returns the whole page."""
     name = html.escape(model_dir.resolve().name)
@@ -98,7 +97,7 @@ def _page(
         _details("Every logged metric", _metrics_table(curves)),
         _details("Model", _file(model_dir / "model-info.txt")),
         "<h2>How it was run</h2>",
-        f"<pre>{html.escape(command)}</pre>" if command else "",
+        _manifest(model_dir),
         _again(model_dir),
         _details("Configuration (config.gin)", _file(model_dir / "config.gin")),
     ]
@@ -167,6 +166,23 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
 
     return "\n".join(["<table>", line(head, "th"), *(line(row, "td") for row in rows), "</table>"])
+
+
+def _manifest(model_dir: Path) -> str:
+    """Returns what made the run: the last start's entry, and how many there were."""
+    starts = manifest.read(model_dir).get("starts")
+    if not starts:
+        return ""
+    facts = manifest.flat(starts[-1])
+    command = facts.pop("command", "")
+    note = f'<p class="note">Started {len(starts)} times; this is the last.</p>'
+    return "\n".join(
+        [
+            f"<pre>{html.escape(command)}</pre>" if command else "",
+            note if len(starts) > 1 else "",
+            _details("Code, packages, devices and data", _table(("", ""), facts.items())),
+        ]
+    )
 
 
 def _again(model_dir: Path) -> str:

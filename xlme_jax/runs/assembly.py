@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import functools
+import json
 import logging
 import math
 from collections.abc import Iterator, Sequence
@@ -23,7 +25,7 @@ from xlme_jax.reports.run_page import write_report
 from xlme_jax.runs.datasets import open_dataset
 from xlme_jax.storage import locks
 from xlme_jax.storage.paths import as_path
-from xlme_jax.training import loop, model_info
+from xlme_jax.training import loop, manifest, model_info
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 from xlme_jax.training.loop_config import LoopConfig
@@ -46,23 +48,26 @@ def train(
       config_text: the operative configuration, written to MODEL_DIR/config.gin.
       prepare_command: command that prepares the data set.
       stop: may request an early end.
-      command: the command line, for the report.
+      command: the command line, for the manifest.
 
     Raises:
       ValueError: an invalid configuration, before compilation; names the field and the remedy.
       Stopped: `stop` asked for the end; the state is saved.
     """
-    run = assemble(config, config_text, prepare_command)
+    run = assemble(config, config_text, prepare_command, command)
     with reserved(run.model_dir):
         state = loop.train(run, stop)
         if jax.process_index() == 0:
-            page = write_report(run.model_dir, run.objective.diagnostics, command)
+            page = write_report(run.model_dir, run.objective.diagnostics)
             _log.info("Report: %s", page)
     return state
 
 
 def assemble(
-    config: TrainConfig, config_text: str = "", prepare_command: Sequence[str] = ()
+    config: TrainConfig,
+    config_text: str = "",
+    prepare_command: Sequence[str] = (),
+    command: str = "",
 ) -> loop.Run:
     """Builds the inputs of the train loop; compiles nothing.
 
@@ -70,6 +75,7 @@ def assemble(
       config: configuration of the run.
       config_text: the operative configuration, written to MODEL_DIR/config.gin.
       prepare_command: command that prepares the data set.
+      command: the command line, for the manifest.
 
     Raises:
       ValueError: an invalid configuration; names the field and the remedy.
@@ -96,6 +102,11 @@ def assemble(
     abstract = states.abstract_state(objective, optimizer, mesh)
     left_out = batches.expected_left_out()
     info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size, left_out)
+    start = manifest.describe_start(
+        command, seed=settings.seed, data=dataset.digest, vocabulary=dataset.vocabulary_digest
+    )
+    whole = manifest.with_start(model_dir, start)
+    facts = {**whole, "config": manifest.bindings(config_text)}
     return loop.Run(
         objective,
         optimizer,
@@ -106,12 +117,18 @@ def assemble(
         model_dir,
         dataset.digest,
         [evaluator.evaluator(context) for evaluator in config.evaluators],
-        files={"config.gin": config_text, "model-info.txt": info},
+        files={
+            "config.gin": config_text,
+            "model-info.txt": info,
+            manifest.MANIFEST_FILE: json.dumps(whole, indent=1) + "\n",
+        },
         flops_per_step=sum(objective.diagnostics.flops(shapes).values()),
         encoder_parameters=model_info.encoder_parameters(objective, dataset.vocabulary_size),
         vocabulary_digest=dataset.vocabulary_digest,
         weights={s.name: points for s in streams if (points := s.weight_points())},
         stop_rules=config.stop_rules,
+        trackers=[functools.partial(tracker.start, facts) for tracker in config.trackers],
+        manifest=start,
     )
 
 

@@ -8,6 +8,7 @@ import collections
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import optax
 from jax.experimental import multihost_utils
 
 from xlme_jax.objectives.base import Metrics, Params
-from xlme_jax.training.metrics import MetricsWriter, ratios
+from xlme_jax.training.metrics import TENSORBOARD_DIRECTORY, MetricsWriter, Tracker, ratios
 from xlme_jax.training.progress import ProgressLine, Throughput
 from xlme_jax.training.stop_rule import StopRule, StopRules
+from xlme_jax.training.waits import DEVICE, INPUT, Waits
 
 _log = logging.getLogger(__name__)
 
@@ -36,13 +38,14 @@ class Journal:
     """The log of one run; call `begin` before anything else.
 
     Args:
-      model_dir: where `metrics.jsonl` and TensorBoard's events go.
+      model_dir: where `metrics.jsonl` goes.
       settings: the loop's `LoopConfig`.
       schedule: learning rate by step.
       alarms: returns the alarms for a line's values (`Diagnostics.alarms`).
       evaluators: run every `evaluate_every` steps.
       meter: measures throughput.
       stop_rules: rules that the log must meet for the run to continue.
+      trackers: as in `MetricsWriter`.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Journal:
         evaluators: Sequence[Evaluator],
         meter: Throughput,
         stop_rules: Sequence[StopRule] = (),
+        trackers: Sequence[Callable[[Path, int], Tracker]] = (),
     ):
         self._model_dir, self._settings, self._schedule = model_dir, settings, schedule
         self._find_alarms, self._evaluators, self._meter = alarms, evaluators, meter
@@ -62,6 +66,7 @@ class Journal:
         self._writer: MetricsWriter | None = None
         self._alarms: set[str] = set()
         self._rules = StopRules(stop_rules, model_dir)
+        self._trackers, self._waits = trackers, Waits()
 
     def begin(
         self, step: int, window: Mapping[str, Sequence[float]], skipped: int, params: Params
@@ -76,7 +81,7 @@ class Journal:
         """
         if self._writer is not None:
             self._writer.close()
-        self._writer = MetricsWriter(self._model_dir, resume_step=step, active=self._active)
+        self._writer = MetricsWriter(self._model_dir, step, self._active, self._trackers)
         self._rules.begin()
         self._sums: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(2))
         self.skipped = skipped
@@ -113,7 +118,8 @@ class Journal:
         Raises:
           Diverged: too many updates in a row were skipped.
         """
-        pairs = jax.device_get(metrics)
+        with self._waits.waiting(DEVICE):
+            pairs = jax.device_get(metrics)
         tokens = float(pairs["tokens_per_step"][0])
         if pairs["skipped"][0]:
             self.skipped += 1
@@ -155,6 +161,7 @@ class Journal:
             values["tokens_per_second"] = self._meter.tokens_per_second or math.nan
             if self._meter.mfu is not None:
                 values["mfu"] = self._meter.mfu
+        values |= self._waits.take()
         if self.evaluates(step):
             with self._meter.pause():
                 for evaluate in self._evaluators:
@@ -179,6 +186,15 @@ class Journal:
         for name in sorted(self._alarms - found.keys()):
             self._progress.message(f"Step {step}: alarm cleared: {name}")
         self._alarms = set(found)
+
+    def waiting_for_input(self) -> AbstractContextManager[None]:
+        """Counts the time inside as waiting for the next batch."""
+        return self._waits.waiting(INPUT)
+
+    def trace_folder(self) -> Path | None:
+        """Returns where TensorBoard looks for traces; None in processes other than 0."""
+        local = self._writer and self._writer.local
+        return local / TENSORBOARD_DIRECTORY if local else None
 
     def window(self) -> dict[str, tuple[float, float]]:
         """Sums of the metrics since the last line, for a checkpoint."""

@@ -19,11 +19,13 @@ from xlme_jax.checkpoints.saved import RunRecord, latest_checkpoint, pretraining
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.checkpoints.warm_start import check_warm_start, warm_start
 from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried
+from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks
 from xlme_jax.training.loop_config import LoopConfig
-from xlme_jax.training.metrics import naming
+from xlme_jax.training.metrics import Tracker, naming
+from xlme_jax.training.profiling import Profile
 from xlme_jax.training.progress import Throughput, peak_flops
 from xlme_jax.training.state import abstract_state, compile_step, fresh_state, sharding_rules
 from xlme_jax.training.step import Points, make_fill_step
@@ -74,6 +76,8 @@ class Run:
       vocabulary_digest: digest of the data's vocabulary, which a warm start's source must match.
       weights: weight schedules of streams, for `make_train_step`.
       stop_rules: rules that the log must meet for the run to continue.
+      trackers: where metrics go besides `metrics.jsonl` (`MetricsWriter`).
+      manifest: the entry of this start, for checkpoints (`training.manifest`).
     """
 
     objective: Objective
@@ -91,6 +95,8 @@ class Run:
     vocabulary_digest: str = ""
     weights: Mapping[str, Points] = dataclasses.field(default_factory=dict)
     stop_rules: Sequence[StopRule] = ()
+    trackers: Sequence[Callable[[Path, int], Tracker]] = ()
+    manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def check_divisible(rows: Mapping[str, int], mesh: jax.sharding.Mesh, micro_batches: int) -> None:
@@ -141,7 +147,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         if jax.process_index() == 0:  # After the checks: a rejected run leaves the folder as is.
             for name, text in run.files.items():
                 with naming(run.model_dir / name):
-                    (run.model_dir / name).write_text(text, encoding="utf-8")
+                    replace_file(run.model_dir / name, text.encode())
         state, record, evaluators = _starting_point(run, abstract, checkpoints)
         stop.saved(int(state.step), checkpoints.wait)
         meter = Throughput(
@@ -155,6 +161,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
             evaluators,
             meter,
             run.stop_rules,
+            run.trackers,
         )
         stack.callback(journal.close)
         train_step = compile_step(run.objective, run.optimizer, abstract, config, run.weights)
@@ -194,33 +201,38 @@ def _steps(
     if step >= config.train_steps:
         _log.info("Nothing to do: the run in %s already has %d steps.", run.model_dir, step)
     pending: tuple[int, Metrics, Tasks] | None = None
-    while step < config.train_steps:
-        batch = meshes.put_batch(next(batches), sharding, shares)
-        state, metrics = train_step(state, batch)
-        step += 1
-        if pending is not None:  # One step late, so that the device never waits for the host.
-            journal.add(*pending)
-        lost: Any = {f"{name}/left_out": pair for name, pair in batches.left_out().items()}
-        pending = step, {**metrics, **lost}, batches.tasks()
-        save = (
-            stop.requested(step)
-            or step == config.train_steps
-            or step % config.checkpoint_every == 0
-            or journal.evaluates(step)
-        )
-        if save or journal.is_due(step):
-            journal.add(*pending)
-            pending = None
-        if save:
-            save_now()
-        if journal.is_due(step):
-            checkpoints.check_writes()
-            journal.write(step, state.params)
-            if (broken := journal.broken_rule(step)) is not None:
-                if not save:
-                    save_now()
-                checkpoints.wait()
-                raise broken
+    with Profile(config.profile_steps, journal.trace_folder()) as profile:
+        while step < config.train_steps:
+            profile.begin(step + 1)
+            with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
+                with journal.waiting_for_input():
+                    batch = meshes.put_batch(next(batches), sharding, shares)
+                state, metrics = train_step(state, batch)
+            step += 1
+            profile.end(step, metrics)
+            if pending is not None:  # One step late, so that the device never waits for the host.
+                journal.add(*pending)
+            lost: Any = {f"{name}/left_out": pair for name, pair in batches.left_out().items()}
+            pending = step, {**metrics, **lost}, batches.tasks()
+            save = (
+                stop.requested(step)
+                or step == config.train_steps
+                or step % config.checkpoint_every == 0
+                or journal.evaluates(step)
+            )
+            if save or journal.is_due(step):
+                journal.add(*pending)
+                pending = None
+            if save:
+                save_now()
+            if journal.is_due(step):
+                checkpoints.check_writes()
+                journal.write(step, state.params)
+                if (broken := journal.broken_rule(step)) is not None:
+                    if not save:
+                        save_now()
+                    checkpoints.wait()
+                    raise broken
     return state
 
 
@@ -310,6 +322,7 @@ def _record(run: Run, **fields: Any) -> RunRecord:
         run.dataset_digest,
         text,
         vocabulary=run.vocabulary_digest,
+        manifest=run.manifest,
         flops_per_step=run.flops_per_step if run.objective.diagnostics.is_pretraining else 0.0,
         encoder_parameters=run.encoder_parameters,
         **fields,

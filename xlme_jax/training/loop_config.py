@@ -24,6 +24,8 @@ class LoopConfig:
         after which `on_divergence` applies.
       on_divergence: "stop" ends the run; "roll_back" restores the newest checkpoint and continues
         with the data after the bad batches.
+      profile_steps: first and last step, from 1, to trace with JAX's profiler; the trace goes to
+        `MODEL_DIR/tensorboard`.
       alarms_after: step from which alarms are reported; an untrained model triggers them all.
     """
 
@@ -37,6 +39,7 @@ class LoopConfig:
     init_from: str | None = None
     max_skipped: int = 10
     on_divergence: Literal["stop", "roll_back"] = "stop"
+    profile_steps: tuple[int, int] | None = None
     alarms_after: int = 1000
 
     def __post_init__(self) -> None:
@@ -44,3 +47,11 @@ class LoopConfig:
         fields = dataclasses.fields(self)
         counts = [f.name for f in fields if f.type in (int, "int") and f.name != "seed"]
         check_at_least(self, "Loop", 1, *counts)
+        if (
+            self.profile_steps is not None
+            and not 1 <= self.profile_steps[0] <= self.profile_steps[1]
+        ):
+            raise ValueError(
+                f"Loop.profile_steps = {self.profile_steps}: give the first and the last step, "
+                "counted from 1, such as (11, 15)."
+            )

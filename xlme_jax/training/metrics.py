@@ -1,4 +1,4 @@
-"""Writes the metrics of a run to disk: one JSON object per step, and TensorBoard events.
+"""Writes the metrics of a run: one JSON object per step, and to its trackers.
 
 Reports and scripts read the JSON lines, so these must survive a kill at any moment: a line is
 written whole or not at all, and a resumed run first drops the lines that it will log again.
@@ -9,10 +9,9 @@ import errno
 import json
 import math
 import os
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from xlme_jax.storage.mirrors import Mirror
 from xlme_jax.storage.paths import as_path
@@ -40,8 +39,18 @@ def ratios(metrics: Mapping[str, tuple[Any, Any]]) -> dict[str, float]:
     return {name: top / bottom if bottom else math.nan for name, (top, bottom) in pairs.items()}
 
 
+class Tracker(Protocol):
+    """Receives the metrics of a run, in process 0."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Logs the finite metrics of one step; steps increase."""
+
+    def close(self) -> None:
+        """Completes what was logged."""
+
+
 class MetricsWriter:
-    """Appends metrics to `MODEL_DIR/metrics.jsonl` and to `MODEL_DIR/tensorboard`.
+    """Appends metrics to `MODEL_DIR/metrics.jsonl` and passes them to trackers.
 
     Create it only in process 0, or everywhere with `active` set only in process 0.
 
@@ -51,13 +60,22 @@ class MetricsWriter:
         torn last line, are dropped: those steps will be logged again. 0 is a fresh start, which
         keeps nothing.
       active: False makes every method a no-op.
+      trackers: each is given the folder and `resume_step`, and returns a tracker.
 
     Attributes:
+      local: the run's folder on this machine, None if not active; a bucket's is uploaded.
       last_step: step of the last line, -1 if there is none.
     """
 
-    def __init__(self, model_dir: Path, resume_step: int = 0, active: bool = True) -> None:
+    def __init__(
+        self,
+        model_dir: Path,
+        resume_step: int = 0,
+        active: bool = True,
+        trackers: Sequence[Callable[[Path, int], Tracker]] = (),
+    ) -> None:
         self._file: int | None = None
+        self.local: Path | None = None
         self.last_step = -1
         if not active:
             return
@@ -65,12 +83,12 @@ class MetricsWriter:
         self.path = model_dir / METRICS_FILE
         self._mirror = Mirror(model_dir)
         self._mirror.fetch(METRICS_FILE)
-        local = self._mirror.local / METRICS_FILE
+        self.local = self._mirror.local
+        local = self.local / METRICS_FILE
         with naming(self.path):
             self.last_step = _drop_after(local, resume_step)
             self._file = os.open(local, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        with naming(model_dir / TENSORBOARD_DIRECTORY):
-            self._events = _Events(self._mirror.local / TENSORBOARD_DIRECTORY, resume_step)
+        self._trackers = [start(self.local, resume_step) for start in trackers]
         self._mirror.upload()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -101,8 +119,8 @@ class MetricsWriter:
         with naming(self.path):
             _append(self._file, json.dumps({"step": int(step), **finite}, allow_nan=False) + "\n")
         self.last_step = step
-        with naming(self.path.parent / TENSORBOARD_DIRECTORY):
-            self._events.write(step, {name: x for name, x in finite.items() if x is not None})
+        for tracker in self._trackers:
+            tracker.write(step, {name: x for name, x in finite.items() if x is not None})
         self._mirror.upload_sometimes()
 
     def sync(self) -> None:
@@ -119,7 +137,8 @@ class MetricsWriter:
         os.fsync(self._file)
         os.close(self._file)
         self._file = None
-        self._events.close()
+        for tracker in self._trackers:
+            tracker.close()
         self._mirror.close()
 
     def __enter__(self) -> "MetricsWriter":
@@ -127,39 +146,6 @@ class MetricsWriter:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-class _Events:
-    """Writes TensorBoard events synchronously.
-
-    tensorboardX's usual writer has a thread, which ends when the disk is full and leaves the caller
-    waiting for it.
-    """
-
-    def __init__(self, directory: Path, resume_step: int) -> None:
-        # Imported here: reading metrics and making reports need no protobuf.
-        from tensorboardX import summary
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto import event_pb2
-
-        directory.mkdir(exist_ok=True)
-        self._scalar, self._event = summary.scalar, event_pb2.Event
-        self._writer = EventsWriter(str(directory / "events"))
-        # TensorBoard hides the events from this step on that an interrupted run wrote.
-        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._write(step=resume_step + 1 if resume_step else 0, session_log=start)
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._write(step=step, summary=self._scalar(name, value))
-        self._writer.flush()
-
-    def _write(self, **fields: Any) -> None:
-        self._writer.write_event(self._event(wall_time=time.time(), **fields))
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # From an earlier write, which has raised it already.
-            self._writer.close()
 
 
 def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:

@@ -1,0 +1,121 @@
+"""The manifest of a run: what made it, beside its configuration.
+
+`MODEL_DIR/manifest.json` has the run's id and one entry for each start of the run, the first one
+included. A checkpoint has the entry of the start that saved it.
+"""
+
+import datetime
+import importlib.metadata
+import json
+import logging
+import platform
+import re
+import subprocess
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from xlme_jax.storage.paths import as_path
+
+_log = logging.getLogger(__name__)
+MANIFEST_FILE = "manifest.json"
+_PACKAGE = "xlme_jax"
+# Packages whose versions change results, besides those that the installation requires.
+_MORE_PACKAGES = ("jaxlib", "libtpu", "jax-cuda13-plugin", "gcsfs")
+
+
+def describe_start(command: str, **facts: Any) -> dict[str, Any]:
+    """Returns the entry of a start: time, command, code, packages, devices and `facts`."""
+    devices = jax.devices()
+    return {
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": command,
+        **_code(Path(__file__).parents[1]),
+        "python": platform.python_version(),
+        "packages": _versions(),
+        "devices": f"{len(devices)} x {devices[0].device_kind}",
+        "processes": jax.process_count(),
+        **facts,
+    }
+
+
+def with_start(model_dir: Path, start: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the manifest of a run that starts, perhaps again: its id, name and all starts."""
+    folder = as_path(model_dir)
+    old = read(folder)
+    return {
+        "id": old.get("id") or uuid.uuid4().hex[:12],
+        "name": folder.absolute().name,
+        "starts": [*old.get("starts", ()), dict(start)],
+    }
+
+
+def read(model_dir: Path) -> dict[str, Any]:
+    """Returns the manifest in a run's folder; empty if there is none, or none that is readable."""
+    path = as_path(model_dir) / MANIFEST_FILE
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found["id"], str) or not all(
+            isinstance(s, dict) for s in found["starts"]
+        ):
+            raise ValueError("not a manifest")
+    except (ValueError, KeyError, TypeError) as error:
+        _log.warning("%s is unreadable (%r) and is ignored.", path, error)
+        return {}
+    return found
+
+
+def flat(start: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the facts of a start as text, {name: value}; packages as "packages/NAME"."""
+    found: dict[str, str] = {}
+    for name, value in start.items():
+        inner = value.items() if isinstance(value, Mapping) else ()
+        found |= {f"{name}/{key}": str(x) for key, x in inner} or {name: str(value)}
+    return found
+
+
+def bindings(config: str) -> dict[str, str]:
+    """Returns {name: value as text} of an operative configuration, as in `config.gin`."""
+    text = "".join(line for line in config.splitlines(True) if not line.startswith("#"))
+    statements = re.split(r"^(?=[\w./]+ = )", text, flags=re.MULTILINE)
+    pairs = (statement.split(" = ", 1) for statement in statements if " = " in statement)
+    return {name: " ".join(value.removeprefix("\\").split()) for name, value in pairs}
+
+
+def _code(package: Path) -> dict[str, Any]:
+    """Returns commit and state of the package's checkout; neither if it is not in one."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=20
+        ).stdout
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # A virtual environment may be in one.
+        changed = bool(git("status", "--porcelain", "--untracked-files=no").strip())
+        return {"commit": git("rev-parse", "HEAD").strip(), "uncommitted_changes": changed}
+    except (OSError, subprocess.SubprocessError):
+        return {}
+
+
+def _versions() -> dict[str, str]:
+    """Returns {package: version} of this package and of those that it needs."""
+    names = [_PACKAGE, *_MORE_PACKAGES]
+    try:
+        lines = importlib.metadata.requires(_PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:  # Run from a checkout.
+        lines = []
+    names += [re.split(r"[^\w.-]", line)[0] for line in lines if "extra ==" not in line]
+    found = {}
+    for name in sorted(names):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

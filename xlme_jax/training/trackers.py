@@ -1,0 +1,148 @@
+"""Where metrics go besides `metrics.jsonl`: TensorBoard, Weights & Biases, or one of your own.
+
+`Train.trackers = (@TensorBoard(), @WandB())` selects them. Another package's tracker is a dataclass
+with the method `start` of `TrackerConfig`, made known to gin by `configuration.registry.add`.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from xlme_jax.training.metrics import TENSORBOARD_DIRECTORY, Tracker, naming
+
+_log = logging.getLogger(__name__)
+
+
+class TrackerConfig(Protocol):
+    """An entry of `Train.trackers`."""
+
+    def start(self, facts: Mapping[str, Any], folder: Path, step: int) -> Tracker:
+        """Starts or continues tracking.
+
+        Args:
+          facts: the run's manifest (`training.manifest`), and "config", its gin bindings.
+          folder: MODEL_DIR; for a bucket, a local folder that is uploaded to it.
+          step: steps finished. An interrupted run may have logged later ones, which follow again.
+
+        Raises:
+          ValueError: the tracker cannot start; names the remedy.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorBoard:
+    """Writes TensorBoard events to `MODEL_DIR/tensorboard`."""
+
+    def start(self, facts: Mapping[str, Any], folder: Path, step: int) -> Tracker:
+        """Opens an events file (`TrackerConfig.start`)."""
+        del facts
+        return _Events(folder / TENSORBOARD_DIRECTORY, step)
+
+
+class _Events:
+    """Writes TensorBoard events synchronously.
+
+    tensorboardX's usual writer has a thread, which ends when the disk is full and leaves the caller
+    waiting for it.
+    """
+
+    def __init__(self, directory: Path, resume_step: int) -> None:
+        # Imported here: reading metrics and making reports need no protobuf.
+        from tensorboardX import summary
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto import event_pb2
+
+        self._directory = directory
+        self._scalar, self._event = summary.scalar, event_pb2.Event
+        # TensorBoard hides the events from this step on that an interrupted run wrote.
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        with naming(directory):
+            directory.mkdir(exist_ok=True)
+            self._writer = EventsWriter(str(directory / "events"))
+            self._write(step=resume_step + 1 if resume_step else 0, session_log=start)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        with naming(self._directory):
+            for name, value in values.items():
+                self._write(step=step, summary=self._scalar(name, value))
+            self._writer.flush()
+
+    def _write(self, **fields: Any) -> None:
+        self._writer.write_event(self._event(wall_time=time.time(), **fields))
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # From an earlier write, which has raised it already.
+            self._writer.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class WandB:
+    """Logs to Weights & Biases; a resumed run continues its page there.
+
+    Attributes:
+      project: project on the server.
+      entity: user or team; None is the user's default.
+      name: name of the run; None is MODEL_DIR's last part.
+      mode: "offline" keeps everything in `MODEL_DIR/wandb`, for `wandb sync`; None follows the
+        environment (WANDB_MODE), which is online by default.
+    """
+
+    project: str = "xlme_jax"
+    entity: str | None = None
+    name: str | None = None
+    mode: Literal["online", "offline"] | None = None
+
+    def __post_init__(self) -> None:
+        if importlib.util.find_spec("wandb") is None:
+            raise ValueError("@WandB() needs the package wandb: pip install 'xlme_jax[wandb]'.")
+
+    def start(self, facts: Mapping[str, Any], folder: Path, step: int) -> Tracker:
+        """Starts or resumes the run with the manifest's id (`TrackerConfig.start`)."""
+        del step  # The server ignores the steps that it has already.
+        import wandb
+
+        try:
+            run = wandb.init(
+                project=self.project,
+                entity=self.entity,
+                name=self.name or facts["name"],
+                mode=self.mode,
+                id=facts["id"],
+                resume="allow",
+                dir=folder,
+                config=dict(facts),
+                settings=wandb.Settings(console="off"),
+            )
+        except wandb.Error as error:
+            raise ValueError(
+                f"Weights & Biases: {error} Run `wandb login`, or set WandB.mode = 'offline'."
+            ) from error
+        return _WandBRun(run)
+
+
+class _WandBRun:
+    """A run on Weights & Biases, whose failures do not end the training."""
+
+    def __init__(self, run: Any) -> None:
+        self._run, self._failed = run, False
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        if self._failed:
+            return
+        try:
+            self._run.log(dict(values), step=step)
+        except Exception:  # Of many kinds: its process has ended, the disk is full.
+            self._failed = True
+            _log.warning("Weights & Biases: logging ends at step %d.", step, exc_info=True)
+
+    def close(self) -> None:
+        import wandb
+
+        with contextlib.suppress(Exception):
+            self._run.finish()
+            wandb.teardown()  # Its process writes the last lines of an offline run as it ends.
