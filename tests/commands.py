@@ -20,6 +20,7 @@ import tiny
 
 HANG = 900.0  # Seconds after which something hangs, however busy the machine.
 _POLL_SECONDS = 0.0005
+_OF_A_START = ("started", "command")  # Facts of a manifest that no two starts share.
 
 
 def is_timing(metric):
@@ -202,9 +203,11 @@ def bits(checkpoint):
 
 
 def record(checkpoint):
-    """Returns a checkpoint's record without the configuration, which names folders."""
+    """Returns a checkpoint's record without what names folders or the time of a start."""
     content = json.loads((Path(checkpoint) / "run" / "metadata").read_text())
-    return {key: value for key, value in content.items() if key not in ("config", "sha256")}
+    manifest = content["manifest"]
+    kept = {key: value for key, value in content.items() if key not in ("config", "sha256")}
+    return {**kept, "manifest": {k: manifest[k] for k in manifest if k not in _OF_A_START}}
 
 
 def lines(model_dir):
