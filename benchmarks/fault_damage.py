@@ -6,19 +6,18 @@ does, and compares the restored bits with those that Orbax restores without this
 
 import contextlib
 import logging
-import os
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
-from fault_runs import Runs, bits, differences
+from fault_runs import Runs, bits, copy_folder, differences
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.configuration import loading
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
+from xlme_jax.storage.files import remove_folder
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 
@@ -45,7 +44,7 @@ def run_damage(
     """
     rng = random.Random(seed)
     logging.disable(logging.WARNING)  # The table has the warnings about damaged files.
-    reference = runs.reference()
+    reference = runs.undisturbed()
     opener = _Opener(runs, reference)
     rows = []
     kinds = [*["flip"] * flips, *["truncation"] * truncations, *["unsealed flip"] * unsealed]
@@ -99,20 +98,21 @@ class _Opener:
         self._abstract = states.abstract_state(objective, optimizer, meshes.make_mesh(config.mesh))
         self._digest = dataset.digest
         self._folder = reference / "checkpoints"
-        self._old, self._new = sorted(int(path.name) for path in self._folder.iterdir())[-2:]
+        names = (path.name for path in self._folder.iterdir())
+        self._old, self._new = sorted(int(name) for name in names if name.isdigit())[-2:]
         self._expected = {step: bits(self._folder / str(step)) for step in (self._old, self._new)}
-        self._copy = runs.work / "damage"
+        self._copy = runs.path("damage")
         with self._copied():
             if self._open() != self._new:
                 raise RuntimeError("An undamaged copy cannot be restored.")
 
     @contextlib.contextmanager
     def _copied(self) -> Iterator[Path]:
-        shutil.rmtree(self._copy, ignore_errors=True)
+        remove_folder(self._copy)
         for step in (self._old, self._new):
-            shutil.copytree(self._folder / str(step), self._copy / "checkpoints" / str(step))
+            copy_folder(self._folder / str(step), self._copy / "checkpoints" / str(step))
         yield self._copy / "checkpoints" / str(self._new)
-        shutil.rmtree(self._copy)
+        remove_folder(self._copy)
 
     def _open(self) -> int:
         """Restores the copy and returns the step; RuntimeError unless its bits are as saved."""
@@ -161,16 +161,13 @@ def _damage(folder: Path, kind: str, rng: random.Random) -> dict[str, Any]:
     weights = None if rng.random() < 0.5 else [sizes[path] for path in files]
     (path,) = rng.choices(files, weights)
     place = rng.randrange(sizes[path])
+    content, changed = bytearray(path.read_bytes()), 0
     if kind.endswith("truncation"):
-        os.truncate(path, place)
-        changed = 0
+        del content[place:]
     else:
         changed = rng.randrange(1, 256)
-        with path.open("r+b") as file:
-            file.seek(place)
-            byte = file.read(1)[0]
-            file.seek(place)
-            file.write(bytes([byte ^ changed]))
+        content[place] ^= changed
+    path.write_bytes(content)
     return {"file": str(path.relative_to(folder)), "place": place, "xor": changed}
 
 
@@ -180,13 +177,13 @@ def _repaired_by_command(
     """Damages a finished run and reruns its command; returns the damage and the outcome."""
     name = "damage-whole"
     runs.forget(name)
-    shutil.copytree(reference, runs.work / name)
-    where = _damage(runs.work / name / "checkpoints" / str(runs.steps), kind, rng)
+    copy_folder(reference, runs.path(name))
+    where = _damage(runs.path(name) / "checkpoints" / str(runs.steps), kind, rng)
     command = runs.start(name)
     if status := command.end():
         outcome = f"ended with {status}: {command.said()[-300:]}"
     else:
-        wrong = differences(runs.work / name, reference)
+        wrong = differences(runs.folder(name), reference)
         outcome = "repaired" if wrong == ["left over: damaged_checkpoints"] else str(wrong)
     return {"kind": f"{kind}, command", **where, "outcome": outcome, "good": outcome == "repaired"}
 
@@ -194,10 +191,10 @@ def _repaired_by_command(
 def _damage_data(runs: Runs, count: int, rng: random.Random) -> list[dict[str, Any]]:
     """Changes bytes and truncates files of the prepared data; each must be detected."""
     rows = []
-    copy = runs.work / "damage-data"
+    copy = runs.path("damage-data")
     for number in range(count + count // 5):
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(runs.data_dir, copy)
+        remove_folder(copy)
+        copy_folder(runs.data_dir, copy)
         kind = "data flip" if number < count else "data truncation"
         where = _damage(copy, kind, rng)
         try:
@@ -210,5 +207,5 @@ def _damage_data(runs: Runs, count: int, rng: random.Random) -> list[dict[str, A
             outcome = f"{type(error).__name__}: {error}"[:300]
         rows.append({"kind": kind, **where, "outcome": outcome, "good": outcome == "noticed"})
         _tell(number, count + count // 5, rows[-1])
-    shutil.rmtree(copy, ignore_errors=True)
+    remove_folder(copy)
     return rows

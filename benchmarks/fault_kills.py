@@ -100,7 +100,7 @@ def _one_run(
     if status := command.end():
         return hits, [*wrong, f"ended with {status}: {command.said()[-2000:]}"]
     wrong += _resumed_wrong(command, saved, begun=True)
-    return hits, wrong + differences(runs.work / name, reference)
+    return hits, wrong + differences(runs.folder(name), reference)
 
 
 def _resumed_wrong(command: Command, saved: int | None, begun: bool) -> list[str]:

@@ -5,7 +5,6 @@ undisturbed run for each seed.
 """
 
 import random
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
+from buckets import TRASH, Bucket  # noqa: E402
 from commands import (  # noqa: E402
     HANG,
     Command,
@@ -30,15 +30,20 @@ from commands import (  # noqa: E402
 )
 from tiny import free_port  # noqa: E402
 
+from xlme_jax.storage.files import copy_file, remove_folder  # noqa: E402
+from xlme_jax.storage.paths import as_path  # noqa: E402
+
 __all__ = [
     "EVALUATE_EVERY",
     "HANG",
     "PHASES",
     "REPOSITORY",
+    "Bucket",
     "Command",
     "Moment",
     "Runs",
     "bits",
+    "copy_folder",
     "differences",
     "kill_all",
     "last_line",
@@ -84,6 +89,15 @@ CldrCorpus.pairs = 1_500
 _started: list[Command] = []
 
 
+def copy_folder(source: Path, target: Path) -> None:
+    """Copies a folder from a disk to a disk or into a bucket, without what was deleted."""
+    for path in source.rglob("*"):
+        if path.is_file() and TRASH not in path.parts:
+            place = target / path.relative_to(source).as_posix()
+            place.parent.mkdir(parents=True, exist_ok=True)
+            copy_file(path, place)
+
+
 def kill_all() -> None:
     """Kills all processes that any `Runs` has started."""
     for command in _started:
@@ -91,15 +105,17 @@ def kill_all() -> None:
 
 
 class Runs:
-    """Runs in a work folder.
+    """Runs in a work folder, or in a bucket.
 
     Args:
       work: the folder; data, cache and reference runs of an earlier call are reused.
       steps: steps per run.
+      bucket: where disturbed runs have their MODEL_DIR; None for the work folder. Undisturbed runs
+        are always on the disk.
     """
 
-    def __init__(self, work: Path, steps: int):
-        self.work, self.steps = work.absolute(), steps
+    def __init__(self, work: Path, steps: int, bucket: Bucket | None = None):
+        self.work, self.steps, self._bucket = work.absolute(), steps, bucket
         self.work.mkdir(parents=True, exist_ok=True)
         self._gin_file = self.work / f"tiny-{steps}.gin"
         self._gin_file.write_text(
@@ -118,6 +134,14 @@ class Runs:
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
+
+    def folder(self, name: str) -> Path:
+        """Returns the folder with the files of a run; for a bucket, where it keeps its objects."""
+        return self.work / name if self._bucket is None else self._bucket.place(name)
+
+    def path(self, name: str) -> Path:
+        """Returns MODEL_DIR of a run as this process may use it, or another folder beside it."""
+        return self.work / name if self._bucket is None else as_path(f"gs://bucket/{name}")
 
     def flags(self, model_dir: Path, **bindings: Any) -> list[str]:
         """Returns the flags of a run; `Loop__seed=1` sets Loop.seed."""
@@ -167,11 +191,10 @@ class Runs:
         options: Mapping[str, Any],
         bindings: Mapping[str, Any],
     ) -> Command:
-        model_dir = self.work / name
-        model_dir.parent.mkdir(parents=True, exist_ok=True)
-        flags = [*self.flags(model_dir, **bindings), *extra]
-        variables = self.variables(cached)
-        command = Command(flags, model_dir, self.work / log, devices, variables, **options)
+        (self.work / log).parent.mkdir(parents=True, exist_ok=True)
+        folder, variables = self.folder(name), self.variables(cached)
+        flags = [*self.flags(self.path(name), **bindings), *extra]
+        command = Command(flags, folder, self.work / log, devices, variables, **options)
         _started.append(command)
         return command
 
@@ -179,17 +202,27 @@ class Runs:
         """Returns MODEL_DIR of the undisturbed run; runs and times it if it is missing."""
         names = "".join(f"-{name}-{value}" for name, value in sorted(bindings.items()))
         name = f"reference-{self.steps}-{seed}-{processes}{names}"
+        on_disk = Runs(self.work, self.steps)
         if not (self.work / name / "report.html").exists():
             print(f"Undisturbed run: {name}", flush=True)
-            commands = self.start_processes(name, processes, SEED=seed, **bindings)
+            commands = on_disk.start_processes(name, processes, SEED=seed, **bindings)
             self.time(commands[0])
             for command in commands:
                 command.finish()
         return self.work / name
 
+    def undisturbed(self) -> Path:
+        """Returns the folder of an undisturbed run that is where disturbed ones are."""
+        if self._bucket is None:
+            return self.reference()
+        name = "undisturbed"
+        if not (self.folder(name) / "report.html").exists():
+            self.start(name).finish()
+        return self.folder(name)
+
     def forget(self, name: str) -> None:
         """Removes a run and its logs."""
-        shutil.rmtree(self.work / name, ignore_errors=True)
+        remove_folder(self.path(name))
         for log in (self.work / name).parent.glob(f"{Path(name).name}.*log"):
             log.unlink()
 

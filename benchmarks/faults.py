@@ -8,12 +8,14 @@ is violated. Later subcommands reuse prepared data, compiled programs and undist
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +24,7 @@ from typing import Any
 from fault_costs import run_overhead, run_soak
 from fault_damage import run_damage
 from fault_kills import run_kills
-from fault_runs import REPOSITORY, Runs, kill_all
+from fault_runs import REPOSITORY, Bucket, Runs, kill_all
 from fault_signals import run_signals
 
 _SIZES = {"hidden": 256, "layers": 12, "vocabulary": 32_768, "rows": 16, "length": 128}
@@ -78,11 +80,14 @@ def main() -> int:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     begin = time.monotonic()
-    runs = Runs(arguments.work, arguments.steps)
-    try:
-        found = arguments.action(runs, arguments)
-    finally:
-        kill_all()
+    with contextlib.ExitStack() as stack:
+        stack.callback(kill_all)
+        bucket = None
+        if arguments.bucket:
+            bucket = Bucket(stack.enter_context(tempfile.TemporaryDirectory()))
+            stack.callback(bucket.stop)
+            os.environ.update(bucket.variables)
+        found = arguments.action(Runs(arguments.work, arguments.steps, bucket), arguments)
     found = {
         "command": " ".join(sys.argv),
         "commit": _commit(),
@@ -113,6 +118,9 @@ def _add(
     parser.add_argument("--work", type=Path, default=Path("runs/faults"), help="Work folder.")
     parser.add_argument("--out", type=Path, help="JSON file for the results.")
     parser.add_argument("--steps", type=int, default=240, help="Steps per run.")
+    parser.add_argument(
+        "--bucket", action="store_true", help="Runs are in an emulated bucket (kills, damage)."
+    )
     parser.add_argument("--seed", type=int, default=0, help="Seed of the random moments.")
     return parser
 

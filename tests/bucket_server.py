@@ -71,6 +71,8 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         if faults.read_only and self.command != "GET":
             return self.refuse(403)
         wanted = re.search(r"[?&]ifGenerationMatch=(\d+)", self.path)
+        if self.command == "GET" and "alt=media" in self.path:
+            return self.send_content()
         if not wanted:
             return self.forward(body)
         with Proxy.writes:
@@ -90,6 +92,19 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         path = f"/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}"
         status, _, content = self.ask("GET", path, b"", {})
         return json.loads(content)["generation"] if status == 200 else "0"
+
+    def send_content(self):
+        """Adds the generation, which the emulator leaves out.
+
+        TensorStore needs it where it repeats a write whose answer was late. It is asked for first,
+        so that content is never older than its generation.
+        """
+        path = self.path.split("?")[0].removeprefix("/download")
+        found, _, description = self.ask("GET", path, b"", {})
+        status, headers, content = self.ask("GET", self.path, b"", dict(self.headers))
+        if found == 200:
+            headers["x-goog-generation"] = json.loads(description)["generation"]
+        self.answer(status, headers, content)
 
     def ask(self, method, path, body, headers):
         connection = http.client.HTTPConnection(HOST, Proxy.emulator)

@@ -10,6 +10,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 SERVER = Path(__file__).with_name("bucket_server.py")
+# The emulator keeps the objects of gs://bucket in FOLDER/.cloudstorage/bucket.
+_OBJECTS = ".cloudstorage"
+TRASH = ".trash"  # Deleted objects, in each folder.
+
+
+def holds(folder):
+    """Returns whether a folder is one of an emulated bucket."""
+    return _OBJECTS in Path(folder).parts
 
 
 class Bucket:
@@ -41,6 +49,10 @@ class Bucket:
             "NO_GCE_CHECK": "true",
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         }
+
+    def place(self, name=""):
+        """Returns the folder with the objects below a name."""
+        return self.folder / _OBJECTS / "bucket" / name
 
     def inject(self, **faults):
         """Sets `bucket_server.Faults`."""

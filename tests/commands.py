@@ -13,10 +13,13 @@ import subprocess
 import time
 from pathlib import Path
 
+import buckets
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import tiny
+
+from xlme_jax.checkpoints import saved
 
 HANG = 900.0  # Seconds after which something hangs, however busy the machine.
 _POLL_SECONDS = 0.0005
@@ -153,13 +156,24 @@ def look(command):
 
 def newest(model_dir):
     """Returns the step of the newest checkpoint, or None."""
-    return max((int(name) for name in _checkpoints(model_dir) if name.isdigit()), default=None)
+    found = (int(name) for name in _checkpoints(model_dir) if name.isdigit())
+    return max((step for step in found if _is_committed(model_dir, step)), default=None)
 
 
 def saving(model_dir):
     """Returns the steps of unfinished checkpoints, in order."""
-    unfinished = (name for name in _checkpoints(model_dir) if "orbax-checkpoint-tmp" in name)
-    return tuple(sorted(int(name.split(".")[0]) for name in unfinished))
+    names = _checkpoints(model_dir)
+    unfinished = [int(name.split(".")[0]) for name in names if "orbax-checkpoint-tmp" in name]
+    steps = (int(name) for name in names if name.isdigit())
+    return tuple(
+        sorted([*unfinished, *(step for step in steps if not _is_committed(model_dir, step))])
+    )
+
+
+def _is_committed(model_dir, step):
+    """Returns whether a checkpoint is complete; on a disk it only then has its name."""
+    marker = Path(model_dir) / "checkpoints" / str(step) / saved.COMMIT_FILE
+    return not buckets.holds(model_dir) or marker.exists()
 
 
 def sealed(model_dir, step):
@@ -222,7 +236,7 @@ def differences(found, expected):
     """Lists the differences between an interrupted and an uninterrupted run.
 
     Args:
-      found: MODEL_DIR of the interrupted run.
+      found: MODEL_DIR of the interrupted run, or the folder of its objects (`buckets`).
       expected: MODEL_DIR of the uninterrupted run.
 
     Returns:
@@ -247,7 +261,8 @@ def differences(found, expected):
     elif found_lines != expected_lines:
         pairs = zip(found_lines, expected_lines)
         wrong.append(f"metrics.jsonl: {next(pair for pair in pairs if pair[0] != pair[1])}")
-    left = [path.name for path in (found / "checkpoints").iterdir() if not path.name.isdigit()]
+    kept = {buckets.TRASH} if buckets.holds(found) else set()
+    left = [name for name in _checkpoints(found) if not name.isdigit() and name not in kept]
     if left or (found / "damaged_checkpoints").exists():
         wrong.append(f"left over: {left or 'damaged_checkpoints'}")
     return wrong

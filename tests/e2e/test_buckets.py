@@ -7,7 +7,6 @@ of a run on a disk.
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import time
@@ -66,29 +65,23 @@ def train(bucket, tmp_path, name, *more, devices=1, home="home", **options):
     flags[0] = flags[0].replace("gin_configs", str(tiny.REPOSITORY / "gin_configs"))
     extra = variables(bucket, HOME=str(home), XDG_CACHE_HOME=str(home))
     return commands.Command(
-        *([*flags, *more], place(bucket, name), home / f"log-{name}", devices, extra),
+        *([*flags, *more], bucket.place(name), home / f"log-{name}", devices, extra),
         cwd=home,
         **options,
     )
 
 
-def place(bucket, name):
-    """Returns the folder with a bucket's objects below a name."""
-    return bucket.folder / ".cloudstorage" / "bucket" / name
-
-
 def differences(bucket, name, on_disk):
     """Lists how a run in the bucket differs from one on a disk."""
-    shutil.rmtree(place(bucket, name) / "checkpoints" / ".trash", ignore_errors=True)
-    return commands.differences(place(bucket, name), on_disk)
+    return commands.differences(bucket.place(name), on_disk)
 
 
 def test_a_run_in_a_bucket_has_the_bits_of_one_on_a_disk(bucket, tmp_path, on_disk):
     said = train(bucket, tmp_path, "whole").finish()
     assert "Report: gs://bucket/whole/report.html" in said
     assert differences(bucket, "whole", on_disk) == []
-    assert (place(bucket, "whole") / "report.html").read_text().startswith("<!")
-    assert list((place(bucket, "whole") / "tensorboard").iterdir())
+    assert (bucket.place("whole") / "report.html").read_text().startswith("<!")
+    assert list((bucket.place("whole") / "tensorboard").iterdir())
     assert not [path for path in Path(tmp_path).rglob("*") if path.name.startswith("gs:")]
 
 
@@ -134,7 +127,7 @@ def test_two_hosts_that_share_only_the_bucket_resume_after_a_kill(bucket, tmp_pa
     again = hosts(bucket, tmp_path, "killed_hosts")
     assert [host.end() for host in again] == [0, 0], [host.said() for host in again]
     assert "Resuming from" in again[0].said()
-    assert differences(bucket, "killed_hosts", place(bucket, "hosts")) == []
+    assert differences(bucket, "killed_hosts", bucket.place("hosts")) == []
 
 
 def hosts(bucket, tmp_path, name):
@@ -178,14 +171,14 @@ def test_a_second_run_in_the_same_folder_is_refused(bucket, tmp_path):
 
 def test_flipped_bytes_in_checkpoints_and_shards_are_noticed(bucket, tmp_path, on_disk):
     train(bucket, tmp_path, "flipped").finish()
-    state = place(bucket, "flipped") / "checkpoints" / "12" / "state"
+    state = bucket.place("flipped") / "checkpoints" / "12" / "state"
     dice = random.Random(0)
     largest = max((path for path in state.rglob("*") if path.is_file()), key=os.path.getsize)
     flip(bucket, largest, dice)
     said = train(bucket, tmp_path, "flipped").finish()
     assert "The checkpoint of step 12 is damaged" in said
-    assert (place(bucket, "flipped") / "damaged_checkpoints" / "12" / "reason.txt").is_file()
-    shard = next(place(bucket, "data").rglob("*.arrayrecord"))
+    assert (bucket.place("flipped") / "damaged_checkpoints" / "12" / "reason.txt").is_file()
+    shard = next(bucket.place("data").rglob("*.arrayrecord"))
     content = flip(bucket, shard, dice)
     try:
         command = train(bucket, tmp_path, "flipped", home="other")
@@ -196,7 +189,7 @@ def test_flipped_bytes_in_checkpoints_and_shards_are_noticed(bucket, tmp_path, o
 
 def name_of(bucket, path):
     """Returns the name of an object from its file."""
-    return path.relative_to(place(bucket, ".")).as_posix()
+    return path.relative_to(bucket.place()).as_posix()
 
 
 def flip(bucket, path, dice):
@@ -224,6 +217,6 @@ def test_nothing_of_tensorflow_is_imported(bucket, tmp_path):
 
 
 def test_prepared_data_are_the_same_in_a_bucket(bucket, tiny_data):
-    one = json.loads((place(bucket, "data") / "dataset.json").read_text())
+    one = json.loads((bucket.place("data") / "dataset.json").read_text())
     other = json.loads((Path(tiny_data) / "dataset.json").read_text())
     assert one == other

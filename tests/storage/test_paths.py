@@ -58,7 +58,7 @@ def test_objects_are_written_read_listed_moved_and_deleted(folder):
 def test_a_change_by_somebody_else_is_seen(folder, server):
     (folder / "x").write_text("1")
     assert names(folder) == ["x"]
-    place = server.folder / ".cloudstorage" / "bucket" / folder.name
+    place = server.place(folder.name)
     (folder / "y").write_text("2")
     assert names(folder) == ["x", "y"] and (place / "y").read_text() == "2"
 
