@@ -111,9 +111,10 @@ def cluster(tmp_path):
         cluster.stop()
 
 
-def submit(cluster, folder, *flags):
+def submit(cluster, folder, *flags, export="ALL"):
     """Submits a job on both nodes; returns its number."""
-    command = ["sbatch", "--parsable", "--nodes=2", f"--chdir={folder}", str(SCRIPT), *flags]
+    where = ("--nodes=2", f"--chdir={folder}", f"--export={export}")
+    command = ["sbatch", "--parsable", *where, str(SCRIPT), *flags]
     return cluster.ask(*command).strip()
 
 
@@ -157,3 +158,19 @@ def test_an_error_is_not_requeued(cluster, tmp_path, tiny_data):
     job = submit(cluster, tmp_path, "--gin_file=missing.gin")
     assert ended(cluster, job) == ("FAILED", 0)
     assert "missing.gin" in (tmp_path / f"slurm-{job}-0.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("codes", "end", "restarts"),
+    [((76, 1), "FAILED", 0), ((1, 76), "FAILED", 0), ((76, 134), "COMPLETED", 1)],
+)
+def test_an_error_behind_a_lost_process_is_not_requeued(cluster, tmp_path, codes, end, restarts):
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(
+        "#!/bin/bash\n((${SLURM_RESTART_COUNT:-0} == 0)) || exit 0\n"
+        f"codes=({codes[0]} {codes[1]})\nexit ${{codes[$SLURM_PROCID]}}\n"
+    )
+    python.chmod(0o755)
+    job = submit(cluster, tmp_path, export=f"ALL,PATH={python.parent}:{os.environ['PATH']}")
+    assert ended(cluster, job) == (end, restarts)
