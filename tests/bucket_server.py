@@ -94,16 +94,20 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         return json.loads(content)["generation"] if status == 200 else "0"
 
     def send_content(self):
-        """Adds the generation, which the emulator leaves out.
+        """Adds what the emulator lacks: the generation, and ranges such as "bytes=-100".
 
-        TensorStore needs it where it repeats a write whose answer was late. It is asked for first,
-        so that content is never older than its generation.
+        TensorStore needs the generation where it repeats a write whose answer was late. It is asked
+        for first, so that content is never older than its generation.
         """
         path = self.path.split("?")[0].removeprefix("/download")
         found, _, description = self.ask("GET", path, b"", {})
-        status, headers, content = self.ask("GET", self.path, b"", dict(self.headers))
-        if found == 200:
-            headers["x-goog-generation"] = json.loads(description)["generation"]
+        asked = {name.lower(): value for name, value in self.headers.items()}
+        described = json.loads(description) if found == 200 else {}
+        if described and (last := re.fullmatch(r"bytes=-(\d+)", asked.get("range", ""))):
+            asked["range"] = f"bytes={max(int(described['size']) - int(last[1]), 0)}-"
+        status, headers, content = self.ask("GET", self.path, b"", asked)
+        if described:
+            headers["x-goog-generation"] = described["generation"]
         self.answer(status, headers, content)
 
     def ask(self, method, path, body, headers):
@@ -135,11 +139,15 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128  # Clients with many threads connect at once.
+
+
 def main(folder, port):
     emulator = create_server(HOST, 0, in_memory=False, default_bucket="bucket", data_dir=folder)
     emulator.start()
     Proxy.emulator = emulator._api._httpd.server_address[1]
-    server = http.server.ThreadingHTTPServer((HOST, int(port)), Proxy)
+    server = Server((HOST, int(port)), Proxy)
     print(server.server_address[1], flush=True)
     server.serve_forever()
 

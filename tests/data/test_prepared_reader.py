@@ -158,3 +158,29 @@ def test_more_shards_than_files_may_be_open(tmp_path, hard):
         assert soft == 320 and opened < 100
     else:
         assert 1000 < soft <= hard and opened > 400
+
+
+def test_failed_requests_to_a_bucket_are_repeated(written, monkeypatch):
+    dataset, examples = written
+    failures, waits = iter(["open", "read", ""]), []
+
+    class Reader(prepared_reader.array_record_module.ArrayRecordReader):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.failure = next(failures)
+
+        def num_records(self):
+            return 0 if self.failure == "open" else super().num_records()
+
+        def read(self, indices):
+            if self.failure == "read":
+                raise RuntimeError("reset")
+            return super().read(indices)
+
+    monkeypatch.setattr(prepared_reader.array_record_module, "ArrayRecordReader", Reader)
+    monkeypatch.setattr(prepared_reader, "is_bucket", lambda path: True)
+    monkeypatch.setattr(prepared_reader.time, "sleep", waits.append)
+    dataset = prepared.PreparedDataset.load(dataset.directory)
+    found = dataset.read_records(dataset.task("a"), [2, 0])
+    assert [x.tolist() for x in found] == [examples["a"][2], examples["a"][0]]
+    assert waits == [0.5, 1.0]

@@ -2,7 +2,9 @@ import pathlib
 import pickle
 
 import pytest
+import tiny
 
+from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.storage.files import copy_file, local_folder, remove_folder, replace_file
 from xlme_jax.storage.mirrors import Mirror
 from xlme_jax.storage.paths import BucketPath, as_path, is_bucket
@@ -147,3 +149,28 @@ def test_a_local_folder_is_its_own_mirror(tmp_path):
     assert mirror.local == tmp_path / "run"
     mirror.close()
     assert mirror.local.is_dir()
+
+
+def test_one_listing_has_the_sizes_of_all_objects(folder):
+    (folder / "a" / "one").write_bytes(b"1")
+    (folder / "a" / "b" / "three").write_bytes(b"123")
+    (folder / "empty").write_bytes(b"")
+    assert folder.sizes() == {"a/one": 1, "a/b/three": 3, "empty": 0}
+    assert (folder / "missing").sizes() == {}
+
+
+def test_a_data_set_in_a_bucket_is_checked(folder):
+    tiny.write_tiny_data(folder)
+    dataset = PreparedDataset.load(folder)
+    assert dataset.verify() == sum(file.bytes for file in dataset.files())
+    shard = folder / dataset.task("en").shards[0].file
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1] + b"x")
+    with pytest.raises(PreparedDataError, match=r"en/.*SHA-256 differs"):
+        dataset.verify()
+    shard.write_bytes(content[:-1])
+    with pytest.raises(PreparedDataError, match="it was truncated"):
+        PreparedDataset.load(folder)
+    shard.unlink()
+    with pytest.raises(PreparedDataError, match="there is no such object"):
+        PreparedDataset.load(folder)

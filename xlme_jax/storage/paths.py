@@ -180,6 +180,13 @@ class BucketPath(gpath.PosixGPath):
             found = file_system().find(str(self))
         yield from (self._new(f"gs://{name}") for name in found if not name.endswith("/"))
 
+    def sizes(self) -> dict[str, int]:
+        """Returns {name relative to this path: bytes} of all objects below, from one listing."""
+        with naming(self):
+            found = file_system().find(str(self), detail=True)
+        start = str(self).removeprefix("gs://") + "/"
+        return {name.removeprefix(start): info["size"] or 0 for name, info in found.items()}
+
     def open(self, mode: str = "r", **kwargs: Any) -> IO[Any]:
         """Opens an object for reading, or to write it whole when it is closed."""
         with naming(self):

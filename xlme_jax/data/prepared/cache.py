@@ -22,7 +22,7 @@ from xlme_jax.storage.files import copy_file
 
 _log = logging.getLogger(__name__)
 DEFAULT_GB = 100.0
-_THREADS = 8
+_THREADS = 32  # Each request waits tens of milliseconds.
 
 
 def default_folder() -> pathlib.Path:

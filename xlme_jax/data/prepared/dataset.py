@@ -26,18 +26,15 @@ from xlme_jax.data.prepared.format import (
     PreparedDataError,
     PreparedDataMissing,
     TaskInfo,
-    content_problem,
+    content_problems,
     damaged,
-    problems,
     recorded_command,
-    size_problem,
+    size_problems,
     unseal,
 )
 from xlme_jax.data.prepared.reader import OpenFiles, TaskReader
 from xlme_jax.data.token_ids import EOS_ID
 from xlme_jax.storage.paths import as_path, is_bucket
-
-_BUCKET_THREADS = 32  # Each request waits tens of milliseconds.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +111,7 @@ class PreparedDataset:
             what = f"{path} does not describe a data set ({error!r})"
             raise damaged([what], recorded_command(directory)) from error
         files = [vocabulary, *(file for task in tasks for file in task.files)]
-        threads = _BUCKET_THREADS if is_bucket(directory) else 1
-        if found := problems(directory, files, size_problem, threads):
+        if found := size_problems(directory, files):
             raise damaged(found, command)
         return cls(directory, tasks, vocabulary, size, command)
 
@@ -176,7 +172,7 @@ class PreparedDataset:
         Args:
           part: Part of the files to verify, from 0; several processes can split the work.
           parts: Number of parts, of about equal size in bytes.
-          threads: Files read in parallel; by default the number of cores, 16 at most.
+          threads: Files read in parallel; by default as many as `format.content_problems` chooses.
 
         Returns:
           Number of bytes verified.
@@ -185,8 +181,7 @@ class PreparedDataset:
           PreparedDataError: Files are damaged; the message names them.
         """
         files = [file for file in self._share(part, parts) if file not in self._verified]
-        threads = threads or min(os.cpu_count() or 1, 16)
-        found = problems(self.directory, files, content_problem, threads)
+        found = content_problems(self.directory, files, threads)
         settings = self.directory / SETTINGS_FILE
         if part == 0 and settings.is_file():
             try:

@@ -27,16 +27,18 @@ import hashlib
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from xlme_jax.storage import sealed_json
-from xlme_jax.storage.paths import as_path
+from xlme_jax.storage.paths import as_path, is_bucket
 from xlme_jax.storage.sealed_json import seal
 
 FORMAT = 2
+_SMALL_BYTES = 1 << 20
+_BUCKET_THREADS = 32
 PAGE_TOKENS = 4096
 DATASET_FILE = "dataset.json"
 SETTINGS_FILE = "prepare.json"
@@ -226,50 +228,74 @@ def recorded_command(directory: pathlib.Path) -> str:
         return ""
 
 
-def size_problem(directory: pathlib.Path, file: FileInfo) -> str | None:
-    """Returns the problem with a file's existence or size, or None."""
+def size_problems(directory: pathlib.Path, files: Iterable[FileInfo]) -> list[str]:
+    """Checks that files exist with their sizes; for a bucket with one listing.
+
+    Args:
+      directory: Folder of the data set.
+      files: Files to check.
+
+    Returns:
+      One line per bad file.
+    """
+    if not is_bucket(directory):
+        return [problem for file in files if (problem := _stat_problem(directory, file))]
+    sizes = directory.sizes()  # type: ignore[attr-defined]
+    found = (_size_problem(directory / file.file, file, sizes.get(file.file)) for file in files)
+    return [problem for problem in found if problem]
+
+
+def _stat_problem(directory: pathlib.Path, file: FileInfo) -> str | None:
     path = directory / file.file
     try:
-        size = path.stat().st_size
+        return _size_problem(path, file, path.stat().st_size)
     except OSError as error:
         return f"{path}: {error.strerror}"
+
+
+def _size_problem(path: pathlib.Path, file: FileInfo, size: int | None) -> str | None:
+    if size is None:
+        return f"{path}: there is no such object"
     if size != file.bytes:
         return f"{path} has {size} bytes but {file.bytes} were written: it was truncated or changed"
     return None
 
 
-def content_problem(directory: pathlib.Path, file: FileInfo) -> str | None:
-    """Returns the problem with a file's size or SHA-256, or None; reads the whole file."""
-    if problem := size_problem(directory, file):
-        return problem
+def _content_problem(directory: pathlib.Path, file: FileInfo) -> str | None:
     path = directory / file.file
     try:
-        with path.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        if is_bucket(path) and file.bytes <= _SMALL_BYTES:  # One request.
+            content = path.read_bytes()
+            size, digest = len(content), hashlib.sha256(content).hexdigest()
+        else:
+            size = path.stat().st_size
+            with path.open("rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"
+    if problem := _size_problem(path, file, size):
+        return problem
     return None if digest == file.sha256 else f"{path} is damaged (SHA-256 differs)"
 
 
-def problems(
-    directory: pathlib.Path,
-    files: Iterable[FileInfo],
-    check: Callable[[pathlib.Path, FileInfo], str | None],
-    threads: int = 1,
+def content_problems(
+    directory: pathlib.Path, files: Iterable[FileInfo], threads: int | None = 1
 ) -> list[str]:
-    """Checks files in a pool of threads (hashing releases the GIL).
+    """Checks sizes and SHA-256 of files, in a pool of threads (hashing releases the GIL).
 
     Args:
       directory: Folder of the data set.
       files: Files to check.
-      check: `size_problem` or `content_problem`.
-      threads: Files checked in parallel.
+      threads: Files checked in parallel; None for the number of cores, 16 at most, or 32 in a
+        bucket, where each request waits.
 
     Returns:
       One line per bad file.
     """
-    with concurrent.futures.ThreadPoolExecutor(max(threads, 1)) as pool:
-        found = pool.map(lambda file: check(directory, file), files)
+    if threads is None:
+        threads = _BUCKET_THREADS if is_bucket(directory) else min(os.cpu_count() or 1, 16)
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        found = pool.map(lambda file: _content_problem(directory, file), files)
         return [problem for problem in found if problem]
 
 

@@ -15,6 +15,7 @@ import os
 import pathlib
 import resource
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -40,6 +41,8 @@ _OTHER_FILES = 256
 _THREADS = 8
 # ArrayRecord reads one record in about 7 us; a call for many costs 0.5 ms plus 1 us per record.
 _MANY_RECORDS = 128
+# Seconds before trying again. Its reader takes a file for empty if a request to open it fails.
+_BUCKET_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 Opened = TypeVar("Opened")
 
 
@@ -63,6 +66,11 @@ class _Cache(Generic[Opened]):
                 # Closes when it is garbage-collected, as another thread may still read from it.
                 self._values.popitem(last=False)
         return value
+
+    def forget(self, file: FileInfo) -> None:
+        """Opens the file again the next time."""
+        with self._lock:
+            self._values.pop(file, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +140,8 @@ class OpenFiles:
 
     def _open_shard(self, shard: FileInfo) -> _Shard:
         path = self.locate(shard)
-        path.stat()  # Raises if the file is missing; ArrayRecordReader treats it as empty.
+        if not is_bucket(path):
+            path.stat()  # Raises if the file is missing; ArrayRecordReader treats it as empty.
         # Records are read in random order, so read-ahead is disabled.
         reader = array_record_module.ArrayRecordReader(str(path), "readahead_buffer_size:0")
         if reader.num_records() != shard.records:
@@ -358,14 +367,19 @@ class TaskReader:
 
     def _read_shard(self, shard: FileInfo, local: list[int]) -> list[bytes]:
         path = self._files.directory / shard.file
-        try:
-            opened = self._files.shards[shard]
-            with opened.lock:
-                if len(local) >= _MANY_RECORDS:
-                    return opened.reader.read(local)
-                return [opened.reader.read([index])[0] for index in local]
-        except (RuntimeError, ValueError, IndexError, OSError) as error:
-            raise self._files.error(f"{path} cannot be read: {error}") from error
+        waits = iter(_BUCKET_WAITS if is_bucket(self._files.locate(shard)) else ())
+        while True:
+            try:
+                opened = self._files.shards[shard]
+                with opened.lock:
+                    if len(local) >= _MANY_RECORDS:
+                        return opened.reader.read(local)
+                    return [opened.reader.read([index])[0] for index in local]
+            except (RuntimeError, ValueError, IndexError, OSError) as error:
+                if (seconds := next(waits, None)) is None:
+                    raise self._files.error(f"{path} cannot be read: {error}") from error
+                self._files.shards.forget(shard)
+                time.sleep(seconds)
 
     def _check_bytes(
         self, found: Sequence[bytes], shards: np.ndarray, expected: np.ndarray

@@ -33,8 +33,7 @@ from xlme_jax.data.prepared.format import (
     FileInfo,
     PreparedDataError,
     TaskInfo,
-    content_problem,
-    problems,
+    content_problems,
     token_dtype,
     unseal,
 )
@@ -407,7 +406,7 @@ def finished_task(
         raise PreparedDataError(f"{path} {error}") from error
     if info.fingerprint != fingerprint:
         return None
-    if found := problems(directory, info.files, content_problem):
+    if found := content_problems(directory, info.files):
         raise PreparedDataError("; ".join(found))
     return info
 
