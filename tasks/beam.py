@@ -5,15 +5,21 @@ Beam does not preserve order, but the order of documents matters. So each text i
 part, (source shard, number // part size), and one worker sorts and writes each part. The parts are
 the same as without Beam, and therefore also the bytes.
 
-All workers must have access to the output folder; parts are merged where the command runs.
+Workers share the output folder and the sources with the command, and nothing else: the vocabulary
+is the copy in the output folder. A worker that is run again writes its part under another name, and
+only the parts that are listed in the pipeline's result are merged, where the command runs. Files
+are read and written with `xlme_jax.storage`, since Beam's own output needs Google's packages.
 """
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -24,64 +30,90 @@ from seqio import beam_utils
 
 from tasks import execution
 from xlme_jax.data import prepared
+from xlme_jax.data.text.reading import DataError
 from xlme_jax.preparation import tokenizing
 from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
-_ROWS_FILE = "beam-rows.jsonl"
+_SHOWN_ERRORS = 5
 
-# ((source shard, part), (number of the text in its shard, (ids, labels))). The last element of a
-# shard has the counts of skipped texts instead of (ids, labels).
-_Keyed = tuple[tuple[int, int], tuple[int, Any]]
-
-
-class EncodeShards(beam_utils.PreprocessTask):
-    """Yields framed ids and labels by part, and counts of skipped texts at the end of a shard."""
-
-    def __init__(self, config: PrepareConfig, model: str, job: tokenizing.Job):
-        """Makes the transform of a job; workers register its task from `config` and `model`."""
-        super().__init__(seqio.TaskRegistry.get(job.name), job.split)
-        self._config, self._model, self._job = config, model, job
-
-    def _emit_examples(self, shard: tuple[int, str]) -> Iterator[_Keyed]:
-        number, _ = shard
-        part_size = tokenizing.PART_TEXTS[self._job.kind]
-        texts = 0
-        execution.register(self._config, self._model)
-        task = seqio.TaskRegistry.get(self._job.name)
-        for example in execution.with_causes(task, super()._emit_examples(shard)):
-            yield (number, texts // part_size), (texts, self._encoded(example))
-            texts += 1
-        skipped = dict(execution.read_report(task, self._job.split, number).skipped)
-        yield (number, texts // part_size), (texts, skipped)
-
-    def _encoded(self, example: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        if self._job.kind == "labelled":  # Already framed.
-            return np.asarray(example["tokens"]), np.asarray(example["labels"])
-        fields = [np.asarray(example[name]) for name in execution.field_names(self._job.kind)]
-        ids, _ = tokenizing.framed([(field, np.array([len(field)])) for field in fields])
-        return ids, np.empty(0, np.int32)
+# ((number of the job, source shard, part), (number of the text in its shard, content)). The content
+# is (ids, labels), and for the last element of a shard the counts of skipped texts, or the message
+# of the error that ended reading.
+_Keyed = tuple[tuple[int, int, int], tuple[int, Any]]
+# [number of the job, source shard, part, row of the part, message of an error]; the row or the
+# message is None.
+_Row = list[Any]
 
 
-def _write_part(
-    config: PrepareConfig,
-    model: str,
-    job: tokenizing.Job,
-    keyed: tuple[tuple[int, int], Iterable[tuple[int, Any]]],
-) -> str:
-    """Writes a part; returns [task, split, shard, part, row] as a line of JSON."""
-    execution.register(config, model)
-    (shard, part), texts = keyed
-    writer = tokenizing.open_part(config, model, job, shard, part)
-    with writer:
-        for _, content in sorted(texts, key=lambda text: text[0]):
-            if isinstance(content, dict):
-                writer.skipped.update(content)
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """The work of all workers, which are sent this object.
+
+    Attributes:
+      config: The configuration.
+      model: Path of the vocabulary in the output folder.
+      jobs: Jobs without their readers.
+      tfds_data_dir: Folder of TFDS sets; None for the default.
+    """
+
+    config: PrepareConfig
+    model: str
+    jobs: tuple[tokenizing.Job, ...]
+    tfds_data_dir: str | None
+
+    def encode(self, shard: tuple[int, int]) -> Iterator[_Keyed]:
+        """Yields the texts of a source shard (number of the job, number of the shard), by part."""
+        self._register()
+        job, number = self.jobs[shard[0]], 0
+        part_size = tokenizing.PART_TEXTS[job.kind]
+        task = seqio.TaskRegistry.get(job.name)
+        end: dict[str, int] | str
+        try:
+            for number, text in enumerate(self._texts(job, task, shard[1]), 1):
+                yield (*shard, (number - 1) // part_size), (number - 1, text)
+            end = dict(execution.read_report(task, job.split, shard[1]).skipped)
+        except DataError as error:
+            # Not raised, because runners would read the shard again, and then drop all tasks.
+            end = str(error)
+        yield (*shard, number // part_size), (number, end)
+
+    def _texts(
+        self, job: tokenizing.Job, task: seqio.Task, shard: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields the framed ids and the labels of each text of a source shard."""
+        preprocess = beam_utils.PreprocessTask(task, job.split)
+        examples = preprocess._emit_examples(preprocess.shards[shard])
+        for example in execution.with_causes(task, examples):
+            if job.kind == "labelled":  # Already framed.
+                yield np.asarray(example["tokens"]), np.asarray(example["labels"])
             else:
-                ids, labels = content
-                tokenizing.add_texts(writer, ids, np.array([len(ids)]), labels)
-        row = writer.close()
-    return json.dumps([job.name, job.split, shard, part, row.to_json()])
+                fields = [np.asarray(example[name]) for name in execution.field_names(job.kind)]
+                ids, _ = tokenizing.framed([(field, np.array([len(field)])) for field in fields])
+                yield ids, np.empty(0, np.int32)
+
+    def write(self, keyed: tuple[tuple[int, int, int], Iterable[tuple[int, Any]]]) -> _Row:
+        """Writes a part, unless reading its shard ended with an error."""
+        self._register()
+        (number, shard, part), unordered = keyed
+        texts = sorted(unordered, key=operator.itemgetter(0))
+        if isinstance(message := texts[-1][1], str):
+            return [number, shard, part, None, message]
+        writer = tokenizing.open_part(self.config, self.model, self.jobs[number], shard, part)
+        with writer:
+            for _, content in texts:
+                if isinstance(content, dict):
+                    writer.skipped.update(content)
+                else:
+                    ids, labels = content
+                    tokenizing.add_texts(writer, ids, np.array([len(ids)]), labels)
+            return [number, shard, part, writer.close().to_json(), None]
+
+    def _register(self) -> None:
+        if self.tfds_data_dir:
+            seqio.set_tfds_data_dir_override(self.tfds_data_dir)
+        execution.register(self.config, self.model)
 
 
 def run(
@@ -91,42 +123,55 @@ def run(
 
     Args:
       config: The configuration, with the runner and its options.
-      model: Path of the vocabulary, readable by the workers.
+      model: Path of the vocabulary in the output folder.
       units: Source shards, all shards of each job.
 
     Yields:
-      Each unit with the rows of its parts.
+      Each unit with the rows of its parts, except units that could not be read.
+
+    Raises:
+      DataError: Source shards are damaged or malformed; raised after all units were yielded.
     """
-    jobs = {(unit.job.name, unit.job.split): unit.job for unit in units}
+    numbers = {job: i for i, job in enumerate(dict.fromkeys(unit.job for unit in units))}
+    jobs = tuple(dataclasses.replace(job, reads=(), encode=None) for job in numbers)
+    work = _Work(config, model, jobs, os.environ.get("TFDS_DATA_DIR"))
+    # A name of its own, because workers of a killed command may still be running.
+    rows_file = as_path(config.output) / ".parts" / f"rows-{uuid.uuid4().hex}.json"
     logging.getLogger("apache_beam").setLevel(logging.WARNING)
-    rows_file = as_path(config.output) / ".parts" / _ROWS_FILE
-    rows_file.parent.mkdir(parents=True, exist_ok=True)
     options = PipelineOptions(
-        list(config.runner_options), runner=config.runner, save_main_session=False
+        ["--default_sdk_harness_log_level=WARNING", *config.runner_options],
+        runner=config.runner,
+        save_main_session=False,
     )
     with beam.Pipeline(options=options) as pipeline:
-        rows = [_job_rows(pipeline, config, model, job) for job in jobs.values()]
         _ = (
-            rows
-            | "all rows" >> beam.Flatten()
-            | "write rows" >> beam.io.WriteToText(str(rows_file), shard_name_template="")
+            pipeline
+            | "list shards" >> beam.Create([(numbers[unit.job], unit.shard) for unit in units])
+            | "encode" >> beam.FlatMap(work.encode)
+            | "gather parts" >> beam.GroupByKey()
+            | "write parts" >> beam.Map(work.write)
+            | "gather rows" >> beam.combiners.ToList()
+            | "write rows" >> beam.Map(_write_rows, str(rows_file))
         )
-    parts: dict[tuple[str, str, int], dict[int, prepared.TaskInfo]] = {}
-    for line in rows_file.read_text("utf-8").splitlines():
-        name, split, shard, part, row = json.loads(line)
-        parts.setdefault((name, split, shard), {})[part] = prepared.TaskInfo.from_json(row)
+    rows: dict[tuple[int, int], dict[int, prepared.TaskInfo]] = {}
+    errors = []
+    for number, shard, part, row, message in json.loads(rows_file.read_bytes()):
+        if message is None:
+            rows.setdefault((number, shard), {})[part] = prepared.TaskInfo.from_json(row)
+        else:
+            errors.append((number, shard, message))
+    failed = {(number, shard) for number, shard, _ in errors}
     for unit in units:
-        found = parts[unit.job.name, unit.job.split, unit.shard]
-        yield unit, [row for _, row in sorted(found.items())]
+        key = numbers[unit.job], unit.shard
+        if key not in failed:
+            yield unit, [row for _, row in sorted(rows[key].items())]
+    if errors:
+        lines = [message for _, _, message in sorted(errors)]
+        more = len(lines) - _SHOWN_ERRORS
+        raise DataError(
+            "\n".join(lines[:_SHOWN_ERRORS]) + (f"\nand {more} more" if more > 0 else "")
+        )
 
 
-def _job_rows(
-    pipeline: beam.Pipeline, config: PrepareConfig, model: str, job: tokenizing.Job
-) -> beam.PCollection:
-    label = f"{job.name} {job.split}"
-    return (
-        pipeline
-        | f"{label}: encode" >> EncodeShards(config, model, job)
-        | f"{label}: gather" >> beam.GroupByKey()
-        | f"{label}: write" >> beam.Map(functools.partial(_write_part, config, model, job))
-    )
+def _write_rows(rows: list[_Row], file: str) -> None:
+    replace_file(as_path(file), json.dumps(rows).encode())

@@ -13,6 +13,7 @@ import importlib
 import itertools
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -29,7 +30,10 @@ from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation import preparing, tokenizing
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.sources import SOURCES
+from xlme_jax.storage.paths import keep_listings
 
+# Beam's workers run threads, and SeqIO's registry belongs to all of them.
+_registering = threading.RLock()
 _registered: tuple[object, ...] | None = None
 _names: tuple[str, ...] = ()
 
@@ -50,17 +54,19 @@ def register(config: PrepareConfig, model: str, threads: int = 1) -> tuple[str, 
     """
     global _registered, _names
     key = (config, os.fspath(model), threads)
-    if key != _registered:
-        vocabulary = features.XlmVocabulary(model, threads=threads)
-        for module in config.modules:
-            importlib.import_module(module)
-        mixtures = [
-            name for task in config.tasks for name in _register_one(config, task, vocabulary)
-        ]
-        tasks = (seqio.get_subtasks(seqio.get_mixture_or_task(name)) for name in mixtures)
-        _names = tuple(dict.fromkeys(task.name for task in itertools.chain.from_iterable(tasks)))
-        _registered = key
-    return _names
+    with _registering, keep_listings():
+        if key != _registered:
+            vocabulary = features.XlmVocabulary(model, threads=threads)
+            for module in config.modules:
+                importlib.import_module(module)
+            mixtures = [
+                name for task in config.tasks for name in _register_one(config, task, vocabulary)
+            ]
+            found = (seqio.get_subtasks(seqio.get_mixture_or_task(name)) for name in mixtures)
+            tasks = itertools.chain.from_iterable(found)
+            _names = tuple(dict.fromkeys(task.name for task in tasks))
+            _registered = key
+        return _names
 
 
 def _register_one(
@@ -115,13 +121,14 @@ def list_jobs(config: PrepareConfig, model: str, vocabulary_digest: str) -> list
     """
     global _registered
     _registered = None  # The folders may have changed since an earlier run in this process.
-    preparing.write_held_out(config)
-    jobs = [
-        _job(config, seqio.TaskRegistry.get(name), split, model, vocabulary_digest)
-        for name in register(config, model)
-        for split in seqio.TaskRegistry.get(name).splits
-        if split in ("train", "validation")
-    ]
+    with keep_listings():
+        preparing.write_held_out(config)
+        jobs = [
+            _job(config, seqio.TaskRegistry.get(name), split, model, vocabulary_digest)
+            for name in register(config, model)
+            for split in seqio.TaskRegistry.get(name).splits
+            if split in ("train", "validation")
+        ]
     if not jobs:
         raise DataError(
             f"prepare: {', '.join(config.tasks)} has no split train or validation, so there is "

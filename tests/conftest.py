@@ -4,6 +4,7 @@ Tests run on one CPU device, where results are bitwise reproducible. XLA_FLAGS c
 JAX has started, so tests of eight devices run in a subprocess (`tiny.run(..., devices=8)`).
 """
 
+import contextlib
 import gc
 import os
 import shutil
@@ -59,3 +60,25 @@ def forget_programs():
 def tiny_data(tmp_path_factory):
     """Returns the folder of a prepared data set of random tokens."""
     return tiny.write_tiny_data(tmp_path_factory.mktemp("tiny_data"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """Returns a `buckets.Bucket` that this process uses."""
+    pytest.importorskip("gcp_storage_emulator", reason="needs the extra test")
+    import buckets
+
+    from xlme_jax.storage import paths
+
+    server = buckets.Bucket(tmp_path_factory.mktemp("bucket"))
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.stop)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, value in server.variables.items():
+            patch.setenv(name, value)
+        # Imported here, because it reads some variables when it is imported.
+        gcsfs = pytest.importorskip("gcsfs", reason="needs the extra gcs")
+        gcsfs.GCSFileSystem.clear_instance_cache()
+        paths.file_system.cache_clear()
+        yield server
+        paths.file_system.cache_clear()

@@ -142,3 +142,23 @@ def test_another_folder_of_documents_is_one_line(raw, monkeypatch):
     api.prepare(config)
     assert documents(config.output, "wiki_en") == LINES["en"][:2]
     assert documents(config.output, "wiki_en", "validation") == LINES["en"][2:]
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"output": "data"}, "output is 'data'"),
+        ({"cc100_dir": "/data/mono"}, "cc100_dir is '/data/mono'"),
+        ({"cc100_dir": None}, "cc100_dir is None"),
+        ({"validation": "folder:held"}, "validation is 'held'"),
+        ({"tasks": ("xnli",)}, "eval_dir is None"),
+        ({"tasks": ("tfds",)}, r"\$TFDS_DATA_DIR is None"),
+    ],
+)
+def test_dataflow_needs_paths_in_buckets(change, name, monkeypatch):
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+    given = {"output": "gs://b/out", "tasks": ("cc100",), "cc100_dir": "gs://b/mono"}
+    sources.check(PrepareConfig(**given, runner="DataflowRunner"))
+    sources.check(PrepareConfig(**given | change, runner="DirectRunner"))
+    with pytest.raises(ValueError, match=f"^prepare: {name}, which the workers of Data.* cannot"):
+        sources.check(PrepareConfig(**given | change, runner="DataflowRunner"))

@@ -7,7 +7,7 @@ import tiny
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.storage.files import copy_file, local_folder, remove_folder, replace_file
 from xlme_jax.storage.mirrors import Mirror
-from xlme_jax.storage.paths import BucketPath, as_path, is_bucket
+from xlme_jax.storage.paths import BucketPath, as_path, file_system, is_bucket, keep_listings
 
 
 def names(folder):
@@ -63,6 +63,28 @@ def test_a_change_by_somebody_else_is_seen(folder, server):
     place = server.place(folder.name)
     (folder / "y").write_text("2")
     assert names(folder) == ["x", "y"] and (place / "y").read_text() == "2"
+
+
+def test_a_kept_listing_answers_all_questions_until_the_end_of_the_block(
+    folder, server, monkeypatch
+):
+    for name in "abc":
+        (folder / name).write_text(name)
+    fs, requests = file_system(), []
+    ask = type(fs)._request
+    monkeypatch.setattr(
+        type(fs), "_request", lambda *args, **k: requests.append(0) or ask(*args, **k)
+    )
+    with keep_listings():
+        paths = sorted(folder.iterdir())
+        with keep_listings():
+            assert [path.is_file() for path in paths] == [True] * 3
+        assert [path.stat().st_size for path in paths] == [1] * 3
+        assert not [path for path in paths if path.is_dir() or path.is_symlink()]
+        assert len(requests) == 1
+        server.write(f"{folder.name}/d", b"d")
+        assert len(list(folder.iterdir())) == 3
+    assert len(list(folder.iterdir())) == 4
 
 
 @pytest.mark.parametrize(

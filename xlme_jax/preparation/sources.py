@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation.cldr_source import cldr_source
@@ -25,8 +27,10 @@ from xlme_jax.preparation.source_types import (
     Source,
     TextTask,
     file_bytes,
+    setting,
 )
 from xlme_jax.preparation.tfds_source import tfds_source
+from xlme_jax.storage.paths import is_bucket
 
 _EXAMPLE_BYTES = 200  # Rough size of an example of unknown length.
 _FIELDS = {field.name for field in dataclasses.fields(PrepareConfig)}
@@ -129,17 +133,45 @@ def from_environment(environment: Mapping[str, str]) -> tuple[list[str], dict[st
     return names, arguments(settings)
 
 
-# --- Held-out data ---
+# --- Checks ---
 
 
 def check(config: PrepareConfig) -> None:
-    """Raises ValueError if `validation` is set and no task has units to hold out."""
+    """Checks what fields of a configuration mean together.
+
+    Raises:
+      ValueError: `validation` is set and no task has units to hold out, or Dataflow's workers would
+        read or write a local path.
+    """
+    if "dataflow" in config.runner.lower():
+        _check_buckets(config)
     if config.validation and not any(source.corpora for source in chosen(config)):
         raise ValueError(
             f"prepare: `validation` is {config.validation!r} but applies only to the tasks "
             f"{' and '.join(with_held_out())}; `tasks` is {', '.join(config.tasks)}. Set "
             "`validation` to the empty string"
         )
+
+
+def _check_buckets(config: PrepareConfig) -> None:
+    """Raises ValueError, naming the first path that is not in a bucket."""
+    paths: dict[str, Any] = {"output": config.output}
+    paths |= {s.option: setting(config, s.option) for s in chosen(config) if s.content}
+    if any(map(labelled_rows.find_benchmark, config.tasks)):
+        paths["eval_dir"] = config.eval_dir
+    if config.validation.startswith("folder:"):
+        paths["validation"] = config.validation.removeprefix("folder:")
+    if any(task.startswith("tfds") for task in config.tasks):
+        paths["$TFDS_DATA_DIR"] = os.environ.get("TFDS_DATA_DIR")
+    for name, path in paths.items():
+        if not path or not is_bucket(path):
+            raise ValueError(
+                f"prepare: {name} is {path!r}, which the workers of {config.runner} cannot reach; "
+                "copy the files to a bucket and give gs://BUCKET/..."
+            )
+
+
+# --- Held-out data ---
 
 
 def find_corpora(config: PrepareConfig) -> Corpora:

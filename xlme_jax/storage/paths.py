@@ -80,6 +80,32 @@ def file_system() -> Any:
     return fsspec.filesystem("gcs", finalize_on_close=True)
 
 
+_listings_kept = False
+
+
+@contextlib.contextmanager
+def keep_listings() -> Iterator[None]:
+    """Asks a bucket once, within the block, for the files of a folder that is listed.
+
+    For folders that do not change meanwhile: otherwise every question about a file is a request.
+    """
+    global _listings_kept
+    before, _listings_kept = _listings_kept, True
+    try:
+        yield
+    finally:
+        _listings_kept = before
+        if not before and file_system.cache_info().currsize:
+            _listing().dircache.clear()
+
+
+def _listing() -> Any:
+    """Returns the file system for questions that a kept listing may answer."""
+    found = file_system()
+    found.dircache.use_listings_cache = _listings_kept
+    return found
+
+
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Converts errors of gcsfs to `OSError`s that name the object and a remedy."""
@@ -135,7 +161,7 @@ class BucketPath(gpath.PosixGPath):
     def _info(self) -> dict[str, Any] | None:
         with naming(self):
             try:
-                return cast(dict[str, Any], file_system().info(str(self)))
+                return cast(dict[str, Any], _listing().info(str(self)))
             except FileNotFoundError:
                 return None
 
@@ -153,6 +179,10 @@ class BucketPath(gpath.PosixGPath):
         info = self._info()
         return info is not None and info["type"] == "file"
 
+    def is_symlink(self) -> bool:
+        """Returns False: buckets have no links."""
+        return False
+
     def stat(self) -> Stat:
         """Returns size and time of an object; raises FileNotFoundError."""
         if (info := self._info()) is None:
@@ -163,7 +193,7 @@ class BucketPath(gpath.PosixGPath):
     def iterdir(self) -> Iterator[BucketPath]:
         """Yields the objects and folders directly below."""
         with naming(self):
-            found = file_system().ls(str(self), detail=False)
+            found = _listing().ls(str(self), detail=False)
         names = (name.rstrip("/").rsplit("/", 1)[-1] for name in found)
         yield from (self / name for name in names if self / name != self)
 

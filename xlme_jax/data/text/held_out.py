@@ -213,7 +213,14 @@ class HeldOutText:
 
 def _load(file: str) -> np.lib.npyio.NpzFile:
     path = as_path(file)
-    return np.load(io.BytesIO(path.read_bytes()) if is_bucket(path) else path)
+    if is_bucket(path):
+        return np.load(io.BytesIO(_object(file, path.stat().st_mtime_ns)))
+    return np.load(path)
+
+
+@functools.lru_cache(maxsize=1)
+def _object(file: str, version: int) -> bytes:
+    return as_path(file).read_bytes()
 
 
 def corpus_name(source: BitextSource) -> str:
