@@ -1,9 +1,12 @@
 """Sweeps: grids, repeated runs, selection and kills."""
 
+import collections
 import json
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,8 +15,10 @@ import numpy as np
 import pytest
 import tiny
 
+from xlme_jax.configuration import values
 from xlme_jax.configuration.sweep_config import SweepConfig
-from xlme_jax.sweeps import grids
+from xlme_jax.storage import locks
+from xlme_jax.sweeps import grids, runner
 from xlme_jax.sweeps.grids import Point, PointResult, SweepRun
 from xlme_jax.sweeps.runner import Sweep, _of_run, checked_steps
 
@@ -21,10 +26,8 @@ FAKE = (sys.executable, str(Path(__file__).with_name("fake_train.py")))
 EVALUATE = f"{sys.executable} -c \"open('{{model_dir}}/scores', 'a').write('x')\""
 
 
-def _sweep(output, values, seeds=2, **options):
-    config = SweepConfig(
-        (("X", tuple(values)),), seeds, "dev/score", options.pop("minimize", False)
-    )
+def _sweep(output, xs, seeds=2, **options):
+    config = SweepConfig((("X", tuple(xs)),), seeds, "dev/score", options.pop("minimize", False))
     return Sweep(config, output, [], lambda bindings: 2, train=FAKE, **options)
 
 
@@ -95,6 +98,26 @@ def test_points_have_folders_of_their_own():
     assert all("/" not in name and " " not in name and len(name) < 130 for name in names)
     both = grids.points((("A.x", ("1",)), ("B.x", ("2",))))
     assert both[0].name == "A.x=1,B.x=2"
+
+
+@pytest.mark.parametrize("text", ["", "a", "1", "3/3", "0/0", "-1/2", "1/-2", "0/2/2", "1.0/2"])
+def test_a_share_that_does_not_exist_is_refused(text):
+    with pytest.raises(
+        values.ConfigError, match=r"--shard=.*: expected i/n with i from 0 to n - 1"
+    ):
+        grids.parse_shard(text)
+
+
+def test_shares_are_even_over_the_sweep_its_points_and_its_seeds():
+    assert grids.parse_shard("0/1") == (0, 1) and grids.parse_shard("2/3") == (2, 3)
+    for points in range(1, 9):
+        for seeds in range(1, 9):
+            for count in range(1, 18):
+                found = np.array(grids.shares(points, seeds, count)).reshape(seeds, points)
+                assert set(found.flat) <= set(range(count))
+                for part in (found, *found, *found.T):
+                    sizes = np.bincount(part.ravel(), minlength=count)
+                    assert sizes.max() - sizes.min() <= 1
 
 
 # ---- What is selected --------------------------------------------------------------------------
@@ -265,13 +288,19 @@ import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
 import test_sweep
-sys.exit(test_sweep._sweep(Path({output!r}), ["1", "'waits'", "2"], seeds=1).run())
+sweep = test_sweep._sweep(Path({output!r}), ["1", "'waits'", "2"], **{options!r})
+sys.exit(sweep.run())
 """
 
 
-def _start(output):
+def _start(output, log=None, **options):
+    """Starts a sweep in a process of its own; its output goes to the file `log`, if given."""
     tests = str(Path(__file__).parent)
-    return tiny.start(["-c", _SCRIPT.format(tests=tests, output=str(output))])
+    script = _SCRIPT.format(tests=tests, output=str(output), options={"seeds": 1, **options})
+    if log is None:
+        return tiny.start(["-c", script])
+    with log.open("w") as file:
+        return tiny.start(["-c", script], stdout=file)
 
 
 def _until(condition):
@@ -321,16 +350,143 @@ def test_a_run_that_a_killed_sweep_left_is_waited_for(tmp_path):
     process.kill()
     process.wait()
     log = tmp_path / "second.log"
-    with log.open("w") as file:
-        second = tiny.start(
-            ["-c", _SCRIPT.format(tests=str(Path(__file__).parent), output=str(tmp_path))],
-            stdout=file,
-        )
+    second = _start(tmp_path, log)
     _until(lambda: "waiting for it to end" in log.read_text() or second.poll() is not None)
     (folder / "go_on").touch()  # The run that was left ends well.
     assert second.wait(commands.HANG) == 0, log.read_text()
     assert set(_starts(tmp_path).values()) == {1}
     assert _json(tmp_path)["best"] == "X=2"
+
+
+# ---- Several processes -------------------------------------------------------------------------
+
+
+def test_the_shard_that_finishes_last_has_all_results_and_evaluates(tmp_path, caplog):
+    caplog.set_level("INFO")
+    whole, shared = tmp_path / "whole", tmp_path / "shared"
+    assert _sweep(whole, ["1", "2"], evaluate=EVALUATE).run() == 0
+    assert _sweep(shared, ["1", "2"], evaluate=EVALUATE, shard=(0, 2)).run() == 0
+    assert _statuses(shared) == {"finished": 2, "open": 2}
+    assert _json(shared)["best"] is None and not list(shared.glob("*/*/scores"))
+    assert "2 runs of other shards are not finished" in caplog.text
+    assert _sweep(shared, ["1", "2"], evaluate=EVALUATE, shard=(1, 2)).run() == 0
+    assert _starts(shared) == _starts(whole)
+    assert _json(shared) == _json(whole) and _json(whole)["best"] == "X=2"
+    for output in (whole, shared):
+        scores = [path.read_text() for path in output.glob("X=2/*/scores")]
+        assert scores == ["x", "x"] and len(list(output.glob("*/*/scores"))) == 2
+
+
+def test_a_failed_run_of_another_shard_is_open_until_it_is_run_without_shards(tmp_path):
+    points = ["'fails'", "1"]
+    codes = [_sweep(tmp_path, points, seeds=1, shard=(i, 2)).run() for i in (0, 1)]
+    assert codes == [1, 0]
+    assert _statuses(tmp_path) == {"finished": 1, "open": 1} and _json(tmp_path)["best"] is None
+    assert _sweep(tmp_path, points, seeds=1).run() == 1
+    assert _statuses(tmp_path) == {"finished": 1, "failed": 1} and _json(tmp_path)["best"] == "X=1"
+
+
+def test_each_shard_of_an_ablation_evaluates_its_runs(tmp_path):
+    config = SweepConfig((("X", ("1", "2")),), show=("dev/score",))
+    for shard, expected in ((1, ["X=2"]), (0, ["X=1", "X=2"])):
+        options = {"train": FAKE, "evaluate": EVALUATE, "shard": (shard, 2)}
+        assert Sweep(config, tmp_path, [], lambda _: 2, **options).run() == 0
+        scores = sorted(tmp_path.glob("*/*/scores"))
+        assert [path.parent.parent.name for path in scores] == expected
+        assert {path.read_text() for path in scores} == {"x"}
+
+
+def test_a_shard_twice_and_the_whole_sweep_beside_it_run_nothing_twice(tmp_path):
+    options = {"seeds": 2, "evaluate": EVALUATE}
+    for seed in range(2):  # So that it does not wait.
+        (tmp_path / "X=waits" / f"seed_{seed}").mkdir(parents=True)
+        (tmp_path / "X=waits" / f"seed_{seed}" / "go_on").touch()
+    for process in [_start(tmp_path, shard=shard, **options) for shard in ((1, 2), (1, 2), (0, 1))]:
+        tiny.finish(process)
+    assert set(_starts(tmp_path).values()) == {1}
+    assert _statuses(tmp_path) == {"finished": 6} and _json(tmp_path)["best"] == "X=2"
+    assert [path.read_text() for path in tmp_path.glob("*/*/scores")] == ["x", "x"]
+
+
+def test_a_sweep_that_waits_for_another_one_ends_at_a_signal(tmp_path):
+    first, log = _start(tmp_path), tmp_path / "second.log"
+    folder = tmp_path / "X=waits" / "seed_0"
+    _until((folder / "waiting").exists)
+    second = _start(tmp_path, log)
+    _until(lambda: "waiting for it to end" in log.read_text() or second.poll() is not None)
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(commands.HANG) == 75, log.read_text()
+    assert "Rerun the same command" in log.read_text()
+    (folder / "go_on").touch()
+    tiny.finish(first)
+    assert set(_starts(tmp_path).values()) == {1} and _statuses(tmp_path) == {"finished": 3}
+
+
+def test_a_train_command_that_no_sweep_started_is_waited_for(tmp_path):
+    folder = tmp_path / "X=waits" / "seed_0"
+    log = tmp_path / "sweep.log"
+    with locks.hold(_made(folder) / locks.LOCK_FILE):
+        process = _start(tmp_path, log)
+        _until(lambda: "waiting for it to end" in log.read_text() or process.poll() is not None)
+        (folder / "metrics.jsonl").write_text('{"step": 2, "dev/score": 99.0}\n')
+        (_made(folder / "checkpoints" / "2") / "files.json").write_text("{}")
+    assert process.wait(commands.HANG) == 0, log.read_text()
+    assert set(_starts(tmp_path)) == {"X=1/seed_0", "X=2/seed_0"}
+    assert _json(tmp_path)["best"] == "X=waits"
+
+
+def test_a_run_that_was_refused_because_another_was_first_has_not_failed(tmp_path, monkeypatch):
+    sweep = _sweep(tmp_path, ["'waits'"], seeds=1)
+    folder = tmp_path / "X=waits" / "seed_0"
+    other = subprocess.Popen(["bash", "-c", sweep.commands()[0]], env=tiny.environment())
+    _until((folder / "waiting").exists)
+    # As if the other had started just after the sweep had looked.
+    look = runner._wait_for_train
+    looks = iter([lambda *_: False])
+    monkeypatch.setattr(runner, "_wait_for_train", lambda *given: next(looks, look)(*given))
+
+    def end():
+        log = folder / "train.log"
+        _until(lambda: log.exists() and "in use by another run" in log.read_text())
+        (folder / "go_on").touch()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    assert sweep.run() == 0
+    thread.join()
+    assert other.wait() == 0
+    assert _statuses(tmp_path) == {"finished": 1} and _starts(tmp_path) == {"X=waits/seed_0": 1}
+
+
+def test_printed_commands_are_those_of_the_unfinished_runs(tmp_path):
+    output = tmp_path / "a folder's name"
+    flags = ["--gin.NOTE='one \"two\" $HOME'", "--gin.INIT_FROM='seed_{seed}'"]
+
+    def sweep(shard):
+        config = SweepConfig((("X", ("1", "2")),), 2, "dev/score")
+        return Sweep(config, output, flags, lambda _: 2, train=FAKE, shard=shard)
+
+    commands = sweep((0, 1)).commands()
+    assert len(commands) == 4 and not output.exists()
+    assert sorted(sweep((0, 2)).commands() + sweep((1, 2)).commands()) == sorted(commands)
+    for left, command in enumerate(reversed(commands)):
+        assert len(sweep((0, 1)).commands()) == 4 - left
+        subprocess.run(["bash", "-c", command], check=True, env=tiny.environment())
+    assert sweep((0, 1)).commands() == []
+    assert "$HOME" in (output / "X=2" / "seed_1" / "starts").read_text()
+    assert sweep((0, 1)).run() == 0
+    assert set(_starts(output).values()) == {1} and _json(output)["best"] == "X=2"
+
+
+def _statuses(output):
+    """Returns {status: number of runs} of sweep.json."""
+    runs = (run for point in _json(output)["points"] for run in point["runs"])
+    return dict(collections.Counter(run["status"] for run in runs))
+
+
+def _made(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 # ---- The command itself ------------------------------------------------------------------------
@@ -363,6 +519,31 @@ def test_wrong_grid_raises_before_runs_and_flags_override_files(tmp_path, tiny_d
         assert "Traceback" not in output
     assert "Did you mean learning_rate?" in output
     assert not list(tmp_path.glob("s/*/seed_0"))
+
+
+def test_a_wrong_shard_ends_in_one_line_before_anything_starts(tmp_path, tiny_data):
+    texts = ("3/3", "a", "0/0", "-1/2")
+    command = _command(tmp_path / "s", tiny_data)[2:]
+    done = tiny.run_each("sweep", *([*command, f"--shard={text}"] for text in texts))
+    for text, process in zip(texts, done):
+        assert process.returncode == 1
+        [line] = process.stderr.splitlines()
+        assert line.startswith(f"ConfigError: --shard={text}: expected i/n with i from 0 to n - 1")
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.slow
+def test_printed_commands_train(tmp_path, tiny_data):
+    output, *more = tmp_path / "s", "--print_commands"
+    [printed] = tiny.run_each("sweep", _command(output, tiny_data, *more)[2:])
+    assert printed.returncode == 0 and not output.exists()
+    first, second = printed.stdout.splitlines()
+    subprocess.run(["bash", "-c", first], check=True, env=tiny.environment())
+    [printed] = tiny.run_each("sweep", _command(output, tiny_data, *more)[2:])
+    assert printed.stdout.splitlines() == [second]
+    said = tiny.run(_command(output, tiny_data))
+    assert said.count("already finished") == 1
+    assert _statuses(output) == {"finished": 2} and _json(output)["best"]
 
 
 @pytest.mark.slow

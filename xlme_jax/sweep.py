@@ -5,6 +5,8 @@ r"""Trains every point of a grid with several seeds and selects the best on the 
 
 Each run is a process of `python -m xlme_jax.train` with MODEL_DIR = OUTPUT/POINT/seed_K. Rerun the
 same command to continue an interrupted sweep: it skips finished runs and resumes the others.
+With `--shard=i/n` it runs only share i of n, on one of n machines that share OUTPUT; with
+`--print_commands` it prints a command for each unfinished run, for a scheduler, and runs none.
 Arguments after `--` are passed to the train command as they are. {seed} in a --gin flag is replaced
 by the seed of the run: --gin.INIT_FROM="'runs/xlm/default/seed_{seed}'".
 """
@@ -42,6 +44,18 @@ _EVALUATE = flags.DEFINE_string(
     "Command to run afterwards for each run of the selected point (of all points if none is "
     "selected); {model_dir} is replaced by the run's folder.",
 )
+_SHARD = flags.DEFINE_string(
+    "shard",
+    "0/1",
+    "i/n: run only share i of n, with i from 0 to n - 1. Together the shares are the whole sweep; "
+    "the one that finishes last selects and evaluates. Without --select, each evaluates its "
+    "own runs.",
+)
+_PRINT_COMMANDS = flags.DEFINE_bool(
+    "print_commands",
+    False,
+    "Print a shell command for each unfinished run (of the shard), one per line, and exit.",
+)
 
 
 def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
@@ -63,9 +77,10 @@ def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
 
 
 def main(*train_arguments: str) -> int:
-    """Parses the flags and runs the sweep; returns the exit code."""
+    """Parses the flags and runs the sweep, or prints its commands; returns the exit code."""
     if not _OUTPUT.value:
         raise ConfigError("--output=FOLDER is needed: the folder of the sweep.")
+    shard = grids.parse_shard(_SHARD.value)
     files, bindings = flags.FLAGS.gin_file, flags.FLAGS.gin_bindings
     config = sweep_config(files, bindings)
     train_flags = [f"--gin_file={file}" for file in files]
@@ -77,7 +92,11 @@ def main(*train_arguments: str) -> int:
         checked_steps(files, bindings),
         shlex.join([Path(sys.executable).name, "-m", "xlme_jax.sweep", *sys.argv[1:]]),
         evaluate=_EVALUATE.value,
+        shard=shard,
     )
+    if _PRINT_COMMANDS.value:
+        print("".join(f"{command}\n" for command in sweep.commands()), end="")
+        return 0
     return sweep.run()
 
 

@@ -186,5 +186,5 @@ def reserved(model_dir: Path) -> Iterator[None]:
             "another MODEL_DIR."
         )
 
-    with locks.hold(model_dir / ".lock", refuse):
+    with locks.hold(model_dir / locks.LOCK_FILE, refuse):
         yield

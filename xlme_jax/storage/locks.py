@@ -13,6 +13,7 @@ from xlme_jax.storage import leases
 from xlme_jax.storage.paths import is_bucket
 
 _log = logging.getLogger(__name__)
+LOCK_FILE = ".lock"  # Of the folder that it lies in.
 
 
 @contextlib.contextmanager

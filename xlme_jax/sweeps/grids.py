@@ -1,4 +1,4 @@
-"""Grids of overrides and seeds: points, run status, results and selection.
+"""Grids of overrides and seeds: points, shares, run status, results and selection.
 
 This module starts no runs (`xlme_jax.sweeps.runner` does); it reads results from run folders.
 """
@@ -16,6 +16,7 @@ import numpy as np
 
 from xlme_jax.checkpoints.saved import FOLDER as CHECKPOINTS
 from xlme_jax.configuration.sweep_config import SweepConfig
+from xlme_jax.configuration.values import ConfigError
 from xlme_jax.reports.run_page import REPORT_HTML
 from xlme_jax.training.metrics import METRICS_FILE, read_metrics
 
@@ -86,6 +87,37 @@ def _split(text: str) -> list[str]:
             continue
         parts[-1] += character
     return [part.strip() for part in parts]
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """Parses "i/n", share i of n; i is from 0 to n - 1.
+
+    Raises:
+      ConfigError: there is no such share.
+    """
+    found = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
+    if not found or not int(found[1]) < int(found[2]):
+        raise ConfigError(
+            f"--shard={text}: expected i/n with i from 0 to n - 1, such as --shard=0/4 for the "
+            "first of four shares."
+        )
+    return int(found[1]), int(found[2])
+
+
+def shares(num_points: int, seeds: int, count: int) -> list[int]:
+    """Returns the share that each run belongs to, of runs seed by seed and point by point.
+
+    The runs of the sweep, of each point, and of each seed are all divided evenly: the shares differ
+    by one run at most.
+    """
+    # Runs are dealt out in turn. After some seeds a point would get the same shares again; from
+    # there on they are shifted by one.
+    period = count // math.gcd(num_points, count)
+    return [
+        (seed * num_points + point + seed // period) % count
+        for seed in range(seeds)
+        for point in range(num_points)
+    ]
 
 
 def points(grid: Sequence[tuple[str, Sequence[Any]]]) -> list[Point]:

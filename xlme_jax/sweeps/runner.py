@@ -1,4 +1,12 @@
-"""Runs the training runs of a sweep one after another; resumes interrupted sweeps."""
+"""Runs the training runs of a sweep one after another; resumes interrupted sweeps.
+
+Several processes may work on one sweep, on machines that share only its folder. Each run has a lock
+of its own, `.sweep.lock`, so that nothing runs twice whichever processes are started: shards,
+the same shard again, or the sweep without shards. A process that finds a run in use waits for it.
+The train command's own lock tells of runs whose sweep was killed, or that no sweep has started.
+Results are read from the runs' folders, and written under the lock of the sweep's folder: whoever
+writes last has seen everything.
+"""
 
 import contextlib
 import logging
@@ -28,19 +36,21 @@ _log = logging.getLogger("xlme_jax.sweep")
 TRAIN = (sys.executable, "-m", "xlme_jax.train")
 LOG_FILE = "train.log"
 EVALUATED = ".evaluated"
+_RUN_LOCK = ".sweep.lock"
+_POLL_SECONDS = 1.0
 # Placeholder for a run's seed in the bindings of a sweep: INIT_FROM='runs/xlm/seed_{seed}'.
 _SEED = "{seed}"
 
 
-class Processes:
-    """Context manager that runs one process at a time and forwards SIGTERM and SIGINT to it.
+class Interrupted(Exception):
+    """The sweep is to end, because it or its process got a signal."""
 
-    Attributes:
-      stopping: whether a signal has been received.
-    """
+
+class Processes:
+    """Context manager that runs one process at a time and forwards SIGTERM and SIGINT to it."""
 
     def __init__(self) -> None:
-        self.stopping = False
+        self._stopping = self._waiting = False
         self._process: subprocess.Popen | None = None
         self._unsent: list[int] = []
 
@@ -53,27 +63,43 @@ class Processes:
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: Any) -> None:
-        self.stopping = True
+        self._stopping = True
         self._unsent.append(number)
         self._pass_on()
+        if self._waiting:
+            raise Interrupted
 
     def _pass_on(self) -> None:
         while self._process is not None and self._unsent:
             self._process.send_signal(self._unsent.pop(0))
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Lets a signal end a block that waits for others; raises Interrupted."""
+        self._waiting = True
+        try:
+            if self._stopping:
+                raise Interrupted
+            yield
+        finally:
+            self._waiting = False
 
     def run(self, command: Sequence[str], log: Path, inherited: int) -> int:
         """Runs a command and waits for it.
 
         Args:
           command: program and arguments.
-          log: file to append its output to.
+          log: file to append its output to. In a bucket it is uploaded every 30 seconds.
           inherited: file descriptor that the command inherits; -1 for none.
 
         Returns:
-          The exit code; EXIT_STOPPED if a signal arrived before the start.
+          The exit code.
+
+        Raises:
+          Interrupted: a signal arrived, or the command exited like a stopped run.
         """
-        if self.stopping:
-            return EXIT_STOPPED
+        if self._stopping:
+            raise Interrupted
         mirror = Mirror(log.parent)
         mirror.fetch(log.name)
         with open(mirror.local / log.name, "ab") as file:
@@ -90,9 +116,16 @@ class Processes:
                 pass_fds=(inherited,) if inherited >= 0 else (),
             )
         self._pass_on()
-        code = self._process.wait()
+        code = None
+        while code is None:
+            try:
+                code = self._process.wait(_POLL_SECONDS)
+            except subprocess.TimeoutExpired:
+                mirror.upload_sometimes()
         self._process = None
         mirror.close()
+        if self._stopping or code == EXIT_STOPPED:
+            raise Interrupted
         return code
 
 
@@ -109,6 +142,7 @@ class Sweep:
       command: command line of the sweep, for the results.
       train: the train command.
       evaluate: command to run afterwards; {model_dir} is replaced by the run's folder.
+      shard: (i, n) runs only share i of n.
     """
 
     def __init__(
@@ -120,60 +154,78 @@ class Sweep:
         command: str = "",
         train: Sequence[str] = TRAIN,
         evaluate: str | None = None,
+        shard: tuple[int, int] = (0, 1),
     ):
         self._config, self._output, self._command = config, output, command
         self._train, self._train_flags, self._evaluate = train, train_flags, evaluate
         self._points = grids.points(config.grid)
         self._failed: set[Path] = set()
         self._finished: dict[Path, SweepRun] = {}
+        # Seed by seed, so that an interrupted sweep covers every point.
+        runs = [(point, seed) for seed in range(config.seeds) for point in self._points]
+        shares = grids.shares(len(self._points), config.seeds, shard[1])
+        self._share = [run for run, share in zip(runs, shares) if share == shard[0]]
         # Checks all runs first, so that a wrong name is reported now and not after hours.
-        self._steps = {
-            self._folder(point, seed): steps(self._bindings(point, seed))
-            for point, seed in self._all()
-        }
+        self._steps = {self._folder(*run): steps(self._bindings(*run)) for run in runs}
 
     def run(self) -> int:
-        """Runs all unfinished runs; returns 0, 1 (a run failed) or EXIT_STOPPED."""
+        """Runs the unfinished runs of its share; returns 0, 1 (a run failed) or EXIT_STOPPED."""
         self._output.mkdir(parents=True, exist_ok=True)
-        with _reserved(self._output) as lock, Processes() as processes:
-            for number, (point, seed) in enumerate(self._all(), start=1):
+        with Processes() as processes:
+            try:
                 self._record()
-                if not self._run_one(processes, lock, point, seed, number):
-                    return self._stopped()
-            results = self._record()
-            if self._evaluate and not self._run_evaluations(processes, lock, results):
-                return self._stopped()
+                for number, (point, seed) in enumerate(self._share, start=1):
+                    what = f"[{number}/{len(self._share)}] {point.name}, seed {seed}"
+                    self._run_one(processes, point, seed, what)
+                self._run_evaluations(processes, self._record())
+            except Interrupted:
+                self._record()
+                _log.warning("Stopped. Rerun the same command to continue.")
+                return EXIT_STOPPED
         print((self._output / "sweep.md").read_text(encoding="utf-8"), end="")
         for folder in sorted(self._failed):
             _log.error("Failed: %s; see %s", folder, folder / LOG_FILE)
         return 1 if self._failed else 0
 
-    def _run_one(
-        self, processes: Processes, lock: int, point: Point, seed: int, number: int
-    ) -> bool:
-        """Runs one run unless it is finished; returns False if the sweep was stopped."""
-        folder = self._folder(point, seed)
-        what = f"[{number}/{len(self._steps)}] {point.name}, seed {seed}"
-        if grids.is_finished(folder, self._steps[folder]):
-            _log.info("%s: already finished", what)
-            return True
-        folder.mkdir(parents=True, exist_ok=True)
-        log = folder / LOG_FILE
-        _log.info("%s: running, see %s", what, log)
+    def commands(self) -> list[str]:
+        """Returns a shell command for each unfinished run of its share."""
+        return [
+            shlex.join(self._train_command(*run))
+            for run in self._share
+            if not self._is_finished(self._folder(*run))
+        ]
+
+    def _train_command(self, point: Point, seed: int) -> list[str]:
         bindings = [f"--gin.{b.replace(' = ', '=', 1)}" for b in self._bindings(point, seed)]
-        start = time.monotonic()
-        flags = [flag.replace(_SEED, str(seed)) for flag in self._train_flags]
-        code = processes.run([*self._train, *flags, *bindings], log, lock)
-        if processes.stopping or code == EXIT_STOPPED:
-            return False
-        if code == 0 and grids.is_finished(folder, self._steps[folder]):
-            _log.info(
-                "%s: finished in %.0f s%s", what, time.monotonic() - start, self._said(folder)
-            )
-        else:
-            self._failed.add(folder)
-            _log.error("%s: failed (exit code %d), see %s", what, code, log)
-        return True
+        return [
+            *self._train,
+            *(flag.replace(_SEED, str(seed)) for flag in self._train_flags),
+            *bindings,
+        ]
+
+    def _run_one(self, processes: Processes, point: Point, seed: int, what: str) -> None:
+        """Runs one run unless it is finished, here or by another process."""
+        folder = self._folder(point, seed)
+        if self._is_finished(folder):
+            _log.info("%s: already finished", what)
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        log, command = folder / LOG_FILE, self._train_command(point, seed)
+        with _reserved(processes, folder) as lock:
+            start = time.monotonic()
+            _wait_for_train(processes, folder)
+            while not self._is_finished(folder):
+                _log.info("%s: running, see %s", what, log)
+                code = processes.run(command, log, lock)
+                # Another process may have been first; then this one was refused.
+                if not self._is_finished(folder) and not _wait_for_train(processes, folder):
+                    self._failed.add(folder)
+                    _log.error("%s: failed (exit code %d), see %s", what, code, log)
+                    break
+            else:
+                seconds = time.monotonic() - start
+                _log.info("%s: finished in %.0f s%s", what, seconds, self._said(folder))
+        self._record()
 
     def _said(self, folder: Path) -> str:
         """Returns the selection metric for the log line of a finished run."""
@@ -185,65 +237,68 @@ class Sweep:
         measured = [n for n in sorted(found) if "/" in n]
         return f"; its log has no metric {name!r} to select by, only: {', '.join(measured)}"
 
-    def _run_evaluations(
-        self, processes: Processes, lock: int, results: Sequence[PointResult]
-    ) -> bool:
-        """Evaluates the runs of the selected point, or all; returns False if stopped."""
-        chosen = grids.best(results, self._config.select, self._config.minimize)
+    def _run_evaluations(self, processes: Processes, results: Sequence[PointResult]) -> None:
+        """Evaluates the runs of the selected point, or those of its share if none is selected."""
+        runs = [run for result in results for run in result.runs]
+        unfinished = sum(run.status == grids.OPEN for run in runs)
+        if unfinished:
+            _log.info(
+                "%d runs of other shards are not finished; the shard that finishes last selects.",
+                unfinished,
+            )
         if self._config.select:
-            results = [chosen] if chosen else []
-        for run in (run for result in results for run in result.runs):
-            command = [
-                part.replace("{model_dir}", str(run.folder))
-                for part in shlex.split(self._evaluate or "")
-            ]
-            done = run.folder / EVALUATED
-            if run.status != grids.FINISHED or _text(done) == shlex.join(command):
-                continue
-            log = run.folder / "evaluate.log"
-            _log.info("%s: evaluating, see %s", run.folder, log)
+            # Whoever finishes last: before, nothing is selected.
+            chosen = grids.best(results, self._config.select, self._config.minimize)
+            runs = list(chosen.runs) if chosen else []
+        else:
+            share = {self._folder(*run) for run in self._share}
+            runs = [run for run in runs if run.folder in share]
+        for run in runs if self._evaluate else ():
+            if run.status == grids.FINISHED:
+                self._evaluate_one(processes, run.folder)
+
+    def _evaluate_one(self, processes: Processes, folder: Path) -> None:
+        """Evaluates a run unless that is done."""
+        parts = shlex.split(self._evaluate or "")
+        command = [part.replace("{model_dir}", str(folder)) for part in parts]
+        done, log = folder / EVALUATED, folder / "evaluate.log"
+        with _reserved(processes, folder) as lock:
+            if _text(done) == shlex.join(command):
+                return
+            _log.info("%s: evaluating, see %s", folder, log)
             code = processes.run(command, log, lock)
-            if processes.stopping or code == EXIT_STOPPED:
-                return False
             if code:
-                self._failed.add(run.folder)
-                _log.error("%s: evaluation failed (exit code %d), see %s", run.folder, code, log)
+                self._failed.add(folder)
+                _log.error("%s: evaluation failed (exit code %d), see %s", folder, code, log)
             else:
                 done.write_text(shlex.join(command), encoding="utf-8")
-        return True
-
-    def _stopped(self) -> int:
-        self._record()
-        _log.warning("Stopped. Rerun the same command to continue.")
-        return EXIT_STOPPED
 
     def _record(self) -> list[PointResult]:
         """Writes the current sweep.json and sweep.md; returns the results."""
-        results = [
-            PointResult(point, tuple(self._look(point, seed) for seed in range(self._config.seeds)))
-            for point in self._points
-        ]
-        for name, make in ((SWEEP_FILE, grids.to_json), ("sweep.md", grids.to_markdown)):
-            text = make(results, self._config, self._command, self._output)
-            replace_file(self._output / name, text.encode())
+        # Others read the folders after this process has written, so that no result is lost.
+        with locks.hold(self._output / locks.LOCK_FILE):
+            results = [
+                PointResult(point, tuple(self._look(point, s) for s in range(self._config.seeds)))
+                for point in self._points
+            ]
+            for name, make in ((SWEEP_FILE, grids.to_json), ("sweep.md", grids.to_markdown)):
+                text = make(results, self._config, self._command, self._output)
+                replace_file(self._output / name, text.encode())
         return results
+
+    def _is_finished(self, folder: Path) -> bool:
+        return grids.is_finished(folder, self._steps[folder])
 
     def _look(self, point: Point, seed: int) -> SweepRun:
         folder = self._folder(point, seed)
         if folder in self._finished:  # Cached, as there may be hundreds of runs.
             return self._finished[folder]
-        if grids.is_finished(folder, self._steps[folder]):
+        if self._is_finished(folder):
             run = SweepRun(seed, folder, grids.FINISHED, grids.figures(folder))
             self._finished[folder] = run
             return run
         status = grids.FAILED if folder in self._failed else grids.OPEN
         return SweepRun(seed, folder, status, {})
-
-    def _all(self) -> Iterator[tuple[Point, int]]:
-        """Yields all runs, seed by seed, so that an interrupted sweep covers every point."""
-        for seed in range(self._config.seeds):
-            for point in self._points:
-                yield point, seed
 
     def _folder(self, point: Point, seed: int) -> Path:
         return self._output / point.name / f"seed_{seed}"
@@ -258,21 +313,36 @@ class Sweep:
 
 
 @contextlib.contextmanager
-def _reserved(output: Path) -> Iterator[int]:
-    """Locks a sweep's folder and yields the lock's file descriptor, which runs inherit.
+def _reserved(processes: Processes, folder: Path) -> Iterator[int]:
+    """Locks a run for this sweep and yields the lock's file descriptor, which commands inherit.
 
-    If the sweep is killed, its current run continues and keeps the lock, so the next sweep waits
-    for it and does not start the same run twice.
+    If the sweep is killed, its command continues and keeps the lock, so that the next sweep waits
+    for it. In a bucket it does not (-1); there the lock of the train command does the same.
     """
+    with contextlib.ExitStack() as stack:
+        with processes.waiting():
+            lock = stack.enter_context(locks.hold(folder / _RUN_LOCK, lambda: _warn(folder)))
+        yield lock
 
-    def warn() -> None:
-        _log.warning(
-            "%s is in use by another sweep, or by a run of a killed sweep; waiting for it to end.",
-            output,
-        )
 
-    with locks.hold(output / ".lock", warn) as descriptor:
-        yield descriptor
+def _wait_for_train(processes: Processes, folder: Path) -> bool:
+    """Waits until no train command uses a run's folder; returns whether one did."""
+    used = False
+
+    def busy() -> None:
+        nonlocal used
+        used = True
+        _warn(folder)
+
+    with processes.waiting(), locks.hold(folder / locks.LOCK_FILE, busy):
+        return used
+
+
+def _warn(folder: Path) -> None:
+    _log.warning(
+        "%s is in use by another sweep, or by a run of a killed sweep; waiting for it to end.",
+        folder,
+    )
 
 
 def _text(path: Path) -> str | None:
