@@ -165,9 +165,13 @@ def saving(model_dir):
     names = _checkpoints(model_dir)
     unfinished = [int(name.split(".")[0]) for name in names if "orbax-checkpoint-tmp" in name]
     steps = (int(name) for name in names if name.isdigit())
-    return tuple(
-        sorted([*unfinished, *(step for step in steps if not _is_committed(model_dir, step))])
-    )
+    return tuple(sorted([*unfinished, *(step for step in steps if _is_half(model_dir, step))]))
+
+
+def _is_half(model_dir, step):
+    """Returns whether a bucket has a part of a checkpoint; folders of deleted ones are empty."""
+    folder = Path(model_dir) / "checkpoints" / str(step)
+    return not _is_committed(model_dir, step) and any(path.is_file() for path in folder.rglob("*"))
 
 
 def _is_committed(model_dir, step):
