@@ -17,7 +17,7 @@ import threading
 import time
 import urllib.parse
 
-from gcp_storage_emulator.server import create_server
+from gcp_storage_emulator.server import RequestHandler, create_server
 
 HOST = "127.0.0.1"
 
@@ -47,6 +47,7 @@ class Faults:
 
 class Proxy(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # Else each answer waits 40 ms for an acknowledgement.
     faults, emulator = Faults(), 0
     writes, dice = threading.Lock(), random.Random(0)
 
@@ -144,6 +145,7 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def main(folder, port):
+    RequestHandler.disable_nagle_algorithm = True
     emulator = create_server(HOST, 0, in_memory=False, default_bucket="bucket", data_dir=folder)
     emulator.start()
     Proxy.emulator = emulator._api._httpd.server_address[1]
