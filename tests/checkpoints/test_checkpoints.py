@@ -277,12 +277,22 @@ def test_a_checkpoint_that_was_not_sealed_is_good(damaged):
     assert found == record(100)
 
 
-def test_an_empty_folder_is_no_checkpoint(damaged, caplog):
+def test_an_empty_folder_is_no_checkpoint(damaged):
     folder, _ = damaged
     (folder / "checkpoints" / "120").mkdir()
     state, _ = restored(folder)
     assert int(state.step) == 100
-    assert "step 120 is damaged: state is missing" in caplog.text
+    assert not (folder / "checkpoints" / "120").exists()
+
+
+def test_a_checkpoint_without_its_state_is_damaged(damaged, caplog):
+    folder, _ = damaged
+    checkpoint = folder / "checkpoints" / "100"
+    shutil.rmtree(checkpoint / "state")
+    (checkpoint / "files.json").unlink()
+    state, _ = restored(folder)
+    assert int(state.step) == 90
+    assert "step 100 is damaged: state is missing" in caplog.text
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_is_not_started_over(damaged):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
@@ -23,6 +24,7 @@ from jax.experimental import multihost_utils
 from xlme_jax.checkpoints import digests
 from xlme_jax.checkpoints.digests import Damaged
 from xlme_jax.checkpoints.saved import (
+    COMMIT_FILE,
     FOLDER,
     CheckpointError,
     RunRecord,
@@ -37,8 +39,7 @@ from xlme_jax.checkpoints.saved import (
     tree_shapes,
 )
 from xlme_jax.checkpoints.state import TrainState
-from xlme_jax.storage.files import remove_folder
-from xlme_jax.storage.paths import is_bucket
+from xlme_jax.storage.files import move_folder, remove_folder, renames_folders, replace_file
 from xlme_jax.storage.sealed_json import checksum
 
 _log = logging.getLogger(__name__)
@@ -49,6 +50,9 @@ _UNFINISHED = "*.orbax-checkpoint-tmp*"
 class Checkpoints:
     """The checkpoints of one run, MODEL_DIR/checkpoints/STEP, each written atomically.
 
+    A checkpoint is complete by a rename, or, where the file system does not rename folders, by a
+    marker. A run may change from one to the other.
+
     Opening them removes the remains of a killed save, and moves the newest checkpoints, if their
     files are damaged, to MODEL_DIR/damaged_checkpoints with a `reason.txt`.
 
@@ -58,12 +62,16 @@ class Checkpoints:
 
     Raises:
       CheckpointError: there are checkpoints, and all are damaged.
+      OSError: the folder cannot be written.
     """
 
     def __init__(self, model_dir: Path, keep: int):
         self._folder = (model_dir / FOLDER).absolute()  # Orbax requires absolute paths.
         self._damaged = self._folder.with_name(DAMAGED_FOLDER)
+        renames = True
         if self._is_primary():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            renames = renames_folders(self._folder.parent)
             self._clear_unfinished()
             for step in sorted(saved_steps(self._folder), reverse=True):
                 try:
@@ -71,8 +79,15 @@ class Checkpoints:
                     break
                 except Damaged as error:
                     self._move(step, error)
+            self._add_markers()
         _wait_for_all("checkpoints verified")
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
+        modes = ocp.options.AtomicityMode
+        mode = modes.ATOMIC_RENAME if _of_primary(renames) else modes.COMMIT_FILE
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            create=True,
+            atomicity_options=ocp.options.AtomicityOptions(mode),
+        )
         self._manager = ocp.CheckpointManager(
             epath.Path(str(self._folder)), options=options, item_names=("state", "run")
         )
@@ -196,7 +211,7 @@ class Checkpoints:
         while self._manager.is_saving_in_progress():
             time.sleep(0.02)
         folder = self._folder / str(step)
-        if folder.is_dir():  # Otherwise writing failed, which the main thread will report.
+        if is_committed(folder):  # Otherwise writing failed, which the main thread will report.
             try:
                 digests.seal_files(folder)
             except OSError as error:
@@ -228,7 +243,7 @@ class Checkpoints:
         self._damaged.mkdir(exist_ok=True)
         places = (self._damaged / name for name in _numbered(str(step)))
         place = next(place for place in places if not place.exists())
-        (self._folder / str(step)).rename(place)
+        move_folder(self._folder / str(step), place)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         (place / "reason.txt").write_text(f"{now} {reason}\n", encoding="utf-8")
         _log.warning("The checkpoint of step %d is damaged: %s. Moved to %s", step, reason, place)
@@ -246,12 +261,18 @@ class Checkpoints:
 
     def _clear_unfinished(self) -> None:
         unfinished = list(self._folder.glob(_UNFINISHED))
-        if is_bucket(self._folder):
-            steps = [path for path in self._folder.glob("*") if path.name.isdigit()]
-            unfinished += [path for path in steps if not is_committed(path)]
+        steps = [path for path in self._folder.glob("*") if path.name.isdigit()]
+        unfinished += [path for path in steps if not is_committed(path)]
         for path in unfinished:
             _log.info("Removing %s, an interrupted save.", path)
             remove_folder(path)
+
+    def _add_markers(self) -> None:
+        """Marks complete checkpoints that have no marker, which Orbax might delete otherwise."""
+        for step in saved_steps(self._folder):
+            marker = self._folder / str(step) / COMMIT_FILE
+            if not marker.exists():
+                replace_file(marker, b"")
 
     @staticmethod
     def _is_primary() -> bool:
@@ -265,6 +286,13 @@ def _numbered(name: str) -> Iterator[str]:
     while True:
         number += 1
         yield f"{name}-{number}"
+
+
+def _of_primary(value: bool) -> bool:
+    """Returns the value of process 0."""
+    if jax.process_count() == 1:
+        return value
+    return bool(multihost_utils.broadcast_one_to_all(np.bool_(value)))
 
 
 def _wait_for_all(what: str) -> None:

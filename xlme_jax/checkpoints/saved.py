@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ import orbax.checkpoint as ocp
 from xlme_jax.checkpoints import digests
 from xlme_jax.checkpoints.digests import Damaged
 from xlme_jax.objectives.base import Params
-from xlme_jax.storage.paths import is_bucket
 from xlme_jax.storage.sealed_json import checksum
 
 FOLDER = "checkpoints"
 COMMIT_FILE = ocp.path.atomicity.COMMIT_SUCCESS_FILE
+_METADATA_FILE = "_CHECKPOINT_METADATA"
 
 
 class CheckpointError(ValueError):
@@ -122,12 +123,23 @@ def pretraining_flops(run: Path) -> float | None:
 def saved_steps(folder: Path) -> list[int]:
     """Returns the steps of the checkpoints in a folder, in any order."""
     found = [path for path in folder.glob("*") if path.name.isdigit()]
-    return [int(path.name) for path in found if not is_bucket(path) or is_committed(path)]
+    return [int(path.name) for path in found if is_committed(path)]
 
 
 def is_committed(checkpoint: Path) -> bool:
-    """Returns whether a checkpoint in a bucket is complete: Orbax marks it, as it cannot rename."""
-    return (checkpoint / COMMIT_FILE).exists()
+    """Returns whether Orbax has completed a checkpoint.
+
+    It writes a marker last. Before 0.12.3 it wrote none where it renamed the folder instead; but it
+    noted the time of the commit. If that is unreadable, a sealed checkpoint is complete, but
+    damaged.
+    """
+    if (checkpoint / COMMIT_FILE).exists():
+        return True
+    try:
+        metadata = json.loads((checkpoint / _METADATA_FILE).read_bytes())
+        return bool(metadata["commit_timestamp_nsecs"])
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return digests.is_sealed(checkpoint)
 
 
 def check_files(checkpoint: Path) -> None:

@@ -1,12 +1,11 @@
 """Creates output folders atomically: complete or not at all."""
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from xlme_jax.storage.files import local_folder
+from xlme_jax.storage.files import local_folder, move_folder
 from xlme_jax.storage.paths import is_bucket
 
 
@@ -22,7 +21,8 @@ def free_place(output: Path) -> Path:
 def new_folder(output: Path) -> Iterator[Path]:
     """Yields a folder to write into, `.NAME.partial`, which is renamed to `output` at the end.
 
-    For a bucket, a local folder, which is uploaded at the end, config.json last.
+    Where folders cannot be renamed, its files are copied, config.json last. For a bucket, it is a
+    local folder, which is uploaded in the same order.
 
     Removes the leftovers of a killed call first; errors and interrupts leave nothing behind.
 
@@ -42,7 +42,7 @@ def new_folder(output: Path) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
-        os.replace(partial, place)
+        move_folder(partial, place)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
-from xlme_jax.checkpoints.saved import COMMIT_FILE, FOLDER, RunRecord
+from xlme_jax.checkpoints.saved import FOLDER, RunRecord
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.configuration import loading
 from xlme_jax.configuration.train_config import TrainConfig
@@ -21,7 +21,6 @@ from xlme_jax.huggingface.reading import FolderError, HuggingFaceFolder
 from xlme_jax.huggingface.weights import to_tree
 from xlme_jax.objectives.masked_lm import STREAMS
 from xlme_jax.storage.files import replace_file
-from xlme_jax.storage.paths import is_bucket
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import model_info
 from xlme_jax.training import state as states
@@ -87,8 +86,6 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
     with new_folder(output) as partial:
         with Checkpoints(partial, keep=1) as checkpoints:
             checkpoints.save(0, state, record)
-        if is_bucket(output):
-            (partial / FOLDER / "0" / COMMIT_FILE).write_text("")
         write_vocabulary(found.vocabulary, partial / VOCABULARY_FILE)
         # Only the parameters; the other lines describe a training run.
         replace_file(partial / _INFO_FILE, f"{info.splitlines()[0]}\n".encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 import shutil
@@ -54,6 +55,70 @@ def remove_folder(folder: pathlib.Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def renames_folders(folder: pathlib.Path) -> bool:
+    """Returns whether folders in a folder can be renamed at once; tries it on a disk.
+
+    False in buckets and on FUSE: mounts of buckets refuse it, or copy one file after the other.
+
+    Raises:
+      OSError: the folder cannot be written.
+    """
+    if is_bucket(folder) or _is_fuse(folder):
+        return False
+    probe, renamed = folder / ".rename-probe", folder / ".rename-probe-done"
+    for left in (probe, renamed):
+        remove_folder(left)
+    probe.mkdir()
+    try:
+        replace_file(probe / "file", b"")  # An empty folder may be renamed where others are not.
+        probe.rename(renamed)
+    except OSError:
+        return False
+    finally:
+        remove_folder(probe)
+        remove_folder(renamed)
+    return True
+
+
+def _is_fuse(folder: pathlib.Path) -> bool:
+    """Returns whether a local folder lies in a FUSE mount, as far as the system tells."""
+    device = folder.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines():
+            fields = line.split()
+            if fields[2] == number:
+                return fields[fields.index("-") + 1].startswith("fuse")
+    return False
+
+
+def move_folder(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Moves a folder to a place that is missing or empty; by copying where renaming is refused.
+
+    Raises:
+      OSError: a file cannot be read or written, or `target` is not empty.
+    """
+    try:
+        source.replace(target)
+        return
+    except OSError as error:
+        if is_bucket(source):
+            raise
+        if target.is_dir() and any(target.iterdir()):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(target)) from error
+    _copy_files(source, target)
+    shutil.rmtree(source)
+
+
+def _copy_files(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Copies all files of a local folder; the description, which readers look for, last."""
+    files = [path for path in source.rglob("*") if path.is_file()]
+    for path in sorted(files, key=lambda path: (path.name == "config.json", path)):
+        place = target / path.relative_to(source).as_posix()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        copy_file(path, place)
+
+
 def copy_file(source: pathlib.Path, target: pathlib.Path) -> None:
     """Copies a file from a bucket to a disk or back; the target's folder must exist.
 
@@ -82,7 +147,4 @@ def local_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
     with tempfile.TemporaryDirectory(prefix="xlme_jax-") as name:
         local = pathlib.Path(name)
         yield local
-        files = [path for path in local.rglob("*") if path.is_file()]
-        # Readers look for the description first.
-        for path in sorted(files, key=lambda path: (path.name == "config.json", path)):
-            copy_file(path, folder / path.relative_to(local).as_posix())
+        _copy_files(local, folder)

@@ -1,0 +1,74 @@
+import errno
+import os
+import pathlib
+
+import pytest
+
+from xlme_jax.storage import files
+from xlme_jax.storage.files import move_folder, renames_folders
+from xlme_jax.storage.paths import as_path
+
+
+def refuse_folders(monkeypatch):
+    allowed = os.rename, os.replace
+
+    def refusing(rename):
+        def renamed(source, target):
+            if os.path.isdir(source) and os.listdir(source):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(source))
+            rename(source, target)
+
+        return renamed
+
+    monkeypatch.setattr(os, "rename", refusing(allowed[0]))
+    monkeypatch.setattr(os, "replace", refusing(allowed[1]))
+
+
+def written(folder):
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "deep" / "er" / "weights").write_bytes(b"w")
+    return folder
+
+
+def contents(folder):
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def test_renaming_folders_is_tried_and_leaves_nothing(tmp_path, monkeypatch):
+    (tmp_path / ".rename-probe" / "left").mkdir(parents=True)
+    assert renames_folders(tmp_path)
+    refuse_folders(monkeypatch)
+    assert not renames_folders(tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert not renames_folders(as_path("gs://bucket/folder"))
+
+
+def test_mounts_of_fuse_are_not_tried(tmp_path, monkeypatch):
+    device = tmp_path.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    lines = [
+        f"1 0 8:1 / / rw - ext4 /dev/x rw\n7 1 {number} / /m rw shared:1 - fuse.gcsfuse b rw\n"
+    ]
+    monkeypatch.setattr(pathlib.Path, "read_text", lambda self: lines[0])
+    assert not renames_folders(tmp_path)
+    lines[0] = lines[0].replace("fuse.gcsfuse", "nfs4")
+    assert renames_folders(tmp_path)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_folders_are_moved_or_copied(tmp_path, monkeypatch, refused):
+    source = written(tmp_path / "source")
+    expected = contents(source)
+    copied, copy = [], files.copy_file
+    monkeypatch.setattr(files, "copy_file", lambda a, b: copied.append(b.name) or copy(a, b))
+    if refused:
+        refuse_folders(monkeypatch)
+    (tmp_path / "target").mkdir()
+    move_folder(source, tmp_path / "target")
+    assert contents(tmp_path / "target") == expected and not source.exists()
+    assert copied == (["weights", "config.json"] if refused else [])
+    with pytest.raises(OSError, match="not empty"):
+        move_folder(written(source), tmp_path / "target")
+    assert contents(source) == expected
