@@ -212,8 +212,8 @@ class Sweep:
         folder.mkdir(parents=True, exist_ok=True)
         log, command = folder / LOG_FILE, self._train_command(point, seed)
         with _reserved(processes, folder) as lock:
-            start = time.monotonic()
             _wait_for_train(processes, folder)
+            start = time.monotonic()
             while not self._is_finished(folder):
                 _log.info("%s: running, see %s", what, log)
                 code = processes.run(command, log, lock)
