@@ -115,7 +115,9 @@ def train(*arguments):
         return 75
     if outcome == "disconnected":  # While train runs on.
         REFUSED.write_text("3")
-        while REFUSED.read_text() != "0":
+        # Nobody connects again if the script has connected before these lines.
+        deadline = time.monotonic() + 10
+        while REFUSED.read_text() != "0" and time.monotonic() < deadline:
             time.sleep(0.05)
         return 0
     if outcome == "stopped":
