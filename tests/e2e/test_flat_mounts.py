@@ -1,7 +1,6 @@
 """Runs on a FUSE mount that does not rename folders, as gcsfuse's mounts of flat buckets."""
 
 import functools
-import importlib.util
 import itertools
 import os
 import random
