@@ -14,25 +14,18 @@ disk.
 """
 
 import argparse
-import contextlib
 import json
-import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import machine
-
-REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY / "tests"))
-
-from buckets import Bucket  # noqa: E402
+from fault_runs import Bucket, copy_folder, emulated_bucket
 
 
 def main() -> None:
@@ -58,29 +51,16 @@ def main() -> None:
         print(json.dumps(_wait_for_batches(options)), flush=True)
         return
     about = machine.describe("gcsfs", "orbax-checkpoint", "array_record", "grain")
-    with bucket() as server:
+    with emulated_bucket() as server:
         found = (_data if options.what == "data" else _checkpoints)(options, server)
     output = options.output or f"benchmarks/results/bucket_{options.what}.json"
     machine.write(output, {**about, "options": vars(options), "results": found})
-
-
-@contextlib.contextmanager
-def bucket() -> Iterator[Bucket]:
-    """Yields a bucket that this process uses."""
-    with tempfile.TemporaryDirectory() as folder:
-        server = Bucket(folder)
-        os.environ.update(server.variables)
-        try:
-            yield server
-        finally:
-            server.stop()
 
 
 # --- Data. ---
 
 
 def _data(options: argparse.Namespace, server: Bucket) -> list[dict[str, Any]]:
-    from fault_runs import copy_folder
     from input import write
 
     from xlme_jax.storage.paths import as_path

@@ -4,10 +4,13 @@ A work folder contains the gin file, the data, which is prepared once, a compila
 undisturbed run for each seed.
 """
 
+import contextlib
+import os
 import random
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -45,6 +48,7 @@ __all__ = [
     "bits",
     "copy_folder",
     "differences",
+    "emulated_bucket",
     "kill_all",
     "last_line",
     "look",
@@ -87,6 +91,18 @@ CldrCorpus.pairs = 1_500
 """
 
 _started: list[Command] = []
+
+
+@contextlib.contextmanager
+def emulated_bucket() -> Iterator[Bucket]:
+    """Yields a bucket on this machine that this process and those that it starts use."""
+    with tempfile.TemporaryDirectory() as folder:
+        bucket = Bucket(folder)
+        os.environ.update(bucket.variables)
+        try:
+            yield bucket
+        finally:
+            bucket.stop()
 
 
 def copy_folder(source: Path, target: Path) -> None:

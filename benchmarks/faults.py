@@ -15,7 +15,6 @@ import platform
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 from fault_costs import run_overhead, run_soak
 from fault_damage import run_damage
 from fault_kills import run_kills
-from fault_runs import REPOSITORY, Bucket, Runs, kill_all
+from fault_runs import REPOSITORY, Runs, emulated_bucket, kill_all
 from fault_signals import run_signals
 
 _SIZES = {"hidden": 256, "layers": 12, "vocabulary": 32_768, "rows": 16, "length": 128}
@@ -81,12 +80,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     begin = time.monotonic()
     with contextlib.ExitStack() as stack:
-        stack.callback(kill_all)
-        bucket = None
-        if arguments.bucket:
-            bucket = Bucket(stack.enter_context(tempfile.TemporaryDirectory()))
-            stack.callback(bucket.stop)
-            os.environ.update(bucket.variables)
+        bucket = stack.enter_context(emulated_bucket()) if arguments.bucket else None
+        stack.callback(kill_all)  # Before the bucket ends.
         found = arguments.action(Runs(arguments.work, arguments.steps, bucket), arguments)
     found = {
         "command": " ".join(sys.argv),

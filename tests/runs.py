@@ -32,6 +32,8 @@ SHORT = {
     "RetrievalProbe__length": 32,
     "RetrievalProbe__batch_rows": 8,
 }
+# A run whose storage is disturbed: half as long, and without evaluations.
+STORED = {**SHORT, "TRAIN_STEPS": 12, "Loop__evaluate_every": 100, "Train__evaluators": ()}
 
 
 def load(model_dir, data_dir, **bindings):

@@ -16,6 +16,21 @@ def undisturbed(tmp_path_factory, tiny_data):
     return model_dir
 
 
+@pytest.fixture(scope="session")
+def on_disk(tmp_path_factory, tiny_data):
+    """Returns MODEL_DIR of an uninterrupted run with `runs.STORED` on a disk."""
+    model_dir = tmp_path_factory.mktemp("disk")
+    runs.run(model_dir, tiny_data, **runs.STORED)
+    return model_dir
+
+
+@pytest.fixture
+def faultless(bucket):
+    """Ends faults that a test has injected into the module's bucket."""
+    yield
+    bucket.inject()
+
+
 @pytest.fixture
 def start(tmp_path, tiny_data):
     """Returns a function that starts the command in tmp_path/run; kills it at the end."""

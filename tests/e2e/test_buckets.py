@@ -21,9 +21,7 @@ pytest.importorskip("gcsfs", reason="needs the extra gcs")
 pytest.importorskip("gcp_storage_emulator", reason="needs the extra test")
 import buckets
 
-pytestmark = pytest.mark.slow
-
-BINDINGS = {**runs.SHORT, "TRAIN_STEPS": 12, "Loop__evaluate_every": 100, "Train__evaluators": ()}
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("faultless")]
 
 
 @pytest.fixture(scope="module")
@@ -36,21 +34,6 @@ def bucket(tmp_path_factory):
     bucket.stop()
 
 
-@pytest.fixture(autouse=True)
-def faultless(bucket):
-    """Ends injected faults after a test."""
-    yield
-    bucket.inject()
-
-
-@pytest.fixture(scope="module")
-def on_disk(tmp_path_factory, tiny_data):
-    """Returns MODEL_DIR of a run on a disk."""
-    model_dir = tmp_path_factory.mktemp("disk")
-    runs.run(model_dir, tiny_data, **BINDINGS)
-    return model_dir
-
-
 def variables(bucket, **more):
     """Returns environment variables for a process that has nothing but the bucket."""
     path = f"{tiny.REPOSITORY}:{tiny.REPOSITORY / 'tests'}"
@@ -61,7 +44,7 @@ def train(bucket, tmp_path, name, *more, devices=1, home="home", **options):
     """Starts a run gs://bucket/NAME, with a working folder and HOME of its own."""
     home = tmp_path / home
     home.mkdir(exist_ok=True)
-    flags = tiny.flags(f"gs://bucket/{name}", "gs://bucket/data", **BINDINGS)
+    flags = tiny.flags(f"gs://bucket/{name}", "gs://bucket/data", **runs.STORED)
     flags[0] = flags[0].replace("gin_configs", str(tiny.REPOSITORY / "gin_configs"))
     extra = variables(bucket, HOME=str(home), XDG_CACHE_HOME=str(home))
     return commands.Command(

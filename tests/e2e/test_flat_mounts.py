@@ -25,7 +25,6 @@ except (ImportError, OSError) as error:  # OSError: libfuse is missing.
 pytestmark = pytest.mark.slow
 
 SERVER = Path(tiny.__file__).with_name("flat_mount.py")
-BINDINGS = {**runs.SHORT, "TRAIN_STEPS": 12, "Loop__evaluate_every": 100, "Train__evaluators": ()}
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +47,10 @@ def mount(tmp_path_factory):
     server.wait()
 
 
-@pytest.fixture(scope="module")
-def on_disk(tmp_path_factory, tiny_data):
-    """Returns MODEL_DIR of a run on a disk."""
-    model_dir = tmp_path_factory.mktemp("disk")
-    runs.run(model_dir, tiny_data, **BINDINGS)
-    return model_dir
-
-
 @pytest.fixture
 def train(start):
     """Returns a function that starts a run in a folder."""
-    return lambda model_dir, **options: start(model_dir, bindings=BINDINGS, **options)
+    return lambda model_dir, **options: start(model_dir, bindings=runs.STORED, **options)
 
 
 def names(folder):
@@ -153,7 +144,7 @@ def two(start, model_dir, tmp_path):
     return [
         start(
             *(model_dir, *flags, f"--process_id={number}"),
-            bindings=BINDINGS,
+            bindings=runs.STORED,
             log=f"{model_dir.name}-{number}",
             devices=4,
         )

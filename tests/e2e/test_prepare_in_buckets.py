@@ -21,7 +21,7 @@ import buckets
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("faultless")]
 
 PROCESSES = (
     "--runner=DirectRunner",
@@ -79,13 +79,6 @@ def bucket(tmp_path_factory, sources):
         bucket.write(f"sources/{file.relative_to(sources)}", file.read_bytes())
     yield bucket
     bucket.stop()
-
-
-@pytest.fixture(autouse=True)
-def faultless(bucket):
-    """Ends injected faults after a test."""
-    yield
-    bucket.inject()
 
 
 @pytest.fixture(scope="module")

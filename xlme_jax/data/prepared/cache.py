@@ -16,13 +16,12 @@ from collections.abc import Sequence
 
 from tqdm import tqdm
 
-from xlme_jax.data.prepared.format import FileInfo, PreparedDataError
+from xlme_jax.data.prepared.format import BUCKET_THREADS, FileInfo, PreparedDataError
 from xlme_jax.storage import locks
 from xlme_jax.storage.files import copy_file
 
 _log = logging.getLogger(__name__)
 DEFAULT_GB = 100.0
-_THREADS = 32  # Each request waits tens of milliseconds.
 
 
 def default_folder() -> pathlib.Path:
@@ -85,7 +84,7 @@ class LocalCopies:
                 tqdm(
                     total=total, desc="copy data", unit="B", unit_scale=True, disable=not total
                 ) as bar,
-                concurrent.futures.ThreadPoolExecutor(_THREADS) as pool,
+                concurrent.futures.ThreadPoolExecutor(BUCKET_THREADS) as pool,
             ):
                 for file in pool.map(self._copy, missing):
                     bar.update(file.bytes)
@@ -108,7 +107,7 @@ class LocalCopies:
                 break
             wanted[self._place(file)] = file
             used += file.bytes
-        with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        with concurrent.futures.ThreadPoolExecutor(BUCKET_THREADS) as pool:
             good = pool.map(lambda file: self._is_good(file, verify), wanted.values())
             missing = [file for file, is_good in zip(wanted.values(), good) if not is_good]
         others = [path for path in self._folder.iterdir() if path not in wanted]

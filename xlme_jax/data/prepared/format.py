@@ -38,7 +38,7 @@ from xlme_jax.storage.sealed_json import seal
 
 FORMAT = 2
 _SMALL_BYTES = 1 << 20
-_BUCKET_THREADS = 32
+BUCKET_THREADS = 32  # Each request waits tens of milliseconds.
 PAGE_TOKENS = 4096
 DATASET_FILE = "dataset.json"
 SETTINGS_FILE = "prepare.json"
@@ -293,7 +293,7 @@ def content_problems(
       One line per bad file.
     """
     if threads is None:
-        threads = _BUCKET_THREADS if is_bucket(directory) else min(os.cpu_count() or 1, 16)
+        threads = BUCKET_THREADS if is_bucket(directory) else min(os.cpu_count() or 1, 16)
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         found = pool.map(lambda file: _content_problem(directory, file), files)
         return [problem for problem in found if problem]

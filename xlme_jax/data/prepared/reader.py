@@ -367,7 +367,7 @@ class TaskReader:
 
     def _read_shard(self, shard: FileInfo, local: list[int]) -> list[bytes]:
         path = self._files.directory / shard.file
-        waits = iter(_BUCKET_WAITS if is_bucket(self._files.locate(shard)) else ())
+        waits = iter(_BUCKET_WAITS)
         while True:
             try:
                 opened = self._files.shards[shard]
@@ -376,7 +376,8 @@ class TaskReader:
                         return opened.reader.read(local)
                     return [opened.reader.read([index])[0] for index in local]
             except (RuntimeError, ValueError, IndexError, OSError) as error:
-                if (seconds := next(waits, None)) is None:
+                seconds = next(waits, None)
+                if seconds is None or not is_bucket(self._files.locate(shard)):
                     raise self._files.error(f"{path} cannot be read: {error}") from error
                 self._files.shards.forget(shard)
                 time.sleep(seconds)
