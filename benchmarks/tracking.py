@@ -58,9 +58,12 @@ def _train(options: argparse.Namespace, flags: list[str]) -> list[float]:
             f"--gin.Loop.log_every={options.log_every}",
             f"--gin.CHECKPOINT_EVERY={options.steps}",
             "--gin.Train.evaluators=()",
+            "--gin.Train.stop_rules=()",
         ]
         command = [sys.executable, "-m", "xlme_jax.train", *flags, *bindings]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
         lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
         found = [json.loads(line) for line in lines]
     return [
