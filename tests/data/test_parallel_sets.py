@@ -9,8 +9,10 @@ from xlme_jax.data.benchmarks.parallel_sets import (
     TATOEBA_14,
     TATOEBA_36,
     TATOEBA_CODES,
+    alignment_folders,
     alignment_sets,
     bucc_languages,
+    english_first,
     read_alignments,
     read_bucc,
     read_tatoeba,
@@ -196,6 +198,84 @@ def test_a_link_outside_its_sentence_is_counted_and_listed(tmp_path, caplog):
     assert all(links == {(0, 0), (1, 1)} for links in found.sure)
 
 
+def test_links_that_name_no_word_do_not_refuse_a_small_set(tmp_path, caplog):
+    gold = "0 1 1 S\n0 2 -99 S\n1 2 1 P\n1 -99 2 P\n1 1 3 S\n1 1 1\n"
+    found, report = read(listed(tmp_path, "a b\nc d\n", "x y\nz w\n", gold))
+    assert found.index_base == 1 and report.skipped == {"link outside its sentence": 3}
+    assert found.sure == ({(0, 0)}, {(0, 0)}) and found.possible[1] == {(0, 0), (1, 0)}
+    # Those that are only possible count nowhere.
+    assert found.outside == ({(1, -100)}, {(0, 2)})
+    for line, link in ((2, "2--99"), (4, "-99-2"), (5, "1-3")):
+        assert f"alignv2.txt, line {line}: link outside its sentence ({link} in" in caplog.text
+
+
+def test_links_in_line_may_name_no_word(tmp_path):
+    found, report = read(inline(tmp_path, "a b\n", "x y\n", "-1-0 0-0 1p-99 1-1\n"))
+    assert found.sure == ({(0, 0), (1, 1)},) and found.outside == ({(-1, 0)},)
+    assert report.skipped == {"link outside its sentence": 2}
+
+
+@pytest.mark.parametrize("base", [0, 1])
+@pytest.mark.parametrize("first", [0, 1, 26])
+def test_the_archives_line_ends(tmp_path, base, first):
+    """CRLF, a byte order mark and no line end at the end change nothing."""
+    gold = "".join(
+        f"{first + n} {i + base} {j + base}{mark}\n"
+        for n, links in enumerate(["00S 21P", "10 01"])
+        for i, j, mark in (
+            (int(x[0]), int(x[1]), f" {x[2:]}" if x[2:] else "") for x in links.split()
+        )
+    )
+    texts = ("a b c\nd e\n", "x y\nz w\n")
+    expected, _ = read(listed(tmp_path / "plain", *texts, gold))
+    assert expected.index_base == base
+    assert expected.sure == ({(0, 0)}, {(1, 0), (0, 1)}) and expected.possible[0] == {
+        (0, 0),
+        (2, 1),
+    }
+    for number, changed in enumerate(
+        [
+            lambda text: text.replace("\n", "\r\n"),
+            lambda text: "\ufeff" + text,
+            lambda text: text.removesuffix("\n"),
+            lambda text: ("\ufeff" + text).replace("\n", "\r\n").removesuffix("\r\n"),
+        ]
+    ):
+        folder = listed(tmp_path / str(number), *map(changed, texts), changed(gold))
+        assert read(folder)[0] == expected
+
+
+def test_sentences_without_links_keep_their_place_counted_from_0(tmp_path):
+    found, _ = read(listed(tmp_path, "a\nb\nc d\n", "x\ny\nz z\n", "0 1 1 S\n2 2 2 S\n"))
+    assert found.sure == ({(0, 0)}, set(), {(1, 1)})
+
+
+def test_sets_in_both_orders(tmp_path):
+    """Links go from the language that the folder's name has first; nothing swaps them."""
+    german, english = "a b c\nd\n", "x y\nz\n"
+    write(
+        tmp_path / "de-en",
+        **{"test.de": german, "test.en": english, "alignv2.txt": "0 3 1 S\n1 1 1 S\n"},
+    )
+    write(
+        tmp_path / "en-de",
+        **{"test.de": german, "test.en": english, "alignv2.txt": "0 1 3 S\n1 1 1 S\n"},
+    )
+    one, other = read(tmp_path / "de-en")[0], read(tmp_path / "en-de")[0]
+    assert one.languages == ("de", "en") and other.languages == ("en", "de")
+    assert one.sources == other.targets and one.targets == other.sources
+    assert one.sure == ({(2, 0)}, {(0, 0)}) and other.sure == ({(0, 2)}, {(0, 0)})
+    write(tmp_path / "en-de", **{"alignv2.txt": "0 3 1 S\n0 3 2 S\n1 1 1 S\n"})
+    with pytest.raises(DataError, match="source and target seem swapped"):
+        read(tmp_path / "en-de")
+
+
+def test_names_with_english_first():
+    names = ["de-en", "en-de", "ro-en", "ru-en_xlwa_dev", "fr-de", "mean", "mean-14", "de-eng"]
+    expected = ["en-de", "en-de", "en-ro", "en-ru_xlwa_dev", "fr-de", "mean", "mean-14", "de-eng"]
+    assert [english_first(name) for name in names] == expected
+
+
 def test_the_base_given_is_checked(tmp_path):
     folder = inline(tmp_path, "a b c\n" * 9, "x y z\n" * 9, "1-1 2-2\n" * 9)
     assert read(folder, 0)[0].sure[0] == {(1, 1), (2, 2)}
@@ -247,7 +327,7 @@ def test_bad_alignments(tmp_path, sources, targets, gold, message):
 def test_a_folder_without_alignments(tmp_path):
     write(tmp_path / "en-de", **{"test.en": "a\n"})
     write(tmp_path / "notes", **{"src.txt": "", "tgt.txt": "", "gold.txt": ""})
-    assert alignment_sets(tmp_path) == ()
+    assert alignment_sets(tmp_path) == () and alignment_folders(tmp_path) == ("en-de",)
     with pytest.raises(DataError, match=r"no word alignments: expected src.txt"):
         read(tmp_path / "en-de")
 

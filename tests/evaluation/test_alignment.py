@@ -311,6 +311,89 @@ def test_long_pairs_are_skipped_and_counted(tmp_path, corpora):
         WordAlignment(str(tmp_path), length=3).build(Subject())
 
 
+def test_a_damaged_set_does_not_stop_the_others(tmp_path, corpora, caplog):
+    expected = one_corpus(tmp_path, "en-fr")
+    (tmp_path / "en-ru_dev" / "gold.txt").write_text("nonsense\n")
+    (tmp_path / "en-xx").mkdir()
+    (tmp_path / "en-xx" / "src.txt").write_text("a\n")
+    outcome = WordAlignment(str(tmp_path)).build(Subject())(parameters())
+    assert list(outcome.results) == list(expected)
+    [damaged, incomplete] = sorted(outcome.skipped)
+    assert damaged.startswith("en-ru_dev: the whole set: ") and "'nonsense' is not a" in damaged
+    assert incomplete.startswith("en-xx: the whole set: ") and "expected src.txt" in incomplete
+    assert "word alignment set en-ru_dev is left out" in caplog.text
+    (tmp_path / "en-fr" / "gold.txt").unlink()
+    with pytest.raises(ValueError, match=r"no set .* can be used: .*en-fr.*nonsense.*en-xx"):
+        WordAlignment(str(tmp_path)).build(Subject())
+
+
+def test_a_set_without_short_pairs_does_not_stop_the_others(tmp_path, corpora):
+    long = corpus_of([(("abcdefgh",) * 4, ("abcdefgh",) * 4)], "en-it")
+    write_corpus(tmp_path / "en-it", long)
+    outcome = WordAlignment(str(tmp_path), length=60).build(Subject())(parameters())
+    assert {r.language for r in outcome.results} == {"en-fr", "en-ru_dev", "mean"}
+    [reason] = [reason for reason in outcome.skipped if "whole set" in reason]
+    assert "en-it: no pair has 60 tokens or fewer" in reason
+
+
+def archive(folder, corpora):
+    """Writes sets as XLM-Align's archive has them; {name: corpus}."""
+    for number, (name, corpus) in enumerate(corpora.items()):
+        source, target = name.split("-")
+        (folder / name).mkdir(parents=True)
+        for code, side in ((source, corpus.sources), (target, corpus.targets)):
+            text = "\n".join(" ".join(words) for words in side) + "\n"
+            (folder / name / f"test.{code}").write_text(text)
+        lines = [
+            f"{n} {i + 1} {j + 1} {'S' if (i, j) in corpus.sure[n] else 'P'}"
+            for n, links in enumerate(corpus.possible)
+            for i, j in sorted(links)
+        ]
+        text = "\r\n".join(lines)
+        if number % 2:
+            text = "\ufeff" + text + "\r\n3 1 -99 S\r\n"
+        (folder / name / "alignv2.txt").write_bytes(text.encode())
+
+
+def scorer(predicted, sure, possible):
+    """The rules of XLM-Align's scorer; all links counted from 1, those of no word included."""
+    hits = sum(len(a & s) + len(a & p) for a, s, p in zip(predicted, sure, possible))
+    return 1 - hits / sum(len(a) + len(s) for a, s in zip(predicted, sure))
+
+
+def test_the_reference_archive_scores_as_its_own_scorer(tmp_path):
+    names = ["de-en", "en-cs", "en-fr", "en-hi", "ro-en"]
+    corpora = {name: random_corpus(9, seed, name) for seed, name in enumerate(names)}
+    archive(tmp_path, corpora)
+    subject, params = Subject(), parameters()
+    outcome = WordAlignment(str(tmp_path)).build(subject)(params)
+    values = {(r.language, r.layer): r.value for r in outcome.results if r.metric == "aer"}
+    for number, (name, corpus) in enumerate(corpora.items()):
+        pairs = list(zip(corpus.sources, corpus.targets))
+        sure = [set(links) for links in corpus.sure]
+        if number % 2:
+            sure[3].add((0, -100))
+        for layer in range(3):
+            predicted = [expected_links(subject, params, pair, layer) for pair in pairs]
+            expected = scorer(predicted, sure, [p | s for p, s in zip(corpus.possible, sure)])
+            assert values[name, layer] == pytest.approx(expected)
+    four = ["de-en", "en-fr", "en-hi", "ro-en"]
+    for layer in (0, 1, 2, None):
+        assert values["mean-4", layer] == pytest.approx(np.mean([values[x, layer] for x in four]))
+        assert values["mean", layer] == pytest.approx(np.mean([values[x, layer] for x in names]))
+    assert outcome.headline["wordalign/aer-4"] == values["mean-4", 1]
+    assert outcome.headline["wordalign/diagonal-4"] == values["mean-4", None]
+    skipped = {f"{name}: link outside its sentence": 1 for name in ("en-cs", "en-hi")}
+    assert outcome.skipped == skipped
+
+
+def test_a_set_is_found_in_either_order(tmp_path):
+    archive(tmp_path, {"de-en": random_corpus(9, name="de-en")})
+    outcome = WordAlignment(str(tmp_path), ("en-de",)).build(Subject())(parameters())
+    assert outcome == WordAlignment(str(tmp_path), ("de-en",)).build(Subject())(parameters())
+    assert {r.language for r in outcome.results} == {"de-en", "mean"}
+
+
 def test_wrong_settings_name_the_field(tmp_path, corpora):
     with pytest.raises(ValueError, match=r"WordAlignment.temperature = 0.0 must be positive"):
         WordAlignment("somewhere", temperature=0.0)
@@ -318,6 +401,8 @@ def test_wrong_settings_name_the_field(tmp_path, corpora):
         WordAlignment("somewhere", length=2)
     with pytest.raises(ValueError, match=r"WordAlignment.layer = 3, but the encoder has 2"):
         WordAlignment(str(tmp_path), layer=3).build(Subject())
+    with pytest.raises(ValueError, match=r"WordAlignment.corpora has 'en-it'.*from en-fr, en-ru_"):
+        WordAlignment(str(tmp_path), ("en-it",)).build(Subject())
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="no folders of word alignments"):
         WordAlignment(str(tmp_path / "empty")).build(Subject())

@@ -217,6 +217,31 @@ def test_layers_are_the_fixed_one_and_the_best():
     assert _row(aer, "ours, layer 3")["mean"] == "22.5"
 
 
+@pytest.mark.parametrize("names", [("de-en", "ro-en"), ("en-de", "en-ro")])
+def test_alignment_is_of_the_papers_four_sets(names):
+    four = dict.fromkeys(("en-fr", "en-hi", *names), 0.2)
+    others = {"en-cs": 0.9, "en-ru_xlwa_dev": 0.9, "mean": 0.5}
+    rows = _rows("wordalign", "aer", four | others, layer=4)
+    # Best for the others alone.
+    rows += _rows("wordalign", "aer", dict.fromkeys(four, 0.3) | {"en-cs": 0.0}, layer=3)
+    entry = _entry(rows)
+    sheet = _sheet("Word alignment", [entry])
+    row = _row(sheet, "ours, layer 4 (best on this set)")
+    assert [row[x] for x in ("en-de", "en-fr", "en-hi", "en-ro", "Avg")] == ["20.0"] * 5
+    assert _row(sheet, "ours, layer 3")["Avg"] == "30.0"
+    curve = tables.layer_curve(entry, "wordalign", "aer", languages=tables.OF_FIGURE["wordalign"])
+    assert {layer: spread.mean for layer, spread in curve.items()} == pytest.approx(
+        {3: 0.3, 4: 0.2}
+    )
+    [detail] = [one for one in tables.details([entry]) if one.title == "wordalign: aer"]
+    assert {"en-de", "en-ro", "en-cs", "en-ru_xlwa_dev"} < set(detail.columns)
+
+
+def test_other_alignments_alone_are_no_row_of_the_papers_table():
+    entry = _entry(_rows("wordalign", "aer", {"en-ru_xlwa_dev": 0.3}, layer=1))
+    assert not any(_sheet("Word alignment", [entry]).ours)
+
+
 def test_readouts_do_not_mix_and_the_papers_table_is_raw():
     rows = [
         row

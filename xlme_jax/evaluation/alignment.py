@@ -8,21 +8,40 @@ linked. Words are linked if any of their tokens are. This is the method of XLM-A
 whose results XLM-E quotes and compares with.
 
 Despite the method's name, that aligner uses no exponential: its kernel is the dot products
-themselves, clamped to at least 1e-6. With `WordAlignment.temperature` the kernel is exp(dot product
-/ temperature), the entropic plan. Both are computed from logarithms, so states of any scale work.
+themselves, here clamped to at least 1e-6. With `WordAlignment.temperature` the kernel is exp(dot
+product / temperature), the entropic plan. Both are computed from logarithms, so states of any scale
+work.
+
+Differences from XLM-Align's script (word_aligner/xlmalign-ot-aligner.py of its repository):
+
+- Clamping: the script means to raise dot products of 0 or less to 1e-6, but fills a copy, so that
+  they stay as they are in its sums and maxima. Ours are raised. The links can differ only in pairs
+  with such a product.
+- Pairs longer than the encoder's maximum are skipped and counted; the script fails.
+
+Scores follow its rules: sums over all pairs of a set; S is part of P; a sure link that names no
+word is part of S. The language that a set's name has first is the first in the row, as in the gold
+file.
 """
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence, Set
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlme_jax.data.benchmarks.parallel_sets import AlignedCorpus, alignment_sets, read_alignments
-from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.data.benchmarks.parallel_sets import (
+    ALIGNMENTS_4,
+    AlignedCorpus,
+    alignment_folders,
+    english_first,
+    read_alignments,
+)
+from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import encoding
@@ -32,6 +51,8 @@ from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subje
 from xlme_jax.storage.paths import as_path
 
 Links = Set[tuple[int, int]]
+
+_logger = logging.getLogger(__name__)
 
 _ROUNDS = 2
 _SMALLEST = 1e-6
@@ -109,7 +130,8 @@ class WordAlignment(OfficialEvaluation):
 
     Attributes:
       folder: folder with a subfolder for each set of gold alignments.
-      corpora: names of subfolders; empty for all.
+      corpora: names of subfolders; empty for all. "en-de" is also found as "de-en": the same set,
+        read in the direction of the folder's name.
       layer: layer of the headline; None for the middle one. Results contain every layer.
       temperature: None uses the dot products as the kernel, as XLM-Align's aligner does; a number
         uses exp(dot product / temperature).
@@ -135,25 +157,21 @@ class WordAlignment(OfficialEvaluation):
     def build(self, subject: Subject) -> Evaluation:
         """Reads the pairs and returns the evaluation of some parameters.
 
+        A set whose files are damaged, or that has no pair of at most `length` tokens, is left out:
+        the log and `Outcome.skipped` give the reason.
+
         Raises:
-          ValueError: the folder or a corpus is missing, its files do not match, or the encoder has
+          ValueError: the folder or a corpus is missing, every set was left out, or the encoder has
             no such layer.
         """
         headline = encoding.choose_layer(self.layer, subject.num_layers, "WordAlignment.layer")
         length = min(self.length, subject.max_length or self.length)
         skipped: dict[str, int] = {}
-        kept: list[tuple[str, _Row]] = []
-        for corpus in self._read(skipped):
-            rows = _rows(corpus, subject.vocabulary)
-            short = [row for row in rows if len(row.tokens) <= length]
-            if not short:
-                raise ValueError(
-                    f"{self.folder}/{corpus.name}: no pair has {length} tokens or fewer; raise "
-                    "WordAlignment.length, or leave it out of WordAlignment.corpora"
-                )
-            if len(short) < len(rows):
-                skipped[f"{corpus.name}: longer than {length} tokens"] = len(rows) - len(short)
-            kept += [(corpus.name, row) for row in short]
+        kept = [
+            (name, row)
+            for name, rows in self._read(subject, length, skipped).items()
+            for row in rows
+        ]
         batches = encoding.batches(
             [row.tokens for _, row in kept], subject.row_multiple, self.batch_tokens
         )
@@ -180,45 +198,107 @@ class WordAlignment(OfficialEvaluation):
 
         return evaluate
 
-    def _read(self, skipped: dict[str, int]) -> list[AlignedCorpus]:
-        """Reads the corpora, and counts the skipped pairs of each."""
-        names = self.corpora or alignment_sets(self.folder)
-        if not names:
+    def _read(
+        self, subject: Subject, length: int, skipped: dict[str, int]
+    ) -> dict[str, list["_Row"]]:
+        """Returns {set: tokenized pairs}; counts skipped pairs and the sets that are left out."""
+        found: dict[str, list[_Row]] = {}
+        left_out: list[str] = []
+        for name in self._names():
+            report = ReadReport()
+            try:
+                corpus = read_alignments(as_path(self.folder) / name, report)
+                found[name] = self._short_rows(corpus, subject, length, report)
+            except DataError as error:
+                left_out.append(str(error))
+                _logger.warning("word alignment set %s is left out: %s", name, error)
+                skipped[f"{name}: the whole set: {error}"] = 1
+                continue
+            skipped |= {f"{name}: {reason}": count for reason, count in report.skipped.items()}
+        if not found:
+            raise ValueError("no set of word alignments can be used: " + "; ".join(left_out))
+        return found
+
+    def _names(self) -> Iterator[str]:
+        """Yields the names of the subfolders to read."""
+        there = alignment_folders(self.folder)
+        if not there:
             raise ValueError(
                 f"{self.folder}: no folders of word alignments; each needs src.txt, tgt.txt and "
                 "gold.txt, or test.en, test.fr and alignv2.txt in a folder like en-fr"
             )
-        corpora = []
-        for name in names:
-            report = ReadReport()
-            corpora.append(read_alignments(as_path(self.folder) / name, report))
-            skipped |= {f"{name}: {reason}": count for reason, count in report.skipped.items()}
-        return corpora
+        same = {english_first(name): name for name in there}
+        for name in self.corpora or there:
+            if name not in there and english_first(name) not in same:
+                raise ValueError(
+                    f"WordAlignment.corpora has {name!r}, but {self.folder} has no such folder; "
+                    f"choose from {', '.join(there)}"
+                )
+            yield name if name in there else same[english_first(name)]
+
+    @staticmethod
+    def _short_rows(
+        corpus: AlignedCorpus, subject: Subject, length: int, report: ReadReport
+    ) -> list["_Row"]:
+        """Returns the tokenized pairs of at most `length` tokens; counts the others.
+
+        Raises:
+          DataError: there are none.
+        """
+        rows = _rows(corpus, subject.vocabulary)
+        short = [row for row in rows if len(row.tokens) <= length]
+        if not short:
+            raise DataError(
+                f"{corpus.name}: no pair has {length} tokens or fewer; raise WordAlignment.length, "
+                "or leave it out of WordAlignment.corpora"
+            )
+        report.skip(f"longer than {length} tokens", len(rows) - len(short))
+        return short
 
     def _results(
         self, counts: "_Tally", headline: int, restarts: bool
     ) -> tuple[list[Result], dict[str, float]]:
-        """Returns results of each corpus and their mean by layer and of the diagonal; headline."""
+        """Returns results of each corpus and their means by layer and of the diagonal; headline.
+
+        "mean" is over all sets, "mean-4" over those of XLM-E's Table 6 if all are there.
+        """
         kernel = "the dot products"
         if self.temperature is not None:
             kernel = f"exp(dot products / {self.temperature:g})"
         setting = f"optimal transport, {_ROUNDS} rounds on {kernel}; {encoding.LAYERS}"
         if restarts:
             setting += "; positions restart on the second side"
-        results = []
-        of_all: dict[tuple[str, int | None], list[float]] = collections.defaultdict(list)
-        for (corpus, layer), found in counts.items():
-            for metric in ("aer", "precision", "recall"):
-                value = getattr(found, metric)
-                of_all[metric, layer].append(value)
-                results.append(_result(corpus, metric, value, layer, setting))
-        means = {key: float(np.mean(values)) for key, values in of_all.items()}
-        results += [
-            _result("mean", metric, value, layer, setting)
-            for (metric, layer), value in means.items()
-        ]
-        shown = {"wordalign/aer": means["aer", headline], "wordalign/diagonal": means["aer", None]}
+        values = {
+            (corpus, metric, layer): float(getattr(found, metric))
+            for (corpus, layer), found in counts.items()
+            for metric in ("aer", "precision", "recall")
+        }
+        values |= _means(values)
+        results = [_result(*key[:2], value, key[2], setting) for key, value in values.items()]
+        shown = {
+            f"wordalign/{name}{mean.removeprefix('mean')}": values[mean, "aer", layer]
+            for mean in ("mean", "mean-4")
+            for name, layer in (("aer", headline), ("diagonal", None))
+            if (mean, "aer", layer) in values
+        }
         return results, shown
+
+
+def _means(
+    values: Mapping[tuple[str, str, int | None], float],
+) -> dict[tuple[str, str, int | None], float]:
+    """Returns the means of {(set, metric, layer): value} over sets, as "mean" and "mean-4"."""
+    of_all: dict[tuple[str, int | None], dict[str, float]] = collections.defaultdict(dict)
+    for (name, metric, layer), value in values.items():
+        of_all[metric, layer][name] = value
+    means = {}
+    for (metric, layer), by_set in of_all.items():
+        means["mean", metric, layer] = float(np.mean(list(by_set.values())))
+        papers = {english_first(x): value for x, value in by_set.items()}
+        if set(ALIGNMENTS_4) <= papers.keys():
+            four = [papers[name] for name in ALIGNMENTS_4]
+            means["mean-4", metric, layer] = float(np.mean(four))
+    return means
 
 
 class _Tally(dict[tuple[str, int | None], Counts]):
@@ -244,6 +324,7 @@ class _Row:
       target: words of f.
       sure: sure gold links.
       possible: possible gold links.
+      outside: sure gold links that name no word.
       tokens: `<s> e </s> f </s>`.
       words: int[n], index of each token's word on its side; -1 for `<s>` and `</s>`.
     """
@@ -252,6 +333,7 @@ class _Row:
     target: tuple[str, ...]
     sure: Links
     possible: Links
+    outside: Links
     tokens: encoding.Text
     words: np.ndarray
 
@@ -263,7 +345,7 @@ class _Row:
 
     def count(self, predicted: Links) -> Counts:
         """Counts the agreement of predicted and gold links."""
-        return Counts.of(predicted, self.sure, self.possible)
+        return Counts.of(predicted, self.sure | self.outside, self.possible)
 
 
 def _rows(corpus: AlignedCorpus, vocabulary: Vocabulary) -> list[_Row]:
@@ -272,7 +354,8 @@ def _rows(corpus: AlignedCorpus, vocabulary: Vocabulary) -> list[_Row]:
     words = list(dict.fromkeys(word for side in sides for text in side for word in text))
     pieces = dict(zip(words, vocabulary.encode_batch(words)))
     rows = []
-    for source, target, sure, possible in zip(*sides, corpus.sure, corpus.possible):
+    outside = corpus.outside or (frozenset(),) * len(corpus.sources)
+    for source, target, sure, possible, stray in zip(*sides, corpus.sure, corpus.possible, outside):
         tokens, owners = [BOS_ID], [-1]
         for text in (source, target):
             for index, word in enumerate(text):
@@ -280,14 +363,15 @@ def _rows(corpus: AlignedCorpus, vocabulary: Vocabulary) -> list[_Row]:
                 owners += [index] * len(pieces[word])
             tokens.append(EOS_ID)
             owners.append(-1)
-        rows.append(_Row(source, target, sure, possible, tuple(tokens), np.array(owners)))
+        rows.append(_Row(source, target, sure, possible, stray, tuple(tokens), np.array(owners)))
     return rows
 
 
 def _aligner(subject: Subject, temperature: float | None) -> Callable[[Any, Rows], jax.Array]:
     """Returns (params, rows) -> int32[R, layers + 1, L], the position linked to each source token.
 
-    -1 for tokens without a link.
+    -1 for tokens without a link. The links of XLM-Align's script differ where a dot product is 0 or
+    less: it leaves such products negative, ours are clamped to 1e-6 (see the module).
     """
 
     def align(params: Any, rows: Rows) -> jax.Array:

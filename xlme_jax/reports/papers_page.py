@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4
 from xlme_jax.evaluation import alignment_matrices, results
 from xlme_jax.evaluation.results import Results, Spread
 from xlme_jax.reports import pictures, published, tables
@@ -86,20 +87,26 @@ def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
         Curve(label, {x: Spread((value / 100,)) for x, value in points.items()}, ":", True)
         for label, points in published.TATOEBA_LAYERS.items()
     ]
-    kinds: tuple[tuple[str, str, str, str, list[Curve], str], ...] = (
-        ("tatoeba", "accuracy", "Tatoeba over layers", "accuracy@1 in percent", quoted, "3"),
-        ("wordalign", "aer", "Word alignment over layers", "AER in percent", [], "4"),
+    kinds: tuple[tuple[str, str, str, str, list[Curve], str, str], ...] = (
+        (
+            *("tatoeba", "accuracy", "Tatoeba over layers", "accuracy@1 in percent"),
+            *(quoted, "3", "languages and both directions"),
+        ),
+        (
+            *("wordalign", "aer", "Word alignment over layers", "AER in percent"),
+            *([], "4", f"those of its sets that are there ({', '.join(ALIGNMENTS_4)})"),
+        ),
     )
     drawn = []
-    for task, metric, title, unit, more, figure in kinds:
+    for task, metric, title, unit, more, figure, over in kinds:
         curves = _once([c for entry in ours for c in _layer_lines(entry, task, metric)])
         if curves:
             # The papers' encoders have 12 layers; their curves do not compare with small encoders.
             deepest = max(max(curve.points) for curve in curves)
             more = [curve for curve in more if max(curve.points) <= deepest]
             caption = (
-                f"{title}, as XLM-E's Figure {figure}: mean over languages and both directions, "
-                "shaded the standard deviation over seeds."
+                f"{title}, as XLM-E's Figure {figure}: mean over {over}, shaded the standard "
+                "deviation over seeds."
             )
             png = pictures.layer_curves([*curves, *more], title, unit)
             drawn.append(Picture(f"{task}_layers", caption, png))
@@ -122,8 +129,9 @@ def _layer_lines(entry: Entry, task: str, metric: str) -> list[Curve]:
     of_model = tables.layers(entry, task)
     for system in systems:
         name = entry.name if system == tables.MODEL else f"{entry.name}: {system}"
-        curve = tables.layer_curve(entry, task, metric, system)
-        if not curve and of_model and (found := tables.score(entry, task, metric, (), system)):
+        sets = tables.OF_FIGURE[task]
+        curve = tables.layer_curve(entry, task, metric, system, languages=sets)
+        if not curve and of_model and (found := tables.score(entry, task, metric, sets, system)):
             curve = dict.fromkeys(of_model, found.spread)
         style = {"model": "-", "untrained": "--"}.get(system, ":")
         if curve:
@@ -171,7 +179,7 @@ def _point(entry: Entry, column: str) -> Spread | None:
 
 
 def _at_fixed_layer(entry: Entry, task: str, metric: str) -> Spread | None:
-    curve = tables.layer_curve(entry, task, metric)
+    curve = tables.layer_curve(entry, task, metric, languages=tables.OF_FIGURE[task])
     return curve.get(tables.fixed_layer(max(curve))) if curve else None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from xlme_jax.data.benchmarks.official.files import Skips, numbered_lines
@@ -21,6 +21,7 @@ from xlme_jax.data.text.reading import (
     is_language,
     read_blocks,
 )
+from xlme_jax.storage.paths import as_path
 
 _logger = logging.getLogger(__name__)
 
@@ -256,6 +257,9 @@ def _mining_gold(
 
 Links = frozenset[tuple[int, int]]
 
+ALIGNMENTS_4: tuple[str, ...] = ("en-de", "en-fr", "en-hi", "en-ro")
+"""The sets of XLM-E's Table 6 and Figure 4, in the form of `english_first`."""
+
 
 @dataclasses.dataclass(frozen=True)
 class AlignedCorpus:
@@ -269,6 +273,8 @@ class AlignedCorpus:
       sure: sure links of each pair, 0-based (source word, target word).
       possible: possible links of each pair, including the sure ones.
       index_base: index of the first word in the gold file, 0 or 1.
+      outside: sure links of each pair that name no word, as XLM-Align's file for German has one
+        with the target -99. No prediction can match them, but its scorer counts them as sure.
     """
 
     name: str
@@ -278,6 +284,7 @@ class AlignedCorpus:
     sure: tuple[Links, ...]
     possible: tuple[Links, ...]
     index_base: int
+    outside: tuple[Links, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,15 +300,30 @@ class _Link:
 
 # Links outside their sentences are skipped up to this share; more means that the file is misread.
 _MOST_OUTSIDE = 0.01
+_NAME = re.compile(r"([a-z]{2,3})-([a-z]{2,3})(?![a-z])")
+
+
+def english_first(name: str) -> str:
+    """Returns a set's name with English first, "en-de" for "de-en", to compare sets by name."""
+    match = _NAME.match(name)
+    if match is None or match[2] != "en":
+        return name
+    return f"en-{match[1]}{name[match.end() :]}"
+
+
+def alignment_folders(folder: str | Path) -> tuple[str, ...]:
+    """Returns the names of the subfolders that begin with two languages, such as "en-fr_dev"."""
+    return tuple(
+        path.name
+        for path in sorted(check_folder(folder).iterdir())
+        if path.is_dir() and _languages_of(path.name) is not None
+    )
 
 
 def alignment_sets(folder: str | Path) -> tuple[str, ...]:
     """Returns the names of the subfolders that `read_alignments` can read."""
-    return tuple(
-        path.name
-        for path in sorted(check_folder(folder).iterdir())
-        if path.is_dir() and _alignment_files(path) is not None
-    )
+    names = alignment_folders(folder)
+    return tuple(name for name in names if _alignment_files(as_path(folder) / name) is not None)
 
 
 def read_alignments(
@@ -312,7 +334,7 @@ def read_alignments(
     Args:
       folder: folder with `test.en`, `test.fr` and `alignv2.txt` (or `align.txt`), as distributed
         with XLM-Align, or with XL-WA's `src.txt`, `tgt.txt` and `gold.txt`. Its name begins with
-        the languages, source first: "en-fr".
+        the languages, source first: "en-fr", or "de-en" if the gold links go from German.
       report: collects the counts.
       index_base: index of the first word in the gold file, 0 or 1; None detects it.
 
@@ -343,13 +365,16 @@ def read_alignments(
     base = _checked_base(gold, links, sizes, index_base, usual_base)
     sure: list[set[tuple[int, int]]] = [set() for _ in sizes]
     possible: list[set[tuple[int, int]]] = [set() for _ in sizes]
+    outside: list[set[tuple[int, int]]] = [set() for _ in sizes]
     skips = Skips(gold, report)
     for link in links:
+        found = (link.source - base, link.target - base)
         if not _fits(link, sizes, base):
             words = f"{link.source}-{link.target} in {sizes[link.pair]} words, counted from {base}"
             skips.skip(f"line {link.line}", "link outside its sentence", words)
+            if link.sure:
+                outside[link.pair].add(found)
             continue
-        found = (link.source - base, link.target - base)
         possible[link.pair].add(found)
         if link.sure:
             sure[link.pair].add(found)
@@ -362,24 +387,33 @@ def read_alignments(
         tuple(map(frozenset, sure)),
         tuple(map(frozenset, possible)),
         base,
+        tuple(map(frozenset, outside)),
     )
 
 
 def _alignment_files(folder: Path) -> tuple[Path, Path, Path, tuple[str, str]] | None:
     """Returns source, target and gold file and the languages; None if a file is missing."""
-    match = re.match(r"([a-z]{2,3})-([a-z]{2,3})(?![a-z])", folder.name)
-    if match is None or not all(map(is_language, match.groups())):
+    languages = _languages_of(folder.name)
+    if languages is None:
         return None
-    languages = (match[1], match[2])
+    texts = tuple(f"test.{code}" for code in languages)
     for names in (
         ("src.txt", "tgt.txt", "gold.txt"),
-        (f"test.{match[1]}", f"test.{match[2]}", "alignv2.txt"),
-        (f"test.{match[1]}", f"test.{match[2]}", "align.txt"),
+        (*texts, "alignv2.txt"),
+        (*texts, "align.txt"),
     ):
         source, target, gold = (folder / name for name in names)
         if source.is_file() and target.is_file() and gold.is_file():
             return source, target, gold, languages
     return None
+
+
+def _languages_of(name: str) -> tuple[str, str] | None:
+    """Returns the languages that a folder's name begins with, source first."""
+    match = _NAME.match(name)
+    if match is None or not all(map(is_language, match.groups())):
+        return None
+    return match[1], match[2]
 
 
 def _read_links(path: Path, pairs: int, report: ReadReport) -> tuple[list[_Link], int]:
@@ -390,7 +424,7 @@ def _read_links(path: Path, pairs: int, report: ReadReport) -> tuple[list[_Link]
     """
     lines = list(numbered_lines(path, Skips(path, report)))
     first = next((line for _, line in lines if line.strip()), "")
-    if re.match(r"\s*\d+[-p]\d+(\s|$)", first):
+    if re.match(r"\s*-?\d+[-p]-?\d+(\s|$)", first):
         return list(_inline_links(path, lines, pairs)), 0
     return _listed_links(path, lines, pairs), 1
 
@@ -404,7 +438,7 @@ def _inline_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> I
         )
     for pair, (number, line) in enumerate(lines):
         for item in line.split():
-            match = re.fullmatch(r"(\d+)([-p])(\d+)", item)
+            match = re.fullmatch(r"(-?\d+)([-p])(-?\d+)", item)
             if match is None:
                 raise DataError(
                     f"{path}, line {number}: {item!r} is not a link; write 3-4 (sure) or 3p4 "
@@ -413,17 +447,21 @@ def _inline_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> I
             yield _Link(number, pair, int(match[1]), int(match[3]), match[2] == "-")
 
 
+_LISTED_LINK = r"\s*(\d+)\s+(-?\d+)\s+(-?\d+)(?:\s+([SP])(?:\s+[\d.]+)?)?\s*"
+
+
 def _listed_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> list[_Link]:
     """Reads lines of `sentence source target [S|P [confidence]]`.
 
     Files often begin in the middle of a corpus and have gaps, so the n-th distinct sentence number
-    is pair n. If some sentences have no links, the number is the 1-based line instead.
+    is pair n. If some sentences have no links, the number is the line instead: counted from 0 if a
+    sentence has the number 0, else from 1.
     """
     links = []
     for number, line in lines:
         if not line.strip():
             continue
-        match = re.fullmatch(r"\s*(\d+)\s+(\d+)\s+(\d+)(?:\s+([SP])(?:\s+[\d.]+)?)?\s*", line)
+        match = re.fullmatch(_LISTED_LINK, line)
         if match is None:
             raise DataError(
                 f"{path}, line {number}: {line[:60]!r} is not a link; write three "
@@ -435,8 +473,8 @@ def _listed_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> l
     numbers = sorted({link.pair for link in links})
     if len(numbers) == pairs:
         places = {number: pair for pair, number in enumerate(numbers)}
-    elif numbers and numbers[0] > 0 and numbers[-1] <= pairs:
-        places = {number: number - 1 for number in numbers}
+    elif numbers and numbers[-1] < pairs + min(numbers[0], 1):
+        places = {number: number - min(numbers[0], 1) for number in numbers}
     else:
         raise DataError(
             f"{path} links {len(numbers)} sentences (numbers {numbers[:1]} to {numbers[-1:]}), but "
@@ -460,38 +498,64 @@ def _checked_base(
     """Returns the index base, 0 or 1, that fits the lengths of the sentences.
 
     An index of 0 implies base 0; an index equal to the number of words implies base 1. `usual` is
-    used if neither occurs, which is possible in very small sets.
+    used if neither occurs, which is possible in very small sets. Negative indices fit neither.
 
     Raises:
-      DataError: neither base fits; names the first violating links and whether the sides seem
-        swapped.
+      DataError: neither base fits, or the links fit better with the sides swapped; names the first
+        violating links.
       ValueError: `given` is neither 0 nor 1.
     """
     if given not in (None, 0, 1):
         raise ValueError(f"{path}: index_base is {given}; expected 0, 1 or None")
+    links = [link for link in links if min(link.source, link.target) >= 0]
     if not links:
         raise DataError(f"{path}: no links in this file; download it again")
     bases = (0, 1) if given is None else (given,)
     outside = {base: [link for link in links if not _fits(link, sizes, base)] for base in bases}
     best = min(bases, key=lambda base: len(outside[base]))
-    if len(outside[best]) > _MOST_OUTSIDE * len(links):
+    if outside[best]:
         swapped = [
             dataclasses.replace(link, source=link.target, target=link.source) for link in links
         ]
-        fewest = min(sum(not _fits(link, sizes, base) for link in swapped) for base in (0, 1))
-        against = "; ".join(
-            f"counted from {base}, {len(wrong)} of {len(links)} links are outside their sentences, "
-            f"such as {wrong[0].source}-{wrong[0].target} in line {wrong[0].line} "
-            f"({sizes[wrong[0].pair][0]} and {sizes[wrong[0].pair][1]} words)"
-            for base, wrong in outside.items()
-        )
-        remedy = (
-            "source and target seem swapped: swap the languages in the folder's name or the texts"
-            if fewest <= _MOST_OUTSIDE * len(links)
-            else "pass index_base=0 or 1, or use the texts of this gold file"
-        )
-        raise DataError(f"{path}: {against}; {remedy}")
+        fewest = min(sum(not _fits(link, sizes, base) for link in swapped) for base in bases)
+        _check_outside(path, len(links), outside, sizes, len(outside[best]), fewest)
     if given is None and len(outside[0]) == len(outside[1]):
         _logger.warning("%s: the links do not determine the index base; using %d", path, usual)
         return usual
     return best
+
+
+def _check_outside(
+    path: Path,
+    count: int,
+    outside: Mapping[int, Sequence[_Link]],
+    sizes: Sequence[tuple[int, int]],
+    fewest: int,
+    swapped: int,
+) -> None:
+    """Raises DataError if too many links are outside their sentences.
+
+    Args:
+      path: the gold file.
+      count: number of links.
+      outside: {index base: links outside their sentences}.
+      sizes: words of both sides of each pair.
+      fewest: links outside with the better base.
+      swapped: links outside if source and target are swapped.
+    """
+    # One link proves nothing; more may, if they fit the other side.
+    is_small_share = fewest <= min(_MOST_OUTSIDE * count, swapped)
+    if is_small_share or fewest == 1 < count:
+        return
+    against = "; ".join(
+        f"counted from {base}, {len(wrong)} of {count} links are outside their sentences, such as "
+        f"{wrong[0].source}-{wrong[0].target} in line {wrong[0].line} "
+        f"({sizes[wrong[0].pair][0]} and {sizes[wrong[0].pair][1]} words)"
+        for base, wrong in outside.items()
+    )
+    remedy = (
+        "source and target seem swapped: swap the languages in the folder's name or the texts"
+        if swapped < fewest
+        else "pass index_base=0 or 1, or use the texts of this gold file"
+    )
+    raise DataError(f"{path}: {against}; {remedy}")
