@@ -47,9 +47,18 @@ _OUTPUT = flags.DEFINE_string(
 _VOCABULARY = flags.DEFINE_string(
     "vocabulary", None, "SentencePiece model (default: the one in the run's DATA_DIR)."
 )
-_SPLIT = flags.DEFINE_enum("split", "test", ["validation", "test"], "Split of a fine-tuned task.")
+_SPLIT = flags.DEFINE_enum(
+    "split",
+    None,
+    ["validation", "test"],
+    "Split of a fine-tuned task or of bucc (default: test, or bucc's validation split if there is "
+    "no other). bucc's threshold is always that of the validation split.",
+)
 _LANGUAGES = flags.DEFINE_list(
-    "languages", [], "Evaluate only these languages (default: all found)."
+    "languages",
+    [],
+    "Evaluate only these languages (default: all found). Pairs such as en-fr are sets of word "
+    "alignments.",
 )
 _LAYER = flags.DEFINE_integer("layer", None, "Layer to print; results.json contains all.", 0)
 _LENGTH = flags.DEFINE_integer("length", None, "Maximum tokens per row.", 8)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xlme_jax.evaluation import bucc
-from xlme_jax.evaluation.bucc import Bucc, mine, tune
+from xlme_jax.evaluation.bucc import Bucc, at_threshold, mine, tune
 
 
 def reference_mining(source, target, k):
@@ -94,6 +94,25 @@ def test_threshold_is_the_best_of_all(found, missed):
         assert chosen == []
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.booleans()), max_size=12),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 2.0, 3.5, 9.0]),
+)
+def test_figures_at_a_threshold(found, missed, threshold):
+    mined = [(float(score), (index, index)) for index, (score, _) in enumerate(found)]
+    gold = {(index, index) for index, (_, right) in enumerate(found) if right}
+    gold |= {(100 + index, 0) for index in range(missed)}
+    chosen, figures = at_threshold(mined, gold, threshold)
+    assert chosen == [pair for score, pair in mined if score >= threshold]
+    right = len(set(chosen) & gold)
+    precision, recall = right / max(len(chosen), 1), right / len(gold)
+    assert (figures["precision"], figures["recall"]) == (precision, recall)
+    f1 = 2 * precision * recall / (precision + recall) if right else 0
+    assert figures["f1"] == pytest.approx(f1) and figures["threshold"] == threshold
+
+
 class Letters:
     def encode_batch(self, texts, threads=1):
         return [[ord(letter) for letter in text] for text in texts]
@@ -114,9 +133,9 @@ class Subject:
         return [jnp.zeros_like(states), states, jnp.zeros_like(states)]
 
 
-def write(folder, split="dev"):
+def write(folder, split="dev", seed=0):
     """Writes eight translations among other sentences; one English sentence occurs twice."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
 
     def sentence():
         return "".join(rng.choice(list("abcdefghijklmnop"), 30))
@@ -147,6 +166,28 @@ def test_translations_are_mined_from_files(tmp_path):
     assert list(outcome.files) == ["predictions/bucc2018/dev-zh.tsv"]
     lines = outcome.files["predictions/bucc2018/dev-zh.tsv"].splitlines()
     assert sorted(lines) == [f"zh-{index:03}\ten-{15 + index:03}" for index in range(1, 8)]
+
+
+def test_the_test_split_uses_the_threshold_of_the_validation_split(tmp_path):
+    write(tmp_path)
+    write(tmp_path, "training", seed=3)
+    # Gold pairs that cannot be found: the test split's own threshold would not be the same.
+    (tmp_path / "zh-en.training.gold").write_text("zh-001\ten-016\nzh-015\ten-001\n")
+    params = jnp.asarray(np.random.default_rng(1).normal(size=(32, 16)), jnp.float32)
+
+    def values(split):
+        outcome = Bucc(str(tmp_path), split=split).build(Subject())(params)
+        assert {result.split for result in outcome.results} == {split}
+        assert ("validation" in outcome.results[0].setting) == (split == "test")
+        return {result.metric: result.value for result in outcome.results}
+
+    validation, test = values("validation"), values("test")
+    assert test["threshold"] == validation["threshold"]
+    # Seven translations and perhaps more pass, two are gold, one of them is found.
+    assert test["recall"] == 0.5 and 0 < test["precision"] <= 1 / 7
+    (tmp_path / "zh-en.dev.gold").unlink()
+    with pytest.raises(ValueError, match="zh-en, validation, has no gold pairs"):
+        Bucc(str(tmp_path), split="test").build(Subject())
 
 
 class Letterwise:

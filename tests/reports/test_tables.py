@@ -59,7 +59,7 @@ def _numbers(text):
 @pytest.mark.skipif(not PAPERS.is_dir(), reason="the papers' texts are not here")
 @pytest.mark.parametrize("name", _TABLES)
 def test_published_rows_stand_in_the_papers(name):
-    files = {"XLM-E": "xlm-e", "XY-LENT": "xy-lent", "InfoXLM": "infoxlm"}
+    files = {"XLM-E": "xlm-e", "XY-LENT": "xy-lent", "InfoXLM": "infoxlm", "VECO": "veco"}
     for row in _TABLES[name].rows:
         paper, _ = row.source.split(", ")
         lines = (PAPERS / f"{files[paper]}_paper.txt").read_text().splitlines()
@@ -86,7 +86,7 @@ def test_published_averages_are_means_of_their_columns():
         if average:
             mean = np.mean([np.mean(cell) for cell in cells])
             assert mean == pytest.approx(average[0], abs=0.1), row
-    for table in (published.XNLI, published.ALIGNMENT, published.AMERICAS_NLI):
+    for table in (published.XNLI, published.ALIGNMENT, published.BUCC, published.AMERICAS_NLI):
         for row in table.rows:
             *cells, average = row.cells
             if average:
@@ -235,6 +235,15 @@ def test_alignment_is_of_the_papers_four_sets(names):
     )
     [detail] = [one for one in tables.details([entry]) if one.title == "wordalign: aer"]
     assert {"en-de", "en-ro", "en-cs", "en-ru_xlwa_dev"} < set(detail.columns)
+
+
+def test_mining_has_the_pairs_columns_and_says_which_split():
+    rows = _rows("bucc", "f1", {"de-en": 0.5, "zh-en": 0.7}, layer=6, split="validation")
+    sheet = _sheet("BUCC bitext mining", [_entry(rows)])
+    row = _row(sheet, "ours, layer 6")
+    assert (row["de"], row["zh"], row["fr"], row["Avg"]) == ("50.0", "70.0", "–", "60.0")
+    [note] = [cells[-1].note for cells, ours in zip(sheet.rows, sheet.ours) if ours]
+    assert "2 of 4 languages" in note and "validation set" in note
 
 
 def test_other_alignments_alone_are_no_row_of_the_papers_table():

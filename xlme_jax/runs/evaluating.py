@@ -9,6 +9,12 @@ import jax
 
 from xlme_jax.checkpoints.saved import pretraining_flops
 from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.parallel_sets import (
+    alignment_folders,
+    bucc_languages,
+    is_pair,
+    languages_of_pair,
+)
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.evaluation import held_out_retrieval, readouts, results
 from xlme_jax.evaluation.alignment import WordAlignment
@@ -43,8 +49,11 @@ class Options:
       data_dir: prepared data set for language means and for selecting layers; None uses the run's.
       output: folder for the results; None uses MODEL_DIR/evaluation/STEP.
       vocabulary: SentencePiece model; None uses the one in the run's data set.
-      split: "validation" or "test", of a fine-tuned task.
-      languages: languages to evaluate; empty for all found.
+      split: "validation" or "test", of a fine-tuned task or BUCC; None for test, or BUCC's
+        validation split if its folder has no test split.
+      languages: languages to evaluate; empty for all found. Entries with two languages, such as
+        "en-fr", are sets of word alignments; without one, wordalign evaluates the sets of the
+        languages. BUCC evaluates those it has if there are other tasks.
       layer: layer of the headline figures; None selects it on held-out lines.
       length: maximum tokens per row; None for the default of each task.
       limit: maximum examples per language; None for all.
@@ -59,7 +68,7 @@ class Options:
     data_dir: str | None = None
     output: str | None = None
     vocabulary: str | None = None
-    split: Literal["validation", "test"] = "test"
+    split: Literal["validation", "test"] | None = None
     languages: tuple[str, ...] = ()
     layer: int | None = None
     length: int | None = None
@@ -240,22 +249,62 @@ def _settings(task: str, loaded: trained.Trained, options: Options, mesh: jax.sh
             limit = options.limit or held_out.max_pairs
             return dataclasses.replace(held_out, max_pairs=limit)
         folder = str(labelled_rows.folder_of(options.data, task))
-        if task == "tatoeba":
-            return Tatoeba(folder, languages, layer, pooling=pooling, readouts=wanted)
+        if task == "bucc":
+            split = options.split or ("test" if bucc_languages(folder, "test") else "validation")
+            return Bucc(folder, _mined(folder, split, options), split, layer, pooling)
         if task == "wordalign":
-            return WordAlignment(folder, languages, layer)
-        return Bucc(folder, layer=layer, pooling=pooling)
+            return WordAlignment(folder, _aligned(folder, languages), layer)
+        codes = tuple(code for code in languages if not is_pair(code))
+        return Tatoeba(folder, codes, layer, pooling=pooling, readouts=wanted)
     own = [known for known in config.evaluators if isinstance(known, TaskEvaluation)]
     settings = own[0] if own else TaskEvaluation()
     return dataclasses.replace(
         settings,
         folder=options.data or settings.folder,
         task=task,
-        split=options.split,
+        split=options.split or "test",
         languages=languages,
         length=options.length or settings.length,
         limit=options.limit,
     )
+
+
+def _aligned(folder: str, languages: Sequence[str]) -> tuple[str, ...]:
+    """Returns the sets of word alignments of the requested languages; empty for all.
+
+    Raises:
+      ValueError: there are none.
+    """
+    named = tuple(one for one in languages if is_pair(one))
+    if named or not languages:
+        return named
+    there = alignment_folders(folder)
+    found = tuple(name for name in there if set(languages) & set(languages_of_pair(name)) - {"en"})
+    if not found:
+        raise ValueError(
+            f"--languages={','.join(languages)}: {folder} has no word alignments of these; choose "
+            f"from {', '.join(there) or 'none'}"
+        )
+    return found
+
+
+def _mined(folder: str, split: str, options: Options) -> tuple[str, ...]:
+    """Returns the requested languages that BUCC has; empty for all.
+
+    Raises:
+      ValueError: there are none.
+    """
+    codes = tuple(code for code in options.languages if not is_pair(code))
+    if not codes or options.tasks == ("bucc",):
+        return codes
+    there = bucc_languages(folder, split)
+    found = tuple(code for code in codes if code in there)
+    if not found:
+        raise ValueError(
+            f"--languages={','.join(codes)}: {folder} has none of these, {split}; choose from "
+            f"{', '.join(there) or 'none'}, or leave bucc out of --tasks"
+        )
+    return found
 
 
 def _held_out(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheckpoint:

@@ -311,12 +311,25 @@ def english_first(name: str) -> str:
     return f"en-{match[1]}{name[match.end() :]}"
 
 
+def languages_of_pair(name: str) -> tuple[str, ...]:
+    """Returns the two languages that a name such as "en-fr_dev" begins with; () if it does not."""
+    match = _NAME.match(name)
+    if match is None or not all(map(is_language, match.groups())):
+        return ()
+    return match[1], match[2]
+
+
+def is_pair(name: str) -> bool:
+    """Returns whether a name begins with two languages, as the folders of word alignments do."""
+    return bool(languages_of_pair(name))
+
+
 def alignment_folders(folder: str | Path) -> tuple[str, ...]:
     """Returns the names of the subfolders that begin with two languages, such as "en-fr_dev"."""
     return tuple(
         path.name
         for path in sorted(check_folder(folder).iterdir())
-        if path.is_dir() and _languages_of(path.name) is not None
+        if path.is_dir() and is_pair(path.name)
     )
 
 
@@ -393,10 +406,10 @@ def read_alignments(
 
 def _alignment_files(folder: Path) -> tuple[Path, Path, Path, tuple[str, str]] | None:
     """Returns source, target and gold file and the languages; None if a file is missing."""
-    languages = _languages_of(folder.name)
-    if languages is None:
+    if not is_pair(folder.name):
         return None
-    texts = tuple(f"test.{code}" for code in languages)
+    first, second = languages_of_pair(folder.name)
+    texts = (f"test.{first}", f"test.{second}")
     for names in (
         ("src.txt", "tgt.txt", "gold.txt"),
         (*texts, "alignv2.txt"),
@@ -404,16 +417,8 @@ def _alignment_files(folder: Path) -> tuple[Path, Path, Path, tuple[str, str]] |
     ):
         source, target, gold = (folder / name for name in names)
         if source.is_file() and target.is_file() and gold.is_file():
-            return source, target, gold, languages
+            return source, target, gold, (first, second)
     return None
-
-
-def _languages_of(name: str) -> tuple[str, str] | None:
-    """Returns the languages that a folder's name begins with, source first."""
-    match = _NAME.match(name)
-    if match is None or not all(map(is_language, match.groups())):
-        return None
-    return match[1], match[2]
 
 
 def _read_links(path: Path, pairs: int, report: ReadReport) -> tuple[list[_Link], int]:

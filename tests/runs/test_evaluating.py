@@ -1,0 +1,54 @@
+"""What `xlme_jax.evaluate` passes to each evaluation."""
+
+import types
+
+import pytest
+
+from xlme_jax.runs import evaluating
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("de-en", "en-fr", "en-fr_dev", "ro-en"):
+        (tmp_path / "wordalign" / name).mkdir(parents=True)
+    for split in ("dev", "training"):
+        for code in ("de", "zh") if split == "dev" else ("de",):
+            for name in (code, "en"):
+                path = tmp_path / "bucc2018" / f"{code}-en.{split}.{name}"
+                path.parent.mkdir(exist_ok=True)
+                path.touch()
+    (tmp_path / "tatoeba").mkdir()
+    return tmp_path
+
+
+def settings(task, folder, **options):
+    options = evaluating.Options(data=str(folder), **options)
+    return evaluating._settings(task, types.SimpleNamespace(config=None), options, None)
+
+
+def test_languages_and_sets_go_to_the_tasks_that_have_them(folder):
+    options = {"tasks": ("tatoeba", "wordalign", "bucc"), "languages": ("de", "sw", "fr-en")}
+    assert settings("tatoeba", folder, **options).languages == ("de", "sw")
+    assert settings("wordalign", folder, **options).corpora == ("fr-en",)
+    assert settings("bucc", folder, **options).languages == ("de",)
+    assert settings("bucc", folder, tasks=("bucc",), languages=("sw",)).languages == ("sw",)
+    assert settings("wordalign", folder, languages=("ro", "fr")).corpora == (
+        *("en-fr", "en-fr_dev", "ro-en"),
+    )
+    assert settings("wordalign", folder).corpora == settings("bucc", folder).languages == ()
+
+
+def test_languages_that_no_file_has_are_errors(folder):
+    options = {"tasks": ("tatoeba", "wordalign", "bucc"), "languages": ("sw", "en")}
+    with pytest.raises(ValueError, match=r"--languages=sw,en: .* has no word alignments of these"):
+        settings("wordalign", folder, **options)
+    with pytest.raises(ValueError, match=r"--languages=sw,en: .*, test; choose from de, or leave"):
+        settings("bucc", folder, **options)
+
+
+def test_the_split_reaches_bucc(folder):
+    assert settings("bucc", folder, split="validation").split == "validation"
+    assert settings("bucc", folder, split="test").split == "test"
+    assert settings("bucc", folder).split == "test"
+    (folder / "bucc2018" / "de-en.training.en").unlink()
+    assert settings("bucc", folder).split == "validation"
