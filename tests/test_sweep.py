@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 import tiny
 
-from xlme_jax.configuration import values
+from xlme_jax.configuration import loading, values
 from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.storage import locks
 from xlme_jax.sweeps import grids, runner
 from xlme_jax.sweeps.grids import Point, PointResult, SweepRun
 from xlme_jax.sweeps.runner import Sweep, _of_run, checked_steps
 
+FINETUNE = tiny.REPOSITORY / "gin_configs" / "finetune"
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_train.py")))
 EVALUATE = f"{sys.executable} -c \"open('{{model_dir}}/scores', 'a').write('x')\""
 
@@ -79,6 +80,24 @@ def test_a_grid_flag_without_name_or_value_is_refused(text):
 def test_a_grid_that_cannot_be_run_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         SweepConfig(**fields)
+
+
+def test_a_task_selects_by_its_own_first_metric(tmp_path):
+    file = tmp_path / "task.gin"
+    file.write_text("TASK = 'rte'\nSweep.task = %TASK\n")
+    for task, metric in (("rte", "accuracy"), ("cola", "matthews"), ("squad2", "f1")):
+        config = loading.load([str(file)], [f"TASK = '{task}'"], "Sweep")
+        assert config.select == f"eval/{task}/{metric}/en"
+    assert loading.load([str(file)], ["Sweep.select = 'eval/x'"], "Sweep").select == "eval/x"
+    with pytest.raises(ValueError, match="Unknown benchmark 'colla'; did you mean cola"):
+        SweepConfig(task="colla")
+
+
+@pytest.mark.parametrize("file", sorted(FINETUNE.glob("*.gin")), ids=lambda file: file.stem)
+def test_no_file_of_a_task_selects_by_another(file):
+    lines = file.read_text().splitlines()
+    own = "Sweep.task = %TASK" in lines or any("finetune/common.gin" in line for line in lines)
+    assert own and not any(line.startswith("Sweep.select") for line in lines)
 
 
 def test_points_are_the_product_with_readable_names():

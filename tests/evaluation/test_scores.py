@@ -56,10 +56,17 @@ def test_pearson_of_scores_whose_squares_are_0():
 
 
 @pytest.mark.parametrize("correlation", [scores.pearson, scores.spearman])
-@pytest.mark.parametrize("predicted", [[0.1, 0.1, 0.1], [1, math.nan, 3]])
-def test_correlations_that_are_not_defined(correlation, predicted):
-    assert math.isnan(correlation([1, 2, 3], predicted))
-    assert math.isnan(correlation(predicted, [1, 2, 3]))
+def test_constant_predictions_count_as_0_with_a_warning(correlation, caplog):
+    assert correlation([1, 2, 3], [0.1, 0.1, 0.1]) == 0
+    assert "all 3 predicted scores are the same" in caplog.text
+    assert correlation([1, 2, 3], [0, 0, 1]) > 0 and len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("correlation", [scores.pearson, scores.spearman])
+def test_correlations_that_are_not_defined(correlation):
+    assert math.isnan(correlation([1, 2, 3], [1, math.nan, 3]))
+    assert math.isnan(correlation([1, math.nan, 3], [1, 2, 3]))
+    assert math.isnan(correlation([0.1, 0.1, 0.1], [1, 2, 3]))
     assert math.isnan(correlation([1], [1]))
 
 

@@ -237,6 +237,43 @@ def test_alignment_is_of_the_papers_four_sets(names):
     assert {"en-de", "en-ro", "en-cs", "en-ru_xlwa_dev"} < set(detail.columns)
 
 
+def _english(values):
+    """Returns results of {(task, metric): value} on the English development set."""
+    return [
+        Result(task, "en", metric, value, "validation") for (task, metric), value in values.items()
+    ]
+
+
+def test_glue_has_both_numbers_and_the_papers_average():
+    quoted = published.GLUE
+    for row in quoted.rows:
+        *tasks, average, _, _ = row.cells
+        # The averages of METRO-LM are those of another paper. Both cells and average are rounded.
+        if average and "METRO" not in row.model:
+            assert np.mean([cell[0] for cell in tasks]) == pytest.approx(average[0], abs=0.1), row
+    metrics = {
+        ("mnli", "accuracy"): 0.8,
+        ("mnli_mismatched", "accuracy"): 0.1,
+        ("qqp", "accuracy"): 0.9,
+        ("qqp", "f1"): 0.2,
+        ("cola", "matthews"): 0.5,
+        ("cola", "accuracy"): 0.99,
+        ("stsb", "spearman"): 0.6,
+        ("stsb", "pearson"): 0.99,
+        ("squad2", "f1"): 0.75,
+        ("squad2", "exact_match"): 0.7,
+    }
+    some = _english(metrics)
+    row = _row(_sheet("GLUE and SQuAD 2.0", [_entry(some)]), "ours")
+    assert (row["MNLI"], row["QQP"], row["CoLA"]) == ("80.0 / 10.0", "90.0 / 20.0", "50.0")
+    assert (row["SQuAD2:EM"], row["SQuAD2:F1"], row["STS-B"]) == ("70.0", "75.0", "60.0")
+    assert row["Avg"] == "–"
+    rest = dict.fromkeys((("qnli", "accuracy"), ("sst2", "accuracy"), ("rte", "accuracy")), 0.6)
+    entry = _entry(some + _english(rest | {("mrpc", "accuracy"): 0.6}))
+    row = _row(_sheet("GLUE and SQuAD 2.0", [entry]), "ours")
+    assert row["Avg"] == f"{100 * (0.8 + 0.9 + 0.5 + 5 * 0.6) / 8:.1f}"
+
+
 def test_mining_has_the_pairs_columns_and_says_which_split():
     rows = _rows("bucc", "f1", {"de-en": 0.5, "zh-en": 0.7}, layer=6, split="validation")
     sheet = _sheet("BUCC bitext mining", [_entry(rows)])

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from xlme_jax.data.benchmarks.registry import benchmark
 from xlme_jax.validation.fields import check_at_least
 
 
@@ -18,6 +19,8 @@ class SweepConfig:
         "xnli/accuracy/en"; empty selects none, as in an ablation.
       minimize: whether the smallest value is best.
       show: other logged metrics for the table.
+      task: benchmark whose first metric on the English development set selects if `select` is
+        empty, "eval/xnli/accuracy/en"; empty for none.
     """
 
     grid: tuple[tuple[str, tuple[Any, ...]], ...] = ()
@@ -25,6 +28,7 @@ class SweepConfig:
     select: str = ""
     minimize: bool = False
     show: tuple[str, ...] = ()
+    task: str = ""
 
     def __post_init__(self) -> None:
         check_at_least(self, "Sweep", 1, "seeds")
@@ -36,3 +40,7 @@ class SweepConfig:
                 raise ValueError(f"Sweep.grid names {name} twice; give all its values at once.")
             if name in ("SEED", "MODEL_DIR"):
                 raise ValueError(f"Sweep.grid: {name} is set by the sweep itself; see --seeds.")
+        if self.task and not self.select:
+            # The attribute of a frozen instance cannot be assigned.
+            metric = benchmark(self.task).metrics[0]
+            object.__setattr__(self, "select", f"eval/{self.task}/{metric}/en")

@@ -235,7 +235,7 @@ class _File:
             logits = [rng.standard_normal((len(row.tokens), 2)) for row in self.rows]
             return self.score(self._answers(logits), "random")
         if kind == "regression":
-            return []  # The correlation with a constant is undefined.
+            return []  # The correlation with a constant counts as 0.
         if kind == "classification":
             most = collections.Counter(self.gold).most_common(1)[0][0]
             return self.score([most] * len(self.gold), "majority")

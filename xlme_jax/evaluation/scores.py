@@ -12,6 +12,7 @@ All are shares in [0, 1], except matthews, pearson and spearman in [-1, 1]. Empt
 and predictions of different lengths, raise ValueError.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ import numpy as np
 
 from xlme_jax.data.benchmarks.examples import Kind
 from xlme_jax.evaluation import answers
+
+_logger = logging.getLogger(__name__)
 
 Classes = Sequence[int] | np.ndarray
 Floats = Sequence[float] | np.ndarray
@@ -89,13 +92,20 @@ def matthews(gold: Classes, predicted: Classes) -> float:
 def pearson(gold: Floats, predicted: Floats) -> float:
     """Returns Pearson's correlation of scores.
 
-    It is NaN if either side is constant, has fewer than two scores (SciPy raises then) or
-    non-finite scores.
+    It is 0, with a warning, if the predictions are constant: they tell nothing of the gold scores.
+    SciPy's is NaN then, so that a diverged run would have no score in a table. It is NaN if gold is
+    constant, has fewer than two scores, or either side has non-finite scores.
     """
     _check_lengths(gold, predicted)
     sides = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
-    if not all(np.isfinite(side).all() and (side != side[0]).any() for side in sides):
+    if not all(np.isfinite(side).all() for side in sides) or (sides[0] == sides[0][0]).all():
         return float("nan")
+    if (sides[1] == sides[1][0]).all():
+        _logger.warning(
+            "all %d predicted scores are the same; their correlation with gold counts as 0",
+            len(predicted),
+        )
+        return 0.0
     first, second = (_centred(side) for side in sides)
     correlation = first @ second / np.sqrt((first @ first) * (second @ second))
     return float(np.clip(correlation, -1.0, 1.0))
@@ -108,7 +118,7 @@ def _centred(values: np.ndarray) -> np.ndarray:
 
 
 def spearman(gold: Floats, predicted: Floats) -> float:
-    """Returns Spearman's correlation of scores: Pearson's of their ranks; nan in the same cases.
+    """Returns Spearman's correlation of scores: Pearson's of their ranks, and 0 or NaN likewise.
 
     Ties share the mean of their ranks. Infinite scores have a rank; NaN scores make it NaN.
     """
