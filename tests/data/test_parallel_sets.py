@@ -245,6 +245,15 @@ def test_the_archives_line_ends(tmp_path, base, first):
         assert read(folder)[0] == expected
 
 
+def test_control_characters_split_no_words(tmp_path):
+    folder = listed(tmp_path, "a\x92b c\u200b d\n", "x\x07 y\u00a0z\n", "1 3 3 S\n")
+    found, report = read(folder)
+    assert found.sources == (("a\x92b", "c\u200b", "d"),)
+    # A no-break space separates words, as in Python.
+    assert found.targets == (("x\x07", "y", "z"),)
+    assert found.sure == ({(2, 2)},) and not report.repaired
+
+
 def test_sentences_without_links_keep_their_place_counted_from_0(tmp_path):
     found, _ = read(listed(tmp_path, "a\nb\nc d\n", "x\ny\nz z\n", "0 1 1 S\n2 2 2 S\n"))
     assert found.sure == ({(0, 0)}, set(), {(1, 1)})
