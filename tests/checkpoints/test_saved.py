@@ -33,6 +33,14 @@ def test_flops_of_the_initial_weights_count(tmp_path):
     assert pretraining_flops(tuned) == 1.5e14
 
 
+def test_flops_as_table_4_counts_are_their_own(tmp_path):
+    fields = {"table_4_flops_per_step": 1e10, "inherited_table_4_flops": 3e13}
+    run = _run(tmp_path / "a", [10], **fields)
+    assert pretraining_flops(run, as_table_4=True) == 3e13 + 10 * 1e10
+    assert pretraining_flops(run) == 10 * 1.5e12
+    assert pretraining_flops(_run(tmp_path / "b", [10]), as_table_4=True) is None
+
+
 @pytest.mark.parametrize("unknown", ["flops_per_step", "inherited_flops"])
 def test_unknown_flops_are_none(tmp_path, unknown):
     assert pretraining_flops(_run(tmp_path / "a", [10], **{unknown: None})) is None

@@ -41,6 +41,8 @@ class RunRecord:
         checkpoints that lack it.
       inherited_flops: floating-point operations of pre-training of the weights at step 0; None if
         unknown.
+      table_4_flops_per_step: `flops_per_step` as XLM-E's Table 4 counts (`model.flops.as_table_4`).
+      inherited_table_4_flops: `inherited_flops` as XLM-E's Table 4 counts.
       encoder_parameters: parameters of the exported encoder, without vocabulary padding; None in
         checkpoints that lack it.
       manifest: what made the checkpoint (`training.manifest`); empty in checkpoints that lack it.
@@ -55,6 +57,8 @@ class RunRecord:
     origin: str = ""
     flops_per_step: float | None = None
     inherited_flops: float | None = None
+    table_4_flops_per_step: float | None = None
+    inherited_table_4_flops: float | None = None
     encoder_parameters: int | None = None
     manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -94,7 +98,7 @@ def read_record(run: Path) -> RunRecord:
         return RunRecord(**record)
 
 
-def pretraining_flops(run: Path) -> float | None:
+def pretraining_flops(run: Path, as_table_4: bool = False) -> float | None:
     """Returns the floating-point operations spent on pre-training a run's weights.
 
     They are steps x FLOPs per step (`model.flops` has the formula: matrix products only, a
@@ -104,6 +108,7 @@ def pretraining_flops(run: Path) -> float | None:
 
     Args:
       run: MODEL_DIR, whose newest checkpoint is used, or one of its checkpoints.
+      as_table_4: whether to count as XLM-E's Table 4 does (`model.flops.as_table_4`).
 
     Returns:
       The FLOPs; None if unknown: for imported weights, and checkpoints that do not record them.
@@ -113,11 +118,14 @@ def pretraining_flops(run: Path) -> float | None:
     """
     checkpoint = latest_checkpoint(run)
     record = read_record(checkpoint)
-    if record.flops_per_step is None or record.inherited_flops is None:
+    step, inherited = record.flops_per_step, record.inherited_flops
+    if as_table_4:
+        step, inherited = record.table_4_flops_per_step, record.inherited_table_4_flops
+    if step is None or inherited is None:
         return None
     if not checkpoint.name.isdigit():
         return None
-    return record.inherited_flops + int(checkpoint.name) * record.flops_per_step
+    return inherited + int(checkpoint.name) * step
 
 
 def saved_steps(folder: Path) -> list[int]:

@@ -32,6 +32,7 @@ _HEADER_TYPES: dict[str, tuple[type, ...]] = {
     "seed": (int, type(None)),
     "config": (str,),
     "flops": (int, float, type(None)),
+    "table_4_flops": (int, float, type(None)),
 }
 _TYPES: dict[str, tuple[type, ...]] = {
     "task": (str,),
@@ -63,6 +64,7 @@ class Header:
       seed: seed of the run.
       config: configuration of the run, or its digest.
       flops: floating-point operations of pre-training; None if unknown.
+      table_4_flops: these as XLM-E's Table 4 counts (`model.flops.as_table_4`).
     """
 
     command: str
@@ -71,6 +73,7 @@ class Header:
     seed: int | None = None
     config: str = ""
     flops: float | None = None
+    table_4_flops: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -81,6 +81,7 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
         vocabulary=found.vocabulary.digest,
         origin=origin,
         flops_per_step=0.0,
+        table_4_flops_per_step=0.0,
         encoder_parameters=model_info.encoder_parameters(objective, found.vocabulary.size),
     )
     with new_folder(output) as partial:

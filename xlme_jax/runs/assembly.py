@@ -101,7 +101,10 @@ def assemble(
     )
     abstract = states.abstract_state(objective, optimizer, mesh)
     left_out = batches.expected_left_out()
-    info = model_info.describe(objective, abstract, mesh, shapes, dataset.vocabulary_size, left_out)
+    pairs = [stream.name for stream in streams if stream.kind == "bitext"]
+    info = model_info.describe(
+        objective, abstract, mesh, shapes, dataset.vocabulary_size, left_out, pairs
+    )
     start = manifest.describe_start(
         command, seed=settings.seed, data=dataset.digest, vocabulary=dataset.vocabulary_digest
     )
@@ -123,6 +126,7 @@ def assemble(
             manifest.MANIFEST_FILE: json.dumps(whole, indent=1) + "\n",
         },
         flops_per_step=sum(objective.diagnostics.flops(shapes).values()),
+        table_4_flops_per_step=model_info.table_4_flops(objective, shapes, pairs),
         encoder_parameters=model_info.encoder_parameters(objective, dataset.vocabulary_size),
         vocabulary_digest=dataset.vocabulary_digest,
         weights={s.name: points for s in streams if (points := s.weight_points())},

@@ -112,6 +112,7 @@ def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
         step=step,
         seed=loaded.config.loop.seed,
         flops=pretraining_flops(loaded.folder),
+        table_4_flops=pretraining_flops(loaded.folder, as_table_4=True),
     )
     output = options.output or loaded.folder.parent.parent / "evaluation" / str(step)
     return outcomes, results.write(outcomes, as_path(output), header)

@@ -72,6 +72,7 @@ class Run:
       files: texts to write into `model_dir` once all checks have passed, by name; "config.gin" is
         kept in each checkpoint too.
       flops_per_step: floating-point operations of a step, for MFU and the checkpoints' records.
+      table_4_flops_per_step: these as XLM-E's Table 4 counts, for the checkpoints' records.
       encoder_parameters: parameters of the exported encoder, for the checkpoints' records.
       vocabulary_digest: digest of the data's vocabulary, which a warm start's source must match.
       weights: weight schedules of streams, for `make_train_step`.
@@ -91,6 +92,7 @@ class Run:
     evaluators: Sequence[Callable[[Params], Evaluator]] = ()
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     flops_per_step: float | None = None
+    table_4_flops_per_step: float | None = None
     encoder_parameters: int | None = None
     vocabulary_digest: str = ""
     weights: Mapping[str, Points] = dataclasses.field(default_factory=dict)
@@ -256,16 +258,19 @@ def _starting_point(
         state, record = restored
         run.batches.set_state(record.data)
         _log.info("Resuming from the checkpoint of step %d.", int(state.step))
-        kept = ("window", "skipped", "origin", "inherited_flops")
+        kept = ("window", "skipped", "origin", "inherited_flops", "inherited_table_4_flops")
         kept_fields = {name: getattr(record, name) for name in kept}
         return state, _record(run, **kept_fields), evaluators
     assert state is not None  # Damaged checkpoints raise.
     origin = ""
-    inherited_flops: float | None = 0.0
+    inherited: dict[str, float | None] = dict.fromkeys(
+        ("inherited_flops", "inherited_table_4_flops"), 0.0
+    )
     if config.init_from is not None:
         source = as_path(config.init_from)
         origin = str(latest_checkpoint(source))
-        inherited_flops = pretraining_flops(source)
+        inherited["inherited_flops"] = pretraining_flops(source)
+        inherited["inherited_table_4_flops"] = pretraining_flops(source, as_table_4=True)
         params = warm_start(
             source,
             abstract.params,
@@ -281,7 +286,7 @@ def _starting_point(
         state = dataclasses.replace(state, aux=carried(state.params))
     else:
         _log.info("Starting from scratch.")
-    record = _record(run, origin=origin, inherited_flops=inherited_flops)
+    record = _record(run, origin=origin, **inherited)
     return _filled(run, state, abstract), record, evaluators
 
 
@@ -317,13 +322,15 @@ def _filled(run: Run, state: TrainState, abstract: TrainState) -> TrainState:
 def _record(run: Run, **fields: Any) -> RunRecord:
     """Returns the record of a checkpoint saved now, with this run's configuration."""
     text = run.files.get("config.gin", "")
+    counts = run.objective.diagnostics.is_pretraining
     return RunRecord(
         run.batches.get_state(),
         run.dataset_digest,
         text,
         vocabulary=run.vocabulary_digest,
         manifest=run.manifest,
-        flops_per_step=run.flops_per_step if run.objective.diagnostics.is_pretraining else 0.0,
+        flops_per_step=run.flops_per_step if counts else 0.0,
+        table_4_flops_per_step=run.table_4_flops_per_step if counts else 0.0,
         encoder_parameters=run.encoder_parameters,
         **fields,
     )

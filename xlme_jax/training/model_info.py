@@ -2,14 +2,14 @@
 
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 
 from xlme_jax.checkpoints.state import TrainState
-from xlme_jax.model.flops import FORMULA
+from xlme_jax.model.flops import FORMULA, as_table_4
 from xlme_jax.objectives.base import Objective, Params
 
 
@@ -35,6 +35,24 @@ def encoder_parameters(objective: Objective, vocab_size: int) -> int:
     return count_parameters(objective.encoder.params(boxed), vocab_size)
 
 
+def table_4_flops(
+    objective: Objective, shapes: Mapping[str, tuple[int, int]], pairs: Sequence[str]
+) -> float:
+    """Returns the FLOPs of a step as XLM-E's Table 4 counts (`flops.as_table_4`).
+
+    Args:
+      objective: what to train.
+      shapes: rows and length of each stream.
+      pairs: names of the streams of pairs.
+    """
+
+    def own(shapes: Mapping[str, tuple[int, int]]) -> float:
+        return sum(objective.diagnostics.flops(shapes).values())
+
+    alone = {name: (0 if name in pairs else rows, n) for name, (rows, n) in shapes.items()}
+    return as_table_4(own(shapes), own(shapes) - own(alone))
+
+
 def bytes_per_device(tree: Any) -> int:
     """Returns the bytes per device of a tree of abstract arrays with shardings."""
     return sum(
@@ -50,6 +68,7 @@ def describe(
     shapes: Mapping[str, tuple[int, int]],
     vocab_size: int,
     left_out: Mapping[str, float] = types.MappingProxyType({}),
+    pairs: Sequence[str] = (),
 ) -> str:
     """Returns the text of model-info.txt.
 
@@ -60,6 +79,7 @@ def describe(
       shapes: rows and length of each stream.
       vocab_size: ids, without padding rows.
       left_out: {bitext stream: share of the pairs that are longer than a row}.
+      pairs: names of the streams of pairs.
     """
     boxed = jax.eval_shape(objective.init, jax.random.key(0))
     total = count_parameters(boxed, vocab_size)
@@ -81,6 +101,8 @@ def describe(
         ),
         f"FLOPs per step: {sum(flops.values()):.4g}; per token: {sum(flops.values()) / tokens:.4g}",
         *(f"  {name}: {value:.4g} per step" for name, value in flops.items()),
+        "  as XLM-E's Table 4 counts (a multiply-add is one, half of the slots of pairs are text): "
+        f"{table_4_flops(objective, shapes, pairs):.4g} per step",
         "Formula (D hidden, F feed-forward, L row, M masked, E embedding, V vocabulary):",
         *(f"  {line}" for line in FORMULA.splitlines()),
         "",
