@@ -291,6 +291,14 @@ def test_presets_of_xylent_have_the_papers_streams(size, tokens):
     assert not config.objective.masking.mask_bos
 
 
+def test_full_size_presets_of_xlme_mask_the_first_token():
+    """XY-LENT, Sec. 4, lists not masking it as a change."""
+    names = [("xlme_base", True), ("xlme_large", True), ("xlme_xl", True), ("xlm_base", True)]
+    for name, masked in [*names, ("xylent_base", False), ("quickstart", False)]:
+        config = load(files=(f"gin_configs/runs/{name}.gin",))
+        assert config.objective.masking.mask_bos == masked
+
+
 def test_presets_have_the_papers_tasks():
     base, large = (load(files=(f"gin_configs/runs/infoxlm_{s}.gin",)) for s in ("base", "large"))
     for config, layer in ((base, 8), (large, 12)):

@@ -57,7 +57,8 @@ class MaskingConfig:
     Attributes:
       rate: share of the maskable tokens of a row to predict.
       split: shares of these that become `<mask>`, a random token, or stay (sum 1).
-      mask_bos: whether `<s>` may be masked. XLM-E's base recipe may do so, XY-LENT does not.
+      mask_bos: whether `<s>` may be masked. XY-LENT (Sec. 4) lists not masking it as a change from
+        XLM-E, whose full-size presets therefore mask it. `</s>` never is.
     """
 
     rate: float = 0.15
