@@ -97,7 +97,9 @@ def test_a_task_selects_by_its_own_first_metric(tmp_path):
 def test_no_file_of_a_task_selects_by_another(file):
     lines = file.read_text().splitlines()
     own = "Sweep.task = %TASK" in lines or any("finetune/common.gin" in line for line in lines)
-    assert own and not any(line.startswith("Sweep.select") for line in lines)
+    is_added_to_another = not any(line.startswith(("include", "INIT_FROM")) for line in lines)
+    assert own or is_added_to_another
+    assert not any(line.startswith("Sweep.select") for line in lines)
 
 
 def test_points_are_the_product_with_readable_names():

@@ -65,7 +65,7 @@ class HardNegatives(XLM):
         metrics: Metrics = {}
         for name in self.masked_streams:
             mask_rng, *rngs = jax.random.split(stream_rng(rng, name), 3)
-            masked, guess = self.predict(params, batch[name], mask_rng, rngs[0])
+            masked, guess = self.predict(params, batch[name], mask_rng, rngs[0], name)
             mlm_loss, found = masked.loss(guess, totals[name]["masked"])
             # The samples are integers, so no gradient flows through them.
             tokens = masking.replace(

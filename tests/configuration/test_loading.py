@@ -182,7 +182,7 @@ def test_small_runs_warm_up_within_any_number_of_steps():
     files = [f for f in runs.glob("*.gin") if re.search("quickstart|laptop|small", f.stem)]
     assert len(files) >= 9
     for file in files:
-        if file.stem != "veco_small":  # The paper's steps on smaller sizes.
+        if file.stem not in ("veco_small", "xlm_small"):  # The paper's steps on smaller sizes.
             optimizer = load("TRAIN_STEPS = 20", files=(str(file),)).optimizer
             assert optimizer.warmup_steps is None and optimizer.warmup_fraction, file
 
@@ -245,6 +245,7 @@ PRESETS = [
     ("infoxlm_large", 24, 1024, 4096, 16, 200_000, 1e-4, 10_000, 1.0, (0.9, 0.98)),
     ("veco_large", 24, 1024, 4096, 16, 240_000, 2e-4, 12_000, None, (0.9, 0.98)),
     ("veco_small", 6, 768, 3072, 12, 240_000, 3e-4, 12_000, None, (0.9, 0.999)),
+    ("xlm_small", 6, 768, 3072, 12, 240_000, 3e-4, 12_000, None, (0.9, 0.999)),
 ]
 
 
@@ -304,8 +305,8 @@ def test_presets_have_the_papers_tasks():
     for config, layer in ((base, 8), (large, 12)):
         xlco = config.objective.contrast
         assert (xlco.layer, xlco.momentum, xlco.queue_size) == (layer, 0.999, 131_072)
-    for size in ("small", "large"):
-        config = load(files=(f"gin_configs/runs/veco_{size}.gin",))
+    for name in ("veco_small", "veco_large", "xlm_small"):
+        config = load(files=(f"gin_configs/runs/{name}.gin",))
         masking = config.objective.masking, config.objective.bitext_masking
         assert [m.rate for m in masking] == [0.15, 0.25]
         shapes = [(stream.rows, stream.length) for stream in config.streams]

@@ -502,14 +502,17 @@ def test_micro_batches_drop_differently(name):
     assert losses[0] != losses[1]
 
 
-def test_xlm_loss_by_definition():
-    objective, params = XLM_CONFIG.build(VOCAB), weights(XLM_CONFIG)
+@pytest.mark.parametrize("bitext", [None, MaskingConfig(rate=0.6, split=(1.0, 0.0, 0.0))])
+def test_xlm_loss_by_definition(bitext):
+    config = dataclasses.replace(XLM_CONFIG, bitext_masking=bitext)
+    objective, params = config.build(VOCAB), weights(XLM_CONFIG)
     assert set(params) == {"tokens", "positions", "encoder", "head"}
-    loss, metrics, _ = run(XLM_CONFIG)
+    loss, metrics, _ = run(config, params=params)
     total = 0.0
+    maskings = {"monolingual": config.masking, "bitext": bitext or config.masking}
     for name, rows in BATCH.items():
         mask_rng = jax.random.split(stream_rng(RNG, name))[0]
-        masked = MaskedBatch.draw(XLM_CONFIG.masking, rows, mask_rng, VOCAB)
+        masked = MaskedBatch.draw(maskings[name], rows, mask_rng, VOCAB)
         losses, hits = dense_mlm(objective.model, params, masked)
         total += np.mean(losses)
         assert metrics[f"{name}/mlm_accuracy"] == (hits, len(losses))

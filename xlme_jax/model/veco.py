@@ -48,8 +48,9 @@ def has_partner(segment_ids: jax.Array) -> jax.Array:
 def joined(rows: Rows) -> dict[str, jax.Array]:
     """Rows in which each pair is one segment with consecutive positions, the input of TLM.
 
-    The second sentence keeps its `<s>`, so that all tasks of a stream share one row: a pair is
-    `<s> e </s> <s> f </s>`, whereas XLM-E's has no second `<s>`.
+    The second sentence keeps its `<s>`, so that all tasks of a stream share one row, and as both
+    sentences of XLM's pairs begin with a special token: a pair is `<s> e </s> <s> f </s>`, whereas
+    XLM-E's has no second `<s>`.
     """
     pairs = (rows["segment_ids"] + 1) // 2
     column = jnp.broadcast_to(jnp.arange(pairs.shape[1], dtype=jnp.int32), pairs.shape)

@@ -276,7 +276,7 @@ class InfoXLM(XLM):
         mask_rng, query_rng, key_rng = jax.random.split(rng, 3)
         query_columns, key_columns, is_pair = self._pairs(rows)
         if settings.mask_inputs:
-            rows = MaskedBatch.draw(self._masking, rows, mask_rng, self.vocab_size).rows
+            rows = MaskedBatch.draw(self.config.masking, rows, mask_rng, self.vocab_size).rows
         queries = self._represent(self._contrasted(params), rows, query_columns, query_rng)
         keys = jax.lax.stop_gradient(self._represent(carried["key"], rows, key_columns, key_rng))
         queue = carried["queue"]

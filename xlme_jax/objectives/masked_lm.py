@@ -92,6 +92,7 @@ class MaskedLMObjective(PlainObjective):
       masking: how tokens are chosen and corrupted.
       vocab_size: V.
       translation_pairs: whether there is a bitext stream.
+      bitext_masking: the same for the bitext stream; None for `masking`.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class MaskedLMObjective(PlainObjective):
         masking: MaskingConfig,
         vocab_size: int,
         translation_pairs: bool,
+        bitext_masking: MaskingConfig | None = None,
     ):
         self.model = model
         self.vocab_size = vocab_size
@@ -109,7 +111,7 @@ class MaskedLMObjective(PlainObjective):
             name: StreamInput(name) for name in self.masked_streams
         }
         self._predict = predict
-        self._masking = masking
+        self._maskings = dict(zip(STREAMS, (masking, bitext_masking or masking)))
 
     def init(self, rng: jax.Array) -> Params:
         """Returns randomly initialized weights."""
@@ -117,7 +119,7 @@ class MaskedLMObjective(PlainObjective):
 
     def totals(self, batch: Batch) -> Totals:
         """Returns masked and real tokens of each stream."""
-        return {name: _totals(self._masking, batch[name]) for name in self.masked_streams}
+        return {name: _totals(self._maskings[name], batch[name]) for name in self.masked_streams}
 
     def predict(
         self,
@@ -125,9 +127,10 @@ class MaskedLMObjective(PlainObjective):
         rows: Mapping[str, jax.Array],
         mask_rng: jax.Array,
         dropout_rng: jax.Array,
+        stream: str = STREAMS[0],
     ) -> tuple["MaskedBatch", VocabularyPrediction]:
-        """Masks rows of one stream and predicts the original tokens."""
-        masked = MaskedBatch.draw(self._masking, rows, mask_rng, self.vocab_size)
+        """Masks rows of a stream, as its masking says, and predicts the original tokens."""
+        masked = MaskedBatch.draw(self._maskings[stream], rows, mask_rng, self.vocab_size)
         prediction: Any = self.model.apply(
             {"params": params},
             masked.rows,
@@ -303,14 +306,18 @@ def masked_lm_flops(
     config: EncoderConfig,
     embedding_size: int,
     vocab_size: int,
-    rate: float,
+    maskings: Mapping[str, MaskingConfig],
     shapes: Mapping[str, tuple[int, int]],
 ) -> dict[str, float]:
     """FLOPs of encoder `name` and its MLM head in a train step on (rows, length) of each stream."""
     head = flops.mlm_head(config.hidden_size, embedding_size, vocab_size)
+    slots = sum(
+        rows * masking.max_masked(length, maskings[stream].rate)
+        for stream, (rows, length) in shapes.items()
+    )
     return {
         name: training_flops(shapes, lambda n: flops.encoder(config, n, embedding_size)),
-        "MLM head": training_flops(shapes, lambda n: head * masking.max_masked(n, rate) / n),
+        "MLM head": 3.0 * slots * head,
     }
 
 

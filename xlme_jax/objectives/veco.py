@@ -37,7 +37,6 @@ from xlme_jax.objectives.base import (
 )
 from xlme_jax.objectives.freezing import freeze
 from xlme_jax.objectives.masked_lm import (
-    STREAMS,
     MaskedBatch,
     MaskingConfig,
     OneEncoder,
@@ -137,9 +136,11 @@ class VECO(OneEncoder):
     def __init__(self, config: VecoConfig, vocab_size: int, dtype: Any = jnp.float32):
         self.config = config
         self._dtype = dtype
-        self._maskings = dict(zip(STREAMS, (config.masking, config.bitext_masking)))
         model = self._model(config.encoder, vocab_size)
-        super().__init__(model, "__call__", config.masking, vocab_size, config.translation_pairs)
+        super().__init__(
+            *(model, "__call__", config.masking, vocab_size, config.translation_pairs),
+            config.bitext_masking,
+        )
         self.inputs = {name: StreamInput(name, "sides") for name in self.masked_streams}
 
     @property

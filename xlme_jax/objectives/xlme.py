@@ -141,6 +141,8 @@ class XLMConfig:
       masking: how tokens are chosen and corrupted; (.8, .1, .1) is customary here, because this
         encoder itself reads unmasked text later.
       translation_pairs: train on the bitext stream (TLM); False is "-TLM" (Table 2).
+      bitext_masking: the same for the bitext stream, as for VECO's baseline (its Table 7); None for
+        `masking`.
     """
 
     paper: ClassVar = Paper("Conneau and Lample", "Cross-lingual Language Model Pretraining", 2019)
@@ -151,6 +153,7 @@ class XLMConfig:
         default_factory=lambda: MaskingConfig(split=(0.8, 0.1, 0.1))
     )
     translation_pairs: bool = True
+    bitext_masking: MaskingConfig | None = None
 
     def with_dropout(self, rate: float) -> "XLMConfig":
         """Returns the configuration with another dropout in the exported encoder."""
@@ -269,7 +272,7 @@ class XLME(MaskedLMObjective):
         own = self.config.embedding_sharing == "none"
         width = (generator if own else discriminator).hidden_size
         parts = masked_lm_flops(
-            "generator", generator, width, self.vocab_size, self.config.masking.rate, shapes
+            "generator", generator, width, self.vocab_size, self._maskings, shapes
         )
         head = flops.rtd_head(discriminator.hidden_size, self.config.rtd_head)
         parts["discriminator"] = training_flops(shapes, lambda n: flops.encoder(discriminator, n))
@@ -298,7 +301,10 @@ class XLM(OneEncoder):
     def __init__(self, config: XLMConfig, vocab_size: int, dtype: Any = jnp.float32):
         self.config = config
         model = MaskedLM(config.encoder, vocab_size, config.encoder.hidden_size, dtype)
-        super().__init__(model, "__call__", config.masking, vocab_size, config.translation_pairs)
+        super().__init__(
+            *(model, "__call__", config.masking, vocab_size, config.translation_pairs),
+            config.bitext_masking,
+        )
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
@@ -308,7 +314,8 @@ class XLM(OneEncoder):
         metrics: Metrics = {}
         for name in self.masked_streams:
             mask_rng, dropout_rng = jax.random.split(stream_rng(rng, name))
-            masked, prediction = self.predict(params, batch[name], mask_rng, dropout_rng)
+            rows = batch[name]
+            masked, prediction = self.predict(params, rows, mask_rng, dropout_rng, name)
             mlm_loss, mlm_metrics = masked.loss(prediction, totals[name]["masked"])
             loss = loss + mlm_loss
             metrics |= {f"{name}/{k}": v for k, v in mlm_metrics.items()}
@@ -317,9 +324,8 @@ class XLM(OneEncoder):
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """FLOPs of a train step by part."""
         encoder = self.config.encoder
-        rate = self.config.masking.rate
         return masked_lm_flops(
-            "encoder", encoder, encoder.hidden_size, self.vocab_size, rate, shapes
+            "encoder", encoder, encoder.hidden_size, self.vocab_size, self._maskings, shapes
         )
 
 
