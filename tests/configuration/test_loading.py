@@ -241,6 +241,10 @@ PRESETS = [
     ("xylent_base", 12, 768, 3072, 12, 125_000, 8e-4, 10_000, 2.0, (0.9, 0.98)),
     ("xylent_large", 24, 1024, 4096, 16, 500_000, 2e-4, 10_000, 1.0, (0.9, 0.98)),
     ("xylent_xl", 48, 1536, 6144, 24, 150_000, 1e-4, 10_000, 1.0, (0.9, 0.98)),
+    ("xylent_base_250k", 12, 768, 3072, 12, 125_000, 8e-4, 10_000, 2.0, (0.9, 0.98)),
+    ("xylent_base_mlm", 12, 768, 3072, 12, 125_000, 8e-4, 10_000, 2.0, (0.9, 0.98)),
+    ("xlme_base_500k", 12, 768, 3072, 12, 125_000, 5e-4, 10_000, 2.0, (0.9, 0.98)),
+    ("infoxlm15_base", 12, 768, 3072, 12, 100_000, 2e-4, 10_000, 1.0, (0.9, 0.98)),
     ("infoxlm_base", 12, 768, 3072, 12, 150_000, 2e-4, 10_000, 1.0, (0.9, 0.98)),
     ("infoxlm_large", 24, 1024, 4096, 16, 200_000, 1e-4, 10_000, 1.0, (0.9, 0.98)),
     ("veco_large", 24, 1024, 4096, 16, 240_000, 2e-4, 12_000, None, (0.9, 0.98)),
@@ -290,6 +294,31 @@ def test_presets_of_xylent_have_the_papers_streams(size, tokens):
     generator = config.objective.generator
     assert (generator.dropout, generator.attention_dropout) == (0.0, 0.0)
     assert not config.objective.masking.mask_bos
+
+
+@pytest.mark.parametrize(
+    ("run", "like", "vocab"),
+    [
+        ("xlme_base_500k", "xlme_base", 500_000),
+        ("xylent_base_250k", "xylent_base", 250_002),
+        ("infoxlm15_base", "infoxlm_base", 250_002),
+    ],
+)
+def test_controls_differ_in_one_thing(run, like, vocab):
+    one, other = (load(files=(f"gin_configs/runs/{name}.gin",)) for name in (run, like))
+    assert one.objective == other.objective and one.streams == other.streams
+    assert one.optimizer == other.optimizer and one.vocab_size == vocab
+
+
+def test_masked_language_modelling_on_xylents_data_has_its_encoder_and_tokens():
+    """XY-LENT, Table 2."""
+    mlm, xylent = (
+        load(files=(f"gin_configs/runs/{name}.gin",)) for name in ("xylent_base_mlm", "xylent_base")
+    )
+    assert mlm.objective.encoder == xylent.objective.discriminator
+    assert mlm.streams == xylent.streams and mlm.optimizer == xylent.optimizer
+    steps = (mlm.loop.train_steps, xylent.loop.train_steps)
+    assert steps[0] == steps[1] and mlm.vocab_size == xylent.vocab_size
 
 
 def test_full_size_presets_of_xlme_mask_the_first_token():

@@ -19,6 +19,7 @@ from xlme_jax.training import state as states
 RUNS = (
     *("xlme_base", "xlme_large", "xlme_xl", "xlm_base", "xylent_base", "xylent_large", "xylent_xl"),
     *("infoxlm_base", "infoxlm_large", "veco_small", "veco_large", "xlm_small"),
+    *("xlme_base_500k", "xylent_base_250k", "xylent_base_mlm", "infoxlm15_base"),
 )
 
 
