@@ -287,6 +287,21 @@ def test_glue_has_both_numbers_and_the_papers_average():
     assert row["Avg"] == f"{100 * (0.8 + 0.9 + 0.5 + 5 * 0.6) / 8:.1f}"
 
 
+def test_xylents_table_has_medians_and_xlmes_means():
+    values = [0.7, 0.9, 0.72]
+    entry = _entry(*(_rows("xnli", "accuracy", {"de": x}) for x in values))
+    sheet = _sheet("Zero-shot, medians over runs", [entry])
+    row = _row(sheet, "ours")
+    assert row["XNLI"] == f"{100 * np.median(values):.1f}" == "72.0"
+    [notes] = [[cell.note for cell in row] for row, ours in zip(sheet.rows, sheet.ours) if ours]
+    mean = f"{100 * np.mean(values):.1f} ± {100 * np.std(values, ddof=1):.1f}"
+    assert any(note.endswith(f"3 runs; median; mean {mean}") for note in notes)
+    row = _row(_sheet("Zero-shot cross-lingual understanding", [entry]), "ours")
+    assert row["XNLI"] == mean
+    even = tables.Spread((0.1, 0.4, 0.2, 0.9))
+    assert even.median == pytest.approx(0.3)
+
+
 def test_mining_has_the_pairs_columns_and_says_which_split():
     rows = _rows("bucc", "f1", {"de-en": 0.5, "zh-en": 0.7}, layer=6, split="validation")
     sheet = _sheet("BUCC bitext mining", [_entry(rows)])

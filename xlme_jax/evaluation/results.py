@@ -248,6 +248,11 @@ class Spread:
         return float(np.mean(self.values))
 
     @property
+    def median(self) -> float:
+        """Median of the values; the mean of the middle two if their number is even."""
+        return float(np.median(self.values))
+
+    @property
     def deviation(self) -> float:
         """Standard deviation of the values, with n - 1; NaN for one run."""
         return float(np.std(self.values, ddof=1)) if self.n > 1 else math.nan
