@@ -10,7 +10,7 @@ from pathlib import Path
 from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4
 from xlme_jax.evaluation import alignment_matrices, results
 from xlme_jax.evaluation.results import Results, Spread
-from xlme_jax.reports import pictures, published, tables
+from xlme_jax.reports import families, pictures, published, tables
 from xlme_jax.reports.pictures import Curve
 from xlme_jax.reports.tables import Cell, Entry, Sheet
 
@@ -64,9 +64,15 @@ def write(named: Sequence[tuple[str, Results]], output: Path, command: str = "")
     ours = tables.entries(named)
     for entry in ours:
         results.aggregate(entry.runs)  # Checks for duplicates.
-    sheets = tables.sheets(ours)
+    by_family = families.sheet(ours)
+    sheets = [*tables.sheets(ours), *([by_family] if by_family.rows else [])]
     details = tables.details(ours)
-    drawn = [*_layer_pictures(ours), *_flops_pictures(ours), *_matrix_pictures(named)]
+    drawn = [
+        *_layer_pictures(ours),
+        *_flops_pictures(ours),
+        *_family_pictures(ours),
+        *_matrix_pictures(named),
+    ]
     output.mkdir(parents=True, exist_ok=True)
     for picture in drawn:
         (output / f"{picture.name}.png").write_bytes(picture.png)
@@ -178,6 +184,13 @@ def _flops_pictures(ours: Sequence[Entry]) -> list[Picture]:
             png = pictures.against_flops(curves, f"{task} against FLOPs", unit)
             drawn.append(Picture(f"flops_{task}", caption, png))
     return drawn
+
+
+def _family_pictures(ours: Sequence[Entry]) -> list[Picture]:
+    """Draws what the later systems gain on the first in each language family."""
+    png = families.picture(ours)
+    caption = "Gain on the first system by language family, as XY-LENT's Figure 3."
+    return [Picture("families", caption, png)] if png else []
 
 
 def _point(entry: Entry, column: str) -> Spread | None:

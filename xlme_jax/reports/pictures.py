@@ -108,6 +108,29 @@ def against_flops(curves: Sequence[Curve], title: str, unit: str) -> bytes:
     return _png(figure)
 
 
+def bars(groups: Mapping[str, Mapping[str, float]], title: str, unit: str) -> bytes:
+    """Draws a bar for each value, side by side (XY-LENT Figure 3); returns a PNG.
+
+    Args:
+      groups: {label in the legend: {category: value}}.
+      title: title.
+      unit: label of the axis.
+    """
+    figure, axis = _figure(title)
+    categories = list(dict.fromkeys(x for values in groups.values() for x in values))
+    width = 0.8 / len(groups)
+    for number, (label, values) in enumerate(groups.items()):
+        shift = (number - (len(groups) - 1) / 2) * width
+        places = [categories.index(x) + shift for x in values]
+        color = _COLORS[number % len(_COLORS)]
+        axis.bar(places, list(values.values()), width, label=label, color=color)
+    axis.set_xticks(range(len(categories)), categories, rotation=60, ha="right")
+    axis.axhline(0, color="#555555", linewidth=0.8)
+    axis.set_ylabel(unit)
+    axis.legend(fontsize=8, framealpha=0.85, edgecolor="none")
+    return _png(figure)
+
+
 def _name_points(axis: "Axes", curves: Sequence[Curve]) -> None:
     """Labels points; labels of neighbouring points alternate below, at and above the point."""
     points = [(curve.label, x, y.mean) for curve in curves for x, y in curve.points.items()]

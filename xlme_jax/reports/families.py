@@ -1,0 +1,111 @@
+"""Results by language family, and what one system gains on another in each (XY-LENT Figure 3)."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.reports import pictures
+from xlme_jax.reports.tables import Cell, Entry, Sheet, score
+
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "Germanic": ("af", "de", "en", "nl"),
+    "Romance": ("es", "fr", "it", "pt"),
+    "Slavic": ("bg", "ru"),
+    "Greek": ("el",),
+    "Indo-Aryan": ("bn", "hi", "mr", "ur"),
+    "Iranian": ("fa",),
+    "Uralic": ("et", "fi", "hu"),
+    "Turkic": ("kk", "tr"),
+    "Afro-Asiatic": ("ar", "he"),
+    "Dravidian": ("ml", "ta", "te"),
+    "Austronesian": ("id", "jv", "ms", "tl"),
+    "Austro-Asiatic": ("vi",),
+    "Sino-Tibetan": ("my", "zh"),
+    "Kra-Dai": ("th",),
+    "Japonic": ("ja",),
+    "Koreanic": ("ko",),
+    "Kartvelian": ("ka",),
+    "Niger-Congo": ("sw", "yo"),
+    "Basque": ("eu",),
+}
+"""{family: XTREME's languages}; Indo-European languages by branch."""
+
+TASKS = ("xquad", "mlqa", "tydiqa", "xnli", "pawsx")
+"""The benchmarks of XY-LENT's Table 1; questions count by F1, the others by accuracy."""
+
+_CAPTION = (
+    "XY-LENT Figure 3, whose numbers the paper does not print: zero-shot F1 of the questions "
+    "(XQuAD, MLQA, TyDiQA) and accuracy of XNLI and PAWS-X, the mean over tasks of the mean over "
+    "the family's languages. Differences are to the first system, over the tasks and languages "
+    "that both have."
+)
+
+
+def _scores(entry: Entry) -> dict[tuple[str, str], float]:
+    """Returns {(task, language): mean over runs, in percent} of a zero-shot system."""
+    found = {}
+    for task in TASKS:
+        benchmark = BENCHMARKS[task]
+        for language in benchmark.languages:
+            if one := score(entry, task, benchmark.metrics[0], [language]):
+                found[task, language] = 100 * one.spread.mean
+    return found
+
+
+def _means(scores: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    """Returns {family: mean over tasks of the mean over languages} for those with scores."""
+    means = {}
+    for family, languages in FAMILIES.items():
+        by_task: dict[str, list[float]] = {}
+        for (task, language), value in scores.items():
+            if language in languages:
+                by_task.setdefault(task, []).append(value)
+        if by_task:
+            means[family] = float(np.mean([np.mean(values) for values in by_task.values()]))
+    return means
+
+
+def _systems(ours: Sequence[Entry]) -> dict[str, dict[tuple[str, str], float]]:
+    """Returns {name: `_scores`} of the zero-shot systems that have any."""
+    entries = [entry for entry in ours if not entry.is_translate_train]
+    return {entry.name: found for entry in entries if (found := _scores(entry))}
+
+
+def gains(ours: Sequence[Entry]) -> dict[str, dict[str, float]]:
+    """Returns what the later systems gain on the first, {"B - A": {family: points}}.
+
+    Means over the tasks and languages that both systems have.
+    """
+    systems = _systems(ours)
+    found = {}
+    for name in list(systems)[1:]:
+        first = next(iter(systems))
+        one, other = systems[name], systems[first]
+        differences = {key: one[key] - other[key] for key in one if key in other}
+        if differences:
+            found[f"{name} - {first}"] = _means(differences)
+    return found
+
+
+def sheet(ours: Sequence[Entry]) -> Sheet:
+    """Returns the table of families; without rows if no system has one of `TASKS`."""
+    rows = [(name, _means(scores)) for name, scores in _systems(ours).items()]
+    rows += gains(ours).items()
+    families = [family for family in FAMILIES if any(family in found for _, found in rows)]
+    cells = tuple(
+        (
+            Cell(name),
+            Cell("ours"),
+            *(Cell(f"{found[x]:.1f}") if x in found else Cell() for x in families),
+        )
+        for name, found in rows
+    )
+    columns = ("model", "source", *families)
+    return Sheet("Language families", _CAPTION, columns, cells, (True,) * len(cells))
+
+
+def picture(ours: Sequence[Entry]) -> bytes | None:
+    """Draws `gains`; returns a PNG, or None if there are none."""
+    found = gains(ours)
+    return pictures.bars(found, "Gain by language family", "points") if found else None
