@@ -381,8 +381,8 @@ def test_the_reference_archive_scores_as_its_own_scorer(tmp_path):
     for layer in (0, 1, 2, None):
         assert values["mean-4", layer] == pytest.approx(np.mean([values[x, layer] for x in four]))
         assert values["mean", layer] == pytest.approx(np.mean([values[x, layer] for x in names]))
-    assert outcome.headline["wordalign/aer-4"] == values["mean-4", 1]
-    assert outcome.headline["wordalign/diagonal-4"] == values["mean-4", None]
+    assert outcome.headline["wordalign/mean-4/aer"] == values["mean-4", 1]
+    assert outcome.headline["wordalign/mean-4/diagonal"] == values["mean-4", None]
     skipped = {f"{name}: link outside its sentence": 1 for name in ("en-cs", "en-hi")}
     assert outcome.skipped == skipped
 

@@ -276,8 +276,8 @@ class WordAlignment(OfficialEvaluation):
         values |= _means(values)
         results = [_result(*key[:2], value, key[2], setting) for key, value in values.items()]
         shown = {
-            f"wordalign/{name}{mean.removeprefix('mean')}": values[mean, "aer", layer]
-            for mean in ("mean", "mean-4")
+            f"wordalign{of}/{name}": values[mean, "aer", layer]
+            for of, mean in (("", "mean"), ("/mean-4", "mean-4"))
             for name, layer in (("aer", headline), ("diagonal", None))
             if (mean, "aer", layer) in values
         }

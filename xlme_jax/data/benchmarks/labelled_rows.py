@@ -58,6 +58,7 @@ _FOLDERS = {
     "mlqa": ("MLQA_V1",),
     "squad2": ("squad",),
     "bucc": ("bucc2018",),
+    "wordalign": ("alignment-test-sets",),
     **{name: (folder, f"glue/{folder}") for name, folder in _GLUE.items()},
 }
 
