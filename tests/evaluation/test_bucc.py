@@ -186,7 +186,15 @@ def test_the_test_split_uses_the_threshold_of_the_validation_split(tmp_path):
     # Seven translations and perhaps more pass, two are gold, one of them is found.
     assert test["recall"] == 0.5 and 0 < test["precision"] <= 1 / 7
     (tmp_path / "zh-en.dev.gold").unlink()
-    with pytest.raises(ValueError, match="zh-en, validation, has no gold pairs"):
+    with pytest.raises(
+        ValueError, match=r"zh-en, validation, has no gold pairs.*; the threshold of"
+    ):
+        Bucc(str(tmp_path), split="test").build(Subject())
+    (tmp_path / "zh-en.dev.en").unlink()
+    with pytest.raises(ValueError, match=r"no zh-en.dev.en for 'zh', validation.*; the threshold"):
+        Bucc(str(tmp_path), split="test").build(Subject())
+    (tmp_path / "zh-en.training.en").unlink()
+    with pytest.raises(ValueError, match=r"no files of BUCC's, test; .* zh-en.training.gold, or"):
         Bucc(str(tmp_path), split="test").build(Subject())
 
 

@@ -80,7 +80,12 @@ class Bucc(OfficialEvaluation):
         corpora = [_Corpora(one, self, subject) for one in self._read(self.split, report)]
         tuned_on: list[_Corpora] = []
         if self.split == "test":
-            read = self._read("validation", report, [one.languages[0] for one in corpora])
+            codes = [one.languages[0] for one in corpora]
+            try:
+                read = self._read("validation", report, codes)
+            except ValueError as error:
+                why = "the threshold of the test split is that of the validation split"
+                raise ValueError(f"{error}; {why}") from error
             tuned_on = [_Corpora(one, self, subject) for one in read]
 
         def pooled(params: Any, rows: Rows) -> jax.Array:
@@ -143,9 +148,10 @@ class Bucc(OfficialEvaluation):
     ) -> list[MiningCorpus]:
         languages = languages or self.languages or bucc_languages(self.folder, split)
         if not languages:
+            name = "zh-en.dev" if split == "validation" else "zh-en.training"
             raise ValueError(
-                f"{self.folder}: no files of BUCC's, {split}; get those of BUCC 2018, whose "
-                "names are like zh-en.dev.zh, zh-en.dev.en and zh-en.dev.gold"
+                f"{self.folder}: no files of BUCC's, {split}; get those of BUCC 2018, whose names "
+                f"are like {name}.zh, {name}.en and {name}.gold, or choose another split"
             )
         corpora = [read_bucc(self.folder, code, split, report) for code in languages]
         for corpus in corpora:
