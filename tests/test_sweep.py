@@ -364,6 +364,7 @@ def test_a_signal_is_passed_on_and_the_sweep_stops(tmp_path, number):
     assert _json(tmp_path)["best"] == "X=2"
 
 
+@pytest.mark.slow
 def test_a_run_that_a_killed_sweep_left_is_waited_for(tmp_path):
     process = _start(tmp_path)
     folder = tmp_path / "X=waits" / "seed_0"
@@ -417,6 +418,7 @@ def test_each_shard_of_an_ablation_evaluates_its_runs(tmp_path):
         assert {path.read_text() for path in scores} == {"x"}
 
 
+@pytest.mark.slow
 def test_a_shard_twice_and_the_whole_sweep_beside_it_run_nothing_twice(tmp_path):
     options = {"seeds": 2, "evaluate": EVALUATE}
     for seed in range(2):  # So that it does not wait.
@@ -429,6 +431,7 @@ def test_a_shard_twice_and_the_whole_sweep_beside_it_run_nothing_twice(tmp_path)
     assert [path.read_text() for path in tmp_path.glob("*/*/scores")] == ["x", "x"]
 
 
+@pytest.mark.slow
 def test_a_sweep_that_waits_for_another_one_ends_at_a_signal(tmp_path):
     first, log = _start(tmp_path), tmp_path / "second.log"
     folder = tmp_path / "X=waits" / "seed_0"

@@ -138,6 +138,7 @@ def test_an_error_in_one_process_ends_it(cloud):
     assert cloud.calls() == ["create", *INSTALL, *RUN]
 
 
+@pytest.mark.slow
 def test_train_restarts_on_a_slice_that_is_still_there(cloud):
     assert cloud.run("watch", "x", worker_0=[76, 0], worker_1=[134, 0]) == 0
     assert cloud.starts() == [2, 2]
@@ -145,11 +146,13 @@ def test_train_restarts_on_a_slice_that_is_still_there(cloud):
     assert len(cloud.read("installed")) == 4  # venv and pip on two workers, once
 
 
+@pytest.mark.slow
 def test_the_number_of_restarts_is_bounded(cloud):
     assert cloud.run("watch", "x", worker_0=[75] * 9, MAX_RESTARTS="1") == 75
     assert cloud.starts() == [2, 2]
 
 
+@pytest.mark.slow
 def test_train_runs_on_while_the_connection_is_lost(cloud):
     assert cloud.run("watch", "x", worker_0=["disconnected"], worker_1=[0]) == 0
     assert cloud.starts() == [1, 1]
@@ -167,6 +170,7 @@ def test_a_request_that_fails_is_repeated_after_a_preemption_only(cloud):
     assert cloud.calls() == ["create", "delete"]
 
 
+@pytest.mark.slow
 def test_stop_ends_train_and_delete_the_slice(cloud):
     assert cloud.run("create", "x") == 0
     run = cloud.start("run", "x", worker_0=["stopped"], worker_1=[0])

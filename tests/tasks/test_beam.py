@@ -53,6 +53,7 @@ def files(folder):
     return sorted(name for name in names if name != ".prepare.lock")
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_in_an_upload_is_run_again(config, server, tmp_path, monkeypatch):
     monkeypatch.setattr(tokenizing, "PART_TEXTS", {"monolingual": 3, "bitext": 9})
     prepare(config)
@@ -86,6 +87,7 @@ def test_a_worker_that_dies_in_an_upload_is_run_again(config, server, tmp_path, 
     prepare(there)  # Everything is finished.
 
 
+@pytest.mark.slow
 def test_a_damaged_source_is_named_after_the_other_tasks_are_done(config, server, capfd):
     there = in_bucket(config, server, "damaged")
     file = as_path(there.cc100_dir) / "sw.txt.xz"
