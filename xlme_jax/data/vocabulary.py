@@ -18,7 +18,8 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -47,6 +48,10 @@ SPACES = (
 
 class VocabularyError(ValueError):
     """Raised for a vocabulary that cannot be read or trained or has another layout."""
+
+
+class TooSmallError(VocabularyError):
+    """Raised if a vocabulary has fewer ids than the text has characters to cover."""
 
 
 class Vocabulary:
@@ -235,6 +240,22 @@ class Vocabulary:
         found = self._processor.piece_to_id(piece)
         return found + 1 if found else UNK_ID
 
+    def normalize(self, text: str) -> str:
+        """Returns the text that pieces are matched with: NFKC-like, spaces as ``▁``."""
+        return self._processor.normalize(text)
+
+    def scored_pieces(self) -> dict[str, float]:
+        """Returns {piece: log-probability} of the pieces that spell text, in the order of ids.
+
+        Special tokens and the bytes of byte fallback are left out.
+        """
+        model = self._processor
+        return {
+            model.id_to_piece(i): model.get_score(i)
+            for i in range(model.get_piece_size())
+            if not (model.is_unknown(i) or model.is_control(i) or model.is_byte(i))
+        }
+
     def _piece_id(self, token: int) -> int:
         if not len(SPECIAL_PIECES) <= token < self.mask_id:
             raise VocabularyError(f"Id {token} is not a piece of a vocabulary of {self.size} ids.")
@@ -276,6 +297,34 @@ def train_vocabulary(
       VocabularyError: There is no text, or too little for ``size``; names the possible size.
       Exception: Any error raised while iterating over ``texts``.
     """
+    model = train_model(
+        texts, size, byte_fallback=byte_fallback, character_coverage=character_coverage
+    )
+    vocabulary = Vocabulary(model)
+    if vocabulary.size < size and not allow_smaller:
+        raise VocabularyError(
+            f"The text supports a vocabulary of {vocabulary.size} ids, not {size}. Add text, "
+            f"request {vocabulary.size} or fewer, or allow a smaller vocabulary."
+        )
+    return vocabulary
+
+
+def train_model(texts: Iterable[str], size: int, **options: Any) -> bytes:
+    """Trains a SentencePiece unigram model with XLM-R's layout and normalization.
+
+    Args:
+      texts: Training texts, as for `train_vocabulary`.
+      size: Largest number of ids, including ``<pad>`` and ``<mask>``.
+      **options: Further options of SentencePiece's trainer.
+
+    Returns:
+      The bytes of the model; of fewer ids if the text does not support ``size``.
+
+    Raises:
+      TooSmallError: The characters alone need more ids.
+      VocabularyError: There is no text, or the size is senseless.
+      Exception: Any error raised while iterating over ``texts``.
+    """
     output = io.BytesIO()
     ended: list[BaseException] = []
     if size < 8:
@@ -286,13 +335,11 @@ def train_vocabulary(
         raise VocabularyError(f"A vocabulary of {size} ids is too large; use a million at most.")
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_keeping_error(_sentences(texts), ended),
+            sentence_iterator=_keeping_error(sentences(texts), ended),
             model_writer=output,
             model_type="unigram",
             vocab_size=size - 2,
             hard_vocab_limit=False,
-            byte_fallback=byte_fallback,
-            character_coverage=character_coverage,
             normalization_rule_name="nmt_nfkc",
             unk_id=0,
             bos_id=1,
@@ -302,18 +349,13 @@ def train_vocabulary(
             train_extremely_large_corpus=size > 300_000,
             num_threads=_TRAINER_THREADS,
             minloglevel=2,
+            **options,
         )
     except RuntimeError as error:
         if ended:
             raise ended[0] from None
         raise _friendlier(error, size) from error
-    vocabulary = Vocabulary(output.getvalue())
-    if vocabulary.size < size and not allow_smaller:
-        raise VocabularyError(
-            f"The text supports a vocabulary of {vocabulary.size} ids, not {size}. Add text, "
-            f"request {vocabulary.size} or fewer, or allow a smaller vocabulary."
-        )
-    return vocabulary
+    return output.getvalue()
 
 
 def write_vocabulary(vocabulary: Vocabulary, path: str | os.PathLike[str]) -> None:
@@ -335,7 +377,8 @@ def _keeping_error(texts: Iterable[str], ended: list[BaseException]) -> Iterable
         raise
 
 
-def _sentences(texts: Iterable[str]) -> Iterable[str]:
+def sentences(texts: Iterable[str]) -> Iterator[str]:
+    """Yields the lines of texts as the trainer gets them: no empty ones, very long ones cut."""
     for text in texts:
         for line in text.split("\n"):
             # A character has at most 4 bytes, so the size of shorter lines is not measured.
@@ -361,7 +404,7 @@ def _friendlier(error: RuntimeError, size: int) -> VocabularyError:
     message = str(error)
     required = re.search(r"smaller than required_chars\. (\d+) vs (\d+)", message)
     if required:
-        return VocabularyError(
+        return TooSmallError(
             f"A vocabulary of {size} ids is too small for all characters to be covered: it needs "
             f"at least {int(required.group(2)) + 2}. Raise the size, lower the character coverage "
             "or disable byte fallback."

@@ -62,13 +62,26 @@ def sample_text(
     Yields:
       Texts, one language after another; the same ones for the same files and arguments.
     """
-    sizes: dict[str, int] = {}
-    for text in texts:
-        sizes[text.language] = sizes.get(text.language, 0) + text.size
+    sizes = language_sizes(texts)
     quotas = temperature_quotas(sizes, budget, alpha)
     for number, text in enumerate(texts):
         quota = quotas[text.language] * text.size // sizes[text.language]
         yield from _thinned(text, quota, random.Random(f"{seed}/{number}/{text.language}"))
+
+
+def language_sizes(texts: Iterable[LanguageText]) -> dict[str, int]:
+    """Returns the estimated bytes of text of each language."""
+    sizes: dict[str, int] = {}
+    for text in texts:
+        sizes[text.language] = sizes.get(text.language, 0) + text.size
+    return sizes
+
+
+def sample_language(
+    texts: Iterable[LanguageText], language: str, budget: int, seed: int = 0
+) -> Iterator[str]:
+    """Yields a sample of one language, of `budget` bytes or all of its text."""
+    yield from sample_text([t for t in texts if t.language == language], budget, 1.0, seed)
 
 
 def _thinned(text: LanguageText, quota: int, rng: random.Random) -> Iterator[str]:

@@ -30,6 +30,8 @@ def run(
     items: Sequence[Item],
     workers: int,
     start: Callable[[], object] | None,
+    desc: str = "prepare",
+    unit: str = "file",
 ) -> Iterator[tuple[Item, Result]]:
     """Processes items in parallel.
 
@@ -39,6 +41,8 @@ def run(
       items: Items to process, preferably the longest first.
       workers: Number of processes; with one worker or one item, this process does all work.
       start: Called once in every new process, or None.
+      desc: Name of the progress bar.
+      unit: What an item is, for the progress bar.
 
     Yields:
       (item, result), in order of completion.
@@ -47,7 +51,7 @@ def run(
       WorkerDied: A process was killed, for example because it ran out of memory.
     """
     workers = min(workers, len(items))
-    with _progress(len(items)) as bar:
+    with _progress(len(items), desc, unit) as bar:
         if workers <= 1:
             for item in items:
                 yield item, work(item, bar.add)
@@ -129,8 +133,8 @@ class _Bar:
 
 
 @contextlib.contextmanager
-def _progress(total: int) -> Iterator[_Bar]:
-    with open_bar(desc="prepare", unit="file", total=total) as bar:
+def _progress(total: int, desc: str, unit: str) -> Iterator[_Bar]:
+    with open_bar(desc=desc, unit=unit, total=total) as bar:
         yield _Bar(bar)
 
 

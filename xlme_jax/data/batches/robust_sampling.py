@@ -51,11 +51,11 @@ def _ratios(losses: np.ndarray, weights: np.ndarray, rho: float, floor: float) -
     """Returns p / q for losses in [-1, 0], of which some differ."""
     levels, groups = np.unique(-losses, return_inverse=True)
     levels = -levels  # Decreasing.
-    masses = np.bincount(groups, weights)
+    masses = np.bincount(groups, weights) / weights.sum()
     mass = np.cumsum(masses)
-    mass /= mass[-1]
-    first = np.cumsum(masses * levels) / np.cumsum(masses)
-    second = np.cumsum(masses * levels**2) / np.cumsum(masses)
+    mass[-1] = 1
+    first = np.cumsum(masses * levels) / mass
+    second = np.cumsum(masses * levels**2) / mass
     variance = np.maximum(second - first**2, 0)
     # c mass - 1, without the cancellation of a small rho.
     excess = mass - 1 + 2 * rho / (1 - floor) ** 2 * mass
