@@ -38,7 +38,7 @@ import sys
 from absl import flags
 
 from xlme_jax import api
-from xlme_jax.configuration import source_flags
+from xlme_jax.configuration import source_flags, worker_flags
 from xlme_jax.data import prepared
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.preparation import sources
@@ -46,6 +46,7 @@ from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.source_types import setting
 
 flags.adopt_module_key_flags(source_flags)
+flags.adopt_module_key_flags(worker_flags)
 flags.DEFINE_string("output", "", "Folder of the prepared data set.")
 flags.DEFINE_string(
     "vocabulary", None, "SentencePiece model (default: that of the output; cldr alone trains one)."
@@ -66,11 +67,6 @@ flags.DEFINE_integer("max_document_chars", 100_000, "Longer documents are split.
 flags.DEFINE_bool(
     "shuffle_pairs", False, "Mismatch training pairs, as a control without translations."
 )
-flags.DEFINE_integer(
-    "workers", 0, "Worker processes; 0 selects a number from the amount of text.", 0
-)
-flags.DEFINE_string("runner", "", "Apache Beam runner, such as DirectRunner; empty: no Beam.")
-flags.DEFINE_list("runner_options", [], "Further Beam options, such as --project=mine.")
 flags.DEFINE_string(
     "check_overlap", "", "Folder of evaluation files; reports their texts in the training text."
 )

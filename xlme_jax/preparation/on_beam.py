@@ -1,0 +1,60 @@
+"""Runs a function on items on Apache Beam, as `workers.run` does in processes of this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+def check(runner: str) -> None:
+    """Raises ValueError if Apache Beam is not installed."""
+    if importlib.util.find_spec("apache_beam") is None:
+        raise ValueError(
+            f"--runner={runner} needs Apache Beam; install it with pip install -e '.[beam]', or "
+            "omit the flag"
+        )
+
+
+def run(
+    work: Callable[[Item], object], items: Sequence[Item], runner: str, options: Sequence[str] = ()
+) -> None:
+    """Calls a function on every item; its results are the files that it writes.
+
+    Args:
+      work: A function of a module, called on a worker with an item; perhaps more than once.
+      items: Items, which are pickled.
+      runner: Name of the runner, such as "DirectRunner".
+      options: Further Beam options, as on the command line.
+
+    Raises:
+      ValueError: Apache Beam is not installed.
+      Exception: What the runner raises if `work` fails.
+    """
+    check(runner)
+    if not items:
+        return
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    logging.getLogger("apache_beam").setLevel(logging.WARNING)
+    settings = PipelineOptions(
+        ["--default_sdk_harness_log_level=WARNING", *options],
+        runner=runner,
+        save_main_session=False,
+    )
+    with beam.Pipeline(options=settings) as pipeline:
+        _ = (
+            pipeline
+            | "list" >> beam.Create(list(items))
+            # Without it, runners may fuse the steps and give one worker everything.
+            | "spread" >> beam.Reshuffle()
+            | "work" >> beam.Map(_discard, work)
+        )
+
+
+def _discard(item: Item, work: Callable[[Item], object]) -> None:
+    work(item)
