@@ -29,9 +29,11 @@ ALLOWED = {
     "objectives": {"data", "data.benchmarks", "model", "ops", "validation"},
     "checkpoints": {"objectives", "storage"},
     "preparation": DATA | {"storage", "validation"},
+    "vocabularies": {"data", "preparation", "storage"},
     "training": {"checkpoints", "model", "objectives", "storage", "validation"},
     "evaluation": DATA | {"objectives", "storage", "training", "validation"},
-    "reports": DATA | {"checkpoints", "evaluation", "objectives", "storage", "training"},
+    "reports": DATA
+    | {"checkpoints", "evaluation", "objectives", "storage", "training", "vocabularies"},
     "configuration": CORE | {"evaluation", "preparation", "training"},
     "runs": RUN,
     "sweeps": RUN,
@@ -39,7 +41,7 @@ ALLOWED = {
     "huggingface": RUN | {"runs"},
     "tasks": DATA | {"preparation", "storage"},
     "api": DATA | {"preparation", "tasks"},
-    "command": RUN | {"api", "huggingface", "planning", "runs", "sweeps"},
+    "command": RUN | {"api", "huggingface", "planning", "runs", "sweeps", "vocabularies"},
 }
 COMMANDS = {"evaluate", "export", "import_hf", "plan", "prepare", "report", "sampling", "sweep"}
 COMMANDS |= {"train", "train_vocabulary"}

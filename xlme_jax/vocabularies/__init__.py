@@ -1,0 +1,1 @@
+"""Vocabularies of many languages: VoCap's candidates, allocation and merged model; measures."""
