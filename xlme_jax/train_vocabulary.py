@@ -9,6 +9,17 @@ Languages are sampled with p ∝ n^alpha, where n is the bytes of a language. Th
 that of training, so pieces are allocated in proportion to training tokens. XLM-R's vocabulary was
 sampled with 0.3, which gives small languages more pieces and every language longer rows. With a few
 hundred megabytes or less, alpha hardly matters, since small languages are used completely.
+
+`--method=vocap` is the method of XLM-E's and XY-LENT's 500k vocabularies (Zheng et al. 2021): it
+trains candidates of several sizes for each language on its own, and chooses those that raise the
+log-probability of the languages' text most. Candidates are kept in the folder `--candidates`; after
+an interruption, the same command goes on, and other `--size` or `--beta` take them from there.
+`--runner=DataflowRunner` (or FlinkRunner, SparkRunner) trains them on Apache Beam::
+
+    python -m xlme_jax.train_vocabulary --method=vocap --tasks=cc100 --cc100_dir=mono \
+        --size=64000 --candidate_sizes=1000,2000,4000,8000 --output=vocap.model
+
+`--report` measures the vocabulary on the text of each language, next to others (`--against`).
 """
 
 from __future__ import annotations
@@ -16,16 +27,30 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
 
-from xlme_jax.configuration import source_flags
+from xlme_jax.configuration import source_flags, worker_flags
 from xlme_jax.preparation import sources
 from xlme_jax.storage.paths import as_path, is_bucket
 
-flags.adopt_module_key_flags(source_flags)
+if TYPE_CHECKING:
+    from xlme_jax.data.vocabulary import Vocabulary
+    from xlme_jax.preparation.source_types import LanguageText
+    from xlme_jax.vocabularies.vocap import VocapConfig
 
+flags.adopt_module_key_flags(source_flags)
+flags.adopt_module_key_flags(worker_flags)
+
+_METHOD = flags.DEFINE_enum(
+    "method",
+    "temperature",
+    ["temperature", "vocap"],
+    "temperature: one model on text of all languages; vocap: see above.",
+)
 _SIZE = flags.DEFINE_integer("size", 16_000, "Number of ids, including <pad> and <mask>.", 8)
 _OUTPUT = flags.DEFINE_string("output", "vocabulary.model", "File to write.")
 _ALPHA = flags.DEFINE_float(
@@ -44,6 +69,24 @@ _COVERAGE = flags.DEFINE_float(
 _ALLOW_SMALLER = flags.DEFINE_bool(
     "allow_smaller", False, "Accept fewer ids if the text does not support --size."
 )
+_BETA = flags.DEFINE_float(
+    "beta", 0.7, "vocap: languages weigh p^beta, with p ∝ bytes^alpha.", 0.0, 1.0
+)
+_CANDIDATES = flags.DEFINE_string(
+    "candidates", None, "vocap: folder of the candidates (default: --output with .candidates)."
+)
+_CANDIDATE_SIZES = flags.DEFINE_list(
+    "candidate_sizes",
+    None,
+    "vocap: ids of each language's candidates (default: 1000,2000,4000,8000,16000,32000; the paper "
+    "has 1000 to 50000 in steps of 1000).",
+)
+_CANDIDATE_BYTES = flags.DEFINE_integer(
+    "candidate_bytes", 10_000_000, "Bytes of each language for its candidates and --report.", 1
+)
+_OF_VOCAP = ("beta", "candidates", "candidate_sizes", "workers", "runner", "runner_options")
+_REPORT = flags.DEFINE_string("report", None, "Folder of a table and a picture over languages.")
+_AGAINST = flags.DEFINE_list("against", [], "Further vocabularies for --report, .model files.")
 
 
 def _check_output(file: Path) -> None:
@@ -59,6 +102,102 @@ def _check_output(file: Path) -> None:
         )
 
 
+def _check_method() -> None:
+    """Raises ValueError if a flag of VoCap is given without it."""
+    given = [name for name in _OF_VOCAP if flags.FLAGS[name].present]
+    if given and _METHOD.value != "vocap":
+        raise ValueError(
+            f"--{given[0]} is a flag of --method=vocap; add that, or remove --{given[0]}."
+        )
+
+
+def _vocap_config() -> VocapConfig | None:
+    """Returns the settings of VoCap from the flags, or None for another method."""
+    if _METHOD.value != "vocap":
+        return None
+    from xlme_jax.vocabularies import vocap
+
+    asked = _CANDIDATE_SIZES.value or vocap.SIZES
+    try:
+        sizes = tuple(int(size) for size in asked)
+    except ValueError:
+        raise ValueError(
+            f"--candidate_sizes={','.join(map(str, asked))}: give whole numbers, such as "
+            "1000,2000,4000"
+        ) from None
+    given = flags.FLAGS
+    return vocap.VocapConfig(
+        size=_SIZE.value,
+        folder=_CANDIDATES.value or f"{_OUTPUT.value.removesuffix('.model')}.candidates",
+        sizes=sizes,
+        alpha=_ALPHA.value,
+        beta=_BETA.value,
+        candidate_bytes=_CANDIDATE_BYTES.value,
+        sample_bytes=_budget(),
+        character_coverage=_COVERAGE.value,
+        byte_fallback=_BYTE_FALLBACK.value,
+        allow_smaller=_ALLOW_SMALLER.value,
+        seed=_SEED.value,
+        workers=given.workers,
+        runner=given.runner,
+        runner_options=tuple(given.runner_options),
+    )
+
+
+def _budget() -> int:
+    return _BUDGET.value or 1500 * _SIZE.value
+
+
+def _by_temperature(texts: Sequence[LanguageText]) -> Vocabulary:
+    """Trains one model on text of all languages."""
+    from xlme_jax.data import vocabulary
+    from xlme_jax.preparation import vocabulary_text
+
+    sample = vocabulary_text.sample_text(texts, _budget(), _ALPHA.value, _SEED.value)
+    return vocabulary.train_vocabulary(
+        vocabulary_text.progress_bar(sample),
+        _SIZE.value,
+        byte_fallback=_BYTE_FALLBACK.value,
+        character_coverage=_COVERAGE.value,
+        allow_smaller=_ALLOW_SMALLER.value,
+    )
+
+
+def _by_vocap(
+    texts: Sequence[LanguageText], config: VocapConfig
+) -> tuple[Vocabulary, dict[str, int]]:
+    """Trains by VoCap; returns the vocabulary and the pieces of each language's candidate."""
+    from xlme_jax.vocabularies import vocap
+
+    trained = vocap.train(texts, config)
+    sizes = {language: candidate.pieces for language, candidate in trained.chosen.items()}
+    largest = max(config.sizes)
+    full = [lang for lang, one in trained.chosen.items() if one.request.size == largest]
+    if full:
+        print(
+            f"Languages with the largest candidate ({largest:,} ids), which larger "
+            f"--candidate_sizes might give more: {' '.join(full)}",
+            file=sys.stderr,
+        )
+    return trained.vocabulary, sizes
+
+
+def _report(
+    folder: str,
+    texts: Sequence[LanguageText],
+    vocabularies: Mapping[str, Vocabulary],
+    allocated: Mapping[str, int] | None,
+) -> None:
+    """Measures vocabularies on the text of each language; writes the table and the picture."""
+    from xlme_jax.reports import vocabulary_fits
+    from xlme_jax.vocabularies import measures
+
+    fits = measures.measure_languages(vocabularies, texts, _CANDIDATE_BYTES.value, _SEED.value)
+    vocabulary_fits.write(as_path(folder), fits, allocated)
+    print(vocabulary_fits.summary(fits))
+    print(f"{folder}: {vocabulary_fits.TABLE}, {vocabulary_fits.PICTURE}", file=sys.stderr)
+
+
 def main() -> None:
     """Trains and writes the vocabulary."""
     from xlme_jax import api
@@ -70,23 +209,24 @@ def main() -> None:
             f"--tasks is missing; name the text to train on: {sources.describe()}, such as "
             "--tasks=cc100,bitext with --cc100_dir and --bitext_dir, or SeqIO tasks."
         )
+    _check_method()
     _check_output(as_path(_OUTPUT.value))
+    if _AGAINST.value and not _REPORT.value:
+        raise ValueError("--against needs --report=FOLDER, where the comparison is written.")
+    compared = {path: vocabulary.Vocabulary.load(path) for path in _AGAINST.value}
+    config = _vocap_config()
     start = time.monotonic()
-    texts = api.find_text(source_flags.configuration(output="."))
+    texts = api.find_text(
+        source_flags.configuration(output=".", workers=0, runner="", runner_options=())
+    )
     languages = vocabulary_text.languages_of(texts)
     print(f"{len(languages)} languages: {' '.join(languages)}", file=sys.stderr)
-    budget = _BUDGET.value or 1500 * _SIZE.value
-    sample = vocabulary_text.sample_text(texts, budget, _ALPHA.value, _SEED.value)
-    trained = vocabulary.train_vocabulary(
-        vocabulary_text.progress_bar(sample),
-        _SIZE.value,
-        byte_fallback=_BYTE_FALLBACK.value,
-        character_coverage=_COVERAGE.value,
-        allow_smaller=_ALLOW_SMALLER.value,
-    )
+    trained, allocated = _by_vocap(texts, config) if config else (_by_temperature(texts), None)
     vocabulary.write_vocabulary(trained, _OUTPUT.value)
     seconds = time.monotonic() - start
     print(f"{_OUTPUT.value}: {trained.size} ids, {seconds:.0f} s", file=sys.stderr)
+    if _REPORT.value:
+        _report(_REPORT.value, texts, {_OUTPUT.value: trained, **compared}, allocated)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,108 @@
+"""Compares vocabularies over languages: a summary, a table in a file, a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from xlme_jax.storage.files import replace_file
+from xlme_jax.vocabularies.measures import Fit
+
+TABLE, PICTURE = "languages.tsv", "languages.png"
+Fits = Mapping[str, Mapping[str, Fit]]
+# As in `xlme_jax.reports.pictures`.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+
+def write(folder: Path, fits: Fits, allocated: Mapping[str, int] | None = None) -> None:
+    """Writes `languages.tsv` and `languages.png` into a folder.
+
+    Args:
+      folder: Created if necessary.
+      fits: {name of a vocabulary: {language: its measures}}, the same languages for each.
+      allocated: {language: pieces of the candidate that VoCap chose}.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / TABLE, table(fits, allocated).encode())
+    replace_file(folder / PICTURE, draw(fits, allocated))
+
+
+def summary(fits: Fits) -> str:
+    """Returns a text table with a row for each vocabulary, means over languages.
+
+    Columns: tokens per character and per word, the language with the most tokens per character,
+    distinct ids of a language's text, ALP in nats per sentence, `<unk>` among the tokens, and
+    characters that are pieces.
+    """
+    width = max(10, *map(len, fits)) + 2
+    lines = [
+        f"{'vocabulary':<{width}}{'tokens/char':>12}{'tokens/word':>12}{'worst':>14}{'ids':>9}"
+        f"{'ALP':>10}{'<unk>':>9}{'coverage':>10}"
+    ]
+    for name, languages in fits.items():
+        rows = list(languages.values())
+        worst = max(languages, key=lambda language: languages[language].tokens_per_character)
+        mean = {
+            field.name: float(np.mean([getattr(row, field.name) for row in rows]))
+            for field in dataclasses.fields(Fit)
+        }
+        most = f"{worst} {languages[worst].tokens_per_character:.3f}"
+        lines.append(
+            f"{name:<{width}}{mean['tokens_per_character']:>12.4f}{mean['tokens_per_word']:>12.3f}"
+            f"{most:>14}{mean['used']:>9,.0f}{mean['alp']:>10.2f}{mean['unknown']:>9.3%}"
+            f"{mean['coverage']:>10.3%}"
+        )
+    return "\n".join(lines)
+
+
+def table(fits: Fits, allocated: Mapping[str, int] | None = None) -> str:
+    """Returns the measures of every language and vocabulary as tab-separated values."""
+    fields = [field.name for field in dataclasses.fields(Fit)]
+    columns = ["language", *(["allocated"] if allocated else [])]
+    columns += [f"{name}:{field}" for name in fits for field in fields]
+    lines = ["\t".join(columns)]
+    for language in next(iter(fits.values())):
+        cells = [language, *([str(allocated[language])] if allocated else [])]
+        for languages in fits.values():
+            values = dataclasses.asdict(languages[language])
+            cells += [f"{values[field]:.6g}" for field in fields]
+        lines.append("\t".join(cells))
+    return "\n".join(lines) + "\n"
+
+
+def draw(fits: Fits, allocated: Mapping[str, int] | None = None) -> bytes:
+    """Draws tokens per character, and allocated pieces, of every language; returns a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    first = next(iter(fits.values()))
+    order = sorted(first, key=lambda language: first[language].tokens_per_character)
+    panels = 2 if allocated else 1
+    figure = Figure(
+        figsize=(5 * panels + 1, 0.17 * len(order) + 1.6), dpi=120, layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, panels, squeeze=False, sharey=True)[0]
+    places = np.arange(len(order))
+    for (name, languages), color in zip(fits.items(), _COLORS):
+        values = [languages[language].tokens_per_character for language in order]
+        axes[0].plot(values, places, "o", markersize=4, color=color, label=name)
+    axes[0].set_xlabel("tokens per character")
+    axes[0].legend(fontsize=8, frameon=False)
+    if allocated:
+        axes[1].barh(places, [allocated[language] for language in order], color=_COLORS[0])
+        axes[1].set_xlabel("pieces of the chosen candidate")
+    for axis in axes:
+        axis.set_yticks(places, order, fontsize=7)
+        axis.tick_params(length=0, labelleft=True)
+        axis.grid(True, axis="x", color="#e6e6e6", linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.set_ylim(-1, len(order))
+        axis.spines[["top", "right"]].set_visible(False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()

@@ -1,0 +1,249 @@
+"""Candidate vocabularies: one SentencePiece model per language and size, with its ALP, on disk.
+
+A candidate is identified by a digest of everything that it depends on: the sampled text, its size,
+the settings and SentencePiece's version. Its files are written once and read by whoever needs them
+later, so that an interrupted run goes on where it was, and runs of other sizes or weights share
+candidates::
+
+    sw-<digest>.txt.zst   the sampled text, a sentence a line
+    sw-4000-<digest>.model, .json   the model; its ALP and checksum
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import sentencepiece
+import zstandard
+
+from xlme_jax.data.vocabulary import (
+    TooSmallError,
+    Vocabulary,
+    VocabularyError,
+    sentences,
+    train_vocabulary,
+)
+from xlme_jax.preparation import on_beam, workers
+from xlme_jax.storage.files import replace_file
+from xlme_jax.storage.paths import as_path
+from xlme_jax.storage.sealed_json import checksum, seal, unseal
+from xlme_jax.vocabularies import measures
+
+_FORMAT = 1  # Changes if candidates of the same text and settings would differ.
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Sampled text of a language.
+
+    Attributes:
+      folder: Folder of the file.
+      language: Language code.
+      digest: SHA-256 of the text.
+      bytes: Size of the text.
+    """
+
+    folder: str
+    language: str
+    digest: str
+    bytes: int
+
+    @property
+    def file(self) -> Path:
+        """File of the text."""
+        return as_path(self.folder) / f"{self.language}-{self.digest[:16]}.txt.zst"
+
+    def read(self) -> list[str]:
+        """Returns the sentences.
+
+        Raises:
+          VocabularyError: The file is missing or damaged.
+        """
+        try:
+            text = zstandard.decompress(self.file.read_bytes())
+        except (OSError, zstandard.ZstdError) as error:
+            raise VocabularyError(
+                f"{self.file} cannot be read ({error}); run the same command again"
+            ) from error
+        if hashlib.sha256(text).hexdigest() != self.digest:
+            raise VocabularyError(
+                f"{self.file} is not what was written; delete it and run the same command again"
+            )
+        return text.decode().split("\n")
+
+
+def write_sample(folder: str, language: str, texts: Iterable[str]) -> Sample:
+    """Writes the sampled text of a language, unless the file is there.
+
+    Raises:
+      VocabularyError: There is no text.
+    """
+    text = "\n".join(line for line in sentences(texts) if line.strip()).encode()
+    if not text:
+        raise VocabularyError(
+            f"Language {language!r} has no text; exclude it with --languages, or add text."
+        )
+    sample = Sample(folder, language, hashlib.sha256(text).hexdigest(), len(text))
+    if not sample.file.is_file():
+        replace_file(sample.file, zstandard.compress(text))
+    return sample
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A candidate to train.
+
+    Attributes:
+      sample: Text of the language.
+      size: Ids, special ones included, as of `train_vocabulary`.
+      character_coverage: Share of the text's characters with their own piece.
+    """
+
+    sample: Sample
+    size: int
+    character_coverage: float
+
+    @property
+    def name(self) -> str:
+        """Name of the files, without suffix."""
+        parts = {
+            "format": _FORMAT,
+            "sample": self.sample.digest,
+            "size": self.size,
+            "coverage": self.character_coverage,
+            "sentencepiece": sentencepiece.__version__,
+        }
+        return f"{self.sample.language}-{self.size}-{checksum(parts)[:16]}"
+
+    def file(self, suffix: str) -> Path:
+        """Returns the file of a suffix, ".model" or ".json"."""
+        return as_path(self.sample.folder) / f"{self.name}{suffix}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A trained candidate.
+
+    Attributes:
+      request: What was asked for.
+      pieces: Number of pieces, special ones not counted; 0 if the size is too small for the
+        characters of the language.
+      alp: Average log-probability of the sample, in nats per sentence.
+    """
+
+    request: Request
+    pieces: int
+    alp: float
+
+    def read(self) -> dict[str, float]:
+        """Returns {piece: log-probability}, best first."""
+        return Vocabulary.load(self.request.file(".model")).scored_pieces()
+
+
+def find(request: Request) -> Candidate | None:
+    """Returns a candidate that was trained before; None if it was not, or is damaged."""
+    try:
+        content = unseal(request.file(".json").read_bytes())
+        if content["pieces"]:
+            model = request.file(".model").read_bytes()
+            if hashlib.sha256(model).hexdigest() != content["model"]:
+                return None
+        return Candidate(request, content["pieces"], content["alp"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def train(request: Request, report: workers.Report = lambda texts: None) -> None:
+    """Trains a candidate and writes its files, the description last.
+
+    Candidates have no byte fallback: its 256 pieces would be the same in every language.
+
+    Raises:
+      VocabularyError: The text cannot be read or trained on.
+    """
+    lines = request.sample.read()
+    content = {"pieces": 0, "alp": 0.0, "model": ""}
+    try:
+        vocabulary = train_vocabulary(
+            lines,
+            request.size,
+            byte_fallback=False,
+            character_coverage=request.character_coverage,
+            allow_smaller=True,
+        )
+    except TooSmallError:
+        pass
+    else:
+        counts, number = measures.token_counts(vocabulary, lines)
+        content = {
+            "pieces": len(vocabulary.scored_pieces()),
+            "alp": measures.average_log_probability(counts, number),
+            "model": vocabulary.digest,
+        }
+        replace_file(request.file(".model"), vocabulary.model)
+    replace_file(request.file(".json"), seal(content))
+    report(len(lines))
+
+
+def train_all(
+    requests: Sequence[Request], processes: int, runner: str = "", options: Sequence[str] = ()
+) -> dict[Request, Candidate]:
+    """Trains the candidates that are missing, in worker processes or on Apache Beam.
+
+    Args:
+      requests: The candidates.
+      processes: Number of worker processes.
+      runner: Beam runner; empty: worker processes.
+      options: Further Beam options.
+
+    Raises:
+      ValueError: A sample is damaged, or a worker died.
+    """
+    found = dict(_found(requests))
+    pending = [request for request in requests if request not in found]
+    # The longest first, so that none runs alone at the end.
+    pending.sort(key=lambda request: (-request.sample.bytes, -request.size, request.name))
+    if runner:
+        on_beam.run(train, pending, runner, options)
+    else:
+        for _ in workers.run(train, pending, processes, None, "candidates", "model"):
+            pass
+    found |= dict(_found(pending))
+    if missing := [request.name for request in requests if request not in found]:
+        raise VocabularyError(
+            f"Candidates are missing or damaged after training: {', '.join(missing[:5])}. Workers "
+            "must write to the folder of --candidates; check its disk, and run the command again."
+        )
+    return found
+
+
+def _found(requests: Iterable[Request]) -> Iterator[tuple[Request, Candidate]]:
+    for request in requests:
+        if candidate := find(request):
+            yield request, candidate
+
+
+def curve(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Returns the candidates of a language that can be chosen, by size.
+
+    Sizes below the number of characters, and sizes that the text does not support, which repeat the
+    pieces of a smaller one, are left out.
+
+    Raises:
+      VocabularyError: None is left.
+    """
+    kept: list[Candidate] = []
+    asked = sorted(candidates, key=lambda candidate: candidate.request.size)
+    for candidate in asked:
+        if candidate.pieces > (kept[-1].pieces if kept else 0):
+            kept.append(candidate)
+    if not kept:
+        last = asked[-1].request
+        raise VocabularyError(
+            f"Language {last.sample.language!r} has more characters than its largest candidate has "
+            f"ids ({last.size:,}): give larger --candidate_sizes or a lower --character_coverage."
+        )
+    return kept
