@@ -102,6 +102,20 @@ def _check_output(file: Path) -> None:
         )
 
 
+def _check_report() -> None:
+    """Raises ValueError if the comparison cannot be written, before training starts."""
+    if _AGAINST.value and not _REPORT.value:
+        raise ValueError("--against needs --report=FOLDER, where the comparison is written.")
+    if _REPORT.value:
+        try:
+            as_path(_REPORT.value).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"--report={_REPORT.value} is not a folder and cannot become one "
+                f"({error.strerror}); choose another"
+            ) from error
+
+
 def _check_method() -> None:
     """Raises ValueError if a flag of VoCap is given without it."""
     given = [name for name in _OF_VOCAP if flags.FLAGS[name].present]
@@ -211,8 +225,7 @@ def main() -> None:
         )
     _check_method()
     _check_output(as_path(_OUTPUT.value))
-    if _AGAINST.value and not _REPORT.value:
-        raise ValueError("--against needs --report=FOLDER, where the comparison is written.")
+    _check_report()
     compared = {path: vocabulary.Vocabulary.load(path) for path in _AGAINST.value}
     config = _vocap_config()
     start = time.monotonic()

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from xlme_jax.data.vocabulary import VocabularyError
 from xlme_jax.vocabularies import allocation
 
-settings.register_profile("allocation", deadline=None, max_examples=200)
-settings.load_profile("allocation")
+thoroughly = settings(deadline=None, max_examples=200)
 
 
 @st.composite
@@ -36,6 +35,7 @@ def disjoint(curves):
     }
 
 
+@thoroughly
 @given(curves(), st.data(), st.integers(0, 60))
 def test_no_other_choice_of_that_size_is_better(found, data, room):
     weights = weights_of(found, data.draw)
@@ -72,6 +72,7 @@ def random_candidates(seed):
     return curves, dict(zip(curves, raw / raw.sum())), lambda *key: pieces[key]
 
 
+@thoroughly
 @given(st.integers(0, 10_000), st.integers(0, 80))
 def test_it_is_the_largest_union_over_all_thresholds(seed, room):
     """The public code's rule: a price per piece, which falls until the union is too large."""

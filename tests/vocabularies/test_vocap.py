@@ -11,6 +11,7 @@ from sentencepiece import sentencepiece_model_pb2
 from xlme_jax import api
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError, train_vocabulary
 from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.storage.paths import as_path
 from xlme_jax.vocabularies import candidates, merging, vocap
 from xlme_jax.vocabularies.vocap import VocapConfig
 
@@ -110,13 +111,20 @@ def test_a_damaged_sample_is_named(texts, config):
         vocap.train(texts, config)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("where", [{"workers": 2}, {"runner": "DirectRunner"}])
 def test_it_does_not_depend_on_who_works(where, texts, config, trained):
     if "runner" in where:
         pytest.importorskip("apache_beam")
     other = dataclasses.replace(config, **where)
     assert vocap.train(texts, other).vocabulary.model == trained.vocabulary.model
+
+
+def test_candidates_may_be_in_a_bucket(server, texts, config, trained):
+    there = dataclasses.replace(config, folder="gs://bucket/candidates")
+    assert vocap.train(texts, there).vocabulary.model == trained.vocabulary.model
+    assert vocap.train(texts, there).vocabulary.model == trained.vocabulary.model
+    names = [path.name for path in as_path(there.folder).iterdir()]
+    assert sorted({name.split(".", 1)[1] for name in names}) == ["json", "model", "txt.zst"]
 
 
 def test_bytes_have_their_ids(texts, config):
@@ -217,8 +225,6 @@ def test_the_command_compares_with_temperature_sampling(mono, tmp_path):
         words += [f"--cc100_dir={mono}", "--size=400", "--nobyte_fallback", *arguments]
         return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
 
-    refused = command("--beta=0.5")
-    assert refused.returncode == 1 and "--beta is a flag of --method=vocap" in refused.stderr
     done = command("--output=temperature.model")
     assert done.returncode == 0, done.stderr
     done = command(
@@ -242,3 +248,43 @@ def test_the_command_compares_with_temperature_sampling(mono, tmp_path):
         "vocap.model",
         "temperature.model",
     ]
+
+
+# One process for all, because most of the time is its start.
+REFUSED = """
+from absl import flags
+from absl.testing import flagsaver
+from xlme_jax import train_vocabulary
+from xlme_jax.configuration import command_line
+command_line.define_flags()
+flags.FLAGS(["train_vocabulary", "--tasks=cc100", "--cc100_dir=mono", "--size=400"])
+for given in (
+    {"beta": "0.5"},
+    {"method": "vocap", "candidate_sizes": "50,many"},
+    {"report": "file"},
+    {"against": "temperature.model"},
+    {"report": "report", "against": "missing.model"},
+):
+    with flagsaver.as_parsed(**given):
+        try:
+            train_vocabulary.main()
+        except ValueError as error:
+            print(error)
+"""
+
+
+def test_flags_are_checked_before_text_is_read(tmp_path):
+    (tmp_path / "file").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED], cwd=tmp_path, capture_output=True, text=True
+    )
+    said = done.stdout.splitlines()
+    expected = (
+        "--beta is a flag of --method=vocap",
+        "--candidate_sizes=50,many: give whole numbers",
+        "--report=file is not a folder",
+        "--against needs --report",
+        "No vocabulary at missing.model",
+    )
+    assert len(said) == len(expected), done.stderr
+    assert all(line.startswith(start) for line, start in zip(said, expected))
