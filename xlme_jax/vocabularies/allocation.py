@@ -1,4 +1,4 @@
-"""Divides a vocabulary among languages: VoCap's greedy allocation (Zheng et al. 2021, Sec. 3.2).
+"""Divides a vocabulary among languages: VoCap's greedy allocation (Zheng et al. 2021).
 
 Every language has candidate vocabularies of growing sizes with their ALP. All languages start with
 their smallest candidate; then the language whose ALP grows most per piece, times its weight, gets
