@@ -147,6 +147,10 @@ class Server(http.server.ThreadingHTTPServer):
 def main(folder, port):
     RequestHandler.disable_nagle_algorithm = True
     emulator = create_server(HOST, 0, in_memory=False, default_bucket="bucket", data_dir=folder)
+    storage = emulator._storage
+    # Else it keeps what is deleted, and writes a list of all objects to disk at each request.
+    storage.buckets["bucket"]["softDeletePolicy"] = {"retentionDurationSeconds": 0}
+    storage._write_config_to_file = lambda: None
     emulator.start()
     Proxy.emulator = emulator._api._httpd.server_address[1]
     server = Server((HOST, int(port)), Proxy)
