@@ -23,7 +23,8 @@ from xlme_jax.checkpoints import saved
 
 HANG = 900.0  # Seconds after which something hangs, however busy the machine.
 _POLL_SECONDS = 0.0005
-_OF_A_START = ("started", "command")  # Facts of a manifest that no two starts share.
+# Facts of a manifest that two starts do not share, or on which the bits do not depend.
+_OF_A_START = ("started", "command", "processes")
 
 
 def is_timing(metric):

@@ -7,7 +7,6 @@ import subprocess
 import time
 
 import commands
-import numpy as np
 import pytest
 import runs
 import tiny
@@ -48,7 +47,7 @@ NodeName={host} NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=2
 NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=2
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-BINDINGS = {**runs.SHORT, "TRAIN_STEPS": 40, "Train__evaluators": (), "Mesh__data": 8}
+BINDINGS = {**runs.SHORT, "TRAIN_STEPS": 40, "Train__evaluators": (), "Mesh__data": 2}
 
 
 class Cluster:
@@ -61,7 +60,7 @@ class Cluster:
         (folder / "slurm.conf").write_text(
             CONFIG.format(folder=folder, host=host, port=ports[0], first=ports[1], second=ports[2])
         )
-        self.environment = {**tiny.environment(4), "SLURM_CONF": str(folder / "slurm.conf")}
+        self.environment = {**tiny.environment(1), "SLURM_CONF": str(folder / "slurm.conf")}
         daemons = [["slurmctld", "-D"], *(["slurmd", "-D", "-N", n] for n in (host, "localhost"))]
         self._processes = [self._start(daemon) for daemon in daemons]
 
@@ -144,14 +143,11 @@ def test_a_stopped_job_is_requeued_and_ends_with_the_same_bits(cluster, tmp_path
     assert f"Resuming from the checkpoint of step {stopped}" in said
     assert "train ended with 75; requeued" in (tmp_path / f"slurm-{job}.log").read_text()
     assert commands.differences(tmp_path / "run", tmp_path / "whole") == []
-    # Sums over two processes have another order than those within one.
+    # One device in each task: a sum of two has one order. With more, the order of a sum within a
+    # process and between processes differs, and so do the last bits.
     one = tmp_path / "one"
-    commands.Command(flags(one, tiny_data), one, tmp_path / "log", 8).finish()
-    losses = [
-        np.array([line["loss"] for line in tiny.metrics(folder)])
-        for folder in (tmp_path / "run", one)
-    ]
-    assert np.abs(losses[0] / losses[1] - 1).max() < 1e-5
+    commands.Command(flags(one, tiny_data), one, tmp_path / "log", 2).finish()
+    assert commands.differences(tmp_path / "run", one) == []
 
 
 def test_an_error_is_not_requeued(cluster, tmp_path, tiny_data):
