@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import operator
 import os
 import uuid
@@ -25,13 +24,12 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import seqio
-from apache_beam.options.pipeline_options import PipelineOptions
 from seqio import beam_utils
 
 from tasks import execution
 from xlme_jax.data import prepared
 from xlme_jax.data.text.reading import DataError
-from xlme_jax.preparation import tokenizing
+from xlme_jax.preparation import on_beam, tokenizing
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
@@ -137,12 +135,7 @@ def run(
     work = _Work(config, model, jobs, os.environ.get("TFDS_DATA_DIR"))
     # A name of its own, because workers of a killed command may still be running.
     rows_file = as_path(config.output) / ".parts" / f"rows-{uuid.uuid4().hex}.json"
-    logging.getLogger("apache_beam").setLevel(logging.WARNING)
-    options = PipelineOptions(
-        ["--default_sdk_harness_log_level=WARNING", *config.runner_options],
-        runner=config.runner,
-        save_main_session=False,
-    )
+    options = on_beam.settings(config.runner, config.runner_options)
     with beam.Pipeline(options=options) as pipeline:
         _ = (
             pipeline

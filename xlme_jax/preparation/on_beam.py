@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
@@ -19,6 +19,23 @@ def check(runner: str) -> None:
         )
 
 
+def settings(runner: str, options: Sequence[str] = ()) -> Any:
+    """Returns Beam's `PipelineOptions` for a runner, and lets Beam log warnings alone.
+
+    Args:
+      runner: Name of the runner, such as "DirectRunner".
+      options: Further Beam options, as on the command line.
+    """
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    logging.getLogger("apache_beam").setLevel(logging.WARNING)
+    return PipelineOptions(
+        ["--default_sdk_harness_log_level=WARNING", *options],
+        runner=runner,
+        save_main_session=False,
+    )
+
+
 def run(
     work: Callable[[Item], object], items: Sequence[Item], runner: str, options: Sequence[str] = ()
 ) -> None:
@@ -27,8 +44,8 @@ def run(
     Args:
       work: A function of a module, called on a worker with an item; perhaps more than once.
       items: Items, which are pickled.
-      runner: Name of the runner, such as "DirectRunner".
-      options: Further Beam options, as on the command line.
+      runner: See `settings`.
+      options: See `settings`.
 
     Raises:
       ValueError: Apache Beam is not installed.
@@ -38,15 +55,8 @@ def run(
     if not items:
         return
     import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
 
-    logging.getLogger("apache_beam").setLevel(logging.WARNING)
-    settings = PipelineOptions(
-        ["--default_sdk_harness_log_level=WARNING", *options],
-        runner=runner,
-        save_main_session=False,
-    )
-    with beam.Pipeline(options=settings) as pipeline:
+    with beam.Pipeline(options=settings(runner, options)) as pipeline:
         _ = (
             pipeline
             | "list" >> beam.Create(list(items))

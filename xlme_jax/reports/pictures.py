@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colour-blind-safe palette.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _NEUTRAL = "#888888"
 
 
@@ -48,7 +48,7 @@ def layer_curves(curves: Sequence[Curve], title: str, unit: str) -> bytes:
     axis.set_xlabel("layer (0: embeddings)")
     axis.set_ylabel(unit)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return _png(figure)
+    return png(figure)
 
 
 def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
@@ -81,7 +81,7 @@ def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
             untrained = system == "untrained"
             axis.plot(
                 list(points), list(points.values()), "--" if untrained else "-", marker="o",
-                markersize=3, color=_COLORS[READOUTS.index(readout) % len(_COLORS)],
+                markersize=3, color=COLORS[READOUTS.index(readout) % len(COLORS)],
                 alpha=0.6 if untrained else 1.0, label=f"{readout}, {system}",
             )  # fmt: skip
         axis.set_title(encoder, fontsize=10, loc="left")
@@ -93,7 +93,7 @@ def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
     axes[0].set_ylim(bottom=0)
     axes[0].set_ylabel("accuracy@1 in percent")
     axes[-1].legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return _png(figure)
+    return png(figure)
 
 
 def against_flops(curves: Sequence[Curve], title: str, unit: str) -> bytes:
@@ -105,7 +105,7 @@ def against_flops(curves: Sequence[Curve], title: str, unit: str) -> bytes:
     axis.margins(x=0.12)
     axis.set_xlabel("FLOPs of pre-training")
     axis.set_ylabel(unit)
-    return _png(figure)
+    return png(figure)
 
 
 def bars(groups: Mapping[str, Mapping[str, float]], title: str, unit: str) -> bytes:
@@ -122,13 +122,13 @@ def bars(groups: Mapping[str, Mapping[str, float]], title: str, unit: str) -> by
     for number, (label, values) in enumerate(groups.items()):
         shift = (number - (len(groups) - 1) / 2) * width
         places = [categories.index(x) + shift for x in values]
-        color = _COLORS[number % len(_COLORS)]
+        color = COLORS[number % len(COLORS)]
         axis.bar(places, list(values.values()), width, label=label, color=color)
     axis.set_xticks(range(len(categories)), categories, rotation=60, ha="right")
     axis.axhline(0, color="#555555", linewidth=0.8)
     axis.set_ylabel(unit)
     axis.legend(fontsize=8, framealpha=0.85, edgecolor="none")
-    return _png(figure)
+    return png(figure)
 
 
 def _name_points(axis: "Axes", curves: Sequence[Curve]) -> None:
@@ -162,7 +162,7 @@ def _figure(title: str) -> tuple["Figure", "Axes"]:
 def _draw(axis: "Axes", curves: Sequence[Curve]) -> None:
     ours = 0
     for curve in curves:
-        color = _NEUTRAL if curve.quoted else _COLORS[ours % len(_COLORS)]
+        color = _NEUTRAL if curve.quoted else COLORS[ours % len(COLORS)]
         ours += not curve.quoted
         xs = sorted(curve.points)
         means = np.array([100 * curve.points[x].mean for x in xs])
@@ -181,7 +181,8 @@ def _draw(axis: "Axes", curves: Sequence[Curve]) -> None:
         axis.legend(fontsize=8, framealpha=0.85, edgecolor="none")
 
 
-def _png(figure: "Figure") -> bytes:
+def png(figure: "Figure") -> bytes:
+    """Returns a figure as a PNG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
@@ -230,7 +231,7 @@ def alignment_matrix(pair: AlignmentMatrix, title: str = "") -> bytes:
     axis.set_xlabel("box: gold (dotted: possible), dot: found", fontsize=8, color="#555555")
     if title:
         axis.set_title(title, fontsize=10, fontweight="bold", parse_math=False)
-    return _png(figure)
+    return png(figure)
 
 
 def drawable(words: Sequence[str]) -> list[str]:

@@ -547,13 +547,6 @@ def tatoeba(ours: Sequence[Entry]) -> Sheet:
 def mining(ours: Sequence[Entry]) -> Sheet:
     """Returns bitext mining results (VECO Table 12)."""
     pairs = tuple(f"{code}-en" for code in published.BUCC.columns[:-1])
-
-    def cells(entry: Entry, system: str, layer: int | None) -> list[Cell]:
-        return [
-            *(_cell([score(entry, "bucc", "f1", [x], system, layer)]) for x in pairs),
-            _cell([score(entry, "bucc", "f1", pairs, system, layer)], len(pairs)),
-        ]
-
     return _layered(
         "BUCC bitext mining",
         "VECO Table 12: F1 at the threshold that is best on the validation split; on that split "
@@ -562,20 +555,12 @@ def mining(ours: Sequence[Entry]) -> Sheet:
         published.BUCC,
         ours,
         ("bucc", "f1", False),
-        cells,
+        _each_and_mean("bucc", "f1", pairs),
     )
 
 
 def alignment(ours: Sequence[Entry]) -> Sheet:
     """Returns word alignment results (XLM-E Table 6)."""
-
-    def cells(entry: Entry, system: str, layer: int | None) -> list[Cell]:
-        sets = ALIGNMENTS_4
-        return [
-            *(_cell([score(entry, "wordalign", "aer", [x], system, layer)]) for x in sets),
-            _cell([score(entry, "wordalign", "aer", sets, system, layer)], len(sets)),
-        ]
-
     return _layered(
         "Word alignment",
         "XLM-E Table 6: alignment error rate of its four sets, lower is better; en-de is the set "
@@ -583,8 +568,22 @@ def alignment(ours: Sequence[Entry]) -> Sheet:
         published.ALIGNMENT,
         ours,
         ("wordalign", "aer", True),
-        cells,
+        _each_and_mean("wordalign", "aer", ALIGNMENTS_4),
     )
+
+
+def _each_and_mean(
+    task: str, metric: str, names: Sequence[str]
+) -> Callable[[Entry, str, int | None], list[Cell]]:
+    """Returns what makes the cells of a row: each language pair, and the mean over all."""
+
+    def cells(entry: Entry, system: str, layer: int | None) -> list[Cell]:
+        return [
+            *(_cell([score(entry, task, metric, [x], system, layer)]) for x in names),
+            _cell([score(entry, task, metric, names, system, layer)], len(names)),
+        ]
+
+    return cells
 
 
 def _layered(

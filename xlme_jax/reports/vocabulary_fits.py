@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from xlme_jax.reports import pictures
 from xlme_jax.storage.files import replace_file
 from xlme_jax.vocabularies.measures import Fit
 
 TABLE, PICTURE = "languages.tsv", "languages.png"
 Fits = Mapping[str, Mapping[str, Fit]]
-# As in `xlme_jax.reports.pictures`.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 def write(folder: Path, fits: Fits, allocated: Mapping[str, int] | None = None) -> None:
@@ -88,13 +86,13 @@ def draw(fits: Fits, allocated: Mapping[str, int] | None = None) -> bytes:
     FigureCanvasAgg(figure)
     axes = figure.subplots(1, panels, squeeze=False, sharey=True)[0]
     places = np.arange(len(order))
-    for (name, languages), color in zip(fits.items(), _COLORS):
+    for (name, languages), color in zip(fits.items(), pictures.COLORS):
         values = [languages[language].tokens_per_character for language in order]
         axes[0].plot(values, places, "o", markersize=4, color=color, label=name)
     axes[0].set_xlabel("tokens per character")
     axes[0].legend(fontsize=8, frameon=False)
     if allocated:
-        axes[1].barh(places, [allocated[language] for language in order], color=_COLORS[0])
+        axes[1].barh(places, [allocated[language] for language in order], color=pictures.COLORS[0])
         axes[1].set_xlabel("pieces of the chosen candidate")
     for axis in axes:
         axis.set_yticks(places, order, fontsize=7)
@@ -103,6 +101,4 @@ def draw(fits: Fits, allocated: Mapping[str, int] | None = None) -> bytes:
         axis.set_axisbelow(True)
         axis.set_ylim(-1, len(order))
         axis.spines[["top", "right"]].set_visible(False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    return pictures.png(figure)

@@ -50,7 +50,8 @@ def table_4_flops(
         return sum(objective.diagnostics.flops(shapes).values())
 
     alone = {name: (0 if name in pairs else rows, n) for name, (rows, n) in shapes.items()}
-    return as_table_4(own(shapes), own(shapes) - own(alone))
+    every = own(shapes)
+    return as_table_4(every, every - own(alone))
 
 
 def bytes_per_device(tree: Any) -> int:
