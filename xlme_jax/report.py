@@ -7,6 +7,11 @@ Writes report.md, report.html (one self-contained file) and the pictures. Result
 are runs of one system with different seeds. From a sweep, only the selected point is used. A NAME
 that contains "translate-train" is listed in the tables of that setting, not in the zero-shot ones.
 
+    python -m xlme_jax.report --paper=xylent --results=small=runs/small/evaluation
+
+Prints what is there of each table and figure of a paper (xlme, xylent, infoxlm, veco), and the
+command of what is missing; with --output, also writes them in full, with the paper's rows.
+
     python -m xlme_jax.report --runs=runs/small,runs/no_trtd
 
 Prints what differs between training runs: configuration, code, packages, devices, and the ends of
@@ -16,12 +21,16 @@ the curves; with --output, writes it to runs.md there.
 import logging
 import shlex
 import sys
+from typing import Any
 
 from absl import flags
 
 from xlme_jax.configuration import command_line, values
 from xlme_jax.reports import run_comparison
-from xlme_jax.reports.papers_page import load, write
+from xlme_jax.reports.papers import inventory
+from xlme_jax.reports.papers.entries import entries
+from xlme_jax.reports.papers.items import PAPERS
+from xlme_jax.reports.papers.page import load, write
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
@@ -33,26 +42,34 @@ _RESULTS = flags.DEFINE_multi_string(
     "NAME defaults to the folder's name.",
 )
 _RUNS = flags.DEFINE_list("runs", [], "MODEL_DIR,MODEL_DIR,...: training runs to compare.")
+_PAPER = flags.DEFINE_enum(
+    "paper", None, list(PAPERS), "All tables and figures of this paper, and what is missing."
+)
 _OUTPUT = flags.DEFINE_string("output", None, "Folder of the report.")
 
 
 def main() -> int:
     """Parses the flags and writes the report; returns the exit code."""
     if _RUNS.value:
-        if _RESULTS.value:
+        if _RESULTS.value or _PAPER.value:
             raise values.ConfigError("--runs and --results make different reports; give one.")
         text = run_comparison.compare(_RUNS.value)
         print(text, end="")
         if _OUTPUT.value:
             replace_file(as_path(_OUTPUT.value) / "runs.md", text.encode())
         return 0
-    if not _RESULTS.value or not _OUTPUT.value:
+    if not _PAPER.value and not (_RESULTS.value and _OUTPUT.value):
         raise values.ConfigError(
-            "--results=NAME=PATH and --output=FOLDER are needed, or --runs=MODEL_DIR,MODEL_DIR."
+            "--results=NAME=PATH and --output=FOLDER are needed, or --paper=NAME, or "
+            "--runs=MODEL_DIR,MODEL_DIR."
         )
-    command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
-    page = write(load(_RESULTS.value), as_path(_OUTPUT.value), command)
-    _log.info("Report: %s", page)
+    named = load(_RESULTS.value)
+    paper: Any = _PAPER.value  # DEFINE_enum checks it.
+    if paper:
+        print(inventory.to_text(inventory.statuses(paper, entries(named))), end="")
+    if _OUTPUT.value:
+        command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
+        _log.info("Report: %s", write(named, as_path(_OUTPUT.value), command, paper))
     return 0
 
 

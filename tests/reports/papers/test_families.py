@@ -9,8 +9,8 @@ import pytest
 from xlme_jax.data.benchmarks.registry import BENCHMARKS
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.results import Header, Results
-from xlme_jax.reports import families
-from xlme_jax.reports.tables import Entry
+from xlme_jax.reports.papers import families
+from xlme_jax.reports.papers.entries import Entry
 
 
 def entry(name, *runs):

@@ -4,15 +4,19 @@ import base64
 import dataclasses
 import html
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4
+from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
 from xlme_jax.evaluation import alignment_matrices, results
 from xlme_jax.evaluation.results import Results, Spread
-from xlme_jax.reports import families, pictures, published, tables
+from xlme_jax.reports import pictures
+from xlme_jax.reports.papers import entries, families, fine_tuned, frozen, inventory, tables
+from xlme_jax.reports.papers.entries import Entry
+from xlme_jax.reports.papers.items import Paper
+from xlme_jax.reports.papers.sheets import Cell, Sheet
 from xlme_jax.reports.pictures import Curve
-from xlme_jax.reports.tables import Cell, Entry, Sheet
+from xlme_jax.reports.published import xlme
 
 MARKDOWN, PAGE = "report.md", "report.html"
 _MAX_MATRICES = 20  # Per system.
@@ -47,13 +51,20 @@ class Picture:
     png: bytes
 
 
-def write(named: Sequence[tuple[str, Results]], output: Path, command: str = "") -> Path:
+def write(
+    named: Sequence[tuple[str, Results]],
+    output: Path,
+    command: str = "",
+    paper: Paper | None = None,
+) -> Path:
     """Writes a report.
 
     Args:
       named: (name of the system, one of its results files).
       output: folder; created if missing.
       command: the command line, shown on the page.
+      paper: the paper whose tables and figures are shown, after a list of what is there; None for
+        a choice of all papers'.
 
     Returns:
       The path of report.html.
@@ -61,18 +72,23 @@ def write(named: Sequence[tuple[str, Results]], output: Path, command: str = "")
     Raises:
       ResultsError: two files have the same result.
     """
-    ours = tables.entries(named)
+    ours = entries.entries(named)
     for entry in ours:
         results.aggregate(entry.runs)  # Checks for duplicates.
-    by_family = families.sheet(ours)
-    sheets = [*tables.sheets(ours), *([by_family] if by_family.rows else [])]
-    details = tables.details(ours)
-    drawn = [
-        *_layer_pictures(ours),
-        *_flops_pictures(ours),
-        *_family_pictures(ours),
-        *_matrix_pictures(named),
-    ]
+    if paper:
+        there = inventory.to_sheet(inventory.statuses(paper, ours))
+        sheets, details = [there, *inventory.sheets(paper, ours)], []
+        drawn = [picture for draw in _PICTURES.get(paper, ()) for picture in draw(ours)]
+    else:
+        by_family = families.sheet(ours)
+        sheets = [*tables.sheets(ours), *([by_family] if by_family.rows else [])]
+        details = frozen.details(ours)
+        drawn = [
+            *_layer_pictures(ours),
+            *_flops_pictures(ours),
+            *_family_pictures(ours),
+            *_matrix_pictures(named),
+        ]
     output.mkdir(parents=True, exist_ok=True)
     for picture in drawn:
         (output / f"{picture.name}.png").write_bytes(picture.png)
@@ -91,7 +107,7 @@ def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
     """Draws Tatoeba accuracy and alignment error rate over layers (XLM-E Figures 3 and 4)."""
     quoted = [
         Curve(label, {x: Spread((value / 100,)) for x, value in points.items()}, ":", True)
-        for label, points in published.TATOEBA_LAYERS.items()
+        for label, points in xlme.FIGURE_3.items()
     ]
     kinds: tuple[tuple[str, str, str, str, list[Curve], str, str], ...] = (
         (
@@ -128,16 +144,25 @@ def _once(curves: Sequence[Curve]) -> list[Curve]:
     return list(kept.values())
 
 
-def _layer_lines(entry: Entry, task: str, metric: str) -> list[Curve]:
-    """Returns a line for the system and for each baseline; those without layers are horizontal."""
+def _layer_lines(
+    entry: Entry, task: str, metric: str, languages: Sequence[str] | None = None
+) -> list[Curve]:
+    """Returns a line for the system and for each baseline; those without layers are horizontal.
+
+    Args:
+      entry: the system.
+      task: the benchmark.
+      metric: its metric.
+      languages: the averaged languages; None for those of XLM-E's figures.
+    """
     lines = []
     systems = entry.systems(task)
-    of_model = tables.layers(entry, task)
+    of_model = entries.layers(entry, task)
     for system in systems:
-        name = entry.name if system == tables.MODEL else f"{entry.name}: {system}"
-        sets = tables.OF_FIGURE[task]
-        curve = tables.layer_curve(entry, task, metric, system, languages=sets)
-        if not curve and of_model and (found := tables.score(entry, task, metric, sets, system)):
+        name = entry.name if system == entries.MODEL else f"{entry.name}: {system}"
+        sets = entries.OF_FIGURE[task] if languages is None else languages
+        curve = entries.layer_curve(entry, task, metric, system, languages=sets)
+        if not curve and of_model and (found := entries.score(entry, task, metric, sets, system)):
             curve = dict.fromkeys(of_model, found.spread)
         style = {"model": "-", "untrained": "--"}.get(system, ":")
         if curve:
@@ -150,19 +175,17 @@ def _flops_pictures(ours: Sequence[Entry]) -> list[Picture]:
 
     The axis counts as the paper's Table 4 does, because the grey points do.
     """
-    costs = {
-        row.model: sum(published.COST.value(row.model, "FLOPs")) for row in published.COST.rows
-    }
+    costs = {row.model: sum(xlme.TABLE_4.value(row.model, "FLOPs")) for row in xlme.TABLE_4.rows}
     drawn = []
-    for column in published.XTREME.columns:
+    for column in xlme.TABLE_1.columns:
         curves = _along_runs([(entry, _point(entry, column)) for entry in ours])
         if not curves:
             continue
         quoted = [
             Curve(row.model, {costs[row.model]: Spread((cell[0] / 100,))}, "", True)
-            for row in published.XTREME.rows
+            for row in xlme.TABLE_1.rows
             if row.source == "XLM-E, Table 1" and row.model in costs
-            if (cell := row.cells[published.XTREME.columns.index(column)])
+            if (cell := row.cells[xlme.TABLE_1.columns.index(column)])
         ]
         name = "XTREME average" if column == "Avg" else column
         caption = (
@@ -193,16 +216,40 @@ def _family_pictures(ours: Sequence[Entry]) -> list[Picture]:
     return [Picture("families", caption, png)] if png else []
 
 
+def _to_english_pictures(ours: Sequence[Entry]) -> list[Picture]:
+    """Draws Tatoeba accuracy towards English over layers (InfoXLM Figure 1)."""
+    lines = [
+        line
+        for entry in ours
+        for line in _layer_lines(entry, "tatoeba", "accuracy_to_en", TATOEBA_14)
+    ]
+    if not lines:
+        return []
+    caption = (
+        "Tatoeba over layers, as InfoXLM's Figure 1: mean over those of its 14 languages that are "
+        "there, from them to English, shaded the standard deviation over seeds."
+    )
+    png = pictures.layer_curves(_once(lines), "Tatoeba over layers", "accuracy@1 in percent")
+    return [Picture("tatoeba_to_english_layers", caption, png)]
+
+
+_PICTURES: Mapping[Paper, tuple[Callable[[Sequence[Entry]], list[Picture]], ...]] = {
+    "xlme": (_layer_pictures, _flops_pictures),
+    "xylent": (_family_pictures,),
+    "infoxlm": (_to_english_pictures,),
+}
+
+
 def _point(entry: Entry, column: str) -> Spread | None:
     if column == "Avg":
-        average = tables.xtreme_average(entry)
+        average = fine_tuned.average(entry)
         return None if average is None else Spread((average / 100,))
-    return tables.task_spread(entry, column)
+    return fine_tuned.task_spread(entry, column)
 
 
 def _at_fixed_layer(entry: Entry, task: str, metric: str) -> Spread | None:
-    curve = tables.layer_curve(entry, task, metric, languages=tables.OF_FIGURE[task])
-    return curve.get(tables.fixed_layer(max(curve))) if curve else None
+    curve = entries.layer_curve(entry, task, metric, languages=entries.OF_FIGURE[task])
+    return curve.get(entries.fixed_layer(max(curve))) if curve else None
 
 
 def _along_runs(points: Sequence[tuple[Entry, Spread | None]]) -> list[Curve]:

@@ -1,25 +1,18 @@
-"""Published values, and averages of our results over languages and runs."""
+"""Averages of our results over languages and runs, and their rows in the papers' tables."""
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny
 
 from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_36
 from xlme_jax.data.benchmarks.registry import BENCHMARKS
 from xlme_jax.evaluation.outcome import Result
-from xlme_jax.evaluation.results import Header, Results
-from xlme_jax.reports import published, tables
-from xlme_jax.reports.tables import Entry
-
-PAPERS = tiny.REPOSITORY.parent / "shared" / "papers"
-_TABLES = {
-    name: table
-    for name, table in vars(published).items()
-    if isinstance(table, published.PaperTable)
-}
+from xlme_jax.evaluation.results import Header, Results, Spread
+from xlme_jax.reports.papers import entries as entries_of
+from xlme_jax.reports.papers import frozen, tables
+from xlme_jax.reports.papers.entries import Entry
+from xlme_jax.reports.published import infoxlm, xylent
 
 
 def _file(rows, seed=0, flops=None, name="x"):
@@ -30,7 +23,7 @@ def _file(rows, seed=0, flops=None, name="x"):
 
 def _entry(*runs, flops=None):
     files = [_file(rows, seed, flops) for seed, rows in enumerate(runs)]
-    [entry] = tables.entries([("ours", file) for file in files])
+    [entry] = entries_of.entries([("ours", file) for file in files])
     return entry
 
 
@@ -50,64 +43,13 @@ def _sheet(title, entries):
     return next(sheet for sheet in tables.sheets(entries) if sheet.title == title)
 
 
-# ---- The papers --------------------------------------------------------------------------------
-
-
-def _numbers(text):
-    return re.findall(r"\d+(?:\.\d+)?(?:e\d+)?", text)
-
-
-@pytest.mark.skipif(not PAPERS.is_dir(), reason="the papers' texts are not here")
-@pytest.mark.parametrize("name", _TABLES)
-def test_published_rows_stand_in_the_papers(name):
-    files = {"XLM-E": "xlm-e", "XY-LENT": "xy-lent", "InfoXLM": "infoxlm", "VECO": "veco"}
-    for row in _TABLES[name].rows:
-        paper, _ = row.source.split(", ")
-        lines = (PAPERS / f"{files[paper]}_paper.txt").read_text().splitlines()
-        # Digits of a row, in order, within those of one line; a dash is no digit there either.
-        texts = row.texts
-        if name == "AMERICAS_NLI":  # Its mean stands before the languages.
-            texts = (*texts[-1:], *texts[:-1])
-        wanted = [n for text in texts for n in _numbers(text)]
-        if paper == "InfoXLM" and name == "TATOEBA":  # The mean is the last cell of a line.
-            assert all(any(_numbers(line)[-1:] == [n] for line in lines) for n in wanted), row
-            continue
-        assert any(_is_within(wanted, _numbers(line)) for line in lines), row
-
-
-def _is_within(wanted, found):
-    """Returns whether `wanted` is a subsequence of `found`."""
-    rest = iter(found)
-    return all(number in rest for number in wanted)
-
-
-def test_published_averages_are_means_of_their_columns():
-    for row in published.XTREME.rows:
-        *cells, average = row.cells
-        if average:
-            mean = np.mean([np.mean(cell) for cell in cells])
-            assert mean == pytest.approx(average[0], abs=0.1), row
-    for table in (published.XNLI, published.ALIGNMENT, published.BUCC, published.AMERICAS_NLI):
-        for row in table.rows:
-            *cells, average = row.cells
-            if average:
-                assert np.mean(cells) == pytest.approx(average[0], abs=0.06), row
-
-
-def test_published_cells_are_found_by_name():
-    assert published.XTREME.value("XLM-E", "MLQA") == (68.3, 49.8)
-    assert published.COST.value("InfoXLM", "FLOPs") == (9.6e21, 1.7e20)
-    assert published.COST.value("InfoXLM", "XTREME") == ()
-    assert published.TATOEBA.value("InfoXLM", "14:en→xx", "InfoXLM") == (80.7,)
-
-
 # ---- Ours --------------------------------------------------------------------------------------
 
 
 def test_scores_are_means_over_languages_and_runs():
     runs = [{"de": 0.5, "fr": 0.7}, {"de": 0.6, "fr": 0.9}, {"de": 0.1, "fr": 0.2}]
     entry = _entry(*(_rows("xnli", "accuracy", run) for run in runs))
-    found = tables.score(entry, "xnli", "accuracy", ["de", "fr", "sw"])
+    found = entries_of.score(entry, "xnli", "accuracy", ["de", "fr", "sw"])
     means = [0.6, 0.75, 0.15]
     assert found.languages == ("de", "fr") and found.split == "test" and found.spread.n == 3
     assert found.spread.mean == pytest.approx(np.mean(means))
@@ -118,17 +60,17 @@ def test_only_languages_of_all_runs_are_averaged():
     entry = _entry(
         _rows("xnli", "accuracy", {"de": 0.5, "fr": 0.7}), _rows("xnli", "accuracy", {"de": 0.6})
     )
-    found = tables.score(entry, "xnli", "accuracy", ["de", "fr"])
+    found = entries_of.score(entry, "xnli", "accuracy", ["de", "fr"])
     assert found.languages == ("de",) and found.spread.values == (0.5, 0.6)
 
 
 def test_the_set_with_more_languages_counts_and_is_named():
     validation = _rows("pawsx", "accuracy", {"en": 0.8, "de": 0.6}, split="validation")
     test = _rows("pawsx", "accuracy", {"en": 0.9})
-    found = tables.score(_entry(validation + test), "pawsx", "accuracy", ["en", "de"])
+    found = entries_of.score(_entry(validation + test), "pawsx", "accuracy", ["en", "de"])
     assert found.split == "validation" and found.spread.mean == pytest.approx(0.7)
     more = test + _rows("pawsx", "accuracy", {"de": 0.5})
-    found = tables.score(_entry(validation + more), "pawsx", "accuracy", ["en", "de"])
+    found = entries_of.score(_entry(validation + more), "pawsx", "accuracy", ["en", "de"])
     assert found.split == "test" and found.spread.mean == pytest.approx(0.7)
 
 
@@ -139,11 +81,11 @@ def test_other_systems_layers_and_means_stay_out():
     rows += _rows("tatoeba", "accuracy", {"de": 0.01}, system="chance")
     rows += _rows("tatoeba", "other", {"de": 0.7}, layer=2)
     entry = _entry(rows)
-    curve = tables.layer_curve(entry, "tatoeba", "accuracy")
+    curve = entries_of.layer_curve(entry, "tatoeba", "accuracy")
     assert {layer: spread.values for layer, spread in curve.items()} == {1: (0.1,), 2: (0.5,)}
-    assert list(tables.layer_curve(entry, "tatoeba", "accuracy", "untrained")) == [2]
-    assert tables.score(entry, "tatoeba", "accuracy", system="chance").spread.values == (0.01,)
-    assert tables.score(entry, "tatoeba", "accuracy", system="oracle", layer=2) is None
+    assert list(entries_of.layer_curve(entry, "tatoeba", "accuracy", "untrained")) == [2]
+    assert entries_of.score(entry, "tatoeba", "accuracy", system="chance").spread.values == (0.01,)
+    assert entries_of.score(entry, "tatoeba", "accuracy", system="oracle", layer=2) is None
     assert entry.systems("tatoeba") == ["model", "chance", "untrained"]
 
 
@@ -178,7 +120,7 @@ def test_the_gap_in_f1_is_not_that_in_exact_match():
     row = _row(_sheet("Transfer gap in F1", [_entry(rows)]), "ours")
     assert (row["MLQA"], row["XNLI"], row["Average"]) == ("25.0", "10.0", "17.5")
     assert _row(_sheet("Transfer gap", [_entry(rows)]), "ours")["MLQA"] == "10.0"
-    for quoted in published.TRANSFER_GAP_F1.rows:
+    for quoted in infoxlm.TABLE_5.rows:
         *gaps, average = quoted.cells
         assert np.mean(gaps) == pytest.approx(average[0], abs=0.06)
 
@@ -226,7 +168,7 @@ def test_layers_are_the_fixed_one_and_the_best():
     best = _row(sheet, "ours, layer 0 (best on this set)")
     assert best["en-fr"] == "10.0" and best["en-de"] == "–" and best["Avg"] == "10.0"
     assert _row(sheet, "ours: diagonal")["en-fr"] == "60.0"
-    [aer] = [sheet for sheet in tables.details(entries) if sheet.title == "wordalign: aer"]
+    [aer] = [sheet for sheet in frozen.details(entries) if sheet.title == "wordalign: aer"]
     assert _row(aer, "ours, layer 3")["mean"] == "22.5"
 
 
@@ -242,11 +184,13 @@ def test_alignment_is_of_the_papers_four_sets(names):
     row = _row(sheet, "ours, layer 4 (best on this set)")
     assert [row[x] for x in ("en-de", "en-fr", "en-hi", "en-ro", "Avg")] == ["20.0"] * 5
     assert _row(sheet, "ours, layer 3")["Avg"] == "30.0"
-    curve = tables.layer_curve(entry, "wordalign", "aer", languages=tables.OF_FIGURE["wordalign"])
+    curve = entries_of.layer_curve(
+        entry, "wordalign", "aer", languages=entries_of.OF_FIGURE["wordalign"]
+    )
     assert {layer: spread.mean for layer, spread in curve.items()} == pytest.approx(
         {3: 0.3, 4: 0.2}
     )
-    [detail] = [one for one in tables.details([entry]) if one.title == "wordalign: aer"]
+    [detail] = [one for one in frozen.details([entry]) if one.title == "wordalign: aer"]
     assert {"en-de", "en-ro", "en-cs", "en-ru_xlwa_dev"} < set(detail.columns)
 
 
@@ -258,7 +202,7 @@ def _english(values):
 
 
 def test_glue_has_both_numbers_and_the_papers_average():
-    quoted = published.GLUE
+    quoted = xylent.TABLE_3
     for row in quoted.rows:
         *tasks, average, _, _ = row.cells
         # The averages of METRO-LM are those of another paper. Both cells and average are rounded.
@@ -298,7 +242,7 @@ def test_xylents_table_has_medians_and_xlmes_means():
     assert any(note.endswith(f"3 runs; median; mean {mean}") for note in notes)
     row = _row(_sheet("Zero-shot cross-lingual understanding", [entry]), "ours")
     assert row["XNLI"] == mean
-    even = tables.Spread((0.1, 0.4, 0.2, 0.9))
+    even = Spread((0.1, 0.4, 0.2, 0.9))
     assert even.median == pytest.approx(0.3)
 
 
@@ -326,9 +270,9 @@ def test_readouts_do_not_mix_and_the_papers_table_is_raw():
     ]
     rows += _rows("tatoeba", "accuracy", {"de": 0.001}, system="chance")
     entry = _entry(rows)
-    curve = tables.layer_curve(entry, "tatoeba", "accuracy")
+    curve = entries_of.layer_curve(entry, "tatoeba", "accuracy")
     assert {layer: spread.mean for layer, spread in curve.items()} == {0: 0.1, 1: 0.2}
-    centred = tables.layer_curve(entry, "tatoeba", "accuracy", readout="centred")
+    centred = entries_of.layer_curve(entry, "tatoeba", "accuracy", readout="centred")
     assert {layer: spread.mean for layer, spread in centred.items()} == {0: 0.9, 1: 0.8}
     shown = {
         text
@@ -337,7 +281,7 @@ def test_readouts_do_not_mix_and_the_papers_table_is_raw():
         for text in (cell.text for cell in row[2:])
     }
     assert shown == {"20.0", "0.1"}
-    details = {sheet.title: sheet for sheet in tables.details([entry])}
+    details = {sheet.title: sheet for sheet in frozen.details([entry])}
     assert list(details) == [
         "tatoeba: accuracy",
         "tatoeba: accuracy (centred)",
@@ -350,7 +294,7 @@ def test_readouts_do_not_mix_and_the_papers_table_is_raw():
 
 def test_a_single_layer_is_not_called_the_best():
     entry = _entry(_rows("bucc", "f1", {"zh-en": 0.3}, layer=2, split="validation"))
-    [sheet] = tables.details([entry])
+    [sheet] = frozen.details([entry])
     assert _row(sheet, "ours, layer 2")["zh-en"] == "30.0"
 
 
@@ -379,11 +323,20 @@ def test_translate_train_has_a_table_of_its_own():
 
 def test_checkpoints_of_one_run_are_rows_of_their_own():
     files = [_file([], 0, 1e15), _file([], 1, 1e15), _file([], 0, 2e15, "y")]
-    found = tables.entries([("ours", file) for file in files])
+    found = entries_of.entries([("ours", file) for file in files])
     assert [(entry.name, entry.flops, len(entry.runs), entry.group) for entry in found] == [
         ("ours (1e+15 FLOPs)", 1e15, 2, "ours"),
         ("ours (2e+15 FLOPs)", 2e15, 1, "ours"),
     ]
+
+
+def test_states_of_the_first_token_are_a_system_of_their_own():
+    first = [
+        Result("tatoeba", "de", "accuracy", 0.1, layer=1, setting="state of <s>; cosine"),
+    ]
+    files = [_file(first), _file([Result("tatoeba", "de", "accuracy", 0.9, layer=1)], 1)]
+    found = entries_of.entries([("ours", file) for file in files])
+    assert [(one.name, len(one.runs)) for one in found] == [("ours [CLS]", 1), ("ours", 1)]
 
 
 def test_cost_shows_the_flops_of_ours():

@@ -16,7 +16,8 @@ from xlme_jax.evaluation import alignment_matrices, results
 from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.results import Header, Spread
-from xlme_jax.reports import papers_page, pictures
+from xlme_jax.reports import pictures
+from xlme_jax.reports.papers import page as pages
 from xlme_jax.reports.pictures import Curve
 
 PAIR = AlignmentMatrix(
@@ -137,9 +138,7 @@ def test_a_report_holds_tables_and_pictures(tmp_path):
     matrix = alignment_matrices.matrix_file("en-hi_0", PAIR)
     _write(tmp_path / "in" / "s0", 0, files=matrix)
     _write(tmp_path / "in" / "s1", 1, files=matrix)  # The same system: not drawn again.
-    page = papers_page.write(
-        papers_page.load([f"small & <ours>={tmp_path / 'in'}"]), tmp_path / "out", "it"
-    )
+    page = pages.write(pages.load([f"small & <ours>={tmp_path / 'in'}"]), tmp_path / "out", "it")
     text = page.read_text()
     assert "small &amp; &lt;ours&gt;" in text and "<ours>" not in text
     assert "<td>45.0 ± 7.1<sup>" in text and "2 of 15 languages: de, en; 2 runs" in text
@@ -159,10 +158,35 @@ def test_a_report_holds_tables_and_pictures(tmp_path):
     assert "[1] बिल्ली" in text  # What the picture could not show.
 
 
+@pytest.mark.parametrize(
+    ("paper", "drawn", "titles"),
+    [
+        ("xlme", {"tatoeba_layers", "wordalign_layers", "flops_xnli", "flops_tatoeba",
+                  "flops_wordalign"}, ("Table 7: Transfer gap", "Figure 4: Word alignment")),
+        ("xylent", set(), ("Table 14: XQuAD", "Figure 3: Language families")),
+        ("infoxlm", {"tatoeba_to_english_layers"}, ("Table 3: Tatoeba", "Figure 1: Tatoeba")),
+        ("veco", set(), ("Table 18: Tatoeba",)),
+    ],
+)  # fmt: skip
+def test_a_papers_page_has_its_tables_and_pictures_alone(tmp_path, paper, drawn, titles):
+    rows = [
+        Result("tatoeba", "de", "accuracy_to_en", 0.1 * layer, layer=layer) for layer in range(5)
+    ]
+    results.write(Outcome(tuple(rows), {}), tmp_path / "in" / "other", Header("c", "runs/other"))
+    _write(tmp_path / "in" / "s0", 0)
+    pages.write(pages.load([f"ours={tmp_path / 'in'}"]), tmp_path / "out", "it", paper)
+    markdown = (tmp_path / "out" / "report.md").read_text()
+    headings = [line[3:] for line in markdown.splitlines() if line.startswith("## ")]
+    assert headings[0] == "What is there" and headings[-1] == "Our runs"
+    assert all(any(one.startswith(title) for one in headings) for title in titles)
+    assert all(one.startswith(("Table", "Figure")) for one in headings[1:-1])
+    assert {path.stem for path in (tmp_path / "out").glob("*.png")} == drawn
+
+
 def test_results_without_flops_or_layers_make_a_report(tmp_path):
     outcome = Outcome((Result("rte", "en", "accuracy", 0.5, "validation"),), {})
     results.write(outcome, tmp_path / "in", Header("c", "runs/a"))
-    papers_page.write(papers_page.load([str(tmp_path / "in")]), tmp_path / "out")
+    pages.write(pages.load([str(tmp_path / "in")]), tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.png"))
     assert "| **in** | ours | – | – | – | – | – | 50.0 [1] |" in (
         (tmp_path / "out" / "report.md").read_text()
@@ -171,15 +195,15 @@ def test_results_without_flops_or_layers_make_a_report(tmp_path):
 
 def test_names_are_given_or_the_folders(tmp_path):
     path = _write(tmp_path / "a=b")
-    assert [name for name, _ in papers_page.load([str(tmp_path / "a=b")])] == ["a=b"]
-    assert [name for name, _ in papers_page.load([str(path)])] == ["a=b"]
-    assert [name for name, _ in papers_page.load([f"x={path}"])] == ["x"]
+    assert [name for name, _ in pages.load([str(tmp_path / "a=b")])] == ["a=b"]
+    assert [name for name, _ in pages.load([str(path)])] == ["a=b"]
+    assert [name for name, _ in pages.load([f"x={path}"])] == ["x"]
 
 
 def test_a_result_that_counts_twice_is_refused(tmp_path):
     path = _write(tmp_path / "a")
     with pytest.raises(results.ResultsError, match="leave one out"):
-        papers_page.write(papers_page.load([f"x={path}", f"x={path}"]), tmp_path / "out")
+        pages.write(pages.load([f"x={path}", f"x={path}"]), tmp_path / "out")
 
 
 def test_command_and_its_errors(tmp_path):
@@ -191,3 +215,11 @@ def test_command_and_its_errors(tmp_path):
     output, _ = process.communicate(timeout=commands.HANG)
     assert process.returncode == 1 and f"{tmp_path / 'b'}: no results.json" in output
     assert "Traceback" not in output
+
+
+def test_the_command_lists_what_a_paper_lacks(tmp_path):
+    _write(tmp_path / "a")
+    output = tiny.run(["-m", "xlme_jax.report", "--paper=xlme", f"--results=x={tmp_path / 'a'}"])
+    assert "Table 1: Zero-shot cross-lingual understanding\n  ours: x\n" in output
+    assert "  missing: udpos, panx, xquad, mlqa, tydiqa, pawsx\n" in output
+    assert not (tmp_path / "out").exists()

@@ -6,7 +6,8 @@ import numpy as np
 
 from xlme_jax.data.benchmarks.registry import BENCHMARKS
 from xlme_jax.reports import pictures
-from xlme_jax.reports.tables import Cell, Entry, Sheet, score
+from xlme_jax.reports.papers.entries import Entry, score
+from xlme_jax.reports.papers.sheets import Cell, Sheet
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "Germanic": ("af", "de", "en", "nl"),

@@ -1,0 +1,1 @@
+"""The papers' tables and figures: sheets with published rows and ours, and their pages."""

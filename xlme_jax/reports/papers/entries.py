@@ -1,0 +1,201 @@
+"""Runs of one system as a row, and averages of their results over languages and runs."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, english_first
+from xlme_jax.evaluation.encoding import POOLINGS
+from xlme_jax.evaluation.outcome import Result
+from xlme_jax.evaluation.readouts import RAW
+from xlme_jax.evaluation.results import Results, Spread
+
+MODEL = "model"
+# Marks in the names of systems.
+TRANSLATE_TRAIN = "translate-train"
+FIRST = "[CLS]"
+# The languages, or sets, that a paper's figure over layers averages over; () for all.
+OF_FIGURE = {"tatoeba": (), "bucc": (), "wordalign": ALIGNMENTS_4}
+_SPLITS = ("test", "validation")
+_BOTH = "test or else validation"
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """Runs of one system that differ only in the seed, shown as one row.
+
+    Attributes:
+      name: name of the row.
+      runs: results files; a run may have several, for different tasks.
+      flops: FLOPs of pre-training; None if unknown.
+      group: name of the system; its checkpoints at different steps are separate rows.
+    """
+
+    name: str
+    runs: tuple[Results, ...]
+    flops: float | None = None
+    group: str = ""
+
+    @property
+    def table_4_flops(self) -> float | None:
+        """FLOPs of pre-training as XLM-E's Table 4 counts; None if unknown."""
+        return self.runs[0].header.table_4_flops
+
+    @property
+    def is_translate_train(self) -> bool:
+        """Returns whether the name marks a system fine-tuned with translated training data."""
+        return TRANSLATE_TRAIN in self.name
+
+    def systems(self, task: str = "") -> list[str]:
+        """Returns the systems with results: "model" first, then baselines."""
+        found = {r.system for run in self.runs for r in run.results if task in ("", r.task)}
+        return sorted(found, key=lambda system: (system != MODEL, system))
+
+
+def entries(named: Iterable[tuple[str, Results]]) -> list[Entry]:
+    """Groups results files by name, by FLOPs of pre-training and by pooling.
+
+    Checkpoints of one run at different steps differ in FLOPs; they are not seeds of one system.
+    Nor are means over tokens and states of `<s>` (`evaluate --pooling=first`) two runs of one.
+    """
+    groups: dict[tuple[str, float | None], list[Results]] = {}
+    for name, results in named:
+        pooled = f"{name} {FIRST}" if _is_first(results) else name
+        groups.setdefault((pooled, results.header.flops), []).append(results)
+    names = [name for name, _ in groups]
+    return [
+        Entry(
+            name if names.count(name) == 1 else f"{name} ({_flops(flops)})",
+            tuple(runs),
+            flops,
+            name,
+        )
+        for (name, flops), runs in groups.items()
+    ]
+
+
+def _is_first(results: Results) -> bool:
+    return any(row.setting.startswith(POOLINGS["first"]) for row in results.results)
+
+
+def _flops(flops: float | None) -> str:
+    return "FLOPs not known" if flops is None else f"{flops:.3g} FLOPs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A metric averaged over languages in each run, summarized over the runs.
+
+    Attributes:
+      spread: mean and standard deviation over runs.
+      languages: the averaged languages.
+      split: split of the data.
+    """
+
+    spread: Spread
+    languages: tuple[str, ...]
+    split: str
+
+
+def score(
+    entry: Entry,
+    task: str,
+    metric: str,
+    languages: Sequence[str] = (),
+    system: str = MODEL,
+    layer: int | None = None,
+    reduce: Callable[[Mapping[str, float]], float] | None = None,
+    readout: str = RAW,
+) -> Score | None:
+    """Averages a metric over languages, for each run that has it.
+
+    Args:
+      entry: the runs.
+      task: name of the benchmark.
+      metric: name of the metric.
+      languages: official languages; those that every run has are averaged. Empty for all that every
+        run has. A set of word alignments is the same set whichever language its name has first.
+      system: "model" or a baseline.
+      layer: layer of the hidden states; None for fine-tuned models and baselines without layers.
+      reduce: {language: value} -> score; None for the mean.
+      readout: how embeddings were compared; "raw" in the papers.
+
+    Returns:
+      The score on the test set, or on the validation set if it has more of the languages; None if
+      there are no results.
+    """
+    per_run: list[dict[str, dict[str, float]]] = []
+    for run in entry.runs:
+        splits: dict[str, dict[str, float]] = {}
+        for row in run.results:
+            what = (row.task, row.metric, row.system, row.layer, row.readout)
+            language = language_of(row)
+            wanted = language in languages if languages else language[:4] != "mean"
+            if (
+                wanted
+                and what == (task, metric, system, layer, readout)
+                and math.isfinite(row.value)
+            ):
+                splits.setdefault(row.split, {}).setdefault(language, row.value)
+        if splits:
+            per_run.append(splits)
+    if not per_run:
+        return None
+    if not languages:
+        per_run = [
+            {_BOTH: {x: v for split in _SPLITS[::-1] for x, v in splits.get(split, {}).items()}}
+            for splits in per_run
+        ]
+    shared = {
+        split: set.intersection(*(set(splits.get(split, {})) for splits in per_run))
+        for split in (*_SPLITS, _BOTH)
+    }
+    split = max(shared, key=lambda name: len(shared[name]))  # The first one, test, if equal.
+    used = tuple(x for x in languages or sorted(shared[split]) if x in shared[split])
+    if not used:
+        return None
+    reduce = reduce or (lambda values: float(np.mean(list(values.values()))))
+    values = (reduce({x: splits[split][x] for x in used}) for splits in per_run)
+    finite = tuple(value for value in values if math.isfinite(value))
+    return Score(Spread(finite), used, split) if finite else None
+
+
+def language_of(row: Result) -> str:
+    """Returns the language; of word alignments, the pair with English first."""
+    return english_first(row.language) if row.task == "wordalign" else row.language
+
+
+def transfer_gap(values: Mapping[str, float]) -> float:
+    """Returns English minus the mean of the other languages; NaN if either is missing."""
+    others = [value for language, value in values.items() if language != "en"]
+    return values["en"] - float(np.mean(others)) if "en" in values and others else math.nan
+
+
+def layers(entry: Entry, task: str, system: str = MODEL) -> list[int]:
+    """Returns the layers with results."""
+    rows = (row for run in entry.runs for row in run.results)
+    found = {row.layer for row in rows if (row.task, row.system) == (task, system)}
+    return sorted(layer for layer in found if layer is not None)
+
+
+def layer_curve(
+    entry: Entry,
+    task: str,
+    metric: str,
+    system: str = MODEL,
+    readout: str = RAW,
+    languages: Sequence[str] = (),
+) -> dict[int, Spread]:
+    """Returns a metric's mean over languages, () for all, at every layer."""
+    scores = {
+        layer: score(entry, task, metric, languages, system, layer, readout=readout)
+        for layer in layers(entry, task, system)
+    }
+    return {layer: one.spread for layer, one in scores.items() if one}
+
+
+def fixed_layer(num_layers: int) -> int:
+    """Returns the layer at three quarters of the depth, such as 9 of 12."""
+    return round(0.75 * num_layers)

@@ -1,0 +1,95 @@
+"""What a table needs that an evaluation measures, and the commands that measure it."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from xlme_jax.reports.papers.entries import FIRST, MODEL, TRANSLATE_TRAIN, Entry
+from xlme_jax.reports.papers.fine_tuned import GLUE
+
+Variant = Literal["", "translate-train", "[CLS]"]
+FROZEN = ("tatoeba", "wordalign", "bucc")
+_GLUE = tuple(dict.fromkeys(task for pairs in GLUE.values() for task, _ in pairs))
+# Benchmarks that are no training data themselves, and the file of what is.
+_FILES = {"xquad": "squad", "mlqa": "squad", "americasnli": "xnli", "mnli_mismatched": "mnli"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """Results of a benchmark.
+
+    Attributes:
+      task: the benchmark.
+      variant: "translate-train" if the training data are translated, "[CLS]" for the state of
+        `<s>` in place of the mean over tokens.
+    """
+
+    task: str
+    variant: Variant = ""
+
+    @property
+    def name(self) -> str:
+        """Benchmark and variant."""
+        return f"{self.task} {self.variant}".strip()
+
+    def met_by(self, entry: Entry) -> bool:
+        """Returns whether a system of ours has results of it."""
+        variant = FIRST if FIRST in entry.group else TRANSLATE_TRAIN * entry.is_translate_train
+        if self.task in FROZEN and variant == TRANSLATE_TRAIN:
+            variant = ""
+        return variant == self.variant and any(
+            (row.task, row.system) == (self.task, MODEL)
+            for run in entry.runs
+            for row in run.results
+        )
+
+
+def needs(*tasks: str, variant: Variant = "") -> tuple[Need, ...]:
+    """Returns a need for each benchmark."""
+    return tuple(Need(task, variant) for task in tasks)
+
+
+def command(need: Need, more_files: Sequence[str] = ()) -> str:
+    """Returns the shell command that measures a need.
+
+    Args:
+      need: the need.
+      more_files: gin files to add in fine-tuning.
+    """
+    if need.task in FROZEN:
+        evaluate = f"python -m xlme_jax.evaluate --checkpoint=$RUN --tasks={need.task}"
+        end = " --split=test" if need.task == "bucc" else ""
+        if need.variant:
+            end += " --pooling=first --output=$RUN/evaluation/cls"
+        return f"{evaluate} --data=$DATA/eval{end}"
+    trained = _FILES.get(need.task, need.task)
+    glue = need.task in _GLUE and trained != "squad2"
+    files = [f"gin_configs/finetune/{'glue' if glue else trained}.gin", *more_files]
+    flags = [f"--gin_file={file}" for file in files]
+    if glue:
+        flags.append(f"--gin.TASK=\"'{trained}'\"")
+    flags += ["--gin.INIT_FROM=\"'$RUN'\"", "--gin.EVAL_DIR=\"'$DATA/eval'\""]
+    name = trained
+    if need.variant:
+        name += "_translate_train"
+        flags.append(f"--gin.TRAIN_TASKS=\"('{name}',)\"")
+    if glue or need.variant:  # Not the data that the file names, which have another task's.
+        flags.append(f"--gin.DATA_DIR=\"'data/{name}'\"")
+    return (
+        f"python -m xlme_jax.sweep {' '.join(flags)} --output=runs/{name} "
+        f'--evaluate="python -m xlme_jax.evaluate --checkpoint={{model_dir}}{_of(need)} '
+        '--data=$DATA/eval"'
+    )
+
+
+def _of(need: Need) -> str:
+    """Returns the flags of an evaluation on something else than the test set of the task."""
+    together = {
+        "squad": "xquad,mlqa",
+        "xnli": "xnli,americasnli",
+        "mnli": "mnli,mnli_mismatched",
+    }
+    trained = _FILES.get(need.task, need.task)
+    tasks = together.get(trained, "") if need.task in _FILES or trained == "mnli" else ""
+    flags = f" --tasks={tasks}" if tasks else ""
+    return flags + (" --split=validation" if need.task in _GLUE else "")
