@@ -15,7 +15,7 @@ import optax
 import tiny
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
-from xlme_jax.checkpoints.saved import RunRecord, latest_checkpoint, read_record
+from xlme_jax.checkpoints.saved import RunRecord, checkpoint_of, read_record
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.checkpoints.warm_start import warm_start
 from xlme_jax.configuration import command_line, loading
@@ -74,7 +74,7 @@ def build(config):
 
 def read_checkpoint(model_dir):
     """Returns objective and weights of a MODEL_DIR's newest checkpoint."""
-    folder = latest_checkpoint(Path(model_dir))
+    folder = checkpoint_of(Path(model_dir))
     objective = build(loading.load_text(read_record(folder).config, "Train", str(folder)))
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):

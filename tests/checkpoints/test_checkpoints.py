@@ -8,7 +8,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
-from xlme_jax.checkpoints.saved import CheckpointError, RunRecord, latest_checkpoint
+from xlme_jax.checkpoints.saved import CheckpointError, RunRecord, checkpoint_of
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.checkpoints.warm_start import check_warm_start, warm_start
 
@@ -60,15 +60,15 @@ def test_only_the_newest_are_kept(run_folder):
 
 
 def test_the_newest_by_number_is_found(run_folder):
-    assert latest_checkpoint(run_folder) == run_folder / "checkpoints" / "100"
+    assert checkpoint_of(run_folder) == run_folder / "checkpoints" / "100"
     one = run_folder / "checkpoints" / "90"
-    assert latest_checkpoint(one) == one
+    assert checkpoint_of(one) == one
 
 
 def test_an_unfinished_checkpoint_does_not_count(run_folder):
     unfinished = run_folder / "checkpoints" / "200.orbax-checkpoint-tmp"
     unfinished.mkdir()
-    assert latest_checkpoint(run_folder).name == "100"
+    assert checkpoint_of(run_folder).name == "100"
     checkpoints = Checkpoints(run_folder, keep=2)
     assert checkpoints.latest_step() == 100
     checkpoints.close()
@@ -77,7 +77,7 @@ def test_an_unfinished_checkpoint_does_not_count(run_folder):
 
 def test_a_folder_without_checkpoints_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"INIT_FROM = .* has no checkpoint; pass the MODEL_DIR"):
-        latest_checkpoint(tmp_path)
+        checkpoint_of(tmp_path)
 
 
 def test_a_warm_start_takes_the_weights_alone(run_folder):

@@ -15,7 +15,7 @@ from xlme_jax.checkpoints.saved import (
     COMMIT_FILE,
     CheckpointError,
     check_files,
-    latest_checkpoint,
+    checkpoint_of,
     saved_steps,
 )
 from xlme_jax.storage.files import local_folder
@@ -174,7 +174,7 @@ def test_a_checkpoint_that_is_uploaded_is_complete(server, tmp_path):
     folder = as_path("gs://bucket/uploaded")
     with local_folder(folder) as local:
         save(local, 0)
-    checkpoint = latest_checkpoint(folder)
+    checkpoint = checkpoint_of(folder)
     assert checkpoint.name == "0"
     check_files(checkpoint)
     assert newest(folder) == 0

@@ -10,9 +10,9 @@ EXAMPLE = tiny.REPOSITORY / "examples" / "hard_negatives"
 READ = """
 import sys
 from pathlib import Path
-from xlme_jax.checkpoints.saved import latest_checkpoint, read_record
+from xlme_jax.checkpoints.saved import checkpoint_of, read_record
 from xlme_jax.configuration import loading
-folder = latest_checkpoint(Path(sys.argv[1]))
+folder = checkpoint_of(Path(sys.argv[1]))
 config = loading.load_text(read_record(folder).config, "Train", str(folder))
 objective = config.objective.build(200)
 print("FOUND", type(objective).__name__, folder.name, sorted(objective.diagnostics.flops({})))

@@ -15,7 +15,7 @@ from toy import Batches, Poisonable, PoisonedBatches, Toy
 from xlme_jax.training import loop, stop_rule
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
-from xlme_jax.training.metrics import MetricsWriter
+from xlme_jax.training.metrics import MetricsWriter, read_lines
 from xlme_jax.training.stop_rule import Line, RuleNotMet, StopRule, StopRules
 from xlme_jax.training.stopping import NEVER, NeverStop, Stopped
 
@@ -128,14 +128,13 @@ def test_a_log_that_is_read_is_judged_as_one_that_was_written(tmp_path):
         5: {"a": math.inf, "tokens_per_step": 9.9, "probe": 0.25},
         9: {"a": 0.7, "tokens_per_step": 10.3},
     }
-    told, read = StopRules([StopRule("a", 10**6, 0)], tmp_path), None
-    told.begin()
+    told, read = (StopRules([StopRule("a", 10**6, 0)]) for _ in range(2))
+    told.begin({})
     with MetricsWriter(tmp_path) as writer:
         for step, values in log.items():
             writer.write(step, values)
             told.add(step, values)
-    read = StopRules([StopRule("a", 10**6, 0)], tmp_path)
-    read.begin()
+    read.begin(read_lines(tmp_path))
     expected = [(0, 0.0), (3, 30.3), (5, 50.1), (9, 91.3)]
     for rules in (told, read):
         np.testing.assert_allclose([line[:2] for line in rules._history], expected, rtol=1e-12)
@@ -315,22 +314,22 @@ def test_after_a_roll_back_the_log_counts_as_it_then_is(tmp_path, mesh):
     rule = StopRule("monolingual/error", 200, least=1e9, growing=False)
     with pytest.raises(RuleNotMet) as raised:
         run(tmp_path, mesh, (rule,), batches=batches, **settings)
-    read = StopRules((rule,), tmp_path)
-    read.begin()
+    read = StopRules((rule,))
+    read.begin(read_lines(tmp_path))
     assert str(raised.value) == str(read.error())
 
 
-def test_other_processes_stop_too(tmp_path, mesh, monkeypatch):
+def test_other_processes_stop_too(monkeypatch):
     """A process without a log receives the verdict and ends as well."""
     monkeypatch.setattr(stop_rule.jax, "process_index", lambda: 1)
     verdicts = iter([0, 1])
     told = lambda code: next(verdicts)  # noqa: E731
     monkeypatch.setattr(stop_rule.multihost_utils, "broadcast_one_to_all", told)
-    rules = StopRules((never_met(4),), tmp_path)
-    rules.begin()
+    rules = StopRules((never_met(4),))
+    rules.begin({})
     assert rules.error() is None  # Not due,
     assert rules.error() is None  # met,
     assert rules.error() is None  # and no broadcast any more: `verdicts` are used up.
     verdicts = iter([2])
-    rules.begin()
+    rules.begin({})
     assert "the log of process 0 has the reason" in str(rules.error())

@@ -11,7 +11,7 @@ import datetime
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 from jax.experimental import multihost_utils
+from orbax.checkpoint import checkpoint_managers as policies
 
 from xlme_jax.checkpoints import digests
 from xlme_jax.checkpoints.digests import Damaged
@@ -59,13 +60,14 @@ class Checkpoints:
     Args:
       model_dir: the run's folder.
       keep: number of newest checkpoints to keep.
+      keep_every: checkpoints of steps that this number divides are kept as well; None for none.
 
     Raises:
       CheckpointError: there are checkpoints, and all are damaged.
       OSError: the folder cannot be written.
     """
 
-    def __init__(self, model_dir: Path, keep: int):
+    def __init__(self, model_dir: Path, keep: int, keep_every: int | None = None):
         self._folder = (model_dir / FOLDER).absolute()  # Orbax requires absolute paths.
         self._damaged = self._folder.with_name(DAMAGED_FOLDER)
         renames = True
@@ -83,8 +85,11 @@ class Checkpoints:
         _wait_for_all("checkpoints verified")
         modes = ocp.options.AtomicityMode
         mode = modes.ATOMIC_RENAME if _of_primary(renames) else modes.COMMIT_FILE
+        self._kept: list[policies.PreservationPolicy] = [policies.LatestN(keep)]
+        self._kept += [policies.EveryNSteps(keep_every)] if keep_every else []
+        self._policy = policies.AnyPreservationPolicy(self._kept)
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep,
+            preservation_policy=self._policy,
             create=True,
             atomicity_options=ocp.options.AtomicityOptions(mode),
         )
@@ -128,14 +133,23 @@ class Checkpoints:
                 )
             return
 
-    def save(self, step: int, state: TrainState, record: RunRecord) -> None:
+    def save(
+        self, step: int, state: TrainState, record: RunRecord, best: Collection[int] = ()
+    ) -> None:
         """Starts writing a checkpoint; returns as soon as the state has left the devices.
+
+        Args:
+          step: its step.
+          state: the state after this step.
+          record: what else it holds.
+          best: steps of earlier checkpoints that are not to be deleted.
 
         Raises:
           CheckpointError: this checkpoint or the previous one could not be written.
         """
         run = dataclasses.asdict(record) | {"digests": digests.tree_digests(state)}
         run["sha256"] = checksum(run)
+        self._policy.policies = [*self._kept, policies.CustomSteps(tuple(best))]
         with self._write_errors(step):
             self._wait()  # Orbax may delete older checkpoints, which must not be sealed meanwhile.
             self._manager.save(

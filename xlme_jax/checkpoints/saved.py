@@ -13,9 +13,11 @@ import orbax.checkpoint as ocp
 from xlme_jax.checkpoints import digests
 from xlme_jax.checkpoints.digests import Damaged
 from xlme_jax.objectives.base import Params
-from xlme_jax.storage.sealed_json import checksum
+from xlme_jax.storage.files import replace_file
+from xlme_jax.storage.sealed_json import checksum, seal, unseal
 
 FOLDER = "checkpoints"
+BEST_FILE = "best.json"
 COMMIT_FILE = ocp.path.atomicity.COMMIT_SUCCESS_FILE
 _METADATA_FILE = "_CHECKPOINT_METADATA"
 
@@ -68,11 +70,14 @@ def has_checkpoint(model_dir: Path) -> bool:
     return bool(saved_steps(model_dir / FOLDER))
 
 
-def latest_checkpoint(run: Path) -> Path:
-    """Returns the newest checkpoint of a run, or the checkpoint itself if `run` is one.
+def checkpoint_of(run: Path) -> Path:
+    """Returns the checkpoint of a run's result: the best one, if it keeps that, else the newest.
+
+    Args:
+      run: MODEL_DIR, or one of its checkpoints, which is returned.
 
     Raises:
-      ValueError: there is none.
+      ValueError: there is none, or the best one is missing.
     """
     if (run / "state").is_dir():
         return run.absolute()
@@ -82,16 +87,55 @@ def latest_checkpoint(run: Path) -> Path:
             f"INIT_FROM = {str(run)!r} has no checkpoint; pass the MODEL_DIR of a run, or one "
             f"of its {FOLDER}/STEP folders."
         )
-    return folder / str(max(steps))
+    best = read_best(run)
+    step = next(iter(best.values()))[0] if best else max(steps)
+    if step not in steps:
+        raise ValueError(
+            f"{run / BEST_FILE} names the checkpoint of step {step}, which {folder} does not "
+            f"have; pass one of {folder}/{{{','.join(map(str, sorted(steps)))}}}."
+        )
+    return folder / str(step)
+
+
+def write_best(model_dir: Path, best: Mapping[str, tuple[int, float]]) -> None:
+    """Writes which checkpoints of a run are best, {metric: (step, value)}; {} for none.
+
+    The first one is the run's result.
+    """
+    file = model_dir / BEST_FILE
+    if best:
+        rows = [{"metric": name, "step": s, "value": v} for name, (s, v) in best.items()]
+        replace_file(file, seal({"best": rows}))
+    else:
+        file.unlink(missing_ok=True)
+
+
+def read_best(model_dir: Path) -> dict[str, tuple[int, float]]:
+    """Returns the best checkpoints of a run, {metric: (step, value)}; {} if it keeps none.
+
+    Raises:
+      ValueError: the file is damaged.
+    """
+    file = model_dir / BEST_FILE
+    try:
+        rows = unseal(file.read_bytes())["best"]
+        return {row["metric"]: (int(row["step"]), float(row["value"])) for row in rows}
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ValueError(
+            f"{file} {error}. Delete it and resume the run, which writes it again, or "
+            f"pass one of the folders of {model_dir / FOLDER}."
+        ) from None
 
 
 def read_record(run: Path) -> RunRecord:
-    """Returns the record of a run's newest checkpoint, or of one of its checkpoints.
+    """Returns the record of a run's checkpoint (`checkpoint_of`), or of one of its checkpoints.
 
     Raises:
       ValueError: there is no checkpoint, or it is damaged.
     """
-    checkpoint = latest_checkpoint(run)
+    checkpoint = checkpoint_of(run)
     with named_source(checkpoint), damage_if_unsealed(checkpoint):
         record = read_fields(checkpoint)
         record.pop("digests")
@@ -107,7 +151,7 @@ def pretraining_flops(run: Path, as_table_4: bool = False) -> float | None:
     count (XLM-E, Table 4 and Figure 1).
 
     Args:
-      run: MODEL_DIR, whose newest checkpoint is used, or one of its checkpoints.
+      run: MODEL_DIR (`checkpoint_of`), or one of its checkpoints.
       as_table_4: whether to count as XLM-E's Table 4 does (`model.flops.as_table_4`).
 
     Returns:
@@ -116,7 +160,7 @@ def pretraining_flops(run: Path, as_table_4: bool = False) -> float | None:
     Raises:
       ValueError: there is no checkpoint, or it is damaged.
     """
-    checkpoint = latest_checkpoint(run)
+    checkpoint = checkpoint_of(run)
     record = read_record(checkpoint)
     step, inherited = record.flops_per_step, record.inherited_flops
     if as_table_4:

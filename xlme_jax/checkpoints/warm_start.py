@@ -14,10 +14,10 @@ import orbax.checkpoint as ocp
 from xlme_jax.checkpoints import digests
 from xlme_jax.checkpoints.saved import (
     check_files,
+    checkpoint_of,
     compare_digests,
     compare_shapes,
     damage_if_unsealed,
-    latest_checkpoint,
     named_source,
     read_fields,
     state_metadata,
@@ -39,7 +39,7 @@ def check_warm_start(
 
     Arguments and errors are those of `warm_start`.
     """
-    checkpoint = latest_checkpoint(run)
+    checkpoint = checkpoint_of(run)
     with named_source(checkpoint):
         check_files(checkpoint)
         with damage_if_unsealed(checkpoint):
@@ -107,7 +107,7 @@ def warm_start(
         the vocabulary is another one.
     """
     brought = check_warm_start(run, abstract_params, vocabulary, may_lack, counterparts)
-    checkpoint = latest_checkpoint(run)
+    checkpoint = checkpoint_of(run)
     found = tree_shapes(state_metadata(checkpoint)["params"])
     sources = _counterparts(found, abstract_params, counterparts)
     wanted = _leaves(brought)

@@ -8,6 +8,7 @@ from typing import Any
 
 import gin
 
+from xlme_jax.configuration.best_config import BestConfig
 from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.configuration.values import ConfigError, convert, type_name
@@ -37,6 +38,7 @@ CONFIGURABLES: dict[str, type] = {
     "Loop": LoopConfig,
     "Optimizer": OptimizerConfig,
     "StopRule": StopRule,
+    "Best": BestConfig,
     "TensorBoard": TensorBoard,
     "WandB": WandB,
     "Mesh": MeshConfig,

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from xlme_jax.data.benchmarks.registry import benchmark
+from xlme_jax.configuration.best_config import selection_metric
 from xlme_jax.validation.fields import check_at_least
 
 
@@ -19,8 +19,9 @@ class SweepConfig:
         "xnli/accuracy/en"; empty selects none, as in an ablation.
       minimize: whether the smallest value is best.
       show: other logged metrics for the table.
-      task: benchmark whose first metric on the English development set selects if `select` is
+      task: benchmark whose first metric on the development set of `language` selects if `select` is
         empty, "eval/xnli/accuracy/en"; empty for none.
+      language: a language, or "mean" for the joint set of all languages that are evaluated.
     """
 
     grid: tuple[tuple[str, tuple[Any, ...]], ...] = ()
@@ -29,6 +30,7 @@ class SweepConfig:
     minimize: bool = False
     show: tuple[str, ...] = ()
     task: str = ""
+    language: str = "en"
 
     def __post_init__(self) -> None:
         check_at_least(self, "Sweep", 1, "seeds")
@@ -42,5 +44,4 @@ class SweepConfig:
                 raise ValueError(f"Sweep.grid: {name} is set by the sweep itself; see --seeds.")
         if self.task and not self.select:
             # The attribute of a frozen instance cannot be assigned.
-            metric = benchmark(self.task).metrics[0]
-            object.__setattr__(self, "select", f"eval/{self.task}/{metric}/en")
+            object.__setattr__(self, "select", selection_metric(self.task, self.language))

@@ -11,6 +11,7 @@ from xlme_jax.data.prepared.cache import DEFAULT_GB
 from xlme_jax.objectives import SYSTEMS
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.storage.paths import as_path, is_bucket
+from xlme_jax.training.best import Best
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.optimizer import OptimizerConfig
@@ -43,7 +44,10 @@ class TrainConfig:
         ~/.cache/xlme_jax/data. Copies are verified, and reused after a restart.
       data_cache_gb: most that all copies may take; 0 reads everything from the bucket.
       epochs: passes over the examples of a labelled stream; overrides TRAIN_STEPS.
+      evaluate_epochs: passes between evaluations; overrides Loop.evaluate_every.
       stop_rules: conditions on logged metrics for the run to continue, such as `(@StopRule(),)`.
+      best: which checkpoints are kept as the best, and after how many evaluations without an
+        improvement the run ends, `@Best()`; None keeps the newest checkpoints alone.
       trackers: where metrics go besides `metrics.jsonl`: `@TensorBoard()`, `@WandB()`, or one of
         another package (`training.trackers`).
     """
@@ -64,7 +68,9 @@ class TrainConfig:
     data_cache: str | None = None
     data_cache_gb: float = DEFAULT_GB
     epochs: float | None = None
+    evaluate_epochs: float | None = None
     stop_rules: tuple[StopRule, ...] = ()
+    best: Best | None = None
     trackers: tuple[Any, ...] = (TensorBoard(),)
 
     def __post_init__(self) -> None:
@@ -91,8 +97,9 @@ class TrainConfig:
             raise ValueError(f"Train.data_cache = {self.data_cache!r} must be on a local disk.")
         if self.data_cache_gb < 0:
             raise ValueError(f"Train.data_cache_gb = {self.data_cache_gb} must not be negative.")
-        if self.epochs is not None and self.epochs <= 0:
-            raise ValueError(f"Train.epochs = {self.epochs} must be positive.")
+        for field in ("epochs", "evaluate_epochs"):
+            if (passes := getattr(self, field)) is not None and passes <= 0:
+                raise ValueError(f"Train.{field} = {passes} must be positive.")
         names = [stream.name for stream in self.streams]
         if len(set(names)) < len(names):
             raise ValueError(f"Train.streams = {names}: each stream needs a name of its own.")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from xlme_jax.checkpoints.saved import FOLDER, RunRecord, latest_checkpoint, read_record
+from xlme_jax.checkpoints.saved import FOLDER, RunRecord, checkpoint_of, read_record
 from xlme_jax.configuration import loading
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
@@ -65,7 +65,7 @@ def stages(checkpoint: Path) -> list[Stage]:
     step comes from its name and the rest from the newest checkpoint of the same run. For
     checkpoints without such a record, INIT_FROM is used. A missing run ends the list.
     """
-    folder = latest_checkpoint(checkpoint)
+    folder = checkpoint_of(checkpoint)
     record, config = _read(folder)
     found: list[Stage] = []
     step = _step(folder)
@@ -97,7 +97,7 @@ def _first_there(runs: Sequence[Path]) -> tuple[Path, RunRecord, TrainConfig] | 
     """Returns checkpoint, record and configuration of the first run that can be read."""
     for run in runs:
         try:
-            folder = latest_checkpoint(run)
+            folder = checkpoint_of(run)
             return folder, *_read(folder)
         except ValueError:
             continue

@@ -131,6 +131,7 @@ def assemble(
         vocabulary_digest=dataset.vocabulary_digest,
         weights={s.name: points for s in streams if (points := s.weight_points())},
         stop_rules=config.stop_rules,
+        best=config.best,
         trackers=[functools.partial(tracker.start, facts) for tracker in config.trackers],
         manifest=start,
     )
@@ -162,18 +163,21 @@ def _facts(
 def _loop_settings(
     config: TrainConfig, dataset: PreparedDataset, streams: Sequence[Stream]
 ) -> LoopConfig:
-    """Returns the loop's settings, with the number of steps for `Train.epochs` if that is set."""
-    if config.epochs is None:
-        return config.loop
-    if [stream.kind for stream in streams] != ["labelled"]:
-        raise ValueError(
-            f"Train.epochs = {config.epochs} counts the examples of one labelled stream, which "
-            "this objective does not read; set it to None and give TRAIN_STEPS."
-        )
-    examples = sum(task.examples for task in stream_tasks(dataset, streams[0]))
-    steps = math.ceil(config.epochs * examples / streams[0].rows)
-    _log.info("%g epochs of %d examples: %d steps.", config.epochs, examples, steps)
-    return dataclasses.replace(config.loop, train_steps=steps)
+    """Returns the loop's settings, with passes (`Train.epochs`, `evaluate_epochs`) as steps."""
+    settings = config.loop
+    for name, field in (("epochs", "train_steps"), ("evaluate_epochs", "evaluate_every")):
+        if (passes := getattr(config, name)) is None:
+            continue
+        if [stream.kind for stream in streams] != ["labelled"]:
+            raise ValueError(
+                f"Train.{name} = {passes} counts the examples of one labelled stream, which this "
+                f"objective does not read; set it to None and give Loop.{field}."
+            )
+        examples = sum(task.examples for task in stream_tasks(dataset, streams[0]))
+        steps = math.ceil(passes * examples / streams[0].rows)
+        _log.info("Train.%s: %g epochs of %d examples: %d steps.", name, passes, examples, steps)
+        settings = dataclasses.replace(settings, **{field: steps})
+    return settings
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import optax
 
-from xlme_jax.checkpoints.saved import latest_checkpoint, read_record
+from xlme_jax.checkpoints.saved import checkpoint_of, read_record
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.checkpoints.warm_start import warm_start
 from xlme_jax.configuration import loading
@@ -59,7 +59,7 @@ def load(
     Raises:
       ValueError: the checkpoint or vocabulary is missing, or they do not match.
     """
-    folder = latest_checkpoint(as_path(checkpoint))
+    folder = checkpoint_of(as_path(checkpoint))
     config = loading.load_text(read_record(folder).config, "Train", str(folder))
     file = as_path(vocabulary or as_path(config.data_dir) / VOCABULARY_FILE)
     if not vocabulary and not file.is_file():

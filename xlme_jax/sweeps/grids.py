@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from xlme_jax.checkpoints.saved import FOLDER as CHECKPOINTS
+from xlme_jax.checkpoints.saved import read_best
 from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.reports.run_page import REPORT_HTML
@@ -161,9 +162,19 @@ def is_finished(folder: Path, train_steps: int | None) -> bool:
 
 
 def figures(folder: Path) -> dict[str, float]:
-    """Returns the last logged value of each metric of a run, without non-finite values."""
-    last = {name: curve[-1][1] for name, curve in read_metrics(folder).items() if curve}
-    return {name: value for name, value in last.items() if math.isfinite(value)}
+    """Returns a value of each metric of a run, without non-finite values.
+
+    It is the last one; if the run keeps its best checkpoints (`training.best`), that of the best
+    checkpoint, for each metric that has one of its own, and for the others that of the first.
+    """
+    curves = read_metrics(folder)
+    values = {name: curve[-1][1] for name, curve in curves.items()}
+    if best := read_best(folder):
+        result = next(iter(best.values()))[0]
+        at_result = {name: dict(curve).get(result) for name, curve in curves.items()}
+        values |= {name: value for name, value in at_result.items() if value is not None}
+        values |= {name: value for name, (_, value) in best.items()}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 # ---- Results -----------------------------------------------------------------------------------

@@ -369,7 +369,8 @@ def checked_steps(
                 f"{config.model_dir} was started with another configuration (its config.gin "
                 "differs from these flags and files); pass another --output or delete the folder."
             )
-        return config.loop.train_steps if config.epochs is None else None
+        stops_early = config.best is not None and config.best.patience is not None
+        return None if config.epochs is not None or stops_early else config.loop.train_steps
 
     return steps
 

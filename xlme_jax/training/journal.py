@@ -18,7 +18,14 @@ import optax
 from jax.experimental import multihost_utils
 
 from xlme_jax.objectives.base import Metrics, Params
-from xlme_jax.training.metrics import TENSORBOARD_DIRECTORY, MetricsWriter, Tracker, ratios
+from xlme_jax.training.best import Best, BestSteps
+from xlme_jax.training.metrics import (
+    TENSORBOARD_DIRECTORY,
+    MetricsWriter,
+    Tracker,
+    ratios,
+    read_lines,
+)
 from xlme_jax.training.progress import ProgressLine, Throughput
 from xlme_jax.training.stop_rule import StopRule, StopRules
 from xlme_jax.training.waits import DEVICE, INPUT, Waits
@@ -46,6 +53,7 @@ class Journal:
       meter: measures throughput.
       stop_rules: rules that the log must meet for the run to continue.
       trackers: as in `MetricsWriter`.
+      best: which checkpoints are best, and when the run has stopped improving.
     """
 
     def __init__(
@@ -58,6 +66,7 @@ class Journal:
         meter: Throughput,
         stop_rules: Sequence[StopRule] = (),
         trackers: Sequence[Callable[[Path, int], Tracker]] = (),
+        best: Best | None = None,
     ):
         self._model_dir, self._settings, self._schedule = model_dir, settings, schedule
         self._find_alarms, self._evaluators, self._meter = alarms, evaluators, meter
@@ -65,7 +74,8 @@ class Journal:
         self._progress = ProgressLine(settings.train_steps, meter, active=self._active)
         self._writer: MetricsWriter | None = None
         self._alarms: set[str] = set()
-        self._rules = StopRules(stop_rules, model_dir)
+        self._rules, self.best = StopRules(stop_rules), BestSteps(best, model_dir)
+        self._needs_past = bool(stop_rules) or best is not None
         self._trackers, self._waits = trackers, Waits()
 
     def begin(
@@ -82,7 +92,9 @@ class Journal:
         if self._writer is not None:
             self._writer.close()
         self._writer = MetricsWriter(self._model_dir, step, self._active, self._trackers)
-        self._rules.begin()
+        past = self._past()
+        self._rules.begin(past)
+        self.best.begin(past)
         self._sums: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(2))
         self.skipped = skipped
         # Only process 0 has the file, but all processes take part in an evaluation.
@@ -92,6 +104,11 @@ class Journal:
         self._sums |= {name: np.array(pair, np.float64) for name, pair in window.items()}
         if self.is_due(step):
             self.write(step, params)
+
+    def _past(self) -> dict[int, dict[str, float]]:
+        """Returns the lines of the log by step, if they are needed here."""
+        local = self._writer and self._writer.local
+        return read_lines(local) if self._needs_past and local else {}
 
     def is_due(self, step: int) -> bool:
         """Returns whether a line is written after `step`."""
@@ -162,12 +179,16 @@ class Journal:
             if self._meter.mfu is not None:
                 values["mfu"] = self._meter.mfu
         values |= self._waits.take()
+        evaluated: dict[str, float] = {}
         if self.evaluates(step):
             with self._meter.pause():
                 for evaluate in self._evaluators:
-                    values |= evaluate(params, step)
+                    evaluated |= evaluate(params, step)
+        values |= evaluated
         self._writer.write(step, values)
         self._rules.add(step, values)
+        if self.evaluates(step):
+            self.best.add(step, evaluated)
         if step > 0:
             self._progress.show(step, values, log=True)
             self._sound_alarms(step, values)

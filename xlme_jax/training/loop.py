@@ -15,13 +15,14 @@ import numpy as np
 import optax
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
-from xlme_jax.checkpoints.saved import RunRecord, latest_checkpoint, pretraining_flops
+from xlme_jax.checkpoints.saved import RunRecord, checkpoint_of, pretraining_flops
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.checkpoints.warm_start import check_warm_start, warm_start
 from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training.best import Best
 from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.metrics import Tracker, naming
@@ -77,6 +78,7 @@ class Run:
       vocabulary_digest: digest of the data's vocabulary, which a warm start's source must match.
       weights: weight schedules of streams, for `make_train_step`.
       stop_rules: rules that the log must meet for the run to continue.
+      best: which checkpoints are kept as the best, and when the run has stopped improving.
       trackers: where metrics go besides `metrics.jsonl` (`MetricsWriter`).
       manifest: the entry of this start, for checkpoints (`training.manifest`).
     """
@@ -97,6 +99,7 @@ class Run:
     vocabulary_digest: str = ""
     weights: Mapping[str, Points] = dataclasses.field(default_factory=dict)
     stop_rules: Sequence[StopRule] = ()
+    best: Best | None = None
     trackers: Sequence[Callable[[Path, int], Tracker]] = ()
     manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -114,7 +117,7 @@ def check_divisible(rows: Mapping[str, int], mesh: jax.sharding.Mesh, micro_batc
 
 
 def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
-    """Trains to `run.config.train_steps`, resuming the run if it has checkpoints.
+    """Trains to `run.config.train_steps`, or until it stops improving; resumes a run.
 
     Precedence: a checkpoint in `model_dir` (resume), else `config.init_from` (warm start), else
     fresh weights.
@@ -135,7 +138,9 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
     config = run.config
     with contextlib.ExitStack() as stack:
         stack.enter_context(sharding_rules(run.mesh))
-        checkpoints = stack.enter_context(Checkpoints(run.model_dir, config.keep_checkpoints))
+        checkpoints = stack.enter_context(
+            Checkpoints(run.model_dir, config.keep_checkpoints, config.keep_every)
+        )
         abstract = abstract_state(run.objective, run.optimizer, run.mesh, config.seed)
         checkpoints.check(abstract, run.dataset_digest)
         if checkpoints.latest_step() is None and config.init_from is not None:
@@ -164,6 +169,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
             meter,
             run.stop_rules,
             run.trackers,
+            run.best,
         )
         stack.callback(journal.close)
         train_step = compile_step(run.objective, run.optimizer, abstract, config, run.weights)
@@ -197,14 +203,14 @@ def _steps(
         reached = dataclasses.replace(
             record, data=batches.get_state(), window=journal.window(), skipped=journal.skipped
         )
-        checkpoints.save(step, state, reached)
+        checkpoints.save(step, state, reached, journal.best.steps())
         stop.saved(step, checkpoints.wait)
 
     if step >= config.train_steps:
         _log.info("Nothing to do: the run in %s already has %d steps.", run.model_dir, step)
     pending: tuple[int, Metrics, Tasks] | None = None
     with Profile(config.profile_steps, journal.trace_folder()) as profile:
-        while step < config.train_steps:
+        while step < config.train_steps and not journal.best.is_over():
             profile.begin(step + 1)
             with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
                 with journal.waiting_for_input():
@@ -268,7 +274,7 @@ def _starting_point(
     )
     if config.init_from is not None:
         source = as_path(config.init_from)
-        origin = str(latest_checkpoint(source))
+        origin = str(checkpoint_of(source))
         inherited["inherited_flops"] = pretraining_flops(source)
         inherited["inherited_table_4_flops"] = pretraining_flops(source, as_table_4=True)
         params = warm_start(

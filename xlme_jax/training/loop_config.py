@@ -14,6 +14,7 @@ class LoopConfig:
       train_steps: updates in all.
       checkpoint_every: steps between checkpoints; the last step is always saved.
       keep_checkpoints: number of newest checkpoints to keep.
+      keep_every: checkpoints of steps that this number divides are kept as well; None for none.
       log_every: steps that a line of metrics averages over.
       evaluate_every: steps between evaluations, also at step 0 and at the end. The state is saved
         before it is evaluated, so that a failing evaluation loses nothing.
@@ -32,6 +33,7 @@ class LoopConfig:
     train_steps: int
     checkpoint_every: int = 1000
     keep_checkpoints: int = 3
+    keep_every: int | None = None
     log_every: int = 50
     evaluate_every: int = 1000
     micro_batches: int = 1
@@ -46,7 +48,12 @@ class LoopConfig:
         check_choices(self, "Loop")
         fields = dataclasses.fields(self)
         counts = [f.name for f in fields if f.type in (int, "int") and f.name != "seed"]
-        check_at_least(self, "Loop", 1, *counts)
+        check_at_least(self, "Loop", 1, *counts, "keep_every")
+        if self.keep_every is not None and self.keep_every % self.checkpoint_every:
+            raise ValueError(
+                f"Loop.keep_every = {self.keep_every} must be a multiple of Loop.checkpoint_every "
+                f"= {self.checkpoint_every}."
+            )
         if (
             self.profile_steps is not None
             and not 1 <= self.profile_steps[0] <= self.profile_steps[1]

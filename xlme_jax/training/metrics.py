@@ -162,16 +162,23 @@ def read_metrics(path: Path) -> dict[str, list[tuple[int, float]]]:
       ValueError: the file is missing, or a line other than the last is not a JSON object with a
         "step".
     """
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for step, values in read_lines(path).items():
+        for name, value in values.items():
+            curves.setdefault(name, []).append((step, value))
+    return curves
+
+
+def read_lines(path: Path) -> dict[int, dict[str, float]]:
+    """Reads a metrics file as `read_metrics` does, by lines: {step: {name: value}}."""
     path = as_path(path)
     path = path / METRICS_FILE if path.is_dir() else path
-    curves: dict[str, list[tuple[int, float]]] = {}
-    for record in _read_lines(path):
-        step = record["step"]
-        for name, value in record.items():
-            if name != "step":
-                number = math.nan if value is None else float(value)
-                curves.setdefault(name, []).append((step, number))
-    return curves
+    return {
+        record.pop("step"): {
+            name: math.nan if value is None else float(value) for name, value in record.items()
+        }
+        for record in _read_lines(path)
+    }
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

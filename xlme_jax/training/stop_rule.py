@@ -8,20 +8,16 @@ A rule is judged once, only by the lines of `metrics.jsonl` up to the one that i
 verdict is the same if the run is killed and resumed, or resumed after its end.
 """
 
-import collections
 import dataclasses
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from xlme_jax.storage.paths import as_path
-from xlme_jax.training.metrics import METRICS_FILE, read_metrics
 from xlme_jax.validation.fields import check_at_least
 
 _log = logging.getLogger(__name__)
@@ -143,25 +139,22 @@ class StopRules:
 
     Args:
       rules: rules that the run must meet.
-      model_dir: where the log is.
     """
 
-    def __init__(self, rules: Sequence[StopRule], model_dir: Path):
-        self._rules, self._model_dir = tuple(rules), as_path(model_dir)
+    def __init__(self, rules: Sequence[StopRule]):
+        self._rules = tuple(rules)
         self._active = jax.process_index() == 0
         self._waiting: list[StopRule] = []
         self._known: set[str] = set()
         self._history: list[Line] = []
 
-    def begin(self) -> None:
-        """Reads the existing log of a run that begins or resumes."""
+    def begin(self, lines: Mapping[int, Mapping[str, float]]) -> None:
+        """Continues from the log of a run that begins or resumes.
+
+        Args:
+          lines: {step: values}; empty in processes other than 0.
+        """
         self._waiting, self._known, self._history = list(self._rules), set(), []
-        if not self._rules or not self._active or not (self._model_dir / METRICS_FILE).exists():
-            return
-        lines: dict[int, dict[str, float]] = collections.defaultdict(dict)
-        for name, curve in read_metrics(self._model_dir).items():
-            for step, value in curve:
-                lines[step][name] = value
         for step in sorted(lines):
             self.add(step, lines[step])
 

@@ -1,0 +1,40 @@
+"""Configuration of a run's best checkpoints."""
+
+import dataclasses
+
+from xlme_jax.data.benchmarks.registry import benchmark
+from xlme_jax.training.best import Best
+
+
+def selection_metric(task: str, language: str) -> str:
+    """Returns the logged metric that models of a benchmark are selected by on a development set.
+
+    Args:
+      task: name of the benchmark; its first metric is used.
+      language: a language's set, or "mean" for the mean over the languages that are evaluated.
+
+    Raises:
+      ValueError: unknown benchmark.
+    """
+    return f"eval/{task}/{benchmark(task).metrics[0]}/{language}"
+
+
+@dataclasses.dataclass(frozen=True)
+class BestConfig(Best):
+    """Which checkpoints of a run are its best, and when the run has stopped improving.
+
+    Attributes:
+      task: benchmark whose first metric on the development sets is used if `metrics` is empty.
+      languages: development sets, each with a best checkpoint of its own: ("en",) or another
+        language; "mean" is the joint set of all languages that are evaluated.
+    """
+
+    task: str = ""
+    languages: tuple[str, ...] = ("en",)
+
+    def __post_init__(self) -> None:
+        if self.task and not self.metrics:
+            # The attribute of a frozen instance cannot be assigned.
+            metrics = tuple(selection_metric(self.task, language) for language in self.languages)
+            object.__setattr__(self, "metrics", metrics)
+        super().__post_init__()
