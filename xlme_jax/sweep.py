@@ -11,10 +11,12 @@ Arguments after `--` are passed to the train command as they are. {seed} in a --
 by the seed of the run: --gin.INIT_FROM="'runs/xlm/default/seed_{seed}'".
 """
 
+import dataclasses
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -65,15 +67,16 @@ def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
     grid = tuple((name, tuple(map(repr, values))) for name, values in config.grid)
     if _GRID.value:
         grid = tuple(map(grids.parse_grid, _GRID.value))
-    given = {
+    given: dict[str, Any] = {
         "seeds": _SEEDS.value,
         "select": _SELECT.value,
         "minimize": _MINIMIZE.value,
         "show": tuple(_SHOW.value) or None,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
-    fields = {"seeds": config.seeds, "select": config.select, "minimize": config.minimize}
-    return SweepConfig(grid=grid, **{**fields, "show": config.show, **chosen})
+    if "select" in chosen:  # Instead of the metric that the task selects by.
+        chosen["task"] = ""
+    return dataclasses.replace(config, grid=grid, **chosen)
 
 
 def main(*train_arguments: str) -> int:

@@ -19,9 +19,10 @@ class SweepConfig:
         "xnli/accuracy/en"; empty selects none, as in an ablation.
       minimize: whether the smallest value is best.
       show: other logged metrics for the table.
-      task: benchmark whose first metric on the development set of `language` selects if `select` is
-        empty, "eval/xnli/accuracy/en"; empty for none.
-      language: a language, or "mean" for the joint set of all languages that are evaluated.
+      task: benchmark whose first metric on the development sets of `languages` selects if `select`
+        is empty, "eval/xnli/accuracy/en"; empty for none.
+      languages: ("en",) or another language; ("mean",) for the joint set of all languages that are
+        evaluated. With several, each selects a point for itself.
     """
 
     grid: tuple[tuple[str, tuple[Any, ...]], ...] = ()
@@ -30,7 +31,7 @@ class SweepConfig:
     minimize: bool = False
     show: tuple[str, ...] = ()
     task: str = ""
-    language: str = "en"
+    languages: tuple[str, ...] = ("en",)
 
     def __post_init__(self) -> None:
         check_at_least(self, "Sweep", 1, "seeds")
@@ -42,6 +43,16 @@ class SweepConfig:
                 raise ValueError(f"Sweep.grid names {name} twice; give all its values at once.")
             if name in ("SEED", "MODEL_DIR"):
                 raise ValueError(f"Sweep.grid: {name} is set by the sweep itself; see --seeds.")
+        if not self.languages:
+            raise ValueError("Sweep.languages is empty; ('mean',) selects on all languages.")
         if self.task and not self.select:
             # The attribute of a frozen instance cannot be assigned.
-            object.__setattr__(self, "select", selection_metric(self.task, self.language))
+            object.__setattr__(self, "select", selection_metric(self.task, self.languages[0]))
+
+    @property
+    def by_language(self) -> dict[str, str]:
+        """{language: metric that selects its point}; {} if one point is selected for all."""
+        if not self.task or len(self.languages) < 2:
+            return {}
+        found = {language: selection_metric(self.task, language) for language in self.languages}
+        return found if self.select == found[self.languages[0]] else {}
