@@ -30,7 +30,7 @@ def register(
     pivot: str | None = None,
     name: str = NAME,
     held_out: HeldOutText | None = None,
-    tsv_columns: tuple[int, int] | None = None,
+    tsv_columns: tuple[int, ...] | None = None,
     shuffle_pairs: bool = False,
 ) -> list[str]:
     """Registers a task per language pair and the mixture; lists folders but reads no text.

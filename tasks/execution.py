@@ -27,7 +27,7 @@ from xlme_jax.data.benchmarks.registry import BENCHMARKS
 from xlme_jax.data.prepared import format as prepared_format
 from xlme_jax.data.text import held_out
 from xlme_jax.data.text.reading import DataError, ReadReport
-from xlme_jax.preparation import preparing, tokenizing
+from xlme_jax.preparation import dropping, preparing, tokenizing
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.sources import SOURCES
 from xlme_jax.storage.paths import keep_listings
@@ -160,6 +160,8 @@ def _job(
     ]
     content += [vocabulary_digest, task.name, split, languages, limit, names]
     content += [shard.key for shard in shards]
+    if kind == "bitext" and config.max_length_ratio is not None:
+        content.append(config.max_length_ratio)
     reads = _reads(task, shards, model)
     return tokenizing.Job(
         task.name,
@@ -169,8 +171,11 @@ def _job(
         shards=names,
         bytes=sum(file.stat().st_size for file in files),
         fingerprint=preparing.fingerprint(content, files),
-        may_be_empty=(split == held_out.VALIDATION or not config.pairs)
-        and all(shard.may_be_empty for shard in shards),
+        may_be_empty=(kind == "bitext" and dropping.may_leave_nothing(config))
+        or (
+            (split == held_out.VALIDATION or not config.pairs)
+            and all(shard.may_be_empty for shard in shards)
+        ),
         benchmark=benchmark,
         reads=reads,
         encode=None if reads else encoded,

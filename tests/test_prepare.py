@@ -905,7 +905,7 @@ def test_columns_of_scored_pairs(config, tmp_path):
         ),
         ({"tsv_columns": (1, 1)}, r"`tsv_columns` is \(1, 1\); give two different"),
         ({"tsv_columns": ("a", "b")}, "`tsv_columns` is .* give two different columns"),
-        ({"tsv_columns": (0, 1, 2)}, "`tsv_columns` is .* give two different columns"),
+        ({"tsv_columns": (0, 1, 2, 3)}, "`tsv_columns` is .* give two different columns"),
     ],
 )
 def test_values_about_splits_and_columns_are_checked(config, fields, message):

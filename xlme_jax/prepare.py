@@ -22,6 +22,13 @@ training text; `--check_overlap` reports evaluation texts that occur in the trai
     python -m xlme_jax.prepare --tasks=cc100,bitext --cc100_dir=mono --bitext_dir=multiway \
         --validation=every:20 --check_overlap=eval --vocabulary=vocabulary.model --output=data/mine
 
+Pairs may come from several folders and be filtered (docs/xylent.md); `dataset.json` counts what is
+skipped, by reason::
+
+    python -m xlme_jax.prepare --tasks=bitext --bitext_dir=ccmatrix,ccaligned --bitext_merge=first \
+        --tsv_columns=1,2,0 --min_score=1.06 --deduplicate --max_length_ratio=3 --min_pairs=50000 \
+        --vocabulary=vocabulary.model --output=data/mine
+
 Flags on the command line override the gin file. After an interruption, the same command resumes,
 and it prepares tasks again whose files are damaged or missing. `--runner=DirectRunner` (or
 DataflowRunner, FlinkRunner, SparkRunner with their `--runner_options`) does the same work on Apache
@@ -64,6 +71,18 @@ flags.DEFINE_integer(
     "stride", 128, "Tokens shared by neighboring windows of a question's context.", 0
 )
 flags.DEFINE_integer("max_document_chars", 100_000, "Longer documents are split.", 1)
+flags.DEFINE_bool(
+    "deduplicate", False, "Skip a pair of files that occurs before in the text of its task."
+)
+flags.DEFINE_float(
+    "max_length_ratio",
+    None,
+    "Skip pairs with a text of more than this many times the tokens of the other, such as 3.",
+    1.0,
+)
+flags.DEFINE_integer(
+    "min_pairs", 0, "Drop languages with fewer pairs than this from the tasks of pairs.", 0
+)
 flags.DEFINE_bool(
     "shuffle_pairs", False, "Mismatch training pairs, as a control without translations."
 )

@@ -38,6 +38,8 @@ for _flag in sources.flags():
         flags.DEFINE_list(_flag.name, _flag.default, _flag.help)
     elif _flag.kind == "integer":
         flags.DEFINE_integer(_flag.name, _flag.default, _flag.help, _flag.minimum)
+    elif _flag.kind == "float":
+        flags.DEFINE_float(_flag.name, _flag.default, _flag.help)
     else:
         flags.DEFINE_string(_flag.name, _flag.default, _flag.help)
 

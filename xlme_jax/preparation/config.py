@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from xlme_jax.data import cldr
@@ -52,7 +53,9 @@ class PrepareConfig:
       vocabulary_size: Largest size of the vocabulary trained for `cldr`.
       cldr: The embedded corpus.
       cc100_dir: Folder of `<lang>.txt.xz` files.
-      bitext_dir: Folder of pair files.
+      bitext_dir: Folder of pair files, or several, separated by commas, in order of preference.
+      bitext_merge: "all" reads a pair in all folders of `bitext_dir`, "first" in the first that has
+        it.
       languages: Languages to use; empty: all that are found.
       pairs: Language pairs to use ("en-sw"); empty: all that are found.
       pivot: Use only pairs with this language ("en": English-centric).
@@ -66,7 +69,16 @@ class PrepareConfig:
       max_document_chars: Longer documents are split.
       max_pair_tokens: Longer pairs (`<s> e </s> f </s>`) are skipped and counted.
       tsv_columns: Columns of TSV pair files, counted from 0, with text in the first and second
-        language of the file's name. None: the first two, which must not be numbers.
+        language of the file's name, and optionally the one with scores. None: the first two, which
+        must not be numbers.
+      min_score: Pairs with a lower score are skipped, in files that have scores: TSV files whose
+        third of `tsv_columns` is one, Moses files and OPUS zips with a file `NAME.scores`.
+      deduplicate: Whether a pair of files is skipped if it occurs before in the text of its task,
+        compared as held-out text is (`text_digests.normalized`).
+      max_length_ratio: Pairs are skipped if one text has more than this many times the tokens of
+        the other. None: no limit.
+      min_pairs: Languages with fewer pairs than this, over all their tasks, are dropped from the
+        tasks of pairs.
       shuffle_pairs: Whether training pairs are mismatched, as a control without translations.
       validation: Units of `cc100` and `bitext` that form the split "validation" and whose text is
         removed from all training text: "every:20", "count:1000", "ids:FILE" or "folder:PATH", see
@@ -87,6 +99,7 @@ class PrepareConfig:
     cldr: CldrCorpus | None = None
     cc100_dir: str | None = None
     bitext_dir: str | None = None
+    bitext_merge: str = "all"
     languages: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
     pivot: str | None = None
@@ -97,7 +110,11 @@ class PrepareConfig:
     stride: int = 128
     max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS
     max_pair_tokens: int = 510
-    tsv_columns: tuple[int, int] | None = None
+    tsv_columns: tuple[int, ...] | None = None
+    min_score: float | None = None
+    deduplicate: bool = False
+    max_length_ratio: float | None = None
+    min_pairs: int = 0
     shuffle_pairs: bool = False
     validation: str = ""
     check_overlap: str = ""
@@ -130,18 +147,34 @@ class PrepareConfig:
             object.__setattr__(self, "tsv_columns", _columns(self.tsv_columns))
         if self.validation:
             held_out.parse(self.validation)
+        self._check_filters()
         if self.workers < 0:
             raise ValueError(f"prepare: `workers` is {self.workers}; give 0 (automatic) or more")
 
+    def _check_filters(self) -> None:
+        if self.bitext_merge not in ("all", "first"):
+            raise ValueError(
+                f"prepare: `bitext_merge` is {self.bitext_merge!r}; give 'all' or 'first'"
+            )
+        if self.max_length_ratio is not None and not self.max_length_ratio >= 1:
+            raise ValueError(
+                f"prepare: `max_length_ratio` is {self.max_length_ratio}; give a number of at "
+                "least 1, such as 3"
+            )
+        if self.min_pairs < 0:
+            raise ValueError(f"prepare: `min_pairs` is {self.min_pairs}; give 0 (off) or more")
+        if self.min_score is not None and not math.isfinite(self.min_score):
+            raise ValueError(f"prepare: `min_score` is {self.min_score}; give a finite number")
 
-def _columns(value: Any) -> tuple[int, int]:
+
+def _columns(value: Any) -> tuple[int, ...]:
     try:
-        one, two = (int(column) for column in value)
+        columns = tuple(int(column) for column in value)
     except (TypeError, ValueError):
-        one = two = -1
-    if one == two or min(one, two) < 0:
+        columns = ()
+    if len(columns) not in (2, 3) or len(set(columns)) < len(columns) or min(columns) < 0:
         raise ValueError(
             f"prepare: `tsv_columns` is {value!r}; give two different columns counted from 0, such "
-            "as 1,2"
+            "as 1,2, or three with that of the scores, such as 1,2,0"
         )
-    return one, two
+    return columns

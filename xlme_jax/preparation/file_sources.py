@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from xlme_jax.data.text import held_out as held_out_data
 from xlme_jax.data.text.bitext import discover_bitext, group_by_pair, read_bitext
@@ -15,7 +16,7 @@ from xlme_jax.data.text.decompression import read_blocks
 from xlme_jax.data.text.held_out import VALIDATION, Corpora, HeldOutText, corpus_name
 from xlme_jax.data.text.reading import ReadReport, aligned_lines, discover_documents
 from xlme_jax.data.text.text_digests import digest
-from xlme_jax.preparation import examples
+from xlme_jax.preparation import duplicates, examples
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.source_types import (
     Flag,
@@ -33,8 +34,21 @@ _PAIR_FLAGS = (
     Flag("pivot", "Use only pairs with this language, such as en."),
     Flag(
         "tsv_columns",
-        "Columns of TSV pair files that contain text, counted from 0, such as 1,2 (default: 0,1).",
+        "Columns of TSV pair files that contain text, counted from 0, such as 1,2 (default: 0,1); "
+        "a third is that of the scores, such as 1,2,0.",
         "list",
+    ),
+    Flag(
+        "min_score",
+        "Least score of a pair, in files that have scores (TSV: the third of --tsv_columns; Moses: "
+        "NAME.scores).",
+        "float",
+    ),
+    Flag(
+        "bitext_merge",
+        "all: a pair is read in all folders of --bitext_dir=FOLDER,FOLDER; first: only in the "
+        "first that has it.",
+        default="all",
     ),
 )
 
@@ -72,25 +86,43 @@ def pair_source(name: str, content: str, help: str) -> Source:
       help: See `Source`.
     """
 
-    def discover(config: PrepareConfig) -> list[BitextSource]:
+    def discover(config: PrepareConfig, **changed: Any) -> list[BitextSource]:
+        folders = source.folders(config)
+        first_only = config.bitext_merge == "first"
+        if first_only and len(folders) < 2:
+            raise ValueError(
+                f"prepare: `bitext_merge` is 'first' but {source.option} is a single folder; give "
+                f"several in order of preference, such as --{source.option}=ccmatrix,ccaligned"
+            )
+        options: dict[str, Any] = {"first_only": first_only, "min_score": config.min_score}
         return discover_bitext(
-            source.folder(config),
+            folders,
             config.languages or None,
             config.pairs or None,
             config.pivot,
             tsv_columns=config.tsv_columns,
+            **(options | changed),
         )
 
     def find(config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
-        return pair_tasks(name, discover(config), config.shuffle_pairs, held_out)
+        return pair_tasks(
+            name, discover(config), config.shuffle_pairs, held_out, config.deduplicate
+        )
 
     def corpora(config: PrepareConfig) -> Corpora:
-        return Corpora(sources=tuple(discover(config)))
+        # Whatever its score, the text of a held-out unit is removed from training.
+        return Corpora(sources=tuple(discover(config, min_score=None)))
+
+    def unread(config: PrepareConfig) -> list[BitextSource]:
+        if config.bitext_merge == "all":
+            return []
+        kept = set(discover(config))
+        return [found for found in discover(config, first_only=False) if found not in kept]
 
     def texts(config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
         return _pair_texts(discover(config), held_out)
 
-    source = Source(name, help, find, content, _PAIR_FLAGS, corpora, texts)
+    source = Source(name, help, find, content, _PAIR_FLAGS, corpora, texts, unread)
     return source
 
 
@@ -169,7 +201,11 @@ def _held_document_shard(
 
 
 def pair_tasks(
-    name: str, sources: Sequence[BitextSource], shuffle_pairs: bool, held_out: HeldOutText | None
+    name: str,
+    sources: Sequence[BitextSource],
+    shuffle_pairs: bool,
+    held_out: HeldOutText | None,
+    deduplicate: bool = False,
 ) -> list[TextTask]:
     """Returns a task per language pair, without reading text.
 
@@ -178,6 +214,8 @@ def pair_tasks(
       sources: Pair files, as `discover_bitext` returns them.
       shuffle_pairs: Whether training pairs are mismatched, see `examples.mismatched_pairs`.
       held_out: Selects the split "validation"; None: no such split.
+      deduplicate: Whether a pair is read only the first time. The files of a split are then one
+        shard, so that the result does not depend on the number of workers.
 
     Raises:
       ValueError: Two pairs would have the same task name.
@@ -192,6 +230,8 @@ def pair_tasks(
         splits = {"train": [_pair_shard(source) for source in group]}
         if held_out is not None:
             splits = _pair_splits(held_out, group)
+        if deduplicate:
+            splits = {split: [_distinct(shards)] for split, shards in splits.items() if shards}
         if shuffle_pairs:
             splits["train"] = [_mismatched(shard) for shard in splits["train"]]
         tasks.append(TextTask(name, task, (group[0].lang1, group[0].lang2), splits))
@@ -203,7 +243,23 @@ def _pair_shard(source: BitextSource) -> Shard:
     read = functools.partial(read_bitext, source)
     multiway = source.kind == "multiway"
     key = f"{source.kind} {source.swap}" + (f" {source.columns}" if source.columns else "")
-    return Shard(title, read, source.paths, key, may_be_empty=multiway)
+    files = source.paths
+    if source.min_score is not None:
+        key += f" score {source.score_column} {source.min_score}"
+        files += (source.score_file,) if source.score_file else ()
+    return Shard(title, read, files, key, may_be_empty=multiway)
+
+
+def _distinct(shards: Sequence[Shard]) -> Shard:
+    """Returns the shards of a split as one, without duplicates."""
+    name, more = shards[0].name, len(shards) - 1
+    return Shard(
+        name + (f" and {more} more" if more else ""),
+        functools.partial(duplicates.distinct, tuple(shard.read for shard in shards)),
+        tuple(file for shard in shards for file in shard.files),
+        "distinct " + ", ".join(shard.key for shard in shards),
+        may_be_empty=all(shard.may_be_empty for shard in shards),
+    )
 
 
 def _mismatched(shard: Shard) -> Shard:
@@ -245,15 +301,16 @@ def _pair_texts(
     found: dict[Path | tuple[Path, int], LanguageText] = {}
     for source in sources:
         for side, language in enumerate((source.lang1, source.lang2)):
-            if len(source.paths) == 2:
+            if len(source.paths) == 2 and not source.score_file:
                 # A file of a multi-way folder is part of up to a hundred pairs.
                 file = source.paths[side]
                 lines = functools.partial(_lines, held_out, language, file)
                 found[file] = LanguageText(language, file_bytes(file), lines)
             else:
                 file = source.paths[0]
+                size = sum(file_bytes(path, 0.5) for path in source.paths)
                 texts = functools.partial(_side, held_out, source, side)
-                found[file, side] = LanguageText(language, file_bytes(file, 0.5), texts)
+                found[file, side] = LanguageText(language, size, texts)
     return list(found.values())
 
 

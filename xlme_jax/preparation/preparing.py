@@ -35,7 +35,7 @@ from xlme_jax.data.vocabulary import (
     VocabularyError,
     train_vocabulary,
 )
-from xlme_jax.preparation import overlap, sources, tokenizing
+from xlme_jax.preparation import dropping, overlap, sources, tokenizing
 from xlme_jax.preparation import workers as worker_pool
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
 from xlme_jax.preparation.tokenizing import Job, Unit
@@ -49,6 +49,7 @@ _BYTES_WORTH_A_WORKER = 2 << 20
 LOCK_FILE = ".prepare.lock"
 HELD_OUT_FILE = "held-out.npz"
 OVERLAP_FILE = "overlap.json"
+_FILTERS = ("min_score", "deduplicate", "max_length_ratio", "min_pairs")
 
 
 Rows = list[prepared.TaskInfo]
@@ -113,15 +114,17 @@ def prepare(
         )
         _retire(output, jobs, pending)
         rows |= _run(config, load_tasks, str(model), pending)
-        table = [rows[job] for job in jobs if rows[job].examples]
-        if len(table) < len(jobs):
-            _say_empty([job for job in jobs if not rows[job].examples])
-        prepared.write_dataset(output, table, model, vocabulary.size, command)
+        empty = [job for job in jobs if not rows[job].examples]
+        _say_empty([job for job in empty if not dropping.is_filtered(config, rows[job])])
+        table, dropped = dropping.drop(config, [rows[job] for job in jobs])
+        prepared.write_dataset(output, table, model, vocabulary.size, command, dropped)
         _write_settings(config, command)
         if config.check_overlap:
             _report_overlap(config, tasks, jobs)
         remove_folder(output / ".parts")
     _summarize(table)
+    for line in dropping.lines(dropped):
+        _say(line)
     return table
 
 
@@ -131,8 +134,10 @@ def settings(config: PrepareConfig) -> dict[str, Any]:
     for how in ("output", "check_overlap", "workers", "runner", "runner_options"):
         del content[how]
     # Omitted if empty, so that data sets from before these fields existed stay valid.
-    for field in ("tsv_columns", "shuffle_pairs", "validation", "options"):
-        if not content[field]:
+    if content["bitext_merge"] == "all":
+        del content["bitext_merge"]
+    for field in ("tsv_columns", "shuffle_pairs", "validation", "options", *_FILTERS):
+        if content[field] in (None, 0, "", []):  # Also False and ().
             del content[field]
     return json.loads(json.dumps(content))
 

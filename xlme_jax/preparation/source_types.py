@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.preparation.config import PrepareConfig
@@ -135,7 +136,7 @@ class Flag:
     Attributes:
       name: Name without dashes.
       help: Help text.
-      kind: "string", "list" or "integer".
+      kind: "string", "list", "integer" or "float".
       default: Default value.
       minimum: Smallest value of an integer.
     """
@@ -161,6 +162,8 @@ class Source:
       flags: Further flags.
       corpora: Lists the files that `--validation` holds units out of. None: not supported.
       texts: Lists the training text for a vocabulary. None: derived from the shards of `find`.
+      unread: Lists the files of pairs that are left out because an earlier folder has the pair.
+        None: the source reads no pair files.
       from_flags: Computes fields of `PrepareConfig` from all flag values.
       from_environment: Computes fields of `PrepareConfig` from the environment when `tasks` is
         imported, or returns None if the source is not configured. None: the folder's variable.
@@ -173,6 +176,7 @@ class Source:
     flags: tuple[Flag, ...] = ()
     corpora: Callable[[PrepareConfig], Corpora] | None = None
     texts: Callable[[PrepareConfig, HeldOutText | None], Sequence[LanguageText]] | None = None
+    unread: Callable[[PrepareConfig], Sequence[BitextSource]] | None = None
     from_flags: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     from_environment: Callable[[Mapping[str, str]], Mapping[str, Any] | None] | None = None
 
@@ -194,6 +198,16 @@ class Source:
         """
         given = setting(config, self.option)
         return required_folder(given, self.variable, self.content, self.option)
+
+    def folders(self, config: PrepareConfig) -> list[Path]:
+        """Returns the folders of a source that may have several, separated by commas.
+
+        Raises:
+          DataError: No folder is given, or one does not exist.
+        """
+        given = setting(config, self.option) or os.environ.get(self.variable) or ""
+        names = [name for name in os.fspath(given).split(",") if name] or [""]
+        return [required_folder(x, self.variable, self.content, self.option) for x in names]
 
 
 def setting(config: PrepareConfig, name: str) -> Any:

@@ -140,11 +140,17 @@ def check(config: PrepareConfig) -> None:
     """Checks what fields of a configuration mean together.
 
     Raises:
-      ValueError: `validation` is set and no task has units to hold out, or Dataflow's workers would
-        read or write a local path.
+      ValueError: `validation` or `deduplicate` is set and no task reads files that it applies to,
+        or Dataflow's workers would read or write a local path.
     """
     if "dataflow" in config.runner.lower():
         _check_buckets(config)
+    if config.deduplicate and not any(source.unread for source in chosen(config)):
+        with_pairs = [source.name for source in SOURCES.values() if source.unread]
+        raise ValueError(
+            "prepare: `deduplicate` applies only to pair files (the tasks "
+            f"{' and '.join(with_pairs)}); `tasks` is {', '.join(config.tasks)}. Set it to False"
+        )
     if config.validation and not any(source.corpora for source in chosen(config)):
         raise ValueError(
             f"prepare: `validation` is {config.validation!r} but applies only to the tasks "
@@ -155,15 +161,19 @@ def check(config: PrepareConfig) -> None:
 
 def _check_buckets(config: PrepareConfig) -> None:
     """Raises ValueError, naming the first path that is not in a bucket."""
-    paths: dict[str, Any] = {"output": config.output}
-    paths |= {s.option: setting(config, s.option) for s in chosen(config) if s.content}
+    paths: list[tuple[str, Any]] = [("output", config.output)]
+    for source in chosen(config):
+        if source.content:
+            given = setting(config, source.option)
+            folders = str(given).split(",") if given else [None]
+            paths += [(source.option, folder) for folder in folders]
     if any(map(labelled_rows.find_benchmark, config.tasks)):
-        paths["eval_dir"] = config.eval_dir
+        paths.append(("eval_dir", config.eval_dir))
     if config.validation.startswith("folder:"):
-        paths["validation"] = config.validation.removeprefix("folder:")
+        paths.append(("validation", config.validation.removeprefix("folder:")))
     if any(task.startswith("tfds") for task in config.tasks):
-        paths["$TFDS_DATA_DIR"] = os.environ.get("TFDS_DATA_DIR")
-    for name, path in paths.items():
+        paths.append(("$TFDS_DATA_DIR", os.environ.get("TFDS_DATA_DIR")))
+    for name, path in paths:
         if not path or not is_bucket(path):
             raise ValueError(
                 f"prepare: {name} is {path!r}, which the workers of {config.runner} cannot reach; "

@@ -206,6 +206,7 @@ def open_part(config: PrepareConfig, model: str, job: Job, shard: int, number: i
         split=job.split,
         part=shard * 100_000 + number,
         max_length=config.max_pair_tokens,
+        max_length_ratio=config.max_length_ratio,
         fingerprint=job.fingerprint,
     )
 

@@ -16,7 +16,7 @@ import pathlib
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,8 @@ class TaskWriter:
       part: Number of this part; None if this writer writes the whole task.
       shard_tokens: Number of tokens after which a new shard is started.
       max_length: Maximum tokens per pair; longer ones are skipped (bitext only).
+      max_length_ratio: Pairs are skipped if one text has more than this many times the tokens of
+        the other; None: no limit (bitext only).
       fingerprint: Identifies the sources of the task (text, vocabulary, options), so that
         `finished_task` can distinguish an up-to-date task from a stale one.
     """
@@ -85,6 +87,7 @@ class TaskWriter:
         part: int | None = None,
         shard_tokens: int = 1 << 28,
         max_length: int = 510,
+        max_length_ratio: float | None = None,
         fingerprint: str = "",
     ):
         if not TASK_NAME.fullmatch(name):
@@ -99,6 +102,7 @@ class TaskWriter:
         self.directory = as_path(directory)
         self.name, self.split, self.languages = name, split, tuple(languages)
         self.part, self.shard_tokens, self.max_length = part, shard_tokens, max_length
+        self.max_length_ratio = max_length_ratio
         self.vocabulary_size, self.fingerprint = vocabulary_size, fingerprint
         self.skipped: collections.Counter[str] = collections.Counter()
         self.examples = self.tokens = self.shortest = self.longest = 0
@@ -269,15 +273,17 @@ class MonolingualWriter(TaskWriter):
 
 
 class BitextWriter(TaskWriter):
-    """Writer of translation pairs `<s> e </s> f </s>`, one per record; skips long pairs."""
+    """Writer of translation pairs `<s> e </s> f </s>`, one per record.
+
+    Skips pairs that are too long or, if asked, of texts of very different lengths.
+    """
 
     kind = "bitext"
 
     def _append(self, ids: np.ndarray, sizes: np.ndarray, labels: np.ndarray) -> None:
-        short = sizes <= self.max_length
-        if not short.all():
-            self.skipped[f"longer than {self.max_length} tokens"] += int((~short).sum())
-            ids, sizes = ids[np.repeat(short, sizes)], sizes[short]
+        ids, sizes = self._without(
+            sizes > self.max_length, f"longer than {self.max_length} tokens", ids, sizes
+        )
         if not len(sizes):
             return
         starts = np.cumsum(sizes) - sizes
@@ -286,9 +292,26 @@ class BitextWriter(TaskWriter):
             bad = int(np.argmax(sides != 2))
             shown = ids[starts[bad] : starts[bad] + min(sizes[bad], 20)]
             raise ValueError(f"task {self.name}: a pair must be `<s> e </s> f </s>`, got {shown}")
+        if self.max_length_ratio is not None:
+            first = np.flatnonzero(ids == EOS_ID)[::2] - starts - 1
+            second = sizes - 3 - first
+            uneven = np.maximum(first, second) > self.max_length_ratio * np.minimum(first, second)
+            reason = f"one text over {self.max_length_ratio:g} times as long"
+            ids, sizes = self._without(uneven, reason, ids, sizes)
+            if not len(sizes):
+                return
         self._count(sizes)
         self._lengths.append(sizes.astype("<u2"))
         self._write(ids, sizes)
+
+    def _without(
+        self, bad: np.ndarray, reason: str, ids: np.ndarray, sizes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids and sizes without the pairs in `bad`, bool[N], which it counts."""
+        if not bad.any():
+            return ids, sizes
+        self.skipped[reason] += int(bad.sum())
+        return ids[np.repeat(~bad, sizes)], sizes[~bad]
 
 
 class LabelledWriter(TaskWriter):
@@ -417,6 +440,7 @@ def write_dataset(
     vocabulary: str | os.PathLike[str],
     vocabulary_size: int,
     command: str = "",
+    dropped: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Completes a data set: copies the vocabulary, then writes `dataset.json` atomically.
 
@@ -426,11 +450,12 @@ def write_dataset(
       vocabulary: SentencePiece model that defines the token ids.
       vocabulary_size: Number of ids, including `<mask>`.
       command: Command line that prepares this data set; empty if there is none.
+      dropped: Tasks and files that were left out, and why, as JSON values.
     """
     directory = as_path(directory)
     model = as_path(vocabulary).read_bytes()
     replace_file(directory / VOCABULARY_FILE, model)
-    content = {
+    content: dict[str, Any] = {
         "format": FORMAT,
         "command": command,
         "vocabulary": {
@@ -441,6 +466,8 @@ def write_dataset(
         },
         "tasks": [row.to_json() for row in sorted(tasks, key=lambda row: (row.name, row.split))],
     }
+    if dropped:
+        content["dropped"] = list(dropped)
     replace_file(directory / DATASET_FILE, seal(content))
 
 

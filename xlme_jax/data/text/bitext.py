@@ -7,9 +7,9 @@ an error, and every pair is yielded in one canonical language order, whatever th
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
-import re
 import stat
 import struct
 import zipfile
@@ -18,7 +18,7 @@ from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from xlme_jax.data.text import reading
+from xlme_jax.data.text import pair_scores, reading
 from xlme_jax.data.text.bitext_files import (
     MULTIWAY_LAYOUT,
     BitextSource,
@@ -38,6 +38,7 @@ from xlme_jax.data.text.decompression import (
 )
 from xlme_jax.data.text.reading import ReadReport, Rejected
 from xlme_jax.data.text.tmx import tmx_pairs
+from xlme_jax.data.text.tsv import not_numbers, tsv_units
 
 __all__ = [
     "BitextSource",
@@ -58,10 +59,6 @@ _ZIP_DAMAGE = (
     *(zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError),
     struct.error,
 )
-
-# A TSV column that is a number in nearly all of the first pairs is not text.
-_PROBED_PAIRS, _LEAST_PAIRS, _NEARLY_ALL = 300, 10, 0.95
-_NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)*|[.,]\d+)(?:[eE][-+]?\d+)?%?")
 
 Pairs = Iterator[tuple[str, str]]
 Lines = Iterator[str | Rejected]
@@ -106,18 +103,23 @@ def read_units(source: BitextSource, report: ReadReport) -> Units:
     """
     match source.kind, source.paths:
         case "moses", (first, second):
-            return _moses_units(first, second, report)
+            units = _moses_units(first, second, report)
+            if source.min_score is None or source.score_file is None:
+                return units
+            names = str(first), str(source.score_file)
+            scores = reading.aligned_lines(read_blocks(source.score_file), names[1], report)
+            return pair_scores.above(units, scores, source.min_score, names)
         case "multiway", (first, second):
             return _multiway_units(first, second, report)
         case "zip", (path,):
-            return _zip_units(path, source.lang1, source.lang2, report)
+            return _zip_units(path, source.lang1, source.lang2, report, source.min_score)
         case "tmx", (path,):
             return read_tmx(path, source.lang1, source.lang2, report)
         case "tsv", (path,):
             one, two = source.columns or (0, 1)
             columns = (two, one) if source.swap else (one, two)
-            units = _tsv_units(path, report, columns)
-            return units if source.columns else _not_numbers(path, units, columns)
+            units = tsv_units(path, report, columns, source.score_column, source.min_score)
+            return units if source.columns else not_numbers(path, units, columns)
     raise ValueError(
         "kind, paths: expected moses or multiway with two paths, or zip, tsv or tmx with one; got "
         f"{source.kind!r} with {len(source.paths)}"
@@ -183,21 +185,35 @@ def read_opus_zip(
     return _counted(_zip_units(zip_path, lang1, lang2, report), report)
 
 
-def _zip_units(zip_path: str | Path, lang1: str, lang2: str, report: ReadReport) -> Units:
+def _zip_units(
+    zip_path: str | Path,
+    lang1: str,
+    lang2: str,
+    report: ReadReport,
+    min_score: float | None = None,
+) -> Units:
     try:
         with open_file(zip_path) as file, zipfile.ZipFile(file) as archive:
             # All members share one allowance because they may share their compressed bytes.
             allowance = Allowance(os.fstat(file.fileno()).st_size)
-            for members in _moses_members(archive, str(zip_path), lang1, lang2):
+            for members in _moses_members(archive, str(zip_path), lang1, lang2, min_score):
                 names = [f"{zip_path}:{shown(member.filename)}" for member in members]
-                with archive.open(members[0]) as first, archive.open(members[1]) as second:
+                with contextlib.ExitStack() as opened:
                     lines = [
                         reading.aligned_lines(
-                            decompressed_blocks(raw, name, allowance), name, report
+                            decompressed_blocks(
+                                opened.enter_context(archive.open(member)), name, allowance
+                            ),
+                            name,
+                            report,
                         )
-                        for raw, name in zip((first, second), names)
+                        for member, name in zip(members, names)
                     ]
-                    yield from _aligned_units(names, lines, "empty side")
+                    units: Units = _aligned_units(names[:2], lines[:2], "empty side")
+                    if len(lines) > 2 and min_score is not None:
+                        ends = names[0], names[2]
+                        units = pair_scores.above(units, lines[2], min_score, ends)
+                    yield from units
     except DataError:
         raise
     except _ZIP_DAMAGE as error:
@@ -208,15 +224,19 @@ def _zip_units(zip_path: str | Path, lang1: str, lang2: str, report: ReadReport)
 
 
 def _moses_members(
-    archive: zipfile.ZipFile, name: str, lang1: str, lang2: str
-) -> list[tuple[zipfile.ZipInfo, zipfile.ZipInfo]]:
-    """Returns the pairs of members with the same stem and the two languages as suffixes."""
+    archive: zipfile.ZipFile, name: str, lang1: str, lang2: str, min_score: float | None
+) -> list[tuple[zipfile.ZipInfo, ...]]:
+    """Returns the pairs of members with the same stem and the two languages as suffixes.
+
+    With `min_score`, the member with the scores of their lines is added where there is one.
+    """
     keys = reading.normalized_language(lang1), reading.normalized_language(lang2)
     stems: dict[str, dict[str, zipfile.ZipInfo]] = defaultdict(dict)
     for member in archive.infolist():
-        stem, _, language = strip_compression(member.filename).rpartition(".")
-        language = reading.normalized_language(language)
-        if language not in keys:
+        stem, dot, suffix = strip_compression(member.filename).rpartition(".")
+        language = reading.normalized_language(suffix)
+        is_scores = min_score is not None and dot + suffix == pair_scores.SUFFIX
+        if language not in keys and not is_scores:
             continue
         _check_member(member, f"{name}:{shown(member.filename)}")
         if other := stems[stem].get(language):
@@ -225,7 +245,12 @@ def _moses_members(
                 "language; repack the zip with only one of them"
             )
         stems[stem][language] = member
-    found = [(by[keys[0]], by[keys[1]]) for by in stems.values() if keys[0] in by and keys[1] in by]
+    order = (*keys, pair_scores.SUFFIX[1:])
+    found = [
+        tuple(by[key] for key in order if key in by)
+        for by in stems.values()
+        if keys[0] in by and keys[1] in by
+    ]
     if not found:
         raise DataError(
             f"{name}: no files NAME.{lang1} and NAME.{lang2} in this zip; it contains "
@@ -267,71 +292,8 @@ def read_tsv(
             and one of the first two columns contains numbers.
     """
     report = ReadReport() if report is None else report
-    units = _tsv_units(path, report, columns or (0, 1))
-    return _counted(units if columns else _not_numbers(path, units, (0, 1)), report)
-
-
-def _tsv_units(path: str | Path, report: ReadReport, columns: tuple[int, int]) -> Units:
-    one, two = columns
-    needed = max(columns) + 1
-    count = good = 0
-    name = str(path)
-    for line in reading.aligned_lines(read_blocks(path), name, report):
-        count += 1
-        if not isinstance(line, str):
-            yield line.value
-            continue
-        fields = line.split("\t", needed)
-        if len(fields) < needed:
-            yield "missing column"
-            continue
-        good += 1
-        first, second = fields[one].strip(), fields[two].strip()
-        yield (first, second) if first and second else "empty side"
-    if not good:
-        raise DataError(
-            f"{path}: none of the {count:,} lines has {needed} tab-separated columns of UTF-8 "
-            "text; write lines as `text<TAB>translation`, or remove the file"
-        )
-
-
-def _not_numbers(path: str | Path, units: Units, columns: tuple[int, int]) -> Units:
-    """Yields the units of a TSV file after checking that no column is a score or a number.
-
-    Raises:
-        DataError: A column is a number in nearly all of the first pairs.
-    """
-    seen: list[tuple[str, str] | str] = []
-    pairs = 0
-    for unit in units:
-        seen.append(unit)
-        pairs += not isinstance(unit, str)
-        if pairs == _PROBED_PAIRS:
-            break
-    texts = [unit for unit in seen if not isinstance(unit, str)]
-    for side, column in enumerate(columns):
-        numbers = sum(_NUMBER.fullmatch(pair[side]) is not None for pair in texts)
-        if len(texts) >= _LEAST_PAIRS and numbers >= _NEARLY_ALL * len(texts):
-            _raise_numbers(path, column, numbers, len(texts))
-    yield from seen
-    yield from units
-
-
-def _raise_numbers(path: str | Path, column: int, numbers: int, pairs: int) -> NoReturn:
-    lines = reading.aligned_lines(read_blocks(path), str(path), ReadReport())
-    line = next(line for line in lines if isinstance(line, str) and line.count("\t"))
-    fields = line.split("\t")
-    others = [str(i) for i, field in enumerate(fields) if not _NUMBER.fullmatch(field.strip())]
-    remedy = (
-        f"if the texts are in columns {others[0]} and {others[1]} (counted from 0), pass "
-        f"--tsv_columns={others[0]},{others[1]}"
-        if len(others) > 1
-        else "remove the file"
-    )
-    raise DataError(
-        f"{path}: column {column} should be text but is a number in {numbers} of the first {pairs} "
-        f"pairs, as in {shown(line)!r}; {remedy} (or --tsv_columns=0,1 if it is text)"
-    )
+    units = tsv_units(path, report, columns or (0, 1))
+    return _counted(units if columns else not_numbers(path, units, (0, 1)), report)
 
 
 def read_tmx(path: str | Path, lang1: str, lang2: str, report: ReadReport | None = None) -> Pairs:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from xlme_jax.data.text import reading
+from xlme_jax.data.text import pair_scores, reading
 from xlme_jax.data.text.decompression import DataError, strip_compression
 
 UNIT_IDS = "ids.txt"  # Ids of the units of a multi-way folder, optional.
@@ -40,6 +40,9 @@ class BitextSource:
             lang1).
         columns: Columns of a TSV file, counted from 0, with text in the first and the second
             language of its name. None selects the first two, which must not be numbers.
+        min_score: Pairs with a lower score are skipped; None: no scores are read.
+        score_column: Column of the scores in a TSV file; None if it has none.
+        score_file: File whose line n is the score of line n of Moses files; None if there is none.
     """
 
     lang1: str
@@ -48,6 +51,10 @@ class BitextSource:
     paths: tuple[Path, ...]
     swap: bool = False
     columns: tuple[int, int] | None = None
+    # Not in the representation, which names the text that units are held out of.
+    min_score: float | None = dataclasses.field(default=None, repr=False)
+    score_column: int | None = dataclasses.field(default=None, repr=False)
+    score_file: Path | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.lang1 < self.lang2:
@@ -60,12 +67,14 @@ class BitextSource:
 
 
 def discover_bitext(
-    folder: str | Path,
+    folder: str | Path | list[Path],
     languages: Collection[str] | None = None,
     pairs: Collection[str] | None = None,
     pivot: str | None = None,
-    tsv_columns: tuple[int, int] | None = None,
+    tsv_columns: tuple[int, ...] | None = None,
     may_be_empty: bool = False,
+    first_only: bool = False,
+    min_score: float | None = None,
 ) -> list[BitextSource]:
     """Lists the pair files in `folder` and its subfolders by name, without opening them.
 
@@ -80,23 +89,63 @@ def discover_bitext(
     is a source of its own; `group_by_pair` groups them.
 
     Args:
-        folder: Folder to search.
+        folder: Folder to search, or several in order of preference.
         languages: Keep only pairs of two of these.
         pairs: Keep only these pairs, in either order ("en-sw", "sw-en").
         pivot: Keep only pairs with this language ("en": English-centric).
-        tsv_columns: See `BitextSource.columns`.
+        tsv_columns: See `BitextSource.columns`; a third number is its `score_column`.
         may_be_empty: Whether to return an empty list instead of raising if nothing is found.
+        first_only: Whether a pair is read only in the first folder that has it.
+        min_score: See `BitextSource`.
 
     Returns:
         Sources, sorted by pair, kind and path.
 
     Raises:
-        DataError: The folder is missing, no file is found, one of `pairs` or half of a Moses pair
-            is missing, a name is ambiguous, a language has two spellings, or a multi-way folder
-            contains a pair file.
+        DataError: A folder is missing, no file is found, one of `pairs` or half of a Moses pair is
+            missing, a name is ambiguous, a language has two spellings, a multi-way folder contains
+            a pair file, or there is a `min_score` but no file has scores.
     """
-    folder = reading.check_folder(folder)
+    folders = folder if isinstance(folder, list) else [folder]
     wanted = None if pairs is None else {_canonical_name(pair) for pair in pairs}
+    found = {path: _sources_in(path) for path in map(reading.check_folder, folders)}
+    reading.check_spellings(
+        (language, path)
+        for source in itertools.chain.from_iterable(found.values())
+        for language, path in ((source.lang1, source.paths[0]), (source.lang2, source.paths[-1]))
+    )
+    sources: list[BitextSource] = []
+    for path, listed in found.items():
+        known = {source.pair for source in sources} if first_only else set()
+        chosen = [
+            source
+            for source in listed
+            if (languages is None or (source.lang1 in languages and source.lang2 in languages))
+            and (wanted is None or source.pair in wanted)
+            and (pivot is None or pivot in (source.lang1, source.lang2))
+            and source.pair not in known
+        ]
+        reading.warn_of_held_out(path, {file for source in chosen for file in source.paths})
+        sources += chosen
+    names = ", ".join(map(str, folders))
+    if not sources and not may_be_empty:
+        raise DataError(
+            f"{names}: no matching bitext found; files must be named after language pairs, for "
+            "example `news.en-sw.tsv.xz`, `news.en-sw.en` + `news.en-sw.sw`, `en-sw.tmx` or "
+            f"`en-sw.txt.zip`; {MULTIWAY_LAYOUT}"
+        )
+    missing = (wanted or set()) - {source.pair for source in sources}
+    if missing:
+        raise DataError(
+            f"{names}: no file for the pairs {', '.join(sorted(missing))}; add them or fix `pairs`"
+        )
+    if tsv_columns is not None:
+        sources = [_with_columns(source, tsv_columns) for source in sources]
+    return sorted(sources if min_score is None else _scored(sources, min_score, names))
+
+
+def _sources_in(folder: Path) -> list[BitextSource]:
+    """Lists the pair files in a folder and its subfolders."""
     found = []
     for directory in _folders(folder):
         files = reading.data_files(directory)
@@ -106,36 +155,34 @@ def discover_bitext(
             sources = _multiway_sources(directory, unit_ids)
         _log_ignored(directory, files, sources, unit_ids)
         found += sources
-    reading.check_spellings(
-        (language, path)
-        for source in found
-        for language, path in ((source.lang1, source.paths[0]), (source.lang2, source.paths[-1]))
-    )
-    sources = [
-        source
-        for source in found
-        if (languages is None or (source.lang1 in languages and source.lang2 in languages))
-        and (wanted is None or source.pair in wanted)
-        and (pivot is None or pivot in (source.lang1, source.lang2))
+    return found
+
+
+def _with_columns(source: BitextSource, columns: tuple[int, ...]) -> BitextSource:
+    if source.kind != "tsv":
+        return source
+    one, two, *score = columns
+    return dataclasses.replace(source, columns=(one, two), score_column=score[0] if score else None)
+
+
+def _scored(sources: Sequence[BitextSource], min_score: float, names: str) -> list[BitextSource]:
+    """Sets the least score of the sources, and finds the files of scores beside Moses files."""
+    scored = [
+        dataclasses.replace(
+            source,
+            min_score=min_score,
+            score_file=pair_scores.file_beside(source.paths[0]) if source.kind == "moses" else None,
+        )
+        for source in sources
     ]
-    if not sources and not may_be_empty:
+    # Whether an archive has scores is known when it is read.
+    if not any(s.kind == "zip" or s.score_file or s.score_column is not None for s in scored):
         raise DataError(
-            f"{folder}: no matching bitext found; files must be named after language pairs, for "
-            "example `news.en-sw.tsv.xz`, `news.en-sw.en` + `news.en-sw.sw`, `en-sw.tmx` or "
-            f"`en-sw.txt.zip`; {MULTIWAY_LAYOUT}"
+            f"{names}: `min_score` is {min_score:g} but no pair file has scores; name their column "
+            f"in TSV files as the third of tsv_columns (--tsv_columns=1,2,0), put NAME"
+            f"{pair_scores.SUFFIX} beside Moses files, or leave out min_score"
         )
-    missing = (wanted or set()) - {source.pair for source in sources}
-    if missing:
-        raise DataError(
-            f"{folder}: no file for the pairs {', '.join(sorted(missing))}; add them or fix `pairs`"
-        )
-    reading.warn_of_held_out(folder, {path for source in sources for path in source.paths})
-    if tsv_columns is not None:
-        sources = [
-            dataclasses.replace(source, columns=tsv_columns) if source.kind == "tsv" else source
-            for source in sources
-        ]
-    return sorted(sources)
+    return scored
 
 
 def _folders(folder: Path) -> Iterator[Path]:

@@ -125,7 +125,7 @@ def find_corpora(
     pairs: Collection[str] = (),
     pivot: str | None = None,
     max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS,
-    tsv_columns: tuple[int, int] | None = None,
+    tsv_columns: tuple[int, ...] | None = None,
 ) -> Corpora:
     """Lists the files that `tasks.cc100` and `tasks.bitext` read with these arguments.
 
@@ -159,7 +159,7 @@ class HeldOutText:
     spec: str
     file: str = ""
     corpora: Corpora = dataclasses.field(default=Corpora(), repr=False)
-    tsv_columns: tuple[int, int] | None = None
+    tsv_columns: tuple[int, ...] | None = None
 
     @property
     def rule(self) -> Rule:
@@ -231,7 +231,7 @@ def corpus_name(source: BitextSource) -> str:
 
 
 @functools.lru_cache(maxsize=8)
-def _validation_folder(path: str, tsv_columns: tuple[int, int] | None) -> Corpora:
+def _validation_folder(path: str, tsv_columns: tuple[int, ...] | None) -> Corpora:
     """Lists the files of `folder:PATH` without reading them.
 
     Raises:

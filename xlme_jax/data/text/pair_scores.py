@@ -1,0 +1,61 @@
+"""Scores of mined pairs (CCMatrix, WikiMatrix, CCAligned): a column of a TSV file, or a file.
+
+OPUS's Moses archives have the scores in `NAME.en-sw.scores`, whose line n is the score of line n of
+`NAME.en-sw.en`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from xlme_jax.data.text.decompression import DataError, strip_compression
+from xlme_jax.data.text.reading import Rejected, data_files
+
+SUFFIX = ".scores"
+Units = Iterator[tuple[str, str] | str]
+Lines = Iterator[str | Rejected]
+
+
+def reason(score: str | Rejected, least: float) -> str:
+    """Returns why a pair with this score is skipped; the empty string if it is kept."""
+    try:
+        value = float(score) if isinstance(score, str) else math.nan
+    except ValueError:
+        value = math.nan
+    if math.isnan(value):
+        return "no score"
+    return "" if value >= least else f"score below {least:g}"
+
+
+def above(units: Units, scores: Lines, least: float, names: tuple[str, str]) -> Units:
+    """Yields the units, with a reason for skipping in place of pairs whose score is too low.
+
+    Args:
+        units: Pairs or reasons, one per line.
+        scores: Lines of the file of scores.
+        least: Pairs with a lower score are skipped.
+        names: Names of the file of text and of that of scores, for error messages.
+
+    Raises:
+        DataError: The files differ in length.
+    """
+    for number, (unit, score) in enumerate(itertools.zip_longest(units, scores), 1):
+        if unit is None or score is None:
+            which = "more" if unit is None else "fewer"
+            raise DataError(
+                f"{names[1]} has {which} lines than {names[0]} (from line {number:,}); line n of "
+                "one must be the score of line n of the other: download both again"
+            )
+        yield unit if isinstance(unit, str) else reason(score, least) or unit
+
+
+def file_beside(path: Path) -> Path | None:
+    """Returns the file of scores beside a Moses file `NAME.en`, compressed or not, or None."""
+    stem = strip_compression(path.name).rpartition(".")[0]
+    for file in data_files(path.parent):
+        if strip_compression(file.name) == stem + SUFFIX:
+            return file
+    return None

@@ -1,0 +1,106 @@
+"""Streaming reader of tab-separated translation pairs, without quoting and header."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from xlme_jax.data.text import pair_scores, reading
+from xlme_jax.data.text.decompression import DataError, read_blocks, shown
+from xlme_jax.data.text.reading import ReadReport
+
+# A column that is a number in nearly all of the first pairs is not text.
+_PROBED_PAIRS, _LEAST_PAIRS, _NEARLY_ALL = 300, 10, 0.95
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)*|[.,]\d+)(?:[eE][-+]?\d+)?%?")
+
+# A pair of stripped, non-empty texts, or the reason why the line is skipped.
+Units = Iterator[tuple[str, str] | str]
+
+
+def tsv_units(
+    path: str | Path,
+    report: ReadReport,
+    columns: tuple[int, int],
+    scores: int | None = None,
+    min_score: float | None = None,
+) -> Units:
+    """Yields one item per line: the two texts, or the reason why the line is skipped.
+
+    Args:
+        path: The file, compressed or not.
+        report: Collects the number of removed control characters.
+        columns: Columns of the first and the second text, counted from 0.
+        scores: Column of the pairs' scores; not read without `min_score`.
+        min_score: Pairs with a lower score are skipped.
+
+    Raises:
+        DataError: The file is missing or damaged, or no line has all columns.
+    """
+    one, two = columns
+    scored = scores is not None and min_score is not None
+    needed = max(*columns, scores if scored and scores is not None else 0) + 1
+    count = good = 0
+    name = str(path)
+    for line in reading.aligned_lines(read_blocks(path), name, report):
+        count += 1
+        if not isinstance(line, str):
+            yield line.value
+            continue
+        fields = line.split("\t", needed)
+        if len(fields) < needed:
+            yield "missing column"
+            continue
+        good += 1
+        first, second = fields[one].strip(), fields[two].strip()
+        if not (first and second):
+            yield "empty side"
+        elif scores is not None and min_score is not None:
+            yield pair_scores.reason(fields[scores], min_score) or (first, second)
+        else:
+            yield first, second
+    if not good:
+        raise DataError(
+            f"{path}: none of the {count:,} lines has {needed} tab-separated columns of UTF-8 "
+            "text; write lines as `text<TAB>translation`, or remove the file"
+        )
+
+
+def not_numbers(path: str | Path, units: Units, columns: tuple[int, int]) -> Units:
+    """Yields the units of a file after checking that no column is a score or a number.
+
+    Raises:
+        DataError: A column is a number in nearly all of the first pairs.
+    """
+    seen: list[tuple[str, str] | str] = []
+    pairs = 0
+    for unit in units:
+        seen.append(unit)
+        pairs += not isinstance(unit, str)
+        if pairs == _PROBED_PAIRS:
+            break
+    texts = [unit for unit in seen if not isinstance(unit, str)]
+    for side, column in enumerate(columns):
+        numbers = sum(_NUMBER.fullmatch(pair[side]) is not None for pair in texts)
+        if len(texts) >= _LEAST_PAIRS and numbers >= _NEARLY_ALL * len(texts):
+            _raise_numbers(path, column, numbers, len(texts))
+    yield from seen
+    yield from units
+
+
+def _raise_numbers(path: str | Path, column: int, numbers: int, pairs: int) -> NoReturn:
+    lines = reading.aligned_lines(read_blocks(path), str(path), ReadReport())
+    line = next(line for line in lines if isinstance(line, str) and line.count("\t"))
+    fields = line.split("\t")
+    others = [str(i) for i, field in enumerate(fields) if not _NUMBER.fullmatch(field.strip())]
+    remedy = (
+        f"if the texts are in columns {others[0]} and {others[1]} (counted from 0), pass "
+        f"--tsv_columns={others[0]},{others[1]}"
+        if len(others) > 1
+        else "remove the file"
+    )
+    raise DataError(
+        f"{path}: column {column} should be text but is a number in {numbers} of the first {pairs} "
+        f"pairs, as in {shown(line)!r}; {remedy} (or --tsv_columns=0,1 if it is text)"
+    )
