@@ -33,7 +33,8 @@ ALLOWED = {
     "training": {"checkpoints", "model", "objectives", "storage", "validation"},
     "evaluation": DATA | {"objectives", "storage", "training", "validation"},
     "reports": DATA
-    | {"checkpoints", "evaluation", "objectives", "storage", "training", "vocabularies"},
+    | {"checkpoints", "evaluation", "objectives", "preparation", "storage", "training"}
+    | {"vocabularies"},
     "configuration": CORE | {"evaluation", "preparation", "training"},
     "runs": RUN,
     "sweeps": RUN,

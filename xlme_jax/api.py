@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xlme_jax.preparation import preparing, quiet, vocabulary_text
+from xlme_jax.preparation import inspecting, preparing, quiet, vocabulary_text
 
 if TYPE_CHECKING:
     from xlme_jax.data.prepared import TaskInfo
     from xlme_jax.preparation.config import PrepareConfig
+    from xlme_jax.preparation.inspecting import Content
     from xlme_jax.preparation.preparing import Tasks
     from xlme_jax.preparation.source_types import LanguageText
 
@@ -27,6 +28,23 @@ def prepare(config: PrepareConfig, command: str = "") -> list[TaskInfo]:
       ValueError: Something is missing, unreadable or empty; the message names it and the remedy.
     """
     return preparing.prepare(config, load_tasks, command)
+
+
+def inspect(config: PrepareConfig, texts: int = 200_000, identify: bool = False) -> list[Content]:
+    """Measures the raw text of a configuration; writes nothing.
+
+    Args:
+      config: The configuration.
+      texts: Most texts to read of each task.
+      identify: Whether to identify the language of a sample, with py3langid.
+
+    Returns:
+      The measures of each task.
+
+    Raises:
+      ValueError: Something is missing or unreadable, or a task needs SeqIO to be read.
+    """
+    return inspecting.inspect(config, texts, identify)
 
 
 def find_text(config: PrepareConfig) -> list[LanguageText]:

@@ -29,6 +29,13 @@ skipped, by reason::
         --tsv_columns=1,2,0 --min_score=1.06 --deduplicate --max_length_ratio=3 --min_pairs=50000 \
         --vocabulary=vocabulary.model --output=data/mine
 
+Before that, `--inspect` measures the same text: documents, lines and pairs, lengths, duplicates,
+evaluation text (`--check_overlap`), tokens per character (`--vocabulary`) and texts in another
+language (`--identify`). It prints a table and writes `inspect.tsv` and `inspect.png` alone::
+
+    python -m xlme_jax.prepare --inspect --tasks=cc100,bitext --cc100_dir=mono --bitext_dir=pairs \
+        --output=inspected
+
 Flags on the command line override the gin file. After an interruption, the same command resumes,
 and it prepares tasks again whose files are damaged or missing. `--runner=DirectRunner` (or
 DataflowRunner, FlinkRunner, SparkRunner with their `--runner_options`) does the same work on Apache
@@ -51,6 +58,7 @@ from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.preparation import sources
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.source_types import setting
+from xlme_jax.storage.paths import as_path
 
 flags.adopt_module_key_flags(source_flags)
 flags.adopt_module_key_flags(worker_flags)
@@ -89,18 +97,39 @@ flags.DEFINE_bool(
 flags.DEFINE_string(
     "check_overlap", "", "Folder of evaluation files; reports their texts in the training text."
 )
+_INSPECT = flags.DEFINE_bool(
+    "inspect", False, "Only measure the text: a table and a picture in the output folder."
+)
+_INSPECT_TEXTS = flags.DEFINE_integer(
+    "inspect_texts", 200_000, "inspect: most documents or pairs to read of a task.", 1
+)
+_IDENTIFY = flags.DEFINE_bool(
+    "identify", False, "inspect: report texts in another language than their file's, by py3langid."
+)
 _VERIFY = flags.DEFINE_bool("verify", False, "Only check the files of the data set.")
 
 
 def main() -> None:
-    """Prepares a data set, or verifies an existing one."""
+    """Prepares a data set, inspects raw text, or verifies an existing data set."""
     config = source_flags.configuration()
-    if _VERIFY.value:
+    if _INSPECT.value:
+        _inspect(config)
+    elif _VERIFY.value:
         dataset = prepared.PreparedDataset.load(config.output)
         size = dataset.verify()
         print(f"{len(dataset.files())} files, {size / 1e9:.3f} GB, all as written")
     else:
         api.prepare(config, _command(config))
+
+
+def _inspect(config: PrepareConfig) -> None:
+    """Measures the raw text; prints a table and writes it and a picture into the output folder."""
+    from xlme_jax.reports import corpora
+
+    contents = api.inspect(config, _INSPECT_TEXTS.value, _IDENTIFY.value)
+    print(corpora.summary(contents))
+    corpora.write(as_path(config.output), contents)
+    print(f"{config.output}: {corpora.TABLE}, {corpora.PICTURE}", file=sys.stderr)
 
 
 def _command(config: PrepareConfig) -> str:

@@ -395,7 +395,7 @@ def _run(
     output = as_path(config.output)
     if not jobs:
         return {}
-    workers = _worker_count(config, jobs)
+    workers = worker_count(config, sum(job.bytes for job in jobs))
     number = sum(len(job.shards) for job in jobs)
     threads = max(1, workers // number)
     # The longest first, so that it does not run alone at the end.
@@ -418,10 +418,11 @@ def _run(
     return rows
 
 
-def _worker_count(config: PrepareConfig, jobs: Sequence[Job]) -> int:
+def worker_count(config: PrepareConfig, size: int) -> int:
+    """Returns the number of worker processes for files of `size` bytes."""
     if config.workers:
         return config.workers
-    return max(1, min(os.cpu_count() or 1, sum(job.bytes for job in jobs) // _BYTES_WORTH_A_WORKER))
+    return max(1, min(os.cpu_count() or 1, size // _BYTES_WORTH_A_WORKER))
 
 
 # --- Messages ---

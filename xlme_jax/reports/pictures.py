@@ -131,6 +131,26 @@ def bars(groups: Mapping[str, Mapping[str, float]], title: str, unit: str) -> by
     return png(figure)
 
 
+def rows(labels: Sequence[str], panels: int) -> "tuple[Figure, Sequence[Axes]]":
+    """Returns a figure with a row for each label, from below, and panels side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(
+        figsize=(5 * panels + 1, 0.17 * len(labels) + 1.6), dpi=120, layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, panels, squeeze=False, sharey=True)[0]
+    for axis in axes:
+        axis.set_yticks(range(len(labels)), labels, fontsize=7)
+        axis.tick_params(length=0, labelleft=True)
+        axis.grid(True, axis="x", color="#e6e6e6", linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.set_ylim(-1, len(labels))
+        axis.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
 def _name_points(axis: "Axes", curves: Sequence[Curve]) -> None:
     """Labels points; labels of neighbouring points alternate below, at and above the point."""
     points = [(curve.label, x, y.mean) for curve in curves for x, y in curve.points.items()]

@@ -74,17 +74,9 @@ def table(fits: Fits, allocated: Mapping[str, int] | None = None) -> str:
 
 def draw(fits: Fits, allocated: Mapping[str, int] | None = None) -> bytes:
     """Draws tokens per character, and allocated pieces, of every language; returns a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     first = next(iter(fits.values()))
     order = sorted(first, key=lambda language: first[language].tokens_per_character)
-    panels = 2 if allocated else 1
-    figure = Figure(
-        figsize=(5 * panels + 1, 0.17 * len(order) + 1.6), dpi=120, layout="constrained"
-    )
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(1, panels, squeeze=False, sharey=True)[0]
+    figure, axes = pictures.rows(order, 2 if allocated else 1)
     places = np.arange(len(order))
     for (name, languages), color in zip(fits.items(), pictures.COLORS):
         values = [languages[language].tokens_per_character for language in order]
@@ -94,11 +86,4 @@ def draw(fits: Fits, allocated: Mapping[str, int] | None = None) -> bytes:
     if allocated:
         axes[1].barh(places, [allocated[language] for language in order], color=pictures.COLORS[0])
         axes[1].set_xlabel("pieces of the chosen candidate")
-    for axis in axes:
-        axis.set_yticks(places, order, fontsize=7)
-        axis.tick_params(length=0, labelleft=True)
-        axis.grid(True, axis="x", color="#e6e6e6", linewidth=0.8)
-        axis.set_axisbelow(True)
-        axis.set_ylim(-1, len(order))
-        axis.spines[["top", "right"]].set_visible(False)
     return pictures.png(figure)

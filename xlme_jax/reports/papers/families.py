@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.data.text.reading import normalized_language
 from xlme_jax.reports import pictures
 from xlme_jax.reports.papers.entries import Entry, score
 from xlme_jax.reports.papers.sheets import Cell, Sheet
@@ -31,6 +32,46 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "Basque": ("eu",),
 }
 """{family: XTREME's languages}; Indo-European languages by branch."""
+
+_MORE: Mapping[str, tuple[str, ...]] = {
+    "Germanic": ("da", "fo", "fy", "is", "lb", "nb", "nn", "no", "sv", "yi"),
+    "Romance": ("ca", "gl", "oc", "ro"),
+    "Slavic": ("be", "bs", "cs", "hr", "mk", "pl", "sk", "sl", "sr", "uk"),
+    "Baltic": ("lt", "lv"),
+    "Celtic": ("br", "cy", "ga", "gd"),
+    "Italic": ("la",),
+    "Albanian": ("sq",),
+    "Armenian": ("hy",),
+    "Indo-Aryan": ("as", "gu", "ne", "or", "pa", "sa", "sd", "si"),
+    "Iranian": ("ku", "ps", "tg"),
+    "Turkic": ("az", "ba", "ky", "tk", "tt", "ug", "uz"),
+    "Mongolic": ("mn",),
+    "Afro-Asiatic": ("am", "ha", "kab", "mt", "om", "so", "ti"),
+    "Dravidian": ("kn",),
+    "Austronesian": ("mg", "mi", "sm", "su"),
+    "Austro-Asiatic": ("km",),
+    "Kra-Dai": ("lo",),
+    "Niger-Congo": (
+        *("bbj", "bm", "ee", "ff", "fon", "ig", "lg", "ln", "mos", "ns", "nso", "ny", "rw", "sn"),
+        *("ss", "st", "tn", "ts", "tw", "ve", "wo", "xh", "zu"),
+    ),
+    "Quechuan": ("qu", "quy", "quz"),
+    "Tupian": ("gn", "gug"),
+    "creole": ("ht", "pcm"),
+    "constructed": ("eo", "ia", "vo"),
+}
+_FAMILY = {
+    language: family
+    for table in (FAMILIES, _MORE)
+    for family, languages in table.items()
+    for language in languages
+}
+
+
+def family(language: str) -> str:
+    """Returns the family of a language (`zh-Hans`: that of zh), or "" if it is not listed here."""
+    return _FAMILY.get(normalized_language(language).split("-")[0], "")
+
 
 TASKS = ("xquad", "mlqa", "tydiqa", "xnli", "pawsx")
 """The benchmarks of XY-LENT's Table 1; questions count by F1, the others by accuracy."""

@@ -1,0 +1,238 @@
+"""Measures raw text before it is prepared: `prepare --inspect`.
+
+Each task is read up to a number of texts, by workers, in memory that does not grow with the files.
+Nothing here imports TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from xlme_jax.data.text import text_digests
+from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.preparation import duplicates, language_id, overlap, preparing, sources
+from xlme_jax.preparation import workers as worker_pool
+from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.source_types import TextTask
+from xlme_jax.preparation.tokenizing import load_vocabulary
+
+SAMPLE = 2000  # Lines or pairs that are tokenized and identified.
+_BATCH = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """Measures of the text in one language.
+
+    Attributes:
+      language: The language.
+      characters: Characters per line.
+      tokens_per_character: Tokens per character that is not white space, in the sample; None
+        without a vocabulary.
+      tokens_per_word: Tokens per word between white space, likewise.
+      other_language: See `language_id.others`, in the sample.
+    """
+
+    language: str
+    characters: float
+    tokens_per_character: float | None = None
+    tokens_per_word: float | None = None
+    other_language: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """Measures of the training text of a task.
+
+    Attributes:
+      task: Name of the task.
+      sides: One language, or the two of a pair.
+      files: Number of files.
+      bytes: Their size on disk.
+      texts: Documents or pairs that were read.
+      complete: Whether all were read, rather than the first `texts` of each file.
+      lines: Lines of the documents; of pairs, their number.
+      duplicates: Lines, or pairs, that occur before in the task.
+      evaluation: Evaluation texts that occur in the task; None if not asked for.
+      skipped: Skipped texts by reason.
+    """
+
+    task: str
+    sides: tuple[Side, ...]
+    files: int
+    bytes: int
+    texts: int
+    complete: bool
+    lines: int
+    duplicates: int
+    evaluation: int | None
+    skipped: dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """What a worker does with each task; see `inspect`."""
+
+    limit: int
+    model: str | None
+    evaluation: np.ndarray | None
+    identify: bool
+
+    def __call__(self, task: TextTask, progress: Callable[[int], None]) -> Content:
+        report, reading = ReadReport(), _Reading(len(task.languages), self.evaluation, task.task)
+        shards = task.splits["train"]
+        files = _files(task)
+        each = -(-self.limit // len(shards))
+        complete = True
+        for shard in shards:
+            texts = shard.read(report)
+            left = each
+            while left and (batch := list(itertools.islice(texts, min(left, _BATCH)))):
+                left -= len(batch)
+                reading.add(batch)
+                progress(len(batch))
+            complete &= bool(left) or next(texts, None) is None
+        return Content(
+            task.task,
+            tuple(
+                self._side(language, reading, number)
+                for number, language in enumerate(task.languages)
+            ),
+            len(files),
+            sum(file.stat().st_size for file in files),
+            reading.texts,
+            complete,
+            reading.lines,
+            reading.duplicates,
+            None if self.evaluation is None else len(reading.found),
+            dict(Counter(report.skipped).most_common()),
+        )
+
+    def _side(self, language: str, reading: _Reading, number: int) -> Side:
+        sample = [line[number] for line in reading.sample]
+        side = Side(language, reading.characters[number] / max(1, reading.lines))
+        if self.model and sample:
+            tokens = int(load_vocabulary(self.model).encode_flat(sample)[1].sum())
+            words = [word for line in sample for word in line.split()]
+            side = dataclasses.replace(
+                side,
+                tokens_per_character=tokens / max(1, sum(map(len, words))),
+                tokens_per_word=tokens / max(1, len(words)),
+            )
+        if self.identify:
+            share = language_id.others(sample, language)
+            side = dataclasses.replace(side, other_language=share)
+        return side
+
+
+class _Reading:
+    """Counts over the lines of a task, and a uniform sample of them."""
+
+    def __init__(self, sides: int, evaluation: np.ndarray | None, seed: str):
+        self.texts = self.lines = self.duplicates = 0
+        self.characters = [0] * sides
+        self.sample: list[tuple[str, ...]] = []
+        self.found: set[int] = set()
+        self._seen, self._random = duplicates.Digests(), random.Random(seed)
+        self._evaluation = evaluation
+
+    def add(self, texts: Sequence[tuple[str, ...]]) -> None:
+        self.texts += len(texts)
+        lines = list(_lines(texts))
+        if not lines:
+            return
+        for line in lines:
+            self._keep(line)
+            for side, text in enumerate(line):
+                self.characters[side] += len(text)
+        forms = [tuple(map(text_digests.normalized, line)) for line in lines]
+        whole = _digests("\n".join(form) for form in forms)
+        self.duplicates += len(lines) - int(self._seen.add(whole).sum())
+        if self._evaluation is not None:
+            pairs = len(lines[0]) > 1
+            each = _digests(text for form in forms for text in form) if pairs else whole
+            self.found.update(np.intersect1d(each, self._evaluation).tolist())
+
+    def _keep(self, line: tuple[str, ...]) -> None:
+        """Adds a line to the sample with probability SAMPLE / lines so far (reservoir sampling)."""
+        self.lines += 1
+        if len(self.sample) < SAMPLE:
+            self.sample.append(line)
+        elif (place := self._random.randrange(self.lines)) < SAMPLE:
+            self.sample[place] = line
+
+
+def _lines(texts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Yields pairs as they are, and the lines of documents without empty ones."""
+    for text in texts:
+        if len(text) > 1:
+            yield text
+        else:
+            yield from ((line,) for line in text[0].split("\n") if line.strip())
+
+
+def _digests(forms: Iterator[str]) -> np.ndarray:
+    return np.fromiter(map(text_digests.digest_of_normalized, forms), np.uint64)
+
+
+def inspect(config: PrepareConfig, limit: int, identify: bool = False) -> list[Content]:
+    """Measures the training text of a configuration, before anything is held out or deduplicated.
+
+    Args:
+      config: The configuration. Filters of files, pairs and scores apply, `check_overlap` names
+        the evaluation text, and without a `vocabulary` nothing is tokenized.
+      limit: Most texts to read of a task, evenly from its files.
+      identify: Whether to identify the language of the sample.
+
+    Returns:
+      The measures of each task, in the order of the tasks.
+
+    Raises:
+      ValueError: Something is missing or unreadable, or a task needs SeqIO to be read.
+    """
+    sources.check(config)
+    if identify:
+        language_id.check()
+    if config.vocabulary:
+        Vocabulary.load(config.vocabulary)
+    plain = dataclasses.replace(config, validation="", deduplicate=False, shuffle_pairs=False)
+    tasks = list(_tasks(plain))
+    evaluation = None
+    if config.check_overlap:
+        found = overlap.evaluation_digests(config.check_overlap)
+        evaluation = np.unique(np.concatenate(list(found.values())))
+    work = _Work(limit, config.vocabulary, evaluation, identify)
+    sizes = {task.task: sum(file.stat().st_size for file in _files(task)) for task in tasks}
+    ordered = sorted(tasks, key=lambda task: (-sizes[task.task], task.task))
+    workers = preparing.worker_count(config, sum(sizes.values()))
+    results = worker_pool.run(work, ordered, workers, None, "inspect", "task")
+    measured = {task.task: content for task, content in results}
+    return [measured[task.task] for task in tasks]
+
+
+def _tasks(config: PrepareConfig) -> Iterator[TextTask]:
+    """Yields the tasks of the sources; raises ValueError if only SeqIO can read one."""
+    unknown = [name for name in config.tasks if name not in sources.SOURCES]
+    for source in sources.chosen(config):
+        for task in source.find(config, None):
+            if isinstance(task, TextTask):
+                yield task
+            else:
+                unknown.append(task.task)
+    if unknown:
+        raise ValueError(
+            f"prepare --inspect reads files and the embedded corpus, not {', '.join(unknown)}; "
+            "leave these out of --tasks"
+        )
+
+
+def _files(task: TextTask) -> list[Path]:
+    return list(dict.fromkeys(file for shard in task.splits["train"] for file in shard.files))

@@ -1,0 +1,177 @@
+"""What raw text contains, as `prepare --inspect` measures it: a table, a file, a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from xlme_jax.preparation.inspecting import Content, Side
+from xlme_jax.reports import families, pictures
+from xlme_jax.storage.files import replace_file
+
+TABLE, PICTURE = "inspect.tsv", "inspect.png"
+_DRAWN = 120  # Languages in the picture, those with the most text.
+_NONE = "–"
+
+
+def write(folder: Path, contents: Sequence[Content]) -> None:
+    """Writes `inspect.tsv` and `inspect.png` into a folder, which is created if necessary."""
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / TABLE, table(contents).encode())
+    replace_file(folder / PICTURE, draw(contents))
+
+
+# --- Tables ---
+
+
+def summary(contents: Sequence[Content]) -> str:
+    """Returns a text table with a row for each task, and one of skipped texts where there are any.
+
+    Columns: task, language families, files, their size, documents or pairs ("+": only this many
+    were read), lines of documents, characters per line, duplicates among the lines or pairs, and
+    where they were asked for, tokens per character, texts identified as another language, and
+    evaluation texts that occur.
+    """
+    titles = ["task", "family", "files", "MB", "texts", "lines", "chars/line", "duplicates"]
+    optional = {
+        "tokens/char": any(x.sides[0].tokens_per_character is not None for x in contents),
+        "other language": any(s.other_language is not None for x in contents for s in x.sides),
+        "evaluation": any(x.evaluation is not None for x in contents),
+    }
+    titles += [title for title, there in optional.items() if there]
+    rows = [titles]
+    for content in contents:
+        cells = _cells(content)
+        rows.append([cells[title] for title in titles])
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if number < 2 else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in rows
+    ]
+    for content in contents:
+        if content.skipped:
+            why = ", ".join(f"{count:,} {reason}" for reason, count in content.skipped.items())
+            lines.append(f"skipped in {content.task}: {why}")
+    return "\n".join(lines)
+
+
+def _cells(content: Content) -> dict[str, str]:
+    """Returns {title: cell} of a task's row."""
+
+    def both(field: str, form: str) -> str:
+        values = [getattr(side, field) for side in content.sides]
+        return "/".join(_NONE if value is None else format(value, form) for value in values)
+
+    names = [families.family(side.language) or _NONE for side in content.sides]
+    return {
+        "task": content.task,
+        "family": "/".join(dict.fromkeys(names)),
+        "files": f"{content.files:,}",
+        "MB": f"{content.bytes / 1e6:.2f}",
+        "texts": f"{content.texts:,}" + ("" if content.complete else "+"),
+        "lines": f"{content.lines:,}",
+        "chars/line": both("characters", ".0f"),
+        "duplicates": f"{content.duplicates / max(1, content.lines):.2%}",
+        "tokens/char": both("tokens_per_character", ".3f"),
+        "other language": both("other_language", ".1%"),
+        "evaluation": _NONE if content.evaluation is None else f"{content.evaluation:,}",
+    }
+
+
+def table(contents: Sequence[Content]) -> str:
+    """Returns all measures as tab-separated values; the second side of a pair has the suffix 2."""
+    sides = [field.name for field in dataclasses.fields(Side)]
+    plain = ["files", "bytes", "texts", "complete", "lines", "duplicates", "evaluation"]
+    titles = ["task", *plain, "skipped"]
+    titles += [f"{name}{suffix}" for suffix in ("", "2") for name in (*sides, "family")]
+    lines = ["\t".join(titles)]
+    for content in contents:
+        cells = [content.task, *(_text(getattr(content, name)) for name in plain)]
+        cells.append("; ".join(f"{count} {why}" for why, count in content.skipped.items()))
+        for side in content.sides:
+            cells += [_text(getattr(side, name)) for name in sides]
+            cells.append(families.family(side.language))
+        cells += [""] * (len(titles) - len(cells))
+        lines.append("\t".join(cells))
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# --- Picture ---
+
+
+@dataclasses.dataclass
+class _Language:
+    """Sums over the tasks of a language."""
+
+    characters: float = 0
+    pairs: int = 0
+    lines: int = 0
+    duplicates: int = 0
+    tokens_per_character: list[float] = dataclasses.field(default_factory=list)
+
+
+def _languages(contents: Sequence[Content]) -> dict[str, _Language]:
+    found: dict[str, _Language] = {}
+    for content in contents:
+        for side in content.sides:
+            one = found.setdefault(side.language, _Language())
+            if len(content.sides) > 1:
+                one.pairs += content.texts
+            else:
+                one.characters += side.characters * content.lines
+            one.lines += content.lines
+            one.duplicates += content.duplicates
+            if side.tokens_per_character is not None:
+                one.tokens_per_character.append(side.tokens_per_character)
+    return found
+
+
+def draw(contents: Sequence[Content]) -> bytes:
+    """Draws the text, duplicates and tokens of each language, by family; returns a PNG.
+
+    Shows the `_DRAWN` languages with the most text.
+    """
+    from matplotlib.ticker import NullFormatter
+
+    found = _languages(contents)
+    most = sorted(found, key=lambda x: (-found[x].pairs - found[x].characters, x))[:_DRAWN]
+    order = [*dict.fromkeys([*families.FAMILIES, *map(families.family, most)])]
+    named = sorted(most, key=lambda x: (order.index(families.family(x)), x), reverse=True)
+    labels = [f"{families.family(x)}  {x}" for x in named]
+    panels: dict[str, list[float]] = {
+        "running text, million characters": [found[x].characters / 1e6 for x in named],
+        "pairs, over all partners": [found[x].pairs for x in named],
+        "duplicates, percent": [100 * found[x].duplicates / max(1, found[x].lines) for x in named],
+        "tokens per character": [
+            float(np.mean(found[x].tokens_per_character or [0])) for x in named
+        ],
+    }
+    shown = {title: values for title, values in panels.items() if any(values)}
+    figure, axes = pictures.rows(labels, max(1, len(shown)))
+    groups = list(dict.fromkeys(families.family(x) for x in reversed(named)))
+    colors = [
+        pictures.COLORS[groups.index(families.family(x)) % len(pictures.COLORS)] for x in named
+    ]
+    for axis, (title, values) in zip(axes, shown.items()):
+        axis.barh(range(len(named)), values, color=colors)
+        axis.set_xlabel(title)
+        if title.startswith(("running", "pairs")):
+            axis.set_xscale("log")
+            least = min(value for value in values if value)
+            axis.set_xlim(left=10 ** np.floor(np.log10(least)))
+            axis.xaxis.set_minor_formatter(NullFormatter())
+    if len(found) > len(most):
+        axes[0].set_title(f"{len(most)} of {len(found)} languages", fontsize=9, loc="left")
+    return pictures.png(figure)
