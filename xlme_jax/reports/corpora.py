@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from xlme_jax.preparation.inspecting import Content, Side
-from xlme_jax.reports import families, pictures
+from xlme_jax.reports import pictures
+from xlme_jax.reports.papers import families
 from xlme_jax.storage.files import replace_file
 
 TABLE, PICTURE = "inspect.tsv", "inspect.png"
