@@ -45,7 +45,7 @@ ALLOWED = {
     "command": RUN | {"api", "huggingface", "planning", "runs", "sweeps", "vocabularies"},
 }
 COMMANDS = {"evaluate", "export", "import_hf", "plan", "prepare", "report", "sampling", "sweep"}
-COMMANDS |= {"train", "train_vocabulary"}
+COMMANDS |= {"train", "train_vocabulary", "translate"}
 
 
 def modules():

@@ -66,9 +66,12 @@ def _words(rng, count):
 def flags(model_dir, data_dir, objective="xlme", **bindings):
     """Returns the flags of a tiny run; `Loop__seed=1` sets Loop.seed."""
     values = {"MODEL_DIR": str(model_dir), "DATA_DIR": str(data_dir), **bindings}
+    files = [REPOSITORY / "tests" / "tiny.gin"]
+    if (own := REPOSITORY / "tests" / f"{objective}.gin").is_file():
+        files.insert(0, own)
     return [
         f"--gin_file=gin_configs/models/{objective}.gin",
-        f"--gin_file={REPOSITORY / 'tests' / 'tiny.gin'}",
+        *(f"--gin_file={file}" for file in files),
         *(f"--gin.{name.replace('__', '.')}={value!r}" for name, value in values.items()),
     ]
 

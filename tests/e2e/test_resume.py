@@ -27,7 +27,7 @@ def next_batch(data_dir, record, config):
 
 
 # XY-LENT is XLM-E with other settings.
-OBJECTIVES = tiny.slow_except({"xlme"}, ("xlme", "xylent", "xlm", "infoxlm", "veco"))
+OBJECTIVES = tiny.slow_except({"xlme"}, ("xlme", "xylent", "xlm", "infoxlm", "veco", "translate"))
 BINDINGS = {"TRAIN_STEPS": 12, "CHECKPOINT_EVERY": 4, "Loop__keep_checkpoints": 9}
 
 

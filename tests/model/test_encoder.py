@@ -178,7 +178,7 @@ def test_where_normalisation_stands(pre_norm):
                     jnp.asarray(h, jnp.float32),
                     segments,
                     None,
-                )
+                )[0]
             )
 
         x = numpy_layer(config, layer, x, segments, mixed)

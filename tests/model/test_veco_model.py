@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ from xlme_jax.model.encoder import (
     Memory,
     init_cross_attention,
 )
-from xlme_jax.model.veco import has_partner, joined, last_layers, partners
+from xlme_jax.model.veco import has_partner, joined, partners
 
 LENGTH, SOURCE_LENGTH = 10, 7
 TINY = EncoderConfig(
@@ -271,62 +270,6 @@ def test_cross_attention_drops(name):
     assert np.abs(run(1, 2) - run()).max() > 0.05
     assert np.abs(run(1, 2) - run(2, 1)).max() > 0.05
     np.testing.assert_array_equal(run(1, 2), run(1, 2))
-
-
-# ---- A view of the last layers -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scan", [False, True])
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_last_layers_by_hand(count, scan):
-    """Applies these layers one by one to the normalised embeddings."""
-    config = variant(scan_layers=scan, relative_bias="none")
-    unrolled = weights(variant(relative_bias="none"))
-    params, shallow = last_layers(stacked(unrolled) if scan else unrolled, config, count)
-    embedded, states = inputs()
-    norm = unrolled["encoder"]["embedding_norm"]
-    x = embedded - embedded.mean(-1, keepdims=True)
-    x = x / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * norm["scale"] + norm["bias"]
-    for index in range(3 - count, 3):
-        layer = {"params": unrolled["encoder"][f"layer_{index}"]}
-        cross = unrolled["cross"][f"layer_{index}"], states, SOURCE_SEGMENTS
-        x = Layer(config).apply(layer, x, None, SEGMENTS, None, *cross)[0]
-    np.testing.assert_allclose(decode(shallow, params), x, atol=2e-5)
-
-
-@pytest.mark.parametrize("scan", [False, True])
-def test_gradients_reach_the_last_layers_alone(scan):
-    config = variant(scan_layers=scan)
-    params = stacked(weights(TINY)) if scan else weights(TINY)
-
-    def loss(params):
-        seen, shallow = last_layers(params, config, 2)
-        return (decode(shallow, seen) ** 3).sum()
-
-    gradient = jax.jit(jax.grad(loss))(params)
-    assert jax.tree.structure(gradient) == jax.tree.structure(params)
-    for part, index in itertools.product(("encoder", "cross"), range(3)):
-        tree = gradient[part]
-        tree = (
-            jax.tree.map(lambda x, i=index: x[i], tree["layers"])
-            if scan
-            else tree[f"layer_{index}"]
-        )
-        sizes = [float(np.abs(x).max()) for x in jax.tree.leaves(tree)]
-        assert max(sizes) == 0.0 if index == 0 else min(sizes) > 0.0, (part, index)
-
-
-def test_a_view_of_unrolled_layers_is_no_copy():
-    params = weights(TINY)
-    seen, _ = last_layers(params, TINY, 2)
-    assert seen["encoder"]["layer_0"] is params["encoder"]["layer_1"]
-    assert set(seen["encoder"]) == {"embedding_norm", "relative_bias", "layer_0", "layer_1"}
-
-
-@pytest.mark.parametrize("count", [0, 4])
-def test_invalid_number_of_last_layers(count):
-    with pytest.raises(ValueError, match=f"last_layers = {count}.* Encoder.num_layers = 3"):
-        last_layers(weights(TINY), TINY, count)
 
 
 # ---- Pairs in a row ----------------------------------------------------------------------------

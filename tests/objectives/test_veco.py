@@ -492,46 +492,6 @@ def test_weights_are_xlms_and_cross_attention():
     jax.tree.map(np.testing.assert_array_equal, states, wanted)
 
 
-def test_decoding_with_all_layers_is_the_pass_of_cs_mlm():
-    objective, rows = CONFIG.build(VOCAB), BATCH["bitext"]
-    segments = rows["segment_ids"]
-    states = objective.encode(weights(), rows)[-1]
-    read = jnp.where(segments > 0, ((segments - 1) ^ 1) + 1, -1)
-    seeds = jnp.zeros(4, jnp.uint32)
-    wanted = objective._decode_pairs(weights(), rows, states, seeds)
-    for count in (None, 2):
-        decoded = objective.decode(weights(), rows, states, read, last_layers=count)
-        np.testing.assert_array_equal(decoded, wanted)
-    last = objective.decode(weights(), rows, states, read, last_layers=1)
-    assert np.abs(np.asarray(last - wanted)).max() > 0.1
-    assert objective.logits(weights(), last).shape == (4, LENGTH, VOCAB)
-    with pytest.raises(ValueError, match="last_layers = 3"):
-        objective.decode(weights(), rows, states, read, last_layers=3)
-
-
-def test_translating_from_another_row():
-    """A row of targets attends to the states of a longer row of sources."""
-    objective = CONFIG.build(VOCAB)
-    rng = np.random.default_rng(5)
-    source = {**stream(3, [[(16, 0)], [(9, 0)]])}
-    target = jnp.asarray([[BOS, *rng.integers(4, MASK_ID, 4), EOS]] * 2, jnp.int32)
-    rows = {
-        "tokens": target,
-        "segment_ids": jnp.ones_like(target),
-        "positions": jnp.broadcast_to(jnp.arange(6), (2, 6)),
-    }
-
-    def loss(params):
-        states = objective.encode(params, source)[-1]
-        hidden = objective.decode(params, rows, states, source["segment_ids"], last_layers=1)
-        return (objective.logits(params, hidden) ** 2).mean()
-
-    gradient = jax.jit(jax.grad(loss))(weights())
-    # The encoder is trained through what the decoder reads; of cross-attention the last layer.
-    assert largest(gradient["encoder"]["layer_0"]) > 0
-    assert largest(gradient["cross"]["layer_1"]) > 0.0 == largest(gradient["cross"]["layer_0"])
-
-
 # ---- Switches, errors, figures -----------------------------------------------------------------
 
 

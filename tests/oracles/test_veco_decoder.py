@@ -187,24 +187,6 @@ def test_hidden_states_and_logits(theirs, scan):
     np.testing.assert_allclose(found[real], logits[real], rtol=0, atol=1e-10)
 
 
-def test_the_last_layers(theirs):
-    """Compares with a shallower decoder without the first layers."""
-    rows, states, read = batch()
-    params = ours(theirs)
-    layers = theirs.roberta.encoder.layer
-    theirs.roberta.encoder.layer = layers[1:]
-    try:
-        expected, _ = run(theirs, rows, states, read)
-    finally:
-        theirs.roberta.encoder.layer = layers
-    objective = VecoConfig(CONFIG).build(VOCAB, jnp.float64)
-    hidden = objective.decode(params, rows, states, read, last_layers=LAYERS - 1)
-    real = np.asarray(rows["segment_ids"]) > 0
-    np.testing.assert_allclose(hidden[real], expected[-1][real], rtol=0, atol=1e-11)
-    whole, _ = run(theirs, rows, states, read)
-    assert np.abs(whole[-1] - expected[-1])[real].max() > 1e-4
-
-
 def test_gradients_of_a_loss(theirs):
     """Compares gradients of cross-attention, encoder weights and source states."""
     rows, states, read = batch()

@@ -24,6 +24,9 @@ from xlme_jax.configuration.values import ConfigError
 from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.storage.paths import as_path, is_file
 
+# The configurables with a `pretrained` objective.
+TUNED = ("FineTune", "Translate")
+
 
 def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
     """Reads files and bindings and builds one configurable.
@@ -91,26 +94,27 @@ def _parse(
 
 
 def _pretrained() -> str:
-    """Returns bindings of FineTune.pretrained from INIT_FROM; empty if it is already bound.
+    """Returns bindings of `pretrained` from INIT_FROM; empty if it is already bound.
 
     The encoder of a fine-tuning run is read from the checkpoint and becomes part of the operative
     configuration, which can be run again without changes. So is the vocabulary, unless it is bound.
     """
-    tuning = gin.config._CONFIG.get(("", "xlme_jax.FineTune"), {})
-    if not tuning or "pretrained" in tuning:
+    bound = {name: gin.config._CONFIG.get(("", f"xlme_jax.{name}"), {}) for name in TUNED}
+    name = next((name for name in TUNED if bound[name]), "")
+    if not name or "pretrained" in bound[name]:
         return ""
     source, vocabulary = (
-        gin.config._CONFIG.get((name, MACRO), {}).get("value")
-        for name in ("INIT_FROM", "VOCABULARY")
+        gin.config._CONFIG.get((macro, MACRO), {}).get("value")
+        for macro in ("INIT_FROM", "VOCABULARY")
     )
     if not isinstance(source, str):
         raise ConfigError(
-            "FineTune needs an encoder to start from: give the MODEL_DIR of its pre-training, "
+            f"{name} needs an encoder to start from: give the MODEL_DIR of its pre-training, "
             "--gin.INIT_FROM=\"'runs/xlme_base'\"."
         )
     run = load_text(read_record(as_path(source)).config, "Train", f"INIT_FROM = {source!r}")
     objective = getattr(run.objective, "pretrained", run.objective)
-    lines = [f"FineTune.pretrained = @pretrained/{_name_of(objective)}()"]
+    lines = [f"{name}.pretrained = @pretrained/{_name_of(objective)}()"]
     lines += _bindings(objective, "pretrained")
     if vocabulary is None:
         lines.append(f"VOCABULARY = {str(as_path(run.data_dir) / VOCABULARY_FILE)!r}")

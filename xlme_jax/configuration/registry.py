@@ -20,6 +20,7 @@ from xlme_jax.evaluation.finetuned import TaskEvaluation
 from xlme_jax.evaluation.held_out_losses import HeldOut
 from xlme_jax.evaluation.retrieval import RetrievalProbe
 from xlme_jax.evaluation.tatoeba import Tatoeba
+from xlme_jax.evaluation.translation import HeldOutTranslation
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives import SYSTEMS
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
@@ -51,6 +52,7 @@ CONFIGURABLES: dict[str, type] = {
     "WordAlignment": WordAlignment,
     "Bucc": Bucc,
     "TaskEvaluation": TaskEvaluation,
+    "HeldOutTranslation": HeldOutTranslation,
     "Prepare": PrepareConfig,
     "Sweep": SweepConfig,
     "CldrCorpus": CldrCorpus,

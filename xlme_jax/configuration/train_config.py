@@ -128,6 +128,11 @@ class TrainConfig:
                     "encoder has Encoder.absolute_positions = False, and its relative bias goes "
                     f"by distances in the row. Leave {stream.name}/Stream.positions out."
                 )
+            if stream.languages != wanted.languages:
+                raise ValueError(
+                    f"{stream.name}/Stream.languages = {stream.languages!r}, and the objective has "
+                    f"{wanted.languages!r}; set the same list in both."
+                )
             if wanted.marked and stream.pairs_per_row is None:
                 raise ValueError(
                     f"Stream {stream.name!r} does not say where its sentences begin; set "

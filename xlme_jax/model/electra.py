@@ -41,9 +41,14 @@ class MaskedLM(nn.Module):
         """Token table [Vp, E] and position table [max_length, E], if there is one."""
         return self.tokens(), self.positions() if self.config.absolute_positions else None
 
-    def encode(self, rows: Rows, **options: Any) -> Any:
-        """Encodes rows of token ids; options and result as for `Encoder`."""
+    def encode(self, rows: Rows, *, added: jax.Array | None = None, **options: Any) -> Any:
+        """Encodes rows of token ids; options and result as for `Encoder`.
+
+        `added` [B, L, E] is added to the embeddings.
+        """
         embedded = embed(rows["tokens"], rows["positions"], *self.tables(), self.dtype)
+        if added is not None:
+            embedded = embedded + added
         return self.encoder(embedded, rows["segment_ids"], **options)
 
     def __call__(

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax.core import meta
 
+from xlme_jax.model.cache import Cache
 from xlme_jax.model.parameters import ONES, ZEROS, Initializer, parameter
 from xlme_jax.model.relative_bias import Gate, RelativeBiasTable
 from xlme_jax.ops.activations import gelu
@@ -137,8 +138,13 @@ class SelfAttention(nn.Module):
         segment_ids: jax.Array,
         distance_bias: jax.Array | None,
         dropout_seeds: jax.Array | None = None,
-    ) -> jax.Array:
-        """Attends over [B, L, D]; `distance_bias` [H, 2L] is the encoder's table."""
+        cache: Cache | None = None,
+    ) -> tuple[jax.Array, Cache | None]:
+        """Attends over [B, L, D]; `distance_bias` [H, 2L] is the encoder's table.
+
+        With a cache, `x` has the next token of each hypothesis, [B, W, D], and only that and the
+        tokens in the cache are read.
+        """
         config = self.config
         shape = (config.num_heads, config.hidden_size // config.num_heads)
         qkv_axes = ("embed", "qkv", "heads", "kv")
@@ -151,24 +157,29 @@ class SelfAttention(nn.Module):
         if config.relative_bias == "gated":
             read = q if config.gate_input == "query" else x.reshape(*x.shape[:2], *shape)
             gate = Gate(weight_init(config), name="gate")(read)
-        mixed = attention(
-            q,
-            k,
-            v,
-            segment_ids,
-            distance_bias,
-            gate,
-            causal=self.causal,
-            dropout_rate=config.attention_dropout,
-            dropout_seeds=dropout_seeds,
-            # The kernel has no causal mask.
-            implementation="xla" if self.causal else config.attention,
-            partition=nn.logical_to_mesh_axes(("batch", "length", "heads", "kv")),
-        )
+        if cache is not None:
+            cache = cache.append(k, v)
+            mixed = cache.attend(q)
+        else:
+            mixed = attention(
+                q,
+                k,
+                v,
+                segment_ids,
+                distance_bias,
+                gate,
+                causal=self.causal,
+                dropout_rate=config.attention_dropout,
+                dropout_seeds=dropout_seeds,
+                # The kernel has no causal mask.
+                implementation="xla" if self.causal else config.attention,
+                partition=nn.logical_to_mesh_axes(("batch", "length", "heads", "kv")),
+            )
         axes = ("heads", "kv", "embed")
-        return Projection(config, "rhk,hkd->rd", axes, self.dtype, name="out")(
+        out = Projection(config, "rhk,hkd->rd", axes, self.dtype, name="out")(
             mixed, (*shape, config.hidden_size), (config.hidden_size,)
         )
+        return out, cache
 
 
 class CrossAttention(nn.Module):
@@ -182,11 +193,14 @@ class CrossAttention(nn.Module):
         self,
         x: jax.Array,
         segment_ids: jax.Array,
-        states: jax.Array,
+        source: jax.Array,
         source_segment_ids: jax.Array,
         dropout_seeds: jax.Array | None = None,
     ) -> jax.Array:
-        """[B, L, D] reads states [B, S, D] -> [B, L, D], including the residual."""
+        """[B, L, D] reads a source -> [B, L, D], including the residual.
+
+        The source is states [B, S, D], or what `project_source` makes of them.
+        """
         config = self.config
         shape = (config.num_heads, config.hidden_size // config.num_heads)
         width = config.hidden_size
@@ -194,10 +208,9 @@ class CrossAttention(nn.Module):
         q = Projection(config, "rd,dhk->rhk", ("embed", "heads", "kv"), self.dtype, name="q")(
             norm(x) if config.pre_norm else x, (width, *shape), shape
         )
-        kv_axes = ("embed", "qkv", "heads", "kv")
-        kv = Projection(config, "rd,dnhk->rnhk", kv_axes, self.dtype, name="kv")(
-            states, (width, 2, *shape), (2, *shape)
-        )
+        kv = source
+        if source.ndim == 3:
+            kv = project_source(config, self.dtype, source)
         q = nn.with_logical_constraint(q, ("batch", "length", "heads", "kv"))
         kv = nn.with_logical_constraint(kv, ("batch", "length", "qkv", "heads", "kv"))
         mixed = attention(
@@ -217,6 +230,22 @@ class CrossAttention(nn.Module):
         h = dropout(h, config.dropout, dropout_seeds, salt=config.num_heads)  # As in Layer.
         x = x + h if config.pre_norm else norm(x + h)
         return nn.with_logical_constraint(x, HIDDEN_AXES)
+
+
+def project_source(
+    config: EncoderConfig, dtype: jnp.dtype, states: jax.Array, weights: Any = None
+) -> jax.Array:
+    """Returns the keys and values that cross-attention reads: [B, S, D] -> [B, S, 2, H, K].
+
+    Without `weights`, those of one layer's cross-attention, it is part of that module.
+    """
+    shape = (config.num_heads, config.hidden_size // config.num_heads)
+    sizes = (config.hidden_size, 2, *shape), (2, *shape)
+    arguments = (config, "rd,dnhk->rnhk", ("embed", "qkv", "heads", "kv"), dtype)
+    if weights is None:
+        return Projection(*arguments, name="kv")(states, *sizes)
+    kv: Any = Projection(*arguments, parent=None).apply({"params": weights["kv"]}, states, *sizes)
+    return kv
 
 
 def init_cross_attention(config: EncoderConfig, rng: jax.Array) -> Any:
@@ -325,20 +354,24 @@ class Layer(nn.Module):
         segment_ids: jax.Array,
         distance_bias: jax.Array | None,
         cross_weights: Any = None,
-        states: jax.Array | None = None,
+        source: jax.Array | None = None,
         source_segment_ids: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array | None]:
+        cache: Cache | None = None,
+    ) -> tuple[jax.Array, Any]:
         """[B, L, D] -> carry and (kept) output of a scan over layers, both [B, L, D].
 
-        Given the last three arguments, one layer's part of a `Memory`, it is a decoder layer.
+        Given one layer's part of a `Memory`, it is a decoder layer. With a cache it decodes one
+        more token of W hypotheses, [B, W, D], and the second result is the new cache.
         """
         config = self.config
         heads = config.num_heads  # Attention uses salts 0 to heads - 1; the others come after.
+        new_cache = None
 
         def attend(h: jax.Array) -> jax.Array:
+            nonlocal new_cache
             causal = cross_weights is not None
             module = SelfAttention(config, self.dtype, causal, name="attention")
-            h = module(h, segment_ids, distance_bias, dropout_seeds)
+            h, new_cache = module(h, segment_ids, distance_bias, dropout_seeds, cache)
             return dropout(h, config.dropout, dropout_seeds, salt=heads)
 
         def feed(h: jax.Array) -> jax.Array:
@@ -351,11 +384,13 @@ class Layer(nn.Module):
                 # Not a submodule: its weights are passed in.
                 module = CrossAttention(config, self.dtype, parent=None)
                 seeds = None if dropout_seeds is None else fold_in(dropout_seeds, heads + 2)
-                arguments = x, segment_ids, states, source_segment_ids, seeds
+                arguments = x, segment_ids, source, source_segment_ids, seeds
                 read: Any = module.apply({"params": cross_weights}, *arguments)
                 x = read
             x = x + sublayer(norm(x)) if config.pre_norm else norm(x + sublayer(x))
             x = nn.with_logical_constraint(x, HIDDEN_AXES)
+        if cache is not None:
+            return x, new_cache
         return x, x if self.keep_output else None
 
 

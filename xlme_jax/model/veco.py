@@ -3,14 +3,13 @@
 The pairs of a row are neighbouring segments 2p - 1 and 2p; an odd one may lack its partner.
 """
 
-import dataclasses
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from xlme_jax.model.electra import MaskedLM, Rows
-from xlme_jax.model.encoder import EncoderConfig, Memory, some_layers
+from xlme_jax.model.encoder import Memory
+from xlme_jax.model.parameters import vocabulary_split
+from xlme_jax.ops.vocabulary_split import lookup
 
 
 class EncoderDecoderLM(MaskedLM):
@@ -20,10 +19,19 @@ class EncoderDecoderLM(MaskedLM):
     """
 
     def decode(
-        self, rows: Rows, source: Memory, dropout_seeds: jax.Array | None = None
+        self,
+        rows: Rows,
+        source: Memory,
+        dropout_seeds: jax.Array | None = None,
+        added: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns hidden states [B, L, D] of rows whose tokens see earlier ones and the source."""
-        hidden: jax.Array = self.encode(rows, source=source, dropout_seeds=dropout_seeds)
+        """Returns hidden states [B, L, D] of rows whose tokens see earlier ones and the source.
+
+        `added` [B, L, D] is added to the embeddings.
+        """
+        hidden: jax.Array = self.encode(
+            rows, added=added, source=source, dropout_seeds=dropout_seeds
+        )
         return hidden
 
     def logits(self, hidden: jax.Array) -> jax.Array:
@@ -33,6 +41,21 @@ class EncoderDecoderLM(MaskedLM):
         dtype = jnp.promote_types(rows.dtype, jnp.float32)
         scores = jnp.einsum("...d,vd->...v", rows, table, preferred_element_type=dtype) + bias
         return scores[..., : self.vocab_size]
+
+    def above_mean(self, hidden: jax.Array, targets: jax.Array) -> jax.Array:
+        """Returns how far logits are above the mean over the vocabulary: float32[B, L].
+
+        With it, label smoothing needs no logits of other tokens: the loss of a target t with
+        smoothing e is logZ - (1 - e) z_t - e mean(z), which is the plain loss plus e (z_t -
+        mean(z)); and the mean logit is that of the mean embedding.
+        """
+        rows, bias = self.head(hidden)
+        table = self.tables()[0]
+        dtype = jnp.promote_types(rows.dtype, jnp.float32)
+        own = lookup(table, targets, rows.dtype, vocabulary_split())
+        mean = table[: self.vocab_size].mean(axis=0)
+        logits = ((own.astype(dtype) - mean.astype(dtype)) * rows.astype(dtype)).sum(axis=-1)
+        return logits + jnp.take(bias, targets) - bias[: self.vocab_size].mean()
 
 
 def partners(segment_ids: jax.Array) -> jax.Array:
@@ -58,23 +81,3 @@ def joined(rows: Rows) -> dict[str, jax.Array]:
     start = jax.lax.cummax(jnp.where(begins, column, 0), axis=1)
     positions = jnp.where(pairs > 0, column - start, 0)
     return {**rows, "segment_ids": pairs, "positions": positions}
-
-
-def last_layers(params: Any, config: EncoderConfig, count: int) -> tuple[Any, EncoderConfig]:
-    """Returns the last `count` layers of encoder and cross-attention as a model.
-
-    Args:
-      params: weights of `EncoderDecoderLM` and, as "cross", of its cross-attention.
-      config: the encoder's configuration.
-      count: between 1 and the number of layers.
-
-    Returns:
-      The weights, in which embeddings feed the first of these layers, and the matching config.
-    """
-    if not 1 <= count <= config.num_layers:
-        raise ValueError(
-            f"last_layers = {count}: choose between 1 and Encoder.num_layers = {config.num_layers}."
-        )
-    bounds = config.num_layers - count, config.num_layers
-    seen = {name: some_layers(params[name], config, *bounds) for name in ("encoder", "cross")}
-    return {**params, **seen}, dataclasses.replace(config, num_layers=count)

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from xlme_jax.objectives.finetune import FineTuneConfig
 from xlme_jax.objectives.infoxlm import InfoXLMConfig, XLCoConfig
 from xlme_jax.objectives.masked_lm import MaskingConfig
+from xlme_jax.objectives.translate import TranslateConfig
 from xlme_jax.objectives.veco import VecoConfig
 from xlme_jax.objectives.xlme import XLMConfig, XLMEConfig
 
@@ -18,6 +19,7 @@ SYSTEMS: Mapping[str, type] = MappingProxyType(
         "XLCo": XLCoConfig,
         "VECO": VecoConfig,
         "FineTune": FineTuneConfig,
+        "Translate": TranslateConfig,
         "Masking": MaskingConfig,
     }
 )

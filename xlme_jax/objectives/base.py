@@ -42,11 +42,13 @@ class StreamInput:
       layout: layout of a pair within a row (`Stream.layout`).
       marked: whether batches have "starts", the first position of each segment
         (`Stream.pairs_per_row`).
+      languages: the languages whose numbers batches have as "languages" (`Stream.languages`).
     """
 
     kind: str
     layout: str = "joint"
     marked: bool = False
+    languages: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,10 +94,15 @@ class WarmStart:
       counterparts: dotted path in `params` -> path in a masked language model that initializes it,
         used if the checkpoint has none of the top-level names. All other weights keep their random
         initialization.
+      template: rng -> boxed random weights as the checkpoint has them, if they differ from `params`
+        in more than names; then `new` and `counterparts` refer to these.
+      derive: weights like the template's -> those of `params` that they initialize.
     """
 
     new: tuple[str, ...] = ()
     counterparts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    template: Callable[[jax.Array], Params] | None = None
+    derive: Callable[[Params], Params] = lambda params: params
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ import optax
 from xlme_jax.data.token_ids import mask_id
 from xlme_jax.model import flops
 from xlme_jax.model.encoder import EncoderConfig, Memory, init_cross_attention
-from xlme_jax.model.veco import EncoderDecoderLM, has_partner, joined, last_layers, partners
+from xlme_jax.model.veco import EncoderDecoderLM, has_partner, joined, partners
 from xlme_jax.objectives.base import (
     Baseline,
     Batch,
@@ -319,8 +319,6 @@ class VECO(OneEncoder):
         rows: Rows,
         source_states: jax.Array,
         source_segment_ids: jax.Array,
-        *,
-        last_layers: int | None = None,
         dropout_seeds: jax.Array | None = None,
     ) -> jax.Array:
         """Runs the weights as a decoder; returns hidden states [B, L, D].
@@ -330,22 +328,13 @@ class VECO(OneEncoder):
           rows: the text to decode. A token sees itself and earlier ones of its segment.
           source_states: [B, S, D], such as the last of `encode`; gradients flow into them.
           source_segment_ids: int32[B, S]; a segment's tokens read the states with its segment id.
-          last_layers: how many layers to use; embeddings feed the first of them. None is all, as in
-            pre-training; the paper translates with 6 of 24.
           dropout_seeds: uint32[B], a seed per row; None for no dropout.
         """
-        params, model = self._view(params, last_layers)
         source = Memory(params[CROSS], source_states, source_segment_ids)
-        hidden: Any = model.apply(
+        hidden: Any = self.model.apply(
             {"params": params}, rows, source, dropout_seeds, method=EncoderDecoderLM.decode
         )
         return hidden
-
-    def _view(self, params: Params, count: int | None) -> tuple[Params, Any]:
-        if count is None or count == self.config.encoder.num_layers:
-            return params, self.model
-        params, encoder = last_layers(params, self.config.encoder, count)
-        return params, self._model(encoder, self.vocab_size)
 
     def logits(self, params: Params, hidden: jax.Array) -> jax.Array:
         """Logits float32[B, L, V] of each position's token, from a decoder's states [B, L, D]."""

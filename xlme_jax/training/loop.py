@@ -28,7 +28,13 @@ from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.metrics import Tracker, naming
 from xlme_jax.training.profiling import Profile
 from xlme_jax.training.progress import Throughput, peak_flops
-from xlme_jax.training.state import abstract_state, compile_step, fresh_state, sharding_rules
+from xlme_jax.training.state import (
+    WarmParams,
+    abstract_state,
+    compile_step,
+    fresh_state,
+    sharding_rules,
+)
 from xlme_jax.training.step import Points, make_fill_step
 from xlme_jax.training.stop_rule import StopRule
 from xlme_jax.training.stopping import NEVER, NeverStop
@@ -146,7 +152,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         if checkpoints.latest_step() is None and config.init_from is not None:
             check_warm_start(
                 as_path(config.init_from),
-                abstract.params,
+                WarmParams(run.objective, abstract, run.mesh, config.seed).wanted,
                 run.vocabulary_digest,
                 run.objective.warm_start.new,
                 run.objective.warm_start.counterparts,
@@ -277,14 +283,15 @@ def _starting_point(
         origin = str(checkpoint_of(source))
         inherited["inherited_flops"] = pretraining_flops(source)
         inherited["inherited_table_4_flops"] = pretraining_flops(source, as_table_4=True)
+        warm = WarmParams(run.objective, abstract, run.mesh, config.seed)
         params = warm_start(
             source,
-            abstract.params,
+            warm.wanted,
             run.vocabulary_digest,
             run.objective.warm_start.new,
             run.objective.warm_start.counterparts,
         )
-        state = dataclasses.replace(state, params=_merged(state.params, params))
+        state = dataclasses.replace(state, params=warm(state.params, params))
         out = jax.tree.map(lambda leaf: leaf.sharding, abstract.aux)
         carried = jax.jit(
             lambda params: meshes.unbox(init_carried(run.objective, params)), out_shardings=out
@@ -294,16 +301,6 @@ def _starting_point(
         _log.info("Starting from scratch.")
     record = _record(run, origin=origin, **inherited)
     return _filled(run, state, abstract), record, evaluators
-
-
-def _merged(params: Params, others: Params) -> Params:
-    """Returns nested dictionaries `params` with leaves replaced by those of `others`."""
-    return {
-        name: _merged(value, others.get(name, {}))
-        if isinstance(value, dict)
-        else others.get(name, value)
-        for name, value in params.items()
-    }
 
 
 def _filled(run: Run, state: TrainState, abstract: TrainState) -> TrainState:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from xlme_jax.checkpoints.state import TrainState
-from xlme_jax.objectives.base import Metrics, Objective, init_carried
+from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.step import Points, make_train_step
@@ -34,13 +34,69 @@ def abstract_state(
     seed: int = 0,
 ) -> TrainState:
     """Returns shapes, types and shardings of a run's state without computing it."""
+    return _abstract(functools.partial(init_state, objective, optimizer, seed), mesh)
+
+
+def _abstract(init: Callable[[], Any], mesh: jax.sharding.Mesh) -> Any:
+    """Returns shapes, types and shardings of what `init` would return, boxed."""
     with sharding_rules(mesh):
-        boxed = jax.eval_shape(functools.partial(init_state, objective, optimizer, seed))
+        boxed = jax.eval_shape(init)
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         meshes.unbox(boxed),
         meshes.shardings(boxed, mesh),
     )
+
+
+class WarmParams:
+    """The weights of a warm start: read from a checkpoint, or fresh where it has none.
+
+    Args:
+      objective: the objective of the run.
+      abstract: shapes of its state.
+      mesh: the run's mesh.
+      seed: seed of the run.
+
+    Attributes:
+      wanted: shapes of what is read from the checkpoint.
+    """
+
+    def __init__(
+        self, objective: Objective, abstract: TrainState, mesh: jax.sharding.Mesh, seed: int
+    ):
+        self._start, self._abstract = objective.warm_start, abstract
+        self._init = None
+        self.wanted: Params = abstract.params
+        if self._start.template is not None:
+            rng = jax.random.fold_in(jax.random.key(seed), 0)
+            self._init = functools.partial(self._start.template, rng)
+            self.wanted = _abstract(self._init, mesh)
+
+    def __call__(self, fresh: Params, read: Params) -> Params:
+        """Returns the weights of the run.
+
+        Args:
+          fresh: its random weights.
+          read: what the checkpoint has of `wanted`.
+        """
+        if self._init is None:
+            return _merged(fresh, read)
+        init, out = self._init, jax.tree.map(lambda leaf: leaf.sharding, self._abstract.params)
+
+        def derive(fresh: Params, read: Params) -> Params:
+            return _merged(fresh, self._start.derive(_merged(meshes.unbox(init()), read)))
+
+        return jax.jit(derive, out_shardings=out)(fresh, read)
+
+
+def _merged(params: Params, others: Params) -> Params:
+    """Returns nested dictionaries `params` with leaves replaced by those of `others`."""
+    return {
+        name: _merged(value, others.get(name, {}))
+        if isinstance(value, dict)
+        else others.get(name, value)
+        for name, value in params.items()
+    }
 
 
 @contextlib.contextmanager

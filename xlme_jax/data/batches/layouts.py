@@ -123,6 +123,21 @@ def _texts_of_sides(draws: np.ndarray, stream: Stream, seed: int) -> np.ndarray:
     return np.stack([exchanged(sides[:, n], 0.5, "order", n) for n in (0, 1)], axis=1)
 
 
+def side_languages(numbers: np.ndarray, draws: np.ndarray, stream: Stream, seed: int) -> np.ndarray:
+    """Returns the language of each segment that `arrange_pairs` makes of pairs.
+
+    Args:
+      numbers: int[pairs, 2], the languages of both texts of each pair.
+      draws: int64[pairs], draw number of each pair.
+      stream: a stream with layout="sides" and without mixup.
+      seed: seed of the run.
+
+    Returns:
+      int[2 * pairs].
+    """
+    return numbers.ravel()[_texts_of_sides(draws, stream, seed).ravel()]
+
+
 def segment_starts(batch: packing.Batch, segments: int) -> np.ndarray:
     """Returns the columns where segments start, which are those with position 0.
 

@@ -13,7 +13,7 @@ from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
 from xlme_jax.validation.fields import check_at_least, check_choices
 
 # Fields that affect the losses, but not the rows or their order.
-_ORDER_FREE = ("weight", "weights")
+_ORDER_FREE = ("weight", "weights", "languages")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +48,8 @@ class Stream:
         restarts at 0 with the first token of f, as in XLM (Lample and Conneau 2019, Sec. 3.3: "we
         also reset the positions of target sentences"). Only learned absolute positions restart; the
         relative bias always uses distances within the row (`model.relative_bias`).
+      languages: if given, the batch contains the language of each token as its number in this
+        list, 1, 2, ... (0 for padding); for layout="sides".
       weight: factor on the stream's losses at every step. Rows of a stream with weight 0 are still
         read and computed.
       weights: a schedule instead of `weight`, as points (step, weight): linear between points,
@@ -69,6 +71,7 @@ class Stream:
     smoothing: float = 0.0
     pivot: str | None = None
     positions: Literal["continuous", "restart"] = "continuous"
+    languages: tuple[str, ...] = ()
     weight: float = 1.0
     weights: tuple[tuple[int, float], ...] = ()
 
@@ -99,12 +102,18 @@ class Stream:
                 f"not kind={self.kind!r} with layout={self.layout!r}; remove it"
             )
         if self.kind != "bitext" or self.layout != "sides":
-            for field in ("mixup", "pairs_per_row"):
-                if getattr(self, field) not in ("none", None):
+            for field in ("mixup", "pairs_per_row", "languages"):
+                if getattr(self, field) not in ("none", None, ()):
                     raise ValueError(
                         f"{where}: {field}={getattr(self, field)!r} is for kind='bitext' with "
                         f"layout='sides'; set these, or remove it"
                     )
+
+        if self.languages and self.mixup != "none":
+            raise ValueError(
+                f"{where}: languages={self.languages!r} and mixup={self.mixup!r}: a side of two "
+                "pairs may have two languages; remove one of them"
+            )
 
     def _check_sampling(self, where: str) -> None:
         if not (math.isfinite(self.smoothing) and self.smoothing >= 0):
@@ -158,6 +167,8 @@ class Stream:
         shapes = dict.fromkeys(("tokens", "segment_ids", "positions"), (self.rows, self.length))
         if self.pairs_per_row is not None:
             shapes["starts"] = (self.rows, 2 * self.pairs_per_row)
+        if self.languages:
+            shapes["languages"] = (self.rows, self.length)
         return shapes
 
     def choices(self) -> dict[str, object]:
@@ -211,6 +222,11 @@ def stream_tasks(
                 "correct it, or prepare pairs with this language"
             )
     for task in chosen:
+        if stream.languages and (unknown := set(task.languages) - set(stream.languages)):
+            raise PreparedDataError(
+                f"{where}: task {task.name} has the languages {', '.join(sorted(unknown))}, which "
+                f"languages={stream.languages!r} lacks; add them, or select other tasks in `tasks`"
+            )
         if not task.examples:
             raise PreparedDataError(
                 f"{where}: task {task.name} is empty (skipped: {task.skipped or 'nothing'}); "

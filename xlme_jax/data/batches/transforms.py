@@ -219,6 +219,10 @@ class ReadPairs(grain.transforms.Map):
 
     def __init__(self, reader: TaskReader, stream: Stream, shard: ProcessShard, seed: int):
         self._reader, self._stream, self._shard, self._seed = reader, stream, shard, seed
+        if stream.languages:
+            codes = {code: number for number, code in enumerate(stream.languages, start=1)}
+            pairs = [[codes[code] for code in task.languages] for task in reader.tasks]
+            self._languages = np.array(pairs, np.int32)
 
     def map(self, plans: Sequence[RowPlan]) -> packing.Batch:
         """Reads and lays out the rows; adds int[pairs] task numbers and `LEFT_OUT`."""
@@ -235,6 +239,11 @@ class ReadPairs(grain.transforms.Map):
         restarts = stream.positions == "restart"
         lay_out = layouts.lay_out_restarting if restarts else packing.lay_out_pieces
         batch = lay_out(ids, sizes, rows, len(plans), stream.length)
+        if stream.languages:
+            spoken = layouts.side_languages(self._languages[tasks], draws, stream, self._seed)
+            repeated = np.repeat(spoken, sizes)
+            languages = lay_out(repeated, sizes, rows, len(plans), stream.length)["tokens"]
+            batch["languages"] = np.where(batch["segment_ids"] > 0, languages, 0)
         if stream.pairs_per_row:
             batch["starts"] = layouts.segment_starts(batch, 2 * stream.pairs_per_row)
         return {**batch, TASKS: tasks, LEFT_OUT: left_out}

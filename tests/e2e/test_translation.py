@@ -1,0 +1,65 @@
+"""From pre-training to translations, with the commands."""
+
+import pytest
+import tiny
+
+SMALL = {
+    "Encoder.hidden_size": 32,
+    "Encoder.ffn_size": 64,
+    "Encoder.num_layers": 2,
+    "CldrCorpus.documents": 200,
+    "CldrCorpus.pairs": 800,
+    "TRAIN_STEPS": 3,
+    "Loop.evaluate_every": 3,
+}
+
+
+def gin(**bindings):
+    return [f"--gin.{name}={value!r}" for name, value in bindings.items()]
+
+
+@pytest.mark.slow
+def test_a_pretrained_checkpoint_becomes_a_translator(tmp_path):
+    data, veco, run = (str(tmp_path / name) for name in ("data", "veco", "run"))
+    tiny.train(
+        "--gin_file=gin_configs/runs/veco_quickstart.gin",
+        *gin(MODEL_DIR=veco, DATA_DIR=data, **SMALL),
+    )
+    flags = ["--gin_file=gin_configs/models/translate.gin"]
+    flags += gin(
+        MODEL_DIR=run,
+        DATA_DIR=data,
+        INIT_FROM=veco,
+        LANGUAGES=("en", "ru", "el"),
+        **{
+            "bitext/Stream.rows": 4,
+            "bitext/Stream.length": 64,
+            "TRAIN_STEPS": 4,
+            "Translate.decoder_layers": 1,
+            "Optimizer.warmup_steps": 2,
+            "HeldOutTranslation.max_pairs": 5,
+            "Loop.log_every": 2,
+            "Loop.evaluate_every": 4,
+        },
+    )
+    output = tiny.train(*flags)
+    assert f"Warm start: weights from {veco}/checkpoints/3\n" in output  # Nothing is missing there.
+    last = tiny.metrics(run)[-1]
+    assert {"held_out/bitext/loss", "translation/bleu/en-ru", "translation/chrf/el-en"} <= set(last)
+
+    source = tmp_path / "source.txt"
+    source.write_text("Greek and French\n\nEnglish\n")
+
+    def translate(*flags):
+        command = ["-m", "xlme_jax.translate", f"--checkpoint={run}", f"--source={source}"]
+        return tiny.run([*command, "--target=ru", "--beams=3", *flags])
+
+    translate(f"--output={tmp_path / 'best.txt'}")
+    best = (tmp_path / "best.txt").read_text().split("\n")
+    assert len(best) == 4 and best[1] == best[3] == ""
+    translate(f"--output={tmp_path / 'three.tsv'}", "--n_best=3")
+    rows = [line.split("\t") for line in (tmp_path / "three.tsv").read_text().splitlines()]
+    assert [row[0] for row in rows] == ["1"] * 3 + ["3"] * 3
+    assert [rows[0][2], rows[3][2]] == [best[0], best[2]]
+    scores = [float(row[1]) for row in rows]
+    assert scores[:3] == sorted(scores[:3], reverse=True)

@@ -1,0 +1,228 @@
+"""Translation: its loss, its weights, and decoding token by token."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax.core import meta
+from tiny import slow_except
+from weights import random_weights
+
+from xlme_jax.evaluation.beam_search import BeamSearch
+from xlme_jax.evaluation.translation import Translator
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.model.veco import EncoderDecoderLM
+from xlme_jax.objectives.translate import TranslateConfig
+from xlme_jax.objectives.veco import VecoConfig
+from xlme_jax.objectives.xlme import XLMConfig, XLMEConfig
+
+VOCAB, LENGTH = 40, 24
+BOS, PAD, EOS = 0, 1, 2
+ENCODER = EncoderConfig(
+    hidden_size=16,
+    num_layers=3,
+    num_heads=2,
+    ffn_size=20,
+    max_length=LENGTH,
+    relative_bias="none",
+)
+LANGUAGES = ("en", "fr", "ru")
+
+
+def config(pretrained=None, encoder=None, **changes):
+    encoder = dataclasses.replace(ENCODER, **encoder or {})
+    return TranslateConfig(pretrained or VecoConfig(encoder), LANGUAGES, **changes)
+
+
+def sentence(rng, words):
+    return [BOS, *rng.integers(4, VOCAB - 1, words), EOS]
+
+
+def pairs(rng, *sizes):
+    """Returns a row for each tuple of (words, words): segments 1 and 2, 3 and 4, ..."""
+    names = ("tokens", "segment_ids", "positions", "languages")
+    rows = {name: np.zeros((len(sizes), LENGTH), np.int32) for name in names}
+    rows["tokens"][:] = PAD
+    for row, found in enumerate(sizes):
+        start = 0
+        for segment, words in enumerate((n for pair in found for n in pair), 1):
+            part = slice(start, start + words + 2)
+            rows["tokens"][row, part] = sentence(rng, words)
+            rows["segment_ids"][row, part] = segment
+            rows["positions"][row, part] = range(words + 2)
+            rows["languages"][row, part] = 1 + (segment + row) % 3
+            start += words + 2
+    return {**rows, "rows": np.arange(len(sizes), dtype=np.int32)}
+
+
+def as_float64(tree):
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), tree)
+
+
+@pytest.fixture
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+def weights(objective, seed=0):
+    return random_weights(objective.init, jax.random.key(0), seed=seed)
+
+
+CASES = {
+    "all layers": {},
+    "first layer": {"decoder_layers": 1, "decoder_from": "first"},
+    "shared": {"decoder_layers": 2, "share_layers": True},
+    "stacked, pre-norm": {"decoder_layers": 2, "encoder": {"scan_layers": True, "pre_norm": True}},
+    "no positions": {"encoder": {"absolute_positions": False}},
+}
+
+
+@pytest.mark.parametrize("case", slow_except({"stacked, pre-norm"}, CASES))
+def test_cached_decoding_equals_the_full_pass(case, double):
+    objective = config(**CASES[case]).held_out().build(VOCAB, jnp.float64)
+    params = as_float64(weights(objective))
+    rows = pairs(np.random.default_rng(0), [(5, 7), (2, 1)], [(8, 4)])
+    hidden = objective.decode(params, rows, objective.encode(params, rows))
+    model = {"params": objective.decoder_params(params)}
+    full = objective._decoder.apply(model, hidden, method=EncoderDecoderLM.logits)
+    # Segment 2 of each row given segment 1, one sentence a row, and two hypotheses that agree.
+    source, target = (rows["segment_ids"] == segment for segment in (1, 2))
+    width = int(source.sum(axis=1).max())
+    alone = {name: rows[name][:, :width] * source[:, :width] for name in rows if name != "rows"}
+    alone["tokens"] = np.where(source[:, :width], rows["tokens"][:, :width], PAD)
+    languages = jnp.asarray([row[on][0] for row, on in zip(rows["languages"], target)])
+    decoder = objective.decoder(params, alone, languages)
+    caches, step = decoder.cache(2, 12), jax.jit(decoder.step)
+    for place in range(int(target.sum(axis=1).max())):
+        columns = [min(np.flatnonzero(on)[0] + place, LENGTH - 1) for on in target]
+        tokens = np.array([rows["tokens"][row, column] for row, column in enumerate(columns)])
+        logits, caches = step(jnp.asarray([tokens, tokens], jnp.int32).T, caches)
+        for row, column in enumerate(columns):
+            if target[row, column]:
+                expected = np.broadcast_to(full[row, column], (2, VOCAB))
+                np.testing.assert_allclose(logits[row], expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("smoothing", slow_except({0.2}, [0.0, 0.1, 0.2]))
+def test_loss_and_gradient_are_those_of_torch(smoothing, double):
+    plain = dict.fromkeys(("dropout", "attention_dropout"), 0.0)
+    objective = config(label_smoothing=smoothing, **plain).build(VOCAB, jnp.float64)
+    params = as_float64(weights(objective))
+    params["tokens"]["embedding"] = params["tokens"]["embedding"].at[VOCAB:].set(9.0)  # Unused.
+    batch = {"bitext": pairs(np.random.default_rng(1), [(5, 7), (2, 1)], [(8, 4)])}
+    rows, totals = batch["bitext"], objective.totals(batch)
+
+    def loss(params):
+        return objective.loss(params, {}, batch, totals, jax.random.key(0))
+
+    def logits(params):
+        hidden = objective.decode(params, rows, objective.encode(params, rows))
+        model = {"params": objective.decoder_params(params)}
+        return objective._decoder.apply(model, hidden, method=EncoderDecoderLM.logits)
+
+    (value, (_, metrics)), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+    follows = [
+        (row, column)
+        for row, column in zip(*np.nonzero(rows["segment_ids"][:, :-1]))
+        if rows["segment_ids"][row, column + 1] == rows["segment_ids"][row, column]
+    ]
+    row, column = np.array(follows).T
+    scores, backward = jax.vjp(lambda params: logits(params)[row, column], params)
+    dense = torch.tensor(np.asarray(scores), requires_grad=True)
+    targets = torch.tensor(rows["tokens"][row, column + 1], dtype=torch.long)
+    expected = torch.nn.functional.cross_entropy(dense, targets, label_smoothing=smoothing)
+    expected.backward()
+    np.testing.assert_allclose(value, expected.item(), rtol=1e-12)
+    for ours, theirs in zip(
+        jax.tree.leaves(gradient), jax.tree.leaves(backward(jnp.asarray(dense.grad.numpy()))[0])
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10 * max(1, np.abs(theirs).max()))
+    # The logged loss has no smoothing, so that it is comparable with held-out losses.
+    plain_loss = torch.nn.functional.cross_entropy(dense, targets).item()
+    top, bottom = metrics["bitext/loss"]
+    assert bottom == len(follows) == totals["bitext"]["tokens"]
+    np.testing.assert_allclose(top / bottom, plain_loss, rtol=1e-6)
+
+
+def test_a_translation_reads_its_own_source_and_language_only():
+    objective = config().held_out().build(VOCAB)
+    params = weights(objective)
+    rows = pairs(np.random.default_rng(2), [(5, 3), (2, 1)])
+
+    def decoded(rows):
+        return objective.decode(params, rows, objective.encode(params, rows))[0]
+
+    before, segments = decoded(rows), rows["segment_ids"][0]
+    changed = {**rows, "tokens": rows["tokens"].copy()}
+    changed["tokens"][0, 2] = 4 + (rows["tokens"][0, 2] + 1) % 30  # In the first sentence.
+    moved = np.abs(decoded(changed) - before).max(axis=1) > 1e-6
+    assert moved[segments == 2].all() and not moved[segments > 2].any()
+    # A token changes its own segment from there on, and the other one through the encoder.
+    np.testing.assert_array_equal(moved[segments == 1], np.arange(7) >= 2)
+    other = {**rows, "languages": np.where(rows["segment_ids"] == 4, 3, rows["languages"])}
+    assert rows["languages"][0][segments == 4][0] != 3
+    moved = np.abs(decoded(other) - before).max(axis=1) > 1e-6
+    np.testing.assert_array_equal(moved, segments == 4)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize(("origin", "kept"), [("first", [0, 1]), ("last", [1, 2])])
+def test_weights_come_from_the_layers_of_the_encoder(origin, kept, scan):
+    changes = {"decoder_layers": 2, "decoder_from": origin, "encoder": {"scan_layers": scan}}
+    objective = config(**changes).build(VOCAB)
+    pretrained = VecoConfig(dataclasses.replace(ENCODER, scan_layers=scan)).build(VOCAB)
+    theirs = random_weights(pretrained.init, jax.random.key(0))
+    ours = objective.warm_start.derive(theirs)
+    for mine, its in (("decoder", "encoder"), ("cross", "cross")):
+        for number, layer in enumerate(kept):
+            if scan:
+                own = jax.tree.map(lambda x, i=number: x[i], ours[mine]["layers"])
+                expected = jax.tree.map(lambda x, i=layer: x[i], theirs[its]["layers"])
+            else:
+                own, expected = ours[mine][f"layer_{number}"], theirs[its][f"layer_{layer}"]
+            jax.tree.map(np.testing.assert_array_equal, own, expected)
+    shapes = jax.tree.map(jnp.shape, meta.unbox(jax.eval_shape(objective.init, jax.random.key(0))))
+    assert jax.tree.map(jnp.shape, ours) == {k: v for k, v in shapes.items() if k != "languages"}
+    # All that VECO has arrives, but the cross-attention of unused layers.
+    jax.tree.map(np.testing.assert_array_equal, ours["encoder"], theirs["encoder"])
+
+
+def test_translations_do_not_depend_on_the_batch():
+    objective = config().held_out().build(VOCAB)
+    params, rng = weights(objective), np.random.default_rng(3)
+    texts = [tuple(sentence(rng, words)) for words in (3, 9, 1, 9, 6, 2, 14)]
+    many, few = (Translator(objective, BeamSearch(4), batch_tokens=n) for n in (256, 16))
+    found = many(params, texts, "ru")
+    alone = [few(params, [text], "ru")[0] for text in texts]
+    assert [[one.tokens for one in best] for best in found] == [
+        [one.tokens for one in best] for best in alone
+    ]
+    scores = [[[one.score for one in best] for best in result] for result in (found, alone)]
+    np.testing.assert_allclose(*scores, rtol=1e-5, atol=1e-5)
+    assert all(np.all(np.diff([one.score for one in best]) <= 0) for best in found)
+    assert found != many(params, texts, "fr")
+
+
+ERRORS = [
+    ({"pretrained": XLMEConfig()}, "XLMEConfig: its encoder has no head that predicts tokens"),
+    ({"pretrained": XLMConfig(EncoderConfig())}, "relative_bias = 'gated', which decoding"),
+    ({"decoder_layers": 4}, "decoder_layers = 4 must be from 1 to Encoder.num_layers = 3"),
+    ({"label_smoothing": 1.0}, "Translate.label_smoothing = 1.0 must lie in"),
+    ({"decoder_from": "middle"}, "Translate.decoder_from"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), ERRORS, ids=lambda value: str(value)[:30])
+def test_bad_configurations_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        config(**changes)
+
+
+def test_unknown_languages_are_refused():
+    objective = config().held_out().build(VOCAB)
+    with pytest.raises(ValueError, match="translates into en, fr, ru, not 'de'"):
+        Translator(objective, BeamSearch())({}, [(BOS, 5, EOS)], "de")

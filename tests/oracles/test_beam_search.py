@@ -1,0 +1,143 @@
+"""Beam search against Hugging Face's `generate`, and against all sequences."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from transformers import GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from xlme_jax.evaluation.beam_search import BeamSearch, search
+
+EOS, PAD, WIDTH = 2, 1, 6
+
+
+class Weights:
+    """A model whose logits depend on all tokens so far, and on where they are."""
+
+    def __init__(self, size, seed, ending):
+        rng = np.random.default_rng(seed)
+        self.embedding = rng.normal(size=(size, WIDTH)).astype(np.float32)
+        self.output = 2 * rng.normal(size=(WIDTH, size)).astype(np.float32)
+        self.bias = np.zeros(size, np.float32)
+        self.bias[EOS] = ending
+
+    def step(self, tokens, state):
+        state = 0.8 * state + jnp.asarray(self.embedding)[tokens]
+        return jnp.tanh(state) @ self.output + self.bias, state
+
+
+class Reference(PreTrainedModel, GenerationMixin):
+    config_class = PretrainedConfig
+    main_input_name = "input_ids"
+
+    def __init__(self, weights):
+        super().__init__(PretrainedConfig(vocab_size=len(weights.bias), is_decoder=True))
+        self.unused = torch.nn.Parameter(torch.ones(1))  # Tells the device.
+        self.weights = weights
+
+    def prepare_inputs_for_generation(self, input_ids, **_):
+        return {"input_ids": input_ids}
+
+    def forward(self, input_ids, return_dict=True, **_):
+        weights = self.weights
+        embedded = torch.from_numpy(weights.embedding)[input_ids]
+        states, state = [], torch.zeros(len(input_ids), WIDTH)
+        for place in range(input_ids.shape[1]):
+            state = 0.8 * state + embedded[:, place]
+            states.append(state)
+        hidden = torch.tanh(torch.stack(states, 1))
+        logits = hidden @ torch.from_numpy(weights.output) + torch.from_numpy(weights.bias)
+        return CausalLMOutputWithPast(logits=logits)
+
+
+def ours(weights, first, config, length):
+    def select(state, beams):
+        return jnp.take_along_axis(state, beams[..., None], axis=1)
+
+    @jax.jit
+    def run(first):
+        state = jnp.zeros((len(first), config.beams, WIDTH))
+        return search(config, weights.step, select, state, first, length=length, eos=EOS, pad=PAD)
+
+    return run(jnp.asarray(first, jnp.int32))
+
+
+@pytest.mark.parametrize("early_stopping", [True, False, "never"])
+@pytest.mark.parametrize("penalty", [0.6, 1.0, 2.0])
+@pytest.mark.parametrize("beams", [4, 5])
+def test_search_equals_generate(beams, penalty, early_stopping):
+    first, length = [3, 5, 7, 11, 4, 6], 12
+    for seed, ending in ((0, -3.0), (1, 0.0), (2, 3.0)):
+        weights = Weights(30, seed, ending)
+        found = ours(weights, first, BeamSearch(beams, penalty, early_stopping), length)
+        expected = Reference(weights).generate(
+            torch.tensor(first)[:, None],
+            GenerationConfig(
+                num_beams=beams,
+                length_penalty=penalty,
+                early_stopping=early_stopping,
+                max_length=length,
+                eos_token_id=EOS,
+                pad_token_id=PAD,
+                num_return_sequences=beams,
+                do_sample=False,
+                use_cache=False,
+                return_dict_in_generate=True,
+                output_scores=True,
+            ),
+        )
+        theirs = expected.sequences.reshape(len(first), beams, -1).numpy()
+        padded = np.full((len(first), beams, length), PAD)
+        padded[:, :, : theirs.shape[2]] = theirs
+        np.testing.assert_array_equal(found.tokens, padded)
+        scores = expected.sequences_scores.reshape(len(first), beams).numpy()
+        # Sums of up to 11 log-probabilities of size 10 in float32.
+        np.testing.assert_allclose(found.scores, scores, rtol=1e-5, atol=1e-5)
+
+
+def test_one_beam_equals_greedy_generate():
+    first, length = [3, 5, 7, 11], 9
+    for seed in range(3):
+        weights = Weights(30, seed, 0.0)
+        found = ours(weights, first, BeamSearch(1), length)
+        theirs = Reference(weights).generate(
+            torch.tensor(first)[:, None],
+            GenerationConfig(
+                max_length=length, eos_token_id=EOS, pad_token_id=PAD, use_cache=False
+            ),
+        )
+        padded = np.full((len(first), length), PAD)
+        padded[:, : theirs.shape[1]] = theirs
+        np.testing.assert_array_equal(found.tokens[:, 0], padded)
+
+
+@pytest.mark.parametrize("penalty", [0.6, 1.0])
+def test_enough_beams_find_the_best_of_all_sequences(penalty):
+    size, new, first = 4, 5, 3
+    for seed in range(4):
+        weights = Weights(size, seed, 0.0)
+        scores = {}
+        for count in range(1, new + 1):
+            for words in itertools.product([0, 1, 3], repeat=count - 1):
+                # All of them end with </s>, or are cut at the greatest length.
+                for last in [EOS] if count < new else range(size):
+                    tokens = (*words, last)
+                    scores[tokens] = log_probability(weights, (first, *tokens)) / count**penalty
+        best = max(scores, key=scores.get)
+        found = ours(weights, [first], BeamSearch(size**new, penalty, "never"), new + 1)
+        tokens = np.asarray(found.tokens[0, 0])
+        assert tuple(tokens[1 : 1 + len(best)]) == best
+        np.testing.assert_allclose(found.scores[0, 0], scores[best], rtol=1e-5)
+
+
+def log_probability(weights, tokens):
+    state, total = np.zeros(WIDTH), 0.0
+    for token, following in itertools.pairwise(tokens):
+        state = 0.8 * state + weights.embedding[token]
+        logits = np.tanh(state) @ weights.output + weights.bias
+        total += logits[following] - np.log(np.exp(logits).sum())
+    return total

@@ -1,0 +1,170 @@
+"""Beam search on the device, with the rules of Hugging Face's `generate`."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from xlme_jax.validation.fields import check_at_least
+
+# Below the score of every hypothesis; half of it tells hypotheses from empty places.
+_LOWEST = -1e9
+NONE = _LOWEST / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamSearch:
+    """How hypotheses are searched.
+
+    Attributes:
+      beams: W, hypotheses that are followed at once; 1 is greedy search.
+      length_penalty: a hypothesis of n tokens, `</s>` included, has the score logP / n^penalty.
+      early_stopping: when a sentence is done. True: W hypotheses have ended. False: in addition,
+        none that goes on has a better score, at its present length, than the worst of them.
+        "never": nor could it have at the greatest length.
+    """
+
+    beams: int = 5
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+
+    def __post_init__(self) -> None:
+        check_at_least(self, "BeamSearch", 1, "beams")
+        if self.early_stopping not in (True, False, "never"):
+            raise ValueError(
+                f"BeamSearch.early_stopping = {self.early_stopping!r} must be True, False or "
+                "'never'."
+            )
+
+    @property
+    def stops_when_full(self) -> bool:
+        """Whether a sentence is done once W hypotheses have ended."""
+        return self.early_stopping is True or self.beams == 1
+
+
+class Found(NamedTuple):
+    """The best hypotheses of each sentence, best first.
+
+    Attributes:
+      tokens: int32[B, W, T], from the first token to `</s>`, then padding.
+      scores: float32[B, W]; below `NONE` where there are fewer hypotheses.
+    """
+
+    tokens: jax.Array
+    scores: jax.Array
+
+
+class _Search(NamedTuple):
+    """The loop's state: W hypotheses that go on, and the W best that have ended."""
+
+    length: jax.Array  # Tokens of those that go on.
+    running: Found  # Scores are sums of log-probabilities.
+    ended: Found
+    is_ended: jax.Array  # bool[B, W], which of `ended` are there.
+    improvable: jax.Array  # bool[B]
+    cut: jax.Array  # Whether the length limit was reached.
+    state: Any
+
+
+def search(
+    config: BeamSearch,
+    step: Callable[[jax.Array, Any], tuple[jax.Array, Any]],
+    select: Callable[[Any, jax.Array], Any],
+    state: Any,
+    first: jax.Array,
+    *,
+    length: int,
+    eos: int,
+    pad: int,
+) -> Found:
+    """Searches translations; to be called inside `jax.jit`.
+
+    Args:
+      config: how to search.
+      step: (int32[B, W] next token of each hypothesis, state) -> logits [B, W, V] of the token
+        after it, state.
+      select: (state, int32[B, W]) -> state in which hypothesis w continues the given one.
+      state: of hypotheses without any token.
+      first: int32[B], the first token of each translation.
+      length: T, at most so many tokens, the first included.
+      eos: id of the token that ends a hypothesis.
+      pad: id that fills up tokens.
+    """
+    count, beams = first.shape[0], config.beams
+    tokens = jnp.full((count, beams, length), pad, jnp.int32).at[:, :, 0].set(first[:, None])
+    lowest = jnp.full((count, beams), _LOWEST, jnp.float32)
+    begin = _Search(
+        length=jnp.ones((), jnp.int32),
+        running=Found(tokens, lowest.at[:, 0].set(0.0)),
+        ended=Found(tokens, lowest),
+        is_ended=jnp.zeros((count, beams), bool),
+        improvable=jnp.ones((count,), bool),
+        cut=jnp.asarray(length <= 1),
+        state=state,
+    )
+
+    def goes_on(now: _Search) -> jax.Array:
+        full = now.is_ended.all() & config.stops_when_full
+        return now.improvable.any() & ~full & ~now.cut
+
+    def advance(now: _Search) -> _Search:
+        latest = jax.lax.dynamic_index_in_dim(now.running.tokens, now.length - 1, 2, False)
+        logits, state = step(latest, now.state)
+        logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        scores = jax.nn.log_softmax(logits) + now.running.scores[..., None]
+        # Twice as many candidates as hypotheses, so that enough go on even if W of them end.
+        scores, chosen = jax.lax.top_k(scores.reshape(count, -1), 2 * beams)
+        parents, new = jnp.divmod(chosen, logits.shape[-1])
+        tokens = jnp.take_along_axis(now.running.tokens, parents[..., None], axis=1)
+        tokens = tokens.at[:, :, now.length].set(new.astype(jnp.int32))
+        cut = now.length + 1 >= length
+        candidates = Found(tokens, scores.astype(jnp.float32))
+        ends = (new == eos) | cut
+
+        going = candidates._replace(scores=candidates.scores + ends * _LOWEST)
+        running, order = _best(going, beams)
+        ended, is_ended = _with_ended(config, now, candidates, ends)
+        state = select(state, jnp.take_along_axis(parents, order, axis=1))
+        then = _Search(now.length + 1, running, ended, is_ended, now.improvable, cut, state)
+        return then._replace(improvable=now.improvable & _improvable(config, then, length))
+
+    return jax.lax.while_loop(goes_on, advance, begin).ended
+
+
+def _best(found: Found, count: int) -> tuple[Found, jax.Array]:
+    """Returns the best `count` of the hypotheses, and their numbers."""
+    scores, order = jax.lax.top_k(found.scores, count)
+    return Found(jnp.take_along_axis(found.tokens, order[..., None], axis=1), scores), order
+
+
+def _with_ended(
+    config: BeamSearch, now: _Search, candidates: Found, ends: jax.Array
+) -> tuple[Found, jax.Array]:
+    """Returns the W best of the hypotheses that have ended, with those of the W best candidates."""
+    beams = config.beams
+    counts = ends & (jnp.arange(2 * beams) < beams)
+    closed = ~now.improvable[:, None]
+    if config.stops_when_full:
+        closed |= now.is_ended.all(axis=1, keepdims=True)
+    # Without the first token, which is given.
+    scores = candidates.scores / now.length.astype(jnp.float32) ** config.length_penalty
+    scores = scores + (~counts | closed) * _LOWEST
+    everything = Found(
+        jnp.concatenate([now.ended.tokens, candidates.tokens], axis=1),
+        jnp.concatenate([now.ended.scores, scores], axis=1),
+    )
+    ended, order = _best(everything, beams)
+    flags = jnp.concatenate([now.is_ended, counts], axis=1)
+    return ended, jnp.take_along_axis(flags, order, axis=1)
+
+
+def _improvable(config: BeamSearch, now: _Search, length: int) -> jax.Array:
+    """Returns whether a hypothesis that goes on may yet become one of the W best: bool[B]."""
+    final = now.length - 1
+    if config.early_stopping == "never" and config.length_penalty > 0:
+        final = jnp.asarray(length - 1)
+    best = now.running.scores[:, 0] / final.astype(jnp.float32) ** config.length_penalty
+    worst = jnp.where(now.is_ended.all(axis=1), now.ended.scores.min(axis=1), _LOWEST)
+    return best > worst

@@ -1,0 +1,196 @@
+"""Translates texts with a model of `objectives.translate`, and scores held-out translations."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation import encoding
+from xlme_jax.evaluation.beam_search import NONE, BeamSearch, Found, search
+from xlme_jax.evaluation.context import Context, MakeEvaluator
+from xlme_jax.evaluation.encoding import Text
+from xlme_jax.evaluation.retrieval import Candidates, RetrievalProbe
+from xlme_jax.validation.fields import check_at_least
+
+
+class Hypothesis(NamedTuple):
+    """A translation.
+
+    Attributes:
+      tokens: without specials.
+      score: log-probability over length^penalty (`BeamSearch.length_penalty`).
+    """
+
+    tokens: Text
+    score: float
+
+
+class Translator:
+    """Translates tokenized texts in batches of few shapes.
+
+    Args:
+      objective: an `objectives.translate.Translate`.
+      config: how to search.
+      row_multiple: devices that share a batch.
+      batch_tokens: source tokens of a batch.
+    """
+
+    def __init__(
+        self,
+        objective: Any,
+        config: BeamSearch,
+        row_multiple: int = 1,
+        batch_tokens: int = encoding.BATCH_TOKENS,
+    ):
+        if not hasattr(objective, "decoder"):
+            raise ValueError(
+                "this model does not translate: fine-tune it with gin_configs/models/translate.gin"
+            )
+        self._objective, self._config = objective, config
+        self._lay_out = row_multiple, batch_tokens
+        encoder = objective.encoder.config
+        self.max_length: int | None = encoder.max_length if encoder.absolute_positions else None
+        self._translate = jax.jit(self._of_rows)
+
+    def __call__(self, params: Any, texts: Sequence[Text], language: str) -> list[list[Hypothesis]]:
+        """Returns the translations of `each`, in the order of the texts."""
+        found = dict(self.each(params, texts, language))
+        return [found[index] for index in range(len(texts))]
+
+    def each(
+        self, params: Any, texts: Sequence[Text], language: str
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Translates into a language.
+
+        Args:
+          params: the weights.
+          texts: sources with `<s>` and `</s>`, at most `max_length` tokens.
+          language: a language of the objective.
+
+        Yields:
+          The number of each text, the longest first, and its hypotheses, the best first; at most
+          `BeamSearch.beams`.
+
+        Raises:
+          ValueError: the model does not know the language.
+        """
+        known = self._objective.config.languages
+        if language not in known:
+            raise ValueError(f"the model translates into {', '.join(known)}, not {language!r}")
+        number = np.int32(known.index(language) + 1)
+        batches = encoding.batches(texts, *self._lay_out)
+
+        def run(params: Any, rows: Mapping[str, Any]) -> Found:
+            return self._translate(params, rows, number)
+
+        for numbers, (tokens, scores) in encoding.run(run, params, batches):
+            for index, *hypotheses in zip(numbers.tolist(), tokens, scores):
+                yield (
+                    index,
+                    [
+                        Hypothesis(_words(words), float(score))
+                        for words, score in zip(*hypotheses)
+                        if score > NONE
+                    ],
+                )
+
+    def _of_rows(self, params: Any, rows: Mapping[str, jax.Array], number: jax.Array) -> Found:
+        count, width = rows["tokens"].shape
+        languages = jnp.full((count,), number)
+        decoder = self._objective.decoder(params, rows, languages)
+        length = min(2 * width, self.max_length or 2 * width)
+        return search(
+            self._config,
+            decoder.step,
+            lambda caches, beams: tuple(cache.select(beams) for cache in caches),
+            decoder.cache(self._config.beams, length),
+            jnp.full((count,), BOS_ID, jnp.int32),
+            length=length,
+            eos=EOS_ID,
+            pad=PAD_ID,
+        )
+
+
+def _words(tokens: np.ndarray) -> Text:
+    """Returns the tokens between `<s>` and `</s>`."""
+    ends = np.flatnonzero(tokens == EOS_ID)
+    return tuple(tokens[1 : ends[0] if len(ends) else None].tolist())
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOutTranslation:
+    """Scores of translated held-out pairs, in both directions, on a schedule of the train loop.
+
+    Attributes:
+      pairs: patterns (* and ?) of bitext task names; empty for all with a validation split.
+      max_pairs: translated pairs per task.
+      beams: hypotheses that are followed at once.
+      length_penalty: see `BeamSearch`.
+      batch_tokens: source tokens of a batch.
+    """
+
+    pairs: tuple[str, ...] = ()
+    max_pairs: int = 500
+    beams: int = 1
+    length_penalty: float = 1.0
+    batch_tokens: int = encoding.BATCH_TOKENS
+
+    def __post_init__(self) -> None:
+        check_at_least(self, "HeldOutTranslation", 1, "max_pairs", "beams", "batch_tokens")
+
+    def evaluator(self, context: Context) -> MakeEvaluator:
+        """See `EvaluatorConfig.evaluator`; metrics are `translation/<metric>/<from>-<to>`."""
+        config = BeamSearch(self.beams, self.length_penalty)
+        translator = Translator(context.objective, config, context.row_multiple, self.batch_tokens)
+        vocabulary = Vocabulary.load(context.dataset.vocabulary_path)
+        length = translator.max_length or 512
+        probe = RetrievalProbe(self.pairs, self.max_pairs, length=length)
+        candidates = probe.candidates(context.dataset)
+
+        def evaluate(params: Any, step: int) -> dict[str, float]:
+            del step
+            found: dict[str, float] = {}
+            for one in candidates.values():
+                for source, target in ((0, 1), (1, 0)):
+                    name = f"{one.languages[source]}-{one.languages[target]}"
+                    ours, theirs = translate_side(translator, vocabulary, params, one, source)
+                    scores = score(ours, theirs)
+                    found |= {f"translation/{k}/{name}": v for k, v in scores.items()}
+            return found
+
+        return lambda initial_params: evaluate
+
+
+def translate_side(
+    translator: Translator, vocabulary: Vocabulary, params: Any, pairs: Candidates, source: int
+) -> tuple[list[str], list[str]]:
+    """Returns the translations of one side of pairs, and the texts of the other side."""
+    language = pairs.languages[1 - source]
+    hypotheses = translator(params, [pair[source] for pair in pairs.pairs], language)
+    ours = [vocabulary.decode(best[0].tokens) for best in hypotheses]
+    return ours, [vocabulary.decode(pair[1 - source]) for pair in pairs.pairs]
+
+
+def score(translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """Returns the exact matches as a share, BLEU and chrF (sacreBLEU's defaults, 0 to 100).
+
+    Raises:
+      ValueError: sacreBLEU is not installed.
+    """
+    try:
+        import sacrebleu
+    except ImportError as error:
+        raise ValueError(
+            "scores of translations need sacreBLEU: pip install 'xlme_jax[mt]'"
+        ) from error
+    exact = np.mean([ours == theirs for ours, theirs in zip(translations, references)])
+    return {
+        "exact_match": float(exact),
+        "bleu": sacrebleu.corpus_bleu(translations, [references]).score,
+        "chrf": sacrebleu.corpus_chrf(translations, [references]).score,
+    }

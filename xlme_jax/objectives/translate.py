@@ -1,0 +1,313 @@
+"""Fine-tuning for machine translation: a pre-trained encoder, and a decoder made of its layers.
+
+Every pair of a row is translated in both directions, which uses each token as source and as target.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from xlme_jax.model import flops
+from xlme_jax.model.decoding import Decoder
+from xlme_jax.model.encoder import EncoderConfig, some_layers
+from xlme_jax.model.veco import EncoderDecoderLM, partners
+from xlme_jax.objectives.base import (
+    Batch,
+    Carried,
+    Diagnostics,
+    EncoderView,
+    Left,
+    Metrics,
+    Panel,
+    Params,
+    PlainObjective,
+    RunFacts,
+    Shapes,
+    StreamInput,
+    Totals,
+    WarmStart,
+)
+from xlme_jax.objectives.masked_lm import check_lengths, training_flops
+from xlme_jax.objectives.veco import CROSS, VecoConfig
+from xlme_jax.ops import dropout
+from xlme_jax.ops.vocabulary_head import num_chunks
+from xlme_jax.validation.fields import check_choices
+
+STREAM = "bitext"
+DECODER = "decoder"
+LANGUAGES = "languages"
+_PANELS = (
+    Panel(
+        "Translation: loss",
+        "good: falls on held-out pairs too",
+        "nats per token",
+        (("loss", "", "-"),),
+    ),
+    Panel(
+        "Translation: accuracy",
+        "good: rises on held-out pairs too",
+        "share of next tokens",
+        (("accuracy", "", "-"),),
+        limits=(0, None),
+    ),
+)
+Rows = Mapping[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslateConfig:
+    """Translation with the layers of a pre-trained encoder (VECO, Sec. 4.2).
+
+    Attributes:
+      pretrained: the objective that the encoder was pre-trained with: one of masked language
+        models. If unbound, it is read from the checkpoint that INIT_FROM names. A checkpoint
+        without cross-attention (XLM, InfoXLM, XLM-R) gets random weights there.
+      languages: languages of the pairs; the first token of a translation has an embedding of its
+        language.
+      decoder_layers: layers of the decoder, and of its cross-attention; None for as many as the
+        encoder has. The paper has 6 of 24.
+      decoder_from: whether these are the first or the last layers of the encoder.
+      share_layers: whether the decoder reads the encoder's weights, or has a copy of its own.
+      label_smoothing: probability that is spread over the vocabulary.
+      dropout: probability for embeddings and sub-layer outputs.
+      attention_dropout: probability for attention weights.
+    """
+
+    pretrained: Any
+    languages: tuple[str, ...]
+    decoder_layers: int | None = None
+    decoder_from: Literal["first", "last"] = "last"
+    share_layers: bool = False
+    label_smoothing: float = 0.1
+    dropout: float = 0.3
+    attention_dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_choices(self, "Translate")
+        encoder = getattr(self.pretrained, "encoder", None)
+        if not isinstance(encoder, EncoderConfig):
+            raise ValueError(
+                f"Translate.pretrained = {type(self.pretrained).__name__}: its encoder has no head "
+                "that predicts tokens. Start from XLM, InfoXLM or VECO."
+            )
+        if encoder.relative_bias != "none":
+            raise ValueError(
+                f"Translate.pretrained has relative_bias = {encoder.relative_bias!r}, which "
+                "decoding does not support; start from an encoder with 'none'."
+            )
+        if len(self.languages) < 2:
+            raise ValueError(f"Translate.languages = {self.languages} must be two or more.")
+        layers = self.decoder_layers
+        if layers is not None and not 1 <= layers <= encoder.num_layers:
+            raise ValueError(
+                f"Translate.decoder_layers = {layers} must be from 1 to Encoder.num_layers = "
+                f"{encoder.num_layers}."
+            )
+        for name in ("label_smoothing", "dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"Translate.{name} = {getattr(self, name)} must lie in [0, 1).")
+
+    @property
+    def encoder(self) -> EncoderConfig:
+        """The encoder's configuration, with the dropout of fine-tuning."""
+        encoder: EncoderConfig = self.pretrained.encoder
+        return dataclasses.replace(
+            encoder, dropout=self.dropout, attention_dropout=self.attention_dropout
+        )
+
+    @property
+    def decoder(self) -> EncoderConfig:
+        """The decoder's configuration."""
+        first, end = self.decoder_bounds
+        return dataclasses.replace(self.encoder, num_layers=end - first)
+
+    @property
+    def decoder_bounds(self) -> tuple[int, int]:
+        """The encoder's layers [first, end) that make the decoder."""
+        layers = self.encoder.num_layers
+        count = self.decoder_layers or layers
+        return (0, count) if self.decoder_from == "first" else (layers - count, layers)
+
+    def with_dropout(self, rate: float) -> "TranslateConfig":
+        """Returns the configuration with another dropout in encoder and decoder."""
+        return dataclasses.replace(self, dropout=rate, attention_dropout=rate)
+
+    def held_out(self) -> "TranslateConfig":
+        """Returns the configuration for held-out pairs: neither dropout nor label smoothing."""
+        return dataclasses.replace(self.with_dropout(0.0), label_smoothing=0.0)
+
+    def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "Translate":
+        """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""
+        return Translate(self, vocab_size, dtype)
+
+
+class Translate(PlainObjective):
+    """The objective of `TranslateConfig`; see `objectives.base.Objective`."""
+
+    def __init__(self, config: TranslateConfig, vocab_size: int, dtype: Any = jnp.float32):
+        self.config, self.vocab_size = config, vocab_size
+        self._pretraining = VecoConfig(encoder=config.encoder).build(vocab_size, dtype)
+        width = config.encoder.hidden_size
+        self._decoder = EncoderDecoderLM(config.decoder, vocab_size, width, dtype)
+        self.inputs = {STREAM: StreamInput("bitext", "sides", languages=config.languages)}
+        self.warm_start = WarmStart(
+            new=(CROSS,), template=self._pretraining.init, derive=self._derive
+        )
+
+    @property
+    def encoder(self) -> EncoderView:
+        """The encoder."""
+        view = self._pretraining.encoder
+        return EncoderView(view.config, view.encode, view.params)
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """FLOPs by part, an alarm, and plots of loss and accuracy."""
+        return Diagnostics(self.flops, self.alarms, panels=_PANELS, is_pretraining=False)
+
+    def init(self, rng: jax.Array) -> Params:
+        """Returns randomly initialized weights; encoder and decoder differ."""
+        encoder_rng, decoder_rng = jax.random.split(rng)
+        decoder = self._derive(self._pretraining.init(decoder_rng))
+        shape = (len(self.config.languages) + 1, self.config.encoder.hidden_size)
+        languages = nn.LogicallyPartitioned(jnp.zeros(shape), (None, "table_embed"))
+        return {
+            **decoder,
+            **self._pretraining.encoder_params(self._pretraining.init(encoder_rng)),
+            LANGUAGES: languages,
+        }
+
+    def _derive(self, params: Params) -> Params:
+        """Returns a translator's weights from those of VECO: all but the languages'."""
+        cut = functools.partial(self._decoder_layers, params)
+        own = {} if self.config.share_layers else {DECODER: cut("encoder")}
+        return {**params, **own, CROSS: cut(CROSS)}
+
+    def _decoder_layers(self, params: Params, name: str) -> Any:
+        return some_layers(params[name], self.config.encoder, *self.config.decoder_bounds)
+
+    def totals(self, batch: Batch) -> Totals:
+        """Returns the predicted tokens: all but the first of each segment."""
+        predicted = _next_tokens(batch[STREAM])[1].sum()
+        return {STREAM: {"tokens": jnp.maximum(predicted, 1).astype(jnp.float32)}}
+
+    def loss(
+        self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
+    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
+        """Returns this batch's share of the mean cross-entropy, with label smoothing."""
+        rows = batch[STREAM]
+        seeds = [dropout.seeds(key, rows["rows"]) for key in jax.random.split(rng)]
+        hidden = self.decode(params, rows, self.encode(params, rows, seeds[0]), seeds[1])
+        targets, is_predicted = _next_tokens(rows)
+        weights = {"params": self.decoder_params(params)}
+        prediction: Any = self._decoder.apply(
+            weights,
+            hidden,
+            targets,
+            # The samples are unused.
+            jnp.zeros((*targets.shape, num_chunks(self.vocab_size), 2)),
+            method=EncoderDecoderLM.predict,
+        )
+        weight = is_predicted.astype(jnp.float32)
+        count = weight.sum()
+        loss = (prediction.loss * weight).sum()
+        metrics: Metrics = {
+            f"{STREAM}/loss": (loss, count),
+            f"{STREAM}/accuracy": (((prediction.argmax == targets) * weight).sum(), count),
+        }
+        if self.config.label_smoothing:
+            above: Any = self._decoder.apply(
+                weights, hidden, targets, method=EncoderDecoderLM.above_mean
+            )
+            loss = loss + self.config.label_smoothing * (above * weight).sum()
+        return loss / totals[STREAM]["tokens"], ({}, metrics)
+
+    def encode(
+        self, params: Params, rows: Rows, dropout_seeds: jax.Array | None = None
+    ) -> jax.Array:
+        """Returns the source states [B, L, D], the output of the last layer."""
+        return self._pretraining.encode(self.encoder.params(params), rows, dropout_seeds)[-1]
+
+    def decode(
+        self,
+        params: Params,
+        rows: Rows,
+        states: jax.Array,
+        dropout_seeds: jax.Array | None = None,
+    ) -> jax.Array:
+        """Decodes each segment of `rows` given its partner's states; returns [B, L, D]."""
+        weights = self.decoder_params(params)
+        added = self._first_token(params, rows["languages"])
+        begins = (rows["positions"] == 0) & (rows["segment_ids"] > 0)
+        source = (weights[CROSS], states, partners(rows["segment_ids"]))
+        hidden: Any = self._decoder.apply(
+            {"params": weights},
+            rows,
+            source,
+            dropout_seeds,
+            added=jnp.where(begins[..., None], added, 0),
+            method=EncoderDecoderLM.decode,
+        )
+        return hidden
+
+    def decoder(self, params: Params, rows: Rows, languages: jax.Array) -> Decoder:
+        """Encodes source rows, one sentence each, for decoding token by token.
+
+        Args:
+          params: all weights.
+          rows: tokens, segment_ids (1, and 0 for padding) and positions, int32[B, S] each.
+          languages: int32[B], the number of the language of each translation.
+        """
+        states = self.encode(params, rows)
+        first = self._first_token(params, languages)
+        weights = self.decoder_params(params)
+        return Decoder.begin(self._decoder, weights, states, rows["segment_ids"], first)
+
+    def _first_token(self, params: Params, languages: jax.Array) -> jax.Array:
+        """Returns what the first token of a translation adds to its embedding, [..., D]."""
+        return jnp.take(params[LANGUAGES], languages, axis=0)
+
+    def decoder_params(self, params: Params) -> Params:
+        """Returns the weights of the decoder, in the names of `EncoderDecoderLM`."""
+        layers = params.get(DECODER)
+        if layers is None:
+            layers = self._decoder_layers(params, "encoder")
+        names = ("tokens", "positions", "head", CROSS)
+        return {**{name: params[name] for name in names if name in params}, "encoder": layers}
+
+    def check(self, run: RunFacts) -> None:
+        """Raises ValueError if a row is longer than the position table."""
+        check_lengths("encoder", self.config.encoder, run.lengths)
+
+    def flops(self, shapes: Shapes) -> dict[str, float]:
+        """FLOPs of a train step by part."""
+        width = self.config.encoder.hidden_size
+        return {
+            "encoder": training_flops(shapes, lambda n: flops.encoder(self.config.encoder, n)),
+            "decoder": training_flops(shapes, lambda n: flops.decoder(self.config.decoder, n, n)),
+            "head": training_flops(shapes, lambda n: flops.mlm_head(width, width, self.vocab_size)),
+        }
+
+    def alarms(self, values: Mapping[str, float]) -> list[str]:
+        """Alarms of a translator that is worse than a blind guess."""
+        guess, loss = math.log(self.vocab_size), values.get(f"{STREAM}/loss", math.nan)
+        if not loss >= guess:
+            return []
+        return [
+            f"The translator has learned nothing: loss is {loss:.3f}, and a blind guess among "
+            f"{self.vocab_size:,} tokens costs {guess:.3f}. Lower Optimizer.learning_rate or "
+            "lengthen Optimizer.warmup_steps."
+        ]
+
+
+def _next_tokens(rows: Rows) -> tuple[jax.Array, jax.Array]:
+    """Returns each place's next token, and whether it is of the same segment: [B, L] each."""
+    targets, segments = (jnp.roll(rows[name], -1, axis=1) for name in ("tokens", "segment_ids"))
+    inside = jnp.arange(targets.shape[1]) < targets.shape[1] - 1
+    return targets, (rows["segment_ids"] > 0) & (segments == rows["segment_ids"]) & inside

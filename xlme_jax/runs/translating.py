@@ -1,0 +1,94 @@
+"""Translates lines of text with a trained run."""
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+
+from tqdm import tqdm
+
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID, UNK_ID
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation.beam_search import BeamSearch
+from xlme_jax.evaluation.encoding import Text
+from xlme_jax.evaluation.translation import Translator
+from xlme_jax.runs import trained
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training import state as states
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """A translation of a line.
+
+    Attributes:
+      line: number of the line, from 1.
+      score: log-probability over length^penalty (`BeamSearch.length_penalty`).
+      text: the translation.
+    """
+
+    line: int
+    score: float
+    text: str
+
+
+def translate(
+    checkpoint: str,
+    lines: Sequence[str],
+    language: str,
+    search: BeamSearch,
+    n_best: int = 1,
+    vocabulary: str | None = None,
+    name: str = "the source",
+) -> Iterator[list[Translation]]:
+    """Translates lines; returns up to `n_best` translations of each, none of an empty line.
+
+    Args:
+      checkpoint: MODEL_DIR of a run of `objectives.translate`, or one of its checkpoints.
+      lines: the text.
+      language: language to translate into.
+      search: how to search.
+      n_best: translations of each line.
+      vocabulary: SentencePiece model; None uses the one of the run's data.
+      name: name of the text, for errors.
+
+    Raises:
+      ValueError: the run does not translate, or not into this language; `n_best` is above
+        `search.beams`; or a line is longer than the model reads. Nothing was compiled.
+    """
+    if not 1 <= n_best <= search.beams:
+        raise ValueError(f"--n_best={n_best} must be from 1 to --beams={search.beams}")
+    mesh = meshes.make_mesh(meshes.MeshConfig())
+    with states.sharding_rules(mesh):
+        loaded = trained.load(checkpoint, vocabulary, mesh)
+        translator = Translator(loaded.objective, search, meshes.batch_shards(mesh))
+        texts = _tokenized(lines, loaded.vocabulary, translator.max_length, name)
+        filled = [number for number, text in enumerate(texts) if len(text) > 2]
+        found = translator.each(loaded.params, [texts[number] for number in filled], language)
+        bar = tqdm(found, "translate", len(filled), unit="line", disable=len(filled) < 2)
+        hypotheses = {filled[index]: best for index, best in bar}
+    for number in range(len(lines)):
+        yield [
+            Translation(number + 1, one.score, loaded.vocabulary.decode(one.tokens))
+            for one in hypotheses.get(number, [])[:n_best]
+        ]
+
+
+def _tokenized(
+    lines: Sequence[str], vocabulary: Vocabulary, length: int | None, name: str
+) -> list[Text]:
+    """Returns the lines as `<s> x </s>`; ValueError if one is too long."""
+    texts = [(BOS_ID, *ids, EOS_ID) for ids in vocabulary.encode_batch(lines)]
+    long = [number for number, text in enumerate(texts, 1) if length and len(text) > length]
+    if long:
+        raise ValueError(
+            f"{name}, line {long[0]} has {len(texts[long[0] - 1])} tokens, and the model reads "
+            f"{length}; so have {len(long) - 1} other lines. Split them into sentences."
+        )
+    unknown = sum(UNK_ID in text for text in texts)
+    if unknown:
+        _log.warning(
+            "%d of %d lines have characters that the vocabulary lacks", unknown, len(lines)
+        )
+    return texts
