@@ -167,11 +167,12 @@ def _with_columns(source: BitextSource, columns: tuple[int, ...]) -> BitextSourc
 
 def _scored(sources: Sequence[BitextSource], min_score: float, names: str) -> list[BitextSource]:
     """Sets the least score of the sources, and finds the files of scores beside Moses files."""
+    files = pair_scores.ScoreFiles()
     scored = [
         dataclasses.replace(
             source,
             min_score=min_score,
-            score_file=pair_scores.file_beside(source.paths[0]) if source.kind == "moses" else None,
+            score_file=files.beside(source.paths[0]) if source.kind == "moses" else None,
         )
         for source in sources
     ]

@@ -52,10 +52,17 @@ def above(units: Units, scores: Lines, least: float, names: tuple[str, str]) -> 
         yield unit if isinstance(unit, str) else reason(score, least) or unit
 
 
-def file_beside(path: Path) -> Path | None:
-    """Returns the file of scores beside a Moses file `NAME.en`, compressed or not, or None."""
-    stem = strip_compression(path.name).rpartition(".")[0]
-    for file in data_files(path.parent):
-        if strip_compression(file.name) == stem + SUFFIX:
-            return file
-    return None
+class ScoreFiles:
+    """Finds the files of scores beside Moses files; lists each folder once."""
+
+    def __init__(self) -> None:
+        self._folders: dict[Path, dict[str, Path]] = {}
+
+    def beside(self, path: Path) -> Path | None:
+        """Returns the file of scores beside a Moses file `NAME.en`, compressed or not, or None."""
+        folder = path.parent
+        if folder not in self._folders:
+            files = {strip_compression(file.name): file for file in data_files(folder)}
+            self._folders[folder] = files
+        stem = strip_compression(path.name).rpartition(".")[0]
+        return self._folders[folder].get(stem + SUFFIX)
