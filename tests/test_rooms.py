@@ -25,7 +25,7 @@ ALLOWED = {
     "data.cldr": set(),
     "data.benchmarks": {"data", "data.cldr", "data.text", "storage"},
     "data.prepared": {"data", "storage"},
-    "data.batches": {"data", "data.benchmarks", "data.prepared", "validation"},
+    "data.batches": {"data", "data.benchmarks", "data.prepared", "storage", "validation"},
     "objectives": {"data", "data.benchmarks", "model", "ops", "validation"},
     "checkpoints": {"objectives", "storage"},
     "preparation": DATA | {"storage", "validation"},

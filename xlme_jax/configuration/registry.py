@@ -12,6 +12,7 @@ from xlme_jax.configuration.best_config import BestConfig
 from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.configuration.values import ConfigError, convert, type_name
+from xlme_jax.data.batches.robust_sampling import RobustSampling
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.cldr.corpus import CldrConfig
 from xlme_jax.evaluation.alignment import WordAlignment
@@ -44,6 +45,7 @@ CONFIGURABLES: dict[str, type] = {
     "WandB": WandB,
     "Mesh": MeshConfig,
     "Stream": Stream,
+    "RobustSampling": RobustSampling,
     **SYSTEMS,
     "Encoder": EncoderConfig,
     "RetrievalProbe": RetrievalProbe,

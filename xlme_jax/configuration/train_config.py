@@ -133,12 +133,28 @@ class TrainConfig:
                     f"{stream.name}/Stream.languages = {stream.languages!r}, and the objective has "
                     f"{wanted.languages!r}; set the same list in both."
                 )
+            if stream.robust is not None:
+                self._check_robust(stream, wanted.task_losses)
             if wanted.marked and stream.pairs_per_row is None:
                 raise ValueError(
                     f"Stream {stream.name!r} does not say where its sentences begin; set "
                     f"{stream.name}/Stream.pairs_per_row, the most pairs in a row."
                 )
         return found
+
+    def _check_robust(self, stream: Stream, has_losses: bool) -> None:
+        """Raises ValueError if a stream cannot be sampled by the losses of its tasks."""
+        assert stream.robust is not None
+        if not has_losses:
+            raise ValueError(
+                f"Stream {stream.name!r} has robust sampling, and this objective does not compute "
+                f"the losses of its tasks; leave {stream.name}/Stream.robust out."
+            )
+        if self.loop.train_steps <= stream.robust.updates:
+            raise ValueError(
+                f"RobustSampling.updates = {stream.robust.updates} must be less than TRAIN_STEPS = "
+                f"{self.loop.train_steps}: each phase needs a step."
+            )
 
     def dtype_on(self, platform: str) -> Any:
         """Returns the compute type on a platform ("cpu", "gpu", "cuda", "tpu")."""

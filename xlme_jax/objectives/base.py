@@ -18,11 +18,14 @@ Params = Any
 Rows = Mapping[str, jax.Array]
 # State that a system carries from step to step besides its weights.
 Carried = Any
-# Per-row outputs for `Carry.next`: arrays whose first axis is the rows of the batch.
-Left = Mapping[str, jax.Array]
+# Per-row outputs: for `Carry.next`, arrays whose first axis is the rows of the batch; and for
+# streams with "tasks", `TASK_LOSSES`: {"stream/part of the loss": TaskLosses}.
+Left = Mapping[str, Any]
+TASK_LOSSES = "task_losses"
 # {stream: {"tokens", "segment_ids", "positions", "rows"}}: int32[B, L] thrice and int32[B], the
 # index of each row in the global batch, from which all of its randomness derives. Marked streams
-# have "starts" too, int32[B, S], labelled ones "labels".
+# have "starts" too, int32[B, S], labelled ones "labels", and those with `Stream.robust` "tasks",
+# int32[B, L], the task number of each token.
 Batch = Mapping[str, Rows]
 # Denominators of the losses per stream: sums over the whole global batch.
 Totals = Mapping[str, Mapping[str, jax.Array]]
@@ -43,12 +46,29 @@ class StreamInput:
       marked: whether batches have "starts", the first position of each segment
         (`Stream.pairs_per_row`).
       languages: the languages whose numbers batches have as "languages" (`Stream.languages`).
+      task_losses: whether `Objective.loss` returns `TASK_LOSSES` of batches that have "tasks", so
+        that the stream may be sampled by them (`Stream.robust`).
     """
 
     kind: str
     layout: str = "joint"
     marked: bool = False
     languages: tuple[str, ...] = ()
+    task_losses: bool = False
+
+
+class TaskLosses(NamedTuple):
+    """Losses of tokens with their tasks; all arrays have the same shape [B, ...].
+
+    Attributes:
+      losses: the tokens' losses as the objective adds them, 0 where `is_counted` is False.
+      is_counted: whether a token has a loss.
+      tasks: int32, task numbers.
+    """
+
+    losses: jax.Array
+    is_counted: jax.Array
+    tasks: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)

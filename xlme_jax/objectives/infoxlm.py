@@ -257,9 +257,10 @@ class InfoXLM(XLM):
         loss, (left, metrics) = super().loss(params, carried, batch, totals, rng)
         if self.config.contrast is None:
             return loss, (left, metrics)
-        contrasted, left, found = self._contrast(
+        contrasted, own, found = self._contrast(
             params, carried, batch[STREAM], totals[STREAM]["pairs"], stream_rng(rng, STREAM)
         )
+        left = {**left, **own}
         return loss + contrasted, (left, metrics | {f"{STREAM}/{k}": v for k, v in found.items()})
 
     def _contrast(

@@ -27,6 +27,7 @@ from xlme_jax.objectives.base import (
     RunFacts,
     Shapes,
     StreamInput,
+    TaskLosses,
     Totals,
 )
 from xlme_jax.ops import dropout, masking
@@ -108,7 +109,7 @@ class MaskedLMObjective(PlainObjective):
         self.vocab_size = vocab_size
         self.masked_streams = STREAMS if translation_pairs else STREAMS[:1]
         self.inputs: Mapping[str, StreamInput] = {
-            name: StreamInput(name) for name in self.masked_streams
+            name: StreamInput(name, task_losses=True) for name in self.masked_streams
         }
         self._predict = predict
         self._maskings = dict(zip(STREAMS, (masking, bitext_masking or masking)))
@@ -266,6 +267,11 @@ class MaskedBatch:
                 _distinct(self.targets, self.is_masked),
             ),
         }
+
+    def task_losses(self, prediction: VocabularyPrediction) -> TaskLosses:
+        """Returns the losses of the masked tokens of rows with "tasks", [B, M]."""
+        tasks = jnp.take_along_axis(self.rows["tasks"], self.positions, axis=1)
+        return TaskLosses(jnp.where(self.is_masked, prediction.loss, 0), self.is_masked, tasks)
 
 
 def _distinct(tokens: jax.Array, is_masked: jax.Array) -> jax.Array:

@@ -19,6 +19,7 @@ from xlme_jax.model import flops
 from xlme_jax.model.encoder import EncoderConfig, Memory, init_cross_attention
 from xlme_jax.model.veco import EncoderDecoderLM, has_partner, joined, partners
 from xlme_jax.objectives.base import (
+    TASK_LOSSES,
     Baseline,
     Batch,
     Carried,
@@ -30,6 +31,7 @@ from xlme_jax.objectives.base import (
     Params,
     RunFacts,
     StreamInput,
+    TaskLosses,
     Totals,
     WarmStart,
     stream_rng,
@@ -141,7 +143,9 @@ class VECO(OneEncoder):
             *(model, "__call__", config.masking, vocab_size, config.translation_pairs),
             config.bitext_masking,
         )
-        self.inputs = {name: StreamInput(name, "sides") for name in self.masked_streams}
+        self.inputs = {
+            name: StreamInput(name, "sides", task_losses=True) for name in self.masked_streams
+        }
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -204,13 +208,15 @@ class VECO(OneEncoder):
         """Returns this batch's share of the sum of all tasks' means over the streams."""
         loss = jnp.zeros(())
         metrics: Metrics = {}
+        by_task: dict[str, TaskLosses] = {}
         for name in self.streams:
-            part, found = self._stream_loss(
+            part, found, of_tasks = self._stream_loss(
                 name, params, batch[name], totals[name], stream_rng(rng, name)
             )
             loss = loss + part
             metrics |= {f"{name}/{k}": v for k, v in found.items()}
-        return loss, ({}, metrics)
+            by_task |= {f"{name}/{k}": v for k, v in of_tasks.items()}
+        return loss, ({TASK_LOSSES: by_task} if by_task else {}, metrics)
 
     def _stream_loss(
         self,
@@ -219,7 +225,7 @@ class VECO(OneEncoder):
         rows: Rows,
         totals: Mapping[str, jax.Array],
         rng: jax.Array,
-    ) -> tuple[jax.Array, Metrics]:
+    ) -> tuple[jax.Array, Metrics, dict[str, TaskLosses]]:
         """Losses of a stream's tasks, which all predict the same tokens of the same corrupted rows.
 
         IS-MLM is called `mlm`: on monolingual rows it is the MLM of the other systems.
@@ -239,6 +245,7 @@ class VECO(OneEncoder):
 
         loss = jnp.zeros(())
         metrics: Metrics = {}
+        by_task: dict[str, TaskLosses] = {}
         predictions = self._predict_at(params, masked, list(hidden.values()))
         for task, prediction in zip(hidden, predictions):
             cross = task == "cs_mlm"
@@ -246,6 +253,8 @@ class VECO(OneEncoder):
             share, found = counted.loss(prediction, totals["cross" if cross else "masked"])
             loss = loss + share
             metrics |= {f"{task}_{k}": found[f"mlm_{k}"] for k in ("loss", "accuracy")}
+            if "tasks" in rows:
+                by_task[task] = counted.task_losses(prediction)
         # A loop of zero or one iterations, because with a conditional XLA on CPUs mixed up the
         # devices' partial sums, and even crashed.
         metrics["cs_mlm_accuracy_alone"] = jax.lax.fori_loop(
@@ -256,7 +265,7 @@ class VECO(OneEncoder):
             ),
             (jnp.zeros(()), jnp.zeros(())),
         )
-        return loss, metrics
+        return loss, metrics, by_task
 
     def _alone(
         self,

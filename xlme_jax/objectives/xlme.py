@@ -16,6 +16,7 @@ from xlme_jax.model import flops
 from xlme_jax.model.electra import Electra, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import (
+    TASK_LOSSES,
     Baseline,
     Batch,
     Carried,
@@ -28,6 +29,7 @@ from xlme_jax.objectives.base import (
     Params,
     Rows,
     RunFacts,
+    TaskLosses,
     Totals,
     WarmStart,
     stream_rng,
@@ -197,6 +199,7 @@ class XLME(MaskedLMObjective):
         """Returns this batch's share of the sum of both losses over the streams."""
         loss = jnp.zeros(())
         metrics: Metrics = {}
+        by_task: dict[str, TaskLosses] = {}
         for name in self.streams:
             rows = batch[name]
             mask_rng, generator_rng, discriminator_rng = jax.random.split(stream_rng(rng, name), 3)
@@ -218,7 +221,12 @@ class XLME(MaskedLMObjective):
             )
             loss = loss + mlm_loss + self.config.rtd_weight * rtd_loss
             metrics |= {f"{name}/{k}": v for k, v in (mlm_metrics | rtd_metrics).items()}
-        return loss, ({}, metrics)
+            if "tasks" in rows:
+                detected = detection_losses(logits, is_replaced) * is_real
+                weighted = self.config.rtd_weight * detected
+                by_task[f"{name}/mlm"] = masked.task_losses(prediction)
+                by_task[f"{name}/rtd"] = TaskLosses(weighted, is_real, rows["tasks"])
+        return loss, ({TASK_LOSSES: by_task} if by_task else {}, metrics)
 
     @property
     def encoder(self) -> EncoderView:
@@ -312,6 +320,7 @@ class XLM(OneEncoder):
         """Returns this batch's share of MLM + TLM."""
         loss = jnp.zeros(())
         metrics: Metrics = {}
+        by_task: dict[str, TaskLosses] = {}
         for name in self.masked_streams:
             mask_rng, dropout_rng = jax.random.split(stream_rng(rng, name))
             rows = batch[name]
@@ -319,7 +328,9 @@ class XLM(OneEncoder):
             mlm_loss, mlm_metrics = masked.loss(prediction, totals[name]["masked"])
             loss = loss + mlm_loss
             metrics |= {f"{name}/{k}": v for k, v in mlm_metrics.items()}
-        return loss, ({}, metrics)
+            if "tasks" in rows:
+                by_task[f"{name}/mlm"] = masked.task_losses(prediction)
+        return loss, ({TASK_LOSSES: by_task} if by_task else {}, metrics)
 
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """FLOPs of a train step by part."""
@@ -327,6 +338,11 @@ class XLM(OneEncoder):
         return masked_lm_flops(
             "encoder", encoder, encoder.hidden_size, self.vocab_size, self._maskings, shapes
         )
+
+
+def detection_losses(logits: jax.Array, is_replaced: jax.Array) -> jax.Array:
+    """Returns the cross-entropy of each token, float32[B, L], padding included."""
+    return jax.nn.softplus(logits) - is_replaced.astype(jnp.float32) * logits
 
 
 def detection_loss(
@@ -345,7 +361,7 @@ def detection_loss(
     """
     real = is_real.astype(jnp.float32)
     label = is_replaced.astype(jnp.float32)
-    losses = jax.nn.softplus(logits) - label * logits
+    losses = detection_losses(logits, is_replaced)
     summed = (losses * real).sum()
     count = real.sum()
     called = ((logits > 0) & is_real).astype(jnp.float32)

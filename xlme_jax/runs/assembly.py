@@ -134,6 +134,7 @@ def assemble(
         best=config.best,
         trackers=[functools.partial(tracker.start, facts) for tracker in config.trackers],
         manifest=start,
+        phases=batches if batches.task_counts() else None,
     )
 
 

@@ -23,6 +23,7 @@ from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.best import Best
+from xlme_jax.training import task_losses
 from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.metrics import Tracker, naming
@@ -87,6 +88,7 @@ class Run:
       best: which checkpoints are kept as the best, and when the run has stopped improving.
       trackers: where metrics go besides `metrics.jsonl` (`MetricsWriter`).
       manifest: the entry of this start, for checkpoints (`training.manifest`).
+      phases: `batches`, if sampling weights follow the losses of tasks; else None.
     """
 
     objective: Objective
@@ -108,6 +110,7 @@ class Run:
     best: Best | None = None
     trackers: Sequence[Callable[[Path, int], Tracker]] = ()
     manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    phases: task_losses.Phases | None = None
 
 
 def check_divisible(rows: Mapping[str, int], mesh: jax.sharding.Mesh, micro_batches: int) -> None:
@@ -178,7 +181,10 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
             run.best,
         )
         stack.callback(journal.close)
-        train_step = compile_step(run.objective, run.optimizer, abstract, config, run.weights)
+        counts = run.phases.task_counts() if run.phases else {}
+        train_step = compile_step(
+            run.objective, run.optimizer, abstract, config, run.weights, counts
+        )
         roll_backs: dict[int, int] = {}
         while True:
             try:
@@ -212,9 +218,20 @@ def _steps(
         checkpoints.save(step, state, reached, journal.best.steps())
         stop.saved(step, checkpoints.wait)
 
+    pending: tuple[int, Metrics, Tasks] | None = None
+
+    def add_pending() -> None:
+        nonlocal pending
+        if pending is not None:
+            number, metrics, tasks = pending
+            scalars, by_task = task_losses.split(metrics)
+            journal.add(number, scalars, tasks)
+            if run.phases and not journal.skipped:
+                run.phases.observe(task_losses.fetch(by_task))
+            pending = None
+
     if step >= config.train_steps:
         _log.info("Nothing to do: the run in %s already has %d steps.", run.model_dir, step)
-    pending: tuple[int, Metrics, Tasks] | None = None
     with Profile(config.profile_steps, journal.trace_folder()) as profile:
         while step < config.train_steps and not journal.best.is_over():
             profile.begin(step + 1)
@@ -224,8 +241,7 @@ def _steps(
                 state, metrics = train_step(state, batch)
             step += 1
             profile.end(step, metrics)
-            if pending is not None:  # One step late, so that the device never waits for the host.
-                journal.add(*pending)
+            add_pending()  # One step late, so that the device never waits for the host.
             lost: Any = {f"{name}/left_out": pair for name, pair in batches.left_out().items()}
             pending = step, {**metrics, **lost}, batches.tasks()
             save = (
@@ -234,9 +250,12 @@ def _steps(
                 or step % config.checkpoint_every == 0
                 or journal.evaluates(step)
             )
-            if save or journal.is_due(step):
-                journal.add(*pending)
-                pending = None
+            ends = run.phases is not None and run.phases.phase_ends(step, config.train_steps)
+            if save or ends or journal.is_due(step):
+                add_pending()
+            if run.phases and (ends or step == config.train_steps):
+                run.phases.next_phase(step, config.train_steps)
+                task_losses.write_phases(run.phases, run.model_dir)
             if save:
                 save_now()
             if journal.is_due(step):

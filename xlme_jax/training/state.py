@@ -124,6 +124,7 @@ def compile_step(
     abstract: TrainState,
     config: LoopConfig,
     weights: Mapping[str, Points] = types.MappingProxyType({}),
+    task_counts: Mapping[str, int] = types.MappingProxyType({}),
 ) -> Callable[[TrainState, Any], tuple[TrainState, Metrics]]:
     """Returns the jitted train step; it donates the buffers of the old state."""
     step = make_train_step(
@@ -132,6 +133,7 @@ def compile_step(
         seed=config.seed,
         micro_batches=config.micro_batches,
         weights=weights,
+        task_counts=task_counts,
     )
     out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     return jax.jit(step, donate_argnums=0, out_shardings=(out, None))

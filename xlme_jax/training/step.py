@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.objectives.base import Batch, Carried, Left, Metrics, Objective, Params, Totals
+from xlme_jax.training import task_losses
 from xlme_jax.training.mesh import rules_within_replica
 
 # A weight on a schedule: points (step, weight), linear in between, constant outside.
@@ -26,6 +27,7 @@ def make_train_step(
     seed: int,
     micro_batches: int = 1,
     weights: Mapping[str, Points] = types.MappingProxyType({}),
+    task_counts: Mapping[str, int] = types.MappingProxyType({}),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """Returns the function to be jitted: (state, batch) -> (state, metrics).
 
@@ -41,10 +43,11 @@ def make_train_step(
       seed: seed of the run; step k uses fold_in(seed, k + 1), and initialisation fold_in(seed, 0).
       micro_batches: parts in which a batch is processed, to save activation memory.
       weights: weights of streams on a schedule; streams without one have weight 1.
+      task_counts: numbers of tasks of the streams whose losses are also summed by task.
 
     Returns:
       The step function. Metrics are (numerator, denominator) pairs of the global batch; "loss" is
-      the weighted sum, the others are unweighted.
+      the weighted sum, the others are unweighted. Those by task (`task_losses.split`) are arrays.
     """
     loss_and_gradient = jax.value_and_grad(objective.loss, has_aux=True)
     update = optax.with_extra_args_support(optimizer).update
@@ -55,7 +58,8 @@ def make_train_step(
         factors = {name: weight_at(points, state.step) for name, points in weights.items()}
         totals = weighted(objective.totals(batch), factors)
         gradient, left, metrics = over_replicas(
-            loss_and_gradient, state.params, state.aux, batch, totals, rng, micro_batches
+            *(loss_and_gradient, state.params, state.aux, batch, totals, rng, micro_batches),
+            task_counts,
         )
         updates, opt_state = update(gradient, state.opt_state, state.params, step=state.step)
         params = optax.apply_updates(state.params, updates)
@@ -134,6 +138,7 @@ def over_replicas(
     totals: Totals,
     rng: jax.Array,
     micro_batches: int,
+    task_counts: Mapping[str, int] = types.MappingProxyType({}),
 ) -> tuple[Params, Left, Metrics]:
     """Computes gradient, per-row outputs and metrics; sums replicas' gradients once, at the end.
 
@@ -144,14 +149,16 @@ def over_replicas(
     mesh = jax.sharding.get_abstract_mesh()
     replicas = dict(mesh.shape).get("data", 1)
     if replicas == 1:
-        return accumulate(loss_and_gradient, params, aux, batch, totals, rng, micro_batches)
+        return accumulate(
+            loss_and_gradient, params, aux, batch, totals, rng, micro_batches, task_counts
+        )
 
     def replica(
         params: Params, aux: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[Params, Left, Metrics]:
         with nn.logical_axis_rules(rules_within_replica()):
             gradient, left, metrics = accumulate(
-                loss_and_gradient, params, aux, batch, totals, rng, micro_batches
+                loss_and_gradient, params, aux, batch, totals, rng, micro_batches, task_counts
             )
         metrics["loss"] = metrics["loss"][0], metrics["loss"][1] / replicas
         gradient, metrics = jax.lax.psum((gradient, metrics), "data")
@@ -176,12 +183,15 @@ def accumulate(
     totals: Totals,
     rng: jax.Array,
     micro_batches: int,
+    task_counts: Mapping[str, int] = types.MappingProxyType({}),
 ) -> tuple[Params, Left, Metrics]:
     """Computes gradient and metrics, summed over micro-batches, and per-row outputs."""
 
     def part(rows: Batch) -> tuple[tuple[Params, Metrics], Left]:
         (loss, (left, metrics)), gradient = loss_and_gradient(params, aux, rows, totals, rng)
-        return (gradient, {**metrics, "loss": (loss, jnp.ones(()) / micro_batches)}), left
+        left, by_task = task_losses.summed(left, task_counts)
+        metrics = {**metrics, **by_task, "loss": (loss, jnp.ones(()) / micro_batches)}
+        return (gradient, metrics), left
 
     if micro_batches == 1:
         (gradient, metrics), left = part(batch)

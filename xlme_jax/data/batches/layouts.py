@@ -155,6 +155,19 @@ def segment_starts(batch: packing.Batch, segments: int) -> np.ndarray:
     return starts
 
 
+def token_tasks(segment_ids: np.ndarray, rows: np.ndarray, tasks: np.ndarray) -> np.ndarray:
+    """Returns the task number of each token, int32[rows, length]; 0 in padding.
+
+    Args:
+      segment_ids: int32[rows, length], of rows laid out from pairs.
+      rows: int[segments], non-decreasing row of each segment; all rows have one.
+      tasks: int[segments], task number of each segment.
+    """
+    first = np.searchsorted(rows, np.arange(len(segment_ids)))
+    found = tasks[first[:, None] + np.maximum(segment_ids - 1, 0)]
+    return np.where(segment_ids > 0, found, 0).astype(np.int32)
+
+
 def empty_rows(stream: Stream, rows: int) -> packing.Batch:
     """Returns rows of padding in the shape of a stream's batches, without labels."""
     padding = {"tokens": PAD_ID, "starts": -1}

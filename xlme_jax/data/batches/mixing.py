@@ -17,6 +17,8 @@ _MIN_BLOCK, _MAX_BLOCK = 1 << 10, 1 << 20
 # Minimum draws per block of the rarest task, if the largest block allows it. This bounds the error
 # of rounding its share to whole draws.
 _DRAWS_OF_RAREST = 16
+# Bits of rounded weights, which do not depend on the machine.
+_BITS = 33
 # Used by `shuffled`. With fewer bits, some permutations of small ranges are more frequent.
 _ROUNDS, _LEAST_BITS = 5, 6
 _KEYS = [np.uint64(0x9E3779B97F4A7C15 * n % (1 << 64)) for n in range(1, 2 * _ROUNDS + 1)]
@@ -43,6 +45,20 @@ def temperature_weights(counts: Sequence[float] | np.ndarray, alpha: float) -> n
     # Computed with logarithms, so that powers of large counts do not overflow.
     logits = alpha * np.log(counts)
     weights = np.exp(logits - logits.max())
+    return weights / weights.sum()
+
+
+def rounded(weights: np.ndarray) -> np.ndarray:
+    """Rounds weights, so that the last digits do not decide how often a task is drawn.
+
+    Args:
+      weights: float64[tasks].
+
+    Returns:
+      float64[tasks], with sum 1.
+    """
+    mantissas, exponents = np.frexp(weights)
+    weights = np.ldexp(np.rint(np.ldexp(mantissas, _BITS)), exponents - _BITS)
     return weights / weights.sum()
 
 
@@ -195,6 +211,12 @@ class MixtureSchedule:
             tasks[here] = block_tasks[places[here]]
             ranks[here] = number * self.counts[tasks[here]] + block_ranks[places[here]]
         return tasks, ranks
+
+    def drawn(self, draws: int) -> np.ndarray:
+        """Returns how often each task is among the first draws, int64[tasks]."""
+        blocks, rest = divmod(draws, self.block)
+        last = np.bincount(self._block(blocks)[0][:rest], minlength=len(self.counts))
+        return blocks * self.counts + last
 
     def _block(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns int32[block] tasks of a block, and ranks among the block's draws of the task."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -61,7 +62,7 @@ class OnePass:
     """
 
     def __init__(self, reader: TaskReader, stream: Stream, max_rows: int | None):
-        self.stream = stream
+        self.stream = stream = dataclasses.replace(stream, robust=None)  # Without task numbers.
         sampler, shard = _EachOnce(examples_per_task(reader.tasks, stream)), ProcessShard(0, 1)
         self._read: ReadText | ReadPairs
         self._planned: Sequence[Any]

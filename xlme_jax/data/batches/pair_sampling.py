@@ -31,8 +31,6 @@ _LEAST = 1e-8
 # Rounds of Sinkhorn iteration, then steps of Newton's method, until the relative error of row sums
 # is below the tolerance. Tests with some thousand supports took at most 60 steps.
 _ROUNDS, _STEPS, _HALVINGS, _TOLERANCE = 20, 300, 30, 1e-13
-# Weights are rounded to this many bits, which do not depend on the machine (see `_TOLERANCE`).
-_BITS = 33
 _LONGEST_STEP, _RIDGE, _ROUNDING = 3.0, 1e-14, 1e-15
 
 
@@ -244,10 +242,7 @@ def task_weights(tasks: Sequence[TaskInfo], stream: Stream) -> np.ndarray:
     number = {language: n for n, language in enumerate(languages)}
     one, other = np.array([[number[language] for language in task.languages] for task in tasks]).T
     weights = (sampled + sampled.T)[one, other] * sizes / counts[one, other]
-    # Without rounding, the last digits would decide which of several equal pairs is drawn more.
-    mantissas, exponents = np.frexp(weights)
-    weights = np.ldexp(np.rint(np.ldexp(mantissas, _BITS)), exponents - _BITS)
-    return weights / weights.sum()
+    return mixing.rounded(weights)  # Of several equal pairs, none is drawn more.
 
 
 # --- Feasibility. ---

@@ -1,12 +1,14 @@
 """Grain pipeline from a prepared data set to the batches of a training run.
 
-Three rules make the data reproducible:
+Four rules make the data reproducible:
 
 - All steps before tokens are read are arithmetic on numbers: the task of a draw
   (`MixtureSchedule`), the example within the task (a shuffle of each epoch that is computed, not
   stored) and the row of the example. The position in the data is therefore a few integers.
 - Rows are numbered globally. Each process plans the global batch, but reads only the tokens of its
   own rows, so the order does not depend on the number of processes.
+- Weights change only between phases of a run (`Stream.robust`). The order of a phase follows from
+  the seed, its weights, and how much earlier phases drew.
 - Prefetching threads return the state of the batch that was handed to the caller, not of the batch
   in preparation (Grain does this).
 """
@@ -24,12 +26,15 @@ import grain
 import numpy as np
 from grain.experimental import FlatMapIterDataset, ThreadPrefetchIterDataset
 
-from xlme_jax.data.batches import layouts, mixing, packing, pair_sampling
+from xlme_jax.data.batches import layouts, mixing, packing, pair_losses, pair_sampling
+from xlme_jax.data.batches.pair_losses import PairLosses, Sums
+from xlme_jax.data.batches.robust_stream import RobustStream
 from xlme_jax.data.batches.streams import Stream, stream_tasks
 from xlme_jax.data.batches.transforms import (
     LEFT_OUT,
     TASKS,
     WINDOW_DRAWS,
+    Phase,
     PlanRows,
     ProcessShard,
     ReadLabelled,
@@ -108,10 +113,6 @@ def _fitting(tasks: tuple[TaskInfo, ...], stream: Stream) -> tuple[TaskInfo, ...
     return tuple(task for task, size in zip(tasks, shortest) if size <= stream.length)
 
 
-def _sampler(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream, seed: int) -> Sampler:
-    return Sampler(tasks, stream, seed, examples_per_task(tasks, stream), weights)
-
-
 def _stream_batches(
     reader: TaskReader,
     stream: Stream,
@@ -140,8 +141,9 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
         task_names: dict[str, tuple[str, ...]],
         window_draws: int,
         first_left_out: Mapping[str, Callable[[], float]],
+        robust: Mapping[str, RobustStream],
     ):
-        self._first_left_out = first_left_out
+        self._first_left_out, self._robust = first_left_out, robust
         self._streams, self._fingerprints = streams, fingerprints
         self._task_names, self._window_draws = task_names, window_draws
         self._drawn: dict[str, np.ndarray] = {}
@@ -189,15 +191,47 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
         """Returns the share of skipped items in the first window of each bitext stream."""
         return {name: share() for name, share in self._first_left_out.items()}
 
+    def task_counts(self) -> dict[str, int]:
+        """Returns the number of tasks of each stream whose weights follow their losses."""
+        return {name: len(robust.losses.tasks) for name, robust in self._robust.items()}
+
+    def observe(self, losses: Mapping[str, Sums]) -> None:
+        """Adds the losses of a step by stream, sums over all processes."""
+        for name, sums in losses.items():
+            self._robust[name].losses.observe(sums)
+
+    def phase_ends(self, step: int, train_steps: int) -> bool:
+        """Returns whether the weights of a stream change after `step` finished steps."""
+        return any(robust.losses.due(step, train_steps) for robust in self._robust.values())
+
+    def next_phase(self, step: int, train_steps: int) -> None:
+        """Begins the phases that are due, with weights from the losses observed until now."""
+        self._check_open()
+        for name, robust in self._robust.items():
+            if robust.losses.due(step, train_steps):
+                position = self._streams[name].get_state()
+                self._streams[name].close()  # Ends its thread, which reads from the same files.
+                self._streams[name] = robust.next_phase(step, position)
+                _log.info(
+                    "stream %r: new weights after step %d, largest and smallest ratios:\n%s",
+                    name,
+                    step,
+                    pair_losses.table(robust.losses.summary()),
+                )
+
+    def phases(self) -> dict[str, dict[str, Any]]:
+        """Returns losses and weights of the phases by stream (`PairLosses.summary`)."""
+        return {name: robust.losses.summary() for name, robust in self._robust.items()}
+
     def get_state(self) -> dict[str, Any]:
         """Returns the position of the next batch as JSON values, equal in every process."""
-        return {
-            "version": _STATE_VERSION,
-            "streams": {
-                name: {"order": self._fingerprints[name], "position": iterator.get_state()}
-                for name, iterator in self._streams.items()
-            },
+        streams: dict[str, dict[str, Any]] = {
+            name: {"order": self._fingerprints[name], "position": iterator.get_state()}
+            for name, iterator in self._streams.items()
         }
+        for name, robust in self._robust.items():
+            streams[name]["robust"] = robust.get_state()
+        return {"version": _STATE_VERSION, "streams": streams}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Moves to a position from `get_state`, with any number of processes.
@@ -223,17 +257,33 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
             )
         for name, iterator in self._streams.items():
             where = f"data position of stream {name!r}"
-            _check_entries(saved[name], ("order", "position"), where)
+            self._check_same_kind(name, saved[name])
+            robust = ("robust",) if name in self._robust else ()
+            _check_entries(saved[name], ("order", "position", *robust), where)
+            if robust:
+                self._robust[name].check_state(saved[name]["robust"], f"{where}, robust")
             limits = {"next_index": _LAST // 2, "next_index_in_buffer": self._window_draws + 1}
             _check_position(saved[name]["position"], iterator.get_state(), limits, where)
-        for name, iterator in self._streams.items():
+        for name, iterator in list(self._streams.items()):
             if saved[name]["order"] != self._fingerprints[name]:
                 _log.warning(
                     "stream %r: data, seed, length or sampling changed since the position was "
                     "saved; continuing at the same row number of another order",
                     name,
                 )
+            if name in self._robust:
+                iterator.close()
+                iterator = self._streams[name] = self._robust[name].set_state(saved[name]["robust"])
             iterator.set_state(saved[name]["position"])
+
+    def _check_same_kind(self, name: str, saved: Any) -> None:
+        """Raises ValueError if only one of this stream and its saved position is robust."""
+        if isinstance(saved, dict) and ("robust" in saved) != (name in self._robust):
+            here, there = ("without", "with") if "robust" in saved else ("with", "without")
+            raise ValueError(
+                f"the data position of stream {name!r} was saved {there} {name}/Stream.robust, the "
+                f"configuration is {here} it: resume with the setting that the run began with"
+            )
 
     def close(self) -> None:
         """Stops the prefetching threads; the iterator cannot be used afterwards."""
@@ -313,7 +363,7 @@ def make_iterator(
     names = [stream.name for stream in streams]
     if len(set(names)) != len(names):
         raise ValueError(f"streams: names must differ, got {names}")
-    iterators, fingerprints, task_names, first_left_out = {}, {}, {}, {}
+    iterators, fingerprints, task_names, first_left_out, robust = {}, {}, {}, {}, {}
     for stream in streams:
         if stream.rows % process_count:
             raise ValueError(
@@ -321,19 +371,54 @@ def make_iterator(
                 f"{process_count} processes"
             )
         tasks, weights = _sampled_tasks(dataset, stream, split)
-        sampler = _sampler(tasks, weights, stream, seed)
         shard = ProcessShard(process_index, process_count)
         reader = dataset.reader(tasks)
-        batches = _stream_batches(reader, stream, sampler, seed, shard, window_draws)
+        start = functools.partial(
+            _start,
+            reader,
+            stream,
+            seed=seed,
+            shard=shard,
+            window_draws=window_draws,
+            prefetch=prefetch,
+        )
+        sampler, iterators[stream.name] = start(weights, Phase())
         if stream.kind == "bitext":  # Needs its own reader, because another thread uses the first.
             plan = dataset.reader(tasks), stream, sampler, seed, window_draws
             first_left_out[stream.name] = functools.partial(_first_left_out, *plan)
-        if prefetch:
-            batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
-        iterators[stream.name] = iter(batches)
         fingerprints[stream.name] = _fingerprint(tasks, stream, sampler, seed, split, window_draws)
         task_names[stream.name] = tuple(task.name for task in tasks)
-    return BatchIterator(iterators, fingerprints, task_names, window_draws, first_left_out)
+        if stream.robust is not None:
+            losses = _pair_losses(stream, task_names[stream.name], weights)
+            robust[stream.name] = RobustStream(losses, start, sampler, window_draws)
+    return BatchIterator(iterators, fingerprints, task_names, window_draws, first_left_out, robust)
+
+
+def _start(
+    reader: TaskReader,
+    stream: Stream,
+    weights: np.ndarray,
+    phase: Phase,
+    *,
+    seed: int,
+    shard: ProcessShard,
+    window_draws: int,
+    prefetch: int,
+) -> tuple[Sampler, grain.DatasetIterator]:
+    """Returns the sampler of a phase of a stream, and the batches that it draws."""
+    sizes = examples_per_task(reader.tasks, stream)
+    sampler = Sampler(reader.tasks, stream, seed, sizes, weights, phase)
+    batches = _stream_batches(reader, stream, sampler, seed, shard, window_draws)
+    if prefetch:
+        batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=prefetch)
+    return sampler, iter(batches)
+
+
+def _pair_losses(stream: Stream, tasks: tuple[str, ...], weights: np.ndarray) -> PairLosses:
+    assert stream.robust is not None
+    path = stream.robust.baseline
+    baseline = 0.0 if path is None else pair_losses.read_baseline(path, stream.name, tasks)
+    return PairLosses(stream.robust, tasks, weights, baseline)
 
 
 def _first_left_out(

@@ -9,11 +9,12 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
+from xlme_jax.data.batches.robust_sampling import RobustSampling
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
 from xlme_jax.validation.fields import check_at_least, check_choices
 
-# Fields that affect the losses, but not the rows or their order.
-_ORDER_FREE = ("weight", "weights", "languages")
+# Fields that do not affect the rows or their order, or not those of the first phase (`robust`).
+_ORDER_FREE = ("languages", "weight", "weights", "robust")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Stream:
       weights: a schedule instead of `weight`, as points (step, weight): linear between points,
         constant before the first and after the last. ((0, 0.0), (1000, 0.0), (1001, 1.0))
         disables the stream for the first 1,000 steps.
+      robust: changes the weights of bitext tasks during the run, as their losses demand; batches
+        then contain the task number of each token, "tasks".
     """
 
     name: str
@@ -74,6 +77,7 @@ class Stream:
     languages: tuple[str, ...] = ()
     weight: float = 1.0
     weights: tuple[tuple[int, float], ...] = ()
+    robust: RobustSampling | None = None
 
     def __post_init__(self) -> None:
         where = f"stream {self.name!r}"
@@ -123,11 +127,18 @@ class Stream:
                 f"{where}: smoothing={self.smoothing} is for sampling='sinkhorn'; remove it"
             )
         if self.kind != "bitext":
-            for field, default in (("sampling", "temperature"), ("pivot", None)):
+            defaults = {"sampling": "temperature", "pivot": None, "robust": None}
+            for field, default in defaults.items():
                 if getattr(self, field) != default:
                     raise ValueError(
                         f"{where}: {field}={getattr(self, field)!r} is for kind='bitext'; remove it"
                     )
+
+        if self.robust is not None and self.mixup != "none":
+            raise ValueError(
+                f"{where}: robust needs the task of each token, which mixup={self.mixup!r} joins "
+                "from two pairs; remove one of them"
+            )
 
     def _check_weights(self, where: str) -> None:
         if not (math.isfinite(self.weight) and self.weight >= 0):
@@ -169,6 +180,8 @@ class Stream:
             shapes["starts"] = (self.rows, 2 * self.pairs_per_row)
         if self.languages:
             shapes["languages"] = (self.rows, self.length)
+        if self.robust is not None:
+            shapes["tasks"] = (self.rows, self.length)
         return shapes
 
     def choices(self) -> dict[str, object]:

@@ -44,6 +44,21 @@ def examples_per_task(tasks: Sequence[TaskInfo], stream: Stream) -> list[int]:
     return [task.examples for task in tasks]
 
 
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A part of a run in which the weights are constant (`robust_sampling.RobustWeights`).
+
+    Attributes:
+      number: 0 for the first, or only, phase.
+      first_draw: the first draw of the phase.
+      drawn: int64[tasks], draws of each task in earlier phases; their examples come next.
+    """
+
+    number: int = 0
+    first_draw: int = 0
+    drawn: np.ndarray | int = 0
+
+
 class Sampler:
     """Maps the draws of a stream to tasks and examples.
 
@@ -53,6 +68,7 @@ class Sampler:
       seed: seed of the run.
       sizes: number of examples of each task.
       weights: float[tasks], share of each task.
+      phase: the phase of the run that has these weights.
     """
 
     def __init__(
@@ -62,20 +78,29 @@ class Sampler:
         seed: int,
         sizes: Sequence[int],
         weights: np.ndarray,
+        phase: Phase = Phase(),
     ):
         self._sizes = np.array(sizes, np.int64)
-        self._schedule = mixing.MixtureSchedule(weights, (seed, "mixture", stream.name))
+        numbers = (phase.number,) if phase.number else ()
+        self._schedule = mixing.MixtureSchedule(weights, (seed, "mixture", stream.name, *numbers))
+        self._phase = phase
+        self._drawn = np.broadcast_to(phase.drawn, len(self._sizes))
         self.counts = self._schedule.counts  # Draws of each task per block.
         names = (task.name for task in tasks)
         self._seeds = np.array([mixing.stable_seed(seed, "task", n) for n in names], np.uint64)
 
     def __call__(self, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns int32[N] task numbers and int64[N] example numbers for int[N] draws."""
-        tasks, ranks = self._schedule.lookup(draws)
+        tasks, ranks = self._schedule.lookup(draws - self._phase.first_draw)
         sizes = self._sizes[tasks]
-        epochs, indices = np.divmod(ranks, sizes)
+        epochs, indices = np.divmod(ranks + self._drawn[tasks], sizes)
         seeds = self._seeds[tasks] + epochs.astype(np.uint64)
         return tasks, mixing.shuffled(indices, sizes, seeds)
+
+    def next_phase(self, first_draw: int) -> Phase:
+        """Returns the phase that continues with a draw."""
+        drawn = self._schedule.drawn(first_draw - self._phase.first_draw) + self._drawn
+        return Phase(self._phase.number + 1, first_draw, drawn)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,6 +271,9 @@ class ReadPairs(grain.transforms.Map):
             batch["languages"] = np.where(batch["segment_ids"] > 0, languages, 0)
         if stream.pairs_per_row:
             batch["starts"] = layouts.segment_starts(batch, 2 * stream.pairs_per_row)
+        if stream.robust is not None:
+            of_segments = np.repeat(tasks, len(rows) // len(tasks))
+            batch["tasks"] = layouts.token_tasks(batch["segment_ids"], rows, of_segments)
         return {**batch, TASKS: tasks, LEFT_OUT: left_out}
 
 

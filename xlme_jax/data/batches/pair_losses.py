@@ -1,0 +1,205 @@
+"""Losses of the tasks of a stream, and the weights that follow from them phase by phase."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from xlme_jax.data.batches import mixing
+from xlme_jax.data.batches.robust_sampling import RobustSampling, best_response
+from xlme_jax.storage.paths import as_path
+
+# {part of the loss: (sums of the tokens' losses, tokens)}, float[tasks] each.
+Sums = Mapping[str, tuple[np.ndarray, np.ndarray]]
+_log = logging.getLogger(__name__)
+
+
+class PairLosses:
+    """Tracks the losses of tasks, and computes the weights of the next phase.
+
+    Args:
+      settings: when and how weights change.
+      tasks: names of the sampled tasks.
+      initial: float64[tasks], weights of the first phase, with sum 1.
+      baseline: float64[tasks], subtracted from the losses.
+
+    Attributes:
+      weights: float64[tasks], weights of the current phase.
+      tasks: names of the tasks.
+    """
+
+    def __init__(
+        self,
+        settings: RobustSampling,
+        tasks: Sequence[str],
+        initial: np.ndarray,
+        baseline: np.ndarray | float = 0.0,
+    ):
+        self._settings, self.tasks = settings, tuple(tasks)
+        self._initial, self._baseline = initial, baseline
+        self.weights = initial
+        self._sums: dict[str, np.ndarray] = {}
+        self._phases: list[dict[str, Any]] = []
+
+    def observe(self, sums: Sums) -> None:
+        """Adds the tokens of a step, of all processes."""
+        for part, pair in sums.items():
+            new = np.asarray(pair, np.float64)
+            self._sums[part] = self._settings.decay * self._sums.get(part, 0.0) + new
+
+    def losses(self) -> np.ndarray:
+        """Returns the sum over parts of each task's loss per token, float64[tasks].
+
+        NaN for tasks that some part has not seen yet.
+        """
+        if not self._sums:
+            return np.full(len(self.tasks), np.nan)
+        with np.errstate(invalid="ignore"):
+            return np.sum([top / bottom for top, bottom in self._sums.values()], axis=0)
+
+    def due(self, step: int, train_steps: int) -> bool:
+        """Returns whether a phase ends after `step` finished steps of a run."""
+        updates = self._settings.updates
+        passed = step * (updates + 1) // train_steps
+        return step < train_steps and len(self._phases) < min(passed, updates)
+
+    def update(self, step: int) -> None:
+        """Sets the weights of the phase that begins after `step` finished steps."""
+        losses = self.losses()
+        seen = np.isfinite(losses)
+        # Unseen tasks neither gain nor lose by their loss.
+        excess = losses - self._baseline
+        shares = self._initial[seen]
+        mean = float(shares @ excess[seen] / shares.sum()) if seen.any() else 0.0
+        excess = np.where(seen, excess, mean)
+        settings = self._settings
+        found = best_response(excess, self._initial, settings.rho, settings.floor)
+        self.weights = mixing.rounded(found)
+        self._phases.append(
+            {"step": step, "losses": _listed(losses), "weights": self.weights.tolist()}
+        )
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns everything that later weights depend on, and all phases so far, as JSON."""
+        return {
+            "sums": {part: sums.tolist() for part, sums in self._sums.items()},
+            "phases": list(self._phases),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continues from `get_state`, which `check_state` has accepted."""
+        self._sums = {part: np.array(sums) for part, sums in state["sums"].items()}
+        self._phases = list(state["phases"])
+        self.weights = np.array(self._phases[-1]["weights"]) if self._phases else self._initial
+
+    def check_state(self, state: Mapping[str, Any], where: str) -> None:
+        """Raises ValueError if `state` is not one of `get_state` for these tasks."""
+        wanted = len(self.tasks)
+        try:
+            sums = [np.array(pair, np.float64) for pair in state["sums"].values()]
+            weights = [np.array(phase["weights"], np.float64) for phase in state["phases"]]
+            fits = all(pair.shape == (2, wanted) and (pair[1] >= 0).all() for pair in sums) and all(
+                own.shape == (wanted,) and (own > 0).all() and math.isclose(own.sum(), 1)
+                for own in weights
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"{where}: losses and weights must be of the stream's {wanted} tasks, not "
+                f"{reprlib.repr(state)}: resume with the data and settings that the run began with"
+            )
+
+    def summary(self) -> dict[str, Any]:
+        """Returns names, losses and weights of all phases for `pair_weights.json`.
+
+        Returns:
+          "losses" {task: loss} of tasks seen so far, "tasks" [N] names, "initial" [N] weights and
+          "phases": for each change its "step", the "losses" [N] until then (None: not seen) and
+          the "weights" [N] from then on.
+        """
+        losses = zip(self.tasks, self.losses().tolist())
+        return {
+            "losses": {task: loss for task, loss in losses if math.isfinite(loss)},
+            "tasks": list(self.tasks),
+            "initial": self._initial.tolist(),
+            "phases": list(self._phases),
+        }
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """Returns `extremes` as a text table."""
+    lines = [f"{'task':24}{'initial':>10}{'now':>10}{'ratio':>7}{'loss':>9}"]
+    for task, initial, weight, loss in extremes(summary):
+        shown = "unseen" if loss is None else f"{loss:.3f}"
+        lines.append(f"{task:24}{initial:10.3%}{weight:10.3%}{weight / initial:7.2f}{shown:>9}")
+    return "\n".join(lines)
+
+
+def _listed(losses: np.ndarray) -> list[float | None]:
+    return [loss if math.isfinite(loss) else None for loss in losses.tolist()]
+
+
+def read_baseline(path: str, stream: str, tasks: Sequence[str]) -> np.ndarray:
+    """Reads the losses to subtract (`RobustSampling.baseline`).
+
+    Args:
+      path: `pair_weights.json`, or a file with its "losses".
+      stream: name of the stream.
+      tasks: names of the tasks.
+
+    Returns:
+      float64[tasks].
+
+    Raises:
+      ValueError: the file cannot be read, or a task has no finite loss in it.
+    """
+    where = f"stream {stream!r}: RobustSampling.baseline = {path!r}"
+    form = '{"STREAM": {"losses": {"TASK": LOSS, ...}}}'
+    try:
+        content = json.loads(as_path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{where} is not a readable JSON file ({error})") from None
+    try:
+        losses = dict(content[stream]["losses"])
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"{where} has no losses of this stream; it must be like {form}, or pair_weights.json "
+            "of a run with RobustSampling"
+        ) from None
+    for task in tasks:
+        loss = losses.get(task)
+        if isinstance(loss, bool) or not isinstance(loss, int | float) or not math.isfinite(loss):
+            raise ValueError(
+                f"{where}: task {task!r} has the loss {reprlib.repr(loss)}; every sampled task "
+                "needs a finite one"
+            )
+    return np.array([losses[task] for task in tasks], np.float64)
+
+
+def extremes(
+    summary: Mapping[str, Any], count: int = 10
+) -> list[tuple[str, float, float, float | None]]:
+    """Returns the tasks weighted up and down most by the last change (XY-LENT, Figure 4).
+
+    Args:
+      summary: of one stream, from `PairLosses.summary`.
+      count: number of tasks of each kind.
+
+    Returns:
+      (task, initial weight, weight, loss until the change or None), sorted by the factor on the
+      weight: `count` that gained most, then `count` that lost most, each task once. [] before the
+      first change.
+    """
+    if not summary["phases"]:
+        return []
+    last = summary["phases"][-1]
+    rows = list(zip(summary["tasks"], summary["initial"], last["weights"], last["losses"]))
+    rows.sort(key=lambda row: -row[2] / row[1])
+    return rows if len(rows) <= 2 * count else rows[:count] + rows[-count:]

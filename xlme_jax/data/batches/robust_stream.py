@@ -1,0 +1,75 @@
+"""A bitext stream whose weights follow the losses of its tasks."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grain
+import numpy as np
+
+from xlme_jax.data.batches.pair_losses import PairLosses
+from xlme_jax.data.batches.transforms import Phase, Sampler
+
+# More than any run draws, and small enough for computations with 64 bits.
+MOST_DRAWS = 1 << 48
+# (weights, phase) -> the sampler of a phase, and the batches that it draws.
+Start = Callable[[np.ndarray, Phase], tuple[Sampler, grain.DatasetIterator]]
+
+
+class RobustStream:
+    """A stream whose weights change between phases.
+
+    Args:
+      losses: losses of its tasks, and the weights that follow.
+      start: starts a phase.
+      sampler: that of the first phase.
+      window_draws: draws packed together.
+    """
+
+    def __init__(self, losses: PairLosses, start: Start, sampler: Sampler, window_draws: int):
+        self.losses = losses
+        self._start, self._sampler, self._window_draws = start, sampler, window_draws
+        self._phase = Phase()
+
+    def next_phase(self, step: int, position: Mapping[str, Any]) -> grain.DatasetIterator:
+        """Returns the batches of the phase after `step`, from the first window not begun yet.
+
+        Args:
+          step: finished steps.
+          position: Grain's state of the current phase, which has ended.
+        """
+        window = position["parent"]["next_index"] + (position["next_index_in_buffer"] > 0)
+        self.losses.update(step)
+        self._phase = self._sampler.next_phase(window * self._window_draws)
+        batches = self._restart()
+        batches.set_state({"parent": {"next_index": window}, "next_index_in_buffer": 0})
+        return batches
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the phase as JSON values, equal in every process."""
+        drawn = np.broadcast_to(self._phase.drawn, len(self.losses.tasks)).tolist()
+        first = {"first_draw": self._phase.first_draw, "drawn": drawn}
+        return {**first, **self.losses.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> grain.DatasetIterator:
+        """Returns the batches of a saved phase, which `check_state` has accepted."""
+        self.losses.set_state(state)
+        drawn = np.array(state["drawn"], np.int64)
+        self._phase = Phase(len(state["phases"]), state["first_draw"], drawn)
+        return self._restart()
+
+    def check_state(self, state: Any, where: str) -> None:
+        """Raises ValueError if `state` is not one of `get_state` for these tasks."""
+        self.losses.check_state(state, where)
+        first, drawn = state.get("first_draw"), state.get("drawn")
+        if not isinstance(drawn, list) or len(drawn) != len(self.losses.tasks):
+            raise ValueError(f"{where}: drawn must have a number for each task")
+        for number in (first, *drawn):
+            if type(number) is not int or not 0 <= number < MOST_DRAWS:
+                raise ValueError(f"{where}: {reprlib.repr(number)} is not a number of draws")
+
+    def _restart(self) -> grain.DatasetIterator:
+        self._sampler, batches = self._start(self.losses.weights, self._phase)
+        return batches

@@ -1,0 +1,89 @@
+"""Losses by task: summed on the devices, and handed to streams whose weights follow them."""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlme_jax.objectives.base import TASK_LOSSES, Left, Metrics
+from xlme_jax.storage.files import replace_file
+from xlme_jax.training.metrics import naming
+
+PAIR_WEIGHTS_FILE = "pair_weights.json"
+_PREFIX = "task_losses/"
+_log = logging.getLogger(__name__)
+
+# {stream: {part of the loss: (sums, tokens)}}, float32[tasks] each.
+Sums = dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]
+
+
+class Phases(Protocol):
+    """Streams whose weights follow their tasks' losses (`data.batches.pipeline.BatchIterator`)."""
+
+    def task_counts(self) -> Mapping[str, int]:
+        """Returns the number of tasks of each of these streams."""
+
+    def observe(self, losses: Sums) -> None:
+        """Adds the losses of a step."""
+
+    def phase_ends(self, step: int, train_steps: int) -> bool:
+        """Returns whether weights change after `step` finished steps."""
+
+    def next_phase(self, step: int, train_steps: int) -> None:
+        """Changes the weights."""
+
+    def phases(self) -> Mapping[str, Any]:
+        """Returns losses and weights of the phases by stream, JSON-serializable."""
+
+
+def summed(left: Left, task_counts: Mapping[str, int]) -> tuple[Left, Metrics]:
+    """Sums the losses of tokens by task.
+
+    Args:
+      left: per-row outputs of `Objective.loss`.
+      task_counts: number of tasks by stream; other streams' losses are dropped.
+
+    Returns:
+      `left` without these losses, and {name: (sums, tokens)}, float32[tasks] each, which add up
+      over micro-batches and replicas like other metrics.
+    """
+    sums: Metrics = {}
+    for name, tokens in left.get(TASK_LOSSES, {}).items():
+        if (count := task_counts.get(name.split("/")[0])) is None:
+            continue
+        of_task = tokens.tasks.ravel()
+        top, bottom = (
+            jax.ops.segment_sum(x.astype(jnp.float32).ravel(), of_task, count)
+            for x in (tokens.losses, tokens.is_counted)
+        )
+        sums[_PREFIX + name] = top, bottom
+    return {name: value for name, value in left.items() if name != TASK_LOSSES}, sums
+
+
+def split(metrics: Metrics) -> tuple[Metrics, Metrics]:
+    """Returns the scalar metrics of a step, and its losses by task."""
+    scalars = {name: pair for name, pair in metrics.items() if not name.startswith(_PREFIX)}
+    return scalars, {name: pair for name, pair in metrics.items() if name.startswith(_PREFIX)}
+
+
+def fetch(by_task: Metrics) -> Sums:
+    """Returns the losses by task of a step, on the host."""
+    found: Sums = {}
+    for name, pair in jax.device_get(by_task).items():
+        stream, part = name.removeprefix(_PREFIX).split("/")
+        found.setdefault(stream, {})[part] = pair
+    return found
+
+
+def write_phases(phases: Phases, model_dir: Path) -> None:
+    """Writes losses and weights of all phases to `MODEL_DIR/pair_weights.json`, in process 0."""
+    if jax.process_index() == 0:
+        path = model_dir / PAIR_WEIGHTS_FILE
+        with naming(path):
+            replace_file(path, (json.dumps(phases.phases()) + "\n").encode())
+        _log.info("Losses and weights of pairs: %s", path)
