@@ -218,6 +218,14 @@ def test_english_centric_pairs_are_one_file_away():
     assert [s.pivot for s in ablated.streams] == [None, "en", "en"]
 
 
+@pytest.mark.parametrize("run", ["xylent_base", "xlme_base", "xlm_base", "laptop_xylent"])
+def test_sampling_by_losses_is_one_file_away(run):
+    files = (f"gin_configs/runs/{run}.gin", "gin_configs/ablations/robust_sampling.gin")
+    plain, bitext = (load(files=files[:n]).streams[1] for n in (1, 2))
+    assert plain.robust is None and bitext.robust.updates == 10
+    assert dataclasses.replace(bitext, robust=None) == plain
+
+
 @pytest.mark.parametrize(
     ("binding", "get", "value"),
     [

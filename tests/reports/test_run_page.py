@@ -57,6 +57,29 @@ def write_run(model_dir, steps, rtd=True, probe=True):
             file.write(json.dumps(line) + "\n")
 
 
+def test_pairs_weighted_up_and_down_most_are_shown(tmp_path, undrawn):
+    write_run(tmp_path, range(1, 4))
+    page = write_report(tmp_path).read_text()
+    assert "Sampling by losses" not in page
+    tasks = [f"l{n:02}-<en>" for n in range(30)]
+    weights = [(n + 0.5) / 450 for n in range(30)]
+    initial = [1 / 30] * 30
+    phases = [
+        {"step": 100, "losses": [1.0] * 30, "weights": initial},
+        {"step": 1200, "losses": [None, *range(1, 30)], "weights": weights},
+    ]
+    summary = {"losses": {}, "tasks": tasks, "initial": initial, "phases": phases}
+    content = {"bitext": summary, "other": {**summary, "phases": []}}
+    (tmp_path / "pair_weights.json").write_text(json.dumps(content))
+    page = write_report(tmp_path).read_text()
+    assert page.count("Sampling by losses") == 1 and "Sampling by losses: bitext" in page
+    assert "since step 1,200, change 2 of the run" in page and "Of 30 tasks" in page
+    shown = [int(n) for n in re.findall(r"<td>l(\d+)-&lt;en&gt;</td>", page)]
+    assert shown == [*range(29, 19, -1), *range(9, -1, -1)]
+    assert "<td>3.333%</td><td>6.556%</td><td>1.97</td><td>29</td>" in page
+    assert "<td>0.02</td>" not in page and "<td>0.03</td><td>unseen</td>" in page
+
+
 def test_page_is_self_contained_and_holds_the_picture(tmp_path):
     write_run(tmp_path / "run", range(0, 100, 10))
     page = write_report(tmp_path / "run", command="python -m xlme_jax.train").read_text()

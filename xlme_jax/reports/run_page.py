@@ -6,10 +6,12 @@ run that is still running or was killed.
 
 import base64
 import html
+import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
 
+from xlme_jax.data.batches.pair_losses import extremes
 from xlme_jax.objectives.base import Diagnostics
 from xlme_jax.reports.curves import (
     Curve,
@@ -23,6 +25,7 @@ from xlme_jax.reports.curves import (
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import manifest
 from xlme_jax.training.metrics import METRICS_FILE, naming, read_metrics
+from xlme_jax.training.task_losses import PAIR_WEIGHTS_FILE
 
 REPORT_HTML = "report.html"
 REPORT_PNG = "report.png"
@@ -33,8 +36,8 @@ def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
     """Writes `report.html` and `report.png` into a run's folder.
 
     Args:
-      model_dir: the folder with `metrics.jsonl`; `config.gin`, `manifest.json` and
-        `model-info.txt` are shown where they exist.
+      model_dir: the folder with `metrics.jsonl`; `config.gin`, `manifest.json`, `model-info.txt`
+        and `pair_weights.json` are shown where they exist.
       diagnostics: plots, derived metrics and baselines of the run's objective.
 
     Returns:
@@ -93,6 +96,7 @@ def _page(
         "<h2>Curves</h2>",
         _image("Training curves", picture),
         _image("Retrieval over layers and readouts", readouts) if readouts else "",
+        _pair_weights(model_dir / PAIR_WEIGHTS_FILE),
         "<h2>All figures</h2>",
         _details("Every logged metric", _metrics_table(curves)),
         _details("Model", _file(model_dir / "model-info.txt")),
@@ -149,6 +153,35 @@ def _verdict_table(compared: list[Verdict]) -> str:
         for what, value, yardstick, least in compared
     ]
     return _table(("What it learned", "this run", "to beat", "ratio"), rows) if rows else ""
+
+
+def _pair_weights(path: Path) -> str:
+    """Returns the tasks weighted up and down most by their losses; empty without phases."""
+    if not path.is_file():
+        return ""
+    parts = []
+    for stream, summary in json.loads(path.read_bytes()).items():
+        found = extremes(summary)
+        rows = [
+            (task, f"{initial:.3%}", f"{weight:.3%}", f"{weight / initial:.2f}", _loss(loss))
+            for task, initial, weight, loss in found
+        ]
+        if not rows:
+            continue
+        parts += [
+            f"<h2>Sampling by losses: {html.escape(stream)}</h2>",
+            f'<p class="note">Of {len(summary["tasks"])} tasks, those weighted up and down most '
+            f"since step {summary['phases'][-1]['step']:,}, change {len(summary['phases'])} of the "
+            "run. "
+            "Both ends are worth a look at the data: noisy pairs cost most, near copies least."
+            "</p>",
+            _table(("task", "initial share", "share", "ratio", "loss before"), rows),
+        ]
+    return "\n".join(parts)
+
+
+def _loss(loss: float | None) -> str:
+    return "unseen" if loss is None else _number(loss)
 
 
 def _metrics_table(curves: Curves) -> str:

@@ -22,8 +22,8 @@ from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.best import Best
 from xlme_jax.training import task_losses
+from xlme_jax.training.best import Best
 from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.metrics import Tracker, naming
