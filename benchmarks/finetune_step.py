@@ -1,0 +1,193 @@
+"""Compares fine-tuning and prediction on this machine with Hugging Face's Transformers in PyTorch.
+
+    python benchmarks/finetune_step.py
+
+Classification of three classes (XNLI) with an encoder of XLM-R's shape: the train step with dropout
+.1 and AdamW, and prediction. Measurements alternate: each round runs a few steps and predictions of
+ours, then the peer's, in a process of their own. The peer is XLMRobertaForSequenceClassification
+with PyTorch's fused AdamW in a bare loop, which is all that its Trainer does plus the Trainer's own
+work; `torch.compile` is tried with --compile. Both read the same rows, which are full.
+
+On CPUs where /sys/kernel/mm/transparent_hugepage/enabled contains "[madvise]", set
+GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for both.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import machine
+import numpy as np
+
+# Hidden size, layers, vocabulary, rows, length.
+SHAPES = {
+    "192": (192, 3, 8_000, 16, 64),
+    "256": (256, 12, 32_768, 16, 128),
+    "base": (768, 12, 250_002, 32, 128),
+}
+KINDS = ("train", "predict")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shapes", default="192,256", help=f"Any of {', '.join(SHAPES)}.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=5, help="Steps of each kind per round.")
+    parser.add_argument("--compile", action="store_true", help="The peer runs torch.compile.")
+    parser.add_argument("--peer", help=argparse.SUPPRESS)
+    parser.add_argument("--output", default="benchmarks/results/finetune_step.json")
+    options = parser.parse_args()
+    if options.peer:
+        print(json.dumps(peer(SHAPES[options.peer], options.steps, options.compile)))
+        return
+    results = machine.describe("jax", "jaxlib", "torch", "transformers") | {
+        "shapes": {name: measure(name, options) for name in options.shapes.split(",")}
+    }
+    machine.write(options.output, results)
+
+
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Returns seconds of both by round; prints a table."""
+    steps = ours(SHAPES[name])
+    command = [sys.executable, __file__, f"--peer={name}", f"--steps={options.steps}"]
+    command += ["--compile"] if options.compile else []
+    seconds: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
+    for _ in range(options.rounds):
+        own = {kind: timed(steps[kind], options.steps) for kind in KINDS}
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        theirs = json.loads(output.splitlines()[-1])
+        for kind in KINDS:
+            seconds[kind].append((own[kind], theirs[kind]))
+    hidden, layers, vocabulary, rows, length = SHAPES[name]
+    print(f"\nhidden {hidden}, {layers} layers, V {vocabulary:,}, {rows} x {length}")
+    print(f"{'':10}{'ours s':>9}{'peer s':>9}{'speed over the peer':>21}")
+    table = {}
+    for kind, pairs in seconds.items():
+        own, theirs = (statistics.median(side) for side in zip(*pairs))
+        ratio = statistics.median(other / one for one, other in pairs)
+        table[kind] = {"seconds": pairs, "speed_over_peer": ratio}
+        print(f"{kind:10}{own:9.4f}{theirs:9.4f}{ratio:20.2f}x", flush=True)
+    return {"shape": SHAPES[name], "table": table}
+
+
+def timed(step: Callable[[], Any], count: int) -> float:
+    """Returns the median seconds of a call."""
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def inputs(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns token ids [rows, length] and labels [rows]."""
+    _, _, vocabulary, rows, length = shape
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(5, vocabulary - 1, (rows, length)).astype(np.int32)
+    return tokens, rng.integers(0, 3, rows).astype(np.int32)
+
+
+def ours(shape: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
+    """Returns a compiled and warmed-up train step and prediction."""
+    import jax
+    import jax.numpy as jnp
+
+    from xlme_jax.model.encoder import EncoderConfig
+    from xlme_jax.objectives.finetune import STREAM, FineTuneConfig
+    from xlme_jax.objectives.xlme import XLMConfig
+    from xlme_jax.training import mesh
+    from xlme_jax.training import state as states
+    from xlme_jax.training.loop_config import LoopConfig
+    from xlme_jax.training.optimizer import OptimizerConfig
+
+    hidden, layers, vocabulary, rows, length = shape
+    encoder = EncoderConfig(
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=max(hidden // 64, 1),
+        ffn_size=4 * hidden,
+        max_length=length,
+        relative_bias="none",
+    )
+    dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
+    objective = FineTuneConfig("xnli", XLMConfig(encoder)).build(vocabulary, dtype)
+    optimizer = OptimizerConfig().build(100_000)
+    grid = mesh.make_mesh(mesh.MeshConfig())
+    tokens, labels = inputs(shape)
+    positions = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+    batch = {"tokens": tokens, "segment_ids": np.ones_like(tokens), "positions": positions}
+    with states.sharding_rules(grid):
+        abstract = states.abstract_state(objective, optimizer, grid)
+        state = states.fresh_state(objective, optimizer, abstract, 0)
+        compiled = states.compile_step(objective, optimizer, abstract, LoopConfig(100_000))
+        sharding = mesh.batch_sharding(grid)
+        batches = mesh.put_batch({STREAM: {**batch, "labels": labels[:, None]}}, sharding)
+        predict_rows = jax.jit(objective.predict)
+
+    def train() -> None:
+        nonlocal state
+        with states.sharding_rules(grid):
+            state, metrics = compiled(state, batches)
+            jax.block_until_ready(metrics)
+
+    def predict() -> None:
+        with states.sharding_rules(grid):
+            jax.block_until_ready(predict_rows(state.params, batch))
+
+    steps = {"train": train, "predict": predict}
+    for step in steps.values():
+        step(), step()
+    return steps
+
+
+def peer(shape: tuple[int, ...], count: int, compiles: bool) -> dict[str, float]:
+    """Returns the median seconds of the peer's train step and prediction."""
+    import torch
+    from transformers import XLMRobertaConfig, XLMRobertaForSequenceClassification
+
+    hidden, layers, vocabulary, _, length = shape
+    config = XLMRobertaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=max(hidden // 64, 1),
+        intermediate_size=4 * hidden,
+        max_position_embeddings=length + 2,
+        num_labels=3,
+    )
+    model: Any = XLMRobertaForSequenceClassification(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    run = torch.compile(model) if compiles else model
+    tokens, labels = (torch.from_numpy(array).long() for array in inputs(shape))
+    mask = torch.ones_like(tokens)
+
+    def train() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        run(input_ids=tokens, attention_mask=mask, labels=labels).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    def predict() -> None:
+        with torch.inference_mode():
+            run(input_ids=tokens, attention_mask=mask)
+
+    found = {}
+    for name, step in {"train": train, "predict": predict}.items():
+        model.train(name == "train")
+        step(), step()
+        found[name] = timed(step, count)
+    return found
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    main()
