@@ -22,10 +22,16 @@ from absl import flags
 from xlme_jax.configuration import command_line
 from xlme_jax.evaluation import readouts
 from xlme_jax.evaluation.encoding import POOLINGS
+from xlme_jax.huggingface.conversion import as_run
 from xlme_jax.runs import evaluating
+from xlme_jax.storage.paths import as_path
 
 _CHECKPOINT = flags.DEFINE_string(
-    "checkpoint", None, "MODEL_DIR of a run, or one of its checkpoints/STEP.", required=True
+    "checkpoint",
+    None,
+    "MODEL_DIR of a run, or one of its checkpoints/STEP; or a Hugging Face folder of XLM-R or of "
+    "an export, which is converted once.",
+    required=True,
 )
 _TASKS = flags.DEFINE_list(
     "tasks",
@@ -42,7 +48,10 @@ _DATA_DIR = flags.DEFINE_string(
     "held-out translations) (default: the run's DATA_DIR).",
 )
 _OUTPUT = flags.DEFINE_string(
-    "output", None, "Folder for the results (default: MODEL_DIR/evaluation/STEP)."
+    "output",
+    None,
+    "Folder for the results (default: MODEL_DIR/evaluation/STEP, or FOLDER/evaluation of a Hugging "
+    "Face folder).",
 )
 _VOCABULARY = flags.DEFINE_string(
     "vocabulary", None, "SentencePiece model (default: the one in the run's DATA_DIR)."
@@ -79,11 +88,15 @@ _UNTRAINED = flags.DEFINE_bool("untrained", True, "Evaluate the encoder before t
 
 def main() -> None:
     """Evaluates the checkpoint and prints the headline figures."""
+    source = _CHECKPOINT.value
+    run = as_run(source)
+    # Not into the cache.
+    output = None if run == source else str(as_path(source) / "evaluation")
     options = evaluating.Options(
         tasks=tuple(_TASKS.value),
         data=_DATA.value,
         data_dir=_DATA_DIR.value,
-        output=_OUTPUT.value,
+        output=_OUTPUT.value or output,
         vocabulary=_VOCABULARY.value,
         split=_SPLIT.value,  # type: ignore[arg-type]  # DEFINE_enum checks it.
         languages=tuple(_LANGUAGES.value),
@@ -95,7 +108,7 @@ def main() -> None:
         untrained=_UNTRAINED.value,
         command=shlex.join(["python", "-m", "xlme_jax.evaluate", *sys.argv[1:]]),
     )
-    outcomes, path = evaluating.evaluate(_CHECKPOINT.value, options)
+    outcomes, path = evaluating.evaluate(run, options)
     for outcome in outcomes:
         for name, value in outcome.headline.items():
             print(f"{name:50} {value:.4f}")

@@ -1,4 +1,4 @@
-r"""Imports XLM-R: converts a Hugging Face folder to a MODEL_DIR.
+r"""Imports XLM-R, or an export of this project: converts a Hugging Face folder to a MODEL_DIR.
 
     python -m xlme_jax.import_hf --source=xlm-roberta-base --output=runs/xlmr_base
     python -m xlme_jax.train ... --gin.INIT_FROM="'runs/xlmr_base'"
@@ -17,7 +17,9 @@ from xlme_jax.huggingface.importing import import_folder
 from xlme_jax.storage.paths import as_path
 
 _log = logging.getLogger("xlme_jax.import_hf")
-_SOURCE = flags.DEFINE_string("source", None, "Hugging Face folder of XLM-R.", required=True)
+_SOURCE = flags.DEFINE_string(
+    "source", None, "Hugging Face folder of XLM-R, or of an export.", required=True
+)
 _OUTPUT = flags.DEFINE_string("output", None, "MODEL_DIR to write.", required=True)
 _SCAN_LAYERS = flags.DEFINE_bool(
     "scan_layers",

@@ -111,6 +111,11 @@ _VERIFY = flags.DEFINE_bool("verify", False, "Only check the files of the data s
 
 def main() -> None:
     """Prepares a data set, inspects raw text, or verifies an existing data set."""
+    if flags.FLAGS.gin_file:
+        from xlme_jax.configuration import loading
+        from xlme_jax.huggingface.conversion import as_run
+
+        loading.convert_init_from(as_run)
     config = source_flags.configuration()
     if _INSPECT.value:
         _inspect(config)

@@ -23,6 +23,7 @@ from absl import flags
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.configuration.values import ConfigError
+from xlme_jax.huggingface.conversion import as_run
 from xlme_jax.storage.paths import as_path
 from xlme_jax.sweeps import grids
 from xlme_jax.sweeps.runner import Sweep, checked_steps
@@ -84,6 +85,7 @@ def main(*train_arguments: str) -> int:
     if not _OUTPUT.value:
         raise ConfigError("--output=FOLDER is needed: the folder of the sweep.")
     shard = grids.parse_shard(_SHARD.value)
+    loading.convert_init_from(as_run)
     files, bindings = flags.FLAGS.gin_file, flags.FLAGS.gin_bindings
     config = sweep_config(files, bindings)
     train_flags = [f"--gin_file={file}" for file in files]

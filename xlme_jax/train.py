@@ -12,6 +12,7 @@ import jax
 from absl import flags
 
 from xlme_jax.configuration import command_line, loading
+from xlme_jax.huggingface.conversion import as_run
 from xlme_jax.runs import assembly, datasets
 from xlme_jax.training import peers
 from xlme_jax.training.stopping import EXIT_STOPPED, StopOnSignal, Stopped, say
@@ -39,6 +40,7 @@ def main() -> int:
     _keep_compiled_programs()
     if _DISTRIBUTED.value or _COORDINATOR.value:
         peers.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _PEER_TIMEOUT.value)
+    loading.convert_init_from(as_run)
     files, bindings = flags.FLAGS.gin_file, flags.FLAGS.gin_bindings
     with StopOnSignal() as stop, peers.Watch(_PEER_TIMEOUT.value, say), _not_waiting_for_others():
         config = loading.load(files, bindings, "Train")

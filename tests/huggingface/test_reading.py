@@ -63,8 +63,14 @@ def refused(folder, expected):
         ({"model_type": "camembert"}, r"model_type is 'camembert' .*special ids"),
         ({"model_type": "xlm-roberta-xl"}, r"model_type is 'xlm-roberta-xl' .*pre-norm"),
         ({"model_type": "xmod"}, r"model_type is 'xmod' .*adapter"),
-        ({"model_type": "xlme"}, r"model_type is 'xlme' .*use the checkpoint"),
-        ({"model_type": ...}, r"model_type is None; only 'xlm-roberta'"),
+        ({"model_type": "bert"}, r"model_type is 'bert' .*WordPiece"),
+        ({"model_type": "deberta-v2"}, r"model_type is 'deberta-v2' .*contents and positions"),
+        ({"model_type": "xlme"}, r"XLMRobertaForMaskedLM'; only XLMEForMaskedLM and XLMEModel"),
+        (
+            {"model_type": "xlme", "architectures": ["XLMEModel"], "relative_bias": None},
+            r"absolute_positions is None, but must be of type bool; export the checkpoint again",
+        ),
+        ({"model_type": ...}, r"model_type is None; only 'xlm-roberta' and 'xlme'"),
         (
             {"architectures": ["XLMRobertaForTokenClassification"]},
             r"architectures has 'XLMRobertaForTokenClassification'.*without its task head",

@@ -5,7 +5,7 @@ Only this package uses gin; all classes can be constructed in Python with plain 
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gin
@@ -26,6 +26,17 @@ from xlme_jax.storage.paths import as_path, is_file
 
 # The configurables with a `pretrained` objective.
 TUNED = ("FineTune", "Translate")
+_conversions: list[Callable[[str], str]] = []
+
+
+def convert_init_from(conversion: Callable[[str], str]) -> None:
+    """Sets what returns the MODEL_DIR for an INIT_FROM that may be something else.
+
+    Args:
+      conversion: path -> MODEL_DIR, such as `huggingface.conversion.as_run`, which this package
+        does not import.
+    """
+    _conversions[:] = [conversion]
 
 
 def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
@@ -45,6 +56,9 @@ def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
             "of gin_configs/)."
         )
     defined, scopes = _parse(files, bindings)
+    if converted := _converted():
+        bindings = [*bindings, f"INIT_FROM = {converted!r}"]
+        defined, scopes = _parse(files, bindings)
     if inherited := _pretrained():
         defined, scopes = _parse(files, bindings, inherited)
     for name in sorted(bound_macros() - defined):
@@ -91,6 +105,15 @@ def _parse(
             check_source(binding)
             gin.parse_config(binding)
     return defined
+
+
+def _converted() -> str | None:
+    """Returns the MODEL_DIR for INIT_FROM if that names something else; None if it is one."""
+    source = gin.config._CONFIG.get(("INIT_FROM", MACRO), {}).get("value")
+    if not isinstance(source, str) or not _conversions:
+        return None
+    found = _conversions[0](source)
+    return found if found != source else None
 
 
 def _pretrained() -> str:

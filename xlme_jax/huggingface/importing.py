@@ -1,4 +1,4 @@
-"""Converts a Hugging Face folder of XLM-R to a MODEL_DIR, like that of a run of XLM."""
+"""Converts a Hugging Face folder to a MODEL_DIR, like that of a run of XLM."""
 
 import dataclasses
 import logging
@@ -108,7 +108,8 @@ def _train_config(source: HuggingFaceFolder, output: Path) -> TrainConfig:
     values |= {
         f"Encoder.{field.name}": getattr(encoder, field.name)
         for field in dataclasses.fields(encoder)
-        if getattr(encoder, field.name) != field.default
+        # The file below leaves the relative bias out.
+        if getattr(encoder, field.name) != field.default or field.name == "relative_bias"
     }
     for stream in STREAMS:
         values[f"{stream}/Stream.rows"] = _ROWS

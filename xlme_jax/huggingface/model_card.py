@@ -11,7 +11,7 @@ from xlme_jax.configuration import loading
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.evaluation import results
-from xlme_jax.huggingface.weights import WeightLayout
+from xlme_jax.huggingface.weights import WeightLayout, has_form_of_xlmr
 from xlme_jax.objectives.base import Paper
 from xlme_jax.objectives.finetune import FineTuneConfig
 from xlme_jax.storage.paths import as_path
@@ -22,27 +22,27 @@ _XLMR = Paper("Conneau et al.", "Unsupervised Cross-lingual Representation Learn
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One stage in the history of the weights: a training run, or an imported XLM-R.
+    """One stage in the history of the weights: a training run, or an imported folder.
 
     Attributes:
       config: the run's configuration; None if the run is missing.
       step: number of updates; None if unknown.
       languages: languages of its data; empty if the data is missing.
       model_dir: name of the run's folder.
-      xlmr: name of the imported Hugging Face folder; None for a training run.
+      folder: name of the imported Hugging Face folder; None for a training run.
     """
 
     config: TrainConfig | None
     step: int | None
     languages: tuple[str, ...] = ()
     model_dir: str = ""
-    xlmr: str | None = None
+    folder: str | None = None
 
     @property
     def name(self) -> str:
         """Name of the objective, such as "XLM" or "FineTune (xnli)"."""
-        if self.xlmr is not None:
-            return "XLM-R"
+        if self.folder is not None:
+            return "XLM-R" if self._is_xlmr else "An exported encoder"
         if self.config is None:
             return f"Missing run (`{self.model_dir}`)"
         objective = self.config.objective
@@ -50,10 +50,15 @@ class Stage:
         return f"{name} ({objective.task})" if isinstance(objective, FineTuneConfig) else name
 
     @property
+    def _is_xlmr(self) -> bool:
+        """Whether the imported encoder has XLM-R's form, which exports may have too."""
+        return self.config is not None and has_form_of_xlmr(self.config.objective.encoder)
+
+    @property
     def paper(self) -> Paper | None:
         """The publication of the pre-training system; None if unknown."""
-        if self.xlmr is not None:
-            return _XLMR
+        if self.folder is not None:
+            return _XLMR if self._is_xlmr else None
         objective = getattr(self.config, "objective", None)
         return getattr(getattr(objective, "pretrained", objective), "paper", None)
 
@@ -72,7 +77,7 @@ def stages(checkpoint: Path) -> list[Stage]:
     while len(found) < _MAX_RUNS:
         origin = as_path(record.origin)
         if not record.dataset and not step and not config.loop.init_from:
-            return [*found, Stage(config, step, xlmr=origin.name)]
+            return [*found, Stage(config, step, folder=origin.name)]
         languages = _languages(as_path(config.data_dir))
         found.append(Stage(config, step, languages, _run_of(folder).name))
         candidates = [origin, _run_of(origin)] if origin.name else []
@@ -193,22 +198,22 @@ def _use(name: str, layout: WeightLayout) -> str:
 
 
 def _made(runs: Sequence[Stage]) -> str:
-    if (folder := runs[-1].xlmr) is None:
+    if (folder := runs[-1].folder) is None:
         return "pre-trained with xlme_jax"
-    xlmr = f"XLM-R (`{folder}`)" if folder else "XLM-R"
-    return f"converted from {xlmr}" if len(runs) == 1 else f"{xlmr} trained further with xlme_jax"
+    name = f"{runs[-1].name} (`{folder}`)" if folder else runs[-1].name
+    return f"converted from {name}" if len(runs) == 1 else f"{name} trained further with xlme_jax"
 
 
 def _training(runs: Sequence[Stage]) -> Iterator[str]:
     for index, run in enumerate(reversed(runs)):
         more = "" if run.step is None else f", {run.step:,} steps"
-        if run.xlmr is not None:
-            more = f", weights of `{run.xlmr}`" if run.xlmr else ", original weights"
+        if run.folder is not None:
+            more = f", weights of `{run.folder}`" if run.folder else ", original weights"
         yield f"{index + 1}. {run.name}{more}."
         if run.languages:
             yield f"   Data: {', '.join(run.languages)}."
     config = runs[0].config
-    if config is None or runs[0].xlmr is not None:
+    if config is None or runs[0].folder is not None:
         return
     yield "\n<details><summary>Configuration</summary>\n\n```"
     for field in ("objective", "optimizer", "streams"):

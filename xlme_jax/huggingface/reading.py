@@ -1,4 +1,4 @@
-"""Reads a Hugging Face folder of XLM-R: config.json, safetensors, sentencepiece.bpe.model.
+"""Reads a Hugging Face folder of XLM-R, or of an export: config.json, safetensors, vocabulary.
 
 All checks use the files' headers, before any tensor is read. Error messages name the file, the
 field and the remedy.
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.huggingface.packages import safetensors
 from xlme_jax.huggingface.weights import POSITION_OFFSET, Head, WeightLayout
 from xlme_jax.model.encoder import EncoderConfig
 
@@ -31,9 +31,16 @@ _OTHER_MODELS = {
     "xmod": "it has an adapter for each language",
     "xlm": "it has another encoder and language embeddings",
     "bert": "its vocabulary is WordPiece",
-    "xlme": "it is an export of this project; use the checkpoint that it was exported from",
+    "electra": "its vocabulary is WordPiece",
+    "deberta-v2": "its attention has terms between contents and positions, which the encoder lacks",
+    "t5": "it is an encoder-decoder without biases",
+    "mt5": "it is an encoder-decoder without biases",
 }
-_ARCHITECTURES = ("XLMRobertaForMaskedLM", "XLMRobertaModel")
+# {model_type: its classes without task heads}.
+_ARCHITECTURES = {
+    "xlm-roberta": ("XLMRobertaForMaskedLM", "XLMRobertaModel"),
+    "xlme": ("XLMEForMaskedLM", "XLMEModel"),
+}
 # Field -> the only value that the encoder supports, which is also XLMRobertaConfig's default.
 _FIXED: dict[str, Any] = {
     "hidden_act": "gelu",
@@ -54,8 +61,19 @@ _SIZES = (
     "max_position_embeddings",
     "type_vocab_size",
 )
-# Unused tensors: a buffer of old versions, and the pooler, which MLM does not train.
+# Unused tensors: a buffer of old versions, the pooler, which MLM does not train, and the head of
+# replaced token detection, which fine-tuning does not read.
 _UNUSED = ("embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias")
+_RTD_HEAD = "rtd_head."
+# Fields of exports alone, named as in `EncoderConfig`, and their types.
+_OF_EXPORTS = {
+    "absolute_positions": bool,
+    "relative_bias": str,
+    "relative_buckets": int,
+    "relative_max_distance": int,
+    "gate_input": str,
+    "pre_norm": bool,
+}
 # Duplicates of other tensors that some versions write: {duplicate: original}.
 _COPIES = {"lm_head.decoder.bias": "lm_head.bias"}
 _DTYPES = {"F64", "F32", "F16", "BF16"}
@@ -66,7 +84,7 @@ class FolderError(ValueError):
 
 
 class HuggingFaceFolder:
-    """A checked folder of XLM-R.
+    """A checked folder of XLM-R, or of an encoder that this project exported.
 
     Attributes:
       folder: path of the folder.
@@ -93,14 +111,18 @@ class HuggingFaceFolder:
         self.encoder = _encoder_config(folder / CONFIG_FILE, config, scan_layers)
         self.vocabulary = self._vocabulary(config["vocab_size"])
         names = self._tensors.names()
-        self._prefix = "roberta." if any(name.startswith("roberta.") for name in names) else ""
+        kind = config["model_type"]
+        prefix = "xlme." if kind == "xlme" else "roberta."
+        self._prefix = prefix if any(name.startswith(prefix) for name in names) else ""
         self.has_head = any(name.startswith("lm_head.") for name in names) or (
-            "XLMRobertaForMaskedLM" in (config.get("architectures") or ())
+            _ARCHITECTURES[kind][0] in (config.get("architectures") or ())
         )
         head: Head | None = "mlm" if self.has_head else None
-        layout = WeightLayout(self.encoder, self.vocabulary.size, head, True, self._prefix)
+        layout = WeightLayout(
+            self.encoder, self.vocabulary.size, head, kind != "xlme", self._prefix
+        )
         self.weights = layout.weights()
-        self._check(config["type_vocab_size"])
+        self._check(config["type_vocab_size"], _ARCHITECTURES[kind])
 
     def read(self, name: str) -> np.ndarray:
         """Reads a tensor as float32; raises FolderError if it has non-finite values."""
@@ -129,7 +151,7 @@ class HuggingFaceFolder:
             )
         return vocabulary
 
-    def _check(self, types: int) -> None:
+    def _check(self, types: int, architectures: tuple[str, ...]) -> None:
         """Raises FolderError if tensors are missing, unexpected, or of wrong shape or type."""
         left = self._tensors.names()
         for weight in self.weights:
@@ -138,9 +160,14 @@ class HuggingFaceFolder:
                     shape = (types, *shape[1:])
                 self._check_tensor(name, shape)
                 left.discard(name)
-        unused = {name for name in left if name.removeprefix(self._prefix) in _UNUSED}
-        if pooler := sorted(name for name in unused if "pooler" in name):
-            self.notes.append(f"skipped unused tensors: {', '.join(pooler)}")
+        unused = {
+            name
+            for name in left
+            if name.removeprefix(self._prefix) in _UNUSED
+            or (name.startswith(_RTD_HEAD) and "XLMEModel" in architectures)
+        }
+        if skipped := sorted(name for name in unused if not name.endswith("position_ids")):
+            self.notes.append(f"skipped unused tensors: {', '.join(skipped)}")
         if types > 1:
             self.notes.append(f"kept only the first of {types} token types, the default of text")
         left -= unused
@@ -156,7 +183,7 @@ class HuggingFaceFolder:
             name = min(left)
             raise FolderError(
                 f"{self._tensors.header(name)[0]}: unexpected tensor {name}; only "
-                f"{' and '.join(_ARCHITECTURES)} can be converted, without task heads."
+                f"{' and '.join(architectures)} can be converted, without task heads."
             )
         if not self.has_head:
             self.notes.append("initialized a new MLM head, as the model has none (lm_head.*)")
@@ -274,19 +301,20 @@ def _read_config(file: Path) -> dict[str, Any]:
     """
     config = {"type_vocab_size": 1, "layer_norm_eps": 1e-12, **_FIXED} | _read_json(file)
     kind = config.get("model_type")
-    if kind != "xlm-roberta":
+    if not isinstance(kind, str) or kind not in _ARCHITECTURES:
         reason = _OTHER_MODELS.get(str(kind))
         raise FolderError(
             f"{file}: model_type is {kind!r}"
             + (f" ({reason})" if reason else "")
-            + "; only 'xlm-roberta' can be converted. Use XLM-R or a model with its layout."
+            + "; only 'xlm-roberta' and 'xlme', this project's exports, can be converted. Use "
+            "XLM-R or a model with its layout."
         )
-    architectures = config.get("architectures") or []
-    if other := [name for name in architectures if name not in _ARCHITECTURES]:
+    supported = _ARCHITECTURES[kind]
+    if other := [name for name in config.get("architectures") or [] if name not in supported]:
         raise FolderError(
-            f"{file}: architectures has {other[0]!r}; only {' and '.join(_ARCHITECTURES)} can be "
+            f"{file}: architectures has {other[0]!r}; only {' and '.join(supported)} can be "
             "converted. Save the model without its task head: "
-            "XLMRobertaModel.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)."
+            f"{supported[1]}.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)."
         )
     for name, value in _FIXED.items():
         if config[name] != value:
@@ -316,16 +344,24 @@ def _encoder_config(file: Path, config: Mapping[str, Any], scan_layers: bool) ->
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise FolderError(f"{file}: {theirs} is {value!r}, but must be a number.")
         rates[ours] = float(value)
+    exported = config["model_type"] == "xlme"
+    for name, kind in _OF_EXPORTS.items() if exported else ():
+        value = config.get(name)
+        if type(value) is not kind:
+            raise FolderError(
+                f"{file}: {name} is {value!r}, but must be of type {kind.__name__}; export the "
+                "checkpoint again."
+            )
+        rates[name] = value
     try:
         return EncoderConfig(
             hidden_size=config["hidden_size"],
             num_layers=config["num_hidden_layers"],
             num_heads=config["num_attention_heads"],
             ffn_size=config["intermediate_size"],
-            max_length=config["max_position_embeddings"] - POSITION_OFFSET,
-            relative_bias="none",
+            max_length=config["max_position_embeddings"] - (0 if exported else POSITION_OFFSET),
             scan_layers=scan_layers,
-            **rates,
+            **{"relative_bias": "none", **rates},
         )
     except ValueError as error:
         raise FolderError(f"{file}: {error}") from error

@@ -22,6 +22,11 @@ Arrays = tuple[np.ndarray, ...]
 Head = Literal["mlm", "rtd_dense", "rtd_linear"]
 
 
+def has_form_of_xlmr(encoder: EncoderConfig) -> bool:
+    """Returns whether XLM-R's classes can express an encoder."""
+    return encoder.relative_bias == "none" and encoder.absolute_positions and not encoder.pre_norm
+
+
 @dataclasses.dataclass(frozen=True)
 class Weight:
     """One of our weights and the corresponding tensors.

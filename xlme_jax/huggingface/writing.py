@@ -13,14 +13,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import safetensors.numpy
 
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.huggingface.folders import free_place, new_folder
 from xlme_jax.huggingface.model_card import model_card
+from xlme_jax.huggingface.packages import safetensors
 from xlme_jax.huggingface.tokenizer import tokenizer_files
-from xlme_jax.huggingface.weights import POSITION_OFFSET, Head, WeightLayout, to_tensors
+from xlme_jax.huggingface.weights import (
+    POSITION_OFFSET,
+    Head,
+    WeightLayout,
+    has_form_of_xlmr,
+    to_tensors,
+)
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.finetune import HEAD as TASK_HEAD
 from xlme_jax.runs import trained
@@ -108,9 +114,7 @@ def _layout(
     kind: Head | None = None
     if head:
         kind = "mlm" if "norm" in head else "rtd_dense" if "dense" in head else "rtd_linear"
-    is_xlmr = (
-        encoder.relative_bias == "none" and encoder.absolute_positions and not encoder.pre_norm
-    )
+    is_xlmr = has_form_of_xlmr(encoder)
     prefix = {(True, "mlm"): "roberta.", (False, "mlm"): "xlme."}.get((is_xlmr, kind or ""), "")
     return WeightLayout(encoder, vocab_size, kind, is_xlmr, prefix)
 
