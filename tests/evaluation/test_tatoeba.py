@@ -3,6 +3,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_similarity import dense_cka, dense_similarity
 
 from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_14, TATOEBA_CODES
 from xlme_jax.evaluation import tatoeba
@@ -132,11 +133,29 @@ def test_every_layer_is_that_layer_of_each_text_alone(tmp_path, pooling, options
         assert len(set(middle)) > 1 and min(middle) > 0.1 and max(middle) < 1
 
 
+def test_similarities_are_those_of_every_layer(tmp_path):
+    texts, params = write(tmp_path, {"de": 40, "fr": 25}), parameters()
+    outcome = Tatoeba(str(tmp_path)).build(Subject())(params)
+    values = {(r.language, r.metric, r.layer): r for r in raw(outcome)}
+    for layer in range(3):
+        per_language = []
+        for language, sides in texts.items():
+            one, other = (expected(params, side)[layer] for side in sides)
+            row = values[language, "cka", layer]
+            assert row.value == pytest.approx(dense_cka(one, other), abs=1e-4)
+            assert "linear centred kernel alignment" in row.setting
+            per_language.append(row.value)
+            found = values[language, "centred_similarity", layer].value
+            assert found == pytest.approx(dense_similarity(one, other), abs=1e-4)
+        assert values["mean", "cka", layer].value == pytest.approx(np.mean(per_language))
+    assert not any("cka" in name or "similarity" in name for name in outcome.headline)
+
+
 def test_results_name_what_they_are_and_chance_is_beside(tmp_path):
     write(tmp_path, {"de": 40, "epo": 25})
     outcome = Tatoeba(str(tmp_path), layer=2).build(Subject())(parameters())
     values = {(r.language, r.metric, r.layer, r.system): r for r in raw(outcome)}
-    assert len(values) == len(raw(outcome)) == 3 * (3 * 3 + 1)
+    assert len(values) == len(raw(outcome)) == 3 * (3 * 5 + 1)
     assert values["de", "accuracy", None, "chance"].value == 1 / 40
     assert values["mean", "accuracy", None, "chance"].value == pytest.approx((1 / 40 + 1 / 25) / 2)
     for metric in ("accuracy", "accuracy_to_en", "accuracy_from_en"):

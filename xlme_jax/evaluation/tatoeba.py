@@ -21,7 +21,7 @@ from xlme_jax.data.benchmarks.parallel_sets import (
     tatoeba_languages,
 )
 from xlme_jax.data.text.reading import ReadReport
-from xlme_jax.evaluation import encoding, readouts
+from xlme_jax.evaluation import encoding, readouts, similarity
 from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
 from xlme_jax.evaluation.results import prediction_files
@@ -95,23 +95,25 @@ class Tatoeba(OfficialEvaluation):
         pooled = jax.jit(encoding.pool_all(subject.encode, self.pooling))
 
         def evaluate(params: Any) -> Outcome:
-            accuracies = {}
+            accuracies, similarities = {}, {}
             files: dict[str, str] = {}
             fitted = sample.fit(pooled, params)
             for group in groups:
-                for code, found in group.search(pooled, params, fitted, wanted):
+                for code, found, similar in group.search(pooled, params, fitted, wanted):
+                    similarities[code] = {readouts.RAW: similar}
                     accuracies[code] = {
                         name: {_METRICS[way]: of for way, of in readouts.accuracies(one).items()}
                         for name, one in found.items()
                     }
                     lines = found[readouts.RAW]["found"][headline].tolist()
                     files |= prediction_files("tatoeba", "retrieval", "test", code, lines)
-            results = self._results(accuracies, chance)
+            results = self._results(accuracies, similarities, chance)
             shown = {
                 f"tatoeba/{result.metric if result.system == 'model' else 'chance'}": result.value
                 for result in results
                 if (result.language, result.readout) == ("mean", readouts.RAW)
                 and result.layer in (headline, None)
+                and result.metric not in similarity.METRICS
             }
             return Outcome(tuple(results), shown, files, dict(report.skipped))
 
@@ -120,6 +122,7 @@ class Tatoeba(OfficialEvaluation):
     def _results(
         self,
         accuracies: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
+        similarities: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
         chance: Mapping[str, float],
     ) -> list[Result]:
         """Returns results of each language and their means, at each layer and for each readout."""
@@ -134,8 +137,11 @@ class Tatoeba(OfficialEvaluation):
         for name, codes in groups.items():
             expected = float(np.mean([chance[code] for code in codes]))
             results.append(Result("tatoeba", name, "accuracy", expected, system="chance"))
-        setting = f"{encoding.POOLINGS[self.pooling]}; {{}}; {encoding.LAYERS}"
-        return results + figures("tatoeba", "test", setting, accuracies, groups)
+        pooling = encoding.POOLINGS[self.pooling]
+        for found, how in ((accuracies, "{}"), (similarities, similarity.DESCRIPTION)):
+            setting = f"{pooling}; {how}; {encoding.LAYERS}"
+            results += figures("tatoeba", "test", setting, found, groups)
+        return results
 
 
 def _length(settings: Tatoeba, subject: Subject) -> int:
@@ -159,11 +165,13 @@ class _Group:
         params: Any,
         fitted: Fitted,
         wanted: Sequence[str],
-    ) -> Iterator[tuple[str, Mapping[str, readouts.Found]]]:
-        """Yields each language with the search results of every readout."""
+    ) -> Iterator[tuple[str, Mapping[str, readouts.Found], dict[str, np.ndarray]]]:
+        """Yields each language with every readout's search results, and `similarity.measures`."""
         embeddings = encoding.embed(pooled, params, self.batches)
         start = 0
         for code, size in self.sizes.items():
             own = embeddings[start : start + 2 * size].swapaxes(0, 1)
-            yield code, fitted.search((code, "en"), own[:, :size], own[:, size:], wanted)
+            sides = own[:, :size], own[:, size:]
+            found = fitted.search((code, "en"), *sides, wanted)
+            yield code, found, similarity.measures(*sides)
             start += 2 * size

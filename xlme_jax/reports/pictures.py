@@ -151,6 +151,30 @@ def rows(labels: Sequence[str], panels: int) -> "tuple[Figure, Sequence[Axes]]":
     return figure, axes
 
 
+def scatter(
+    groups: Mapping[str, Mapping[str, tuple[float, float]]], title: str, x_label: str, y_label: str
+) -> bytes:
+    """Draws named points; returns a PNG.
+
+    Args:
+      groups: {label in the legend: {name: (x, y)}}.
+      title: title.
+      x_label: label of the horizontal axis.
+      y_label: label of the vertical axis.
+    """
+    figure, axis = _figure(title)
+    for number, (label, points) in enumerate(groups.items()):
+        color = COLORS[number % len(COLORS)]
+        xs, ys = ([point[side] for point in points.values()] for side in (0, 1))
+        axis.scatter(xs, ys, s=14, color=color, label=label)
+        for name, place in points.items():
+            axis.annotate(name, place, (4, 2), textcoords="offset points", fontsize=7, color=color)
+    axis.set_xlabel(x_label)
+    axis.set_ylabel(y_label)
+    axis.legend(fontsize=8, framealpha=0.85, edgecolor="none")
+    return png(figure)
+
+
 def _name_points(axis: "Axes", curves: Sequence[Curve]) -> None:
     """Labels points; labels of neighbouring points alternate below, at and above the point."""
     points = [(curve.label, x, y.mean) for curve in curves for x, y in curve.points.items()]

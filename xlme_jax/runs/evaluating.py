@@ -16,7 +16,7 @@ from xlme_jax.data.benchmarks.parallel_sets import (
     languages_of_pair,
 )
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
-from xlme_jax.evaluation import held_out_retrieval, readouts, results
+from xlme_jax.evaluation import held_out_retrieval, readouts, results, similarity
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
 from xlme_jax.evaluation.context import Context
@@ -194,12 +194,29 @@ def _at_chosen_layers(outcomes: Sequence[Outcome], layer: int | None) -> list[Ou
 
 
 def _picture(task: str, outcome: Outcome) -> dict[str, bytes]:
-    """Returns {file: PNG} of retrieval over layers; empty for other tasks and without layers."""
+    """Returns {file: PNG} of retrieval and similarity over layers; empty for other tasks."""
+    files = {}
     panels = held_out_retrieval.readout_panels(task, outcome.results)
-    if task not in ("tatoeba", held_out_retrieval.TASK) or not panels:
-        return {}
-    drawn = pictures.layers_by_readout(panels, f"{task}: mean over languages and directions")
-    return {f"{task}_readouts.png": drawn}
+    if task in ("tatoeba", held_out_retrieval.TASK) and panels:
+        title = f"{task}: mean over languages and directions"
+        files[f"{task}_readouts.png"] = pictures.layers_by_readout(panels, title)
+    if curves := _similarities(outcome):
+        title = f"{task}: similarity of translations, mean over languages"
+        files[f"{task}_similarity.png"] = pictures.layer_curves(curves, title, "100 x similarity")
+    return files
+
+
+def _similarities(outcome: Outcome) -> list[pictures.Curve]:
+    """Returns a curve over layers for each system and measure of `similarity.METRICS`."""
+    points: dict[tuple[str, str], dict[float, results.Spread]] = {}
+    for row in outcome.results:
+        if row.language == "mean" and row.metric in similarity.METRICS and row.layer is not None:
+            curve = points.setdefault((row.metric, row.system), {})
+            curve[row.layer] = results.Spread((row.value,))
+    return [
+        pictures.Curve(f"{metric}, {system}", curve, "--" if "untrained" in system else "-")
+        for (metric, system), curve in points.items()
+    ]
 
 
 def _training_text(data_dir: str | None, loaded: trained.Trained) -> TrainingText | None:

@@ -149,12 +149,12 @@ def test_a_report_holds_tables_and_pictures(tmp_path):
     names = {path.stem for path in (tmp_path / "out").glob("*.png")}
     assert names == {
         "tatoeba_layers", "wordalign_layers", "flops_xnli", "flops_tatoeba", "flops_wordalign",
-        "matrix_00",
+        "matrix_00", "tatoeba_families", "tatoeba_word_order",
     }  # fmt: skip
     for path in (tmp_path / "out").glob("*.png"):
         _image(path.read_bytes())
         assert f"({path.name})" in markdown
-    assert text.count("data:image/png;base64,") == 6
+    assert text.count("data:image/png;base64,") == 8
     assert "[1] बिल्ली" in text  # What the picture could not show.
 
 

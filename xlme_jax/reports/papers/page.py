@@ -10,7 +10,7 @@ from pathlib import Path
 from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
 from xlme_jax.evaluation import alignment_matrices, results
 from xlme_jax.evaluation.results import Results, Spread
-from xlme_jax.reports import pictures
+from xlme_jax.reports import interlingual, pictures
 from xlme_jax.reports.papers import entries, families, fine_tuned, frozen, inventory, tables
 from xlme_jax.reports.papers.entries import Entry
 from xlme_jax.reports.papers.items import Paper
@@ -82,11 +82,13 @@ def write(
     else:
         by_family = families.sheet(ours)
         sheets = [*tables.sheets(ours), *([by_family] if by_family.rows else [])]
+        sheets += interlingual.sheets(ours)
         details = frozen.details(ours)
         drawn = [
             *_layer_pictures(ours),
             *_flops_pictures(ours),
             *_family_pictures(ours),
+            *(Picture(name, *found) for name, found in interlingual.drawn(ours).items()),
             *_matrix_pictures(named),
         ]
     output.mkdir(parents=True, exist_ok=True)
