@@ -36,7 +36,7 @@ from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.text.bitext_files import UNIT_IDS, multiway_files
 from xlme_jax.data.text.reading import ReadReport, aligned_lines, read_blocks
 from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.evaluation.alignment import aer
+from xlme_jax.evaluation.alignment_scores import aer
 
 _LETTERS = 5
 _ENTRIES = 10

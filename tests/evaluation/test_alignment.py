@@ -4,61 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from test_alignment_scores import reference_aer
 
 from xlme_jax.data.benchmarks.parallel_sets import AlignedCorpus
 from xlme_jax.evaluation import alignment, encoding
-from xlme_jax.evaluation.alignment import Counts, WordAlignment, aer, alignment_matrices, diagonal
+from xlme_jax.evaluation.alignment import WordAlignment, alignment_matrices
+from xlme_jax.evaluation.alignment_scores import diagonal
 
 BOS, PAD, EOS = 0, 1, 2
-links = st.frozensets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12)
-
-
-def reference_aer(predicted, sure, possible):
-    """Counts link by link, as evaluation scripts do; P includes the sure links."""
-    num_a = num_s = hit_s = hit_p = 0
-    for a, s, p in zip(predicted, sure, possible):
-        for link in a:
-            hit_s += link in s
-            hit_p += link in p or link in s
-        num_a += len(a)
-        num_s += len(s)
-    return 1 - (hit_s + hit_p) / (num_a + num_s) if num_a + num_s else 0.0
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(links, links, links), max_size=5))
-def test_aer_is_that_of_a_count_link_by_link(pairs):
-    predicted, sure, possible = ([pair[side] for pair in pairs] for side in range(3))
-    value = aer(predicted, sure, possible)
-    assert value == pytest.approx(reference_aer(predicted, sure, possible), abs=1e-12)
-    assert 0 <= value <= 1
-    with_sure = [p | s for p, s in zip(possible, sure)]
-    assert aer(predicted, sure, with_sure) == value
-    assert aer(sure, sure, possible) == 0
-
-
-def test_aer_of_the_paper_by_hand():
-    """A = {1, 2, 3}, S = {1, 4}, P = {1, 2, 4}: 1 - (1 + 2) / (3 + 2)."""
-    one, two, three, four = ((i, i) for i in range(4))
-    predicted, sure, possible = {one, two, three}, {one, four}, {one, two, four}
-    assert aer([predicted], [sure], [possible]) == pytest.approx(0.4)
-    counts = Counts.of(predicted, sure, possible)
-    assert (counts.precision, counts.recall) == (pytest.approx(2 / 3), 0.5)
-    assert aer([set()], [set()], [{one}]) == 0
-    assert aer([set()], [sure], [possible]) == 1
-    assert (Counts().precision, Counts().recall) == (0, 0)
-    with pytest.raises(ValueError, match="links of 1, 2, 1 pairs"):
-        aer([sure], [sure, sure], [sure])
-
-
-def test_the_diagonal():
-    assert diagonal(3, 3) == {(0, 0), (1, 1), (2, 2)}
-    assert diagonal(2, 5) == {(0, 0), (1, 4)}
-    assert diagonal(5, 2) == {(0, 0), (1, 0), (2, 0), (3, 1), (4, 1)}
-    assert diagonal(1, 4) == {(0, 0)}
-    assert diagonal(0, 4) == diagonal(4, 0) == set()
 
 
 def reference_links(dots, temperature=None):
@@ -135,7 +88,19 @@ def random_corpus(count=12, seed=1, name="en-fr"):
     return corpus_of([(sentence(), sentence()) for _ in range(count)], name)
 
 
-def expected_links(subject, params, pair, layer, temperature=None):
+def mutual_argmax(source, target):
+    """Links tokens that are each other's largest cosine, pair by pair (SimAlign's argmax)."""
+    cosines = np.array(
+        [[a @ b / np.sqrt((a @ a) * (b @ b)) for b in target] for a in source]
+    ).reshape(len(source), len(target))
+    return {
+        (i, j)
+        for i, j in np.ndindex(*cosines.shape)
+        if all(cosines[i, j] >= x for x in (*cosines[i], *cosines[:, j]))
+    }
+
+
+def expected_links(subject, params, pair, layer, temperature=None, aligner="transport"):
     """Aligns one pair in float64, mapping tokens to words by hand."""
     pieces = [[subject.vocabulary.encode_batch([w])[0] for w in side] for side in pair]
     e, f = ([token for word in side for token in word] for side in pieces)
@@ -149,19 +114,23 @@ def expected_links(subject, params, pair, layer, temperature=None):
         rows["positions"] = np.array([[*range(len(e) + 2), *range(len(f) + 1)]])
     params = {name: np.asarray(array, np.float64) for name, array in params.items()}
     (hidden,) = states(params, rows, np)[layer]
-    dots = hidden[1 : 1 + len(e)] @ hidden[2 + len(e) : -1].T
+    sides = hidden[1 : 1 + len(e)], hidden[2 + len(e) : -1]
     owner = [[index for index, word in enumerate(side) for _ in word] for side in pieces]
-    return {(owner[0][i], owner[1][j]) for i, j in reference_links(dots, temperature)}
+    if aligner == "argmax":
+        links = mutual_argmax(*sides)
+    else:
+        links = reference_links(sides[0] @ sides[1].T, temperature)
+    return {(owner[0][i], owner[1][j]) for i, j in links}
 
 
-def predicted_links(subject, params, corpus, temperature=None, **options):
+def predicted_links(subject, params, corpus, temperature=None, aligner="transport", **options):
     """Returns [pair][layer] -> word links of the evaluation."""
     rows = alignment._rows(corpus, subject.vocabulary)
     batches = encoding.batches([row.tokens for row in rows], **options)
     found = [None] * len(rows)
     align = jax.jit(alignment._aligner(subject, temperature))
-    for indices, of_texts in encoding.run(align, params, batches):
-        for index, layers in zip(indices, of_texts):
+    for indices, links in encoding.run(align, params, batches):
+        for index, layers in zip(indices, links[aligner]):
             found[index] = [rows[index].word_links(linked) for linked in layers]
     return found
 
@@ -177,6 +146,17 @@ def test_links_of_every_layer_are_those_of_a_pair_alone(temperature, options, re
             assert links == expected_links(subject, params, pair, layer, temperature)
     assert len(found[0]) == 3
     assert any(layers[0] != layers[1] for layers in found)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_argmax_links_are_the_largest_cosines_both_ways(restarts):
+    subject, params, corpus = Subject(restarts), parameters(), random_corpus(30)
+    found = predicted_links(subject, params, corpus, aligner="argmax")
+    transport = predicted_links(subject, params, corpus)
+    for pair, layers in zip(zip(corpus.sources, corpus.targets), found):
+        for layer, links in enumerate(layers):
+            assert links == expected_links(subject, params, pair, layer, aligner="argmax")
+    assert found != transport
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
@@ -211,8 +191,9 @@ def test_dot_products_below_zero_count_as_next_to_none():
     np.testing.assert_allclose(plan, kernel, rtol=1e-5)
 
 
-def test_states_that_are_not_finite_link_nothing():
-    found = predicted_links(Subject(), parameters(np.nan), random_corpus(3))
+@pytest.mark.parametrize("aligner", ["transport", "argmax"])
+def test_states_that_are_not_finite_link_nothing(aligner):
+    found = predicted_links(Subject(), parameters(np.nan), random_corpus(3), aligner=aligner)
     assert found == [[set(), set(), set()]] * 3
 
 
@@ -257,7 +238,7 @@ def test_figures_of_each_corpus_and_layer(tmp_path, corpora):
     subject, params = Subject(), parameters()
     outcome = WordAlignment(str(tmp_path)).build(subject)(params)
     figures = {(r.language, r.metric, r.layer): r for r in outcome.results}
-    assert len(figures) == len(outcome.results) == 3 * 3 * 4
+    assert len(figures) == len(outcome.results) == 3 * 3 * (4 + 3)
     for name, corpus in corpora.items():
         pairs = list(zip(corpus.sources, corpus.targets))
         for layer in range(3):
@@ -268,6 +249,13 @@ def test_figures_of_each_corpus_and_layer(tmp_path, corpora):
             assert figure.system == "model"
             assert figure.split == ("test" if name == "en-fr" else "validation")
             assert "hidden_states" in figure.setting
+            predicted = [
+                expected_links(subject, params, pair, layer, aligner="argmax") for pair in pairs
+            ]
+            figure = figures[name, "aer_argmax", layer]
+            expected = reference_aer(predicted, corpus.sure, corpus.possible)
+            assert figure.value == pytest.approx(expected)
+            assert "mutual argmax of cosines" in figure.setting
         predicted = [diagonal(len(source), len(target)) for source, target in pairs]
         figure = figures[name, "aer", None]
         expected = reference_aer(predicted, corpus.sure, corpus.possible)

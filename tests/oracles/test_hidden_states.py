@@ -129,7 +129,7 @@ def test_links_of_all_layers():
     agreed = undecided = 0
     align = jax.jit(_aligner(Subject(ours), None))
     for chosen, links in encoding.run(align, params, encoding.batches(found, batch_tokens=64)):
-        for index, layers in zip(chosen, links):
+        for index, layers in zip(chosen, links["transport"]):
             text = found[index]
             source = text.index(2) - 1
             for layer, linked in enumerate(layers):

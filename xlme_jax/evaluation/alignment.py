@@ -12,6 +12,10 @@ themselves, here clamped to at least 1e-6. With `WordAlignment.temperature` the 
 product / temperature), the entropic plan. Both are computed from logarithms, so states of any scale
 work.
 
+A second aligner stands beside it, with metrics "aer_argmax" and so on: tokens are linked if each
+has the largest cosine for the other, as by SimAlign's "argmax" (Jalili Sabet et al. 2020), which
+encodes the two sides apart where here they are one row. It knows no temperature.
+
 Differences from XLM-Align's script (word_aligner/xlmalign-ot-aligner.py of its repository):
 
 - Clamping: the script means to raise dot products of 0 or less to 1e-6, but fills a copy, so that
@@ -27,7 +31,7 @@ file.
 import collections
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -46,82 +50,17 @@ from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix, matrix_file
+from xlme_jax.evaluation.alignment_scores import Counts, Links, diagonal
 from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
 from xlme_jax.storage.paths import as_path
-
-Links = Set[tuple[int, int]]
 
 _logger = logging.getLogger(__name__)
 
 _ROUNDS = 2
 _SMALLEST = 1e-6
-
-
-@dataclasses.dataclass(frozen=True)
-class Counts:
-    """Link counts of a corpus: |A|, |S|, |A and S|, |A and P| of XLM-E Eq. 10."""
-
-    predicted: int = 0
-    sure: int = 0
-    predicted_sure: int = 0
-    predicted_possible: int = 0
-
-    @classmethod
-    def of(cls, predicted: Links, sure: Links, possible: Links) -> "Counts":
-        """Counts one pair's links; sure links are also possible links."""
-        right = predicted & (possible | sure)
-        return cls(len(predicted), len(sure), len(predicted & sure), len(right))
-
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(*map(sum, zip(dataclasses.astuple(self), dataclasses.astuple(other))))
-
-    @property
-    def aer(self) -> float:
-        """Alignment error rate in [0, 1]; 0 without sure and predicted links."""
-        links = self.predicted + self.sure
-        return 1.0 - (self.predicted_sure + self.predicted_possible) / links if links else 0.0
-
-    @property
-    def precision(self) -> float:
-        """Share of the predicted links that are possible; 0 without predicted links."""
-        return self.predicted_possible / max(self.predicted, 1)
-
-    @property
-    def recall(self) -> float:
-        """Share of the sure links that were predicted; 0 without sure links."""
-        return self.predicted_sure / max(self.sure, 1)
-
-
-def aer(predicted: Iterable[Links], sure: Iterable[Links], possible: Iterable[Links]) -> float:
-    """Returns the alignment error rate of a corpus (XLM-E Eq. 10; Och and Ney 2003).
-
-    Args:
-      predicted: A, links (source word, target word) of each pair.
-      sure: S, in the same order of pairs.
-      possible: P; always includes S, whether or not its links are repeated here.
-
-    Returns:
-      1 - (|A and S| + |A and P|) / (|A| + |S|), sums over all pairs; 0 if both are empty.
-
-    Raises:
-      ValueError: the numbers of pairs differ.
-    """
-    return sum(map(Counts.of, *_same_length(predicted, sure, possible)), Counts()).aer
-
-
-def _same_length(*lists: Iterable[Links]) -> list[list[Links]]:
-    found = [list(links) for links in lists]
-    if len(set(map(len, found))) > 1:
-        lengths = ", ".join(str(len(links)) for links in found)
-        raise ValueError(f"predicted, sure and possible links of {lengths} pairs: not the same")
-    return found
-
-
-def diagonal(source: int, target: int) -> set[tuple[int, int]]:
-    """Links each of `source` words to the word at the same relative position of `target` words."""
-    last = max(source - 1, 1)
-    return {(i, round(i * (target - 1) / last)) for i in range(source) if target}
+# {aligner: suffix of its metrics}.
+_SUFFIXES = {"transport": "", "argmax": "_argmax"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,13 +121,15 @@ class WordAlignment(OfficialEvaluation):
 
         def evaluate(params: Any) -> Outcome:
             counts = _Tally()
-            for indices, links in encoding.run(align, params, batches):
-                for index, of_layers in zip(indices, links):
-                    name, row = kept[index]
-                    for layer, linked in enumerate(of_layers):
-                        counts[name, layer] += row.count(row.word_links(linked))
+            for indices, found in encoding.run(align, params, batches):
+                for aligner, links in found.items():
+                    for index, of_layers in zip(indices, links):
+                        name, row = kept[index]
+                        for layer, linked in enumerate(of_layers):
+                            linked_words = row.word_links(linked)
+                            counts[name, layer, _SUFFIXES[aligner]] += row.count(linked_words)
             for name, row in kept:
-                counts[name, None] += row.count(diagonal(len(row.source), len(row.target)))
+                counts[name, None, ""] += row.count(diagonal(len(row.source), len(row.target)))
             files: dict[str, str] = {}
             matrices = _matrices(plan, params, drawn, subject.row_multiple)
             for name, matrix in zip(names, matrices):
@@ -266,15 +207,16 @@ class WordAlignment(OfficialEvaluation):
         if self.temperature is not None:
             kernel = f"exp(dot products / {self.temperature:g})"
         setting = f"optimal transport, {_ROUNDS} rounds on {kernel}; {encoding.LAYERS}"
-        if restarts:
-            setting += "; positions restart on the second side"
-        values = {
-            (corpus, metric, layer): float(getattr(found, metric))
-            for (corpus, layer), found in counts.items()
-            for metric in ("aer", "precision", "recall")
-        }
+        settings = {"": setting, "_argmax": f"mutual argmax of cosines; {encoding.LAYERS}"}
+        values, how = {}, {}
+        for (corpus, layer, suffix), found in counts.items():
+            for metric in ("aer", "precision", "recall"):
+                values[corpus, metric + suffix, layer] = float(getattr(found, metric))
+                how[metric + suffix] = settings[suffix] + (
+                    "; positions restart on the second side" if restarts else ""
+                )
         values |= _means(values)
-        results = [_result(*key[:2], value, key[2], setting) for key, value in values.items()]
+        results = [_result(*key[:2], value, key[2], how[key[1]]) for key, value in values.items()]
         shown = {
             f"wordalign{of}/{name}": values[mean, "aer", layer]
             for of, mean in (("", "mean"), ("/mean-4", "mean-4"))
@@ -301,10 +243,10 @@ def _means(
     return means
 
 
-class _Tally(dict[tuple[str, int | None], Counts]):
-    """{(corpus, layer; None for the diagonal): counts}, initially zero."""
+class _Tally(dict[tuple[str, int | None, str], Counts]):
+    """{(corpus, layer; None for the diagonal, suffix of metrics): counts}, initially zero."""
 
-    def __missing__(self, key: tuple[str, int | None]) -> Counts:
+    def __missing__(self, key: tuple[str, int | None, str]) -> Counts:
         return Counts()
 
 
@@ -367,19 +309,35 @@ def _rows(corpus: AlignedCorpus, vocabulary: Vocabulary) -> list[_Row]:
     return rows
 
 
-def _aligner(subject: Subject, temperature: float | None) -> Callable[[Any, Rows], jax.Array]:
-    """Returns (params, rows) -> int32[R, layers + 1, L], the position linked to each source token.
+def _aligner(
+    subject: Subject, temperature: float | None
+) -> Callable[[Any, Rows], dict[str, jax.Array]]:
+    """Returns (params, rows) -> links of "transport" and of "argmax", int32[R, layers + 1, L] each.
 
-    -1 for tokens without a link. The links of XLM-Align's script differ where a dot product is 0 or
-    less: it leaves such products negative, ours are clamped to 1e-6 (see the module).
+    They are the position linked to each source token, -1 for tokens without a link. The links of
+    XLM-Align's script differ from "transport" where a dot product is 0 or less: it leaves such
+    products negative, ours are clamped to 1e-6 (see the module).
     """
 
-    def align(params: Any, rows: Rows) -> jax.Array:
+    def align(params: Any, rows: Rows) -> dict[str, jax.Array]:
         sides = _sides(rows)
         states = _encode(subject, params, rows)
-        return jnp.stack([_mutual(_plan(h, *sides, temperature)) for h in states], axis=1)
+        scores = {
+            "transport": [_plan(h, *sides, temperature) for h in states],
+            "argmax": [_cosines(h, *sides) for h in states],
+        }
+        return {name: jnp.stack(list(map(_mutual, of)), axis=1) for name, of in scores.items()}
 
     return align
+
+
+def _cosines(hidden: jax.Array, source: jax.Array, target: jax.Array) -> jax.Array:
+    """Returns cosines of source and target tokens, float32[R, L, L]; -inf elsewhere."""
+    hidden = hidden.astype(jnp.float32)
+    hidden /= jnp.linalg.norm(hidden, axis=2, keepdims=True)
+    exact = jax.lax.Precision.HIGHEST
+    cosines = jnp.einsum("rid,rjd->rij", hidden, hidden, precision=exact)
+    return jnp.where(source[:, :, None] & target[:, None, :], cosines, -jnp.inf)
 
 
 def _encode(subject: Subject, params: Any, rows: Rows) -> list[jax.Array]:

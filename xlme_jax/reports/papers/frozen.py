@@ -245,7 +245,7 @@ def details(ours: Sequence[Entry]) -> list[Sheet]:
 
 
 def _detail(ours: Sequence[Entry], task: str, metric: str, readout: str = RAW) -> Sheet:
-    least = metric == "aer"
+    least = metric.startswith("aer")
     of_task: list[Result] = [
         row
         for entry in ours
