@@ -143,8 +143,10 @@ def run(command: list[str]) -> None:
 
 def kill_half_way(command: list[str], folder: Path) -> None:
     """Kills a sweep and its train command in the middle of the third of four runs."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     third = folder / "learning_rate=1e-3" / "seed_1"
+    if (third / "report.html").exists():  # By an earlier call of this script.
+        return
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not (third / "checkpoints" / "6").exists():
         if process.poll() is not None:
             sys.exit(f"{folder}: the sweep ended before it was killed")
@@ -206,9 +208,9 @@ def check_report(report: str, column: str, found: dict[str, Any]) -> bool:
     """Returns whether the report's tables have NumPy's mean and deviation, and the median."""
     lines = [line.split("|") for line in report.splitlines() if line.startswith("|")]
     cells = []
-    for heads, *_ in ([line] for line in lines if any(c.strip() == column for c in line)):
+    for heads in (line for line in lines if column in (cell.strip() for cell in line)):
         index = [cell.strip() for cell in heads].index(column)
-        ours = [r for r in lines[lines.index(heads) :] if r[1].strip() == "small"]
+        ours = [r for r in lines[lines.index(heads) :] if r[1].strip() == "**small**"]
         cells += [ours[0][index]] if ours else []
     mean = f"{found['mean']:.1f} ± {found['deviation']:.1f}"
     return any(mean in cell for cell in cells) and any(f"{found['median']:.1f}" in c for c in cells)

@@ -1,6 +1,7 @@
 """A train command without training, for tests of the sweep: `python fake_train.py --gin.X=Y ...`.
 
-It writes the files of a run of two steps, with "dev/score" = 10 X + SEED. X = 'fails' fails;
+It writes the files of a run of two steps, with "dev/score" = 10 X + SEED, which is
+also the accuracy on XNLI in English; that in German is the opposite. X = 'fails' fails;
 X = 'waits' waits for a signal and exits like a stopped run. A folder in use is refused.
 """
 
@@ -49,7 +50,16 @@ if x == "waits" and not (folder / "go_on").exists():
         (folder / "signals").write_text(str([int(number) for number in signals]))
         sys.exit(75)
 score = 10 * (x if isinstance(x, int) else 0) + values["SEED"]
-lines = [{"step": step, "loss": 1 / step, "dev/score": score * step / 2} for step in (1, 2)]
+lines = [
+    {
+        "step": step,
+        "loss": 1 / step,
+        "dev/score": score * step / 2,
+        "eval/xnli/accuracy/en": score * step / 2,
+        "eval/xnli/accuracy/de": -score * step / 2,
+    }
+    for step in (1, 2)
+]
 (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 (folder / "checkpoints" / "2").mkdir(parents=True)
 (folder / "checkpoints" / "2" / "files.json").write_text("{}")

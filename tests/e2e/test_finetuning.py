@@ -1,5 +1,6 @@
 """Fine-tuning from a pre-training run, and evaluation, on the embedded corpus."""
 
+import dataclasses
 import json
 
 import finetuning
@@ -10,12 +11,13 @@ import tiny
 from finetuning import finetune_flags, load, pretrain, write_labelled, write_vocabulary
 from runs import Interrupted, assert_same_bits, saved
 
-from xlme_jax.checkpoints.saved import read_record
+from xlme_jax.checkpoints.saved import read_best, read_record
 from xlme_jax.configuration import loading, values
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.results import read
 from xlme_jax.objectives.finetune import HEAD
 from xlme_jax.preparation.preparing import train_cldr_vocabulary
+from xlme_jax.runs import evaluating
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 
@@ -159,3 +161,32 @@ def test_errors_of_the_command(tmp_path, pretrained):
         output, _ = process.communicate(timeout=600)
         assert process.returncode == 1, output
         assert said in output and "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_each_language_is_evaluated_with_its_own_best_checkpoint(tmp_path, pretrained, data):
+    languages = ("ru", "el", "en")
+    bindings = {"Best.languages": languages, "Loop.evaluate_every": 3, "TaskEvaluation.limit": 60}
+    flags = finetune_flags(
+        tmp_path / "run", data["cldr_tagging"], pretrained, "cldr_tagging", **bindings
+    )
+    finetuning.run([*flags, "--gin.Train.best=@Best()"])
+    steps = {name.split("/")[-1]: step for name, (step, _) in read_best(tmp_path / "run").items()}
+    assert list(steps) == list(languages)
+    options = evaluating.Options(split="validation", limit=60)
+    [found], path = evaluating.evaluate(str(tmp_path / "run"), options)
+    assert path == tmp_path / "run" / "evaluation" / "by_language" / "results.json"
+    scored = {(row.metric, row.language, row.system): row.value for row in found.results}
+    for language, step in steps.items():
+        one, _ = evaluating.evaluate(str(tmp_path / "run" / "checkpoints" / str(step)), options)
+        rows = [row for row in one[0].results if row.language == language]
+        assert rows and all(scored[r.metric, language, r.system] == r.value for r in rows)
+        # What the run has logged of this checkpoint.
+        logged = next(line for line in tiny.metrics(tmp_path / "run") if line["step"] == step)
+        name = f"cldr_tagging/{rows[0].metric}/{language}"
+        assert logged[f"eval/{name}"] == pytest.approx(found.headline[name], rel=1e-6)
+    metric = found.results[0].metric
+    mean = np.mean([scored[metric, language, "model"] for language in languages])
+    assert scored[metric, "mean", "model"] == pytest.approx(mean, rel=1e-12)
+    with pytest.raises(ValueError, match="keeps no best checkpoint for these"):
+        evaluating.evaluate(str(tmp_path / "run"), dataclasses.replace(options, languages=("de",)))

@@ -7,7 +7,7 @@ or answers decoded from random logits ("random").
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -92,17 +92,7 @@ class TaskEvaluation(OfficialEvaluation):
                 written |= prediction_files(
                     task.name, task.kind, self.split, file.language, predictions
                 )
-            means = _means(results)
-            return Outcome(
-                tuple(results + means),
-                {
-                    f"{task.name}/{result.metric}/{result.language}": result.value
-                    for result in results + means
-                    if result.system == "model"
-                },
-                written,
-                dict(report.skipped),
-            )
+            return _outcome(results, written, report.skipped)
 
         return evaluate
 
@@ -258,6 +248,29 @@ def _by_row(predict: Any, params: Any, batches: Sequence[encoding.Batch]) -> lis
     for numbers, logits in encoding.run(predict, params, batches):
         found |= zip(numbers.tolist(), logits)
     return [found[number] for number in range(len(found))]
+
+
+def merge(outcomes: Sequence[Outcome]) -> Outcome:
+    """Merges outcomes of one task in different languages, with means over all of them."""
+    results = [row for outcome in outcomes for row in outcome.results if row.language != "mean"]
+    skipped: collections.Counter[str] = collections.Counter()
+    for outcome in outcomes:
+        skipped.update(outcome.skipped)
+    files = {name: text for outcome in outcomes for name, text in outcome.files.items()}
+    return _outcome(results, files, skipped)
+
+
+def _outcome(
+    results: Sequence[Result], files: Mapping[str, str | bytes], skipped: Mapping[str, int]
+) -> Outcome:
+    """Returns the outcome of a task's results, with means over its languages."""
+    every = [*results, *_means(results)]
+    headline = {
+        f"{result.task}/{result.metric}/{result.language}": result.value
+        for result in every
+        if result.system == "model"
+    }
+    return Outcome(tuple(every), headline, files, dict(skipped))
 
 
 def _means(results: Sequence[Result]) -> list[Result]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import jax
 
-from xlme_jax.checkpoints.saved import pretraining_flops
+from xlme_jax.checkpoints.saved import FOLDER, pretraining_flops, read_best
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.parallel_sets import (
     alignment_folders,
@@ -16,7 +16,7 @@ from xlme_jax.data.benchmarks.parallel_sets import (
     languages_of_pair,
 )
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
-from xlme_jax.evaluation import held_out_retrieval, readouts, results, similarity
+from xlme_jax.evaluation import finetuned, held_out_retrieval, readouts, results, similarity
 from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
 from xlme_jax.evaluation.context import Context
@@ -82,6 +82,9 @@ class Options:
 def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
     """Evaluates a checkpoint and writes `results.json`, predictions and plots.
 
+    A fine-tuned run that keeps the best checkpoint of each of several languages is evaluated in
+    these, each with its own; the results are in MODEL_DIR/evaluation/by_language.
+
     Args:
       checkpoint: MODEL_DIR of a run, or one of its checkpoints.
       options: what to evaluate.
@@ -92,6 +95,47 @@ def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
     Raises:
       ValueError: a task does not match the checkpoint, or files are missing or damaged.
     """
+    parts = languages_by_step(as_path(checkpoint))
+    if not parts or set(options.tasks) & {*FROZEN, HELD_OUT}:
+        outcomes, header = _evaluated(checkpoint, options)
+        folder = as_path(header.checkpoint).parent.parent
+        name = str(header.step)
+    else:
+        run, parted = as_path(checkpoint).absolute(), []
+        for step, languages in parts.items():
+            wanted = tuple(c for c in languages if not options.languages or c in options.languages)
+            if wanted:
+                some = dataclasses.replace(options, languages=wanted)
+                parted.append(_evaluated(str(run / FOLDER / str(step)), some))
+        if not parted:
+            raise ValueError(
+                f"--languages={','.join(options.languages)}: {run} keeps no best checkpoint for "
+                "these; pass one of its checkpoints"
+            )
+        outcomes = [finetuned.merge(of_task) for of_task in zip(*(found for found, _ in parted))]
+        header = dataclasses.replace(parted[0][1], checkpoint=str(run), step=None)
+        folder, name = run, "by_language"
+    output = as_path(options.output or folder / "evaluation" / name)
+    return outcomes, results.write(outcomes, output, header)
+
+
+def languages_by_step(run: Path) -> dict[int, list[str]]:
+    """Returns {step: languages} if a run keeps the best checkpoints of several languages.
+
+    Otherwise, and for a checkpoint, it is {}.
+    """
+    best = {} if (run / "state").is_dir() else read_best(run)
+    names = [metric.rpartition("/") for metric in best]
+    if len(names) < 2 or len({prefix for prefix, _, _ in names}) > 1:
+        return {}
+    found: dict[int, list[str]] = {}
+    for (_, _, language), (step, _) in zip(names, best.values()):
+        found.setdefault(step, []).append(language)
+    return found
+
+
+def _evaluated(checkpoint: str, options: Options) -> tuple[list[Outcome], results.Header]:
+    """Evaluates one checkpoint; returns the outcome of each task, and what it is of."""
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
         loaded = trained.load(checkpoint, options.vocabulary, mesh)
@@ -114,8 +158,7 @@ def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
         flops=pretraining_flops(loaded.folder),
         table_4_flops=pretraining_flops(loaded.folder, as_table_4=True),
     )
-    output = options.output or loaded.folder.parent.parent / "evaluation" / str(step)
-    return outcomes, results.write(outcomes, as_path(output), header)
+    return outcomes, header
 
 
 def _outcomes(

@@ -22,6 +22,7 @@ from xlme_jax.reports.run_page import REPORT_HTML
 from xlme_jax.training.metrics import METRICS_FILE, read_metrics
 
 FINISHED, FAILED, OPEN = "finished", "failed", "open"
+BY_LANGUAGE = "by_language"
 _MAX_NAME = 120  # Characters of a folder name.
 
 
@@ -212,6 +213,21 @@ def best(results: Sequence[PointResult], metric: str, minimize: bool) -> PointRe
     )
 
 
+def best_by_language(
+    results: Sequence[PointResult], config: SweepConfig
+) -> dict[str, PointResult] | None:
+    """Returns the best point of each language; None if one is missing, or one is selected for all.
+
+    See `best`.
+    """
+    found = {
+        language: point
+        for language, metric in config.by_language.items()
+        if (point := best(results, metric, config.minimize)) is not None
+    }
+    return found if found and len(found) == len(config.by_language) else None
+
+
 def summary(values: Sequence[float]) -> dict[str, Any]:
     """Returns mean, sample standard deviation (None for fewer than two values) and n."""
     return {
@@ -225,13 +241,17 @@ def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, o
     """Returns the text of `sweep.json`."""
     metrics = metrics_of(config)
     chosen = best(results, config.select, config.minimize)
+    each = best_by_language(results, config)
+    name = chosen.point.name if chosen else None
     content = {
         "format": 1,
         "command": command,
         "select": config.select or None,
         "minimize": config.minimize,
         "seeds": config.seeds,
-        "best": chosen.point.name if chosen else None,
+        # The folder whose results count.
+        "best": BY_LANGUAGE if each else name,
+        "best_by_language": {x: found.point.name for x, found in each.items()} if each else None,
         "points": [
             {
                 "name": result.point.name,
@@ -261,7 +281,11 @@ def to_markdown(
     chosen = best(results, config.select, config.minimize)
     lines = [f"# Sweep: {output.name}", "", "```", command, "```", ""]
     rule = "lowest" if config.minimize else "highest"
-    if chosen:
+    if each := best_by_language(results, config):
+        lines.append(f"Selected, each with the {rule} mean on its development set:")
+        lines += ["", *_table(["language", "point"])]
+        lines += [_row([language, found.point.name]) for language, found in each.items()]
+    elif chosen:
         lines.append(f"Selected: **{chosen.point.name}**, with the {rule} mean `{config.select}`.")
     elif config.select:
         lines.append(
@@ -284,7 +308,8 @@ def to_markdown(
 
 def metrics_of(config: SweepConfig) -> list[str]:
     """Returns the metrics in a sweep's tables."""
-    return list(dict.fromkeys([*([config.select] if config.select else []), *config.show]))
+    selecting = [config.select, *config.by_language.values()]
+    return list(dict.fromkeys([*filter(None, selecting), *config.show]))
 
 
 def _table(headings: Sequence[str]) -> list[str]:

@@ -28,7 +28,7 @@ from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.mirrors import Mirror
 from xlme_jax.storage.paths import as_path
-from xlme_jax.sweeps import grids
+from xlme_jax.sweeps import by_language, grids
 from xlme_jax.sweeps.grids import Point, PointResult, SweepRun
 from xlme_jax.training.stopping import EXIT_STOPPED, SIGNALS
 
@@ -246,16 +246,22 @@ class Sweep:
                 "%d runs of other shards are not finished; the shard that finishes last selects.",
                 unfinished,
             )
+        each = grids.best_by_language(results, self._config) or {}
         if self._config.select:
             # Whoever finishes last: before, nothing is selected.
             chosen = grids.best(results, self._config.select, self._config.minimize)
-            runs = list(chosen.runs) if chosen else []
+            points = {
+                found.point.name: found for found in (each.values() or filter(None, [chosen]))
+            }
+            runs = [run for found in points.values() for run in found.runs]
         else:
             share = {self._folder(*run) for run in self._share}
             runs = [run for run in runs if run.folder in share]
         for run in runs if self._evaluate else ():
             if run.status == grids.FINISHED:
                 self._evaluate_one(processes, run.folder)
+        if self._evaluate and each and not self._failed:
+            by_language.write(each, self._output, self._command)
 
     def _evaluate_one(self, processes: Processes, folder: Path) -> None:
         """Evaluates a run unless that is done."""
