@@ -44,8 +44,8 @@ ALLOWED = {
     "api": DATA | {"preparation", "tasks"},
     "command": RUN | {"api", "huggingface", "planning", "runs", "sweeps", "vocabularies"},
 }
-COMMANDS = {"evaluate", "export", "import_hf", "plan", "prepare", "report", "sampling", "sweep"}
-COMMANDS |= {"train", "train_vocabulary", "translate"}
+COMMANDS = {"average", "evaluate", "export", "import_hf", "plan", "prepare", "report", "sampling"}
+COMMANDS |= {"sweep", "train", "train_vocabulary", "translate"}
 
 
 def modules():

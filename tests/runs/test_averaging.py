@@ -1,0 +1,109 @@
+"""Means of checkpoints."""
+
+from pathlib import Path
+
+import commands
+import finetuning
+import hugging
+import numpy as np
+import pytest
+import tiny
+from safetensors import safe_open
+
+from xlme_jax.checkpoints.saved import checkpoint_of, pretraining_flops, read_record
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.runs import averaging, evaluating
+from xlme_jax.storage.paths import as_path
+
+STEPS = (2, 4, 6, 8)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("start")
+    vocabulary = Vocabulary.load(finetuning.write_vocabulary(folder))
+    settings = {"TRAIN_STEPS": 8, "CHECKPOINT_EVERY": 2, "Loop__keep_every": 2}
+    return finetuning.pretrain(folder, vocabulary, "xlm", **settings)
+
+
+def vocabulary_of(run):
+    return Vocabulary.load(run.parent / "vocabulary.model")
+
+
+def weights(checkpoint):
+    """Returns {name: array} of the weights, read with Orbax alone."""
+    return {
+        name: np.frombuffer(data, dtype)
+        for name, (dtype, data) in commands.bits(checkpoint).items()
+        if name.startswith("params.")
+    }
+
+
+def test_weights_are_numpys_mean_of_the_last_checkpoints(tmp_path, run):
+    every = [weights(run / "checkpoints" / str(step)) for step in STEPS]
+    for last in (1, 3, 4):
+        found = averaging.average(run, last, tmp_path / str(last))
+        assert found == checkpoint_of(tmp_path / str(last)) and found.name == "8"
+        mean = weights(found)
+        assert mean.keys() == every[0].keys() and len(mean) > 5
+        for name, values in mean.items():
+            expected = np.mean([one[name] for one in every[-last:]], axis=0, dtype=np.float64)
+            np.testing.assert_allclose(values, expected, rtol=1e-6, atol=1e-7, err_msg=name)
+    assert any((a != b).any() for a, b in zip(every[0].values(), every[-1].values()))
+
+
+def test_the_mean_is_started_from_exported_and_evaluated(tmp_path, run):
+    mean, tuned = tmp_path / "mean", tmp_path / "tuned"
+    averaging.average(run, 3, mean)
+    assert read_record(mean).manifest["averaged_steps"] == [4, 6, 8]
+    assert pretraining_flops(mean) == pretraining_flops(run) > 0
+    with pytest.raises(ValueError, match="already contains a run"):
+        averaging.average(run, 2, mean)
+    data = finetuning.write_labelled(tmp_path / "data", "cldr_tagging", vocabulary_of(run))
+    bindings = {"EPOCHS": 0.25, "CHECKPOINT_EVERY": 1, "Loop.keep_every": 1}
+    flags = finetuning.finetune_flags(tuned, data, mean, "cldr_tagging", **bindings)
+    assert int(finetuning.run(flags).step) == 2
+    assert read_record(tuned).origin == str(mean / "checkpoints" / "8")
+    averaging.average(tuned, 2, tmp_path / "tuned_mean")
+    options = evaluating.Options(split="validation", limit=5)
+    outcomes, path = evaluating.evaluate(str(tmp_path / "tuned_mean"), options)
+    assert path == tmp_path / "tuned_mean" / "evaluation" / "2" / "results.json"
+    assert {row.task for row in outcomes[0].results} == {"cldr_tagging"}
+    exported = hugging.export(mean, tmp_path / "exported")
+    with safe_open(exported / "model.safetensors", "numpy") as file:
+        found = [file.get_tensor(name).ravel() for name in file.keys()]  # noqa: SIM118
+    expected = weights(mean / "checkpoints" / "8")["params.encoder.layer_0.ffn.wi.bias"]
+    assert any(np.array_equal(array, expected) for array in found)
+
+
+def test_checkpoints_of_two_models_or_data_are_refused(tmp_path, run):
+    other = finetuning.pretrain(tmp_path, vocabulary_of(run), "xlm", Encoder__attention="xla")
+    place = other / "checkpoints" / "1"
+    (run / "checkpoints" / "2").rename(tmp_path / "aside")
+    (other / "checkpoints" / "2").rename(place)
+    try:
+        place.rename(run / "checkpoints" / "2")
+        with pytest.raises(ValueError, match=r"differ in Train\.objective, .* smaller --last"):
+            averaging.average(run, 4, tmp_path / "mean")
+        averaging.average(run, 3, tmp_path / "mean")
+    finally:
+        (run / "checkpoints" / "2").rename(tmp_path / "other")
+        (tmp_path / "aside").rename(run / "checkpoints" / "2")
+
+
+@pytest.mark.parametrize("last", [0, 5])
+def test_as_many_checkpoints_as_there_are(tmp_path, run, last):
+    with pytest.raises(ValueError, match=rf"--last={last}: .* has 4 checkpoints \(2, 4, 6, 8\)"):
+        averaging.average(run, last, tmp_path / "mean")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_command_writes_the_same_to_a_bucket(server, tmp_path, run):
+    expected = weights(averaging.average(run, 2, tmp_path / "mean"))
+    flags = [f"--checkpoint={run}", "--last=2", "--output=gs://bucket/mean"]
+    [done] = tiny.run_each("average", flags, variables=server.variables)
+    assert done.returncode == 0, done.stderr
+    assert checkpoint_of(as_path("gs://bucket/mean")).name == "8"
+    found = weights(Path(server.place("mean")) / "checkpoints" / "8")
+    assert all((found[name] == values).all() for name, values in expected.items())
