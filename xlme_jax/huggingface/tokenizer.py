@@ -7,7 +7,8 @@ the `tokenizers` package, and the tokenizer class is one that loads this file un
 
 import base64
 import json
-from collections.abc import Iterable, Iterator
+import types
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import sentencepiece
@@ -35,12 +36,17 @@ _WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x20
 _WHITE_SPACE += "\u2028\u2029\u202f\u205f\u3000"
 
 
-def tokenizer_files(vocabulary: Vocabulary, max_length: int | None) -> dict[str, bytes]:
+def tokenizer_files(
+    vocabulary: Vocabulary,
+    max_length: int | None,
+    marks: Mapping[str, int] = types.MappingProxyType({}),
+) -> dict[str, bytes]:
     """Returns the files by name, including the SentencePiece model.
 
     Args:
       vocabulary: the vocabulary whose ids the tokenizer must return.
       max_length: maximum tokens of a text; None for no limit.
+      marks: further special tokens, {token: id}; their ids follow those of the vocabulary.
 
     Raises:
       ValueError: the SentencePiece model cannot be expressed as a `tokenizers` file.
@@ -55,7 +61,7 @@ def tokenizer_files(vocabulary: Vocabulary, max_length: int | None) -> dict[str,
         config["model_max_length"] = max_length
     return {
         "sentencepiece.bpe.model": vocabulary.model,
-        "tokenizer.json": _json(_tokenizer(vocabulary)),
+        "tokenizer.json": _json(_tokenizer(vocabulary, marks)),
         "tokenizer_config.json": _json(config),
         "special_tokens_map.json": _json(_SPECIAL),
     }
@@ -65,7 +71,7 @@ def _json(content: Any) -> bytes:
     return (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode()
 
 
-def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
+def _tokenizer(vocabulary: Vocabulary, marks: Mapping[str, int]) -> dict[str, Any]:
     """Returns the content of tokenizer.json."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
     charsmap = _charsmap(vocabulary)
@@ -92,7 +98,8 @@ def _tokenizer(vocabulary: Vocabulary) -> dict[str, Any]:
         "added_tokens": [
             _special(vocabulary.piece_to_id(piece), piece)
             for piece in (*SPECIAL_PIECES, MASK_PIECE)
-        ],
+        ]
+        + [_special(token, mark) for mark, token in marks.items()],
         **words,
         "post_processor": _template(vocabulary),
         "decoder": {"type": "Sequence", "decoders": decoders},

@@ -13,15 +13,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.huggingface import translators
+from xlme_jax.huggingface.config import hf_config
 from xlme_jax.huggingface.folders import free_place, new_folder
 from xlme_jax.huggingface.model_card import model_card
 from xlme_jax.huggingface.packages import safetensors
 from xlme_jax.huggingface.tokenizer import tokenizer_files
 from xlme_jax.huggingface.weights import (
-    POSITION_OFFSET,
     Head,
     WeightLayout,
     has_form_of_xlmr,
@@ -29,6 +30,7 @@ from xlme_jax.huggingface.weights import (
 )
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.finetune import HEAD as TASK_HEAD
+from xlme_jax.objectives.translate import Translate
 from xlme_jax.runs import trained
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
@@ -54,9 +56,17 @@ class Exported:
 
 
 def export(checkpoint: str, vocabulary: str | None, output: Path, command: str) -> None:
-    """Exports the encoder of a checkpoint; arguments and errors as in `load` and `write`."""
-    free_place(output)  # Fail before reading gigabytes.
-    write(load(checkpoint, vocabulary), output, command)
+    """Exports a checkpoint's translator, or else its encoder.
+
+    Arguments and errors are those of `load` and `write`.
+    """
+    place = free_place(output)  # Fail before reading gigabytes.
+    loaded = _trained(checkpoint, vocabulary)
+    if isinstance(loaded.objective, Translate):
+        found = translators.folder(loaded, place.name, command)
+        save(found.files, found.tensors, output)
+    else:
+        write(_exported(loaded), output, command)
 
 
 def load(checkpoint: str, vocabulary: str | None) -> Exported:
@@ -69,9 +79,16 @@ def load(checkpoint: str, vocabulary: str | None) -> Exported:
     Raises:
       ValueError: the checkpoint or vocabulary is missing, or they do not match.
     """
+    return _exported(_trained(checkpoint, vocabulary))
+
+
+def _trained(checkpoint: str, vocabulary: str | None) -> trained.Trained:
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
-        loaded = trained.load(checkpoint, vocabulary, mesh, jnp.float32)
+        return trained.load(checkpoint, vocabulary, mesh, jnp.float32)
+
+
+def _exported(loaded: trained.Trained) -> Exported:
     objective, words = loaded.objective, loaded.vocabulary
     tree = exported_params(objective, jax.device_get(loaded.params))
     layout = _layout(objective.encoder.config, words.size, tree.get("head"))
@@ -145,6 +162,11 @@ def write(exported: Exported, output: Path, command: str) -> None:
     if layout.is_xlmr and layout.head == "mlm":
         # Without this copy, transformers 4 loads the model with a bias of zeros.
         tensors["lm_head.decoder.bias"] = tensors["lm_head.bias"]
+    save(files, tensors, output)
+
+
+def save(files: Mapping[str, bytes], tensors: dict[str, np.ndarray], output: Path) -> None:
+    """Writes files and weights as a new folder, atomically."""
     with new_folder(output) as partial:
         for name, content in files.items():
             (partial / name).write_bytes(content)
@@ -152,56 +174,3 @@ def write(exported: Exported, output: Path, command: str) -> None:
         safetensors.numpy.save_file(tensors, partial / "model.safetensors", {"format": "pt"})
         # safetensors creates the file unreadable for other users, unlike all other files.
         (partial / "model.safetensors").chmod((partial / "config.json").stat().st_mode)
-
-
-def hf_config(layout: WeightLayout) -> dict[str, Any]:
-    """Returns the content of config.json."""
-    encoder = layout.encoder
-    shape = {
-        "vocab_size": layout.vocab_size,
-        "hidden_size": encoder.hidden_size,
-        "num_hidden_layers": encoder.num_layers,
-        "num_attention_heads": encoder.num_heads,
-        "intermediate_size": encoder.ffn_size,
-        "hidden_dropout_prob": encoder.dropout,
-        "attention_probs_dropout_prob": encoder.attention_dropout,
-        "layer_norm_eps": encoder.layer_norm_eps,
-        "initializer_range": encoder.init_std,
-        "bos_token_id": BOS_ID,
-        "pad_token_id": PAD_ID,
-        "eos_token_id": EOS_ID,
-        "torch_dtype": "float32",
-    }
-    if layout.is_xlmr:
-        name = "XLMRobertaForMaskedLM" if layout.head == "mlm" else "XLMRobertaModel"
-        return {
-            "architectures": [name],
-            "model_type": "xlm-roberta",
-            "max_position_embeddings": encoder.max_length + POSITION_OFFSET,
-            "type_vocab_size": 1,
-            "hidden_act": "gelu",
-            **shape,
-        }
-    classes = {
-        "AutoConfig": "configuration_xlme.XLMEConfig",
-        "AutoModel": "modeling_xlme.XLMEModel",
-    }
-    name = "XLMEModel"
-    if layout.head == "mlm":
-        name = "XLMEForMaskedLM"
-        classes["AutoModelForMaskedLM"] = f"modeling_xlme.{name}"
-    rtd = layout.head is not None and layout.head.startswith("rtd_")
-    return {
-        "architectures": [name],
-        "model_type": "xlme",
-        "auto_map": classes,
-        "max_position_embeddings": encoder.max_length,
-        "absolute_positions": encoder.absolute_positions,
-        "relative_bias": encoder.relative_bias,
-        "relative_buckets": encoder.relative_buckets,
-        "relative_max_distance": encoder.relative_max_distance,
-        "gate_input": encoder.gate_input,
-        "pre_norm": encoder.pre_norm,
-        "rtd_head": str(layout.head).removeprefix("rtd_") if rtd else None,
-        **shape,
-    }

@@ -1,0 +1,96 @@
+"""An exported translator has our logits, and `generate` finds our translations."""
+
+import hugging
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation.beam_search import BeamSearch
+from xlme_jax.evaluation.encoding import fill_rows, row_length
+from xlme_jax.evaluation.translation import Translator
+from xlme_jax.huggingface import writing
+
+torch = pytest.importorskip("torch", reason="reads what is exported")
+transformers = pytest.importorskip("transformers", reason="reads what is exported")
+
+TEXTS = ["abc defg h", "p", "mnop aa bc ddd efg hij k lmn"]
+CASES = {
+    "copied": {"Translate.decoder_layers": 1, "Encoder.num_layers": 2},
+    "shared, stacked": {"Translate.share_layers": True, "Encoder.scan_layers": True},
+}
+
+
+@pytest.fixture(params=tiny.slow_except({"copied"}, CASES))
+def exported(request, tmp_path):
+    """Returns a translator, and a folder of it."""
+    run = hugging.write_checkpoint(
+        tmp_path / "run",
+        "translate",
+        **{name.replace(".", "__"): value for name, value in CASES[request.param].items()},
+    )
+    writing.export(str(run), None, tmp_path / "folder", "a command")
+    objective, params = hugging.read_checkpoint(run)
+    return objective, params, tmp_path / "folder"
+
+
+def test_logits_and_translations(exported):
+    objective, params, folder = exported
+    words = Vocabulary.load(folder / hugging.TOKENIZER)
+    texts = [(BOS_ID, *words.encode(text), EOS_ID) for text in TEXTS]
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(TEXTS, return_tensors="pt", padding=True)
+    real = inputs["attention_mask"].bool().numpy()
+    for ids, mask, text in zip(inputs["input_ids"].numpy(), real, texts):
+        assert tuple(ids[mask]) == text
+    number = 2
+    language = objective.config.languages[number - 1]
+    start = model.config.language_token_ids[language]
+    assert tokenizer.convert_tokens_to_ids(f"<2{language}>") == start
+
+    rows = fill_rows(texts, len(texts), real.shape[1])
+    decoder = objective.decoder(params, rows, jnp.full(len(texts), number))
+    target = np.random.default_rng(0).integers(4, words.size - 1, (len(texts), 6))
+    target[:, 0] = BOS_ID
+    caches, ours = decoder.cache(1, 6), []
+    for place in range(6):
+        logits, caches = decoder.step(jnp.asarray(target[:, place : place + 1]), caches)
+        ours.append(logits[:, 0])
+    given = target.copy()
+    given[:, 0] = start
+    with torch.no_grad():
+        theirs = model(**inputs, decoder_input_ids=torch.from_numpy(given)).logits.numpy()
+    assert theirs[..., words.size :].max() < -1e8  # Languages are never predicted.
+    theirs = theirs[..., : words.size]
+    np.testing.assert_allclose(np.stack(ours, 1), theirs, rtol=0, atol=1e-4 * np.abs(theirs).max())
+
+    translator = Translator(objective, BeamSearch(3), batch_tokens=len(texts) * 32)
+    found = translator(params, texts, language)
+    limit = min(2 * row_length(len(max(texts, key=len))), hugging.LENGTH)
+    for text, best in zip(texts, found):
+        result = model.generate(
+            torch.tensor([text]),
+            decoder_start_token_id=start,
+            num_beams=3,
+            num_return_sequences=3,
+            max_length=limit,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        generated = [
+            tuple(t for t in row.tolist()[1:] if t not in (EOS_ID, 1)) for row in result.sequences
+        ]
+        assert generated == [tuple(t for t in one.tokens if t != 1) for one in best]
+        np.testing.assert_allclose(
+            [one.score for one in best], result.sequences_scores.numpy(), rtol=1e-4
+        )
+
+
+def test_the_card_has_working_code(exported):
+    _, _, folder = exported
+    card = (folder / "README.md").read_text()
+    code = card.split("```python\n")[1].split("```")[0].replace('"folder"', repr(str(folder)))
+    exec(compile(code, "card", "exec"), {})

@@ -1,0 +1,180 @@
+"""Writes a translator as a folder of Hugging Face's `EncoderDecoderModel`.
+
+Encoder and decoder are XLM-R's classes, so `AutoModelForSeq2SeqLM` loads the folder without code of
+its own. A language is a token `<2fr>` of the decoder, whose embedding is that of `<s>` plus the
+language's; a translation begins with it (`decoder_start_token_id`), and it is never predicted.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
+from xlme_jax.huggingface.config import hf_config
+from xlme_jax.huggingface.tokenizer import tokenizer_files
+from xlme_jax.huggingface.weights import WeightLayout, has_form_of_xlmr, to_tensors
+from xlme_jax.objectives.translate import LANGUAGES, Translate
+from xlme_jax.objectives.veco import CROSS
+from xlme_jax.runs.trained import Trained
+
+# The bias of tokens that are never predicted.
+_NEVER = -1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """What a folder holds.
+
+    Attributes:
+      files: {name: content}, all but the weights.
+      tensors: weights by name.
+    """
+
+    files: Mapping[str, bytes]
+    tensors: dict[str, np.ndarray]
+
+
+def folder(loaded: Trained, name: str, command: str) -> Folder:
+    """Returns the folder of a translator.
+
+    Args:
+      loaded: a checkpoint of `objectives.translate`.
+      name: name of the model, for its card.
+      command: the command line, for its card.
+
+    Raises:
+      ValueError: XLM-R's classes cannot express the encoder.
+    """
+    objective: Translate = loaded.objective  # type: ignore[assignment]
+    config, size = objective.config, loaded.vocabulary.size
+    if not has_form_of_xlmr(config.encoder):
+        raise ValueError(
+            f"{loaded.folder}: Hugging Face's encoder-decoder has no pre_norm and needs absolute "
+            "positions; only such translators can be exported."
+        )
+    encoder = WeightLayout(config.encoder, size, None, True, "encoder.")
+    decoder = WeightLayout(config.decoder, size, "mlm", True, "decoder.roberta.")
+    params = jax.device_get(loaded.params)
+    tokens = {language: size + n for n, language in enumerate(config.languages)}
+    files = tokenizer_files(loaded.vocabulary, config.encoder.max_length, _marks(tokens))
+    files["config.json"] = _json(_config(encoder, decoder, tokens))
+    files["generation_config.json"] = _json(_generation(config.encoder.max_length))
+    files["README.md"] = _card(name, loaded.folder, config.languages, command).encode()
+    return Folder(files, _tensors(objective, params, encoder, decoder))
+
+
+def _marks(tokens: Mapping[str, int]) -> dict[str, int]:
+    return {f"<2{language}>": token for language, token in tokens.items()}
+
+
+def _tensors(
+    objective: Translate, params: Any, encoder: WeightLayout, decoder: WeightLayout
+) -> dict[str, np.ndarray]:
+    """Returns the weights of both models."""
+    tensors = to_tensors(encoder.weights(), objective.encoder.params(params))
+    weights = objective.decoder_params(params)
+    cross = weights.pop(CROSS)
+    for name, tensor in to_tensors(decoder.weights(), weights).items():
+        tensors[name if name.startswith("decoder.") else f"decoder.{name}"] = tensor
+    languages = np.asarray(params[LANGUAGES])[1:]
+    table = "decoder.roberta.embeddings.word_embeddings.weight"
+    tensors[table] = np.concatenate([tensors[table], tensors[table][BOS_ID] + languages])
+    bias = np.full(len(languages), _NEVER, np.float32)
+    tensors["decoder.lm_head.bias"] = np.concatenate([tensors["decoder.lm_head.bias"], bias])
+    # Without this copy, transformers 4 loads the model with a bias of zeros.
+    tensors["decoder.lm_head.decoder.bias"] = tensors["decoder.lm_head.bias"]
+    for index in range(decoder.encoder.num_layers):
+        at = f"decoder.roberta.encoder.layer.{index}.crossattention."
+        tensors |= {at + name: array for name, array in _cross(_layer(cross, index)).items()}
+    return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+
+
+def _layer(cross: Any, index: int) -> Any:
+    if "layers" in cross:
+        return jax.tree.map(lambda x: x[index], cross["layers"])
+    return cross[f"layer_{index}"]
+
+
+def _cross(layer: Any) -> dict[str, np.ndarray]:
+    """Returns the tensors of a layer's cross-attention."""
+    size = layer["norm"]["scale"].shape[0]
+    kernels = {"query": layer["q"]["kernel"]}
+    biases = {"query": layer["q"]["bias"]}
+    for number, part in enumerate(("key", "value")):
+        kernels[part] = layer["kv"]["kernel"][:, number]
+        biases[part] = layer["kv"]["bias"][number]
+    found = {
+        f"self.{part}.weight": kernel.reshape(size, size).T for part, kernel in kernels.items()
+    }
+    found |= {f"self.{part}.bias": bias.reshape(size) for part, bias in biases.items()}
+    return found | {
+        "output.dense.weight": layer["out"]["kernel"].reshape(size, size).T,
+        "output.dense.bias": layer["out"]["bias"],
+        "output.LayerNorm.weight": layer["norm"]["scale"],
+        "output.LayerNorm.bias": layer["norm"]["bias"],
+    }
+
+
+def _config(
+    encoder: WeightLayout, decoder: WeightLayout, tokens: Mapping[str, int]
+) -> dict[str, Any]:
+    """Returns the content of config.json."""
+    sides = {"encoder": hf_config(encoder), "decoder": hf_config(decoder)}
+    sides["decoder"] |= {
+        "architectures": ["XLMRobertaForCausalLM"],
+        "vocab_size": decoder.vocab_size + len(tokens),
+        "is_decoder": True,
+        "add_cross_attention": True,
+    }
+    return {
+        "architectures": ["EncoderDecoderModel"],
+        "model_type": "encoder-decoder",
+        "is_encoder_decoder": True,
+        "pad_token_id": PAD_ID,
+        "eos_token_id": EOS_ID,
+        "language_token_ids": dict(tokens),
+        **sides,
+    }
+
+
+def _generation(max_length: int) -> dict[str, Any]:
+    """Returns the content of generation_config.json: the defaults of `xlme_jax.translate`."""
+    ids = {"bos_token_id": BOS_ID, "pad_token_id": PAD_ID, "eos_token_id": EOS_ID}
+    return {**ids, "num_beams": 5, "max_length": max_length}
+
+
+def _card(name: str, checkpoint: Path, languages: Sequence[str], command: str) -> str:
+    """Returns the model card."""
+    codes = "\n".join(f"- {language}" for language in languages)
+    return f"""---
+language:
+{codes}
+library_name: transformers
+pipeline_tag: translation
+---
+
+# {name}
+
+A translator between {", ".join(languages)}, exported by xlme_jax after {checkpoint.name} steps:
+`{command}`. A translation begins with the token of its language:
+
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+model = AutoModelForSeq2SeqLM.from_pretrained("{name}").eval()
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+start = model.config.language_token_ids["{languages[-1]}"]
+inputs = tokenizer(["A sentence."], return_tensors="pt", padding=True)
+found = model.generate(**inputs, decoder_start_token_id=start)
+print(tokenizer.batch_decode(found, skip_special_tokens=True))
+```
+"""
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()
