@@ -94,7 +94,7 @@ def test_what_is_not_asked_for_is_not_measured(config):
 
 
 @pytest.mark.parametrize(
-    "limit, texts, complete", [(4, 4, False), (10, 8, False), (60, 33, True), (58, 32, False)]
+    "limit, texts, complete", [(4, 4, False), (10, 10, False), (33, 33, True), (32, 32, False)]
 )
 def test_a_limit_is_shared_by_the_files(config, limit, texts, complete):
     _, pairs = api.inspect(config, limit)

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -88,13 +88,13 @@ class _Work:
 
     def __call__(self, task: TextTask, progress: Callable[[int], None]) -> Content:
         report, reading = ReadReport(), _Reading(len(task.languages), self.evaluation, task.task)
-        shards = task.splits["train"]
         files = _files(task)
-        each = -(-self.limit // len(shards))
         complete = True
-        for shard in shards:
+        # The smallest first: what they leave of their share goes to the others.
+        shards = sorted(task.splits["train"], key=lambda shard: (_bytes(shard.files), shard.name))
+        for number, shard in enumerate(shards):
             texts = shard.read(report)
-            left = each
+            left = -(-(self.limit - reading.texts) // (len(shards) - number))
             while left and (batch := list(itertools.islice(texts, min(left, _BATCH)))):
                 left -= len(batch)
                 reading.add(batch)
@@ -107,7 +107,7 @@ class _Work:
                 for number, language in enumerate(task.languages)
             ),
             len(files),
-            sum(file.stat().st_size for file in files),
+            _bytes(files),
             reading.texts,
             complete,
             reading.lines,
@@ -210,7 +210,7 @@ def inspect(config: PrepareConfig, limit: int, identify: bool = False) -> list[C
         found = overlap.evaluation_digests(config.check_overlap)
         evaluation = np.unique(np.concatenate(list(found.values())))
     work = _Work(limit, config.vocabulary, evaluation, identify)
-    sizes = {task.task: sum(file.stat().st_size for file in _files(task)) for task in tasks}
+    sizes = {task.task: _bytes(_files(task)) for task in tasks}
     ordered = sorted(tasks, key=lambda task: (-sizes[task.task], task.task))
     workers = preparing.worker_count(config, sum(sizes.values()))
     results = worker_pool.run(work, ordered, workers, None, "inspect", "task")
@@ -236,3 +236,7 @@ def _tasks(config: PrepareConfig) -> Iterator[TextTask]:
 
 def _files(task: TextTask) -> list[Path]:
     return list(dict.fromkeys(file for shard in task.splits["train"] for file in shard.files))
+
+
+def _bytes(files: Iterable[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
