@@ -19,6 +19,14 @@ an interruption, the same command goes on, and other `--size` or `--beta` take t
     python -m xlme_jax.train_vocabulary --method=vocap --tasks=cc100 --cc100_dir=mono \
         --size=64000 --candidate_sizes=1000,2000,4000,8000 --output=vocap.model
 
+`--extend` adds pieces of new languages to an existing vocabulary, whose ids and scores stay, so
+that a checkpoint trained with it can be continued (`docs/adding_languages.md`). `--size` is then
+the number of new pieces, and `--keep` names old languages whose text should be tokenized as
+before::
+
+    python -m xlme_jax.train_vocabulary --extend=vocabulary.model --tasks=cc100 --cc100_dir=mono \
+        --languages=el,sw --keep=en,fr,ru --size=+4000 --output=extended.model
+
 `--report` measures the vocabulary on the text of each language, next to others (`--against`).
 """
 
@@ -51,7 +59,15 @@ _METHOD = flags.DEFINE_enum(
     ["temperature", "vocap"],
     "temperature: one model on text of all languages; vocap: see above.",
 )
-_SIZE = flags.DEFINE_integer("size", 16_000, "Number of ids, including <pad> and <mask>.", 8)
+_SIZE = flags.DEFINE_integer(
+    "size", 16_000, "Number of ids, including <pad> and <mask>; with --extend, of new pieces.", 8
+)
+_EXTEND = flags.DEFINE_string(
+    "extend", None, "Vocabulary to add pieces to; its ids and scores stay."
+)
+_KEEP = flags.DEFINE_list(
+    "keep", [], "extend: old languages in the same folders, whose tokens should hardly change."
+)
 _OUTPUT = flags.DEFINE_string("output", "vocabulary.model", "File to write.")
 _ALPHA = flags.DEFINE_float(
     "alpha", 0.7, "Exponent of the sampling over languages (p ∝ bytes^alpha).", 0.0, 1.0
@@ -84,6 +100,7 @@ _CANDIDATE_SIZES = flags.DEFINE_list(
 _CANDIDATE_BYTES = flags.DEFINE_integer(
     "candidate_bytes", 10_000_000, "Bytes of each language for its candidates and --report.", 1
 )
+_CHANGE_BYTES = 1_000_000  # Of each language, to measure how an extension changes its tokens.
 _OF_VOCAP = ("beta", "candidates", "candidate_sizes", "workers", "runner", "runner_options")
 _REPORT = flags.DEFINE_string("report", None, "Folder of a table and a picture over languages.")
 _AGAINST = flags.DEFINE_list("against", [], "Further vocabularies for --report, .model files.")
@@ -117,7 +134,18 @@ def _check_report() -> None:
 
 
 def _check_method() -> None:
-    """Raises ValueError if a flag of VoCap is given without it."""
+    """Raises ValueError if flags of different methods are given together."""
+    if _EXTEND.value and (_METHOD.value == "vocap" or not _BYTE_FALLBACK.value):
+        raise ValueError(
+            "--extend keeps the kind of the vocabulary that it extends; remove --method=vocap and "
+            "--nobyte_fallback."
+        )
+    if _EXTEND.value and not flags.FLAGS.languages:
+        raise ValueError("--extend needs --languages, the new languages, such as --languages=el,sw")
+    if _KEEP.value and not _EXTEND.value:
+        raise ValueError("--keep is a flag of --extend=FILE.model; add that, or remove --keep.")
+    if both := sorted(set(_KEEP.value) & set(flags.FLAGS.languages)):
+        raise ValueError(f"--keep and --languages both have {both[0]}; a language is old or new.")
     given = [name for name in _OF_VOCAP if flags.FLAGS[name].present]
     if given and _METHOD.value != "vocap":
         raise ValueError(
@@ -177,6 +205,33 @@ def _by_temperature(texts: Sequence[LanguageText]) -> Vocabulary:
     )
 
 
+def _by_extension(texts: Sequence[LanguageText], old: Vocabulary) -> Vocabulary:
+    """Adds pieces of the new languages, and prints how the tokens of each language change."""
+    from xlme_jax.data.vocabulary import sentences
+    from xlme_jax.preparation import vocabulary_text
+    from xlme_jax.vocabularies import extending
+
+    def sample(languages: Sequence[str]) -> list[str]:
+        chosen = [text for text in texts if text.language in languages]
+        if not chosen:
+            return []
+        found = vocabulary_text.sample_text(chosen, _budget(), _ALPHA.value, _SEED.value)
+        return list(sentences(vocabulary_text.progress_bar(found)))
+
+    new = flags.FLAGS.languages
+    extended = extending.extend(
+        *(old, sample(new), _SIZE.value, sample(_KEEP.value)),
+        character_coverage=_COVERAGE.value,
+        allow_smaller=_ALLOW_SMALLER.value,
+    )
+    found = []
+    for language in (*_KEEP.value, *new):
+        lines = vocabulary_text.sample_language(texts, language, _CHANGE_BYTES, _SEED.value + 1)
+        found.append((language, extending.changes(old, extended, sentences(lines))))
+    print(extending.summary(found))
+    return extended
+
+
 def _by_vocap(
     texts: Sequence[LanguageText], config: VocapConfig
 ) -> tuple[Vocabulary, dict[str, int]]:
@@ -228,13 +283,19 @@ def main() -> None:
     _check_report()
     compared = {path: vocabulary.Vocabulary.load(path) for path in _AGAINST.value}
     config = _vocap_config()
+    old = vocabulary.Vocabulary.load(_EXTEND.value) if _EXTEND.value else None
     start = time.monotonic()
+    fixed = {"languages": (*flags.FLAGS.languages, *_KEEP.value)} if old else {}
     texts = api.find_text(
-        source_flags.configuration(output=".", workers=0, runner="", runner_options=())
+        source_flags.configuration(output=".", workers=0, runner="", runner_options=(), **fixed)
     )
     languages = vocabulary_text.languages_of(texts)
     print(f"{len(languages)} languages: {' '.join(languages)}", file=sys.stderr)
-    trained, allocated = _by_vocap(texts, config) if config else (_by_temperature(texts), None)
+    allocated = None
+    if config:
+        trained, allocated = _by_vocap(texts, config)
+    else:
+        trained = _by_extension(texts, old) if old else _by_temperature(texts)
     vocabulary.write_vocabulary(trained, _OUTPUT.value)
     seconds = time.monotonic() - start
     print(f"{_OUTPUT.value}: {trained.size} ids, {seconds:.0f} s", file=sys.stderr)

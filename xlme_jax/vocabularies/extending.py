@@ -1,0 +1,137 @@
+"""Pieces of new languages for an existing vocabulary, whose ids and scores stay.
+
+The text of the new languages trains a vocabulary of its own, whose pieces that the old one lacks
+are appended. Text is then segmented by the mixture of both unigram models: a new piece has the
+score log p(piece) + log(new pieces / old pieces). The old scores are those of the old model, so
+text without new pieces is segmented as before.
+
+Pieces of new languages also occur in words of the old ones. Those that old text uses at more than a
+tenth of the rate of new text are left out: a few, which account for most changes of old text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from xlme_jax.data import vocabulary as vocabularies
+from xlme_jax.data import vocabulary_extension
+from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
+from xlme_jax.vocabularies.measures import token_counts
+from xlme_jax.vocabularies.merging import BYTES, SPECIALS
+
+_MOST_SHARE = 0.1  # Of the rate in new text, at which old text may use a new piece.
+_ROUNDS = 6
+_BATCH = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """How a text is tokenized by an extended vocabulary.
+
+    Attributes:
+      lines: Number of lines.
+      changed: Lines with other tokens than before.
+      tokens_before: Tokens by the old vocabulary.
+      tokens: Tokens by the extended one.
+    """
+
+    lines: int
+    changed: int
+    tokens_before: int
+    tokens: int
+
+
+def extend(
+    old: Vocabulary,
+    lines: Sequence[str],
+    added: int,
+    kept: Sequence[str] = (),
+    character_coverage: float = 0.9995,
+    allow_smaller: bool = False,
+) -> Vocabulary:
+    """Appends pieces of new languages to a vocabulary.
+
+    Args:
+      old: The vocabulary to extend.
+      lines: Text of the new languages.
+      added: Number of pieces to append.
+      kept: Text of the old languages, whose tokens should hardly change.
+      character_coverage: Share of the characters of `lines` that get a piece of their own.
+      allow_smaller: Whether text that does not support as many pieces may give fewer.
+
+    Returns:
+      The extended vocabulary, a function of the arguments alone.
+
+    Raises:
+      VocabularyError: The text does not support as many new pieces, or `old` cannot be extended.
+    """
+    pieces: list[tuple[str, float]] = []
+    size = math.ceil(1.2 * added) + SPECIALS + BYTES
+    for _ in range(_ROUNDS):
+        # Bytes for characters that are too rare for a piece: without them, all would be pieces.
+        model = vocabularies.train_model(
+            lines, size, byte_fallback=True, character_coverage=character_coverage
+        )
+        trained = Vocabulary(model)
+        pieces = _new_pieces(old, trained, added, lines, kept)
+        if len(pieces) >= added or trained.size < size:
+            break
+        size += max(math.ceil(1.2 * (added - len(pieces))), 16)
+    if len(pieces) < added and not allow_smaller:
+        raise VocabularyError(
+            f"The text supports {len(pieces):,} new pieces, not {added:,}. Add text, request "
+            f"{len(pieces):,} or fewer, or allow a smaller vocabulary."
+        )
+    return vocabulary_extension.extend(old, dict(pieces[:added]))
+
+
+def _new_pieces(
+    old: Vocabulary, trained: Vocabulary, added: int, lines: Sequence[str], kept: Sequence[str]
+) -> list[tuple[str, float]]:
+    """Returns the pieces and scores that may be appended, the best first.
+
+    Characters precede all others: without them, words with them could not be spelled.
+    """
+    known = old.scored_pieces()
+    shift = math.log(added / len(known))
+    novel = {x: score + shift for x, score in trained.scored_pieces().items() if x not in known}
+    order = sorted(novel, key=lambda piece: (len(piece) > 1, -novel[piece], piece))
+    if kept and novel:
+        all_of_them = vocabulary_extension.extend(old, {piece: novel[piece] for piece in order})
+        rates = []
+        for text in (lines, kept):
+            counts, _ = token_counts(all_of_them, text)
+            rates.append(counts[old.size - 1 : -1] / max(1, counts.sum()))
+        rare = rates[1] <= _MOST_SHARE * rates[0]
+        order = list(itertools.compress(order, np.asarray(rare).tolist()))
+    return [(piece, novel[piece]) for piece in order]
+
+
+def changes(old: Vocabulary, new: Vocabulary, lines: Iterable[str]) -> Changes:
+    """Compares the tokens of lines by a vocabulary and by one that extends it."""
+    total = changed = before = after = 0
+    stream = iter(lines)
+    while batch := list(itertools.islice(stream, _BATCH)):
+        pairs = zip(old.encode_batch(batch), new.encode_batch(batch))
+        for one, two in pairs:
+            total += 1
+            changed += one != two
+            before += len(one)
+            after += len(two)
+    return Changes(total, changed, before, after)
+
+
+def summary(found: Sequence[tuple[str, Changes]]) -> str:
+    """Returns a text table of `changes` by language."""
+    lines = [f"{'language':<10}{'lines':>9}{'changed':>10}{'tokens before':>15}{'tokens':>12}"]
+    for language, one in found:
+        share = one.changed / max(1, one.lines)
+        lines.append(
+            f"{language:<10}{one.lines:>9,}{share:>10.2%}{one.tokens_before:>15,}{one.tokens:>12,}"
+        )
+    return "\n".join(lines)
