@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from xlme_jax.checkpoints import digests
+from xlme_jax.checkpoints.growth import Growth
 from xlme_jax.checkpoints.saved import (
     check_files,
     checkpoint_of,
@@ -34,6 +35,7 @@ def check_warm_start(
     vocabulary: str = "",
     may_lack: Collection[str] = (),
     counterparts: Mapping[str, str] = types.MappingProxyType({}),
+    growth: Growth | None = None,
 ) -> Params:
     """Returns the weights that `warm_start` would load; reads files, but creates no arrays.
 
@@ -45,12 +47,17 @@ def check_warm_start(
         with damage_if_unsealed(checkpoint):
             found = tree_shapes(state_metadata(checkpoint)["params"])
             theirs = read_fields(checkpoint).get("vocabulary")
-    if vocabulary and theirs and vocabulary != theirs:
+    wanted = tree_shapes(abstract_params)
+    growth = _growth(growth, theirs)
+    if growth is None and vocabulary and theirs and vocabulary != theirs:
         raise ValueError(
             f"INIT_FROM = {str(run)!r} was trained with another vocabulary (sha256 {theirs[:12]}) "
-            f"than the data in DATA_DIR was prepared with ({vocabulary[:12]}). Prepare the data "
-            "with the vocabulary.model of that run's DATA_DIR."
+            f"than the data in DATA_DIR was prepared with ({vocabulary[:12]}), which does not "
+            "extend it. Prepare the data with the vocabulary.model of that run's DATA_DIR, or with "
+            "one that `python -m xlme_jax.train_vocabulary --extend` made from it."
         )
+    if growth is not None:
+        found = growth.shapes(found, wanted)
 
     def is_present(part: str) -> bool:
         return tree_shapes({part: abstract_params[part]}).items() <= found.items()
@@ -60,6 +67,7 @@ def check_warm_start(
         # In this model's names. Unused weights stay, and are reported as unexpected.
         unused = {name: found[name] for name in found.keys() - sources.values()}
         found = {name: found[source] for name, source in sources.items()} | unused
+        found = growth.shapes(found, wanted) if growth else found
         brought = _select(abstract_params, sources)
     else:
         brought = {
@@ -68,10 +76,10 @@ def check_warm_start(
             if part not in may_lack or is_present(part)
         }
     remedy = "Warm starts need the same objective, model sizes and vocabulary."
-    stacked, wanted = (
+    stacked, expected = (
         any(".layers." in name for name in names) for names in (found, tree_shapes(brought))
     )
-    if stacked != wanted:
+    if stacked != expected:
         remedy = (
             f"It was trained with Encoder.scan_layers = {stacked}; set the same here, or import it "
             "again with the other setting."
@@ -88,6 +96,7 @@ def warm_start(
     vocabulary: str = "",
     may_lack: Collection[str] = (),
     counterparts: Mapping[str, str] = types.MappingProxyType({}),
+    growth: Growth | None = None,
 ) -> Params:
     """Reads the weights of another run's newest checkpoint into the shardings of this one.
 
@@ -98,6 +107,7 @@ def warm_start(
       may_lack: top-level names of weights that may be missing from the checkpoint, or have another
         shape there. It may then also contain weights that this model lacks.
       counterparts: for checkpoints without any of these top-level names (`WarmStart.counterparts`).
+      growth: for checkpoints of the vocabulary that this run's vocabulary extends.
 
     Returns:
       The weights that the checkpoint has.
@@ -106,14 +116,17 @@ def warm_start(
       ValueError: there is no checkpoint, it is damaged, a weight is missing or of another shape, or
         the vocabulary is another one.
     """
-    brought = check_warm_start(run, abstract_params, vocabulary, may_lack, counterparts)
+    brought = check_warm_start(run, abstract_params, vocabulary, may_lack, counterparts, growth)
     checkpoint = checkpoint_of(run)
     found = tree_shapes(state_metadata(checkpoint)["params"])
     sources = _counterparts(found, abstract_params, counterparts)
     wanted = _leaves(brought)
-    item = {"params": _nested({sources.get(name, name): leaf for name, leaf in wanted.items()})}
     with named_source(checkpoint), damage_if_unsealed(checkpoint):
-        expected = read_fields(checkpoint)["digests"]
+        fields = read_fields(checkpoint)
+    growth = _growth(growth, fields.get("vocabulary"))
+    read = {name: growth.small(name, leaf) if growth else leaf for name, leaf in wanted.items()}
+    item = {"params": _nested({sources.get(name, name): leaf for name, leaf in read.items()})}
+    with named_source(checkpoint), damage_if_unsealed(checkpoint):
         params = ocp.PyTreeCheckpointer().restore(
             checkpoint / "state",
             args=ocp.args.PyTreeRestore(
@@ -122,20 +135,37 @@ def warm_start(
                 partial_restore=True,
             ),
         )
-        compare_digests(params, expected)
+        compare_digests(params, fields["digests"])
     fresh = _fresh(_leaves(abstract_params).keys(), wanted.keys())
     rest = f"; missing there, so freshly initialised: {', '.join(fresh)}" if fresh else ""
     _log.info("Warm start: weights from %s%s", checkpoint, rest)
-    if not sources:
+    if growth:
+        _log.info("Warm start: %s", growth.describe())
+    if not (sources or growth):
         return params["params"]
-    # Copies, because one weight may initialise two, and the train step donates each buffer.
-    read = _leaves(params["params"])
-    return _nested(
-        {
-            name: jax.device_put(jnp.copy(read[sources[name]]), leaf.sharding)
-            for name, leaf in wanted.items()
-        }
-    )
+    values = _leaves(params["params"])
+    taken = {
+        name: _taken(name, values[sources.get(name, name)], leaf, growth)
+        for name, leaf in wanted.items()
+    }
+    return _nested(taken)
+
+
+def _taken(
+    name: str, value: jax.Array, leaf: jax.ShapeDtypeStruct, growth: Growth | None
+) -> jax.Array:
+    """Returns a copy of a weight, grown if necessary.
+
+    A copy, because one weight may initialise two, and the train step donates each buffer.
+    """
+    if growth and name in growth.tables:
+        return growth.grown(name, value, leaf)
+    return jax.device_put(jnp.copy(value), leaf.sharding)
+
+
+def _growth(growth: Growth | None, vocabulary: str | None) -> Growth | None:
+    """Returns the growth if a checkpoint has the vocabulary that it begins with."""
+    return growth if growth is not None and growth.digest == vocabulary else None
 
 
 def _counterparts(

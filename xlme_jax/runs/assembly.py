@@ -11,16 +11,20 @@ from pathlib import Path
 
 import jax
 
-from xlme_jax.checkpoints.saved import has_checkpoint
+from xlme_jax.checkpoints.growth import Growth
+from xlme_jax.checkpoints.saved import has_checkpoint, read_record
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.data import vocabulary_extension
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.streams import Stream, items_per_step, stream_tasks
 from xlme_jax.data.prepared import (
     PreparedDataset,
 )
+from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
 from xlme_jax.evaluation.context import Context
-from xlme_jax.objectives.base import RunFacts
+from xlme_jax.objectives.base import Objective, RunFacts
+from xlme_jax.ops.vocabulary_head import padded_size
 from xlme_jax.reports.run_page import write_report
 from xlme_jax.runs.datasets import open_dataset
 from xlme_jax.storage import locks
@@ -129,6 +133,7 @@ def assemble(
         table_4_flops_per_step=model_info.table_4_flops(objective, shapes, pairs),
         encoder_parameters=model_info.encoder_parameters(objective, dataset.vocabulary_size),
         vocabulary_digest=dataset.vocabulary_digest,
+        growth=_growth(dataset, objective, settings.init_from, model_dir),
         weights={s.name: points for s in streams if (points := s.weight_points())},
         stop_rules=config.stop_rules,
         best=config.best,
@@ -158,6 +163,29 @@ def _facts(
         tasks=tasks,
         train_steps=settings.train_steps,
         from_scratch=settings.init_from is None and not has_checkpoint(model_dir),
+    )
+
+
+def _growth(
+    dataset: PreparedDataset, objective: Objective, init_from: str | None, model_dir: Path
+) -> Growth | None:
+    """Returns how to grow the weights of INIT_FROM, if the data's vocabulary extends theirs."""
+    if init_from is None or has_checkpoint(model_dir):
+        return None
+    theirs = read_record(as_path(init_from)).vocabulary
+    if theirs in ("", dataset.vocabulary_digest):
+        return None
+    try:
+        vocabulary = Vocabulary.load(dataset.vocabulary_path)
+    except VocabularyError:
+        return None  # Not SentencePiece's, so it extends none; the warm start refuses it.
+    parent = vocabulary_extension.parent(vocabulary)
+    if parent is None or parent.digest != theirs:
+        return None
+    return Growth(
+        *(parent.digest, parent.size, padded_size(parent.size)),
+        model_info.vocabulary_tables(objective),
+        *vocabulary_extension.row_sources(vocabulary, parent.size),
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import optax
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
+from xlme_jax.checkpoints.growth import Growth
 from xlme_jax.checkpoints.saved import RunRecord, checkpoint_of, pretraining_flops
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.checkpoints.warm_start import check_warm_start, warm_start
@@ -83,6 +84,7 @@ class Run:
       table_4_flops_per_step: these as XLM-E's Table 4 counts, for the checkpoints' records.
       encoder_parameters: parameters of the exported encoder, for the checkpoints' records.
       vocabulary_digest: digest of the data's vocabulary, which a warm start's source must match.
+      growth: how weights of the vocabulary that the data's one extends are grown in a warm start.
       weights: weight schedules of streams, for `make_train_step`.
       stop_rules: rules that the log must meet for the run to continue.
       best: which checkpoints are kept as the best, and when the run has stopped improving.
@@ -105,6 +107,7 @@ class Run:
     table_4_flops_per_step: float | None = None
     encoder_parameters: int | None = None
     vocabulary_digest: str = ""
+    growth: Growth | None = None
     weights: Mapping[str, Points] = dataclasses.field(default_factory=dict)
     stop_rules: Sequence[StopRule] = ()
     best: Best | None = None
@@ -159,6 +162,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
                 run.vocabulary_digest,
                 run.objective.warm_start.new,
                 run.objective.warm_start.counterparts,
+                run.growth,
             )
         if jax.process_index() == 0:  # After the checks: a rejected run leaves the folder as is.
             for name, text in run.files.items():
@@ -309,6 +313,7 @@ def _starting_point(
             run.vocabulary_digest,
             run.objective.warm_start.new,
             run.objective.warm_start.counterparts,
+            run.growth,
         )
         state = dataclasses.replace(state, params=warm(state.params, params))
         out = jax.tree.map(lambda leaf: leaf.sharding, abstract.aux)

@@ -8,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
+from xlme_jax.checkpoints.digests import leaf_name
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.model.flops import FORMULA, as_table_4
 from xlme_jax.objectives.base import Objective, Params
@@ -33,6 +34,19 @@ def encoder_parameters(objective: Objective, vocab_size: int) -> int:
     """Returns the parameters of the exported encoder, without vocabulary padding."""
     boxed = jax.eval_shape(objective.init, jax.random.key(0))
     return count_parameters(objective.encoder.params(boxed), vocab_size)
+
+
+def vocabulary_tables(objective: Objective) -> frozenset[str]:
+    """Returns the dotted names of the weights that have a row for each id of the vocabulary."""
+    boxed = jax.eval_shape(objective.init, jax.random.key(0))
+    leaves, _ = jax.tree_util.tree_flatten_with_path(
+        boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
+    )
+    return frozenset(
+        leaf_name(path)
+        for path, leaf in leaves
+        if isinstance(leaf, nn.LogicallyPartitioned) and leaf.names[:1] == ("vocab",)
+    )
 
 
 def table_4_flops(
