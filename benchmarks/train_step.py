@@ -43,6 +43,7 @@ from xlme_jax.training.optimizer import OptimizerConfig
 
 # Hidden size, layers of discriminator and generator, vocabulary, rows, length.
 SHAPES = {
+    "tiny": (32, 1, 1, 256, 4, 32),  # For tests.
     "256": (256, 12, 4, 32_768, 16, 128),
     "512": (512, 6, 2, 65_536, 8, 256),
     "base": (768, 12, 4, 250_002, 32, 512),

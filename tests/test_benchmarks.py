@@ -43,6 +43,19 @@ def test_input(tmp_path):
 
 
 @pytest.mark.slow
+def test_robust_sampling(tmp_path):
+    sizes = ("--pairs=300", "--languages=40", "--repeats=2")
+    steps = ("--shape=tiny", "--rounds=2", "--steps=1")
+    found, said = run("robust_sampling", tmp_path, *sizes, *steps)
+    solvers = found["solvers"]
+    assert (solvers["pairs"], solvers["languages"]) == (300, 40)
+    for name in ("Sinkhorn sampler", "best response", "schedule of a phase"):
+        assert len(solvers[name]["wall"]) == len(solvers[name]["cpu"]) == 2 and name in said
+    assert [len(found["step"]["seconds"][kind]) for kind in ("off", "on")] == [2, 2]
+    assert found["step"]["ratio"] > 0 and "with tracking" in said
+
+
+@pytest.mark.slow
 def test_prepare(tmp_path):
     pytest.importorskip("seqio")
     text = tmp_path / "text"
