@@ -46,7 +46,7 @@ def advance(iterators, steps, first=0):
         yield batch
         for iterator in iterators:
             iterator.observe(losses(batch))
-            assert iterator.phase_ends(step, STEPS) == (step in (10, 20, 30))
+            assert iterator.phase_ends(step, STEPS) == (step in (10, 20, 30, 40))
             iterator.next_phase(step, STEPS)
 
 

@@ -18,6 +18,7 @@ import optax
 from jax.experimental import multihost_utils
 
 from xlme_jax.objectives.base import Metrics, Params
+from xlme_jax.training import task_losses
 from xlme_jax.training.best import Best, BestSteps
 from xlme_jax.training.metrics import (
     TENSORBOARD_DIRECTORY,
@@ -54,6 +55,7 @@ class Journal:
       stop_rules: rules that the log must meet for the run to continue.
       trackers: as in `MetricsWriter`.
       best: which checkpoints are best, and when the run has stopped improving.
+      phases: is given the losses by task of each step whose update was not skipped.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Journal:
         stop_rules: Sequence[StopRule] = (),
         trackers: Sequence[Callable[[Path, int], Tracker]] = (),
         best: Best | None = None,
+        phases: task_losses.Phases | None = None,
     ):
         self._model_dir, self._settings, self._schedule = model_dir, settings, schedule
         self._find_alarms, self._evaluators, self._meter = alarms, evaluators, meter
@@ -76,7 +79,7 @@ class Journal:
         self._alarms: set[str] = set()
         self._rules, self.best = StopRules(stop_rules), BestSteps(best, model_dir)
         self._needs_past = bool(stop_rules) or best is not None
-        self._trackers, self._waits = trackers, Waits()
+        self._trackers, self._waits, self._phases = trackers, Waits(), phases
 
     def begin(
         self, step: int, window: Mapping[str, Sequence[float]], skipped: int, params: Params
@@ -129,12 +132,13 @@ class Journal:
 
         Args:
           step: its number, from 1.
-          metrics: (numerator, denominator) pairs.
+          metrics: (numerator, denominator) pairs, and those by task.
           tasks: where its batch came from.
 
         Raises:
           Diverged: too many updates in a row were skipped.
         """
+        metrics, by_task = task_losses.split(metrics)
         with self._waits.waiting(DEVICE):
             pairs = jax.device_get(metrics)
         tokens = float(pairs["tokens_per_step"][0])
@@ -145,6 +149,8 @@ class Journal:
             pairs = {name: pairs[name] for name in ("tokens_per_step", "skipped")}
         else:
             self.skipped = 0
+            if self._phases is not None:
+                self._phases.observe(task_losses.fetch(by_task))
         for name, pair in pairs.items():
             self._sums[name] += np.asarray(pair, np.float64)
         self._meter.update(step, tokens)

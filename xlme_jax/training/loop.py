@@ -183,6 +183,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
             run.stop_rules,
             run.trackers,
             run.best,
+            run.phases,
         )
         stack.callback(journal.close)
         counts = run.phases.task_counts() if run.phases else {}
@@ -222,20 +223,9 @@ def _steps(
         checkpoints.save(step, state, reached, journal.best.steps())
         stop.saved(step, checkpoints.wait)
 
-    pending: tuple[int, Metrics, Tasks] | None = None
-
-    def add_pending() -> None:
-        nonlocal pending
-        if pending is not None:
-            number, metrics, tasks = pending
-            scalars, by_task = task_losses.split(metrics)
-            journal.add(number, scalars, tasks)
-            if run.phases and not journal.skipped:
-                run.phases.observe(task_losses.fetch(by_task))
-            pending = None
-
     if step >= config.train_steps:
         _log.info("Nothing to do: the run in %s already has %d steps.", run.model_dir, step)
+    pending: tuple[int, Metrics, Tasks] | None = None
     with Profile(config.profile_steps, journal.trace_folder()) as profile:
         while step < config.train_steps and not journal.best.is_over():
             profile.begin(step + 1)
@@ -245,7 +235,8 @@ def _steps(
                 state, metrics = train_step(state, batch)
             step += 1
             profile.end(step, metrics)
-            add_pending()  # One step late, so that the device never waits for the host.
+            if pending is not None:  # One step late, so that the device never waits for the host.
+                journal.add(*pending)
             lost: Any = {f"{name}/left_out": pair for name, pair in batches.left_out().items()}
             pending = step, {**metrics, **lost}, batches.tasks()
             save = (
@@ -254,12 +245,12 @@ def _steps(
                 or step % config.checkpoint_every == 0
                 or journal.evaluates(step)
             )
-            ends = run.phases is not None and run.phases.phase_ends(step, config.train_steps)
-            if save or ends or journal.is_due(step):
-                add_pending()
-            if run.phases and (ends or step == config.train_steps):
-                run.phases.next_phase(step, config.train_steps)
-                task_losses.write_phases(run.phases, run.model_dir)
+            phase_ends = run.phases and run.phases.phase_ends(step, config.train_steps)
+            if save or phase_ends or journal.is_due(step):
+                journal.add(*pending)
+                pending = None
+            if run.phases and phase_ends:
+                task_losses.end_phase(run.phases, step, config.train_steps, run.model_dir)
             if save:
                 save_now()
             if journal.is_due(step):

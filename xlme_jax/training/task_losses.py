@@ -32,10 +32,10 @@ class Phases(Protocol):
         """Adds the losses of a step."""
 
     def phase_ends(self, step: int, train_steps: int) -> bool:
-        """Returns whether weights change after `step` finished steps."""
+        """Returns whether a phase, or the run, ends after `step` finished steps."""
 
     def next_phase(self, step: int, train_steps: int) -> None:
-        """Changes the weights."""
+        """Changes the weights that are due to change."""
 
     def phases(self) -> Mapping[str, Any]:
         """Returns losses and weights of the phases by stream, JSON-serializable."""
@@ -80,8 +80,9 @@ def fetch(by_task: Metrics) -> Sums:
     return found
 
 
-def write_phases(phases: Phases, model_dir: Path) -> None:
-    """Writes losses and weights of all phases to `MODEL_DIR/pair_weights.json`, in process 0."""
+def end_phase(phases: Phases, step: int, train_steps: int, model_dir: Path) -> None:
+    """Begins the next phase, and writes losses and weights to `MODEL_DIR/pair_weights.json`."""
+    phases.next_phase(step, train_steps)
     if jax.process_index() == 0:
         path = model_dir / PAIR_WEIGHTS_FILE
         with naming(path):

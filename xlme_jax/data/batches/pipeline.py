@@ -201,8 +201,9 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
             self._robust[name].losses.observe(sums)
 
     def phase_ends(self, step: int, train_steps: int) -> bool:
-        """Returns whether the weights of a stream change after `step` finished steps."""
-        return any(robust.losses.due(step, train_steps) for robust in self._robust.values())
+        """Returns whether weights change after `step` finished steps, or a run with phases ends."""
+        due = [robust.losses.due(step, train_steps) for robust in self._robust.values()]
+        return any(due) or (bool(due) and step == train_steps)
 
     def next_phase(self, step: int, train_steps: int) -> None:
         """Begins the phases that are due, with weights from the losses observed until now."""
