@@ -1,4 +1,5 @@
 import dataclasses
+import fnmatch
 import re
 
 import pytest
@@ -216,6 +217,20 @@ def test_english_centric_pairs_are_one_file_away():
     ablated = load(files=(laptop, "gin_configs/ablations/english_centric.gin"))
     assert [s.pivot for s in load(files=(laptop,)).streams] == [None] * 3
     assert [s.pivot for s in ablated.streams] == [None, "en", "en"]
+
+
+@pytest.mark.parametrize("run", ["xylent_base", "xlm_base", "laptop_xlme"])
+def test_continued_training_is_one_file_away(run):
+    files = (f"gin_configs/runs/{run}.gin", "gin_configs/ablations/continued.gin")
+    plain, continued = (load(files=files[:n]) for n in (1, 2))
+    assert continued.streams[0].shares == (("cc100_*_pubmed", 0.5),)
+    assert continued.streams[1] == plain.streams[1]
+    old, new = continued.evaluators
+    assert (old.name, new.name, new.tasks) == ("old", "new", ("cc100_*_pubmed",))
+    names = ("cc100_en", "cc100_pcm", "bitext_de_en", "cc100_en_pubmed")
+    of_old = [any(fnmatch.fnmatchcase(name, p) for p in old.tasks) for name in names]
+    assert of_old == [True, True, True, False]
+    assert continued.objective == plain.objective
 
 
 @pytest.mark.parametrize("run", ["xylent_base", "xlme_base", "xlm_base", "laptop_xylent"])

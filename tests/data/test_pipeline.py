@@ -125,6 +125,59 @@ def counted(dataset, batch):
     return {"monolingual": dict(rows), "bitext": dict(drawn)}
 
 
+@pytest.mark.parametrize("kind", ["monolingual", "bitext"])
+def test_shares_of_groups_of_tasks(data, kind):
+    """The groups get their shares of the draws, divided among their tasks as without shares."""
+    name = {"monolingual": "sw", "bitext": "en-sw"}[kind]
+    plain = dataclasses.replace(MONOLINGUAL if kind == "monolingual" else BITEXT, rows=64)
+    mixed = dataclasses.replace(plain, shares=((name, 0.25),))
+    found = []
+    for stream in (plain, mixed):
+        iterator, drawn = iterate(data, [stream]), collections.Counter()
+        for _ in range(40):
+            next(iterator)
+            drawn.update(iterator.tasks()[kind])
+        found.append({task: count / drawn.total() for task, count in drawn.items()})
+    before, after = found
+    assert after[name] == pytest.approx(0.25, abs=0.02) != pytest.approx(before[name], abs=0.02)
+    for task in before.keys() - {name}:
+        expected = 0.75 * before[task] / (1 - before[name])
+        assert after[task] == pytest.approx(expected, abs=0.02)
+    orders = {iterate(data, [s]).get_state()["streams"][kind]["order"] for s in (plain, mixed)}
+    assert len(orders) == 2
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ((("fr*", 0.5),), r"tasks of 'fr\*': the stream samples none"),
+        ((("en", 1.0),), "other tasks: no share is left for them"),
+        ((("*", 0.5),), "other tasks: the stream samples none"),
+        # The first pattern that matches counts.
+        ((("*", 0.5), ("sw", 0.5)), "tasks of 'sw': the stream samples none"),
+    ],
+)
+def test_shares_without_tasks_are_refused(data, shares, expected):
+    stream = dataclasses.replace(MONOLINGUAL, shares=shares)
+    with pytest.raises(prepared.PreparedDataError, match="stream 'monolingual': shares=") as error:
+        iterate(data, [stream])
+    assert re.search(expected, str(error.value))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"shares": (("en", 0.0),)}, "with shares above 0 and sum at most 1"),
+        ({"shares": (("en", 0.7), ("sw", 0.7))}, "with shares above 0 and sum at most 1"),
+        ({"shares": (("en", 0.7),), "sampling": "sinkhorn"}, "set sampling='temperature'"),
+    ],
+)
+def test_bad_shares_are_refused(fields, expected):
+    with pytest.raises(ValueError, match="stream 'bitext': shares=") as error:
+        dataclasses.replace(BITEXT, **fields)
+    assert expected in str(error.value)
+
+
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_tasks_of_the_last_batch(data, prefetch):
     iterator = iterate(data, prefetch=prefetch)

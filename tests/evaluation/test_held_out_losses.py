@@ -140,6 +140,31 @@ def test_figures_are_the_sums_over_all_rows(data, mesh, objective):
         np.testing.assert_allclose(value, expected[name], rtol=1e-6, err_msg=name)
 
 
+def test_some_tasks_under_a_name_of_their_own(data, mesh):
+    still = {"Encoder__dropout": 0.0, "Encoder__attention_dropout": 0.0}
+    context = context_of(data, mesh, "xlm", **still)
+    params = weights(context)
+    kinds = {stream.name: stream for stream in context.streams}
+    task = next(t for t in data.tasks if (t.name, t.split) == ("en-fr", "validation"))
+    passes = {
+        "bitext": one_pass(data, [task], kinds["bitext"]),
+        "monolingual": one_pass(
+            data, held_out_tasks(data, kinds["monolingual"]), kinds["monolingual"]
+        ),
+    }
+    with states.sharding_rules(mesh):
+        found = HeldOut(tasks=("en-f*",), name="old").evaluator(context)(params)(params, 0)
+        expected = summed_here(context, params, passes)
+        with pytest.raises(ValueError, match=r"no validation split for the tasks \('fr',\) of the"):
+            HeldOut(tasks=("fr",)).build(context)
+    assert found.keys() == {f"held_out_old/bitext/{name}" for name in SAMPLED}
+    for name, value in found.items():
+        wanted = expected[name.removeprefix("held_out_old/")]
+        np.testing.assert_allclose(value, wanted, rtol=1e-6, err_msg=name)
+    with pytest.raises(ValueError, match=r"HeldOut.name = 'a/b' must be letters"):
+        HeldOut(name="a/b")
+
+
 @pytest.mark.slow
 def test_a_cap_and_a_larger_batch(data, mesh):
     """Sums do not depend on batches, except `rtd_auc`, whose pairs are within a batch."""
@@ -195,7 +220,8 @@ def test_no_held_out_text_at_all_is_refused(tmp_path, mesh, objective):
 
 
 def test_fine_tuning_has_no_such_losses(data, mesh):
-    context = context_of(data, mesh, "xlm")
+    still = {"Encoder__dropout": 0.0, "Encoder__attention_dropout": 0.0}
+    context = context_of(data, mesh, "xlm", **still)
     config = FineTuneConfig("xnli", context.objective_config)
     tuned = dataclasses.replace(
         context, objective_config=config, objective=config.build(tiny.VOCABULARY)

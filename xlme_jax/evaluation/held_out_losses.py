@@ -6,6 +6,7 @@ devices, a resume or the run's seed.
 """
 
 import dataclasses
+import fnmatch
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -38,20 +39,30 @@ class HeldOut:
 
     Attributes:
       max_rows: maximum rows per stream, always the same ones; None for all.
+      tasks: patterns of the tasks to measure; () for all of each stream. With the tasks of an
+        earlier run's data, the metrics show what continued training forgets.
+      name: added to the metrics' prefix, "held_out_NAME/...", so that a run can have several.
     """
 
     max_rows: int | None = 512
+    tasks: tuple[str, ...] = ()
+    name: str = ""
 
     def __post_init__(self) -> None:
         check_at_least(self, "HeldOut", 1, "max_rows")
+        if self.name and not self.name.isidentifier():
+            raise ValueError(
+                f"HeldOut.name = {self.name!r} must be letters, digits and underscores."
+            )
 
     def evaluator(self, context: Context) -> MakeEvaluator:
         """See `context.EvaluatorConfig.evaluator`; metrics are `held_out/<stream>/<metric>`."""
         measure = self.build(context)
+        prefix = f"{HELD_OUT}_{self.name}" if self.name else HELD_OUT
 
         def evaluate(params: Any, step: int) -> dict[str, float]:
             del step
-            return {f"{HELD_OUT}/{name}": value for name, value in measure(params).items()}
+            return {f"{prefix}/{name}": value for name, value in measure(params).items()}
 
         return lambda initial_params: evaluate
 
@@ -75,7 +86,7 @@ class HeldOut:
         streams = [stream for stream in context.streams if stream.name in objective.inputs]
         measures = [
             _OfStream(objective, found, streams, context)
-            for found in _passes(context, streams, self.max_rows)
+            for found in _passes(context, streams, self)
         ]
 
         def measure(params: Params) -> dict[str, float]:
@@ -119,25 +130,34 @@ class OfCheckpoint:
         return evaluate
 
 
-def _passes(context: Context, streams: list[Stream], max_rows: int | None) -> list[OnePass]:
+def _passes(context: Context, streams: list[Stream], settings: HeldOut) -> list[OnePass]:
     """Returns the validation split of each stream that has one.
 
     Raises:
       ValueError: no stream has one.
     """
-    tasks = {stream.name: held_out_tasks(context.dataset, stream) for stream in streams}
+    patterns = settings.tasks or ("*",)
+    tasks = {
+        stream.name: [
+            task
+            for task in held_out_tasks(context.dataset, stream)
+            if any(fnmatch.fnmatchcase(task.name, pattern) for pattern in patterns)
+        ]
+        for stream in streams
+    }
     missing = ", ".join(repr(name) for name, found in tasks.items() if not found)
     remedy = (
         "prepare the data with --validation=every:20 (of the embedded corpus: "
         "CldrCorpus.validation_documents and validation_pairs above 0)"
     )
     if not any(tasks.values()):
+        of = f"tasks {settings.tasks} of the " if settings.tasks else ""
         raise ValueError(
-            f"HeldOut: {context.dataset.directory} has no validation split for the streams "
+            f"HeldOut: {context.dataset.directory} has no validation split for the {of}streams "
             f"{missing}: {remedy}, or leave @HeldOut() out of Train.evaluators"
         )
     passes = [
-        one_pass(context.dataset, tasks[stream.name], stream, max_rows)
+        one_pass(context.dataset, tasks[stream.name], stream, settings.max_rows)
         for stream in streams
         if tasks[stream.name]
     ]

@@ -15,6 +15,7 @@ Four rules make the data reproducible:
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import logging
 import reprlib
@@ -71,6 +72,8 @@ def _sampled_tasks(
     else:
         sizes = [t.tokens if stream.kind == "monolingual" else t.examples for t in tasks]
         weights = mixing.temperature_weights(sizes, stream.alpha)
+    if stream.shares:
+        weights = _shared(tasks, weights, stream)
     chosen = np.flatnonzero(weights)
     if len(chosen) < len(tasks):
         _log.info(
@@ -81,6 +84,35 @@ def _sampled_tasks(
             len(tasks),
         )
     return tuple(tasks[number] for number in chosen), weights[chosen]
+
+
+def _shared(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream) -> np.ndarray:
+    """Returns weights that give the groups of `Stream.shares` their shares, float64[tasks].
+
+    Raises:
+      PreparedDataError: a group has no task, or the rest has tasks and no share.
+    """
+    patterns = [pattern for pattern, _ in stream.shares]
+    shares = [share for _, share in stream.shares]
+    group = np.array(
+        [
+            next((n for n, p in enumerate(patterns) if fnmatch.fnmatchcase(task.name, p)), -1)
+            for task in tasks
+        ]
+    )
+    rest = 1 - sum(shares)
+    weights = weights.copy()
+    for number, share in [*enumerate(shares), (-1, rest)]:
+        own = group == number
+        if own.any() != (share > 1e-9):
+            what = f"tasks of {patterns[number]!r}" if number >= 0 else "other tasks"
+            problem = "no share is left for them" if own.any() else "the stream samples none"
+            raise PreparedDataError(
+                f"stream {stream.name!r}: shares={stream.shares!r} and {what}: {problem}; correct "
+                "the patterns or shares, or select tasks in `tasks`"
+            )
+        weights[own] *= share / max(weights[own].sum(), 1e-300)
+    return weights / weights.sum()
 
 
 def _fitting(tasks: tuple[TaskInfo, ...], stream: Stream) -> tuple[TaskInfo, ...]:

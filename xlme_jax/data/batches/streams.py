@@ -58,6 +58,9 @@ class Stream:
         disables the stream for the first 1,000 steps.
       robust: changes the weights of bitext tasks during the run, as their losses demand; batches
         then contain the task number of each token, "tasks".
+      shares: (pattern, share): together, the tasks whose names match the pattern, and no earlier
+        one, get this share of the draws; all other tasks get the rest. `alpha` divides a share
+        among its tasks. (("pubmed*", 0.5),) trains on a new domain and on the old data alike.
     """
 
     name: str
@@ -78,6 +81,7 @@ class Stream:
     weight: float = 1.0
     weights: tuple[tuple[int, float], ...] = ()
     robust: RobustSampling | None = None
+    shares: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         where = f"stream {self.name!r}"
@@ -89,6 +93,7 @@ class Stream:
             raise ValueError(f"{where}: tasks={self.tasks!r} must be a tuple of patterns")
         self._check_layout(where)
         self._check_sampling(where)
+        self._check_shares(where)
         self._check_weights(where)
 
     def _check_layout(self, where: str) -> None:
@@ -138,6 +143,19 @@ class Stream:
             raise ValueError(
                 f"{where}: robust needs the task of each token, which mixup={self.mixup!r} joins "
                 "from two pairs; remove one of them"
+            )
+
+    def _check_shares(self, where: str) -> None:
+        if self.shares and self.sampling != "temperature":
+            raise ValueError(
+                f"{where}: shares={self.shares!r} would change the shares of languages that "
+                f"sampling={self.sampling!r} keeps; set sampling='temperature', or remove shares"
+            )
+        given = [share for _, share in self.shares]
+        if not all(0 < share <= 1 for share in given) or sum(given) > 1 + 1e-9:
+            raise ValueError(
+                f"{where}: shares={self.shares!r} must be pairs (pattern, share), with shares "
+                "above 0 and sum at most 1"
             )
 
     def _check_weights(self, where: str) -> None:

@@ -1,0 +1,57 @@
+"""Sampling by losses finds planted defects among 60 clean tasks (XY-LENT, Figure 4)."""
+
+import json
+
+import numpy as np
+import planted
+import pytest
+from runs import _Gin, run
+
+from xlme_jax.data.batches.pair_losses import extremes
+from xlme_jax.training.task_losses import PAIR_WEIGHTS_FILE
+
+RHO, FLOOR = 0.05, 0.2
+BINDINGS = {
+    "TRAIN_STEPS": 900,
+    "CHECKPOINT_EVERY": 900,
+    "Loop__log_every": 100,
+    "bitext/Stream__rows": 32,
+    "bitext/Stream__robust": _Gin("@RobustSampling()"),
+    "monolingual/Stream__rows": 1,
+    "monolingual/Stream__weight": 0.0,
+    "RobustSampling__updates": 5,
+    "RobustSampling__decay": 0.99,
+    "RobustSampling__rho": RHO,
+    "RobustSampling__floor": FLOOR,
+    "Masking__rate": 0.25,
+    "Encoder__num_layers": 2,
+    "Encoder__hidden_size": 64,
+    "Encoder__ffn_size": 128,
+    "Encoder__dropout": 0.0,
+    "Encoder__attention_dropout": 0.0,
+    "Optimizer__learning_rate": 3e-3,
+    "Optimizer__warmup_steps": 50,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_shuffled_sides_are_weighted_up_and_identical_ones_down(tmp_path, seed):
+    data = planted.write(tmp_path / "data", seed)
+    run(tmp_path / "run", data, objective="xlm", SEED=seed, **BINDINGS)
+    summary = json.loads((tmp_path / "run" / PAIR_WEIGHTS_FILE).read_text())["bitext"]
+    assert len(summary["tasks"]) == planted.CLEAN + 2 == 62 and len(summary["phases"]) == 5
+    found = extremes(summary)
+    print(found)
+    assert found[0][0] == "shuffled"
+    assert "identical" in [row[0] for row in found[10:]]
+    # Of the clean tasks, none is mistaken for the shuffled one.
+    ratios = [weight / initial for _, initial, weight, _ in found]
+    assert ratios[0] > 2 and ratios[1] < 0.8 * ratios[0]
+    # In theory weights are linear in the standardized losses, as long as none is at the floor.
+    losses, initial = np.array(summary["phases"][-1]["losses"]), np.array(summary["initial"])
+    mean = initial @ losses
+    deviation = np.sqrt(initial @ (losses - mean) ** 2)
+    expected = 1 + np.sqrt(2 * RHO) * (losses - mean) / deviation
+    assert expected.min() > FLOOR
+    np.testing.assert_allclose(summary["phases"][-1]["weights"] / initial, expected, rtol=1e-6)
