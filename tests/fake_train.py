@@ -22,7 +22,9 @@ values = {
     for name, value in flags.items()
     if name.startswith("--gin.")
 }
-folder, x = as_path(values["MODEL_DIR"]), values["X"]
+folder = as_path(values["MODEL_DIR"])
+# Along a run, the step that it starts from.
+x = values["X"] if "X" in values else int(values["INIT_FROM"].split("/")[-1])
 folder.mkdir(parents=True, exist_ok=True)
 
 

@@ -9,6 +9,12 @@ With `--shard=i/n` it runs only share i of n, on one of n machines that share OU
 `--print_commands` it prints a command for each unfinished run, for a scheduler, and runs none.
 Arguments after `--` are passed to the train command as they are. {seed} in a --gin flag is replaced
 by the seed of the run: --gin.INIT_FROM="'runs/xlm/default/seed_{seed}'".
+
+    python -m xlme_jax.sweep --gin_file=gin_configs/finetune/xnli.gin --along=runs/xlme_base \
+        --output=runs/xnli_along --seeds=3
+
+fine-tunes every checkpoint of a pre-training run instead of a grid, and draws the metric that would
+select over its steps and FLOPs (`curve.png`, `curve.json`).
 """
 
 import dataclasses
@@ -54,6 +60,11 @@ _SHARD = flags.DEFINE_string(
     "the one that finishes last selects and evaluates. Without --select, each evaluates its "
     "own runs.",
 )
+_ALONG = flags.DEFINE_string(
+    "along",
+    None,
+    "MODEL_DIR of a pre-training run: start from each of its checkpoints, instead of a grid.",
+)
 _PRINT_COMMANDS = flags.DEFINE_bool(
     "print_commands",
     False,
@@ -63,7 +74,8 @@ _PRINT_COMMANDS = flags.DEFINE_bool(
 
 def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
     """Returns the configured sweep, with fields overridden by the flags that were passed."""
-    config = loading.load(files, bindings, "Sweep")
+    start = [f"INIT_FROM = {_ALONG.value!r}"] if _ALONG.value else []
+    config = loading.load(files, [*bindings, *start], "Sweep")
     # Gin has parsed the values; their repr is gin syntax again.
     grid = tuple((name, tuple(map(repr, values))) for name, values in config.grid)
     if _GRID.value:
@@ -75,6 +87,12 @@ def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
         "show": tuple(_SHOW.value) or None,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
+    if _ALONG.value:
+        if _GRID.value:
+            raise ConfigError("--along has a point for each checkpoint; leave out --grid.")
+        metrics = (chosen.get("select", config.select), *chosen.get("show", config.show))
+        shown = {"show": tuple(filter(None, metrics)), "select": "", "task": ""}
+        return dataclasses.replace(config, **{**chosen, **shown, "grid": ()}, along=_ALONG.value)
     if "select" in chosen:  # Instead of the metric that the task selects by.
         chosen["task"] = ""
     return dataclasses.replace(config, grid=grid, **chosen)

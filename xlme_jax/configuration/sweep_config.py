@@ -11,6 +11,8 @@ from xlme_jax.validation.fields import check_at_least
 class SweepConfig:
     """A grid of overrides, run with several seeds; the best point is selected on the dev set.
 
+    Instead of a grid, the points may be the checkpoints of a pre-training run; none is selected.
+
     Attributes:
       grid: (name, values) of each varied binding, such as
         ("Optimizer.learning_rate", (5e-6, 6e-6)); all combinations are run.
@@ -23,6 +25,7 @@ class SweepConfig:
         is empty, "eval/xnli/accuracy/en"; empty for none.
       languages: ("en",) or another language; ("mean",) for the joint set of all languages that are
         evaluated. With several, each selects a point for itself.
+      along: MODEL_DIR of a pre-training run, each of whose checkpoints is a point; "" for the grid.
     """
 
     grid: tuple[tuple[str, tuple[Any, ...]], ...] = ()
@@ -32,6 +35,7 @@ class SweepConfig:
     show: tuple[str, ...] = ()
     task: str = ""
     languages: tuple[str, ...] = ("en",)
+    along: str = ""
 
     def __post_init__(self) -> None:
         check_at_least(self, "Sweep", 1, "seeds")
@@ -43,6 +47,11 @@ class SweepConfig:
                 raise ValueError(f"Sweep.grid names {name} twice; give all its values at once.")
             if name in ("SEED", "MODEL_DIR"):
                 raise ValueError(f"Sweep.grid: {name} is set by the sweep itself; see --seeds.")
+        if self.along and (self.grid or self.select or self.task):
+            raise ValueError(
+                "Sweep.along has a point for each checkpoint and selects none; leave Sweep.grid, "
+                "select and task empty, or use --along, which does."
+            )
         if not self.languages:
             raise ValueError("Sweep.languages is empty; ('mean',) selects on all languages.")
         if self.task and not self.select:

@@ -168,7 +168,8 @@ def find(path: Path | str) -> list[Path]:
     """Finds the results files at or below a path, in order of their names.
 
     Of a sweep (a folder with `sweep.json`), only the runs of the selected point are returned,
-    because the others were rejected on the development set.
+    because the others were rejected on the development set. If its points are the checkpoints of a
+    pre-training run, all are.
 
     Raises:
       ResultsError: there are no results, or a sweep has several points and selected none.
@@ -189,9 +190,9 @@ def _find(folder: Path) -> Iterator[Path]:
         yield folder / RESULTS_FILE
     names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     if (folder / SWEEP_FILE).is_file():
-        best = selected(folder / SWEEP_FILE)
+        best, along = selected(folder / SWEEP_FILE)
         names = [best] if best is not None else [n for n in names if any(_find(folder / n))]
-        if len(names) > 1:
+        if len(names) > 1 and not along:
             raise ResultsError(
                 f"{folder} is a sweep that has selected none of its points; they are no runs of "
                 f"one system. Name one: {folder / names[0]}"
@@ -200,19 +201,22 @@ def _find(folder: Path) -> Iterator[Path]:
         yield from _find(folder / name)
 
 
-def selected(path: Path) -> str | None:
-    """Returns the folder name of the selected point of a sweep; None if there is none.
+def selected(path: Path) -> tuple[str | None, bool]:
+    """Returns the folder name of the selected point of a sweep, and whether it is along a run.
+
+    The name is None if none is selected.
 
     Raises:
       ResultsError: the file cannot be read.
     """
     try:
-        best = json.loads(path.read_bytes())["best"]
+        content = json.loads(path.read_bytes())
+        best, along = content["best"], bool(content.get("along"))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(path, f"no sweep can be read from it ({error!r})") from None
     if best is not None and (not isinstance(best, str) or not (path.parent / best).is_dir()):
         raise _damaged(path, f"there is no folder {best!r} beside it")
-    return best
+    return best, along
 
 
 # ---- Means over seeds --------------------------------------------------------------------------

@@ -87,9 +87,7 @@ def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
         axis.set_title(encoder, fontsize=10, loc="left")
         axis.set_xlabel("layer (0: embeddings)")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axis.grid(True, color="#e6e6e6", linewidth=0.8)
-        axis.set_axisbelow(True)
-        axis.spines[["top", "right"]].set_visible(False)
+        _style(axis)
     axes[0].set_ylim(bottom=0)
     axes[0].set_ylabel("accuracy@1 in percent")
     axes[-1].legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -105,6 +103,27 @@ def against_flops(curves: Sequence[Curve], title: str, unit: str) -> bytes:
     axis.margins(x=0.12)
     axis.set_xlabel("FLOPs of pre-training")
     axis.set_ylabel(unit)
+    return png(figure)
+
+
+def side_by_side(axes: Mapping[str, Sequence[Curve]], title: str) -> bytes:
+    """Draws the same scores in percent over several quantities, one panel each; returns a PNG.
+
+    Args:
+      axes: {label of the horizontal axis: lines}.
+      title: heading.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.5 * len(axes), 4.2), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=11, fontweight="bold")
+    for axis, (label, curves) in zip(figure.subplots(1, len(axes), squeeze=False)[0], axes.items()):
+        _style(axis)
+        _draw(axis, curves)
+        axis.set_xlabel(label)
+        axis.set_ylabel("percent")
     return png(figure)
 
 
@@ -197,10 +216,14 @@ def _figure(title: str) -> tuple["Figure", "Axes"]:
     FigureCanvasAgg(figure)
     axis = figure.subplots()
     axis.set_title(title, fontsize=11, fontweight="bold", loc="left")
+    _style(axis)
+    return figure, axis
+
+
+def _style(axis: "Axes") -> None:
     axis.grid(True, color="#e6e6e6", linewidth=0.8)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
-    return figure, axis
 
 
 def _draw(axis: "Axes", curves: Sequence[Curve]) -> None:

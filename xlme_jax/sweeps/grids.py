@@ -251,6 +251,7 @@ def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, o
         "seeds": config.seeds,
         # The folder whose results count.
         "best": BY_LANGUAGE if each else name,
+        "along": config.along or None,
         "best_by_language": {x: found.point.name for x, found in each.items()} if each else None,
         "points": [
             {

@@ -28,7 +28,7 @@ from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.mirrors import Mirror
 from xlme_jax.storage.paths import as_path
-from xlme_jax.sweeps import by_language, grids
+from xlme_jax.sweeps import along, by_language, grids
 from xlme_jax.sweeps.grids import Point, PointResult, SweepRun
 from xlme_jax.training.stopping import EXIT_STOPPED, SIGNALS
 
@@ -158,7 +158,9 @@ class Sweep:
     ):
         self._config, self._output, self._command = config, output, command
         self._train, self._train_flags, self._evaluate = train, train_flags, evaluate
-        self._points = grids.points(config.grid)
+        self._points = (
+            along.points(as_path(config.along)) if config.along else grids.points(config.grid)
+        )
         self._failed: set[Path] = set()
         self._finished: dict[Path, SweepRun] = {}
         # Seed by seed, so that an interrupted sweep covers every point.
@@ -177,11 +179,14 @@ class Sweep:
                 for number, (point, seed) in enumerate(self._share, start=1):
                     what = f"[{number}/{len(self._share)}] {point.name}, seed {seed}"
                     self._run_one(processes, point, seed, what)
-                self._run_evaluations(processes, self._record())
+                results = self._record()
+                self._run_evaluations(processes, results)
             except Interrupted:
                 self._record()
                 _log.warning("Stopped. Rerun the same command to continue.")
                 return EXIT_STOPPED
+        if self._config.along:
+            along.draw(results, self._config, self._output)
         print((self._output / "sweep.md").read_text(encoding="utf-8"), end="")
         for folder in sorted(self._failed):
             _log.error("Failed: %s; see %s", folder, folder / LOG_FILE)
