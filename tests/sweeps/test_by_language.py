@@ -11,7 +11,7 @@ from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.evaluation import results
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.results import Header, ResultsError
-from xlme_jax.reports import tables
+from xlme_jax.reports.papers import entries
 from xlme_jax.sweeps import by_language, grids
 from xlme_jax.sweeps.grids import Point, PointResult, SweepRun
 from xlme_jax.sweeps.runner import Sweep
@@ -65,8 +65,8 @@ def test_each_language_has_the_test_results_of_its_own_best_point(tmp_path):
     for number, language in enumerate(CONFIG.languages):
         assert spread[language].values == tuple(expected[:, number])
     np.testing.assert_allclose(spread["mean"].values, expected.mean(axis=1), rtol=1e-15)
-    [entry] = tables.entries([("a", results.read(file)) for file in files])
-    score = tables.score(entry, "xnli", "accuracy").spread
+    [entry] = entries.entries([("a", results.read(file)) for file in files])
+    score = entries.score(entry, "xnli", "accuracy").spread
     np.testing.assert_allclose(
         [score.mean, score.median, score.deviation],
         [f(expected.mean(axis=1)) for f in (np.mean, np.median, lambda x: np.std(x, ddof=1))],
