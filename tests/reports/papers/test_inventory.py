@@ -4,9 +4,11 @@ import re
 import shlex
 from pathlib import Path
 
+import hugging
 import pytest
 import tiny
 
+from xlme_jax.configuration import command_line, loading
 from xlme_jax.data.benchmarks.registry import BENCHMARKS
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.results import Header, Results
@@ -83,6 +85,32 @@ def test_commands_name_files_that_exist(paper):
             assert all(x in BENCHMARKS or x in FROZEN for x in task.split(",")), line
 
 
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    return hugging.write_checkpoint(tmp_path_factory.mktemp("started") / "run")
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_gin_flags_of_the_commands_are_valid(paper, started, tmp_path):
+    commands = dict.fromkeys(
+        line for found in inventory.statuses(paper, ()) for line in (*found.commands, *found.runs)
+    )
+    checked = 0
+    for line in commands:
+        line = line.replace("$RUN", str(started)).replace("$DATA", str(tmp_path))
+        words = shlex.split(line)
+        files, bindings = [], []
+        for flag in command_line.gin_flags([word for word in words if "gin" in word[:6]]):
+            name, value = flag.split("=", 1)
+            (files if name == "--gin_file" else bindings).append(value)
+        for root in {"xlme_jax.train": ["Train"], "xlme_jax.sweep": ["Sweep", "Train"]}.get(
+            words[2], []
+        ):
+            assert loading.load(files, bindings, root)
+            checked += 1
+    assert checked
+
+
 def test_what_is_there_is_no_longer_missing():
     before = one("xlme", "Table 2")
     assert before.ours == () and before.missing == ("xnli", "mlqa")
@@ -118,7 +146,12 @@ def test_commands_of_the_settings():
     assert "--gin.TASK=\"'cola'\"" in command(Need("cola"))
     assert "--tasks=mnli,mnli_mismatched --split=validation" in command(Need("mnli_mismatched"))
     assert "--pooling=first" in command(Need("tatoeba", "[CLS]"))
-    assert "finetune/veco.gin" in one("veco", "Table 10").commands[0]
+    zero_shot, translated = one("veco", "Table 14").commands
+    assert "finetune/squad.gin --gin_file=gin_configs/finetune/veco.gin" in zero_shot
+    assert "--gin.Sweep.task=\"'mlqa'\"" in zero_shot
+    assert "finetune/veco_translate_train.gin" in translated
+    xnli, mlqa = one("infoxlm", "Table 7").commands
+    assert "finetune/infoxlm_xnli.gin" in xnli and "finetune/infoxlm_mlqa.gin" in mlqa
 
 
 def test_questions_by_language_have_two_numbers_and_their_mean():

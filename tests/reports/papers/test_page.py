@@ -8,7 +8,7 @@ import commands
 import numpy as np
 import pytest
 import tiny
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
@@ -98,6 +98,7 @@ def test_words_that_would_be_drawn_wrongly_are_numbers():
     assert pictures.drawable(["\U000f0000"]) == ["[0]"]  # Private use: no font has it.
 
 
+@settings(deadline=None)  # Another process may take the machine for a while.
 @given(st.data())
 def test_a_matrix_is_read_as_it_was_written(tmp_path_factory, data):
     words = st.lists(st.text(max_size=5), min_size=1, max_size=4).map(tuple)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from xlme_jax.reports.papers.entries import Entry
-from xlme_jax.reports.papers.items import FILES, PAPERS, Item, Paper
+from xlme_jax.reports.papers.items import PAPERS, RECIPES, Item, Paper
 from xlme_jax.reports.papers.needs import command
 from xlme_jax.reports.papers.sheets import NONE, Cell, Sheet
 
@@ -50,7 +50,7 @@ def statuses(paper: Paper, ours: Sequence[Entry]) -> list[Status]:
 def _status(paper: Paper, item: Item, ours: Sequence[Entry]) -> Status:
     missing = [need for need in item.needs if not any(need.met_by(entry) for entry in ours)]
     there = (entry.name for entry in ours if any(need.met_by(entry) for need in item.needs))
-    commands = (command(need, FILES.get(paper, ())) for need in missing)
+    commands = (command(need, RECIPES.get(paper)) for need in missing)
     return Status(
         item.name,
         item.make(()).title,

@@ -25,7 +25,7 @@ from xlme_jax.reports.papers.frozen import (
     tatoeba,
     tatoeba_by_language,
 )
-from xlme_jax.reports.papers.needs import Need, needs
+from xlme_jax.reports.papers.needs import Need, Recipe, needs
 from xlme_jax.reports.papers.sheets import Make
 from xlme_jax.reports.published import infoxlm, veco, xlme, xylent
 
@@ -379,5 +379,12 @@ PAPERS: Mapping[Paper, tuple[Item, ...]] = {
     "infoxlm": _INFOXLM,
     "veco": _VECO,
 }
-FILES: Mapping[Paper, tuple[str, ...]] = {"veco": ("gin_configs/finetune/veco.gin",)}
-"""{paper: gin files of its fine-tuning, beside those of the tasks}."""
+RECIPES: Mapping[Paper, Recipe] = {
+    "infoxlm": Recipe({"xnli": "infoxlm_xnli", "mlqa": "infoxlm_mlqa"}),
+    "veco": Recipe(
+        more="veco",
+        translated="veco_translate_train",
+        # XQuAD has no development sets.
+        flags={"squad": ("--gin.TaskEvaluation.task=\"'mlqa'\"", "--gin.Sweep.task=\"'mlqa'\"")},
+    ),
+}

@@ -1,7 +1,7 @@
 """What a table needs that an evaluation measures, and the commands that measure it."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 from xlme_jax.reports.papers.entries import FIRST, MODEL, TRANSLATE_TRAIN, Entry
@@ -44,18 +44,31 @@ class Need:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A paper's own settings of fine-tuning.
+
+    Attributes:
+      files: {training data: file of gin_configs/finetune in place of its own}.
+      more: file to add, "" for none.
+      translated: likewise with translated training data.
+      flags: {training data: flags to add}.
+    """
+
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    more: str = ""
+    translated: str = ""
+    flags: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+
 def needs(*tasks: str, variant: Variant = "") -> tuple[Need, ...]:
     """Returns a need for each benchmark."""
     return tuple(Need(task, variant) for task in tasks)
 
 
-def command(need: Need, more_files: Sequence[str] = ()) -> str:
-    """Returns the shell command that measures a need.
-
-    Args:
-      need: the need.
-      more_files: gin files to add in fine-tuning.
-    """
+def command(need: Need, recipe: Recipe | None = None) -> str:
+    """Returns the shell command that measures a need, by default as XLM-E is fine-tuned."""
+    recipe = recipe or Recipe()
     if need.task in FROZEN:
         evaluate = f"python -m xlme_jax.evaluate --checkpoint=$RUN --tasks={need.task}"
         end = " --split=test" if need.task == "bucc" else ""
@@ -64,8 +77,10 @@ def command(need: Need, more_files: Sequence[str] = ()) -> str:
         return f"{evaluate} --data=$DATA/eval{end}"
     trained = _FILES.get(need.task, need.task)
     glue = need.task in _GLUE and trained != "squad2"
-    files = [f"gin_configs/finetune/{'glue' if glue else trained}.gin", *more_files]
-    flags = [f"--gin_file={file}" for file in files]
+    own = "glue" if glue else recipe.files.get(need.task, trained)
+    names = filter(None, (own, recipe.translated if need.variant else recipe.more))
+    flags = [f"--gin_file=gin_configs/finetune/{name}.gin" for name in names]
+    flags += recipe.flags.get(trained, ())
     if glue:
         flags.append(f"--gin.TASK=\"'{trained}'\"")
     flags += ["--gin.INIT_FROM=\"'$RUN'\"", "--gin.EVAL_DIR=\"'$DATA/eval'\""]
