@@ -23,7 +23,7 @@ from xlme_jax.configuration import command_line
 from xlme_jax.evaluation import readouts
 from xlme_jax.evaluation.encoding import POOLINGS
 from xlme_jax.huggingface.conversion import as_run
-from xlme_jax.runs import evaluating
+from xlme_jax.runs import evaluating, probing
 from xlme_jax.storage.paths import as_path
 
 _CHECKPOINT = flags.DEFINE_string(
@@ -85,6 +85,13 @@ _READOUTS = flags.DEFINE_list(
 )
 _UNTRAINED = flags.DEFINE_bool("untrained", True, "Evaluate the encoder before training too.")
 
+_ALONG = flags.DEFINE_bool(
+    "along",
+    False,
+    "Evaluate every checkpoint of the run and draw the headline figures by steps and FLOPs "
+    "(curve.png, curve.json); the same command continues.",
+)
+
 
 def main() -> None:
     """Evaluates the checkpoint and prints the headline figures."""
@@ -108,6 +115,9 @@ def main() -> None:
         untrained=_UNTRAINED.value,
         command=shlex.join(["python", "-m", "xlme_jax.evaluate", *sys.argv[1:]]),
     )
+    if _ALONG.value:
+        print(f"Written: {probing.evaluate_along(as_path(source), options)}")
+        return
     outcomes, path = evaluating.evaluate(run, options)
     for outcome in outcomes:
         for name, value in outcome.headline.items():

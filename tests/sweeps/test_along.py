@@ -53,6 +53,7 @@ def test_scores_by_step_and_flops_are_numpys(tmp_path, run):
         figures = point["figures"]["dev/score"]
         assert figures["values"] == scores[number].tolist()
         assert figures["mean"] == pytest.approx(scores[number].mean(), rel=1e-15)
+        assert figures["median"] == np.median(scores[number])
         assert figures["deviation"] == pytest.approx(np.std(scores[number], ddof=1), rel=1e-15)
         start = (tmp_path / f"step_{STEPS[number]}" / "seed_0" / "starts").read_text()
         assert f"INIT_FROM='{run}/checkpoints/{STEPS[number]}'" in start
@@ -63,11 +64,11 @@ def test_scores_by_step_and_flops_are_numpys(tmp_path, run):
 def test_the_curve_grows_when_the_other_share_has_run(tmp_path, run):
     assert sweep(run, tmp_path, shard=(0, 3)).run() == 0
     found = json.loads((tmp_path / "curve.json").read_text())
-    counts = [point["figures"]["dev/score"]["n"] for point in found["points"]]
-    assert sum(counts) == 3
+    values = [point["figures"].get("dev/score", {"values": []}) for point in found["points"]]
+    assert sum(len(some["values"]) for some in values) == 3
     assert sweep(run, tmp_path).run() == 0
     found = json.loads((tmp_path / "curve.json").read_text())
-    assert [point["figures"]["dev/score"]["n"] for point in found["points"]] == [3, 3, 3]
+    assert [len(point["figures"]["dev/score"]["values"]) for point in found["points"]] == [3, 3, 3]
     starts = [path.read_text().count("\n") for path in tmp_path.glob("*/*/starts")]
     assert starts == [1] * 9
 

@@ -1,0 +1,63 @@
+"""Evaluates every checkpoint of a run."""
+
+import dataclasses
+import logging
+from pathlib import Path
+
+from xlme_jax.checkpoints.saved import FOLDER, saved_steps
+from xlme_jax.evaluation import results
+from xlme_jax.evaluation.results import RESULTS_FILE, Spread
+from xlme_jax.reports import along
+from xlme_jax.reports.along import PointAlong
+from xlme_jax.runs import evaluating
+from xlme_jax.storage.paths import as_path
+
+_log = logging.getLogger(__name__)
+
+
+def evaluate_along(run: Path, options: evaluating.Options) -> Path:
+    """Evaluates every checkpoint of a run, and draws the headline figures by steps and FLOPs.
+
+    Checkpoints that the same command has evaluated before are not evaluated again.
+
+    Args:
+      run: MODEL_DIR.
+      options: what to evaluate; each checkpoint has a folder STEP in `options.output`.
+
+    Returns:
+      The path of curve.json.
+
+    Raises:
+      ValueError: there is no checkpoint, or as in `evaluating.evaluate`.
+    """
+    steps = sorted(saved_steps(run / FOLDER))
+    if not steps:
+        raise ValueError(f"{run} has no checkpoint; --along needs the MODEL_DIR of a run")
+    output = as_path(options.output or run / "evaluation")
+    points = []
+    for step in steps:
+        folder = output / str(step)
+        if _is_evaluated(folder, options.command):
+            _log.info("Step %d: already evaluated.", step)
+        else:
+            of_step = dataclasses.replace(options, output=str(folder))
+            evaluating.evaluate(str(run / FOLDER / str(step)), of_step)
+        found = results.read(folder)
+        tasks = {task for task, command in found.commands.items() if command == options.command}
+        scores = {
+            name: Spread((value,))
+            for name, value in found.headline.items()
+            if name.split("/")[0] in tasks
+        }
+        points.append(PointAlong(step, scores))
+    metrics = list(dict.fromkeys(name for point in points for name in point.scores))
+    # Means first, because the picture has few lines.
+    metrics.sort(key=lambda name: not name.split("/")[-1].startswith(("mean", "layer_")))
+    along.write(run, points, metrics, output)
+    return output / along.CURVE_JSON
+
+
+def _is_evaluated(folder: Path, command: str) -> bool:
+    if not (folder / RESULTS_FILE).is_file():
+        return False
+    return command in results.read(folder).commands.values()
