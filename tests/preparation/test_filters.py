@@ -7,8 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from absl import flags
+from absl.testing import flagsaver
 
+from xlme_jax import prepare as prepare_command
 from xlme_jax.api import load_tasks, prepare
+from xlme_jax.configuration import command_line, source_flags
 from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary, write_vocabulary
@@ -297,3 +301,19 @@ def test_both_spellings_of_a_language_in_two_folders_are_refused(config, raw, tm
     folders = f"{tmp_path / 'one'},{tmp_path / 'two'}"
     with pytest.raises(ValueError, match="two spellings of one language"):
         prepare(dataclasses.replace(config, bitext_dir=folders))
+
+
+def test_the_flags_set_the_fields():
+    assert prepare_command.__name__ == "xlme_jax.prepare"  # It defines flags.
+    if "gin_file" not in flags.FLAGS:
+        command_line.define_flags()
+    given = [
+        *("--tasks=bitext", "--bitext_dir=a,b", "--bitext_merge=first", "--min_score=1.06"),
+        *("--tsv_columns=1,2,0", "--deduplicate", "--max_length_ratio=3", "--min_pairs=50000"),
+    ]
+    with flagsaver.flagsaver():
+        flags.FLAGS(["prepare", *given, "--output=x"])
+        config = source_flags.configuration()
+    assert (config.bitext_dir, config.bitext_merge) == ("a,b", "first")
+    assert (config.min_score, config.tsv_columns) == (1.06, (1, 2, 0))
+    assert (config.deduplicate, config.max_length_ratio, config.min_pairs) == (True, 3.0, 50_000)
