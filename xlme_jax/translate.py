@@ -14,7 +14,7 @@ from absl import flags
 
 from xlme_jax.configuration import command_line
 from xlme_jax.evaluation.beam_search import BeamSearch
-from xlme_jax.runs.translating import Translation, translate
+from xlme_jax.runs.translating import Translation, split_lines, translate
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
@@ -49,7 +49,7 @@ def main() -> None:
         content = sys.stdin.buffer.read()
     else:
         name, content = _SOURCE.value, as_path(_SOURCE.value).read_bytes()
-    lines = _lines(content, name)
+    lines = split_lines(content, name)
     found = translate(
         *(_CHECKPOINT.value, lines, _TARGET.value, search, _N_BEST.value, _VOCABULARY.value),
         name=name,
@@ -59,17 +59,6 @@ def main() -> None:
         sys.stdout.write(text)
     else:
         replace_file(as_path(_OUTPUT.value), text.encode())
-
-
-def _lines(content: bytes, name: str) -> list[str]:
-    """Returns lines without their ends; ValueError if the text is not UTF-8."""
-    lines = []
-    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
-        try:
-            lines.append(line.decode().removesuffix("\r"))
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{name}, line {number} is not UTF-8: {error.reason}") from error
-    return lines if content else []
 
 
 def _written(translations: Sequence[Translation]) -> list[str]:

@@ -33,6 +33,25 @@ class Translation:
     text: str
 
 
+def split_lines(content: bytes, name: str) -> list[str]:
+    """Returns the lines of a text without their ends.
+
+    Args:
+      content: the text.
+      name: its name, for errors.
+
+    Raises:
+      ValueError: a line is not UTF-8.
+    """
+    lines = []
+    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
+        try:
+            lines.append(line.decode().removesuffix("\r"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name}, line {number} is not UTF-8: {error.reason}") from error
+    return lines if content else []
+
+
 def translate(
     checkpoint: str,
     lines: Sequence[str],

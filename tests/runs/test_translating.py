@@ -1,23 +1,23 @@
-"""The command's reading of lines, and its errors before anything is compiled."""
+"""Reading of lines, and errors before anything is compiled."""
 
 import pytest
 
-from xlme_jax import translate
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.evaluation.translation import Translator
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMConfig
+from xlme_jax.runs.translating import split_lines
 
 
 def test_lines_keep_their_number():
-    assert translate._lines("a\r\n\nb\u2028c\n".encode(), "f") == ["a", "", "b\u2028c"]
-    assert translate._lines(b"a", "f") == ["a"]
-    assert translate._lines(b"", "f") == []
+    assert split_lines("a\r\n\nb\u2028c\n".encode(), "f") == ["a", "", "b\u2028c"]
+    assert split_lines(b"a", "f") == ["a"]
+    assert split_lines(b"", "f") == []
 
 
 def test_damaged_text_is_refused():
     with pytest.raises(ValueError, match="f, line 2 is not UTF-8"):
-        translate._lines(b"a\n\xff\n", "f")
+        split_lines(b"a\n\xff\n", "f")
 
 
 @pytest.mark.parametrize("stopping", ["always", None])
