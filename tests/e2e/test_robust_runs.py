@@ -43,7 +43,7 @@ def test_weights_change_between_phases(whole):
 
 
 # Within a phase before any checkpoint, after a phase ended, and in the last phase.
-@pytest.mark.parametrize("batches", [7, 9])
+@pytest.mark.parametrize("batches", tiny.slow_except({7}, [7, 9]))
 def test_a_killed_run_continues_with_the_same_bits(tmp_path, tiny_data, whole, interrupt, batches):
     restore = interrupt(batches)
     with pytest.raises(Interrupted):
@@ -97,6 +97,7 @@ def test_bad_settings_are_refused_before_compilation(
         run(tmp_path, tiny_data, objective=objective, **{**SHORT, **bindings})
 
 
+@pytest.mark.slow
 def test_a_run_that_only_tracks_is_a_baseline(tmp_path, tiny_data):
     tracked, relative = tmp_path / "tracked", tmp_path / "relative"
     bindings = {**SHORT, "TRAIN_STEPS": 6, "CHECKPOINT_EVERY": 6, "objective": "xlm"}

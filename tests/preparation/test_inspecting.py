@@ -154,6 +154,7 @@ def test_languages_are_identified_in_the_sample(config):
     assert 0 <= content.sides[0].other_language <= 1
 
 
+@pytest.mark.slow
 def test_the_command_writes_two_files_and_prints(config, raw):
     flags = [
         *("--inspect", "--tasks=cc100,bitext", "--inspect_texts=10", "--workers=1"),

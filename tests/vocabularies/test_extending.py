@@ -77,6 +77,7 @@ def test_too_little_text_is_an_error(old):
     assert old.size < extending.extend(old, lines, 5000, allow_smaller=True).size < old.size + 5000
 
 
+@pytest.mark.slow
 def test_the_command(old, tmp_path):
     for language in ("en", "el"):
         (tmp_path / f"{language}.txt").write_text("\n\n".join(lines_of(language, 400)))

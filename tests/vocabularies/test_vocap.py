@@ -219,6 +219,7 @@ def test_scores_are_as_likely_as_those_of_the_trainer():
 # --- The command ---
 
 
+@pytest.mark.slow
 def test_the_command_compares_with_temperature_sampling(mono, tmp_path):
     def command(*arguments):
         words = [sys.executable, "-m", "xlme_jax.train_vocabulary", "--tasks=cc100"]
