@@ -57,6 +57,12 @@ def test_objects_are_written_read_listed_moved_and_deleted(folder):
     assert names(folder) == []
 
 
+@pytest.mark.parametrize("content", [b"x\r", b"x\n", b"x\r\n", b"\r", b"\n", b""])
+def test_the_last_bytes_of_an_object_arrive(folder, content):
+    (folder / "one").write_bytes(content)
+    assert (folder / "one").read_bytes() == content
+
+
 def test_a_change_by_somebody_else_is_seen(folder, server):
     (folder / "x").write_text("1")
     assert names(folder) == ["x"]
