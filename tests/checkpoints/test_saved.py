@@ -22,28 +22,28 @@ def _run(folder, steps, **fields):
 
 def test_flops_are_steps_times_flops_of_a_step(tmp_path):
     run = _run(tmp_path / "a", [10, 200])
-    assert pretraining_flops(run) == 200 * 1.5e12
-    assert pretraining_flops(run / "checkpoints" / "10") == 10 * 1.5e12
+    assert pretraining_flops(run).ours == 200 * 1.5e12
+    assert pretraining_flops(run / "checkpoints" / "10").ours == 10 * 1.5e12
 
 
 def test_flops_of_the_initial_weights_count(tmp_path):
     run = _run(tmp_path / "a", [10], flops_per_step=2e10, inherited_flops=1.5e14)
-    assert pretraining_flops(run) == 1.5e14 + 10 * 2e10
+    assert pretraining_flops(run).ours == 1.5e14 + 10 * 2e10
     tuned = _run(tmp_path / "b", [5], flops_per_step=0.0, inherited_flops=1.5e14)
-    assert pretraining_flops(tuned) == 1.5e14
+    assert pretraining_flops(tuned).ours == 1.5e14
 
 
 def test_flops_as_table_4_counts_are_their_own(tmp_path):
     fields = {"table_4_flops_per_step": 1e10, "inherited_table_4_flops": 3e13}
     run = _run(tmp_path / "a", [10], **fields)
-    assert pretraining_flops(run, as_table_4=True) == 3e13 + 10 * 1e10
-    assert pretraining_flops(run) == 10 * 1.5e12
-    assert pretraining_flops(_run(tmp_path / "b", [10]), as_table_4=True) is None
+    assert pretraining_flops(run).table_4 == 3e13 + 10 * 1e10
+    assert pretraining_flops(run).ours == 10 * 1.5e12
+    assert pretraining_flops(_run(tmp_path / "b", [10])).table_4 is None
 
 
 @pytest.mark.parametrize("unknown", ["flops_per_step", "inherited_flops"])
 def test_unknown_flops_are_none(tmp_path, unknown):
-    assert pretraining_flops(_run(tmp_path / "a", [10], **{unknown: None})) is None
+    assert pretraining_flops(_run(tmp_path / "a", [10], **{unknown: None})).ours is None
 
 
 def test_a_missing_run_is_an_error(tmp_path):

@@ -56,7 +56,7 @@ def test_the_mean_is_started_from_exported_and_evaluated(tmp_path, run):
     mean, tuned = tmp_path / "mean", tmp_path / "tuned"
     averaging.average(run, 3, mean)
     assert read_record(mean).manifest["averaged_steps"] == [4, 6, 8]
-    assert pretraining_flops(mean) == pretraining_flops(run) > 0
+    assert pretraining_flops(mean).ours == pretraining_flops(run).ours > 0
     with pytest.raises(ValueError, match="already contains a run"):
         averaging.average(run, 2, mean)
     data = finetuning.write_labelled(tmp_path / "data", "cldr_tagging", vocabulary_of(run))

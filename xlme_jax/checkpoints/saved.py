@@ -5,7 +5,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
@@ -142,7 +142,19 @@ def read_record(run: Path) -> RunRecord:
         return RunRecord(**record)
 
 
-def pretraining_flops(run: Path, as_table_4: bool = False) -> float | None:
+class Flops(NamedTuple):
+    """FLOPs spent on pre-training; None if unknown.
+
+    Attributes:
+      ours: as `model.flops` counts.
+      table_4: as XLM-E's Table 4 does (`model.flops.as_table_4`).
+    """
+
+    ours: float | None
+    table_4: float | None
+
+
+def pretraining_flops(run: Path) -> Flops:
     """Returns the floating-point operations spent on pre-training a run's weights.
 
     They are steps x FLOPs per step (`model.flops` has the formula: matrix products only, a
@@ -152,24 +164,25 @@ def pretraining_flops(run: Path, as_table_4: bool = False) -> float | None:
 
     Args:
       run: MODEL_DIR (`checkpoint_of`), or one of its checkpoints.
-      as_table_4: whether to count as XLM-E's Table 4 does (`model.flops.as_table_4`).
 
     Returns:
-      The FLOPs; None if unknown: for imported weights, and checkpoints that do not record them.
+      The FLOPs; they are unknown of imported weights, and checkpoints that do not record them.
 
     Raises:
       ValueError: there is no checkpoint, or it is damaged.
     """
     checkpoint = checkpoint_of(run)
     record = read_record(checkpoint)
-    step, inherited = record.flops_per_step, record.inherited_flops
-    if as_table_4:
-        step, inherited = record.table_4_flops_per_step, record.inherited_table_4_flops
-    if step is None or inherited is None:
-        return None
-    if not checkpoint.name.isdigit():
-        return None
-    return inherited + int(checkpoint.name) * step
+
+    def total(step: float | None, inherited: float | None) -> float | None:
+        if step is None or inherited is None or not checkpoint.name.isdigit():
+            return None
+        return inherited + int(checkpoint.name) * step
+
+    return Flops(
+        total(record.flops_per_step, record.inherited_flops),
+        total(record.table_4_flops_per_step, record.inherited_table_4_flops),
+    )
 
 
 def saved_steps(folder: Path) -> list[int]:

@@ -66,8 +66,6 @@ def _row(run: Path, point: PointAlong, metrics: Sequence[str]) -> dict[str, Any]
         for name, spread in point.scores.items()
         if name in metrics
     }
-    flops = {
-        "flops": pretraining_flops(place),
-        "table_4_flops": pretraining_flops(place, as_table_4=True),
-    }
-    return {"step": point.step, **flops, "figures": figures}
+    flops = pretraining_flops(place)
+    counts = {"flops": flops.ours, "table_4_flops": flops.table_4}
+    return {"step": point.step, **counts, "figures": figures}

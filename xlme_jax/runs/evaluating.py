@@ -149,14 +149,15 @@ def _evaluated(checkpoint: str, options: Options) -> tuple[list[Outcome], result
             text = _training_text(options.data_dir, loaded)
             subject = dataclasses.replace(subject, training_text=text)
         outcomes = _outcomes(loaded, subject, options, mesh)
+    flops = pretraining_flops(loaded.folder)
     step = int(loaded.folder.name) if loaded.folder.name.isdigit() else None
     header = results.Header(
         command=options.command,
         checkpoint=str(loaded.folder),
         step=step,
         seed=loaded.config.loop.seed,
-        flops=pretraining_flops(loaded.folder),
-        table_4_flops=pretraining_flops(loaded.folder, as_table_4=True),
+        flops=flops.ours,
+        table_4_flops=flops.table_4,
     )
     return outcomes, header
 

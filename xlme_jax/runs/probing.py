@@ -37,12 +37,13 @@ def evaluate_along(run: Path, options: evaluating.Options) -> Path:
     points = []
     for step in steps:
         folder = output / str(step)
-        if _is_evaluated(folder, options.command):
+        found = results.read(folder) if (folder / RESULTS_FILE).is_file() else None
+        if found is not None and options.command in found.commands.values():
             _log.info("Step %d: already evaluated.", step)
         else:
             of_step = dataclasses.replace(options, output=str(folder))
             evaluating.evaluate(str(run / FOLDER / str(step)), of_step)
-        found = results.read(folder)
+            found = results.read(folder)
         tasks = {task for task, command in found.commands.items() if command == options.command}
         scores = {
             name: Spread((value,))
@@ -55,9 +56,3 @@ def evaluate_along(run: Path, options: evaluating.Options) -> Path:
     metrics.sort(key=lambda name: not name.split("/")[-1].startswith(("mean", "layer_")))
     along.write(run, points, metrics, output)
     return output / along.CURVE_JSON
-
-
-def _is_evaluated(folder: Path, command: str) -> bool:
-    if not (folder / RESULTS_FILE).is_file():
-        return False
-    return command in results.read(folder).commands.values()
