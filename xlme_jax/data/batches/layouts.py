@@ -155,16 +155,16 @@ def segment_starts(batch: packing.Batch, segments: int) -> np.ndarray:
     return starts
 
 
-def token_tasks(segment_ids: np.ndarray, rows: np.ndarray, tasks: np.ndarray) -> np.ndarray:
-    """Returns the task number of each token, int32[rows, length]; 0 in padding.
+def token_values(segment_ids: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Returns for each token the value of its segment, int32[rows, length]; 0 in padding.
 
     Args:
       segment_ids: int32[rows, length], of rows laid out from pairs.
       rows: int[segments], non-decreasing row of each segment; all rows have one.
-      tasks: int[segments], task number of each segment.
+      values: int[segments], the value of each segment, such as its task number.
     """
     first = np.searchsorted(rows, np.arange(len(segment_ids)))
-    found = tasks[first[:, None] + np.maximum(segment_ids - 1, 0)]
+    found = values[first[:, None] + np.maximum(segment_ids - 1, 0)]
     return np.where(segment_ids > 0, found, 0).astype(np.int32)
 
 

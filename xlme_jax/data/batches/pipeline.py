@@ -32,6 +32,7 @@ from xlme_jax.data.batches.pair_losses import PairLosses, Sums
 from xlme_jax.data.batches.robust_stream import RobustStream
 from xlme_jax.data.batches.streams import Stream, stream_tasks
 from xlme_jax.data.batches.transforms import (
+    LAST,
     LEFT_OUT,
     TASKS,
     WINDOW_DRAWS,
@@ -49,9 +50,6 @@ from xlme_jax.data.prepared.reader import TaskReader
 
 # Version 1 used another shuffle of the examples.
 _STATE_VERSION = 2
-# Limit of row and window numbers: more than any run uses, and small enough that values computed
-# from them fit in 64 bits.
-_LAST = 1 << 48
 _log = logging.getLogger(__name__)
 
 
@@ -155,10 +153,10 @@ def _stream_batches(
 ) -> grain.IterDataset:
     if stream.kind != "bitext":
         read = ReadText if stream.kind == "monolingual" else ReadLabelled
-        numbers = _count_up(_LAST).batch(stream.rows, batch_fn=list)
+        numbers = _count_up(LAST).batch(stream.rows, batch_fn=list)
         return numbers.map(read(reader, stream, sampler, shard))
     plan = PlanRows(reader, stream, sampler, seed, window_draws)
-    plans = FlatMapIterDataset(_count_up(_LAST), plan)
+    plans = FlatMapIterDataset(_count_up(LAST), plan)
     batches = plans.batch(stream.rows, batch_fn=list)
     return batches.map(ReadPairs(reader, stream, shard, seed))
 
@@ -295,7 +293,7 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
             _check_entries(saved[name], ("order", "position", *robust), where)
             if robust:
                 self._robust[name].check_state(saved[name]["robust"], f"{where}, robust")
-            limits = {"next_index": _LAST // 2, "next_index_in_buffer": self._window_draws + 1}
+            limits = {"next_index": LAST // 2, "next_index_in_buffer": self._window_draws + 1}
             _check_position(saved[name]["position"], iterator.get_state(), limits, where)
         for name, iterator in list(self._streams.items()):
             if saved[name]["order"] != self._fingerprints[name]:

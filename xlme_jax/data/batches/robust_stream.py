@@ -10,10 +10,8 @@ import grain
 import numpy as np
 
 from xlme_jax.data.batches.pair_losses import PairLosses
-from xlme_jax.data.batches.transforms import Phase, Sampler
+from xlme_jax.data.batches.transforms import LAST, Phase, Sampler
 
-# More than any run draws, and small enough for computations with 64 bits.
-MOST_DRAWS = 1 << 48
 # (weights, phase) -> the sampler of a phase, and the batches that it draws.
 Start = Callable[[np.ndarray, Phase], tuple[Sampler, grain.DatasetIterator]]
 
@@ -67,7 +65,7 @@ class RobustStream:
         if not isinstance(drawn, list) or len(drawn) != len(self.losses.tasks):
             raise ValueError(f"{where}: drawn must have a number for each task")
         for number in (first, *drawn):
-            if type(number) is not int or not 0 <= number < MOST_DRAWS:
+            if type(number) is not int or not 0 <= number < LAST:
                 raise ValueError(f"{where}: {reprlib.repr(number)} is not a number of draws")
 
     def _restart(self) -> grain.DatasetIterator:

@@ -21,6 +21,9 @@ from xlme_jax.data.prepared.reader import TaskReader
 # rows depends neither on the batch size nor on the number of hosts; it is large, so few tokens are
 # wasted.
 WINDOW_DRAWS = 4096
+# Limit of the numbers of rows, windows and draws: more than any run uses, and small enough that
+# values computed from them fit in 64 bits.
+LAST = 1 << 48
 # A stream fails after this many windows without a row, instead of searching forever.
 _MAX_EMPTY_WINDOWS = 64
 # Batches carry their task numbers through the prefetching thread under this key.
@@ -46,7 +49,7 @@ def examples_per_task(tasks: Sequence[TaskInfo], stream: Stream) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A part of a run in which the weights are constant (`robust_sampling.RobustWeights`).
+    """A part of a run in which the weights are constant (`robust_sampling.RobustSampling`).
 
     Attributes:
       number: 0 for the first, or only, phase.
@@ -266,14 +269,12 @@ class ReadPairs(grain.transforms.Map):
         batch = lay_out(ids, sizes, rows, len(plans), stream.length)
         if stream.languages:
             spoken = layouts.side_languages(self._languages[tasks], draws, stream, self._seed)
-            repeated = np.repeat(spoken, sizes)
-            languages = lay_out(repeated, sizes, rows, len(plans), stream.length)["tokens"]
-            batch["languages"] = np.where(batch["segment_ids"] > 0, languages, 0)
+            batch["languages"] = layouts.token_values(batch["segment_ids"], rows, spoken)
         if stream.pairs_per_row:
             batch["starts"] = layouts.segment_starts(batch, 2 * stream.pairs_per_row)
         if stream.robust is not None:
             of_segments = np.repeat(tasks, len(rows) // len(tasks))
-            batch["tasks"] = layouts.token_tasks(batch["segment_ids"], rows, of_segments)
+            batch["tasks"] = layouts.token_values(batch["segment_ids"], rows, of_segments)
         return {**batch, TASKS: tasks, LEFT_OUT: left_out}
 
 
