@@ -19,7 +19,6 @@ from xlme_jax.huggingface.config import hf_config
 from xlme_jax.huggingface.tokenizer import tokenizer_files
 from xlme_jax.huggingface.weights import WeightLayout, has_form_of_xlmr, to_tensors
 from xlme_jax.objectives.translate import LANGUAGES, Translate
-from xlme_jax.objectives.veco import CROSS
 from xlme_jax.runs.trained import Trained
 
 # The bias of tokens that are never predicted.
@@ -58,7 +57,7 @@ def folder(loaded: Trained, name: str, command: str) -> Folder:
             "positions; only such translators can be exported."
         )
     encoder = WeightLayout(config.encoder, size, None, True, "encoder.")
-    decoder = WeightLayout(config.decoder, size, "mlm", True, "decoder.roberta.")
+    decoder = WeightLayout(config.decoder, size, "mlm", True, "decoder.roberta.", cross=True)
     params = jax.device_get(loaded.params)
     tokens = {language: size + n for n, language in enumerate(config.languages)}
     files = tokenizer_files(loaded.vocabulary, config.encoder.max_length, _marks(tokens))
@@ -78,7 +77,6 @@ def _tensors(
     """Returns the weights of both models."""
     tensors = to_tensors(encoder.weights(), objective.encoder.params(params))
     weights = objective.decoder_params(params)
-    cross = weights.pop(CROSS)
     for name, tensor in to_tensors(decoder.weights(), weights).items():
         tensors[name if name.startswith("decoder.") else f"decoder.{name}"] = tensor
     languages = np.asarray(params[LANGUAGES])[1:]
@@ -88,36 +86,7 @@ def _tensors(
     tensors["decoder.lm_head.bias"] = np.concatenate([tensors["decoder.lm_head.bias"], bias])
     # Without this copy, transformers 4 loads the model with a bias of zeros.
     tensors["decoder.lm_head.decoder.bias"] = tensors["decoder.lm_head.bias"]
-    for index in range(decoder.encoder.num_layers):
-        at = f"decoder.roberta.encoder.layer.{index}.crossattention."
-        tensors |= {at + name: array for name, array in _cross(_layer(cross, index)).items()}
-    return {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-
-
-def _layer(cross: Any, index: int) -> Any:
-    if "layers" in cross:
-        return jax.tree.map(lambda x: x[index], cross["layers"])
-    return cross[f"layer_{index}"]
-
-
-def _cross(layer: Any) -> dict[str, np.ndarray]:
-    """Returns the tensors of a layer's cross-attention."""
-    size = layer["norm"]["scale"].shape[0]
-    kernels = {"query": layer["q"]["kernel"]}
-    biases = {"query": layer["q"]["bias"]}
-    for number, part in enumerate(("key", "value")):
-        kernels[part] = layer["kv"]["kernel"][:, number]
-        biases[part] = layer["kv"]["bias"][number]
-    found = {
-        f"self.{part}.weight": kernel.reshape(size, size).T for part, kernel in kernels.items()
-    }
-    found |= {f"self.{part}.bias": bias.reshape(size) for part, bias in biases.items()}
-    return found | {
-        "output.dense.weight": layer["out"]["kernel"].reshape(size, size).T,
-        "output.dense.bias": layer["out"]["bias"],
-        "output.LayerNorm.weight": layer["norm"]["scale"],
-        "output.LayerNorm.bias": layer["norm"]["bias"],
-    }
+    return tensors
 
 
 def _config(

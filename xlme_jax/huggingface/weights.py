@@ -56,6 +56,7 @@ class WeightLayout:
       head: "mlm", "rtd_dense" or "rtd_linear"; None without head.
       is_xlmr: whether the tensors are those of XLM-R; else those of `modeling_xlme.py`.
       prefix: prefix of the names of the encoder's tensors.
+      cross: whether its layers have cross-attention, as a decoder's.
     """
 
     encoder: EncoderConfig
@@ -63,6 +64,7 @@ class WeightLayout:
     head: Head | None
     is_xlmr: bool
     prefix: str = ""
+    cross: bool = False
 
     def weights(self) -> list[Weight]:
         """Returns all weights of the model."""
@@ -95,19 +97,27 @@ class WeightLayout:
         config = self.encoder
         size, heads = config.hidden_size, config.num_heads
         attention = (*path, "attention")
-        yield from _query_key_value((*attention, "qkv"), f"{at}attention.self.", size, heads)
+        parts = ("query", "key", "value")
+        yield from _projections((*attention, "qkv"), f"{at}attention.self.", parts, size, heads)
         if config.relative_bias == "gated":
             width = size // heads
             for name, length in (("u", width), ("v", width), ("w", heads)):
                 where = (*attention, "gate", name)
                 yield _same(where, f"{at}attention.gate.{name}", (length,))
-        out = (*attention, "out")
-        yield _attention_out((*out, "kernel"), f"{at}attention.output.dense.weight", size, heads)
-        yield _same((*out, "bias"), f"{at}attention.output.dense.bias", (size,))
+        yield from _attention_out((*attention, "out"), f"{at}attention.output.dense", size, heads)
         yield from _norm((*path, "attention_norm"), f"{at}attention.output.LayerNorm", size)
+        if self.cross:
+            yield from self._cross(("cross", path[-1]), f"{at}crossattention.")
         yield from _dense((*path, "ffn", "wi"), f"{at}intermediate.dense", size, config.ffn_size)
         yield from _dense((*path, "ffn", "wo"), f"{at}output.dense", config.ffn_size, size)
         yield from _norm((*path, "ffn_norm"), f"{at}output.LayerNorm", size)
+
+    def _cross(self, path: Path, at: str) -> Iterator[Weight]:
+        size, heads = self.encoder.hidden_size, self.encoder.num_heads
+        yield from _projections((*path, "q"), f"{at}self.", ("query",), size, heads)
+        yield from _projections((*path, "kv"), f"{at}self.", ("key", "value"), size, heads)
+        yield from _attention_out((*path, "out"), f"{at}output.dense", size, heads)
+        yield from _norm((*path, "norm"), f"{at}output.LayerNorm", size)
 
     def _head(self) -> Iterator[Weight]:
         size = self.encoder.hidden_size
@@ -148,35 +158,42 @@ def _dense(path: Path, name: str, inputs: int, outputs: int) -> Iterator[Weight]
     yield _same((*path, "bias"), f"{name}.bias", (outputs,))
 
 
-def _query_key_value(path: Path, at: str, size: int, heads: int) -> Iterator[Weight]:
-    """Yields kernel [D, 3, H, K] and bias [3, H, K]; theirs are three [D, D] and [D] each."""
-    parts, shape = ("query", "key", "value"), (heads, size // heads)
+def _projections(
+    path: Path, at: str, parts: Sequence[str], size: int, heads: int
+) -> Iterator[Weight]:
+    """Yields kernel [D, n, H, K] and bias [n, H, K] of n parts, without that axis if n is 1.
+
+    Theirs are n of [D, D] and [D] each.
+    """
+    count = len(parts)
+    ours = (*((count,) if count > 1 else ()), heads, size // heads)
     yield Weight(
         (*path, "kernel"),
         tuple(f"{at}{part}.weight" for part in parts),
-        ((size, size),) * 3,
-        lambda x: np.stack([part.T.reshape(size, *shape) for part in x], axis=1),
-        lambda x: tuple(x[:, index].reshape(size, size).T for index in range(3)),
+        ((size, size),) * count,
+        lambda x: np.stack([part.T for part in x], axis=1).reshape(size, *ours),
+        lambda x: tuple(x.reshape(size, count, size)[:, index].T for index in range(count)),
     )
     yield Weight(
         (*path, "bias"),
         tuple(f"{at}{part}.bias" for part in parts),
-        ((size,),) * 3,
-        lambda x: np.stack([part.reshape(shape) for part in x]),
-        lambda x: tuple(x[index].reshape(size) for index in range(3)),
+        ((size,),) * count,
+        lambda x: np.stack(x).reshape(ours),
+        lambda x: tuple(x.reshape(count, size)),
     )
 
 
-def _attention_out(path: Path, name: str, size: int, heads: int) -> Weight:
-    """Returns the output kernel [H, K, D]; theirs is [D, D]."""
+def _attention_out(path: Path, name: str, size: int, heads: int) -> Iterator[Weight]:
+    """Yields the output's kernel [H, K, D], theirs is [D, D], and its bias."""
     shape = (heads, size // heads, size)
-    return Weight(
-        path,
-        (name,),
+    yield Weight(
+        (*path, "kernel"),
+        (f"{name}.weight",),
         ((size, size),),
         lambda x: x[0].T.reshape(shape),
         lambda x: (x.reshape(size, size).T,),
     )
+    yield _same((*path, "bias"), f"{name}.bias", (size,))
 
 
 def _table(path: Path, name: str, rows: int, *size: int) -> Weight:
@@ -271,11 +288,13 @@ def _stacked(trees: Sequence[Any]) -> Any:
 
 def _apart(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the tree with unstacked layers."""
-    encoder = dict(tree["encoder"])
-    if (stack := encoder.pop("layers", None)) is not None:
-        count = len(next(array for _, array in _flat(stack)))
-        encoder |= {f"layer_{index}": _at(stack, index) for index in range(count)}
-    return {**tree, "encoder": encoder}
+    return {name: _unstacked(part) if "layers" in part else part for name, part in tree.items()}
+
+
+def _unstacked(part: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in part.items() if name != "layers"}
+    count = len(next(array for _, array in _flat(part["layers"])))
+    return kept | {f"layer_{index}": _at(part["layers"], index) for index in range(count)}
 
 
 def _at(tree: Any, index: int) -> Any:
