@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 import tiny
-from toy import Batches, Poisonable, PoisonedBatches, Toy
+from toy import Batches, Poisonable, PoisonedBatches, StopAt, Toy, saved
 
 from xlme_jax.checkpoints.saved import checkpoint_of, read_best
 from xlme_jax.storage.paths import as_path
@@ -18,7 +18,7 @@ from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.best import Best, BestSteps
 from xlme_jax.training.loop_config import LoopConfig
-from xlme_jax.training.stopping import NEVER, NeverStop, Stopped
+from xlme_jax.training.stopping import NEVER, Stopped
 
 # The scores of two languages by step. Ties at 4 and 8; "de" is best where "en" is not.
 EN = {0: 0.9, 2: 0.3, 4: 0.6, 6: 0.5, 8: 0.6, 10: 0.4, 12: 0.5}
@@ -57,29 +57,11 @@ def run(model_dir, mesh, best=None, stop=NEVER, batches=None, objective=None, **
     )
 
 
-def saved(model_dir):
-    return {int(path.name) for path in (model_dir / "checkpoints").iterdir()}
-
-
 def timeless(model_dir):
     return [
         {name: value for name, value in line.items() if not commands.is_timing(name)}
         for line in map(json.loads, (model_dir / "metrics.jsonl").read_text().splitlines())
     ]
-
-
-class StopAt(NeverStop):
-    """Requests a stop after a step, like a signal."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def requested(self, step):
-        return step == self.step
-
-    def saved(self, step, wait):
-        if step == self.step:
-            raise Stopped(step)
 
 
 @pytest.mark.parametrize(

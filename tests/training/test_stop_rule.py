@@ -10,14 +10,14 @@ import numpy as np
 import optax
 import pytest
 import tiny
-from toy import Batches, Poisonable, PoisonedBatches, Toy
+from toy import Batches, Poisonable, PoisonedBatches, StopAt, Toy, saved
 
 from xlme_jax.training import loop, stop_rule
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.metrics import MetricsWriter, read_lines
 from xlme_jax.training.stop_rule import Line, RuleNotMet, StopRule, StopRules
-from xlme_jax.training.stopping import NEVER, NeverStop, Stopped
+from xlme_jax.training.stopping import NEVER, Stopped
 
 NAMES = ("a", "b")
 
@@ -193,24 +193,6 @@ def tokens_up_to(step):
 def never_met(step):
     """Returns a rule that is due at a step and never met."""
     return StopRule("monolingual/error", tokens_up_to(step), least=1e9, growing=False)
-
-
-def saved(model_dir):
-    return {int(path.name) for path in (model_dir / "checkpoints").iterdir()}
-
-
-class StopAt(NeverStop):
-    """Requests a stop after a step, like a signal."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def requested(self, step):
-        return step == self.step
-
-    def saved(self, step, wait):
-        if step == self.step:
-            raise Stopped(step)
 
 
 def same(a, b):

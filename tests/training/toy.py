@@ -1,4 +1,4 @@
-"""An objective of one weight, to test the loop in milliseconds."""
+"""An objective of one weight, to test the loop in milliseconds, and an early stop."""
 
 import types
 
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.objectives.base import Carry, Diagnostics, PlainObjective, StreamInput
+from xlme_jax.training.stopping import NeverStop, Stopped
 
 LENGTH = 4
 
@@ -119,3 +120,22 @@ class PoisonedBatches(Batches):
 
     def tasks(self):
         return {"monolingual": {"en": self.rows - 1, f"batch-{self.number - 1}": 1}}
+
+
+def saved(model_dir):
+    """Returns the steps of a run's checkpoints."""
+    return {int(path.name) for path in (model_dir / "checkpoints").iterdir()}
+
+
+class StopAt(NeverStop):
+    """Requests a stop after a step, like a signal."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def requested(self, step):
+        return step == self.step
+
+    def saved(self, step, wait):
+        if step == self.step:
+            raise Stopped(step)

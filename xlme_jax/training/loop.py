@@ -155,20 +155,14 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         )
         abstract = abstract_state(run.objective, run.optimizer, run.mesh, config.seed)
         checkpoints.check(abstract, run.dataset_digest)
+        warm = WarmParams(run.objective, abstract, run.mesh, config.seed)
         if checkpoints.latest_step() is None and config.init_from is not None:
-            check_warm_start(
-                as_path(config.init_from),
-                WarmParams(run.objective, abstract, run.mesh, config.seed).wanted,
-                run.vocabulary_digest,
-                run.objective.warm_start.new,
-                run.objective.warm_start.counterparts,
-                run.growth,
-            )
+            check_warm_start(*_warm_source(run, warm))
         if jax.process_index() == 0:  # After the checks: a rejected run leaves the folder as is.
             for name, text in run.files.items():
                 with naming(run.model_dir / name):
                     replace_file(run.model_dir / name, text.encode())
-        state, record, evaluators = _starting_point(run, abstract, checkpoints)
+        state, record, evaluators = _starting_point(run, abstract, checkpoints, warm)
         stop.saved(int(state.step), checkpoints.wait)
         meter = Throughput(
             flops_per_step=run.flops_per_step, peak_flops_per_second=_peak_flops(run.mesh)
@@ -265,7 +259,7 @@ def _steps(
 
 
 def _starting_point(
-    run: Run, abstract: TrainState, checkpoints: Checkpoints
+    run: Run, abstract: TrainState, checkpoints: Checkpoints, warm: WarmParams
 ) -> tuple[TrainState, RunRecord, list[Evaluator]]:
     """Resumes, else warm-starts, else initialises the weights, and logs which.
 
@@ -295,17 +289,12 @@ def _starting_point(
     if config.init_from is not None:
         source = as_path(config.init_from)
         origin = str(checkpoint_of(source))
-        inherited["inherited_flops"] = pretraining_flops(source)
-        inherited["inherited_table_4_flops"] = pretraining_flops(source, as_table_4=True)
-        warm = WarmParams(run.objective, abstract, run.mesh, config.seed)
-        params = warm_start(
-            source,
-            warm.wanted,
-            run.vocabulary_digest,
-            run.objective.warm_start.new,
-            run.objective.warm_start.counterparts,
-            run.growth,
-        )
+        flops = pretraining_flops(source)
+        inherited = {
+            "inherited_flops": flops.ours,
+            "inherited_table_4_flops": flops.table_4,
+        }
+        params = warm_start(*_warm_source(run, warm))
         state = dataclasses.replace(state, params=warm(state.params, params))
         out = jax.tree.map(lambda leaf: leaf.sharding, abstract.aux)
         carried = jax.jit(
@@ -316,6 +305,14 @@ def _starting_point(
         _log.info("Starting from scratch.")
     record = _record(run, origin=origin, **inherited)
     return _filled(run, state, abstract), record, evaluators
+
+
+def _warm_source(run: Run, warm: WarmParams) -> tuple[Any, ...]:
+    """Returns the arguments of `warm_start`."""
+    start = run.objective.warm_start
+    names = start.new, start.counterparts
+    source = as_path(run.config.init_from or "")
+    return (source, warm.wanted, run.vocabulary_digest, *names, run.growth)
 
 
 def _filled(run: Run, state: TrainState, abstract: TrainState) -> TrainState:

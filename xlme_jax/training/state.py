@@ -22,9 +22,14 @@ def init_state(
     objective: Objective, optimizer: optax.GradientTransformation, seed: int
 ) -> TrainState:
     """Returns the state at step 0, its arrays boxed with logical axis names."""
-    params = objective.init(jax.random.fold_in(jax.random.key(seed), 0))
+    params = objective.init(_init_rng(seed))
     aux = init_carried(objective, params)
     return TrainState(jnp.zeros((), jnp.int32), params, aux, optimizer.init(params))
+
+
+def _init_rng(seed: int) -> jax.Array:
+    """Returns the key of the initial weights; those of the steps are folded in from 1."""
+    return jax.random.fold_in(jax.random.key(seed), 0)
 
 
 def abstract_state(
@@ -56,21 +61,19 @@ class WarmParams:
       abstract: shapes of its state.
       mesh: the run's mesh.
       seed: seed of the run.
-
-    Attributes:
-      wanted: shapes of what is read from the checkpoint.
     """
 
     def __init__(
         self, objective: Objective, abstract: TrainState, mesh: jax.sharding.Mesh, seed: int
     ):
-        self._start, self._abstract = objective.warm_start, abstract
-        self._init = None
-        self.wanted: Params = abstract.params
-        if self._start.template is not None:
-            rng = jax.random.fold_in(jax.random.key(seed), 0)
-            self._init = functools.partial(self._start.template, rng)
-            self.wanted = _abstract(self._init, mesh)
+        self._start, self._abstract, self._mesh = objective.warm_start, abstract, mesh
+        template = self._start.template
+        self._init = functools.partial(template, _init_rng(seed)) if template else None
+
+    @functools.cached_property
+    def wanted(self) -> Params:
+        """Shapes of what is read from the checkpoint."""
+        return _abstract(self._init, self._mesh) if self._init else self._abstract.params
 
     def __call__(self, fresh: Params, read: Params) -> Params:
         """Returns the weights of the run.
