@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from absl import flags
 from absl.testing import flagsaver
+from raw_text import write_raw
 
 from xlme_jax import prepare as prepare_command
 from xlme_jax.api import load_tasks, prepare
 from xlme_jax.configuration import command_line, source_flags
 from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary, write_vocabulary
+from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.preparation import preparing, tokenizing, vocabulary_text
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
 from xlme_jax.storage.paths import as_path
@@ -42,13 +43,8 @@ def raw(tmp_path_factory):
         "aligned/en-sw.tsv": "Another house.\tNyumba nyingine.\t1.4\n",
         "aligned/en-fr.tsv": "".join(f"House {i}.\tMaison {i}.\t1.2\n" for i in range(6)),
     }
-    for name, text in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
     texts = [text for content in files.values() for text in content.replace("\t", "\n").split("\n")]
-    vocabulary = train_vocabulary(texts, 300, byte_fallback=False, allow_smaller=True)
-    write_vocabulary(vocabulary, folder / "v.model")
-    return folder
+    return write_raw(folder, files, texts, 300)
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from raw_text import write_raw
 
 from xlme_jax import api
 from xlme_jax.data.cldr import CldrConfig
-from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary, write_vocabulary
+from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.preparation import inspecting, language_id
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
 
@@ -31,12 +32,7 @@ def raw(tmp_path_factory):
         "eval/test.tsv": f"1\t{one[4]}\n2\t{two[4]}\n3\tNothing that is in training.\n",
         "eval/more.txt": "a third  line here.\n",
     }
-    for name, text in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
-    vocabulary = train_vocabulary([*one, *two], 200, byte_fallback=False, allow_smaller=True)
-    write_vocabulary(vocabulary, folder / "v.model")
-    return folder
+    return write_raw(folder, files, [*one, *two], 200)
 
 
 @pytest.fixture

@@ -53,6 +53,11 @@ def _run(*files: str, flags: str = "") -> str:
     return " ".join([*(f"--gin_file=gin_configs/{file}.gin" for file in files), flags]).strip()
 
 
+def _both(task: str) -> tuple[Need, ...]:
+    """Returns the needs of a table with zero-shot and translate-train rows."""
+    return (*needs(task), *needs(task, variant="translate-train"))
+
+
 _XTREME = needs(*TASKS.values())
 _FIVE = needs("xquad", "mlqa", "tydiqa", "xnli", "pawsx")
 _TWO = needs("xnli", "mlqa")
@@ -211,12 +216,12 @@ _XYLENT = (
     Item(
         "Table 10",
         by_language("pawsx", "PAWS-X", "Accuracy.", xylent.TABLE_10),
-        (*needs("pawsx"), *needs("pawsx", variant="translate-train")),
+        _both("pawsx"),
     ),
     Item(
         "Table 11",
         by_language("xnli", "XNLI", "Accuracy.", xylent.TABLE_11),
-        (*needs("xnli"), *needs("xnli", variant="translate-train")),
+        _both("xnli"),
     ),
     Item(
         "Table 12",
@@ -240,7 +245,7 @@ _INFOXLM = (
     Item(
         "Table 1",
         by_language("xnli", "XNLI", "Accuracy, means of five runs.", infoxlm.TABLE_1),
-        (*needs("xnli"), *needs("xnli", variant="translate-train")),
+        _both("xnli"),
         (_run("runs/infoxlm_base"), _run("runs/infoxlm_large")),
     ),
     Item(
@@ -340,19 +345,19 @@ _VECO = (
     Item(
         "Table 10",
         by_language("xnli", "XNLI", "Accuracy.", veco.TABLE_10),
-        (*needs("xnli"), *needs("xnli", variant="translate-train")),
+        _both("xnli"),
     ),
     Item(
         "Table 11",
         by_language("pawsx", "PAWS-X", "Accuracy.", veco.TABLE_11),
-        (*needs("pawsx"), *needs("pawsx", variant="translate-train")),
+        _both("pawsx"),
     ),
     Item("Table 12", mining(veco.TABLE_12), needs("bucc")),
     *(
         Item(
             name,
             by_language(task, title, f"{title}, F1 / exact match.", table),
-            (*needs(task), *needs(task, variant="translate-train")),
+            _both(task),
         )
         for name, task, title, table in (
             ("Table 13", "xquad", "XQuAD", veco.TABLE_13),
