@@ -347,9 +347,8 @@ def train_model(texts: Iterable[str], size: int, **options: Any) -> bytes:
             pad_id=-1,
             max_sentence_length=_MAX_SENTENCE_BYTES,
             train_extremely_large_corpus=size > 300_000,
-            num_threads=_TRAINER_THREADS,
             minloglevel=2,
-            **options,
+            **{"num_threads": _TRAINER_THREADS, **options},
         )
     except RuntimeError as error:
         if ended:

@@ -24,7 +24,7 @@ from xlme_jax.data.vocabulary import (
     Vocabulary,
     VocabularyError,
     sentences,
-    train_vocabulary,
+    train_model,
 )
 from xlme_jax.preparation import on_beam, workers
 from xlme_jax.storage.files import replace_file
@@ -32,7 +32,7 @@ from xlme_jax.storage.paths import as_path
 from xlme_jax.storage.sealed_json import checksum, seal, unseal
 from xlme_jax.vocabularies import measures
 
-_FORMAT = 1  # Changes if candidates of the same text and settings would differ.
+_FORMAT = 2  # Changes if candidates of the same text and settings would differ.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Request:
 
     Attributes:
       sample: Text of the language.
-      size: Ids, special ones included, as of `train_vocabulary`.
+      size: Ids, special ones included, as of `train_model`.
       character_coverage: Share of the text's characters with their own piece.
     """
 
@@ -167,16 +167,17 @@ def train(request: Request, report: workers.Report = lambda texts: None) -> None
     lines = request.sample.read()
     content = {"pieces": 0, "alp": 0.0, "model": ""}
     try:
-        vocabulary = train_vocabulary(
+        model = train_model(
             lines,
             request.size,
             byte_fallback=False,
             character_coverage=request.character_coverage,
-            allow_smaller=True,
+            num_threads=1,  # candidates are trained side by side
         )
     except TooSmallError:
         pass
     else:
+        vocabulary = Vocabulary(model)
         counts, number = measures.token_counts(vocabulary, lines)
         content = {
             "pieces": len(vocabulary.scored_pieces()),
