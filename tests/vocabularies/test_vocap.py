@@ -82,9 +82,11 @@ def test_it_continues_and_repeats_exactly(texts, config, trained, monkeypatch):
     first = vocap.train(texts, config)
     assert first.vocabulary.model == trained.vocabulary.model
     asked = []
-    train = candidates.train
+    train_one = candidates._train_one
     monkeypatch.setattr(
-        candidates, "train", lambda request, _: (asked.append(request), train(request))
+        candidates,
+        "_train_one",
+        lambda request, *rest: (asked.append(request), train_one(request, *rest))[1],
     )
     assert vocap.train(texts, config).vocabulary.model == trained.vocabulary.model
     assert asked == []
@@ -94,12 +96,26 @@ def test_it_continues_and_repeats_exactly(texts, config, trained, monkeypatch):
     two.file(".model").write_bytes(b"damaged")
     assert vocap.train(texts, config).vocabulary.model == trained.vocabulary.model
     assert sorted(asked, key=lambda request: request.name) == [one, two]
-    # Another vocabulary from the same candidates, and one more size.
+    # Another vocabulary from the same candidates, and one more size, with which all smaller change.
     asked.clear()
     vocap.train(texts, dataclasses.replace(config, size=350, beta=1.0))
     assert asked == []
     vocap.train(texts, dataclasses.replace(config, sizes=(50, 100, 150, 200, 300)))
-    assert [request.size for request in asked] == [150] * 3
+    assert [request.size for request in asked] == [150, 100, 50] * 3
+
+
+def test_smaller_candidates_fit_like_those_trained_alone(texts, trained):
+    """Selecting pieces from a larger candidate costs little of the log-probability."""
+    for language, chosen in trained.chosen.items():
+        sample = chosen.request.sample
+        chain = candidates.requests(sample, (50, 100, 200, 300), 0.9995)
+        for request in chain[1:]:
+            found = candidates.find(request)
+            candidates.train([dataclasses.replace(request, larger=())])
+            alone = candidates.find(dataclasses.replace(request, larger=()))
+            print(language, request.size, found.alp, alone.alp)
+            assert found.pieces == alone.pieces
+            assert found.alp > alone.alp - 0.02 * abs(alone.alp)
 
 
 def test_a_damaged_sample_is_named(texts, config):

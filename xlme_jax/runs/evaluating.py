@@ -303,7 +303,7 @@ def _settings(task: str, loaded: trained.Trained, options: Options, mesh: jax.sh
     """Returns the settings of a task: from the options, else from the run's own evaluators."""
     config, languages, layer = loaded.config, options.languages, options.layer
     if task == HELD_OUT:
-        return _held_out(loaded, mesh)
+        return held_out_losses(loaded, mesh)
     if task in FROZEN:
         pooling, wanted = options.pooling, options.readouts
         if task == held_out_retrieval.TASK:
@@ -369,7 +369,7 @@ def _mined(folder: str, split: str, options: Options) -> tuple[str, ...]:
     return found
 
 
-def _held_out(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheckpoint:
+def held_out_losses(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheckpoint:
     """Returns the evaluation of held-out losses, with the run's own settings if it has any.
 
     Raises:

@@ -8,22 +8,18 @@ drops a required piece.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 
 from sentencepiece import sentencepiece_model_pb2 as model_pb2
 
-from xlme_jax.data import vocabulary
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.vocabularies.seeds import train_from
 
 # Ids that are no pieces: <s>, <pad>, </s>, <unk>, <mask>, and the bytes of byte fallback.
 SPECIALS = 5
 BYTES = 256
 # Rounds of EM. SentencePiece's default, 2, is for each of its many rounds of pruning.
 _ROUNDS = 8
-# Typical bytes of text per token, only for the scale of the seeds' counts.
-_TOKEN_BYTES = 4
 # The trainer's smallest: it adds no character to those of the pieces, unless they cover less.
 _LEAST_COVERAGE = 0.98
 
@@ -47,31 +43,22 @@ def merge(
       VocabularyError: There is no text.
     """
     size = len(pieces) + SPECIALS + (BYTES if byte_fallback else 0)
-    scale = text_bytes / _TOKEN_BYTES
-    with tempfile.TemporaryDirectory(prefix="xlme_jax-") as folder:
-        seeds = os.path.join(folder, "seeds.tsv")
-        with open(seeds, "w", encoding="utf-8") as file:
-            # Single characters are seeds anyway, and the trainer takes no seed twice.
-            file.writelines(
-                f"{piece}\t{max(1, round(scale * probability))}\n"
-                for piece, probability in pieces.items()
-                if len(piece) > 1
-            )
-        model = vocabulary.train_model(
-            texts,
-            size,
-            byte_fallback=byte_fallback,
-            character_coverage=_LEAST_COVERAGE,
-            required_chars="".join(piece for piece in pieces if len(piece) == 1),
-            seed_sentencepieces_file=seeds,
-            seed_sentencepiece_size=2 * size,
-            num_sub_iterations=_ROUNDS,
-        )
+    model = train_from(
+        pieces,
+        texts,
+        text_bytes,
+        size,
+        byte_fallback=byte_fallback,
+        character_coverage=_LEAST_COVERAGE,
+        required_chars="".join(piece for piece in pieces if len(piece) == 1),
+        seed_sentencepiece_size=2 * size,
+        num_sub_iterations=_ROUNDS,
+    )
     return Vocabulary(_with_dropped(model, pieces, size))
 
 
 def _with_dropped(model: bytes, pieces: Mapping[str, float], size: int) -> bytes:
-    """Appends the pieces that the trainer dropped, and removes what differs between runs."""
+    """Appends the pieces that the trainer dropped."""
     proto = model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]
     there = {piece.piece for piece in proto.pieces}
     dropped = [piece for piece in pieces if piece not in there]
@@ -79,9 +66,4 @@ def _with_dropped(model: bytes, pieces: Mapping[str, float], size: int) -> bytes
     for piece in dropped[: size - 2 - len(proto.pieces)]:
         proto.pieces.add(piece=piece, score=least)
     proto.trainer_spec.vocab_size = len(proto.pieces)
-    # The name of the temporary file is unknown to the message's definition in older packages.
-    proto.trainer_spec.DiscardUnknownFields()
-    for field in ("seed_sentencepieces_file", "required_chars"):
-        if field in proto.trainer_spec.DESCRIPTOR.fields_by_name:
-            proto.trainer_spec.ClearField(field)
     return proto.SerializeToString(deterministic=True)

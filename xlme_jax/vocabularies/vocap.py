@@ -19,7 +19,7 @@ from xlme_jax.preparation.source_types import LanguageText
 from xlme_jax.storage.paths import as_path, is_bucket
 from xlme_jax.vocabularies import allocation, candidates, merging
 from xlme_jax.vocabularies.allocation import Allocation
-from xlme_jax.vocabularies.candidates import Candidate, Request, Sample
+from xlme_jax.vocabularies.candidates import Candidate, Sample
 
 # The paper's grid is 1,000 to 50,000 in steps of 1,000.
 SIZES = (1000, 2000, 4000, 8000, 16_000, 32_000)
@@ -134,9 +134,8 @@ def train(texts: Sequence[LanguageText], config: VocapConfig) -> Trained:
     sizes = vocabulary_text.language_sizes(texts)
     samples = write_samples(texts, config)
     requests = [
-        Request(samples[language], size, config.character_coverage)
-        for language in samples
-        for size in config.sizes
+        candidates.requests(sample, config.sizes, config.character_coverage)
+        for sample in samples.values()
     ]
     trained = candidates.train_all(
         requests, config.workers or os.cpu_count() or 1, config.runner, config.runner_options
