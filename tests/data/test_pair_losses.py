@@ -32,6 +32,13 @@ def test_a_loss_is_the_mean_of_recent_tokens_summed_over_parts():
     assert np.isnan(losses.losses()[2])
 
 
+def test_a_diverged_step_leaves_the_losses_as_they_were():
+    losses = tracked()
+    losses.observe(parts([4, 2, 1]))
+    losses.observe(parts([np.nan, np.inf, 3]))
+    np.testing.assert_allclose(losses.losses(), [4, 2, (0.5 * 1 + 3) / 1.5])
+
+
 def test_weights_are_the_best_response_around_the_initial_ones():
     losses = tracked(rho=0.1, floor=0.3)
     for step, means in ((5, [1.0, 2.0, 4.0]), (10, [9.0, 1.0, 1.0])):

@@ -48,9 +48,10 @@ class PairLosses:
         self._phases: list[dict[str, Any]] = []
 
     def observe(self, sums: Sums) -> None:
-        """Adds the tokens of a step, of all processes."""
+        """Adds the tokens of a step, of all processes; of tasks with finite losses."""
         for part, pair in sums.items():
             new = np.asarray(pair, np.float64)
+            new = np.where(np.isfinite(new).all(axis=0), new, 0.0)
             self._sums[part] = self._settings.decay * self._sums.get(part, 0.0) + new
 
     def losses(self) -> np.ndarray:
