@@ -206,7 +206,7 @@ def test_of_a_sweep_only_the_selected_point_counts(tmp_path):
         results.find(tmp_path)  # They differ in more than the seed.
     assert results.find(tmp_path / "lr=2") == chosen
     (tmp_path / "sweep.json").write_text('{"best": "../lr=3"}')
-    with pytest.raises(ResultsError, match="no folder"):
+    with pytest.raises(ResultsError, match=r"no such folder .* again with --evaluate"):
         results.find(tmp_path)
 
 

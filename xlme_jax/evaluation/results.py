@@ -215,7 +215,10 @@ def selected(path: Path) -> tuple[str | None, bool]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(path, f"no sweep can be read from it ({error!r})") from None
     if best is not None and (not isinstance(best, str) or not (path.parent / best).is_dir()):
-        raise _damaged(path, f"there is no folder {best!r} beside it")
+        raise ResultsError(
+            f"{path} names {best!r} for the results that count, and there is no such folder beside "
+            "it: start the sweep again with --evaluate, which runs nothing twice"
+        )
     return best, along
 
 
