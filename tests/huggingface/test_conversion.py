@@ -158,6 +158,8 @@ def test_fine_tuning_starts_from_a_folder(tmp_path):
     config = finetuning.load(flags)
     assert config.loop.init_from == as_run(str(tmp_path / "exported"))
     assert config.objective.pretrained.encoder.relative_bias == "gated"
+    with pytest.raises(ValueError, match=r"no state of the optimizer, .* from Hugging Face"):
+        finetuning.run([*flags, "--gin.Loop.init_optimizer=True"])
     tuned = finetuning.run(flags).params
     _, params = hugging.read_checkpoint(run)
     before = params["discriminator"]["encoder"]["embedding_norm"]["scale"]

@@ -76,6 +76,13 @@ def test_the_mean_is_started_from_exported_and_evaluated(tmp_path, run):
     assert any(np.array_equal(array, expected) for array in found)
 
 
+def test_the_mean_has_no_optimizer_to_go_on_with(tmp_path, run):
+    averaging.average(run, 2, tmp_path / "mean")
+    start = {"INIT_FROM": str(tmp_path / "mean"), "Loop__init_optimizer": True}
+    with pytest.raises(ValueError, match=r"checkpoints/8 has no state of the optimizer, as averag"):
+        finetuning.pretrain(tmp_path, vocabulary_of(run), "xlm", **start)
+
+
 def test_checkpoints_of_two_models_or_data_are_refused(tmp_path, run):
     other = finetuning.pretrain(tmp_path, vocabulary_of(run), "xlm", Encoder__attention="xla")
     place = other / "checkpoints" / "1"

@@ -18,6 +18,7 @@ from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.checkpoints.growth import Growth
 from xlme_jax.checkpoints.saved import RunRecord, checkpoint_of, pretraining_flops
 from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.checkpoints.warm_optimizer import check_warm_optimizer, warm_optimizer
 from xlme_jax.checkpoints.warm_start import check_warm_start, warm_start
 from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried
 from xlme_jax.storage.files import replace_file
@@ -158,6 +159,8 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         warm = WarmParams(run.objective, abstract, run.mesh, config.seed)
         if checkpoints.latest_step() is None and config.init_from is not None:
             check_warm_start(*_warm_source(run, warm))
+            if config.init_optimizer:
+                check_warm_optimizer(as_path(config.init_from), abstract.opt_state, run.growth)
         if jax.process_index() == 0:  # After the checks: a rejected run leaves the folder as is.
             for name, text in run.files.items():
                 with naming(run.model_dir / name):
@@ -301,6 +304,9 @@ def _starting_point(
             lambda params: meshes.unbox(init_carried(run.objective, params)), out_shardings=out
         )
         state = dataclasses.replace(state, aux=carried(state.params))
+        if config.init_optimizer:
+            jax.tree.map(lambda leaf: leaf.delete(), state.opt_state)
+            state = dataclasses.replace(state, opt_state=warm_optimizer(source, abstract.opt_state))
     else:
         _log.info("Starting from scratch.")
     record = _record(run, origin=origin, **inherited)

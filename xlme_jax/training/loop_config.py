@@ -21,6 +21,9 @@ class LoopConfig:
       micro_batches: parts in which a batch is processed; the gradient stays the same.
       seed: seed of initialisation, masking, sampling and dropout.
       init_from: MODEL_DIR or checkpoint to take the weights from, if the run is new.
+      init_optimizer: take Adam's moments and its count of updates from `init_from` too
+        (`checkpoints.warm_optimizer`); False starts with a fresh optimizer. The schedule of the
+        learning rate starts at step 0 either way.
       max_skipped: number of consecutive updates skipped, because loss or gradient was not finite,
         after which `on_divergence` applies.
       on_divergence: "stop" ends the run; "roll_back" restores the newest checkpoint and continues
@@ -39,6 +42,7 @@ class LoopConfig:
     micro_batches: int = 1
     seed: int = 0
     init_from: str | None = None
+    init_optimizer: bool = False
     max_skipped: int = 10
     on_divergence: Literal["stop", "roll_back"] = "stop"
     profile_steps: tuple[int, int] | None = None
@@ -53,6 +57,11 @@ class LoopConfig:
             raise ValueError(
                 f"Loop.keep_every = {self.keep_every} must be a multiple of Loop.checkpoint_every "
                 f"= {self.checkpoint_every}."
+            )
+        if self.init_optimizer and self.init_from is None:
+            raise ValueError(
+                "Loop.init_optimizer = True takes the optimizer of the checkpoint that INIT_FROM "
+                "names, which is None: set INIT_FROM, or Loop.init_optimizer = False."
             )
         if (
             self.profile_steps is not None

@@ -1,0 +1,91 @@
+"""Initialises the optimizer from a checkpoint of another run, beside its weights."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+
+from xlme_jax.checkpoints.growth import Growth
+from xlme_jax.checkpoints.saved import (
+    checkpoint_of,
+    compare_digests,
+    compare_shapes,
+    damage_if_unsealed,
+    named_source,
+    read_fields,
+    state_metadata,
+    tree_shapes,
+)
+
+_log = logging.getLogger(__name__)
+_PART = "opt_state"
+
+
+def check_warm_optimizer(run: Path, abstract: Any, growth: Growth | None = None) -> None:
+    """Raises the errors of `warm_optimizer` without reading arrays or verifying files."""
+    checkpoint = checkpoint_of(run)
+    where = f"INIT_FROM = {str(run)!r} with Loop.init_optimizer = True"
+    fresh = "Set Loop.init_optimizer = False for a fresh optimizer."
+    if growth is not None:
+        raise ValueError(
+            f"{where}: the vocabulary of DATA_DIR extends that of the checkpoint, and the moments "
+            f"of new pieces are not known. {fresh}"
+        )
+    with named_source(checkpoint), damage_if_unsealed(checkpoint):
+        found = tree_shapes({_PART: state_metadata(checkpoint).get(_PART) or {}})
+    if not found:
+        raise ValueError(
+            f"{where}: {checkpoint} has no state of the optimizer, as averages and weights that "
+            f"come from Hugging Face have none. {fresh}"
+        )
+    remedy = f"Optimizers continue with the same weights, from the same system. {fresh}"
+    compare_shapes(found, {_PART: abstract}, where, remedy)
+
+
+def warm_optimizer(run: Path, abstract: Any) -> Any:
+    """Reads the optimizer of another run's checkpoint into the shardings of this one.
+
+    Adam's moments are those of the checkpoint, and so is the number of updates that its bias
+    correction counts, which goes on. Counts of learning rate schedules start at 0: the rate is
+    that of this run's steps.
+
+    Args:
+      run: MODEL_DIR of the other run or one of its checkpoints; `check_warm_start` has verified its
+        files, and `check_warm_optimizer` its shapes.
+      abstract: ShapeDtypeStructs with shardings of the optimizer's state.
+
+    Returns:
+      The state of the optimizer.
+
+    Raises:
+      ValueError: the checkpoint is damaged, has no optimizer, or one of other weights.
+    """
+    checkpoint = checkpoint_of(run)
+    with named_source(checkpoint), damage_if_unsealed(checkpoint):
+        item = {_PART: abstract}
+        read = ocp.PyTreeCheckpointer().restore(
+            checkpoint / "state",
+            args=ocp.args.PyTreeRestore(
+                item=item,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(item),
+                partial_restore=True,
+            ),
+        )
+        compare_digests(read, read_fields(checkpoint)["digests"])
+    _log.info("Warm start: optimizer from %s, its schedule from step 0", checkpoint)
+    return jax.tree.map(_restarted, read[_PART], is_leaf=_is_schedule)
+
+
+def _is_schedule(node: Any) -> bool:
+    return isinstance(node, optax.ScaleByScheduleState)
+
+
+def _restarted(node: Any) -> Any:
+    """Returns the state of a schedule with count 0; other nodes stay."""
+    if not _is_schedule(node):
+        return node
+    return node._replace(count=jax.device_put(np.int32(0), node.count.sharding))
