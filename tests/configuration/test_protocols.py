@@ -69,6 +69,14 @@ def test_veco_has_its_adam_whichever_task():
         assert (optimizer.b1, optimizer.b2, optimizer.eps) == (0.9, 0.999, 1e-8)
 
 
+def test_chemprot_has_the_settings_of_gururangan():
+    optimizer = built(["chemprot"], "Optimizer")
+    assert (optimizer.learning_rate, optimizer.warmup_fraction) == (2e-5, 0.1)
+    assert built(["chemprot"], "Sweep").select == "eval/chemprot/micro_f1/en"
+    types = built(["chemprot"], "Sweep", "TASK = 'chemprot_types'")
+    assert types.select == "eval/chemprot_types/accuracy/en" and types.seeds == 5
+
+
 def test_the_same_sets_select_the_checkpoint_and_the_point():
     for names, extra, expected in (
         (["xnli"], [], ["en"]),

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from chemprot_files import write
 from finetuning import write_vocabulary
 
 from xlme_jax.data.benchmarks.featurize import encode
@@ -51,6 +52,24 @@ def write_xnli(folder, labels, language="en", split="dev"):
     folder.mkdir(exist_ok=True)
     lines = [f"premise {i}\thypothesis {i}\t{label}\n" for i, label in enumerate(labels)]
     (folder / f"{split}-{language}.tsv").write_text("".join(lines))
+
+
+def test_chemprot_is_scored_on_the_pairs_that_have_a_group(tmp_path, vocabulary):
+    write(tmp_path / "chemprot", "validation")
+    subject = subject_of(vocabulary, "chemprot", constant(6, per_token=False), max_length=256)
+    outcome = TaskEvaluation(str(tmp_path)).build(subject)({})
+    # Gold: false, false, CPR:3, CPR:4, CPR:4; always CPR:9. Of 3 none is found.
+    assert values(outcome)["micro_f1", "en"] == values(outcome)["accuracy", "en"] == 0
+    assert values(outcome, "majority")["accuracy", "en"] == 0.4
+    (tmp_path / "chemprot").rename(tmp_path / "other")
+    nine = [("CPR:9", "Y", "SUBSTRATE", "T1", "T2"), ("CPR:3", "Y", "UPREGULATOR", "T1", "T3")]
+    write(tmp_path / "chemprot", "validation", relations=nine)
+    outcome = TaskEvaluation(str(tmp_path)).build(subject)({})
+    # One of four is right; one of two is found.
+    assert values(outcome)["micro_f1", "en"] == pytest.approx(2 / (1 / (1 / 4) + 1 / (1 / 2)))
+    assert values(outcome)["accuracy", "en"] == 0.25
+    file = outcome.files["predictions/chemprot/dev-en.tsv"]
+    assert file == "CPR:9\n" * 4
 
 
 def test_classes_figures_and_files(tmp_path, vocabulary):

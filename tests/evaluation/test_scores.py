@@ -22,6 +22,13 @@ def test_f1_is_that_of_one_class():
     assert scores.f1([0, 0], [0, 0]) == 0
 
 
+def test_micro_f1_counts_a_wrong_class_twice():
+    gold, predicted = [0, 1, 2, 3, 0, 1], [0, 1, 3, 0, 2, 1]
+    assert scores.micro_f1(gold, predicted) == pytest.approx(2 * 2 / (4 + 4))
+    assert scores.micro_f1([0, 0], [0, 0]) == scores.micro_f1([0, 1], [1, 0]) == 0
+    assert scores.micro_f1([1, 2], [1, 2]) == 1
+
+
 def test_matthews():
     # True positives 3, true negatives 4, false positives 2, false negatives 1.
     gold = [1] * 4 + [0] * 6

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import chemprot_files
 import numpy as np
 import pytest
 
@@ -89,6 +90,21 @@ def tagged(count):
         TaggedExample(str(i), tuple(w for w, _ in some), tuple(tag for _, tag in some))
         for i, some in enumerate(SENTENCES[:count])
     ]
+
+
+def test_chemprot_has_a_task_for_groups_and_one_for_types(tmp_path, raw, vocabulary):
+    for split in ("train", "validation", "test"):
+        chemprot_files.write(tmp_path / "ChemProt_Corpus", split)
+    for name, count in (("chemprot", 5), ("chemprot_types", 4)):
+        assert tasks.labelled.register(name, tmp_path, raw.vocabulary) == [
+            *(name, f"{name}_en", f"{name}_validation_en")
+        ]
+        splits = {"train", "validation_en", "test_en"}
+        assert set(seqio.TaskRegistry.get(name).splits) == splits
+        examples = benchmark(name).read(tmp_path / "ChemProt_Corpus", "train", "en", ReadReport())
+        for split in splits:
+            assert read(name, split) == expected(vocabulary, name, examples)
+        assert len(examples) == count
 
 
 def test_splits_are_training_data_and_each_language(folder, raw, vocabulary):

@@ -2,7 +2,8 @@
 
 Gold and predicted items depend on the kind of task:
 
-- classification: a class id each; accuracy, f1 (of one class), matthews, as in scikit-learn.
+- classification: a class id each; accuracy, f1 (of one class), micro_f1 (of all classes but the
+  first), matthews, as in scikit-learn.
 - regression: a float each; pearson, spearman, as in SciPy.
 - tagging: a sequence of tag names each; chunk_f1, token_accuracy, as in seqeval.
 - question_answering: a collection of accepted answers against one text; f1, exact_match, by the
@@ -72,6 +73,18 @@ def f1(gold: Classes, predicted: Classes, positive: int = 1) -> float:
     right, found = np.asarray(gold) == positive, np.asarray(predicted) == positive
     both = right.sum() + found.sum()
     return float(2 * (right & found).sum() / both) if both else 0.0
+
+
+def micro_f1(gold: Classes, predicted: Classes, none: int = 0) -> float:
+    """Returns the F1 over all classes but one, which stands for nothing to be found.
+
+    ChemProt's metric: a pair given the wrong group is both a false positive and a false negative.
+    It is 0 if nothing else is predicted or in gold.
+    """
+    _check_lengths(gold, predicted)
+    real, found = np.asarray(gold), np.asarray(predicted)
+    both = (real != none).sum() + (found != none).sum()
+    return float(2 * ((real == found) & (real != none)).sum() / both) if both else 0.0
 
 
 def matthews(gold: Classes, predicted: Classes) -> float:
@@ -211,7 +224,7 @@ def _check_tags(gold: Tags, predicted: Tags) -> None:
 
 # Metric names available to benchmarks.
 METRICS: Mapping[Kind, Mapping[str, Callable[..., float]]] = {
-    "classification": {"accuracy": accuracy, "f1": f1, "matthews": matthews},
+    "classification": {"accuracy": accuracy, "f1": f1, "micro_f1": micro_f1, "matthews": matthews},
     "regression": {"pearson": pearson, "spearman": spearman},
     "tagging": {"chunk_f1": chunk_f1, "token_accuracy": token_accuracy},
     "question_answering": {"f1": answers.f1, "exact_match": answers.exact_match},

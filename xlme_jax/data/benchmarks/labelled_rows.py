@@ -57,6 +57,8 @@ _FOLDERS = {
     "panx": ("ner", "wikiann"),
     "mlqa": ("MLQA_V1",),
     "squad2": ("squad",),
+    "chemprot": ("ChemProt_Corpus",),
+    "chemprot_types": ("chemprot", "ChemProt_Corpus"),
     "bucc": ("bucc2018",),
     "wordalign": ("alignment-test-sets",),
     **{name: (folder, f"glue/{folder}") for name, folder in _GLUE.items()},

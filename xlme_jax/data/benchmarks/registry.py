@@ -18,6 +18,7 @@ from typing import Protocol
 
 from xlme_jax.data.benchmarks import embedded
 from xlme_jax.data.benchmarks.examples import Example, Kind
+from xlme_jax.data.benchmarks.official import chemprot
 from xlme_jax.data.benchmarks.official.files import SPLITS, Layout, Official
 from xlme_jax.data.benchmarks.official.squad import Squad
 from xlme_jax.data.benchmarks.official.tables import Table
@@ -362,6 +363,39 @@ _MR = Benchmark(
     ),
 )
 
+
+def _chemprot(
+    name: str, labels: tuple[str, ...], metrics: tuple[str, ...], types: bool
+) -> Benchmark:
+    """Returns ChemProt by group or by type (`official.chemprot.ChemProt`)."""
+    reader = chemprot.ChemProt(types)
+    files = (
+        ("train", "chemprot_training", "chemprot_training_abstracts.tsv"),
+        ("validation", "chemprot_development", "chemprot_development_abstracts.tsv"),
+        ("test", "chemprot_test_gs", "chemprot_test_abstracts_gs.tsv"),
+    )
+    return Benchmark(
+        name=name,
+        kind="classification",
+        labels=labels,
+        metrics=metrics,
+        languages=("en",),
+        gap_metric=metrics[0],
+        source=Official(
+            tuple(
+                layout
+                for split, folder, file in files
+                for layout in _folders([Layout(file, reader, split, ("en",))], folder)
+            )
+        ),
+    )
+
+
+_CHEMPROT = (
+    _chemprot("chemprot", (chemprot.NONE, *chemprot.GROUPS), ("micro_f1", "accuracy"), False),
+    _chemprot("chemprot_types", chemprot.TYPES, ("accuracy",), True),
+)
+
 # --- Tagging ---
 
 _UDPOS = Benchmark(
@@ -506,6 +540,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         *_QUESTIONS,
         *_GLUE,
         _MR,
+        *_CHEMPROT,
         *_EMBEDDED,
     )
 }

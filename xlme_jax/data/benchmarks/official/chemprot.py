@@ -1,0 +1,259 @@
+"""Reader of ChemProt (BioCreative VI, track 5): relations of chemicals and proteins in abstracts.
+
+The corpus has three files for each split, tab-separated and without headers: abstracts (PMID,
+title, abstract), entities (PMID, id, type, begin, end, text; characters of title, one separator,
+abstract) and relations (PMID, group, evaluated or not, type, Arg1:id, Arg2:id). The files of the
+gold standard repeat some of the relations, and are not read.
+
+Five groups of relations count: CPR:3 (upregulators), CPR:4 (downregulators), CPR:5 (agonists),
+CPR:6 (antagonists) and CPR:9 (substrates and products). An example is the text around one chemical
+and one protein, whose mentions are replaced by @CHEMICAL$ and @GENE$, or by @CHEM-GENE$ together if
+they overlap, as in BLURB (Gu et al. 2020); other mentions stay.
+
+Choices of this reader, because the corpus has no sentences: a title is one; others end with ".",
+"!" or "?" before a capital letter, a digit or a bracket, but not within a mention or after common
+abbreviations. A relation across sentences has the text from the first to the last of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from xlme_jax.data.benchmarks.examples import Example, TextExample
+from xlme_jax.data.benchmarks.official.files import Skips, checked_label, numbered_lines
+from xlme_jax.data.text.reading import DataError
+
+GROUPS = ("CPR:3", "CPR:4", "CPR:5", "CPR:6", "CPR:9")
+"""The groups of relations that count."""
+
+TYPES = (
+    *("ACTIVATOR", "AGONIST", "AGONIST-ACTIVATOR", "AGONIST-INHIBITOR", "ANTAGONIST"),
+    *("DOWNREGULATOR", "INDIRECT-DOWNREGULATOR", "INDIRECT-UPREGULATOR", "INHIBITOR"),
+    *("PRODUCT-OF", "SUBSTRATE", "SUBSTRATE_PRODUCT-OF", "UPREGULATOR"),
+)
+"""The types of relations in `GROUPS`."""
+
+NONE = "false"
+"""Class of pairs without a relation that counts."""
+
+_ALL_GROUPS = tuple(f"CPR:{number}" for number in range(11))
+_END = re.compile(r"[.!?][)\]\"']*\s+(?=[A-Z0-9(\[])")
+_ABBREVIATIONS = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|al|approx|Figs?|no|[A-Z]))\.$")
+
+
+class _Mention(NamedTuple):
+    is_chemical: bool
+    begin: int
+    end: int
+
+
+class _Abstract(NamedTuple):
+    """Title and abstract with a space in between, and where the title ends."""
+
+    text: str
+    title: int
+
+
+# {PMID: {id: mention}}; None for a mention that is not at its offset.
+_Mentions = dict[str, dict[str, _Mention | None]]
+# {PMID: {(chemical, gene): (group, type) in the order of the file}}.
+_Relations = dict[str, dict[tuple[str, str], list[tuple[str, str]]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ChemProt:
+    """The examples of a split, from the path of its abstracts.
+
+    Attributes:
+      types: whether examples are the relations that count, by type, as in the data of SciBERT
+        (Beltagy et al. 2019) and Gururangan et al. (2020), which XY-LENT's Table 7 uses; a pair
+        with two relations is two examples. Else they are all pairs of a chemical and a gene in a
+        sentence, by group, or `NONE`; a pair with relations of two groups has the first one.
+    """
+
+    types: bool = False
+
+    def read(
+        self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
+    ) -> list[Example]:
+        """Reads all abstracts; see `Format.read`."""
+        del language  # English.
+        abstracts = {
+            cells[0]: _Abstract(f"{cells[1]} {cells[2]}", len(cells[1]))
+            for _, cells in _rows(path, 3, skips)
+        }
+        mentions = _mentions(path, abstracts, skips)
+        relations = _relations(path, mentions, labels if self.types else (), skips)
+        if relations is None and (split != "test" or self.types):
+            raise DataError(
+                f"{_beside(path, 'relations')}: no such file; put the relations of this split "
+                "beside its abstracts, as in the official archive"
+            )
+        has_labels = relations is not None
+        examples: list[Example] = []
+        for pmid, abstract in abstracts.items():
+            found = {id: one for id, one in mentions.get(pmid, {}).items() if one}
+            related = (relations or {}).get(pmid, {})
+            sentences = _sentences(abstract, list(found.values()))
+            for pair in self._pairs(found, related, sentences):
+                text = _marked(abstract.text, found[pair[0]], found[pair[1]], sentences)
+                for number, label in enumerate(self._labels(related.get(pair, ()), skips)):
+                    name = ".".join((pmid, *pair, *([str(number)] if number else [])))
+                    examples.append(TextExample(name, (text,), label if has_labels else None))
+        return examples
+
+    def _pairs(
+        self,
+        mentions: Mapping[str, _Mention],
+        related: Mapping[tuple[str, str], object],
+        sentences: Sequence[int],
+    ) -> Iterator[tuple[str, str]]:
+        """Yields the pairs (chemical, gene) of the examples, in the order of the mentions."""
+        for chemical, one in mentions.items():
+            for gene, other in mentions.items():
+                if not one.is_chemical or other.is_chemical:
+                    continue
+                together = _sentence(one, sentences) == _sentence(other, sentences)
+                if (chemical, gene) in related or (together and not self.types):
+                    yield chemical, gene
+
+    def _labels(self, related: Sequence[tuple[str, str]], skips: Skips) -> list[str]:
+        """Returns the labels of a pair, one for each example."""
+        counted = [(group, type) for group, type in related if group in GROUPS]
+        if self.types:
+            return [type for _, type in counted]
+        groups = list(dict.fromkeys(group for group, _ in counted))
+        skips.report.skip("further group of a pair", len(groups[1:]))
+        return groups[:1] or [NONE]
+
+
+def _beside(path: Path, part: str) -> Path:
+    """Returns the file of "entities" or "relations" beside the abstracts."""
+    return path.with_name(path.name.replace("abstracts", part))
+
+
+def _rows(path: Path, columns: int, skips: Skips) -> Iterator[tuple[int, list[str]]]:
+    """Yields (line, cells) of a table.
+
+    Raises:
+      DataError: a line has another number of columns.
+    """
+    for line, text in numbered_lines(path, skips):
+        if not text.strip():
+            continue
+        cells = text.split("\t")
+        if len(cells) != columns:
+            raise DataError(
+                f"{path}, line {line}: {len(cells)} columns instead of {columns}; give the file as "
+                "it was distributed"
+            )
+        yield line, cells
+
+
+def _mentions(path: Path, abstracts: Mapping[str, _Abstract], skips: Skips) -> _Mentions:
+    """Reads the entities.
+
+    Raises:
+      DataError: a line is malformed, its abstract is missing, or more than 1% of the mentions are
+        not at their offsets.
+    """
+    file = _beside(path, "entities")
+    own = Skips(file, skips.report)
+    found: _Mentions = {}
+    for line, (pmid, id, type, begin, end, text) in _rows(file, 6, own):
+        is_chemical = type == "CHEMICAL"
+        if pmid not in abstracts or not (is_chemical or type.startswith("GENE")):
+            problem = f"entity type {type!r}" if pmid in abstracts else f"no abstract {pmid}"
+            raise DataError(f"{file}, line {line}: {problem} in {path.name}; download both again")
+        if not (begin.isdigit() and end.isdigit()):
+            raise DataError(f"{file}, line {line}: {begin!r} and {end!r} must be whole numbers")
+        mention = _Mention(is_chemical, int(begin), int(end))
+        there = abstracts[pmid].text[mention.begin : mention.end]
+        is_there = bool(there) and there == text
+        found.setdefault(pmid, {})[id] = mention if is_there else None
+        if not is_there:
+            own.skip(f"line {line}", "entity not at its offset", f"{text!r}: {there!r}")
+    own.check_share(sum(map(len, found.values())) - own.total)
+    return found
+
+
+def _relations(
+    path: Path, mentions: _Mentions, types: Sequence[str], skips: Skips
+) -> _Relations | None:
+    """Reads the relations; returns None if there is no file.
+
+    Args:
+      path: the abstracts.
+      mentions: their entities.
+      types: allowed types of the relations that count; () for any.
+      skips: collects the relations that cannot be used.
+
+    Raises:
+      DataError: a line is malformed, or names an entity that is missing or of the wrong type.
+    """
+    file = _beside(path, "relations")
+    if not file.is_file():
+        return None
+    own = Skips(file, skips.report)
+    found: _Relations = {}
+    for line, (pmid, *cells) in _rows(file, 6, own):
+        group, _, type, *arguments = (cell.strip() for cell in cells)
+        checked_label(group, _ALL_GROUPS, file, line)
+        if types and group in GROUPS:
+            checked_label(type, types, file, line)
+        ids = [argument.partition(":")[2] for argument in arguments]
+        for id in ids:
+            if id not in mentions.get(pmid, {}):
+                raise DataError(
+                    f"{file}, line {line}: {_beside(path, 'entities').name} has no entity {id!r} "
+                    f"of abstract {pmid}; download both files again"
+                )
+        pair = [mentions[pmid][id] for id in ids]
+        if None in pair:
+            own.skip(f"line {line}", "relation of an entity that is not at its offset")
+            continue
+        chemicals = [id for id, one in zip(ids, pair) if one and one.is_chemical]
+        genes = [id for id in ids if id not in chemicals]
+        if len(chemicals) != 1:
+            raise DataError(
+                f"{file}, line {line}: {' and '.join(ids)} must be a chemical and a gene; download "
+                "the file again"
+            )
+        related = found.setdefault(pmid, {}).setdefault((chemicals[0], genes[0]), [])
+        if (group, type) not in related:
+            related.append((group, type))
+    return found
+
+
+def _sentences(abstract: _Abstract, mentions: Sequence[_Mention]) -> list[int]:
+    """Returns where the sentences begin, in characters."""
+    starts = [0, abstract.title + 1]
+    for match in _END.finditer(abstract.text):
+        start = match.end()
+        inside = any(one.begin < start < one.end for one in mentions)
+        if not inside and not _ABBREVIATIONS.search(abstract.text, 0, match.start() + 1):
+            starts.append(start)
+    return sorted(set(starts))
+
+
+def _sentence(mention: _Mention, sentences: Sequence[int]) -> int:
+    return sum(start <= mention.begin for start in sentences) - 1
+
+
+def _marked(text: str, chemical: _Mention, gene: _Mention, sentences: Sequence[int]) -> str:
+    """Returns the sentences of two mentions, in which markers replace them."""
+    first, last = sorted(_sentence(one, sentences) for one in (chemical, gene))
+    begin, end = sentences[first], [*sentences, len(text)][last + 1]
+    spans = [(chemical.begin, chemical.end, "@CHEMICAL$"), (gene.begin, gene.end, "@GENE$")]
+    if chemical.begin < gene.end and gene.begin < chemical.end:
+        outer = min(chemical.begin, gene.begin), max(chemical.end, gene.end)
+        spans = [(*outer, "@CHEM-GENE$")]
+    parts, at = [], begin
+    for start, stop, marker in sorted(spans):
+        parts += [text[at:start], marker]
+        at = stop
+    return "".join([*parts, text[at : max(at, end)]]).strip()
