@@ -12,6 +12,12 @@ that contains "translate-train" is listed in the tables of that setting, not in 
 Prints what is there of each table and figure of a paper (xlme, xylent, infoxlm, veco), and the
 command of what is missing; with --output, also writes them in full, with the paper's rows.
 
+    python -m xlme_jax.report --paper=xylent --runs=runs/pubmed --results=small=runs/xnli \
+        --results="small, continued=runs/xnli_continued"
+
+Adds what continued training on another domain changes: tables and a picture of the relative drop
+of results "NAME, continued", and the held-out text of the runs before and after.
+
     python -m xlme_jax.report --runs=runs/small,runs/no_trtd
 
 Prints what differs between training runs: configuration, code, packages, devices, and the ends of
@@ -27,10 +33,10 @@ from absl import flags
 
 from xlme_jax.configuration import command_line, values
 from xlme_jax.reports import run_comparison
-from xlme_jax.reports.papers import inventory
+from xlme_jax.reports.papers import continued, inventory
 from xlme_jax.reports.papers.entries import entries
 from xlme_jax.reports.papers.items import PAPERS
-from xlme_jax.reports.papers.page import load, write
+from xlme_jax.reports.papers.page import load, to_markdown, write
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
@@ -41,7 +47,11 @@ _RESULTS = flags.DEFINE_multi_string(
     "NAME=PATH or PATH of a results.json, or of a folder with such files below it (repeatable). "
     "NAME defaults to the folder's name.",
 )
-_RUNS = flags.DEFINE_list("runs", [], "MODEL_DIR,MODEL_DIR,...: training runs to compare.")
+_RUNS = flags.DEFINE_list(
+    "runs",
+    [],
+    "MODEL_DIR,MODEL_DIR,...: training runs to compare, or of continued training (--paper=xylent).",
+)
 _PAPER = flags.DEFINE_enum(
     "paper", None, list(PAPERS), "All tables and figures of this paper, and what is missing."
 )
@@ -50,8 +60,10 @@ _OUTPUT = flags.DEFINE_string("output", None, "Folder of the report.")
 
 def main() -> int:
     """Parses the flags and writes the report; returns the exit code."""
-    if _RUNS.value:
-        if _RESULTS.value or _PAPER.value:
+    if _RUNS.value and _PAPER.value not in (None, "xylent"):
+        raise values.ConfigError("--runs goes with --paper=xylent, or without --paper.")
+    if _RUNS.value and not _PAPER.value:
+        if _RESULTS.value:
             raise values.ConfigError("--runs and --results make different reports; give one.")
         text = run_comparison.compare(_RUNS.value)
         print(text, end="")
@@ -65,11 +77,13 @@ def main() -> int:
         )
     named = load(_RESULTS.value)
     paper: Any = _PAPER.value  # DEFINE_enum checks it.
+    more = [continued.held_out(_RUNS.value)] if _RUNS.value else []
     if paper:
         print(inventory.to_text(inventory.statuses(paper, entries(named))), end="")
+        print("".join(f"\n{to_markdown(sheet)}" for sheet in more), end="")
     if _OUTPUT.value:
         command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
-        _log.info("Report: %s", write(named, as_path(_OUTPUT.value), command, paper))
+        _log.info("Report: %s", write(named, as_path(_OUTPUT.value), command, paper, more))
     return 0
 
 

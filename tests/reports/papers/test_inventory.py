@@ -19,7 +19,7 @@ from xlme_jax.reports.papers.needs import FROZEN, Need, command
 
 NAMES = {
     "xlme": "1 2 3 4 5 6 7 F1 F3 F4",
-    "xylent": "1 1 2 3 4 5 10 11 12 13 14 F3",
+    "xylent": "1 1 2 3 4 5 6 7 10 11 12 13 14 F3 F5",
     "infoxlm": "1 2 3 4 5 6 7 F1",
     "veco": "1 2 8 10 11 12 13 14 15 16 17 18",
 }
@@ -64,7 +64,7 @@ def test_every_table_is_listed_with_published_rows(paper):
     assert shown == NAMES[paper].split()
     for found in inventory.sheets(paper, ()):
         printed = found.title.startswith("Table") or "Figure 1: Scores" in found.title
-        assert not printed or len(found.rows) >= 3, found.title
+        assert not printed or len(found.rows) >= 2, found.title
         assert not any(found.ours)
         sources = {cells[1].text.split(",")[0] for cells in found.rows}
         assert len(sources) <= 1

@@ -16,6 +16,7 @@ MODEL = "model"
 # Marks in the names of systems.
 TRANSLATE_TRAIN = "translate-train"
 FIRST = "[CLS]"
+CONTINUED = "continued"
 # The languages, or sets, that a paper's figure over layers averages over; () for all.
 OF_FIGURE = {"tatoeba": (), "bucc": (), "wordalign": ALIGNMENTS_4}
 _SPLITS = ("test", "validation")
@@ -47,6 +48,11 @@ class Entry:
     def is_translate_train(self) -> bool:
         """Returns whether the name marks a system fine-tuned with translated training data."""
         return TRANSLATE_TRAIN in self.name
+
+    @property
+    def is_continued(self) -> bool:
+        """Returns whether the name marks a system after continued training, "NAME, continued"."""
+        return f", {CONTINUED}" in self.name
 
     def systems(self, task: str = "") -> list[str]:
         """Returns the systems with results: "model" first, then baselines."""

@@ -11,7 +11,7 @@ from xlme_jax.reports.papers.sheets import NONE, Cell, Sheet
 PLACES = (
     "$RUN is the MODEL_DIR of a pre-training run, $DATA the folder of the data "
     "(docs/evaluation.md); add results with --results=NAME=PATH, of translate-train with "
-    '"translate-train" in NAME.'
+    '"translate-train" in NAME, of continued training as "NAME, continued".'
 )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
-from xlme_jax.reports.papers import families
+from xlme_jax.reports.papers import continued, families
 from xlme_jax.reports.papers.fine_tuned import (
     GLUE,
     TASKS,
@@ -56,6 +56,11 @@ def _run(*files: str, flags: str = "") -> str:
 def _both(task: str) -> tuple[Need, ...]:
     """Returns the needs of a table with zero-shot and translate-train rows."""
     return (*needs(task), *needs(task, variant="translate-train"))
+
+
+def _before_and_after(task: str) -> tuple[Need, ...]:
+    """Returns the needs of a table of continued training."""
+    return (*needs(task), *needs(task, variant="continued"))
 
 
 _XTREME = needs(*TASKS.values())
@@ -140,6 +145,10 @@ _XLME = (
     ),
 )
 
+_CONTINUED = tuple(
+    _run(f"runs/{name}", "ablations/continued", flags="--gin.INIT_FROM=\"'$RUN'\"")
+    for name in ("xylent_base_mlm", "xylent_base")
+)
 _XYLENT = (
     Item(
         "Table 1, zero-shot",
@@ -213,6 +222,8 @@ _XYLENT = (
         ),
         needs("americasnli"),
     ),
+    Item("Table 6", continued.zero_shot, _before_and_after("xnli"), _CONTINUED),
+    Item("Table 7", continued.in_domain, _before_and_after("chemprot_types"), _CONTINUED),
     Item(
         "Table 10",
         by_language("pawsx", "PAWS-X", "Accuracy.", xylent.TABLE_10),
@@ -239,6 +250,7 @@ _XYLENT = (
         needs("xquad"),
     ),
     Item("Figure 3", families.sheet, _FIVE),
+    Item("Figure 5", continued.figure, _before_and_after("xnli")),
 )
 
 _INFOXLM = (

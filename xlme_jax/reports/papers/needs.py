@@ -4,14 +4,22 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
-from xlme_jax.reports.papers.entries import FIRST, MODEL, TRANSLATE_TRAIN, Entry
+from xlme_jax.reports.papers.entries import (
+    CONTINUED,
+    FIRST,
+    MODEL,
+    TRANSLATE_TRAIN,
+    Entry,
+)
 from xlme_jax.reports.papers.fine_tuned import GLUE
 
-Variant = Literal["", "translate-train", "[CLS]"]
+Variant = Literal["", "translate-train", "[CLS]", "continued"]
 FROZEN = ("tatoeba", "wordalign", "bucc")
 _GLUE = tuple(dict.fromkeys(task for pairs in GLUE.values() for task, _ in pairs))
 # Benchmarks that are no training data themselves, and the file of what is.
 _FILES = {"xquad": "squad", "mlqa": "squad", "americasnli": "xnli", "mnli_mismatched": "mnli"}
+# Tasks in the file of another one, besides GLUE's.
+_SHARED = {"chemprot_types": "chemprot"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +29,7 @@ class Need:
     Attributes:
       task: the benchmark.
       variant: "translate-train" if the training data are translated, "[CLS]" for the state of
-        `<s>` in place of the mean over tokens.
+        `<s>` in place of the mean over tokens, "continued" after continued training.
     """
 
     task: str
@@ -37,6 +45,8 @@ class Need:
         variant = FIRST if FIRST in entry.group else TRANSLATE_TRAIN * entry.is_translate_train
         if self.task in FROZEN and variant == TRANSLATE_TRAIN:
             variant = ""
+        if not variant and entry.is_continued:
+            variant = CONTINUED
         return variant == self.variant and any(
             (row.task, row.system) == (self.task, MODEL)
             for run in entry.runs
@@ -76,20 +86,22 @@ def command(need: Need, recipe: Recipe | None = None) -> str:
             end += " --pooling=first --output=$RUN/evaluation/cls"
         return f"{evaluate} --data=$DATA/eval{end}"
     trained = _FILES.get(need.task, need.task)
-    glue = need.task in _GLUE and trained != "squad2"
-    own = "glue" if glue else recipe.files.get(need.task, trained)
-    names = filter(None, (own, recipe.translated if need.variant else recipe.more))
+    translated = need.variant == TRANSLATE_TRAIN
+    shared = "glue" if need.task in _GLUE and trained != "squad2" else _SHARED.get(trained, "")
+    own = shared or recipe.files.get(need.task, trained)
+    names = filter(None, (own, recipe.translated if translated else recipe.more))
     flags = [f"--gin_file=gin_configs/finetune/{name}.gin" for name in names]
     flags += recipe.flags.get(trained, ())
-    if glue:
+    if shared:
         flags.append(f"--gin.TASK=\"'{trained}'\"")
     flags += ["--gin.INIT_FROM=\"'$RUN'\"", "--gin.EVAL_DIR=\"'$DATA/eval'\""]
     name = trained
-    if need.variant:
+    if translated:
         name += "_translate_train"
         flags.append(f"--gin.TRAIN_TASKS=\"('{name}',)\"")
-    if glue or need.variant:  # Not the data that the file names, which have another task's.
+    if shared or translated:  # Not the data that the file names, which have another task's.
         flags.append(f"--gin.DATA_DIR=\"'data/{name}'\"")
+    name += "_continued" * (need.variant == CONTINUED)
     return (
         f"python -m xlme_jax.sweep {' '.join(flags)} --output=runs/{name} "
         f'--evaluate="python -m xlme_jax.evaluate --checkpoint={{model_dir}}{_of(need)} '

@@ -11,7 +11,15 @@ from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
 from xlme_jax.evaluation import alignment_matrices, results
 from xlme_jax.evaluation.results import Results, Spread
 from xlme_jax.reports import interlingual, pictures
-from xlme_jax.reports.papers import entries, families, fine_tuned, frozen, inventory, tables
+from xlme_jax.reports.papers import (
+    continued,
+    entries,
+    families,
+    fine_tuned,
+    frozen,
+    inventory,
+    tables,
+)
 from xlme_jax.reports.papers.entries import Entry
 from xlme_jax.reports.papers.items import Paper
 from xlme_jax.reports.papers.sheets import Cell, Sheet
@@ -56,6 +64,7 @@ def write(
     output: Path,
     command: str = "",
     paper: Paper | None = None,
+    more: Sequence[Sheet] = (),
 ) -> Path:
     """Writes a report.
 
@@ -65,6 +74,7 @@ def write(
       command: the command line, shown on the page.
       paper: the paper whose tables and figures are shown, after a list of what is there; None for
         a choice of all papers'.
+      more: further tables, after the paper's.
 
     Returns:
       The path of report.html.
@@ -77,7 +87,7 @@ def write(
         results.aggregate(entry.runs)  # Checks for duplicates.
     if paper:
         there = inventory.to_sheet(inventory.statuses(paper, ours))
-        sheets, details = [there, *inventory.sheets(paper, ours)], []
+        sheets, details = [there, *inventory.sheets(paper, ours), *more], []
         drawn = [picture for draw in _PICTURES.get(paper, ()) for picture in draw(ours)]
     else:
         by_family = families.sheet(ours)
@@ -218,6 +228,13 @@ def _family_pictures(ours: Sequence[Entry]) -> list[Picture]:
     return [Picture("families", caption, png)] if png else []
 
 
+def _drop_pictures(ours: Sequence[Entry]) -> list[Picture]:
+    """Draws the relative drops after continued training (XY-LENT Figure 5)."""
+    png = continued.picture(ours)
+    caption = "Relative drop of zero-shot XNLI after continued training, as XY-LENT's Figure 5."
+    return [Picture("continued", caption, png)] if png else []
+
+
 def _to_english_pictures(ours: Sequence[Entry]) -> list[Picture]:
     """Draws Tatoeba accuracy towards English over layers (InfoXLM Figure 1)."""
     lines = [
@@ -237,7 +254,7 @@ def _to_english_pictures(ours: Sequence[Entry]) -> list[Picture]:
 
 _PICTURES: Mapping[Paper, tuple[Callable[[Sequence[Entry]], list[Picture]], ...]] = {
     "xlme": (_layer_pictures, _flops_pictures),
-    "xylent": (_family_pictures,),
+    "xylent": (_family_pictures, _drop_pictures),
     "infoxlm": (_to_english_pictures,),
 }
 
