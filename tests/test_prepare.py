@@ -17,8 +17,8 @@ import tiny
 from absl import flags
 from absl.testing import flagsaver
 
+import xlme_jax.prepare as prepare_command
 from xlme_jax import api
-from xlme_jax import prepare as prepare_command
 from xlme_jax.api import prepare
 from xlme_jax.configuration import command_line, source_flags
 from xlme_jax.data import cldr

@@ -41,7 +41,7 @@ ALLOWED = {
     "planning": RUN | {"runs"},
     "huggingface": RUN | {"runs"},
     "tasks": DATA | {"preparation", "storage"},
-    "api": DATA | {"preparation", "tasks"},
+    "api": RUN | {"huggingface", "runs", "tasks"},
     "command": RUN | {"api", "huggingface", "planning", "runs", "sweeps", "vocabularies"},
 }
 COMMANDS = {"average", "evaluate", "export", "import_hf", "plan", "prepare", "report", "sampling"}

@@ -1,17 +1,111 @@
-"""The steps of the commands `prepare` and `train_vocabulary` as functions, for notebooks."""
+"""The commands as functions, for notebooks and programs.
+
+    config = api.load_config("gin_configs/runs/quickstart.gin", {"TRAIN_STEPS": 300})
+    model = api.load(api.train(config))
+    model.encode(["a text", "another"])
+
+docs/python.md is a tour. Libraries are imported when they are used: JAX by training and models,
+TensorFlow by preparation.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 from xlme_jax.preparation import inspecting, preparing, quiet, vocabulary_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
     from xlme_jax.data.prepared import TaskInfo
     from xlme_jax.preparation.config import PrepareConfig
     from xlme_jax.preparation.inspecting import Content
     from xlme_jax.preparation.preparing import Tasks
     from xlme_jax.preparation.source_types import LanguageText
+    from xlme_jax.runs.configured import RunConfig
+    from xlme_jax.runs.models import Model
+    from xlme_jax.training.mesh import MeshConfig
+    from xlme_jax.training.stopping import NeverStop
+
+__all__ = ("find_text", "inspect_text", "load", "load_config", "prepare", "train")
+
+
+def load_config(
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+) -> RunConfig:
+    """Reads the configuration of a run, as `--gin_file` and `--gin.NAME=VALUE` of `train`.
+
+    Args:
+      files: gin files, relative to the working folder or to the installed package.
+      overrides: {name: value}, such as {"TRAIN_STEPS": 300, "XLME.rtd_weight": 25.0}, with plain
+        values; or lines `NAME = VALUE` in gin's syntax.
+
+    Returns:
+      The configuration (`train`), and what a run keeps of it.
+
+    Raises:
+      ValueError: an error in a file or value; names the file or field and suggests a remedy.
+    """
+    from xlme_jax.configuration import loading
+    from xlme_jax.huggingface.conversion import as_run
+    from xlme_jax.runs import configured
+
+    loading.convert_init_from(as_run)
+    return configured.load(files, overrides)
+
+
+def train(config: RunConfig, *, stop: NeverStop | None = None, command: str = "") -> Path:
+    """Trains as configured, in this process; resumes a run that was interrupted.
+
+    Args:
+      config: from `load_config`.
+      stop: may request an early end.
+      command: the command line, for the manifest.
+
+    Returns:
+      MODEL_DIR, with the checkpoints and `report.html`.
+
+    Raises:
+      ValueError: an invalid configuration, before compilation; names the field and the remedy.
+      Stopped: `stop` asked for the end; the state is saved.
+    """
+    from xlme_jax.runs import assembly
+    from xlme_jax.storage.paths import as_path
+    from xlme_jax.training.stopping import NEVER
+
+    assembly.train(config.train, config.text, config.prepare_command, stop or NEVER, command)
+    return as_path(config.train.model_dir)
+
+
+def load(
+    checkpoint: str | os.PathLike[str],
+    *,
+    vocabulary: str | os.PathLike[str] | None = None,
+    mesh: MeshConfig | None = None,
+) -> Model:
+    """Loads a trained model onto all devices; imports no TensorFlow.
+
+    Args:
+      checkpoint: MODEL_DIR of a run, or one of its checkpoints/STEP; or a Hugging Face folder of
+        XLM-R or of an export, which is converted once.
+      vocabulary: SentencePiece model; None uses the one in the run's DATA_DIR.
+      mesh: how devices share weights and batches; None splits batches over all.
+
+    Returns:
+      A model with `encode`, `detect`, `fill`, `retrieve` and `align`.
+
+    Raises:
+      ValueError: the checkpoint or vocabulary is missing, or they do not match.
+    """
+    from xlme_jax.huggingface.conversion import as_run
+    from xlme_jax.runs import models
+    from xlme_jax.training.mesh import MeshConfig
+
+    words = None if vocabulary is None else os.fspath(vocabulary)
+    return models.load(as_run(os.fspath(checkpoint)), words, mesh or MeshConfig())
 
 
 def prepare(config: PrepareConfig, command: str = "") -> list[TaskInfo]:
@@ -30,7 +124,9 @@ def prepare(config: PrepareConfig, command: str = "") -> list[TaskInfo]:
     return preparing.prepare(config, load_tasks, command)
 
 
-def inspect(config: PrepareConfig, texts: int = 200_000, identify: bool = False) -> list[Content]:
+def inspect_text(
+    config: PrepareConfig, texts: int = 200_000, identify: bool = False
+) -> list[Content]:
     """Measures the raw text of a configuration; writes nothing.
 
     Args:

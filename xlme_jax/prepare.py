@@ -131,7 +131,7 @@ def _inspect(config: PrepareConfig) -> None:
     """Measures the raw text; prints a table and writes it and a picture into the output folder."""
     from xlme_jax.reports import corpora
 
-    contents = api.inspect(config, _INSPECT_TEXTS.value, _IDENTIFY.value)
+    contents = api.inspect_text(config, _INSPECT_TEXTS.value, _IDENTIFY.value)
     print(corpora.summary(contents))
     corpora.write(as_path(config.output), contents)
     print(f"{config.output}: {corpora.TABLE}, {corpora.PICTURE}", file=sys.stderr)

@@ -11,9 +11,8 @@ from pathlib import Path
 import jax
 from absl import flags
 
-from xlme_jax.configuration import command_line, loading
-from xlme_jax.huggingface.conversion import as_run
-from xlme_jax.runs import assembly, datasets
+from xlme_jax import api
+from xlme_jax.configuration import command_line
 from xlme_jax.training import peers
 from xlme_jax.training.stopping import EXIT_STOPPED, StopOnSignal, Stopped, say
 
@@ -40,17 +39,11 @@ def main() -> int:
     _keep_compiled_programs()
     if _DISTRIBUTED.value or _COORDINATOR.value:
         peers.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _PEER_TIMEOUT.value)
-    loading.convert_init_from(as_run)
-    files, bindings = flags.FLAGS.gin_file, flags.FLAGS.gin_bindings
     with StopOnSignal() as stop, peers.Watch(_PEER_TIMEOUT.value, say), _not_waiting_for_others():
-        config = loading.load(files, bindings, "Train")
-        prepare = datasets.prepare_command(config, files, bindings)
-        text, command = (
-            loading.operative_config(),
-            shlex.join(["python", "-m", "xlme_jax.train", *sys.argv[1:]]),
-        )
+        config = api.load_config(flags.FLAGS.gin_file, flags.FLAGS.gin_bindings)
+        command = shlex.join(["python", "-m", "xlme_jax.train", *sys.argv[1:]])
         try:
-            assembly.train(config, text, prepare, stop, command)
+            api.train(config, stop=stop, command=command)
         except Stopped as stopped:
             say(str(stopped))
             return EXIT_STOPPED

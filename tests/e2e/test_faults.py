@@ -135,7 +135,7 @@ def is_one_line(said):
 
 LIMITED = """
 import resource
-from xlme_jax import train
+import xlme_jax.train as train
 from xlme_jax.configuration import command_line
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 command_line.run_app(train.main)

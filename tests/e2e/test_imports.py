@@ -37,7 +37,7 @@ def test_training_imports_no_tensorflow(tmp_path, tiny_data):
     code = f"""
 import sys
 from absl import app
-from xlme_jax import train
+import xlme_jax.train as train
 from xlme_jax.configuration import command_line
 sys.argv = ["train", *{flags!r}, "--gin.Train.evaluators=(@RetrievalProbe(),)",
             "--gin.RetrievalProbe.length=32"]

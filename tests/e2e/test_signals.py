@@ -71,7 +71,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path, start):
 
 ENDLESS_EVALUATION = """
 import threading
-from xlme_jax import train
+import xlme_jax.train as train
 from xlme_jax.configuration import command_line
 from xlme_jax.evaluation.retrieval import ACCURACY, RetrievalProbe
 

@@ -8,7 +8,7 @@ from test_alignment_scores import reference_aer
 
 from xlme_jax.data.benchmarks.parallel_sets import AlignedCorpus
 from xlme_jax.evaluation import alignment, encoding
-from xlme_jax.evaluation.alignment import WordAlignment, alignment_matrices
+from xlme_jax.evaluation.alignment import PairAligner, WordAlignment
 from xlme_jax.evaluation.alignment_scores import diagonal
 
 BOS, PAD, EOS = 0, 1, 2
@@ -401,7 +401,8 @@ def test_matrices_hold_the_plan_of_words():
     corpus = random_corpus(5)
     pairs = [*zip(corpus.sources, corpus.targets), (("a", "-"), ("b", "c"))]
     corpus = corpus_of(pairs)
-    drawn = alignment_matrices(subject, params, corpus, 1, range(6), temperature=20.0)
+    align = PairAligner(subject, 1, temperature=20.0)
+    drawn = align(params, corpus)
     for index, (pair, found) in enumerate(zip(pairs, drawn)):
         assert (found.source, found.target) == pair
         assert (found.sure, found.possible) == (corpus.sure[index], corpus.possible[index])
@@ -410,5 +411,5 @@ def test_matrices_hold_the_plan_of_words():
     last = drawn[-1].matrix
     assert (last[1] == 0).all() and (last[0] > 0).all()
     np.testing.assert_allclose(last[0].sum(), 1, rtol=1e-5)
-    (alone,) = alignment_matrices(subject, params, corpus, 1, [2], temperature=20.0)
+    (alone,) = align(params, corpus_of(pairs[2:3]))
     np.testing.assert_allclose(alone.matrix, drawn[2].matrix, rtol=1e-4)

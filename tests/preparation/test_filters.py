@@ -11,7 +11,7 @@ from absl import flags
 from absl.testing import flagsaver
 from raw_text import write_raw
 
-from xlme_jax import prepare as prepare_command
+import xlme_jax.prepare as prepare_command
 from xlme_jax.api import load_tasks, prepare
 from xlme_jax.configuration import command_line, source_flags
 from xlme_jax.data.cldr import CldrConfig

@@ -49,7 +49,7 @@ def config(raw, tmp_path):
 
 
 def test_counts_by_hand(config, raw, tmp_path):
-    documents, pairs = api.inspect(config)
+    documents, pairs = api.inspect_text(config)
     assert (documents.texts, documents.lines, documents.duplicates) == (2, 4, 1)
     assert documents.evaluation == 1
     (side,) = documents.sides
@@ -75,16 +75,16 @@ def test_options_that_change_no_raw_text_change_nothing(config):
     changed = dataclasses.replace(
         config, deduplicate=True, validation="every:3", shuffle_pairs=True
     )
-    assert api.inspect(changed) == api.inspect(config)
+    assert api.inspect_text(changed) == api.inspect_text(config)
 
 
 def test_workers_change_nothing(config):
-    assert api.inspect(dataclasses.replace(config, workers=2)) == api.inspect(config)
+    assert api.inspect_text(dataclasses.replace(config, workers=2)) == api.inspect_text(config)
 
 
 def test_what_is_not_asked_for_is_not_measured(config):
     plain = dataclasses.replace(config, vocabulary=None, check_overlap="")
-    for content in api.inspect(plain):
+    for content in api.inspect_text(plain):
         assert content.evaluation is None
         assert {side.tokens_per_word for side in content.sides} == {None}
 
@@ -93,7 +93,7 @@ def test_what_is_not_asked_for_is_not_measured(config):
     "limit, texts, complete", [(4, 4, False), (10, 10, False), (33, 33, True), (32, 32, False)]
 )
 def test_a_limit_is_shared_by_the_files(config, limit, texts, complete):
-    _, pairs = api.inspect(config, limit)
+    _, pairs = api.inspect_text(config, limit)
     assert (pairs.texts, pairs.complete) == (texts, complete)
 
 
@@ -114,7 +114,7 @@ def test_the_sample_is_uniform(monkeypatch):
 
 def test_the_embedded_corpus_is_inspected(tmp_path):
     corpus = CldrCorpus(CldrConfig(("en", "ru"), inventory=40), documents=3, pairs=5)
-    contents = api.inspect(PrepareConfig(str(tmp_path), cldr=corpus, workers=1))
+    contents = api.inspect_text(PrepareConfig(str(tmp_path), cldr=corpus, workers=1))
     assert {content.task: content.texts for content in contents} == {
         "cldr_en": 3,
         "cldr_ru": 3,
@@ -124,13 +124,13 @@ def test_the_embedded_corpus_is_inspected(tmp_path):
 
 def test_tasks_of_seqio_are_refused(config):
     with pytest.raises(ValueError, match="reads files and the embedded corpus, not xnli"):
-        api.inspect(dataclasses.replace(config, tasks=("cc100", "xnli")))
+        api.inspect_text(dataclasses.replace(config, tasks=("cc100", "xnli")))
 
 
 def test_a_missing_package_is_named(config, monkeypatch):
     monkeypatch.setattr(language_id.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"--identify needs py3langid; .*\[langid\]"):
-        api.inspect(config, identify=True)
+        api.inspect_text(config, identify=True)
 
 
 def test_languages_are_identified():
@@ -146,7 +146,7 @@ def test_languages_are_identified():
 
 def test_languages_are_identified_in_the_sample(config):
     pytest.importorskip("py3langid", reason="needs the extra langid")
-    (content,) = api.inspect(dataclasses.replace(config, tasks=("bitext",)), identify=True)
+    (content,) = api.inspect_text(dataclasses.replace(config, tasks=("bitext",)), identify=True)
     assert 0 <= content.sides[0].other_language <= 1
 
 

@@ -388,32 +388,42 @@ def _mutual(plan: jax.Array) -> jax.Array:
     return jnp.where(is_finite & (back == jnp.arange(plan.shape[1])), forward, -1)
 
 
-def alignment_matrices(
-    subject: Subject,
-    params: Any,
-    corpus: AlignedCorpus,
-    layer: int | None = None,
-    sentences: Sequence[int] = (0, 1, 2),
-    temperature: float | None = None,
-) -> list[AlignmentMatrix]:
-    """Returns alignment matrices of a few pairs at a layer, for plots.
+class PairAligner:
+    """Aligns single pairs at a layer, as `WordAlignment` does by optimal transport.
 
     Args:
       subject: the encoder.
-      params: its parameters.
-      corpus: the pairs.
       layer: the layer; None for the middle one.
-      sentences: indices of pairs, none longer than the encoder's maximum.
       temperature: see `WordAlignment.temperature`.
 
-    Returns:
-      A matrix for each pair: the share of a source word's token that is transported to a target
-      word's token; the maximum over tokens; 0 for words without tokens.
+    Raises:
+      ValueError: the encoder has no such layer.
     """
-    chosen = encoding.choose_layer(layer, subject.num_layers, "layer")
-    rows = _rows(corpus, subject.vocabulary)
-    plan = jax.jit(_planner(subject, chosen, temperature))
-    return _matrices(plan, params, [rows[index] for index in sentences], subject.row_multiple)
+
+    def __init__(
+        self, subject: Subject, layer: int | None = None, temperature: float | None = None
+    ):
+        chosen = encoding.choose_layer(layer, subject.num_layers, "layer")
+        self._subject = subject
+        self._plan = jax.jit(_planner(subject, chosen, temperature))
+
+    def __call__(self, params: Any, corpus: AlignedCorpus) -> list[AlignmentMatrix]:
+        """Returns a matrix for each pair of a corpus.
+
+        It has the share of a source word's token that is transported to a target word's token; the
+        maximum over tokens; 0 for words without tokens.
+
+        Raises:
+          ValueError: a pair has more tokens than the encoder reads.
+        """
+        rows = _rows(corpus, self._subject.vocabulary)
+        longest, most = max(len(row.tokens) for row in rows), self._subject.max_length
+        if most is not None and longest > most:
+            raise ValueError(
+                f"a pair has {longest} tokens with <s> and </s>, and the encoder reads {most}; "
+                "shorten it"
+            )
+        return _matrices(self._plan, params, rows, self._subject.row_multiple)
 
 
 def _planner(

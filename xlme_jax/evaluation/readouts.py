@@ -148,6 +148,24 @@ _SPACES = {
 }
 
 
+def scores(source: np.ndarray, target: np.ndarray, readout: str = RAW) -> np.ndarray:
+    """Scores every source against every target, as `search` does with "raw" or "csls".
+
+    Args:
+      source: [N, D] embeddings.
+      target: [M, D] embeddings.
+      readout: "raw" or "csls".
+
+    Returns:
+      float32[N, M].
+    """
+    sizes = np.array([len(source), len(target)], np.int32)
+    found = _cosines(*map(_pad, (source, target)), sizes)
+    if readout == "csls":
+        found = _csls(found, sizes)
+    return np.asarray(found)[: sizes[0], : sizes[1]]
+
+
 def _search(
     source: np.ndarray,
     target: np.ndarray,
@@ -157,6 +175,7 @@ def _search(
 ) -> dict[str, Found]:
     """Computes `search` for one layer."""
     count = len(source)
+    sizes = np.array([count, count], np.int32)
     found: dict[str, Found] = {}
     for space, (plain, local) in _SPACES.items():
         if not {plain, local} & set(wanted):
@@ -169,37 +188,36 @@ def _search(
         if space == "rotated":
             sides = (sides[0] @ rotation, sides[1])
         # One space at a time, in few sizes, because each size is compiled.
-        padded = [np.pad(side, ((0, _padded(count) - count), (0, 0))) for side in sides]
-        scores = _cosines(*padded, np.int32(count))
+        scores = _cosines(*map(_pad, sides), sizes)
         for name in (plain, local):
             if name is not None and name in wanted:
                 if name == local:
-                    scores = _csls(scores, np.int32(count))
+                    scores = _csls(scores, sizes)
                 best = jax.device_get(_best(scores))
                 found[name] = {way: values[:count] for way, values in best.items()}
     return found
 
 
-def _padded(count: int) -> int:
-    """Returns the padded size: at least 64, two sizes per doubling."""
+def _pad(rows: np.ndarray) -> np.ndarray:
+    """Pads rows [N, D] to at least 64, and to two sizes per doubling."""
+    count = len(rows)
     step = max(64, 1 << max((count - 1).bit_length() - 2, 0))
-    return -(-count // step) * step
+    return np.pad(rows, ((0, -(-count // step) * step - count), (0, 0)))
 
 
 @jax.jit
-def _cosines(source: jax.Array, target: jax.Array, count: jax.Array) -> jax.Array:
-    """Returns cosines [N, N] of rows [N, D]; -inf for rows after the first `count`."""
-    real = jnp.arange(len(source)) < count
+def _cosines(source: jax.Array, target: jax.Array, sizes: jax.Array) -> jax.Array:
+    """Returns cosines [N, M] of rows [N, D] and [M, D]; -inf after the first `sizes` of each."""
+    sources, targets = (jnp.arange(len(x)) < n for x, n in zip((source, target), sizes))
     source, target = normalised(source), normalised(target)
     similarity = jnp.matmul(source, target.T, precision=jax.lax.Precision.HIGHEST)
-    return jnp.where(real[:, None] & real[None], similarity, -jnp.inf)
+    return jnp.where(sources[:, None] & targets[None], similarity, -jnp.inf)
 
 
 @jax.jit
-def _csls(similarity: jax.Array, count: jax.Array) -> jax.Array:
+def _csls(similarity: jax.Array, sizes: jax.Array) -> jax.Array:
     """Returns CSLS scores from the cosines of `_cosines`."""
-    real = jnp.arange(len(similarity)) < count
-    own, others = _neighbourhoods(similarity, real, count)
+    own, others = (_neighbourhood(similarity, axis, sizes) for axis in (0, 1))
     return 2 * similarity - own[:, None] - others[None]
 
 
@@ -218,22 +236,26 @@ def _best(score: jax.Array) -> dict[str, jax.Array]:
     return {"forward": right(1), "backward": right(0), "found": score.argmax(0)}
 
 
-def _neighbourhoods(
-    similarity: jax.Array, real: jax.Array, count: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Returns each source's and each target's mean cosine with its nearest neighbours, [N] each."""
-    size = similarity.shape[0]
-    most = min(NEIGHBOURS, size)
-    counted = jnp.arange(most) < count
-    at_once = max(_BLOCK // size, 1)
+def _neighbourhood(similarity: jax.Array, axis: int, sizes: jax.Array) -> jax.Array:
+    """Returns the mean cosine of each text with its nearest neighbours on the other side.
 
-    def mean(axis: int) -> jax.Array:
-        def of_text(index: jax.Array) -> jax.Array:
-            values = jax.lax.dynamic_index_in_dim(similarity, index, axis, keepdims=False)
-            nearest, _ = jax.lax.top_k(values, most)
-            return jnp.where(counted, nearest, 0).sum() / counted.sum()
+    Args:
+      similarity: [N, M].
+      axis: that of the texts.
+      sizes: int32[2], texts of each side that are not padding.
 
-        # Exclude padding, where it is infinite.
-        return jnp.where(real, jax.lax.map(of_text, jnp.arange(size), batch_size=at_once), 0)
+    Returns:
+      [N] or [M].
+    """
+    size, other = similarity.shape[axis], similarity.shape[1 - axis]
+    most = min(NEIGHBOURS, other)
+    counted = jnp.arange(most) < sizes[1 - axis]
 
-    return mean(0), mean(1)
+    def of_text(index: jax.Array) -> jax.Array:
+        values = jax.lax.dynamic_index_in_dim(similarity, index, axis, keepdims=False)
+        nearest, _ = jax.lax.top_k(values, most)
+        return jnp.where(counted, nearest, 0).sum() / counted.sum()
+
+    means = jax.lax.map(of_text, jnp.arange(size), batch_size=max(_BLOCK // other, 1))
+    # Exclude padding, where it is infinite.
+    return jnp.where(jnp.arange(size) < sizes[axis], means, 0)

@@ -92,6 +92,19 @@ class MaskedLM(nn.Module):
         )
         return jax.tree.map(lambda x: x.reshape(targets.shape), prediction)
 
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """Returns all logits of the MLM head: [B, L, D] -> float32[B, L, V]."""
+        rows, bias = self.head(hidden)
+        table = self.tables()[0].astype(rows.dtype)
+        dtype = jnp.promote_types(rows.dtype, jnp.float32)
+        scores = jnp.einsum("...d,vd->...v", rows, table, preferred_element_type=dtype) + bias
+        return scores[..., : self.vocab_size]
+
+    def logits_at(self, rows: Rows, positions: jax.Array) -> jax.Array:
+        """Returns all logits at some positions of each row: int32[B, M] -> float32[B, M, V]."""
+        hidden = self.encode(rows)
+        return self.logits(jnp.take_along_axis(hidden, positions[..., None], axis=1))
+
 
 class Discriminator(nn.Module):
     """An encoder that detects replaced tokens; it may share tables with the generator."""
@@ -167,6 +180,10 @@ class Electra(nn.Module):
     ) -> VocabularyPrediction:
         """Returns the generator's predictions; see `MaskedLM.__call__`."""
         return self.generator(rows, positions, targets, uniforms, dropout_seeds)
+
+    def logits_at(self, rows: Rows, positions: jax.Array) -> jax.Array:
+        """Returns the generator's logits; see `MaskedLM.logits_at`."""
+        return self.generator.logits_at(rows, positions)
 
     def discriminate(self, rows: Rows, dropout_seeds: jax.Array | None = None) -> jax.Array:
         """Returns the discriminator's logits float32[B, L]."""

@@ -34,14 +34,6 @@ class EncoderDecoderLM(MaskedLM):
         )
         return hidden
 
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        """Returns all logits of the MLM head, for generation: [B, L, D] -> float32[B, L, V]."""
-        rows, bias = self.head(hidden)
-        table = self.tables()[0].astype(rows.dtype)
-        dtype = jnp.promote_types(rows.dtype, jnp.float32)
-        scores = jnp.einsum("...d,vd->...v", rows, table, preferred_element_type=dtype) + bias
-        return scores[..., : self.vocab_size]
-
     def above_mean(self, hidden: jax.Array, targets: jax.Array) -> jax.Array:
         """Returns how far logits are above the mean over the vocabulary: float32[B, L].
 

@@ -24,6 +24,7 @@ from xlme_jax.objectives.base import (
     Panel,
     Params,
     PlainObjective,
+    Rows,
     RunFacts,
     Shapes,
     StreamInput,
@@ -142,6 +143,14 @@ class MaskedLMObjective(PlainObjective):
             method=self._predict,
         )
         return masked, prediction
+
+    def fill(self, params: Params, rows: Rows, positions: jax.Array) -> jax.Array:
+        """Returns logits of all tokens at positions [B, M] of rows with `<mask>`, float32[B, M, V].
+
+        Without dropout; for few positions, as all V are computed at once.
+        """
+        scores: Any = self.model.apply({"params": params}, rows, positions, method="logits_at")
+        return scores
 
     def alarms(self, values: Mapping[str, float]) -> list[str]:
         """Alarms of a masked language model that is worse than a blind guess."""

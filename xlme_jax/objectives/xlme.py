@@ -208,12 +208,8 @@ class XLME(MaskedLMObjective):
             replaced = masking.replace(
                 rows["tokens"], masked.positions, masked.is_masked, prediction.sample
             )
-            logits: Any = self.model.apply(
-                {"params": params},
-                {**rows, "tokens": jax.lax.stop_gradient(replaced)},
-                dropout.seeds(discriminator_rng, rows["rows"]),
-                method=Electra.discriminate,
-            )
+            read = {**rows, "tokens": jax.lax.stop_gradient(replaced)}
+            logits = self.detect(params, read, dropout.seeds(discriminator_rng, rows["rows"]))
             is_real = rows["segment_ids"] > 0
             is_replaced = (replaced != rows["tokens"]) & is_real
             rtd_loss, rtd_metrics = detection_loss(
@@ -227,6 +223,15 @@ class XLME(MaskedLMObjective):
                 by_task[f"{name}/mlm"] = masked.task_losses(prediction)
                 by_task[f"{name}/rtd"] = TaskLosses(weighted, is_real, rows["tasks"])
         return loss, ({TASK_LOSSES: by_task} if by_task else {}, metrics)
+
+    def detect(
+        self, params: Params, rows: Rows, dropout_seeds: jax.Array | None = None
+    ) -> jax.Array:
+        """Returns the discriminator's logits float32[B, L], positive for "replaced"."""
+        logits: Any = self.model.apply(
+            {"params": params}, rows, dropout_seeds, method=Electra.discriminate
+        )
+        return logits
 
     @property
     def encoder(self) -> EncoderView:

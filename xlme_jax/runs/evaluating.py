@@ -24,7 +24,7 @@ from xlme_jax.evaluation.encoding import Pooling
 from xlme_jax.evaluation.finetuned import TaskEvaluation
 from xlme_jax.evaluation.held_out_losses import HeldOut, OfCheckpoint
 from xlme_jax.evaluation.held_out_retrieval import HeldOutRetrieval
-from xlme_jax.evaluation.outcome import Evaluation, Outcome, Subject, other_subjects, subject_of
+from xlme_jax.evaluation.outcome import Evaluation, Outcome, Subject, other_subjects
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.evaluation.training_text import TrainingText
 from xlme_jax.reports import pictures
@@ -139,12 +139,7 @@ def _evaluated(checkpoint: str, options: Options) -> tuple[list[Outcome], result
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
         loaded = trained.load(checkpoint, options.vocabulary, mesh)
-        subject = subject_of(
-            loaded.objective,
-            loaded.vocabulary,
-            meshes.batch_shards(mesh),
-            streams=loaded.config.streams,
-        )
+        subject = loaded.subject()
         if set(options.tasks or _default_tasks(subject)) & {*RETRIEVAL}:
             text = _training_text(options.data_dir, loaded)
             subject = dataclasses.replace(subject, training_text=text)

@@ -14,8 +14,10 @@ from xlme_jax.configuration import loading
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation.outcome import Subject, subject_of
 from xlme_jax.objectives.base import Objective, Params
 from xlme_jax.storage.paths import as_path
+from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 
 
@@ -30,6 +32,7 @@ class Trained:
       objective: the objective that it was trained with.
       params: weights.
       abstract: shapes and shardings of a state.
+      mesh: devices that hold the weights.
     """
 
     folder: Path
@@ -38,6 +41,13 @@ class Trained:
     objective: Objective
     params: Params
     abstract: TrainState
+    mesh: jax.sharding.Mesh
+
+    def subject(self) -> Subject:
+        """Returns the exported encoder, as evaluations read it."""
+        shards = meshes.batch_shards(self.mesh)
+        streams = self.config.streams
+        return subject_of(self.objective, self.vocabulary, shards, streams=streams)
 
     def untrained(self) -> Params:
         """Returns the initial weights of a run that started from scratch."""
@@ -72,4 +82,4 @@ def load(
     objective = config.objective.build(words.size, dtype)
     abstract = states.abstract_state(objective, optax.identity(), mesh)
     params = warm_start(folder, abstract.params, words.digest)
-    return Trained(folder, config, words, objective, params, abstract)
+    return Trained(folder, config, words, objective, params, abstract, mesh)

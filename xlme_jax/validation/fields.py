@@ -7,6 +7,7 @@ also cover dataclasses that are constructed in Python.
 import functools
 import types
 import typing
+from collections.abc import Iterable
 from typing import Any, Literal, Union
 
 
@@ -18,10 +19,14 @@ def check_choices(config: Any, where: str) -> None:
       where: prefix of the field's name in the error, such as "Encoder".
     """
     for name, choices in _choices(config.__class__).items():
-        value = getattr(config, name)
-        if value not in choices:
-            allowed = ", ".join(map(repr, choices))
-            raise ValueError(f"{where}.{name} = {value!r}: expected one of {allowed}.")
+        check_one_of(getattr(config, name), f"{where}.{name}", choices)
+
+
+def check_one_of(value: Any, name: str, choices: Iterable[Any]) -> None:
+    """Raises ValueError, which begins with `name`, if a value is not one of the choices."""
+    known = tuple(choices)
+    if value not in known:
+        raise ValueError(f"{name} = {value!r}: expected one of {', '.join(map(repr, known))}.")
 
 
 def check_at_least(config: Any, where: str, least: float, *names: str) -> None:

@@ -1,0 +1,291 @@
+"""A trained model for interactive use: embeddings, detection, filling, retrieval, alignment."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from xlme_jax.data.benchmarks.parallel_sets import AlignedCorpus
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID
+from xlme_jax.data.vocabulary import MASK_PIECE, Vocabulary
+from xlme_jax.evaluation import encoding, readouts
+from xlme_jax.evaluation.alignment import PairAligner
+from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix
+from xlme_jax.evaluation.encoding import Pooling, Text
+from xlme_jax.runs import trained
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training import state as states
+from xlme_jax.training.mesh import MeshConfig
+from xlme_jax.validation.fields import check_one_of
+
+# Tokens of a text that is embedded, if the encoder has no limit of its own; as in evaluations.
+LENGTH = 512
+# Few texts are filled up to a multiple of this many rows, so that few shapes are compiled.
+_ROWS = 8
+_READOUTS = (readouts.RAW, "csls")
+
+
+class ScoredToken(NamedTuple):
+    """A token, as the vocabulary spells it ("▁" begins a word), and a probability."""
+
+    token: str
+    probability: float
+
+
+class Matches(NamedTuple):
+    """The best candidates of each query, the best first.
+
+    Attributes:
+      indices: int64[Q, K], indices of candidates.
+      scores: float32[Q, K].
+    """
+
+    indices: np.ndarray
+    scores: np.ndarray
+
+
+class Model:
+    """A trained checkpoint; made by `load`.
+
+    Programs are compiled at their first use with texts of a new length.
+
+    Attributes:
+      loaded: the checkpoint: its configuration, vocabulary, objective and weights.
+    """
+
+    def __init__(self, loaded: trained.Trained):
+        self.loaded = loaded
+        self._subject = loaded.subject()
+        self._row_multiple = math.lcm(_ROWS, self._subject.row_multiple)
+        self._pooled = functools.cache(self._compile_pooled)
+        self._aligners = functools.cache(functools.partial(PairAligner, self._subject))
+        self._compiled = functools.cache(_on_first_row)
+
+    def __repr__(self) -> str:
+        system = type(self.loaded.objective).__name__
+        return f"Model({system}, {self.num_layers} layers, {str(self.loaded.folder)!r})"
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of the run's data."""
+        return self.loaded.vocabulary
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the exported encoder."""
+        return self._subject.num_layers
+
+    def encode(
+        self, texts: Sequence[str], *, layer: int | None = None, pooling: Pooling = "mean"
+    ) -> np.ndarray:
+        """Embeds texts, as the evaluations of retrieval do.
+
+        Args:
+          texts: N texts, each cut to the tokens that the encoder reads, at most `LENGTH`.
+          layer: hidden states to pool: 0 the embeddings, k the output of layer k, None the middle
+            layer.
+          pooling: "mean" over all tokens, "mean_without_specials", or "first", the state of `<s>`.
+
+        Returns:
+          float32[N, D], in the order of the texts.
+
+        Raises:
+          ValueError: there is no text, or no such layer or pooling.
+        """
+        texts = _several(texts)
+        chosen = encoding.choose_layer(layer, self.num_layers, "layer")
+        check_one_of(pooling, "pooling", encoding.POOLINGS)
+        length = min(LENGTH, self._subject.max_length or LENGTH)
+        tokens = encoding.texts_of(self.vocabulary, texts, length)
+        batches = encoding.batches(tokens, self._row_multiple)
+        with states.sharding_rules(self.loaded.mesh):
+            return encoding.embed(self._pooled(chosen, pooling), self.loaded.params, batches)
+
+    def detect(self, text: str) -> list[ScoredToken]:
+        """Returns the probability that each token of a text was replaced (RTD).
+
+        Args:
+          text: at most as many tokens as the discriminator reads.
+
+        Returns:
+          The text's tokens, `<s>` and `</s>` included, each with its probability.
+
+        Raises:
+          ValueError: the system has no discriminator, or the text is too long.
+        """
+        detect = self._part("detect", "a discriminator", "XLM-E or XY-LENT")
+        tokens = (BOS_ID, *self.vocabulary.encode(text), EOS_ID)
+        shares = jax.nn.sigmoid(self._run_on(detect, tokens))
+        return [
+            ScoredToken(self.vocabulary.id_to_piece(token), float(share))
+            for token, share in zip(tokens, shares)
+        ]
+
+    def fill(self, text: str, k: int = 5) -> list[list[ScoredToken]]:
+        """Predicts the tokens at each `<mask>` of a text; of XLM-E, the generator does.
+
+        The parts around `<mask>` are tokenized each on its own, so that what follows begins a word.
+
+        Args:
+          text: text with `<mask>` in place of one token, once or more often.
+          k: predictions for each.
+
+        Returns:
+          For each `<mask>` its K = min(k, V) most likely tokens, with their probabilities.
+
+        Raises:
+          ValueError: the system is no masked language model, the text has no `<mask>`, or it is too
+            long.
+        """
+        fill = self._part("fill", "a masked language model", "pre-training")
+        ids = self.vocabulary.encode_batch(text.split(MASK_PIECE))
+        tokens = [BOS_ID, *ids[0]]
+        for part in ids[1:]:
+            tokens += [self.vocabulary.mask_id, *part]
+        tokens.append(EOS_ID)
+        places = np.flatnonzero(np.array(tokens) == self.vocabulary.mask_id)
+        if not len(places):
+            raise ValueError(f"{text!r} has no {MASK_PIECE}; write it in place of a token")
+        positions = np.tile(places.astype(np.int32), (self._row_multiple, 1))
+        logits = self._run_on(fill, tuple(tokens), positions)
+        values, found = jax.lax.top_k(jax.nn.softmax(logits), min(k, logits.shape[-1]))
+        return [
+            [
+                ScoredToken(self.vocabulary.id_to_piece(int(token)), float(value))
+                for token, value in zip(*of_mask)
+            ]
+            for of_mask in zip(np.asarray(found), np.asarray(values))
+        ]
+
+    def retrieve(
+        self,
+        queries: Sequence[str],
+        candidates: Sequence[str],
+        *,
+        k: int = 1,
+        readout: str = "csls",
+        layer: int | None = None,
+        pooling: Pooling = "mean",
+    ) -> Matches:
+        """Finds the candidates that are most similar to each query, as the evaluations do.
+
+        Args:
+          queries: Q texts.
+          candidates: C texts, such as sentences of another language.
+          k: candidates of each query.
+          readout: "csls", which compares each cosine with those of the neighbours on both sides, or
+            "raw", the cosine (`evaluation.readouts`).
+          layer: as in `encode`.
+          pooling: as in `encode`.
+
+        Returns:
+          The K = min(k, C) best of each.
+
+        Raises:
+          ValueError: there is no text, or no such readout, layer or pooling.
+        """
+        check_one_of(readout, "readout", _READOUTS)
+        queries, candidates = _several(queries), _several(candidates)
+        found = self.encode([*queries, *candidates], layer=layer, pooling=pooling)
+        scores = readouts.scores(found[: len(queries)], found[len(queries) :], readout)
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return Matches(best, np.take_along_axis(scores, best, axis=1))
+
+    def align(
+        self,
+        source: str | Sequence[str],
+        target: str | Sequence[str],
+        *,
+        layer: int | None = None,
+        temperature: float | None = None,
+    ) -> AlignmentMatrix:
+        """Links the words of two sentences by optimal transport, as `WordAlignment` does.
+
+        Args:
+          source: a sentence, split into words at white space; or its words.
+          target: the other sentence.
+          layer: as in `encode`.
+          temperature: see `WordAlignment.temperature`.
+
+        Returns:
+          `predicted`, the linked (source word, target word), and `matrix`, the strength of each
+          pair of words.
+
+        Raises:
+          ValueError: a side has no word, the pair is too long, or there is no such layer.
+        """
+        words = [
+            tuple(side.split()) if isinstance(side, str) else tuple(side)
+            for side in (source, target)
+        ]
+        if not all(words):
+            raise ValueError("a sentence without words cannot be aligned")
+        none: tuple[frozenset[tuple[int, int]]] = (frozenset(),)
+        corpus = AlignedCorpus("", ("", ""), (words[0],), (words[1],), none, none, 0)
+        with states.sharding_rules(self.loaded.mesh):
+            return self._aligners(layer, temperature)(self.loaded.params, corpus)[0]
+
+    def _compile_pooled(
+        self, layer: int, pooling: Pooling
+    ) -> Callable[[Any, Mapping[str, Any]], jax.Array]:
+        def pooled(params: Any, rows: Mapping[str, Any]) -> jax.Array:
+            return encoding.pool(self._subject.encode(params, rows)[layer], rows, pooling)
+
+        return jax.jit(pooled)
+
+    def _part(self, name: str, what: str, systems: str) -> Callable[..., jax.Array]:
+        """Returns a method of the objective, compiled; ValueError if the system lacks it."""
+        objective = self.loaded.objective
+        if not hasattr(objective, name):
+            raise ValueError(
+                f"{name} needs {what}, which {type(objective).__name__}, the system of "
+                f"{self.loaded.folder}, does not have; load a run of {systems}"
+            )
+        return self._compiled(getattr(objective, name))
+
+    def _run_on(
+        self, function: Callable[..., jax.Array], tokens: Text, *arguments: Any
+    ) -> np.ndarray:
+        """Runs a compiled function on rows of one text; returns its result for the first row."""
+        objective = self.loaded.objective
+        encoders = (objective.encoder, *objective.diagnostics.encoders.values())
+        limits = [one.config.max_length for one in encoders if one.config.absolute_positions]
+        if limits and len(tokens) > min(limits):
+            raise ValueError(
+                f"the text has {len(tokens)} tokens with <s> and </s>, and the model reads "
+                f"{min(limits)}; shorten it"
+            )
+        rows = encoding.fill_rows([tokens], self._row_multiple, encoding.row_length(len(tokens)))
+        with states.sharding_rules(self.loaded.mesh):
+            return encoding.on_host(function(self.loaded.params, rows, *arguments))
+
+
+def _on_first_row(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """Returns a compiled function that returns the first row of a result."""
+    return jax.jit(lambda *arguments: function(*arguments)[0])
+
+
+def load(checkpoint: str, vocabulary: str | None, mesh: MeshConfig) -> Model:
+    """Loads a checkpoint onto all devices.
+
+    Args:
+      checkpoint: MODEL_DIR of a run, or one of its checkpoints.
+      vocabulary: SentencePiece model; None uses the one of the run's data.
+      mesh: how devices share weights and batches.
+
+    Raises:
+      ValueError: the checkpoint or vocabulary is missing, or they do not match.
+    """
+    devices = meshes.make_mesh(mesh)
+    with states.sharding_rules(devices):
+        return Model(trained.load(checkpoint, vocabulary, devices))
+
+
+def _several(texts: Sequence[str]) -> list[str]:
+    """Returns the texts; ValueError if it is one text, or none."""
+    if isinstance(texts, str) or not len(texts):
+        raise ValueError(f"texts = {texts!r} must be a list of at least one text")
+    return list(texts)
