@@ -248,6 +248,33 @@ def compare_digests(tree: Any, expected: Mapping[str, str]) -> None:
             raise Damaged(f"{name} is not what was saved (digests differ)")
 
 
+def read_arrays(checkpoint: Path, wanted: Any, expected: Mapping[str, str]) -> Any:
+    """Reads parts of a checkpoint's state.
+
+    Args:
+      checkpoint: the checkpoint.
+      wanted: ShapeDtypeStructs with shardings of the parts to read, as in the state.
+      expected: {dotted name: digest}.
+
+    Returns:
+      The tree `wanted` with arrays.
+
+    Raises:
+      ValueError: the checkpoint is damaged; names it.
+    """
+    with named_source(checkpoint), damage_if_unsealed(checkpoint):
+        read = ocp.PyTreeCheckpointer().restore(
+            checkpoint / "state",
+            args=ocp.args.PyTreeRestore(
+                item=wanted,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+                partial_restore=True,
+            ),
+        )
+        compare_digests(read, expected)
+    return read
+
+
 def read_fields(checkpoint: Path) -> dict[str, Any]:
     """Returns the fields of a `RunRecord` and the digests of arrays; raises Damaged."""
     content = ocp.JsonCheckpointHandler().restore(checkpoint / "run", ocp.args.JsonRestore())

@@ -7,15 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 
 from xlme_jax.checkpoints.growth import Growth
 from xlme_jax.checkpoints.saved import (
     checkpoint_of,
-    compare_digests,
     compare_shapes,
     damage_if_unsealed,
     named_source,
+    read_arrays,
     read_fields,
     state_metadata,
     tree_shapes,
@@ -66,16 +65,8 @@ def warm_optimizer(run: Path, abstract: Any) -> Any:
     """
     checkpoint = checkpoint_of(run)
     with named_source(checkpoint), damage_if_unsealed(checkpoint):
-        item = {_PART: abstract}
-        read = ocp.PyTreeCheckpointer().restore(
-            checkpoint / "state",
-            args=ocp.args.PyTreeRestore(
-                item=item,
-                restore_args=ocp.checkpoint_utils.construct_restore_args(item),
-                partial_restore=True,
-            ),
-        )
-        compare_digests(read, read_fields(checkpoint)["digests"])
+        expected = read_fields(checkpoint)["digests"]
+    read = read_arrays(checkpoint, {_PART: abstract}, expected)
     _log.info("Warm start: optimizer from %s, its schedule from step 0", checkpoint)
     return jax.tree.map(_restarted, read[_PART], is_leaf=_is_schedule)
 

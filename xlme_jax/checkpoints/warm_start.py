@@ -9,17 +9,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import orbax.checkpoint as ocp
 
 from xlme_jax.checkpoints import digests
 from xlme_jax.checkpoints.growth import Growth
 from xlme_jax.checkpoints.saved import (
     check_files,
     checkpoint_of,
-    compare_digests,
     compare_shapes,
     damage_if_unsealed,
     named_source,
+    read_arrays,
     read_fields,
     state_metadata,
     tree_shapes,
@@ -126,16 +125,7 @@ def warm_start(
     growth = _growth(growth, fields.get("vocabulary"))
     read = {name: growth.small(name, leaf) if growth else leaf for name, leaf in wanted.items()}
     item = {"params": _nested({sources.get(name, name): leaf for name, leaf in read.items()})}
-    with named_source(checkpoint), damage_if_unsealed(checkpoint):
-        params = ocp.PyTreeCheckpointer().restore(
-            checkpoint / "state",
-            args=ocp.args.PyTreeRestore(
-                item=item,
-                restore_args=ocp.checkpoint_utils.construct_restore_args(item),
-                partial_restore=True,
-            ),
-        )
-        compare_digests(params, fields["digests"])
+    params = read_arrays(checkpoint, item, fields["digests"])
     fresh = _fresh(_leaves(abstract_params).keys(), wanted.keys())
     rest = f"; missing there, so freshly initialised: {', '.join(fresh)}" if fresh else ""
     _log.info("Warm start: weights from %s%s", checkpoint, rest)
