@@ -18,7 +18,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,16 +187,16 @@ def train(wanted: Sequence[Request], report: workers.Report = lambda texts: None
       VocabularyError: The text cannot be read or trained on.
     """
     lines = wanted[0].sample.read()
-    pieces: dict[str, float] = {}
+    larger: Candidate | None = None
     for request in wanted:
         candidate = find(request)
         if candidate is None:
-            candidate = _train_one(request, lines, pieces)
+            candidate = _train_one(request, lines, larger)
             report(len(lines))
-        pieces = candidate.read() if candidate.pieces else {}
+        larger = candidate
 
 
-def _train_one(request: Request, lines: Sequence[str], larger: Mapping[str, float]) -> Candidate:
+def _train_one(request: Request, lines: Sequence[str], larger: Candidate | None) -> Candidate:
     """Trains a candidate and writes its files, the description last.
 
     Candidates have no byte fallback: its 256 pieces would be the same in every language.
@@ -204,7 +204,7 @@ def _train_one(request: Request, lines: Sequence[str], larger: Mapping[str, floa
     Args:
       request: The candidate.
       lines: Its text.
-      larger: {piece: log-probability} of the next larger candidate; {} if there is none.
+      larger: The next larger candidate, if there is one.
     """
     options = {
         "byte_fallback": False,
@@ -213,8 +213,8 @@ def _train_one(request: Request, lines: Sequence[str], larger: Mapping[str, floa
     }
     content: dict[str, Any] = {"pieces": 0, "alp": 0.0, "model": ""}
     try:
-        if larger:
-            seeds = {piece: math.exp(score) for piece, score in larger.items()}
+        if larger and larger.pieces:
+            seeds = {piece: math.exp(score) for piece, score in larger.read().items()}
             model = train_from(seeds, lines, request.sample.bytes, request.size, **options)
         else:
             model = train_model(lines, request.size, **options)
