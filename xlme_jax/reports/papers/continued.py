@@ -52,15 +52,16 @@ def _columns(before: Entry, after: Entry) -> dict[str, tuple[Score, Score]]:
     return {column: one for column, one in found.items() if one}
 
 
+def _drops(found: Mapping[str, tuple[Score, Score]]) -> dict[str, float]:
+    return {
+        column: relative_drop(before.spread.mean, after.spread.mean)
+        for column, (before, after) in found.items()
+    }
+
+
 def drops(ours: Sequence[Entry]) -> dict[str, dict[str, float]]:
     """Returns {continued system: {column of Table 6: `relative_drop` of the means over runs}}."""
-    return {
-        after.name: {
-            column: relative_drop(one.spread.mean, other.spread.mean)
-            for column, (one, other) in _columns(before, after).items()
-        }
-        for before, after in _pairs(ours)
-    }
+    return {after.name: _drops(_columns(before, after)) for before, after in _pairs(ours)}
 
 
 def _drop_cells(found: Mapping[str, float]) -> tuple[Cell, ...]:
@@ -78,13 +79,13 @@ def _accuracies(found: Mapping[str, tuple[Score, Score]], which: int) -> Iterato
 def zero_shot(ours: Sequence[Entry]) -> Sheet:
     """Returns Table 6: XNLI before and after continued training, and the relative drop."""
     rows: list[tuple[Cell, ...]] = []
-    for (before, after), dropped in zip(_pairs(ours), drops(ours).values(), strict=True):
+    for before, after in _pairs(ours):
         if not (found := _columns(before, after)):
             continue
         for which, entry in enumerate((before, after)):
             row = (Cell(entry.name), Cell("ours"), *_accuracies(found, which))
             rows += [] if row in rows else [row]  # One model may be continued twice.
-        rows.append((Cell(f"{after.name}: {_DROP}"), Cell("ours"), *_drop_cells(dropped)))
+        rows.append((Cell(f"{after.name}: {_DROP}"), Cell("ours"), *_drop_cells(_drops(found))))
     return with_published(
         "Zero-shot XNLI before and after continued training",
         f"Accuracy, and the drop relative to the model before, of means over runs. {_NAMES}",

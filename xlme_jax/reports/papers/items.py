@@ -25,7 +25,7 @@ from xlme_jax.reports.papers.frozen import (
     tatoeba,
     tatoeba_by_language,
 )
-from xlme_jax.reports.papers.needs import Need, Recipe, needs
+from xlme_jax.reports.papers.needs import Need, Recipe, Variant, needs
 from xlme_jax.reports.papers.sheets import Make
 from xlme_jax.reports.published import infoxlm, veco, xlme, xylent
 
@@ -53,14 +53,9 @@ def _run(*files: str, flags: str = "") -> str:
     return " ".join([*(f"--gin_file=gin_configs/{file}.gin" for file in files), flags]).strip()
 
 
-def _both(task: str) -> tuple[Need, ...]:
-    """Returns the needs of a table with zero-shot and translate-train rows."""
-    return (*needs(task), *needs(task, variant="translate-train"))
-
-
-def _before_and_after(task: str) -> tuple[Need, ...]:
-    """Returns the needs of a table of continued training."""
-    return (*needs(task), *needs(task, variant="continued"))
+def _both(task: str, variant: Variant = "translate-train") -> tuple[Need, ...]:
+    """Returns the needs of a table with zero-shot rows and those of another variant."""
+    return (*needs(task), *needs(task, variant=variant))
 
 
 _XTREME = needs(*TASKS.values())
@@ -222,8 +217,8 @@ _XYLENT = (
         ),
         needs("americasnli"),
     ),
-    Item("Table 6", continued.zero_shot, _before_and_after("xnli"), _CONTINUED),
-    Item("Table 7", continued.in_domain, _before_and_after("chemprot_types"), _CONTINUED),
+    Item("Table 6", continued.zero_shot, _both("xnli", "continued"), _CONTINUED),
+    Item("Table 7", continued.in_domain, _both("chemprot_types", "continued"), _CONTINUED),
     Item(
         "Table 10",
         by_language("pawsx", "PAWS-X", "Accuracy.", xylent.TABLE_10),
@@ -250,7 +245,7 @@ _XYLENT = (
         needs("xquad"),
     ),
     Item("Figure 3", families.sheet, _FIVE),
-    Item("Figure 5", continued.figure, _before_and_after("xnli")),
+    Item("Figure 5", continued.figure, _both("xnli", "continued")),
 )
 
 _INFOXLM = (
