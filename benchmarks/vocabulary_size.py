@@ -10,7 +10,6 @@ languages and directions at the best layer, from the results of `xlme_jax.evalua
 """
 
 import argparse
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from xlme_jax.checkpoints.saved import pretraining_flops
 from xlme_jax.data.prepared import PreparedDataset, TaskInfo
 from xlme_jax.data.token_ids import EOS_ID
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation import results
 from xlme_jax.evaluation.held_out_losses import HeldOut
 from xlme_jax.runs import evaluating, trained
 from xlme_jax.training import mesh as meshes
@@ -36,16 +36,16 @@ def main() -> None:
     parser.add_argument("--readout", default="centred", help="Readout of retrieval.")
     parser.add_argument("--output", default="benchmarks/results/vocabulary_size.json")
     options = parser.parse_args()
-    results = machine.describe("jax", "sentencepiece") | {"runs": {}}
+    content = machine.describe("jax", "sentencepiece") | {"runs": {}}
     for run in options.runs:
         row = measure(run) | retrieval(Path(run), options.readout)
-        results["runs"][Path(run).name] = row
+        content["runs"][Path(run).name] = row
         print(
             f"{Path(run).name:16} {row['vocabulary']:7,} ids  {row['flops']:.3g} FLOPs  "
             + "  ".join(f"{lang} {bits:.3f}" for lang, bits in row["bits_per_character"].items())
             + "".join(f"  {name} {row[name]:.3f}" for name in SETS if name in row)
         )
-    machine.write(options.output, results)
+    machine.write(options.output, content)
 
 
 SETS = ("held_out_retrieval", "tatoeba")
@@ -87,15 +87,15 @@ def retrieval(run: Path, readout: str) -> dict[str, float]:
     """Returns the mean accuracy of each set at its best layer, from `results.json` of a run."""
     found: dict[str, float] = {}
     for file in run.glob("evaluation/*/results.json"):
-        for row in json.loads(file.read_text())["results"]:
+        for row in results.read(file).results:
             if (
-                row["task"] in SETS
-                and row["language"] in ("mean", "trained")
-                and row["metric"] == "accuracy"
-                and row.get("readout") == readout
-                and row["system"] not in ("chance", "untrained")
+                row.task in SETS
+                and row.language == "mean"
+                and row.metric == "accuracy"
+                and row.readout == readout
+                and row.system == "model"
             ):
-                found[row["task"]] = max(found.get(row["task"], 0), row["value"])
+                found[row.task] = max(found.get(row.task, 0), row.value)
     return found
 
 
