@@ -18,6 +18,17 @@ def gin(**bindings):
     return [f"--gin.{name}={value!r}" for name, value in bindings.items()]
 
 
+def test_one_direction_is_trained_and_scored(tmp_path):
+    data = tiny.write_tiny_data(tmp_path / "data")
+    directions = {"DIRECTIONS": ("fr-en", "en-sw"), "TRAIN_STEPS": 6, "Loop.evaluate_every": 6}
+    flags = tiny.flags(tmp_path / "run", data, "translate")
+    tiny.train(*flags, *gin(**directions), "--gin.Train.evaluators=(@HeldOut(),)")
+    lines = tiny.metrics(tmp_path / "run")
+    losses = [line["bitext/loss"] for line in lines if "bitext/loss" in line]
+    assert len(losses) == 6 and losses[-1] < losses[0]
+    assert lines[-1]["held_out/bitext/loss"] < 7
+
+
 @pytest.mark.slow
 def test_a_pretrained_checkpoint_becomes_a_translator(tmp_path):
     data, veco, run = (str(tmp_path / name) for name in ("data", "veco", "run"))

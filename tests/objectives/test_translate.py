@@ -148,6 +148,78 @@ def test_loss_and_gradient_are_those_of_torch(smoothing, double):
     np.testing.assert_allclose(top / bottom, plain_loss, rtol=1e-6)
 
 
+def in_halves(rows):
+    """Returns the rows with sources in the first half of columns, translations in the second."""
+    halves = []
+    for side in (1, 0):
+        own = rows["segment_ids"] % 2 == side
+        order = np.argsort(~own, axis=1, kind="stable")
+        found = {k: np.take_along_axis(v, order, 1) for k, v in rows.items() if k != "rows"}
+        kept = np.take_along_axis(own & (rows["segment_ids"] > 0), order, 1)
+        blank = {"tokens": PAD}
+        halves.append({k: np.where(kept, v, blank.get(k, 0)) for k, v in found.items()})
+    names = halves[0]
+    return {"rows": rows["rows"], **{n: np.concatenate([h[n] for h in halves], 1) for n in names}}
+
+
+def test_one_direction_is_its_part_of_both(double):
+    plain = dict.fromkeys(("dropout", "attention_dropout", "label_smoothing"), 0.0)
+    both, one = (
+        config(directions=found, **plain).build(VOCAB, jnp.float64) for found in ((), ("en-fr",))
+    )
+    params = as_float64(weights(both))
+    rows = in_halves(pairs(np.random.default_rng(1), [(5, 7), (2, 1)], [(8, 4)]))
+    batch = {"bitext": rows}
+    translated = np.arange(2 * LENGTH) >= LENGTH
+
+    def restricted(params):
+        """Returns the loss of the targets in second halves, from logits of both directions."""
+        hidden = both.decode(params, rows, both.encode(params, rows))
+        model = {"params": both.decoder_params(params)}
+        logits = both._decoder.apply(model, hidden, method=EncoderDecoderLM.logits)
+        row, column = np.nonzero((rows["segment_ids"] > 0) & translated & (rows["tokens"] != EOS))
+        log_p = jax.nn.log_softmax(logits)[row, column, rows["tokens"][row, column + 1]]
+        return -log_p.mean()
+
+    def loss(params):
+        return one.loss(params, {}, batch, one.totals(batch), jax.random.key(0))[0]
+
+    expected, gradient = jax.value_and_grad(restricted)(params)
+    found, ours = jax.value_and_grad(loss)(params)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert one.totals(batch)["bitext"]["tokens"] == 8 + 2 + 5
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), ours, gradient)
+
+
+def test_one_direction_costs_half():
+    both, one = (
+        config(encoder={"max_length": 64}, directions=found).build(VOCAB)
+        for found in ((), ("en-fr",))
+    )
+    shapes = {"bitext": (4, 64)}
+    assert one.flops(shapes) == both.flops({"bitext": (4, 32)})
+    params = weights(both)
+    names = ("tokens", "segment_ids", "positions", "languages")
+    rows = {name: jnp.ones((4, 64), jnp.int32) for name in names} | {"rows": jnp.arange(4)}
+
+    def compiled(objective):
+        def loss(params):
+            batch = {"bitext": rows}
+            totals = objective.totals(batch)
+            return objective.loss(params, {}, batch, totals, jax.random.key(0))[0]
+
+        return jax.jit(jax.grad(loss)).lower(params).compile().cost_analysis()["flops"]
+
+    assert 0.35 < compiled(one) / compiled(both) < 0.55
+
+
+def test_directions_limit_the_languages_of_translations():
+    objective = config(directions=("en-fr",)).held_out().build(VOCAB)
+    with pytest.raises(ValueError, match="translates into fr, not 'en'"):
+        Translator(objective, BeamSearch())({}, [(BOS, 5, EOS)], "en")
+    assert objective.config.translates("en", "fr") and not objective.config.translates("fr", "en")
+
+
 def test_a_translation_reads_its_own_source_and_language_only():
     objective = config().held_out().build(VOCAB)
     params = weights(objective)
@@ -212,6 +284,7 @@ ERRORS = [
     ({"pretrained": XLMConfig(EncoderConfig())}, "relative_bias = 'gated', which decoding"),
     ({"decoder_layers": 4}, "decoder_layers = 4 must be from 1 to Encoder.num_layers = 3"),
     ({"label_smoothing": 1.0}, "Translate.label_smoothing = 1.0 must lie in"),
+    ({"directions": ("en-de",)}, "Translate: directions=.*'en-de' must be SOURCE-TARGET, two of"),
     ({"decoder_from": "middle"}, "Translate.decoder_from"),
 ]
 

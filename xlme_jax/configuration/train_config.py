@@ -128,11 +128,13 @@ class TrainConfig:
                     "encoder has Encoder.absolute_positions = False, and its relative bias goes "
                     f"by distances in the row. Leave {stream.name}/Stream.positions out."
                 )
-            if stream.languages != wanted.languages:
-                raise ValueError(
-                    f"{stream.name}/Stream.languages = {stream.languages!r}, and the objective has "
-                    f"{wanted.languages!r}; set the same list in both."
-                )
+            for field in ("languages", "directions"):
+                ours, theirs = getattr(stream, field), getattr(wanted, field)
+                if ours != theirs:
+                    raise ValueError(
+                        f"{stream.name}/Stream.{field} = {ours!r}, and the objective has "
+                        f"{theirs!r}; set the same list in both."
+                    )
             if stream.robust is not None:
                 self._check_robust(stream, wanted.task_losses)
             if wanted.marked and stream.pairs_per_row is None:

@@ -79,10 +79,11 @@ class Translator:
         Raises:
           ValueError: the model does not know the language.
         """
-        known = self._objective.config.languages
-        if language not in known:
-            raise ValueError(f"the model translates into {', '.join(known)}, not {language!r}")
-        number = np.int32(known.index(language) + 1)
+        config = self._objective.config
+        if language not in config.targets:
+            known = ", ".join(config.targets)
+            raise ValueError(f"the model translates into {known}, not {language!r}")
+        number = np.int32(config.languages.index(language) + 1)
         batches = encoding.batches(texts, *self._lay_out)
 
         def run(params: Any, rows: Mapping[str, Any]) -> Found:
@@ -124,7 +125,7 @@ def _words(tokens: np.ndarray) -> Text:
 
 @dataclasses.dataclass(frozen=True)
 class HeldOutTranslation:
-    """Scores of translated held-out pairs, in both directions, on a schedule of the train loop.
+    """Scores of translated held-out pairs, in the learned directions, as the train loop goes.
 
     Attributes:
       pairs: patterns (* and ?) of bitext task names; empty for all with a validation split.
@@ -157,7 +158,10 @@ class HeldOutTranslation:
             found: dict[str, float] = {}
             for one in candidates.values():
                 for source, target in ((0, 1), (1, 0)):
-                    name = f"{one.languages[source]}-{one.languages[target]}"
+                    codes = one.languages[source], one.languages[target]
+                    if not context.objective.config.translates(*codes):
+                        continue
+                    name = "-".join(codes)
                     ours, theirs = translate_side(translator, vocabulary, params, one, source)
                     scores = score(ours, theirs)
                     found |= {f"translation/{k}/{name}": v for k, v in scores.items()}

@@ -46,6 +46,7 @@ class StreamInput:
       marked: whether batches have "starts", the first position of each segment
         (`Stream.pairs_per_row`).
       languages: the languages whose numbers batches have as "languages" (`Stream.languages`).
+      directions: the directions of translation that rows are laid out for (`Stream.directions`).
       task_losses: whether `Objective.loss` returns `TASK_LOSSES` of batches that have "tasks", so
         that the stream may be sampled by them (`Stream.robust`).
     """
@@ -54,6 +55,7 @@ class StreamInput:
     layout: str = "joint"
     marked: bool = False
     languages: tuple[str, ...] = ()
+    directions: tuple[str, ...] = ()
     task_losses: bool = False
 
 

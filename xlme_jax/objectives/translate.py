@@ -1,6 +1,7 @@
 """Fine-tuning for machine translation: a pre-trained encoder, and a decoder made of its layers.
 
-Every pair of a row is translated in both directions, which uses each token as source and as target.
+Every pair of a row is translated in both directions, which uses each token as source and as target;
+or in one, for which half of a row is encoded and the other half decoded.
 """
 
 import dataclasses
@@ -37,7 +38,7 @@ from xlme_jax.objectives.masked_lm import check_lengths, training_flops
 from xlme_jax.objectives.veco import CROSS, VecoConfig
 from xlme_jax.ops import dropout
 from xlme_jax.ops.vocabulary_head import num_chunks
-from xlme_jax.validation.fields import check_choices
+from xlme_jax.validation.fields import check_choices, check_directions
 
 STREAM = "bitext"
 DECODER = "decoder"
@@ -70,6 +71,8 @@ class TranslateConfig:
         without cross-attention (XLM, InfoXLM, XLM-R) gets random weights there.
       languages: languages of the pairs; the first token of a translation has an embedding of its
         language.
+      directions: directions to learn, such as ("en-de",); empty for both of every pair. A row then
+        has each pair in one direction (`Stream.directions`).
       decoder_layers: layers of the decoder, and of its cross-attention; None for as many as the
         encoder has. The paper has 6 of 24.
       decoder_from: whether these are the first or the last layers of the encoder.
@@ -81,6 +84,7 @@ class TranslateConfig:
 
     pretrained: Any
     languages: tuple[str, ...]
+    directions: tuple[str, ...] = ()
     decoder_layers: int | None = None
     decoder_from: Literal["first", "last"] = "last"
     share_layers: bool = False
@@ -103,6 +107,7 @@ class TranslateConfig:
             )
         if len(self.languages) < 2:
             raise ValueError(f"Translate.languages = {self.languages} must be two or more.")
+        check_directions(self.directions, self.languages, "Translate")
         layers = self.decoder_layers
         if layers is not None and not 1 <= layers <= encoder.num_layers:
             raise ValueError(
@@ -134,6 +139,19 @@ class TranslateConfig:
         count = self.decoder_layers or layers
         return (0, count) if self.decoder_from == "first" else (layers - count, layers)
 
+    def translates(self, source: str, target: str) -> bool:
+        """Returns whether a direction is learned."""
+        return not self.directions or f"{source}-{target}" in self.directions
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Languages that translations are learned into."""
+        return tuple(
+            target
+            for target in self.languages
+            if any(self.translates(source, target) for source in self.languages)
+        )
+
     def with_dropout(self, rate: float) -> "TranslateConfig":
         """Returns the configuration with another dropout in encoder and decoder."""
         return dataclasses.replace(self, dropout=rate, attention_dropout=rate)
@@ -155,7 +173,11 @@ class Translate(PlainObjective):
         self._pretraining = VecoConfig(encoder=config.encoder).build(vocab_size, dtype)
         width = config.encoder.hidden_size
         self._decoder = EncoderDecoderLM(config.decoder, vocab_size, width, dtype)
-        self.inputs = {STREAM: StreamInput("bitext", "sides", languages=config.languages)}
+        self.inputs = {
+            STREAM: StreamInput(
+                "bitext", "sides", languages=config.languages, directions=config.directions
+            )
+        }
         self.warm_start = WarmStart(
             new=(CROSS,), template=self._pretraining.init, derive=self._derive
         )
@@ -193,17 +215,18 @@ class Translate(PlainObjective):
         return some_layers(params[name], self.config.encoder, *self.config.decoder_bounds)
 
     def totals(self, batch: Batch) -> Totals:
-        """Returns the predicted tokens: all but the first of each segment."""
-        predicted = _next_tokens(batch[STREAM])[1].sum()
+        """Returns the predicted tokens: all but the first of each translation."""
+        predicted = _next_tokens(self._sides(batch[STREAM])[1])[1].sum()
         return {STREAM: {"tokens": jnp.maximum(predicted, 1).astype(jnp.float32)}}
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
         """Returns this batch's share of the mean cross-entropy, with label smoothing."""
-        rows = batch[STREAM]
-        seeds = [dropout.seeds(key, rows["rows"]) for key in jax.random.split(rng)]
-        hidden = self.decode(params, rows, self.encode(params, rows, seeds[0]), seeds[1])
+        seeds = [dropout.seeds(key, batch[STREAM]["rows"]) for key in jax.random.split(rng)]
+        source, rows = self._sides(batch[STREAM])
+        states = self.encode(params, source, seeds[0])
+        hidden = self.decode(params, rows, states, seeds[1], source["segment_ids"])
         targets, is_predicted = _next_tokens(rows)
         weights = {"params": self.decoder_params(params)}
         prediction: Any = self._decoder.apply(
@@ -228,6 +251,16 @@ class Translate(PlainObjective):
             loss = loss + self.config.label_smoothing * (above * weight).sum()
         return loss / totals[STREAM]["tokens"], ({}, metrics)
 
+    def _sides(self, rows: Rows) -> tuple[Rows, Rows]:
+        """Returns the rows of sources, and of translations: the same rows for both directions."""
+        if not self.config.directions:
+            return rows, rows
+        middle = rows["tokens"].shape[1] // 2
+        arrays = {name: array for name, array in rows.items() if array.ndim > 1}
+        return {name: array[:, :middle] for name, array in arrays.items()}, {
+            name: array[:, middle:] for name, array in arrays.items()
+        }
+
     def encode(
         self, params: Params, rows: Rows, dropout_seeds: jax.Array | None = None
     ) -> jax.Array:
@@ -240,12 +273,18 @@ class Translate(PlainObjective):
         rows: Rows,
         states: jax.Array,
         dropout_seeds: jax.Array | None = None,
+        source_segment_ids: jax.Array | None = None,
     ) -> jax.Array:
-        """Decodes each segment of `rows` given its partner's states; returns [B, L, D]."""
+        """Decodes each segment of `rows` given its partner's states; returns [B, L, D].
+
+        `source_segment_ids` [B, S] are those of the states [B, S, D]; None for those of `rows`.
+        """
+        if source_segment_ids is None:
+            source_segment_ids = rows["segment_ids"]
         weights = self.decoder_params(params)
         added = self._first_token(params, rows["languages"])
         begins = (rows["positions"] == 0) & (rows["segment_ids"] > 0)
-        source = (weights[CROSS], states, partners(rows["segment_ids"]))
+        source = (weights[CROSS], states, partners(source_segment_ids))
         hidden: Any = self._decoder.apply(
             {"params": weights},
             rows,
@@ -283,11 +322,18 @@ class Translate(PlainObjective):
 
     def check(self, run: RunFacts) -> None:
         """Raises ValueError if a row is longer than the position table."""
-        check_lengths("encoder", self.config.encoder, run.lengths)
+        lengths = {name: length // self._parts for name, length in run.lengths.items()}
+        check_lengths("encoder", self.config.encoder, lengths)
+
+    @property
+    def _parts(self) -> int:
+        """Parts of a row that are encoded and decoded apart."""
+        return 2 if self.config.directions else 1
 
     def flops(self, shapes: Shapes) -> dict[str, float]:
         """FLOPs of a train step by part."""
         width = self.config.encoder.hidden_size
+        shapes = {name: (rows, length // self._parts) for name, (rows, length) in shapes.items()}
         return {
             "encoder": training_flops(shapes, lambda n: flops.encoder(self.config.encoder, n)),
             "decoder": training_flops(shapes, lambda n: flops.decoder(self.config.decoder, n, n)),

@@ -7,7 +7,7 @@ also cover dataclasses that are constructed in Python.
 import functools
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Union
 
 
@@ -43,6 +43,23 @@ def check_at_least(config: Any, where: str, least: float, *names: str) -> None:
         if value is not None and not value >= least:
             bound = f"at least {least}" if least else "0 or more"
             raise ValueError(f"{where}.{name} = {value} must be {bound}.")
+
+
+def check_directions(directions: Sequence[str], languages: Sequence[str], where: str) -> None:
+    """Raises ValueError unless each direction is `a-b` for two different ones of the languages.
+
+    Args:
+      directions: of translation, such as "en-de": from English into German.
+      languages: language codes.
+      where: what has the directions, for the error.
+    """
+    known = {f"{one}-{other}" for one in languages for other in languages if one != other}
+    for direction in directions:
+        if direction not in known:
+            raise ValueError(
+                f"{where}: directions={tuple(directions)!r}: {direction!r} must be SOURCE-TARGET, "
+                f"two of the languages {', '.join(languages) or '(none are given)'}"
+            )
 
 
 @functools.cache

@@ -8,6 +8,7 @@ are planned before tokens are read. Random choices are hashes of draw numbers.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -37,8 +38,22 @@ def item_lengths(lengths: np.ndarray, stream: Stream) -> np.ndarray:
     return lengths + (stream.layout == "sides")
 
 
+def item_lengths_in_halves(ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Returns the tokens of items whose sides are in different halves of a row, int64[pairs].
+
+    An item takes twice its longer side, so that rows with room for all of them have room in each
+    half.
+
+    Args:
+      ids: concatenated token ids of all pairs.
+      sizes: int64[pairs], tokens of each pair.
+    """
+    first = _first_sides(ids, sizes)
+    return 2 * np.maximum(first, sizes - first + 1)
+
+
 def shortest_item(stream: Stream, pair: int, partner: int) -> int:
-    """Returns the length of the item made from a pair of `pair` tokens.
+    """Returns the length of the item made from a pair of `pair` tokens, or a lower bound of it.
 
     With mixup, the item also contains a pair of `partner` tokens; otherwise `partner` is unused.
     For the shortest pairs of the data, this is the length of the shortest item.
@@ -47,7 +62,12 @@ def shortest_item(stream: Stream, pair: int, partner: int) -> int:
 
 
 def arrange_pairs(
-    ids: np.ndarray, sizes: np.ndarray, draws: np.ndarray, stream: Stream, seed: int
+    ids: np.ndarray,
+    sizes: np.ndarray,
+    draws: np.ndarray,
+    stream: Stream,
+    seed: int,
+    flips: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Converts stored pairs to the segments of a stream's layout.
 
@@ -57,6 +77,7 @@ def arrange_pairs(
       draws: int64[pairs], draw number of each pair.
       stream: describes the layout.
       seed: seed of the run.
+      flips: float[pairs], probability that the sides of each pair are swapped (`Stream.flips`).
 
     Returns:
       `(ids, sizes)` of segments: one per pair ("joint") or two per item ("sides").
@@ -67,7 +88,7 @@ def arrange_pairs(
     # Both texts of every pair, without <s> but with </s>.
     begins = np.stack([starts + 1, starts + cuts], axis=1).ravel()
     counts = np.stack([cuts - 1, sizes - cuts], axis=1).ravel()
-    texts = _texts_of_sides(draws, stream, seed)
+    texts = _texts_of_sides(draws, stream, seed, flips)
     if stream.layout == "joint":
         texts = texts.reshape(-1, 1, 2)
     bos = np.broadcast_to(starts[texts[..., :1] // 2], (*texts.shape[:2], 1))
@@ -104,17 +125,44 @@ def lay_out_restarting(
     return packing.lay_out_pieces(ids, sides, *twice)
 
 
-def _texts_of_sides(draws: np.ndarray, stream: Stream, seed: int) -> np.ndarray:
+def lay_out_in_halves(
+    ids: np.ndarray, sizes: np.ndarray, rows: np.ndarray, count: int, length: int
+) -> packing.Batch:
+    """Lays out first sides in the first half of the columns, second sides in the second half.
+
+    Args:
+      ids: concatenated token ids of segments, two for each pair.
+      sizes: int64[segments], tokens of each segment; in each half of a row, at most half of
+        `length` together.
+      rows: int[segments], non-decreasing row number of each segment.
+      count: rows of the batch.
+      length: tokens per row, an even number.
+
+    Returns:
+      The arrays of `packing.lay_out_pieces`, with its segment ids: 2p - 1 and 2p for pair p.
+    """
+    starts, numbers = np.cumsum(sizes) - sizes, np.arange(len(sizes))
+    segments = numbers - np.searchsorted(rows, rows) + 1
+    halves = []
+    for side in (0, 1):
+        own = numbers[side::2]
+        text = ids[ranges(starts[own], sizes[own])]
+        arguments = sizes[own], rows[own], count, length // 2, segments[own]
+        halves.append(packing.lay_out_pieces(text, *arguments))
+    return {name: np.concatenate([half[name] for half in halves], axis=1) for name in halves[0]}
+
+
+def _texts_of_sides(draws: np.ndarray, stream: Stream, seed: int, flips: np.ndarray) -> np.ndarray:
     """Returns the texts of each side, int64[items, 2, pairs]; pair p has texts 2p and 2p + 1."""
     each = pairs_per_item(stream)
     items = draws[::each]
 
-    def exchanged(texts: np.ndarray, probability: float, *coin: str | int) -> np.ndarray:
+    def exchanged(texts: np.ndarray, probability: Any, *coin: str | int) -> np.ndarray:
         heads = mixing.coins(items, probability, seed, stream.name, *coin)
         return np.where(heads.reshape(-1, *[1] * (texts.ndim - 1)), texts[..., ::-1], texts)
 
     texts = np.arange(2 * len(draws)).reshape(len(items), each, 2)
-    texts = exchanged(texts, stream.flip, "flip")
+    texts = exchanged(texts, flips[::each], "flip")
     if stream.mixup == "languages":
         texts[:, 1] = exchanged(texts[:, 1], 0.5, "languages")
     sides = texts.swapaxes(1, 2)
@@ -123,7 +171,9 @@ def _texts_of_sides(draws: np.ndarray, stream: Stream, seed: int) -> np.ndarray:
     return np.stack([exchanged(sides[:, n], 0.5, "order", n) for n in (0, 1)], axis=1)
 
 
-def side_languages(numbers: np.ndarray, draws: np.ndarray, stream: Stream, seed: int) -> np.ndarray:
+def side_languages(
+    numbers: np.ndarray, draws: np.ndarray, stream: Stream, seed: int, flips: np.ndarray
+) -> np.ndarray:
     """Returns the language of each segment that `arrange_pairs` makes of pairs.
 
     Args:
@@ -131,11 +181,12 @@ def side_languages(numbers: np.ndarray, draws: np.ndarray, stream: Stream, seed:
       draws: int64[pairs], draw number of each pair.
       stream: a stream with layout="sides" and without mixup.
       seed: seed of the run.
+      flips: as given to `arrange_pairs`.
 
     Returns:
       int[2 * pairs].
     """
-    return numbers.ravel()[_texts_of_sides(draws, stream, seed).ravel()]
+    return numbers.ravel()[_texts_of_sides(draws, stream, seed, flips).ravel()]
 
 
 def segment_starts(batch: packing.Batch, segments: int) -> np.ndarray:

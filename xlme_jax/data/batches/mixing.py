@@ -114,12 +114,12 @@ def shuffled(indices: np.ndarray, sizes: np.ndarray, seeds: np.ndarray) -> np.nd
     return result
 
 
-def coins(numbers: np.ndarray, probability: float, *parts: str | int) -> np.ndarray:
+def coins(numbers: np.ndarray, probability: float | np.ndarray, *parts: str | int) -> np.ndarray:
     """Returns pseudorandom Bernoulli draws, bool[N], computed from their numbers.
 
     Args:
       numbers: int[N], 0 or more, number of each draw.
-      probability: probability of True.
+      probability: probability of True, of all or float[N] of each.
       *parts: names and numbers that seed the draws.
     """
     states = np.asarray(numbers, np.uint64) * _KEYS[0] + np.uint64(stable_seed(*parts))

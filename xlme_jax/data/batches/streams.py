@@ -11,7 +11,7 @@ from typing import Literal
 
 from xlme_jax.data.batches.robust_sampling import RobustSampling
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
-from xlme_jax.validation.fields import check_at_least, check_choices
+from xlme_jax.validation.fields import check_at_least, check_choices, check_directions
 
 # Fields that do not affect the rows or their order, or not those of the first phase (`robust`).
 _ORDER_FREE = ("languages", "weight", "weights", "robust")
@@ -51,6 +51,9 @@ class Stream:
         relative bias always uses distances within the row (`model.relative_bias`).
       languages: if given, the batch contains the language of each token as its number in this
         list, 1, 2, ... (0 for padding); for layout="sides".
+      directions: if given, such as ("en-de",), rows have sources in the first half of their columns
+        and their translations in the second, for layout="sides" with `languages`. Only pairs with
+        one of these directions are drawn; one with both takes either at random.
       weight: factor on the stream's losses at every step. Rows of a stream with weight 0 are still
         read and computed.
       weights: a schedule instead of `weight`, as points (step, weight): linear between points,
@@ -78,6 +81,7 @@ class Stream:
     pivot: str | None = None
     positions: Literal["continuous", "restart"] = "continuous"
     languages: tuple[str, ...] = ()
+    directions: tuple[str, ...] = ()
     weight: float = 1.0
     weights: tuple[tuple[int, float], ...] = ()
     robust: RobustSampling | None = None
@@ -122,6 +126,12 @@ class Stream:
             raise ValueError(
                 f"{where}: languages={self.languages!r} and mixup={self.mixup!r}: a side of two "
                 "pairs may have two languages; remove one of them"
+            )
+        check_directions(self.directions, self.languages, where)
+        if self.directions and (self.flip or self.length % 2):
+            raise ValueError(
+                f"{where}: directions={self.directions!r} say which side comes first, in halves of "
+                f"a row: set flip=0.0, not {self.flip}, and an even length, not {self.length}"
             )
 
     def _check_sampling(self, where: str) -> None:
@@ -185,6 +195,23 @@ class Stream:
                 f"{where}: weights={self.weights!r}: each weight must be a number of at least 0"
             )
 
+    def flips(self, languages: tuple[str, ...]) -> float:
+        """Returns the probability that the two sides of a pair of these languages are swapped."""
+        if not self.directions:
+            return self.flip
+        forward, backward = (self._translates(pair) for pair in (languages, languages[::-1]))
+        return backward / (forward + backward)
+
+    def draws_pair(self, languages: tuple[str, ...]) -> bool:
+        """Returns whether `pivot` and `directions` admit a pair of these languages."""
+        if self.pivot is not None and self.pivot not in languages:
+            return False
+        found = self._translates(languages) or self._translates(languages[::-1])
+        return not self.directions or found
+
+    def _translates(self, languages: tuple[str, ...]) -> bool:
+        return "-".join(languages) in self.directions
+
     def weight_points(self) -> tuple[tuple[int, float], ...]:
         """Returns the schedule of the weight as points (step, weight); () if it is always 1."""
         if self.weights or self.weight == 1.0:
@@ -245,8 +272,9 @@ def stream_tasks(
             )
     patterns = stream.tasks or ("*",)
     chosen = [t for t in known if any(fnmatch.fnmatchcase(t.name, p) for p in patterns)]
-    if stream.pivot is not None:
-        chosen = [task for task in chosen if stream.pivot in task.languages]
+    if stream.kind == "bitext":
+        chosen = [task for task in chosen if stream.draws_pair(task.languages)]
+        _check_all_directions(stream, chosen)
         if not chosen:
             raise PreparedDataError(
                 f"{where}: no bitext task of the stream has the language pivot={stream.pivot!r}; "
@@ -277,6 +305,16 @@ def stream_tasks(
     return tuple(sorted(chosen, key=lambda task: task.name))
 
 
+def _check_all_directions(stream: Stream, tasks: Sequence[TaskInfo]) -> None:
+    """Raises PreparedDataError if no task has the pair of a direction."""
+    pairs = {"-".join(pair) for task in tasks for pair in (task.languages, task.languages[::-1])}
+    if missing := [direction for direction in stream.directions if direction not in pairs]:
+        raise PreparedDataError(
+            f"stream {stream.name!r}: no bitext task of the stream has pairs for "
+            f"directions={tuple(missing)!r}; prepare them, or correct the directions"
+        )
+
+
 def held_out_tasks(dataset: PreparedDataset, stream: Stream) -> tuple[TaskInfo, ...]:
     """Returns the non-empty validation tasks of a stream, sorted by name.
 
@@ -289,7 +327,7 @@ def held_out_tasks(dataset: PreparedDataset, stream: Stream) -> tuple[TaskInfo, 
         for task in dataset.tasks
         if (task.kind, task.split) == (stream.kind, "validation")
         and any(fnmatch.fnmatchcase(task.name, pattern) for pattern in patterns)
-        and stream.pivot in (None, *task.languages)
+        and stream.draws_pair(task.languages)
         and task.examples
     ]
     return tuple(sorted(found, key=lambda task: task.name))

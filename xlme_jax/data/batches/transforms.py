@@ -15,7 +15,7 @@ from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.data.prepared import PreparedDataError, TaskInfo
 from xlme_jax.data.prepared.format import LABELS
-from xlme_jax.data.prepared.reader import TaskReader
+from xlme_jax.data.prepared.reader import TaskReader, ranges
 
 # Pairs are packed within windows of this many consecutive draws. It is a constant, so the order of
 # rows depends neither on the batch size nor on the number of hosts; it is large, so few tokens are
@@ -145,16 +145,22 @@ class RowPlan:
       pairs: int64[N], pair numbers within the tasks.
       draws: int64[N], draw numbers.
       share: float64[2], skipped items and drawn items of the window, divided by its rows.
+      texts: concatenated token ids of the pairs and int64[N], their sizes, if planning read them.
     """
 
     tasks: np.ndarray
     pairs: np.ndarray
     draws: np.ndarray
     share: np.ndarray
+    texts: tuple[np.ndarray, np.ndarray] | None = None
 
 
 class PlanRows(grain.experimental.FlatMapTransform):
-    """Packs the draws of a window into rows, using only the lengths of the pairs."""
+    """Packs the draws of a window into rows, using only the lengths of the pairs.
+
+    With `Stream.directions`, it reads the pairs, because stored lengths do not say where the first
+    side ends.
+    """
 
     # Required by the base class; only Grain's random-access flat map reads it.
     max_fan_out = WINDOW_DRAWS
@@ -182,7 +188,7 @@ class PlanRows(grain.experimental.FlatMapTransform):
           PreparedDataError: many consecutive windows had no pair that fits a row.
         """
         stream = self._stream
-        draws, tasks, pairs, lengths = self._draw(window)
+        draws, tasks, pairs, lengths, texts = self._draw(window)
         fits = lengths <= stream.length
         if not fits.all():
             self._warn(tasks.reshape(-1, self._each), fits)
@@ -195,16 +201,26 @@ class PlanRows(grain.experimental.FlatMapTransform):
         # texts get shorter along a row.
         planned = (chosen[np.sort(np.array(rows[number]))].ravel() for number in order)
         share = np.array([(~fits).sum(), len(fits)]) / max(len(rows), 1)
-        return [RowPlan(tasks[row], pairs[row], draws[row], share) for row in planned]
+        return [
+            RowPlan(tasks[row], pairs[row], draws[row], share, texts and _some(*texts, row))
+            for row in planned
+        ]
 
-    def _draw(self, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns draws, task numbers and pair numbers, [draws] each, and the items' lengths."""
+    def _draw(
+        self, window: int
+    ) -> tuple[
+        np.ndarray, np.ndarray, np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray] | None
+    ]:
+        """Returns draws, task numbers and pair numbers, [draws] each, lengths of items, texts."""
         draws = int(window) * self._draws + np.arange(self._draws)
         if self._total is not None:
             draws = draws[: max(self._total // self._each * self._each - int(draws[0]), 0)]
         tasks, pairs = self._sampler(draws)
+        if self._stream.directions:
+            texts = self._reader.read(tasks, pairs)
+            return draws, tasks, pairs, layouts.item_lengths_in_halves(*texts), texts
         lengths = layouts.item_lengths(self._reader.lengths(tasks, pairs), self._stream)
-        return draws, tasks, pairs, lengths
+        return draws, tasks, pairs, lengths, None
 
     def left_out(self, window: int) -> float:
         """Returns the share of the items of a window that are longer than a row."""
@@ -247,6 +263,7 @@ class ReadPairs(grain.transforms.Map):
 
     def __init__(self, reader: TaskReader, stream: Stream, shard: ProcessShard, seed: int):
         self._reader, self._stream, self._shard, self._seed = reader, stream, shard, seed
+        self._flips = np.array([stream.flips(task.languages) for task in reader.tasks])
         if stream.languages:
             codes = {code: number for number, code in enumerate(stream.languages, start=1)}
             pairs = [[codes[code] for code in task.languages] for task in reader.tasks]
@@ -259,16 +276,21 @@ class ReadPairs(grain.transforms.Map):
         tasks = np.concatenate([plan.tasks for plan in plans])
         pairs = np.concatenate([plan.pairs for plan in plans])
         draws = np.concatenate([plan.draws for plan in plans])
-        ids, sizes = self._reader.read(tasks, pairs)
-        ids, sizes = layouts.arrange_pairs(ids, sizes, draws, stream, self._seed)
+        ids, sizes = self._texts(plans) if stream.directions else self._reader.read(tasks, pairs)
+        flips = self._flips[tasks]
+        ids, sizes = layouts.arrange_pairs(ids, sizes, draws, stream, self._seed, flips)
         rows = np.repeat(np.arange(len(plans)), [len(plan.pairs) for plan in plans])
         if stream.layout == "sides":  # Two segments per item.
             rows = np.repeat(rows[:: layouts.pairs_per_item(stream)], 2)
-        restarts = stream.positions == "restart"
-        lay_out = layouts.lay_out_restarting if restarts else packing.lay_out_pieces
+        lay_out: Callable[..., packing.Batch] = packing.lay_out_pieces
+        if stream.positions == "restart":
+            lay_out = layouts.lay_out_restarting
+        elif stream.directions:
+            lay_out = layouts.lay_out_in_halves
         batch = lay_out(ids, sizes, rows, len(plans), stream.length)
         if stream.languages:
-            spoken = layouts.side_languages(self._languages[tasks], draws, stream, self._seed)
+            numbers = self._languages[tasks]
+            spoken = layouts.side_languages(numbers, draws, stream, self._seed, flips)
             batch["languages"] = layouts.token_values(batch["segment_ids"], rows, spoken)
         if stream.pairs_per_row:
             batch["starts"] = layouts.segment_starts(batch, 2 * stream.pairs_per_row)
@@ -276,6 +298,17 @@ class ReadPairs(grain.transforms.Map):
             of_segments = np.repeat(tasks, len(rows) // len(tasks))
             batch["tasks"] = layouts.token_values(batch["segment_ids"], rows, of_segments)
         return {**batch, TASKS: tasks, LEFT_OUT: left_out}
+
+    def _texts(self, plans: Sequence[RowPlan]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the concatenated token ids and the sizes of the pairs that planning read."""
+        texts = [plan.texts for plan in plans if plan.texts is not None]
+        return np.concatenate([ids for ids, _ in texts]), np.concatenate([n for _, n in texts])
+
+
+def _some(ids: np.ndarray, sizes: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the chosen ones of concatenated texts, int[N], and their sizes."""
+    starts = np.cumsum(sizes) - sizes
+    return ids[ranges(starts[chosen], sizes[chosen])], sizes[chosen]
 
 
 class ReadLabelled(grain.transforms.Map):
