@@ -14,7 +14,7 @@ from absl import flags
 
 from xlme_jax.configuration import command_line
 from xlme_jax.evaluation.beam_search import BeamSearch
-from xlme_jax.runs.translating import Translation, split_lines, translate
+from xlme_jax.runs.translating import Translation, read_lines, split_lines, translate
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
@@ -22,7 +22,7 @@ _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "MODEL_DIR of a run, or one of its checkpoints/STEP.", required=True
 )
 _TARGET = flags.DEFINE_string("target", None, "Language to translate into.", required=True)
-_SOURCE = flags.DEFINE_string("source", "-", "File of lines; - for standard input.")
+_SOURCE = flags.DEFINE_string("source", "-", "File of lines, or WMT's .sgm; - for standard input.")
 _OUTPUT = flags.DEFINE_string("output", "-", "File to write; - for standard output.")
 _VOCABULARY = flags.DEFINE_string(
     "vocabulary", None, "SentencePiece model (default: the one in the run's DATA_DIR)."
@@ -44,12 +44,11 @@ def main() -> None:
     """Reads the lines, translates them and writes the translations."""
     stopping = {"yes": True, "no": False}.get(_EARLY_STOPPING.value, "never")
     search = BeamSearch(_BEAMS.value, _LENGTH_PENALTY.value, stopping)  # type: ignore[arg-type]
-    name, content = "standard input", b""
     if _SOURCE.value == "-":
-        content = sys.stdin.buffer.read()
+        name = "standard input"
+        lines = split_lines(sys.stdin.buffer.read(), name)
     else:
-        name, content = _SOURCE.value, as_path(_SOURCE.value).read_bytes()
-    lines = split_lines(content, name)
+        name, lines = _SOURCE.value, read_lines(_SOURCE.value)
     found = translate(
         *(_CHECKPOINT.value, lines, _TARGET.value, search, _N_BEST.value, _VOCABULARY.value),
         name=name,

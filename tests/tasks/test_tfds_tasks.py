@@ -16,6 +16,15 @@ import tasks  # noqa: E402
             "para_crawl/ende:1.2.0=en-de",
             ("tfds_para_crawl_ende", "para_crawl/ende:1.2.0", ("en", "de"), ("en", "de")),
         ),
+        (
+            "wmt14_translate/de-en:1.0.0=de-en",
+            (
+                "tfds_wmt14_translate_de_en",
+                "wmt14_translate/de-en:1.0.0",
+                ("de", "en"),
+                ("de", "en"),
+            ),
+        ),
         ("x:1.0.0=en-sw@a,b/c", ("tfds_x", "x:1.0.0", ("en", "sw"), ("a", "b/c"))),
     ],
 )

@@ -301,7 +301,7 @@ def _pair_texts(
     found: dict[Path | tuple[Path, int], LanguageText] = {}
     for source in sources:
         for side, language in enumerate((source.lang1, source.lang2)):
-            if len(source.paths) == 2 and not source.score_file:
+            if source.is_line_aligned and not source.score_file:
                 # A file of a multi-way folder is part of up to a hundred pairs.
                 file = source.paths[side]
                 lines = functools.partial(_lines, held_out, language, file)

@@ -1,4 +1,4 @@
-"""Streaming readers of translation pairs: Moses files, OPUS zips, TSV, TMX and multi-way files.
+"""Readers of translation pairs: Moses files, OPUS zips, TSV, TMX, multi-way files, WMT's SGM.
 
 Files that are misaligned by one line contain no translations at all, and the loss does not reveal
 it. Therefore an unusable line is skipped together with its partner, files of different length are
@@ -37,6 +37,7 @@ from xlme_jax.data.text.decompression import (
     strip_compression,
 )
 from xlme_jax.data.text.reading import ReadReport, Rejected
+from xlme_jax.data.text.sgm import sgm_units
 from xlme_jax.data.text.tmx import tmx_pairs
 from xlme_jax.data.text.tsv import not_numbers, tsv_units
 
@@ -111,6 +112,8 @@ def read_units(source: BitextSource, report: ReadReport) -> Units:
             return pair_scores.above(units, scores, source.min_score, names)
         case "multiway", (first, second):
             return _multiway_units(first, second, report)
+        case "sgm", (first, second):
+            return sgm_units(first, second)
         case "zip", (path,):
             return _zip_units(path, source.lang1, source.lang2, report, source.min_score)
         case "tmx", (path,):
@@ -121,8 +124,8 @@ def read_units(source: BitextSource, report: ReadReport) -> Units:
             units = tsv_units(path, report, columns, source.score_column, source.min_score)
             return units if source.columns else not_numbers(path, units, columns)
     raise ValueError(
-        "kind, paths: expected moses or multiway with two paths, or zip, tsv or tmx with one; got "
-        f"{source.kind!r} with {len(source.paths)}"
+        "kind, paths: expected moses, multiway or sgm with two paths, or zip, tsv or tmx with one; "
+        f"got {source.kind!r} with {len(source.paths)}"
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ class BitextSource:
     Attributes:
         lang1: Language that sorts first; pairs are yielded in the order (lang1, lang2).
         lang2: The other language.
-        kind: "moses" or "multiway" (two paths, that of lang1 first); "zip", "tsv" or "tmx" (one).
+        kind: "moses", "multiway" or "sgm" (two paths, that of lang1 first); "zip", "tsv" or "tmx"
+            (one).
         paths: The files.
         swap: Whether the file's name, and so the columns of a TSV file, have the order (lang2,
             lang1).
@@ -65,6 +67,11 @@ class BitextSource:
         """Returns the canonical name of the pair, `lang1-lang2`."""
         return f"{self.lang1}-{self.lang2}"
 
+    @property
+    def is_line_aligned(self) -> bool:
+        """Returns whether it is two files, whose line n is unit n."""
+        return self.kind in ("moses", "multiway")
+
 
 def discover_bitext(
     folder: str | Path | list[Path],
@@ -82,6 +89,8 @@ def discover_bitext(
       * TSV: `en-sw.tsv`, `news.en-sw.tsv`, and ParaCrawl's `en-sw.txt.gz`;
       * Moses: `x.en-sw.en` + `x.en-sw.sw`, or `x.en` + `x.sw` (all pairs of the languages);
       * OPUS zip: `en-sw.txt.zip`, `Tatoeba_v2023_moses_en-sw.txt.zip`;
+      * test sets of sacreBLEU: `wmt14.en-de.src` + `wmt14.en-de.ref`, the first in English;
+      * test sets of WMT: `newstest2014-deen-src.de.sgm` + `newstest2014-deen-ref.en.sgm`;
       * TMX: `en-sw.tmx`;
       * multi-way folder: `<language>.txt` of two or more languages (all pairs of them), without
         other pair files. `ids.txt` is optional; with it, `pt-br.txt` is a language, not a pair.
@@ -249,6 +258,11 @@ def _source(kind: str, pair: tuple[str, str], *paths: Path) -> BitextSource:
     )
 
 
+_SIDES = ("src", "ref")
+# newstest2014-deen-src.de.sgm
+_SGM = re.compile(
+    rf"(?P<set>.+)-(?P<side>src|ref)\.(?P<language>{reading.LANGUAGE.pattern})\.sgml?"
+)
 _KINDS = {".tsv": "tsv", ".tmx": "tmx", ".zip": "zip", ".txt": "tsv"}
 
 
@@ -256,11 +270,15 @@ def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
     """Returns the sources among `files` of a folder."""
     sources = []
     moses: dict[str, dict[str, Path]] = defaultdict(dict)
+    test_sets: dict[str, list[tuple[str, str, Path]]] = defaultdict(list)
     for path in files:
         stem, dot, suffix = strip_compression(path.name).rpartition(".")
+        if named := _SGM.fullmatch(strip_compression(path.name)):
+            test_sets[named["set"]].append((named["side"], named["language"], path))
+            continue
         kind = _KINDS.get(f".{suffix}")
         if dot and not kind and reading.is_language(suffix):
-            moses[stem][suffix] = path
+            moses[stem][_side_language(stem, suffix)] = path
             continue
         pair = _one_pair(path, stem.removesuffix(".txt")) if kind else None
         # ParaCrawl names TSV files en-sw.txt, so a .txt file is TSV only if its own name is a pair.
@@ -269,7 +287,36 @@ def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
             sources.append(_source(kind, pair, path))
     for stem, sides in moses.items():
         sources += _moses_sources(directory / stem, sides)
+    for name, found in test_sets.items():
+        sources += _test_set_sources(directory / name, found)
     return sources
+
+
+def _side_language(stem: str, suffix: str) -> str:
+    """Returns the language of `<stem>.<suffix>`; sacreBLEU has src and ref as suffixes."""
+    pairs = _pair_of(stem)
+    return pairs[0][_SIDES.index(suffix)] if suffix in _SIDES and len(pairs) == 1 else suffix
+
+
+def _test_set_sources(name: Path, files: Sequence[tuple[str, str, Path]]) -> list[BitextSource]:
+    """Pairs the sources and references (side, language, file) of a test set.
+
+    Raises:
+      DataError: It has only one of them.
+    """
+    ends = {side: [(code, path) for own, code, path in files if own == side] for side in _SIDES}
+    pairs = [
+        (source, reference)
+        for source in ends["src"]
+        for reference in ends["ref"]
+        if source[0] != reference[0]
+    ]
+    if not pairs:
+        other = "ref" if ends["src"] else "src"
+        raise DataError(
+            f"{name}-{other}.LANGUAGE.sgm: missing; add it, or remove its other half {files[0][2]}"
+        )
+    return [_source("sgm", (a, b), one, two) for (a, one), (b, two) in pairs]
 
 
 def _log_ignored(
@@ -290,11 +337,11 @@ def _moses_sources(stem: Path, files: dict[str, Path]) -> list[BitextSource]:
     if complete:
         pairs = complete
     elif half := [pair for pair in named if pair[0] in files or pair[1] in files]:
+        found = next(iter(files.values()))
         languages = [language for language in half[0] if language not in files]
-        raise DataError(
-            f"{stem}.{languages[0]}: missing; add it, or remove its other half "
-            f"{next(iter(files.values()))}"
-        )
+        own = strip_compression(found.name).rpartition(".")[2]
+        lost = _SIDES[1 - _SIDES.index(own)] if own in _SIDES else languages[0]
+        raise DataError(f"{stem}.{lost}: missing; add it, or remove its other half {found}")
     else:
         pairs = list(itertools.combinations(sorted(files), 2))
     return [_source("moses", (a, b), files[a], files[b]) for a, b in pairs]

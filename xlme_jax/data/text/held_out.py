@@ -367,7 +367,7 @@ def _chosen_lines(
     sides: dict[tuple[Path, str], str] = {}
     for source in corpora.sources:
         name = corpus_name(source)
-        if len(source.paths) == 2:
+        if source.is_line_aligned:
             for file, language in zip(source.paths, (source.lang1, source.lang2)):
                 sides[file, name] = language
             continue
@@ -396,7 +396,7 @@ def _spread(corpora: Corpora, count: int) -> dict[str, np.ndarray]:
     numbers: dict[str, np.ndarray] = {}
     sources = {corpus_name(source): source for source in corpora.sources}
     for name, source in sources.items():
-        two = len(source.paths) == 2
+        two = source.is_line_aligned
         units = count_lines(source.paths[0]) if two else _length(read_units(source, ReadReport()))
         numbers[name] = _evenly(units, count)
     files_of = collections.defaultdict(list)

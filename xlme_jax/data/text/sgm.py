@@ -1,0 +1,112 @@
+"""Reader of SGM, the format of WMT's test sets: segments, numbered within documents.
+
+The files are not well-formed XML and have few segments, so that each is read whole. Entities are
+decoded (`&amp;`), which sacreBLEU, on the same files, does not do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+from xlme_jax.data.text.decompression import DataError, read_blocks, shown
+
+# (document, number of the segment in it)
+Key = tuple[str, str]
+_TAGS = re.compile(r"<doc\b(?P<doc>[^>]*)>|<seg\b(?P<seg>[^>]*)>(?P<text>.*?)</seg>", re.S | re.I)
+_OPENED = re.compile(r"<seg\b", re.I)
+_TAG = re.compile(r"<[^>]*>")
+_MAX_CHARS = 1 << 28
+
+
+def segments(path: str | Path) -> dict[Key, str]:
+    """Returns the texts of the segments of an SGM file, in its order, compressed or not.
+
+    Raises:
+      DataError: the file is missing, damaged, not UTF-8 or without segments, or two segments of a
+        document have the same id, or one has none.
+    """
+    content = _content(path)
+    found: dict[Key, str] = {}
+    document = ""
+    for match in _TAGS.finditer(content):
+        if match["doc"] is not None:
+            document = _attribute("docid", match["doc"]) or ""
+            continue
+        number = _attribute("id", match["seg"])
+        if number is None:
+            line = content.count("\n", 0, match.start()) + 1
+            raise DataError(
+                f'{path}: line {line} has a segment without an id; write <seg id="1">, or download '
+                "the file again"
+            )
+        if (document, number) in found:
+            line = content.count("\n", 0, match.start()) + 1
+            raise DataError(
+                f"{path}: line {line} repeats segment {shown(number)} of document "
+                f"{shown(document)!r}; files with several systems or references are not read: "
+                "keep one of them"
+            )
+        if "<seg" in match["text"].lower():
+            break
+        found[document, number] = " ".join(unescape(_TAG.sub("", match["text"])).split())
+    opened = len(_OPENED.findall(content))
+    if opened != len(found):
+        raise DataError(
+            f"{path}: {opened:,} segments begin and {len(found):,} end with </seg>; the file is "
+            "truncated or damaged: download it again"
+        )
+    if not any(found.values()):
+        raise DataError(f"{path}: no <seg> with text; this is no SGM file of a test set: remove it")
+    return found
+
+
+def sgm_units(first: Path, second: Path) -> Iterator[tuple[str, str] | str]:
+    """Yields the two texts of each segment, or the reason why it is skipped.
+
+    Raises:
+      DataError: see `segments`; or a segment is in one of the files only.
+    """
+    one, other = segments(first), segments(second)
+    for path, own, rest, partner in ((first, one, other, second), (second, other, one, first)):
+        missing = [key for key in rest if key not in own]
+        if missing:
+            document, number = map(shown, missing[0])
+            raise DataError(
+                f"{path} has {len(own):,} segments, {partner} has {len(rest):,}, and the first "
+                f"lacks {len(missing):,} of the second, such as segment {number} of document "
+                f"{document!r}; both must be of one test set: download both again"
+            )
+    for key, text in one.items():
+        yield (text, other[key]) if text and other[key] else "empty side"
+
+
+def is_sgm(name: str) -> bool:
+    """Returns whether a file is SGM by its name, without the suffix of a compression."""
+    return name.lower().endswith((".sgm", ".sgml"))
+
+
+def _content(path: str | Path) -> str:
+    blocks, size = [], 0
+    for block in read_blocks(path):
+        blocks.append(block)
+        size += len(block)
+        if size > _MAX_CHARS:
+            raise DataError(
+                f"{path}: more than {_MAX_CHARS >> 20} MiB, too large for a test set; convert it "
+                "to a file of lines"
+            )
+    try:
+        return b"".join(blocks).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: not UTF-8 ({error.reason} at byte {error.start:,}); convert it with iconv"
+        ) from error
+
+
+def _attribute(name: str, attributes: str) -> str | None:
+    value = r"""\s*=\s*(?:"([^"]+)"|'([^']+)'|([^"'\s>]+))"""
+    found = re.search(rf"\b{name}{value}", attributes, re.I)
+    return found[1] or found[2] or found[3] if found else None
