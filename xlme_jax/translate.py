@@ -4,7 +4,12 @@
 
 The checkpoint is one of gin_configs/models/translate.gin. With --n_best above 1, each line of the
 output has the number of the input's line, the score (log-probability over length^length_penalty)
-and a translation, separated by tabs.
+and a translation, separated by tabs. --sample draws translations instead of searching them; --score
+translates nothing and scores given translations: on each line, the sum of the log-probabilities of
+its tokens (`</s>` included), and their mean.
+
+    python -m xlme_jax.translate --checkpoint=runs/translate --target=fr --sample < en.txt
+    python -m xlme_jax.translate --checkpoint=runs/translate --target=fr --score=fr.txt < en.txt
 """
 
 import sys
@@ -14,7 +19,8 @@ from absl import flags
 
 from xlme_jax.configuration import command_line
 from xlme_jax.evaluation.beam_search import BeamSearch
-from xlme_jax.runs.translating import Translation, read_lines, split_lines, translate
+from xlme_jax.evaluation.sampling import Sampling
+from xlme_jax.runs.translating import Translation, read_lines, score, split_lines, translate
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
@@ -38,26 +44,71 @@ _EARLY_STOPPING = flags.DEFINE_enum(
     "When a line is done: as Hugging Face's option of this name (yes: True, no: False).",
 )
 _N_BEST = flags.DEFINE_integer("n_best", 1, "Translations of each line.", 1)
+_SAMPLE = flags.DEFINE_bool("sample", False, "Draw translations; --n_best of each line.")
+_TEMPERATURE = flags.DEFINE_float("temperature", 1.0, "--sample: divides logits.")
+_TOP_K = flags.DEFINE_integer("top_k", None, "--sample: among the k most probable tokens.", 1)
+_TOP_P = flags.DEFINE_float(
+    "top_p", 1.0, "--sample: among the fewest tokens that have this probability together."
+)
+_SEED = flags.DEFINE_integer(
+    "seed", 0, "--sample: a line's draws depend on it and the line's number alone."
+)
+_SCORE = flags.DEFINE_string("score", None, "File of translations to score instead of translating.")
 
 
 def main() -> None:
     """Reads the lines, translates them and writes the translations."""
-    stopping = {"yes": True, "no": False}.get(_EARLY_STOPPING.value, "never")
-    search = BeamSearch(_BEAMS.value, _LENGTH_PENALTY.value, stopping)  # type: ignore[arg-type]
+    search = _search()
     if _SOURCE.value == "-":
         name = "standard input"
         lines = split_lines(sys.stdin.buffer.read(), name)
     else:
         name, lines = _SOURCE.value, read_lines(_SOURCE.value)
-    found = translate(
-        *(_CHECKPOINT.value, lines, _TARGET.value, search, _N_BEST.value, _VOCABULARY.value),
-        name=name,
-    )
-    text = "".join(f"{line}\n" for translations in found for line in _written(translations))
+    if _SCORE.value is not None:
+        written = _scores(lines, name, _SCORE.value)
+    else:
+        found = translate(
+            *(_CHECKPOINT.value, lines, _TARGET.value, search, _N_BEST.value, _VOCABULARY.value),
+            name=name,
+        )
+        written = [line for translations in found for line in _written(translations)]
+    text = "".join(f"{line}\n" for line in written)
     if _OUTPUT.value == "-":
         sys.stdout.write(text)
     else:
         replace_file(as_path(_OUTPUT.value), text.encode())
+
+
+def _search() -> BeamSearch | Sampling:
+    """Returns how to translate; ValueError for flags that exclude each other."""
+    given = {name for name in flags.FLAGS if flags.FLAGS[name].present}
+    drawing, searching = {"temperature", "top_k", "top_p", "seed"}, {"beams", "early_stopping"}
+    if _SCORE.value is not None and (
+        unused := given & (drawing | searching | {"sample", "n_best"})
+    ):
+        raise ValueError(f"--score translates nothing; leave out {_listed(unused)}")
+    if _SAMPLE.value:
+        if unused := given & searching:
+            raise ValueError(f"--sample does not search; leave out {_listed(unused)}")
+        options = _TEMPERATURE.value, _TOP_K.value, _TOP_P.value, _SEED.value
+        return Sampling(_N_BEST.value, *options, _LENGTH_PENALTY.value)
+    if unused := given & drawing:
+        raise ValueError(f"{_listed(unused)}: only with --sample")
+    stopping = {"yes": True, "no": False}.get(_EARLY_STOPPING.value, "never")
+    return BeamSearch(_BEAMS.value, _LENGTH_PENALTY.value, stopping)  # type: ignore[arg-type]
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(f"--{name}" for name in sorted(names))
+
+
+def _scores(lines: Sequence[str], name: str, path: str) -> list[str]:
+    """Returns the output's lines for the translations in a file."""
+    found = score(
+        *(_CHECKPOINT.value, lines, read_lines(path), _TARGET.value, _VOCABULARY.value),
+        names=(name, path),
+    )
+    return [f"{one.total:.6f}\t{one.mean:.6f}" for one in found]
 
 
 def _written(translations: Sequence[Translation]) -> list[str]:

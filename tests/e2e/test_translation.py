@@ -74,3 +74,17 @@ def test_a_pretrained_checkpoint_becomes_a_translator(tmp_path):
     assert [rows[0][2], rows[3][2]] == [best[0], best[2]]
     scores = [float(row[1]) for row in rows]
     assert scores[:3] == sorted(scores[:3], reverse=True)
+
+    # Those translations scored, and drawn ones.
+    given = tmp_path / "given.txt"
+    given.write_text((tmp_path / "best.txt").read_text())
+    command = ["-m", "xlme_jax.translate", f"--checkpoint={run}", f"--source={source}"]
+    tiny.run([*command, "--target=ru", f"--score={given}", f"--output={tmp_path / 'scores.tsv'}"])
+    found = [line.split("\t") for line in (tmp_path / "scores.tsv").read_text().splitlines()]
+    assert len(found) == 3
+    assert all(float(total) <= float(mean) <= 0 for total, mean in found)
+    for name in ("one", "two"):
+        drawn = f"--output={tmp_path / name}.tsv"
+        tiny.run([*command, "--target=ru", "--sample", "--n_best=4", "--seed=3", drawn])
+    texts = [(tmp_path / f"{name}.tsv").read_text() for name in ("one", "two")]
+    assert texts[0] == texts[1] and len(set(texts[0].splitlines())) > 2

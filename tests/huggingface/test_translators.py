@@ -89,6 +89,28 @@ def test_logits_and_translations(exported):
         )
 
 
+def test_scores_of_given_translations(exported):
+    """They are the model's teacher-forced log-probabilities in Hugging Face."""
+    objective, params, folder = exported
+    words = Vocabulary.load(folder / hugging.TOKENIZER)
+    sources = [(BOS_ID, *words.encode(text), EOS_ID) for text in TEXTS]
+    targets = [(BOS_ID, *words.encode(text), EOS_ID) for text in ("c dd e", "mn p a bb cc", "o")]
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    language = objective.config.languages[1]
+    start = model.config.language_token_ids[language]
+    translator = Translator(objective, BeamSearch(), batch_tokens=64)
+    found = dict(translator.score(params, list(zip(sources, targets)), language))
+    assert len(found) == 3
+    for number, (source, target) in enumerate(zip(sources, targets)):
+        given = torch.tensor([[start, *target[1:-1]]])
+        with torch.no_grad():
+            logits = model(torch.tensor([source]), decoder_input_ids=given).logits[0]
+        log_p = logits.log_softmax(-1)[range(len(target) - 1), target[1:]]
+        assert found[number].tokens == len(target) - 1
+        np.testing.assert_allclose(found[number].total, log_p.sum().item(), rtol=1e-4)
+        np.testing.assert_allclose(found[number].mean, log_p.mean().item(), rtol=1e-4)
+
+
 def test_the_card_has_working_code(exported):
     _, _, folder = exported
     card = (folder / "README.md").read_text()

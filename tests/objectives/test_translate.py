@@ -12,6 +12,7 @@ from tiny import slow_except
 from weights import random_weights
 
 from xlme_jax.evaluation.beam_search import BeamSearch
+from xlme_jax.evaluation.sampling import Sampling
 from xlme_jax.evaluation.translation import Translator
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.model.veco import EncoderDecoderLM
@@ -277,6 +278,60 @@ def test_translations_do_not_depend_on_the_batch():
     np.testing.assert_allclose(*scores, rtol=1e-5, atol=1e-5)
     assert all(np.all(np.diff([one.score for one in best]) <= 0) for best in found)
     assert found != many(params, texts, "fr")
+
+
+def test_scores_are_those_of_search():
+    objective = config().held_out().build(VOCAB)
+    params, rng = weights(objective), np.random.default_rng(3)
+    texts = [tuple(sentence(rng, words)) for words in (3, 9, 1, 6)]
+    translator = Translator(objective, BeamSearch(3), batch_tokens=64)
+    pairs, expected = [], []
+    for text, best in zip(texts, translator(params, texts, "ru")):
+        for one in best:
+            if len(one.tokens) < 2 * 8 - 2:  # Ended by itself, not by the length limit.
+                pairs.append((text, (BOS, *one.tokens, EOS)))
+                expected.append(one.score)
+    found = dict(translator.score(params, pairs, "ru"))
+    assert len(pairs) > 3
+    np.testing.assert_allclose(
+        [found[n].mean for n in range(len(pairs))], expected, rtol=1e-4, atol=1e-5
+    )
+
+
+def test_samples_depend_on_the_seed_and_not_on_the_batch():
+    objective = config().held_out().build(VOCAB)
+    params, rng = weights(objective), np.random.default_rng(3)
+    texts = [tuple(sentence(rng, words)) for words in (3, 6, 1, 4, 6, 2, 5)]
+    draw = Sampling(3, seed=5)
+    many, few = (Translator(objective, draw, batch_tokens=n) for n in (256, 16))
+    found = [[one.tokens for one in best] for best in many(params, texts, "ru")]
+    assert found == [[one.tokens for one in best] for best in few(params, texts, "ru")]
+    assert len({tokens for best in found for tokens in best}) > 15
+    other = Translator(objective, dataclasses.replace(draw, seed=6), batch_tokens=256)
+    assert found != [[one.tokens for one in best] for best in other(params, texts, "ru")]
+    # The model's own probabilities, whatever the draws exclude.
+    cut = Translator(objective, Sampling(2, 0.7, top_k=9, top_p=0.9), batch_tokens=256)
+    for best, text in zip(cut(params, texts, "ru"), texts):
+        ended = [one for one in best if len(one.tokens) < 14]
+        pairs = [(text, (BOS, *one.tokens, EOS)) for one in ended]
+        scores = dict(cut.score(params, pairs, "ru")) if pairs else {}
+        for number, one in enumerate(ended):
+            np.testing.assert_allclose(one.score, scores[number].mean, rtol=1e-4)
+
+
+def test_the_most_probable_token_alone_is_greedy_search():
+    objective = config().held_out().build(VOCAB)
+    params, rng = weights(objective), np.random.default_rng(3)
+    texts = [tuple(sentence(rng, words)) for words in (3, 9, 1, 6)]
+    found = [
+        [
+            (one.tokens, round(one.score, 4))
+            for best in Translator(objective, how)(params, texts, "fr")
+            for one in best
+        ]
+        for how in (BeamSearch(1), Sampling(top_k=1), Sampling(top_p=1e-6))
+    ]
+    assert found[0] == found[1] == found[2]
 
 
 ERRORS = [

@@ -39,6 +39,11 @@ class BeamSearch:
             )
 
     @property
+    def hypotheses(self) -> int:
+        """Returns the greatest number of translations of each text."""
+        return self.beams
+
+    @property
     def stops_when_full(self) -> bool:
         """Whether a sentence is done once W hypotheses have ended."""
         return self.early_stopping is True or self.beams == 1

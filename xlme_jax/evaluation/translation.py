@@ -1,4 +1,4 @@
-"""Translates texts with a model of `objectives.translate`, and scores held-out translations."""
+"""Translates texts with a model of `objectives.translate`, and scores translations."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +15,7 @@ from xlme_jax.evaluation.beam_search import NONE, BeamSearch, Found, search
 from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.encoding import Text
 from xlme_jax.evaluation.retrieval import Candidates, RetrievalProbe
+from xlme_jax.evaluation.sampling import Sampling, sample
 from xlme_jax.validation.fields import check_at_least
 
 
@@ -23,11 +24,28 @@ class Hypothesis(NamedTuple):
 
     Attributes:
       tokens: without specials.
-      score: log-probability over length^penalty (`BeamSearch.length_penalty`).
+      score: log-probability over length^penalty (`length_penalty` of the search).
     """
 
     tokens: Text
     score: float
+
+
+class Score(NamedTuple):
+    """How probable a model finds a given translation.
+
+    Attributes:
+      total: log-probability, that of `</s>` included.
+      tokens: number of tokens, `</s>` included.
+    """
+
+    total: float
+    tokens: int
+
+    @property
+    def mean(self) -> float:
+        """Returns the mean log-probability of a token: the score of beam search, penalty 1."""
+        return self.total / self.tokens
 
 
 class Translator:
@@ -35,7 +53,7 @@ class Translator:
 
     Args:
       objective: an `objectives.translate.Translate`.
-      config: how to search.
+      config: how to search, or to draw.
       row_multiple: devices that share a batch.
       batch_tokens: source tokens of a batch.
     """
@@ -43,7 +61,7 @@ class Translator:
     def __init__(
         self,
         objective: Any,
-        config: BeamSearch,
+        config: BeamSearch | Sampling,
         row_multiple: int = 1,
         batch_tokens: int = encoding.BATCH_TOKENS,
     ):
@@ -56,6 +74,7 @@ class Translator:
         encoder = objective.encoder.config
         self.max_length: int | None = encoder.max_length if encoder.absolute_positions else None
         self._translate = jax.jit(self._of_rows)
+        self._score = jax.jit(self._scores_of_rows)
 
     def __call__(self, params: Any, texts: Sequence[Text], language: str) -> list[list[Hypothesis]]:
         """Returns the translations of `each`, in the order of the texts."""
@@ -73,18 +92,14 @@ class Translator:
           language: a language of the objective.
 
         Yields:
-          The number of each text, the longest first, and its hypotheses, the best first; at most
-          `BeamSearch.beams`.
+          The number of each text, the longest first, and its hypotheses: the best first, at most
+          `BeamSearch.beams`, or the samples.
 
         Raises:
           ValueError: the model does not know the language.
         """
-        config = self._objective.config
-        if language not in config.targets:
-            known = ", ".join(config.targets)
-            raise ValueError(f"the model translates into {known}, not {language!r}")
-        number = np.int32(config.languages.index(language) + 1)
-        batches = encoding.batches(texts, *self._lay_out)
+        number = self._number(language)
+        batches = [_numbered(batch) for batch in encoding.batches(texts, *self._lay_out)]
 
         def run(params: Any, rows: Mapping[str, Any]) -> Found:
             return self._translate(params, rows, number)
@@ -100,21 +115,87 @@ class Translator:
                     ],
                 )
 
+    def score(
+        self, params: Any, pairs: Sequence[tuple[Text, Text]], language: str
+    ) -> Iterator[tuple[int, Score]]:
+        """Scores given translations.
+
+        Args:
+          params: the weights.
+          pairs: sources and translations into the language, with `<s>` and `</s>`, at most
+            `max_length` tokens each.
+          language: a language of the objective.
+
+        Yields:
+          The number of each pair, the longest first, and its score.
+
+        Raises:
+          ValueError: the model does not know the language.
+        """
+        number = self._number(language)
+        batches = []
+        for batch in encoding.batches([max(pair, key=len) for pair in pairs], *self._lay_out):
+            chosen = [pairs[index] for index in batch.texts]
+            sides = [encoding.fill_rows(side, *batch.rows["tokens"].shape) for side in zip(*chosen)]
+            rows = {
+                f"{n} {name}": array for n, side in enumerate(sides) for name, array in side.items()
+            }
+            batches.append(encoding.Batch(rows, batch.texts))
+
+        def run(params: Any, rows: Mapping[str, Any]) -> tuple[jax.Array, jax.Array]:
+            return self._score(params, rows, number)
+
+        for numbers, (totals, counts) in encoding.run(run, params, batches):
+            for index, total, count in zip(numbers.tolist(), totals.tolist(), counts.tolist()):
+                yield index, Score(total, count)
+
+    def _number(self, language: str) -> np.int32:
+        """Returns the number of a language; ValueError if the model does not translate into it."""
+        config = self._objective.config
+        if language not in config.targets:
+            known = ", ".join(config.targets)
+            raise ValueError(f"the model translates into {known}, not {language!r}")
+        return np.int32(config.languages.index(language) + 1)
+
+    def _scores_of_rows(
+        self, params: Any, rows: Mapping[str, jax.Array], number: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        source, target = (
+            {name: rows[f"{n} {name}"] for name in ("tokens", "segment_ids", "positions")}
+            for n in (0, 1)
+        )
+        # The two segments of a pair.
+        target["segment_ids"] = 2 * target["segment_ids"]
+        target["languages"] = jnp.full_like(target["tokens"], number)
+        states = self._objective.encode(params, source)
+        hidden = self._objective.decode(
+            params, target, states, source_segment_ids=source["segment_ids"]
+        )
+        prediction, _, is_predicted = self._objective.predict(params, hidden, target)
+        return -(prediction.loss * is_predicted).sum(axis=1), is_predicted.sum(axis=1)
+
     def _of_rows(self, params: Any, rows: Mapping[str, jax.Array], number: jax.Array) -> Found:
         count, width = rows["tokens"].shape
         languages = jnp.full((count,), number)
         decoder = self._objective.decoder(params, rows, languages)
         length = min(2 * width, self.max_length or 2 * width)
-        return search(
-            self._config,
-            decoder.step,
-            lambda caches, beams: tuple(cache.select(beams) for cache in caches),
-            decoder.cache(self._config.beams, length),
-            jnp.full((count,), BOS_ID, jnp.int32),
-            length=length,
-            eos=EOS_ID,
-            pad=PAD_ID,
-        )
+        cache = decoder.cache(self._config.hypotheses, length)
+        first = jnp.full((count,), BOS_ID, jnp.int32)
+        limits = {"length": length, "eos": EOS_ID, "pad": PAD_ID}
+        if isinstance(self._config, Sampling):
+            return sample(self._config, decoder.step, cache, first, rows["numbers"], **limits)
+
+        def select(caches: Any, beams: jax.Array) -> Any:
+            return tuple(cache.select(beams) for cache in caches)
+
+        return search(self._config, decoder.step, select, cache, first, **limits)
+
+
+def _numbered(batch: encoding.Batch) -> encoding.Batch:
+    """Returns the batch with the numbers of its texts, which select their random numbers."""
+    numbers = np.full(len(batch.rows["tokens"]), batch.texts[-1], np.int32)
+    numbers[: len(batch.texts)] = batch.texts
+    return encoding.Batch({**batch.rows, "numbers": numbers}, batch.texts)
 
 
 def _words(tokens: np.ndarray) -> Text:

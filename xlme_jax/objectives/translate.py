@@ -37,7 +37,7 @@ from xlme_jax.objectives.base import (
 from xlme_jax.objectives.masked_lm import check_lengths, training_flops
 from xlme_jax.objectives.veco import CROSS, VecoConfig
 from xlme_jax.ops import dropout
-from xlme_jax.ops.vocabulary_head import num_chunks
+from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
 from xlme_jax.validation.fields import check_choices, check_directions
 
 STREAM = "bitext"
@@ -227,16 +227,7 @@ class Translate(PlainObjective):
         source, rows = self._sides(batch[STREAM])
         states = self.encode(params, source, seeds[0])
         hidden = self.decode(params, rows, states, seeds[1], source["segment_ids"])
-        targets, is_predicted = _next_tokens(rows)
-        weights = {"params": self.decoder_params(params)}
-        prediction: Any = self._decoder.apply(
-            weights,
-            hidden,
-            targets,
-            # The samples are unused.
-            jnp.zeros((*targets.shape, num_chunks(self.vocab_size), 2)),
-            method=EncoderDecoderLM.predict,
-        )
+        prediction, targets, is_predicted = self.predict(params, hidden, rows)
         weight = is_predicted.astype(jnp.float32)
         count = weight.sum()
         loss = (prediction.loss * weight).sum()
@@ -246,7 +237,10 @@ class Translate(PlainObjective):
         }
         if self.config.label_smoothing:
             above: Any = self._decoder.apply(
-                weights, hidden, targets, method=EncoderDecoderLM.above_mean
+                {"params": self.decoder_params(params)},
+                hidden,
+                targets,
+                method=EncoderDecoderLM.above_mean,
             )
             loss = loss + self.config.label_smoothing * (above * weight).sum()
         return loss / totals[STREAM]["tokens"], ({}, metrics)
@@ -294,6 +288,30 @@ class Translate(PlainObjective):
             method=EncoderDecoderLM.decode,
         )
         return hidden
+
+    def predict(
+        self, params: Params, hidden: jax.Array, rows: Rows
+    ) -> tuple[VocabularyPrediction, jax.Array, jax.Array]:
+        """Predicts the next tokens of decoded rows.
+
+        Args:
+          params: all weights.
+          hidden: [B, L, D], from `decode`.
+          rows: the rows that were decoded.
+
+        Returns:
+          The prediction (its samples are unused), int32[B, L] the next tokens, and bool[B, L],
+          whether they are of the same segment.
+        """
+        targets, is_predicted = _next_tokens(rows)
+        prediction: Any = self._decoder.apply(
+            {"params": self.decoder_params(params)},
+            hidden,
+            targets,
+            jnp.zeros((*targets.shape, num_chunks(self.vocab_size), 2)),
+            method=EncoderDecoderLM.predict,
+        )
+        return prediction, targets, is_predicted
 
     def decoder(self, params: Params, rows: Rows, languages: jax.Array) -> Decoder:
         """Encodes source rows, one sentence each, for decoding token by token.

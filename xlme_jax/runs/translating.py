@@ -12,7 +12,8 @@ from xlme_jax.data.token_ids import BOS_ID, EOS_ID, UNK_ID
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.evaluation.encoding import Text
-from xlme_jax.evaluation.translation import Translator
+from xlme_jax.evaluation.sampling import Sampling
+from xlme_jax.evaluation.translation import Score, Translator
 from xlme_jax.runs import trained
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
@@ -27,7 +28,7 @@ class Translation:
 
     Attributes:
       line: number of the line, from 1.
-      score: log-probability over length^penalty (`BeamSearch.length_penalty`).
+      score: log-probability over length^penalty (`length_penalty` of the search).
       text: the translation.
     """
 
@@ -70,7 +71,7 @@ def translate(
     checkpoint: str,
     lines: Sequence[str],
     language: str,
-    search: BeamSearch,
+    search: BeamSearch | Sampling,
     n_best: int = 1,
     vocabulary: str | None = None,
     name: str = "the source",
@@ -81,17 +82,17 @@ def translate(
       checkpoint: MODEL_DIR of a run of `objectives.translate`, or one of its checkpoints.
       lines: the text.
       language: language to translate into.
-      search: how to search.
+      search: how to search, or to draw.
       n_best: translations of each line.
       vocabulary: SentencePiece model; None uses the one of the run's data.
       name: name of the text, for errors.
 
     Raises:
       ValueError: the run does not translate, or not into this language; `n_best` is above
-        `search.beams`; or a line is longer than the model reads. Nothing was compiled.
+        that of the search; or a line is longer than the model reads. Nothing was compiled.
     """
-    if not 1 <= n_best <= search.beams:
-        raise ValueError(f"--n_best={n_best} must be from 1 to --beams={search.beams}")
+    if not 1 <= n_best <= search.hypotheses:
+        raise ValueError(f"--n_best={n_best} must be from 1 to --beams={search.hypotheses}")
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
         loaded = trained.load(checkpoint, vocabulary, mesh)
@@ -106,6 +107,37 @@ def translate(
             Translation(number + 1, one.score, loaded.vocabulary.decode(one.tokens))
             for one in hypotheses.get(number, [])[:n_best]
         ]
+
+
+def score(
+    checkpoint: str,
+    lines: Sequence[str],
+    translations: Sequence[str],
+    language: str,
+    vocabulary: str | None = None,
+    names: tuple[str, str] = ("the source", "the translations"),
+) -> list[Score]:
+    """Scores given translations, line by line; the arguments are those of `translate`.
+
+    Raises:
+      ValueError: as `translate`; or the number of lines differs.
+    """
+    if len(lines) != len(translations):
+        raise ValueError(
+            f"{names[0]} has {len(lines):,} lines, {names[1]} has {len(translations):,}; line n of "
+            "one must translate line n of the other"
+        )
+    mesh = meshes.make_mesh(meshes.MeshConfig())
+    with states.sharding_rules(mesh):
+        loaded = trained.load(checkpoint, vocabulary, mesh)
+        translator = Translator(loaded.objective, BeamSearch(), meshes.batch_shards(mesh))
+        length = translator.max_length
+        sides = [
+            _tokenized(text, loaded.vocabulary, length, name)
+            for text, name in zip((lines, translations), names)
+        ]
+        found = dict(translator.score(loaded.params, list(zip(*sides)), language))
+    return [found[number] for number in range(len(lines))]
 
 
 def _tokenized(
