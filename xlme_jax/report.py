@@ -18,6 +18,11 @@ command of what is missing; with --output, also writes them in full, with the pa
 Adds what continued training on another domain changes: tables and a picture of the relative drop
 of results "NAME, continued", and the held-out text of the runs before and after.
 
+    python -m xlme_jax.report --translations=references.txt,baseline.txt,ours.txt
+
+Prints BLEU and chrF of translations with sacreBLEU's signatures and, for two systems or more, the
+paired bootstrap of differences to the first; with --output, writes it to translations.txt there.
+
     python -m xlme_jax.report --runs=runs/small,runs/no_trtd
 
 Prints what differs between training runs: configuration, code, packages, devices, and the ends of
@@ -32,6 +37,8 @@ from typing import Any
 from absl import flags
 
 from xlme_jax.configuration import command_line, values
+from xlme_jax.data.text.lines import read_lines
+from xlme_jax.evaluation.translation_scores import compare, to_text
 from xlme_jax.reports import run_comparison
 from xlme_jax.reports.papers import continued, inventory
 from xlme_jax.reports.papers.entries import entries
@@ -55,11 +62,19 @@ _RUNS = flags.DEFINE_list(
 _PAPER = flags.DEFINE_enum(
     "paper", None, list(PAPERS), "All tables and figures of this paper, and what is missing."
 )
+_TRANSLATIONS = flags.DEFINE_list(
+    "translations", [], "REFERENCES,SYSTEM,...: files of lines, or WMT's .sgm, to score."
+)
+_TOKENIZE = flags.DEFINE_string(
+    "tokenize", None, "--translations: sacreBLEU's tokenizer for BLEU, such as zh (default: 13a)."
+)
 _OUTPUT = flags.DEFINE_string("output", None, "Folder of the report.")
 
 
 def main() -> int:
     """Parses the flags and writes the report; returns the exit code."""
+    if _TRANSLATIONS.value:
+        return _score_translations()
     if _RUNS.value and _PAPER.value not in (None, "xylent"):
         raise values.ConfigError("--runs goes with --paper=xylent, or without --paper.")
     if _RUNS.value and not _PAPER.value:
@@ -73,7 +88,7 @@ def main() -> int:
     if not _PAPER.value and not (_RESULTS.value and _OUTPUT.value):
         raise values.ConfigError(
             "--results=NAME=PATH and --output=FOLDER are needed, or --paper=NAME, or "
-            "--runs=MODEL_DIR,MODEL_DIR."
+            "--runs=MODEL_DIR,MODEL_DIR, or --translations=REFERENCES,SYSTEM."
         )
     named = load(_RESULTS.value)
     paper: Any = _PAPER.value  # DEFINE_enum checks it.
@@ -84,6 +99,25 @@ def main() -> int:
     if _OUTPUT.value:
         command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
         _log.info("Report: %s", write(named, as_path(_OUTPUT.value), command, paper, more))
+    return 0
+
+
+def _score_translations() -> int:
+    """Prints the scores of --translations; returns the exit code."""
+    if _RESULTS.value or _PAPER.value or _RUNS.value or len(_TRANSLATIONS.value) < 2:
+        raise values.ConfigError(
+            "--translations=REFERENCES,SYSTEM,... needs references and a system, and goes without "
+            "--results, --paper and --runs."
+        )
+    references, *systems = map(read_lines, _TRANSLATIONS.value)
+    names = _TRANSLATIONS.value[1:]
+    if len(set(names)) < len(names):
+        raise values.ConfigError(f"--translations names a system twice: {', '.join(names)}")
+    found = compare(references, dict(zip(names, systems)), _TOKENIZE.value)
+    text = to_text(found, names)
+    print(text, end="")
+    if _OUTPUT.value:
+        replace_file(as_path(_OUTPUT.value) / "translations.txt", text.encode())
     return 0
 
 

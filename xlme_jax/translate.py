@@ -12,18 +12,22 @@ its tokens (`</s>` included), and their mean.
     python -m xlme_jax.translate --checkpoint=runs/translate --target=fr --score=fr.txt < en.txt
 """
 
+import logging
 import sys
 from collections.abc import Sequence
 
 from absl import flags
 
 from xlme_jax.configuration import command_line
+from xlme_jax.data.text.lines import read_lines, split_lines
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.evaluation.sampling import Sampling
-from xlme_jax.runs.translating import Translation, read_lines, score, split_lines, translate
+from xlme_jax.evaluation.translation_scores import compare, to_text
+from xlme_jax.runs.translating import Translation, score, translate
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
+_log = logging.getLogger("xlme_jax.translate")
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint", None, "MODEL_DIR of a run, or one of its checkpoints/STEP.", required=True
 )
@@ -55,15 +59,26 @@ _SEED = flags.DEFINE_integer(
 )
 _SCORE = flags.DEFINE_string("score", None, "File of translations to score instead of translating.")
 
+_REFERENCES = flags.DEFINE_string(
+    "references", None, "File of references; BLEU and chrF of the translations are logged."
+)
+
 
 def main() -> None:
     """Reads the lines, translates them and writes the translations."""
     search = _search()
+    references = None if _REFERENCES.value is None else read_lines(_REFERENCES.value)
     if _SOURCE.value == "-":
         name = "standard input"
         lines = split_lines(sys.stdin.buffer.read(), name)
     else:
         name, lines = _SOURCE.value, read_lines(_SOURCE.value)
+    if references is not None and len(references) != len(lines):
+        raise ValueError(
+            f"{name} has {len(lines):,} lines, {_REFERENCES.value} has {len(references):,}; line n "
+            "of one must translate line n of the other"
+        )
+    translations: list[list[Translation]] = []
     if _SCORE.value is not None:
         written = _scores(lines, name, _SCORE.value)
     else:
@@ -71,12 +86,17 @@ def main() -> None:
             *(_CHECKPOINT.value, lines, _TARGET.value, search, _N_BEST.value, _VOCABULARY.value),
             name=name,
         )
-        written = [line for translations in found for line in _written(translations)]
+        translations = list(found)
+        written = [line for one in translations for line in _written(one)]
     text = "".join(f"{line}\n" for line in written)
     if _OUTPUT.value == "-":
         sys.stdout.write(text)
     else:
         replace_file(as_path(_OUTPUT.value), text.encode())
+    if references is not None:
+        best = [one[0].text if one else "" for one in translations]
+        scores = compare(references, {name: best}, language=_TARGET.value)
+        _log.info("\n%s", to_text(scores, [name]))
 
 
 def _search() -> BeamSearch | Sampling:
@@ -84,7 +104,7 @@ def _search() -> BeamSearch | Sampling:
     given = {name for name in flags.FLAGS if flags.FLAGS[name].present}
     drawing, searching = {"temperature", "top_k", "top_p", "seed"}, {"beams", "early_stopping"}
     if _SCORE.value is not None and (
-        unused := given & (drawing | searching | {"sample", "n_best"})
+        unused := given & (drawing | searching | {"sample", "n_best", "references"})
     ):
         raise ValueError(f"--score translates nothing; leave out {_listed(unused)}")
     if _SAMPLE.value:

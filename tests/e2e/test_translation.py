@@ -75,6 +75,11 @@ def test_a_pretrained_checkpoint_becomes_a_translator(tmp_path):
     scores = [float(row[1]) for row in rows]
     assert scores[:3] == sorted(scores[:3], reverse=True)
 
+    reference = tmp_path / "reference.txt"
+    reference.write_text((tmp_path / "best.txt").read_text())
+    output = translate(f"--output={tmp_path / 'again.txt'}", f"--references={reference}")
+    assert "100.00 +-" in output and "BLEU: nrefs:1" in output
+
     # Those translations scored, and drawn ones.
     given = tmp_path / "given.txt"
     given.write_text((tmp_path / "best.txt").read_text())

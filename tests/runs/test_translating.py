@@ -1,4 +1,4 @@
-"""Reading of lines, and errors before anything is compiled."""
+"""Errors before anything is compiled."""
 
 import pytest
 import tiny
@@ -8,18 +8,7 @@ from xlme_jax.evaluation.sampling import Sampling
 from xlme_jax.evaluation.translation import Translator
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMConfig
-from xlme_jax.runs.translating import score, split_lines
-
-
-def test_lines_keep_their_number():
-    assert split_lines("a\r\n\nb\u2028c\n".encode(), "f") == ["a", "", "b\u2028c"]
-    assert split_lines(b"a", "f") == ["a"]
-    assert split_lines(b"", "f") == []
-
-
-def test_damaged_text_is_refused():
-    with pytest.raises(ValueError, match="f, line 2 is not UTF-8"):
-        split_lines(b"a\n\xff\n", "f")
+from xlme_jax.runs.translating import score
 
 
 @pytest.mark.parametrize("stopping", ["always", None])

@@ -16,6 +16,7 @@ from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.encoding import Text
 from xlme_jax.evaluation.retrieval import Candidates, RetrievalProbe
 from xlme_jax.evaluation.sampling import Sampling, sample
+from xlme_jax.evaluation.translation_scores import score
 from xlme_jax.validation.fields import check_at_least
 
 
@@ -259,23 +260,3 @@ def translate_side(
     hypotheses = translator(params, [pair[source] for pair in pairs.pairs], language)
     ours = [vocabulary.decode(best[0].tokens) for best in hypotheses]
     return ours, [vocabulary.decode(pair[1 - source]) for pair in pairs.pairs]
-
-
-def score(translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Returns the exact matches as a share, BLEU and chrF (sacreBLEU's defaults, 0 to 100).
-
-    Raises:
-      ValueError: sacreBLEU is not installed.
-    """
-    try:
-        import sacrebleu
-    except ImportError as error:
-        raise ValueError(
-            "scores of translations need sacreBLEU: pip install 'xlme_jax[mt]'"
-        ) from error
-    exact = np.mean([ours == theirs for ours, theirs in zip(translations, references)])
-    return {
-        "exact_match": float(exact),
-        "bleu": sacrebleu.corpus_bleu(translations, [references]).score,
-        "chrf": sacrebleu.corpus_chrf(translations, [references]).score,
-    }
