@@ -133,6 +133,9 @@ def test_the_papers_runs_have_a_plan_for_each_machine():
         for machine in ("v5e-256", "v4-128", "a100:64"):
             assert (f"xlme_{size}", machine) in named
     assert ("xylent_xl", "a100:512") in named
+    for pair in ("en_de", "en_fr"):
+        for machine in ("h100:8", "h100:64"):
+            assert (f"veco_wmt14_{pair}", machine) in named
     assert [one.run for one in table.chosen("xylent_xl v5p")] == ["xylent_xl"]
     assert len(table.chosen("all")) == len(table.SHIPPED)
 

@@ -97,3 +97,29 @@ def test_a_metric_by_name_selects_alone():
         BestConfig(task="xnly")
     with pytest.raises(ValueError, match=r"Sweep\.languages is empty"):
         SweepConfig(task="xnli", languages=())
+
+
+@pytest.mark.parametrize(
+    ("pair", "tokens", "rate", "dropout"),
+    [("en_de", 1 << 16, 1e-4, 0.3), ("en_fr", 1 << 18, 2e-4, 0.1)],
+)
+def test_translation_has_the_settings_of_veco(pair, tokens, rate, dropout):
+    """Sec. 5.1, and what the public code adds to it."""
+    config = loading.load([f"gin_configs/finetune/veco_wmt14_{pair}.gin"], [], "Train")
+    objective = config.objective
+    assert (objective.encoder.num_layers, objective.decoder_bounds) == (24, (18, 24))
+    assert objective.directions == (pair.replace("_", "-"),)
+    assert (objective.dropout, objective.attention_dropout) == (dropout, 0.1)
+    assert objective.label_smoothing == 0.2
+    (stream,) = config.streams_of(objective.build(config.vocab_size))
+    assert stream.rows * stream.length // 2 == tokens  # Of each side.
+    optimizer, loop = config.optimizer, config.loop
+    assert (optimizer.learning_rate, optimizer.warmup_steps, loop.train_steps) == (
+        *(rate, 16_000, 100_000),
+    )
+    assert (optimizer.b1, optimizer.b2, optimizer.eps) == (0.9, 0.999, 1e-8)
+    assert (optimizer.clip_norm, optimizer.weight_decay) == (0.1, 0.01)
+    assert (loop.keep_checkpoints, loop.checkpoint_every) == (10, 5_000)
+    large = loading.load(["gin_configs/runs/veco_large.gin"], [], "Train").objective.encoder
+    for name in ("num_layers", "hidden_size", "num_heads", "ffn_size", "max_length"):
+        assert getattr(objective.encoder, name) == getattr(large, name)

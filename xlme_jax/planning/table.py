@@ -9,24 +9,26 @@ from xlme_jax.planning.machines import GIB
 
 @dataclasses.dataclass(frozen=True)
 class Shipped:
-    """A run of gin_configs/runs and its partitioning on a machine.
+    """A run of gin_configs and its partitioning on a machine.
 
     Attributes:
       run: name of the gin file, without suffix.
       topology: the machine, as in --topology.
       mesh: sizes of the axes data, fsdp and tensor.
       micro_batches: micro-batches per step.
+      folder: folder of the gin file.
     """
 
     run: str
     topology: str
     mesh: tuple[int, int, int]
     micro_batches: int = 1
+    folder: str = "runs"
 
     @property
     def file(self) -> str:
         """Path of the gin file."""
-        return f"gin_configs/runs/{self.run}.gin"
+        return f"gin_configs/{self.folder}/{self.run}.gin"
 
     def bindings(self) -> list[str]:
         """Returns the gin bindings of the mesh and the micro-batches."""
@@ -53,6 +55,10 @@ SHIPPED = (
     Shipped("xylent_large", "a100-40:128", (16, 8, 1)),
     Shipped("xylent_xl", "a100:512", (64, 8, 1)),
     Shipped("xylent_xl", "v5p-256", (16, 8, 1)),
+    Shipped("veco_wmt14_en_de", "h100:8", (1, 8, 1), folder="finetune"),
+    Shipped("veco_wmt14_en_de", "h100:64", (8, 8, 1), folder="finetune"),
+    Shipped("veco_wmt14_en_fr", "h100:8", (1, 8, 1), 4, folder="finetune"),
+    Shipped("veco_wmt14_en_fr", "h100:64", (8, 8, 1), folder="finetune"),
 )
 
 
