@@ -29,12 +29,7 @@ def load(
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     overrides: Mapping[str, Any] | Sequence[str] = (),
 ) -> RunConfig:
-    """Reads gin files.
-
-    Args:
-      files: one or several, relative to the working folder or to the installed package.
-      overrides: {name: value}, such as {"TRAIN_STEPS": 300, "XLME.rtd_weight": 25.0}, with plain
-        values; or lines `NAME = VALUE` in gin's syntax.
+    """Reads gin files; the arguments are those of `api.load_config`.
 
     Raises:
       ConfigError: an error in a file or value; names the file or field and suggests a remedy.
