@@ -1,6 +1,6 @@
 """Compares fine-tuning and prediction on this machine with Hugging Face's Transformers in PyTorch.
 
-    python benchmarks/finetune_step.py
+    python benchmarks/finetune_step.py --file=$DATA/eval/xnli/dev-en.tsv
 
 Classification of three classes (XNLI) with an encoder of XLM-R's shape: the train step with dropout
 .1 and AdamW, and prediction. Measurements alternate: each round runs a few steps and predictions of
@@ -8,15 +8,21 @@ ours, then the peer's, in a process of their own. The peer is XLMRobertaForSeque
 with PyTorch's fused AdamW in a bare loop, which is all that its Trainer does plus the Trainer's own
 work; `torch.compile` is tried with --compile. Both read the same rows, which are full.
 
+With --file, "file" is the prediction of a whole development set whose texts have their own lengths,
+tokenized before: ours in the batches of `evaluate`, the peer's by its Trainer's `predict` with
+batches of 32 rows that are padded to the longest (needs accelerate).
+
 On CPUs where /sys/kernel/mm/transparent_hugepage/enabled contains "[madvise]", set
 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for both.
 """
 
 import argparse
+import functools
 import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,13 +31,17 @@ from typing import Any
 import machine
 import numpy as np
 
+from xlme_jax.data.vocabulary import train_vocabulary
+from xlme_jax.evaluation import encoding
+
 # Hidden size, layers, vocabulary, rows, length.
 SHAPES = {
     "192": (192, 3, 8_000, 16, 64),
     "256": (256, 12, 32_768, 16, 128),
     "base": (768, 12, 250_002, 32, 128),
 }
-KINDS = ("train", "predict")
+# Rows of a batch of the peer's Trainer.
+ROWS = 32
 
 
 def main() -> None:
@@ -42,11 +52,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5, help="Steps of each kind per round.")
     parser.add_argument("--compile", action="store_true", help="The peer runs torch.compile.")
+    parser.add_argument("--file", help="XNLI's dev-en.tsv.")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     parser.add_argument("--output", default="benchmarks/results/finetune_step.json")
     options = parser.parse_args()
     if options.peer:
-        print(json.dumps(peer(SHAPES[options.peer], options.steps, options.compile)))
+        print(json.dumps(peer(SHAPES[options.peer], options)))
         return
     results = machine.describe("jax", "jaxlib", "torch", "transformers") | {
         "shapes": {name: measure(name, options) for name in options.shapes.split(",")}
@@ -56,15 +67,16 @@ def main() -> None:
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Returns seconds of both by round; prints a table."""
-    steps = ours(SHAPES[name])
+    steps = ours(SHAPES[name], options.file)
     command = [sys.executable, __file__, f"--peer={name}", f"--steps={options.steps}"]
     command += ["--compile"] if options.compile else []
-    seconds: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
+    command += [f"--file={options.file}"] if options.file else []
+    seconds: dict[str, list[tuple[float, float]]] = {kind: [] for kind in steps}
     for _ in range(options.rounds):
-        own = {kind: timed(steps[kind], options.steps) for kind in KINDS}
+        own = {kind: timed(step, options.steps) for kind, step in steps.items()}
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         theirs = json.loads(output.splitlines()[-1])
-        for kind in KINDS:
+        for kind in steps:
             seconds[kind].append((own[kind], theirs[kind]))
     hidden, layers, vocabulary, rows, length = SHAPES[name]
     print(f"\nhidden {hidden}, {layers} layers, V {vocabulary:,}, {rows} x {length}")
@@ -96,8 +108,18 @@ def inputs(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     return tokens, rng.integers(0, 3, rows).astype(np.int32)
 
 
-def ours(shape: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
-    """Returns a compiled and warmed-up train step and prediction."""
+def texts(file: str, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Returns random token ids of as many tokens as the pairs of sentences of a file have."""
+    _, _, vocabulary, _, length = shape
+    pairs = [line.split("\t")[:2] for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    pieces = train_vocabulary([side for pair in pairs for side in pair], 8_000, allow_smaller=True)
+    sizes = [min(len(pieces.encode(" ".join(pair))) + 4, length) for pair in pairs]
+    rng = np.random.default_rng(0)
+    return [tuple(rng.integers(5, vocabulary - 1, size).tolist()) for size in sizes]
+
+
+def ours(shape: tuple[int, ...], file: str | None) -> dict[str, Callable[[], Any]]:
+    """Returns a compiled and warmed-up train step and predictions."""
     import jax
     import jax.numpy as jnp
 
@@ -144,13 +166,22 @@ def ours(shape: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
             jax.block_until_ready(predict_rows(state.params, batch))
 
     steps = {"train": train, "predict": predict}
+    if file:
+        rows = encoding.batches(texts(file, shape))
+
+        def predict_file() -> None:
+            with states.sharding_rules(grid):
+                for _ in encoding.run(predict_rows, state.params, rows):
+                    pass
+
+        steps["file"] = predict_file
     for step in steps.values():
         step(), step()
     return steps
 
 
-def peer(shape: tuple[int, ...], count: int, compiles: bool) -> dict[str, float]:
-    """Returns the median seconds of the peer's train step and prediction."""
+def peer(shape: tuple[int, ...], options: argparse.Namespace) -> dict[str, float]:
+    """Returns the median seconds of the peer's train step and predictions."""
     import torch
     from transformers import XLMRobertaConfig, XLMRobertaForSequenceClassification
 
@@ -166,7 +197,7 @@ def peer(shape: tuple[int, ...], count: int, compiles: bool) -> dict[str, float]
     )
     model: Any = XLMRobertaForSequenceClassification(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-    run = torch.compile(model) if compiles else model
+    run = torch.compile(model) if options.compile else model
     tokens, labels = (torch.from_numpy(array).long() for array in inputs(shape))
     mask = torch.ones_like(tokens)
 
@@ -180,12 +211,37 @@ def peer(shape: tuple[int, ...], count: int, compiles: bool) -> dict[str, float]
         with torch.inference_mode():
             run(input_ids=tokens, attention_mask=mask)
 
+    steps: dict[str, Callable[[], Any]] = {"train": train, "predict": predict}
+    if options.file:
+        examples = [{"input_ids": tokens} for tokens in texts(options.file, shape)]
+        steps["file"] = functools.partial(trainer(run).predict, examples)
     found = {}
-    for name, step in {"train": train, "predict": predict}.items():
+    for name, step in steps.items():
         model.train(name == "train")
         step(), step()
-        found[name] = timed(step, count)
+        found[name] = timed(step, options.steps)
     return found
+
+
+def trainer(model: Any) -> Any:
+    """Returns Hugging Face's Trainer of a model, which pads batches to their longest row."""
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    def collate(examples: list[dict[str, Any]]) -> dict[str, Any]:
+        rows = [torch.tensor(example["input_ids"]) for example in examples]
+        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=1)
+        return {"input_ids": tokens, "attention_mask": (tokens != 1).long()}
+
+    arguments = TrainingArguments(
+        output_dir=tempfile.mkdtemp(),
+        per_device_eval_batch_size=ROWS,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        remove_unused_columns=False,
+    )
+    return Trainer(model=model, args=arguments, data_collator=collate)
 
 
 if __name__ == "__main__":
