@@ -19,9 +19,9 @@ from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.bucc import Bucc
 from xlme_jax.evaluation.finetuned import TaskEvaluation
 from xlme_jax.evaluation.held_out_losses import HeldOut
+from xlme_jax.evaluation.held_out_translation import HeldOutTranslation
 from xlme_jax.evaluation.retrieval import RetrievalProbe
 from xlme_jax.evaluation.tatoeba import Tatoeba
-from xlme_jax.evaluation.translation import HeldOutTranslation
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives import SYSTEMS
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig

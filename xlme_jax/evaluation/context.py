@@ -7,6 +7,7 @@ returns an entry of `loop.Run.evaluators`.
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import jax
@@ -36,6 +37,8 @@ class Context:
       mesh: device mesh.
       dtype: compute type.
       micro_batches: parts in which training processes a batch.
+      model_dir: folder of the run, for what evaluators write beside the metrics; None to write
+        nothing.
     """
 
     dataset: PreparedDataset
@@ -45,6 +48,7 @@ class Context:
     mesh: jax.sharding.Mesh
     dtype: Any = jnp.float32
     micro_batches: int = 1
+    model_dir: Path | None = None
 
     @property
     def row_multiple(self) -> int:

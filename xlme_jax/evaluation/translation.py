@@ -1,6 +1,5 @@
 """Translates texts with a model of `objectives.translate`, and scores translations."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,15 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
-from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.beam_search import NONE, BeamSearch, Found, search
-from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.encoding import Text
-from xlme_jax.evaluation.retrieval import Candidates, RetrievalProbe
 from xlme_jax.evaluation.sampling import Sampling, sample
-from xlme_jax.evaluation.translation_scores import score
-from xlme_jax.validation.fields import check_at_least
 
 
 class Hypothesis(NamedTuple):
@@ -203,60 +197,3 @@ def _words(tokens: np.ndarray) -> Text:
     """Returns the tokens between `<s>` and `</s>`."""
     ends = np.flatnonzero(tokens == EOS_ID)
     return tuple(tokens[1 : ends[0] if len(ends) else None].tolist())
-
-
-@dataclasses.dataclass(frozen=True)
-class HeldOutTranslation:
-    """Scores of translated held-out pairs, in the learned directions, as the train loop goes.
-
-    Attributes:
-      pairs: patterns (* and ?) of bitext task names; empty for all with a validation split.
-      max_pairs: translated pairs per task.
-      beams: hypotheses that are followed at once.
-      length_penalty: see `BeamSearch`.
-      batch_tokens: source tokens of a batch.
-    """
-
-    pairs: tuple[str, ...] = ()
-    max_pairs: int = 500
-    beams: int = 1
-    length_penalty: float = 1.0
-    batch_tokens: int = encoding.BATCH_TOKENS
-
-    def __post_init__(self) -> None:
-        check_at_least(self, "HeldOutTranslation", 1, "max_pairs", "beams", "batch_tokens")
-
-    def evaluator(self, context: Context) -> MakeEvaluator:
-        """See `EvaluatorConfig.evaluator`; metrics are `translation/<metric>/<from>-<to>`."""
-        config = BeamSearch(self.beams, self.length_penalty)
-        translator = Translator(context.objective, config, context.row_multiple, self.batch_tokens)
-        vocabulary = Vocabulary.load(context.dataset.vocabulary_path)
-        length = translator.max_length or 512
-        probe = RetrievalProbe(self.pairs, self.max_pairs, length=length)
-        candidates = probe.candidates(context.dataset)
-
-        def evaluate(params: Any, step: int) -> dict[str, float]:
-            del step
-            found: dict[str, float] = {}
-            for one in candidates.values():
-                for source, target in ((0, 1), (1, 0)):
-                    codes = one.languages[source], one.languages[target]
-                    if not context.objective.config.translates(*codes):
-                        continue
-                    name = "-".join(codes)
-                    ours, theirs = translate_side(translator, vocabulary, params, one, source)
-                    scores = score(ours, theirs)
-                    found |= {f"translation/{k}/{name}": v for k, v in scores.items()}
-            return found
-
-        return lambda initial_params: evaluate
-
-
-def translate_side(
-    translator: Translator, vocabulary: Vocabulary, params: Any, pairs: Candidates, source: int
-) -> tuple[list[str], list[str]]:
-    """Returns the translations of one side of pairs, and the texts of the other side."""
-    language = pairs.languages[1 - source]
-    hypotheses = translator(params, [pair[source] for pair in pairs.pairs], language)
-    ours = [vocabulary.decode(best[0].tokens) for best in hypotheses]
-    return ours, [vocabulary.decode(pair[1 - source]) for pair in pairs.pairs]

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from xlme_jax.evaluation.held_out_translation import DICTIONARY, MEAN
+from xlme_jax.evaluation.held_out_translation import PREFIX as TRANSLATION
 from xlme_jax.objectives.base import Diagnostics, Panel
 from xlme_jax.training.metrics import HELD_OUT
 
@@ -229,16 +231,29 @@ def _single(name: str, label: str) -> Line:
 
 def _probe_lines(curves: Curves) -> list[Line]:
     """Returns lines for mean retrieval, both baselines, and language pairs if there are few."""
-    lines = [("probe/retrieval_accuracy", "this run", _PROBE_COLOR, "-")]
-    prefix = "probe/retrieval_accuracy/"
-    pairs = sorted(name for name in curves if name.startswith(prefix))
-    if 2 <= len(pairs) <= len(_PAIR_COLORS):
-        lines += [(n, n.removeprefix(prefix), c, "-") for n, c in zip(pairs, _PAIR_COLORS)]
     return [
-        *lines,
+        ("probe/retrieval_accuracy", "this run", _PROBE_COLOR, "-"),
+        *_pair_lines(curves, "probe/retrieval_accuracy/"),
         ("probe/retrieval_untrained", "untrained (step 0)", _NEUTRAL, "--"),
         ("probe/retrieval_chance", "chance", _NEUTRAL, ":"),
     ]
+
+
+def _translation_lines(curves: Curves) -> list[Line]:
+    """Returns lines for the mean BLEU, its baseline, and directions if there are few."""
+    return [
+        (f"{TRANSLATION}bleu/{MEAN}", "this run, mean", _PROBE_COLOR, "-"),
+        *_pair_lines(curves, f"{TRANSLATION}bleu/"),
+        (f"{TRANSLATION}{DICTIONARY}bleu/{MEAN}", "word-by-word dictionary, mean", _NEUTRAL, "--"),
+    ]
+
+
+def _pair_lines(curves: Curves, prefix: str) -> list[Line]:
+    """Returns a line for each language pair of a metric, none if there are many, or only one."""
+    pairs = sorted(n for n in curves if n.startswith(prefix) and n != f"{prefix}{MEAN}")
+    if not 2 <= len(pairs) <= len(_PAIR_COLORS):
+        return []
+    return [(n, n.removeprefix(prefix), c, "-") for n, c in zip(pairs, _PAIR_COLORS)]
 
 
 _LOSS = _Plot(
@@ -283,7 +298,15 @@ def plots(curves: Curves, diagnostics: Diagnostics) -> list[_Plot]:
         tuple(_probe_lines(curves)),
         limits=(0, None),
     )
-    found = [_LOSS, *(_system_plot(panel, colors) for panel in diagnostics.panels), probe, *_COMMON]
+    translation = _Plot(
+        "Held-out translation",
+        "good: exceeds a word-by-word dictionary",
+        "BLEU",
+        tuple(_translation_lines(curves)),
+        limits=(0, None),
+    )
+    systems = (_system_plot(panel, colors) for panel in diagnostics.panels)
+    found = [_LOSS, *systems, probe, translation, *_COMMON]
     return [plot for plot in found if plot.names(curves)] or [_LOSS]
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from xlme_jax.data.batches.pair_losses import extremes
+from xlme_jax.evaluation.held_out_translation import DICTIONARY, MEAN, SAMPLES_FILE
+from xlme_jax.evaluation.held_out_translation import PREFIX as TRANSLATION
 from xlme_jax.objectives.base import Diagnostics
 from xlme_jax.reports.curves import (
     Curve,
@@ -62,6 +64,7 @@ def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
     return path
 
 
+_SAMPLE_COLUMNS = ("source", "reference", "translation")
 Verdict = tuple[str, float, str, float]  # Metric, value, baseline, its value.
 
 _STYLE = """
@@ -73,6 +76,8 @@ img { width: 100%; border: 1px solid #ddd; border-radius: 6px; }
 table { border-collapse: collapse; } th, td { padding: 0.3em 0.9em; text-align: right; }
 th { border-bottom: 2px solid #bbb; } td { border-bottom: 1px solid #eee; }
 th:first-child, td:first-child { text-align: left; }
+table.samples th, table.samples td { text-align: start; unicode-bidi: plaintext; }
+h3 { font-size: 1em; margin-bottom: 0.2em; }
 pre { background: #f6f6f6; border-radius: 6px; padding: 0.8em; overflow-x: auto; font-size: 13px; }
 summary { cursor: pointer; font-weight: 600; margin: 1em 0; }
 """
@@ -96,6 +101,7 @@ def _page(
         "<h2>Curves</h2>",
         _image("Training curves", picture),
         _image("Retrieval over layers and readouts", readouts) if readouts else "",
+        _translations(model_dir / SAMPLES_FILE),
         _pair_weights(model_dir / PAIR_WEIGHTS_FILE),
         "<h2>All figures</h2>",
         _details("Every logged metric", _metrics_table(curves)),
@@ -140,11 +146,27 @@ def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
         (*retrieval, "chance", "probe/retrieval_chance"),
         (*retrieval, "the untrained encoder", "probe/retrieval_untrained"),
     ]
+    wanted += [
+        (
+            f"held-out translation, {what}: {direction}",
+            f"{TRANSLATION}{metric}/{direction}",
+            "a word-by-word dictionary",
+            f"{TRANSLATION}{DICTIONARY}{metric}/{direction}",
+        )
+        for metric, what in (("exact_match", "exact match"), ("bleu", "BLEU"))
+        for direction in _directions(curves, f"{TRANSLATION}{metric}/")
+    ]
     return [
         (label, final_value(curves[name]), baseline, final_value(curves[against]))
         for label, name, baseline, against in wanted
         if name in curves and against in curves
     ]
+
+
+def _directions(curves: Curves, prefix: str) -> list[str]:
+    """Returns the directions of a metric of translation, the mean first."""
+    found = (name.removeprefix(prefix) for name in curves if name.startswith(prefix))
+    return sorted(found, key=lambda name: (name != MEAN, name))
 
 
 def _verdict_table(compared: list[Verdict]) -> str:
@@ -153,6 +175,18 @@ def _verdict_table(compared: list[Verdict]) -> str:
         for what, value, yardstick, least in compared
     ]
     return _table(("What it learned", "this run", "to beat", "ratio"), rows) if rows else ""
+
+
+def _translations(path: Path) -> str:
+    """Returns samples of the last evaluation's translations; empty if the run has none."""
+    if not path.is_file():
+        return ""
+    content = json.loads(path.read_bytes())
+    parts = [f"<h2>Held-out translations at step {content['step']:,}</h2>"]
+    for direction, samples in content["directions"].items():
+        rows = [[one[name] for name in _SAMPLE_COLUMNS] for one in samples]
+        parts += [f"<h3>{html.escape(direction)}</h3>", _table(_SAMPLE_COLUMNS, rows, "samples")]
+    return "\n".join(parts)
 
 
 def _pair_weights(path: Path) -> str:
@@ -192,13 +226,14 @@ def _metrics_table(curves: Curves) -> str:
     return _table(("metric", "first", "last tenth", "last"), rows)
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Returns an HTML table; every cell is escaped."""
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]], of: str = "") -> str:
+    """Returns an HTML table of class `of`; every cell is escaped."""
 
     def line(cells: Iterable[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
 
-    return "\n".join(["<table>", line(head, "th"), *(line(row, "td") for row in rows), "</table>"])
+    begin = f'<table class="{of}">' if of else "<table>"
+    return "\n".join([begin, line(head, "th"), *(line(row, "td") for row in rows), "</table>"])
 
 
 def _manifest(model_dir: Path) -> str:

@@ -102,6 +102,7 @@ def assemble(
         *(dataset, objective, config.objective, tuple(streams), mesh),
         dtype=dtype,
         micro_batches=settings.micro_batches,
+        model_dir=model_dir,
     )
     abstract = states.abstract_state(objective, optimizer, mesh)
     left_out = batches.expected_left_out()

@@ -1,0 +1,145 @@
+"""Metrics, baseline and samples of a translator whose translations are given."""
+
+import json
+import types
+
+import finetuning
+import pytest
+
+from xlme_jax.data import cldr, prepared
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation import held_out_translation
+from xlme_jax.evaluation.context import Context
+from xlme_jax.evaluation.held_out_translation import SAMPLES_FILE, HeldOutTranslation
+from xlme_jax.evaluation.translation import Hypothesis
+from xlme_jax.evaluation.translation_scores import score
+from xlme_jax.training import mesh as meshes
+
+CORPUS = finetuning.CORPUS.config
+
+
+def write_pairs(folder, vocabulary, pair, split, count):
+    writer = prepared.BitextWriter(folder, "-".join(pair), pair, vocabulary.size, split=split)
+    texts = list(cldr.pairs(CORPUS, *pair, split, count))
+    for source, target in texts:
+        writer.add([0, *vocabulary.encode(source), 2, *vocabulary.encode(target), 2])
+    return writer.close(), texts
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Returns a data set with held-out pairs of en-ru and en-el, and {direction: held-out pairs}.
+
+    There are training pairs of en-ru alone, written as ru-en.
+    """
+    folder = tmp_path_factory.mktemp("pairs")
+    vocabulary = Vocabulary.load(finetuning.write_vocabulary(folder))
+    row, _ = write_pairs(folder, vocabulary, ("ru", "en"), "train", 300)
+    rows, texts = [row], {}
+    for other in ("ru", "el"):
+        row, found = write_pairs(folder, vocabulary, ("en", other), "validation", 30)
+        rows.append(row)
+        texts[f"en-{other}"] = set(found)
+        texts[f"{other}-en"] = {(target, source) for source, target in found}
+    prepared.write_dataset(folder, rows, vocabulary.path, vocabulary.size)
+    return prepared.PreparedDataset.load(folder), texts
+
+
+@pytest.fixture
+def translators(monkeypatch, data):
+    """Replaces the search: every third text is translated rightly, the others are copied."""
+    vocabulary = Vocabulary.load(data[0].vocabulary_path)
+    answers = {pair for texts in data[1].values() for pair in texts}
+    made = []
+
+    class Given:
+        max_length = 64
+
+        def __init__(self, *arguments):
+            made.append(arguments)
+
+        def __call__(self, params, texts, language):
+            found = []
+            for number, tokens in enumerate(texts):
+                text = vocabulary.decode(tokens)
+                (right,) = {t for s, t in answers if s == text and (language in _script(t))}
+                found.append([Hypothesis(tuple(vocabulary.encode(right)), 0.0)])
+                if number % 3:
+                    found[-1] = [Hypothesis(tuple(tokens), 0.0)]
+            return found
+
+    monkeypatch.setattr(held_out_translation, "Translator", Given)
+    return made
+
+
+def _script(text):
+    """Returns the language of a phrase, by its alphabet."""
+    letters = [c for c in text if c.isalpha()]
+    return {"en"} if letters[0] < "\u0250" else {"el"} if letters[0] < "\u0400" else {"ru"}
+
+
+def context(data, model_dir=None, directions=()):
+    def translates(source, target):
+        return not directions or f"{source}-{target}" in directions
+
+    objective = types.SimpleNamespace(config=types.SimpleNamespace(translates=translates))
+    mesh = meshes.make_mesh(meshes.MeshConfig())
+    return Context(data, objective, None, (), mesh, model_dir=model_dir)
+
+
+def test_metrics_stand_beside_those_of_a_dictionary(data, translators, tmp_path):
+    dataset, texts = data
+    evaluate = HeldOutTranslation().evaluator(context(dataset, tmp_path))({})
+    assert len(translators) == 1
+    found = evaluate({}, 7)
+    content = json.loads((tmp_path / SAMPLES_FILE).read_text())
+    assert content["step"] == 7 and set(content["directions"]) == set(texts)
+    exact = {name: found[f"translation/exact_match/{name}"] for name in texts}
+    for name, pairs in texts.items():
+        count = len({source for source, _ in pairs})
+        assert exact[name] == pytest.approx(-(-count // 3) / count), name
+        samples = content["directions"][name]
+        assert len(samples) == 5
+        for number, one in enumerate(samples):
+            assert (one["source"], one["reference"]) in pairs
+            assert one["translation"] == one["source" if number % 3 else "reference"]
+    assert found["translation/exact_match/mean"] == pytest.approx(sum(exact.values()) / 4)
+    # Only en and ru have training pairs, and half a mean is none.
+    baselines = {name for name in found if "dictionary" in name}
+    assert baselines == {
+        f"translation/dictionary_{metric}/{direction}"
+        for metric in ("exact_match", "bleu", "chrf")
+        for direction in ("en-ru", "ru-en")
+    }
+    # Names of one word each way are learned from 300 pairs; those of two words are not.
+    assert 0.2 < found["translation/dictionary_exact_match/en-ru"] < 1
+    assert evaluate({}, 8) == found
+    assert json.loads((tmp_path / SAMPLES_FILE).read_text()) == {**content, "step": 8}
+
+
+def test_the_baseline_is_that_of_the_training_pairs(data, translators):
+    dataset, texts = data
+    vocabulary = Vocabulary.load(dataset.vocabulary_path)
+    (task,) = [task for task in dataset.tasks if task.split == "train"]
+    chosen = HeldOutTranslation(pairs=("en-ru",), dictionary_pairs=task.examples)
+    evaluate = chosen.evaluator(context(dataset, directions=("en-ru",)))({})
+    found = evaluate({}, 1)
+    read = dataset.read_pairs(task, range(task.examples))
+    pairs = [tuple(vocabulary.decode(side) for side in reversed(pair)) for pair in read]
+    words = held_out_translation.word_dictionary.learn(pairs)
+    sources = dict(sorted(texts["en-ru"]))
+    ours = [held_out_translation.word_dictionary.translate(words, text) for text in sources]
+    expected = score(ours, list(sources.values()))
+    for metric in ("exact_match", "chrf"):
+        for name in ("en-ru", "mean"):
+            value = found[f"translation/dictionary_{metric}/{name}"]
+            assert value == pytest.approx(expected[metric]), metric
+    assert not any("ru-en" in name or "el" in name.split("/")[-1] for name in found)
+    none = HeldOutTranslation(pairs=("en-ru",), dictionary_pairs=0)
+    without = none.evaluator(context(dataset, directions=("en-ru",)))({})({}, 1)
+    assert without == {name: x for name, x in found.items() if "dictionary" not in name}
+
+
+def test_negative_counts_are_refused():
+    with pytest.raises(ValueError, match=r"HeldOutTranslation\.dictionary_pairs = -1 must be 0 or"):
+        HeldOutTranslation(dictionary_pairs=-1)

@@ -1,0 +1,199 @@
+"""Translation of held-out pairs as the train loop goes, beside a word-by-word dictionary."""
+
+import dataclasses
+import itertools
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation import encoding, word_dictionary
+from xlme_jax.evaluation.beam_search import BeamSearch
+from xlme_jax.evaluation.context import Context, MakeEvaluator
+from xlme_jax.evaluation.encoding import Text
+from xlme_jax.evaluation.retrieval import RetrievalProbe
+from xlme_jax.evaluation.translation import Translator
+from xlme_jax.evaluation.translation_scores import score
+from xlme_jax.storage.files import replace_file
+from xlme_jax.training.metrics import naming
+from xlme_jax.validation.fields import check_at_least
+
+# In MODEL_DIR: {"step": step, "directions": {"en-fr": [{"source", "reference", "translation"}]}}.
+SAMPLES_FILE = "translations.json"
+MEAN = "mean"
+PREFIX, DICTIONARY = "translation/", "dictionary_"
+_SAMPLES = 5  # Of each direction.
+_log = logging.getLogger(__name__)
+
+
+class Direction(NamedTuple):
+    """Held-out pairs in one direction.
+
+    Attributes:
+      name: as in metrics, such as "en-fr".
+      languages: (from, into).
+      texts: tokenized sources.
+      sources: their text.
+      references: their translations.
+    """
+
+    name: str
+    languages: tuple[str, str]
+    texts: Sequence[Text]
+    sources: Sequence[str]
+    references: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOutTranslation:
+    """Scores of translated held-out pairs, in the learned directions, as the train loop goes.
+
+    Attributes:
+      pairs: patterns (* and ?) of bitext task names; empty for all with a validation split.
+      max_pairs: translated pairs per task.
+      beams: hypotheses that are followed at once.
+      length_penalty: see `BeamSearch`.
+      batch_tokens: source tokens of a batch.
+      dictionary_pairs: training pairs of two languages from which the baseline, a word-by-word
+        dictionary, is estimated; 0 for none.
+    """
+
+    pairs: tuple[str, ...] = ()
+    max_pairs: int = 500
+    beams: int = 1
+    length_penalty: float = 1.0
+    batch_tokens: int = encoding.BATCH_TOKENS
+    dictionary_pairs: int = 20_000
+
+    def __post_init__(self) -> None:
+        check_at_least(self, "HeldOutTranslation", 1, "max_pairs", "beams", "batch_tokens")
+        check_at_least(self, "HeldOutTranslation", 0, "dictionary_pairs")
+
+    def evaluator(self, context: Context) -> MakeEvaluator:
+        """See `EvaluatorConfig.evaluator`.
+
+        Metrics are `translation/<metric>/<from>-<to>`, those of the baseline
+        `translation/dictionary_<metric>/<from>-<to>`, and means over directions `.../mean`. Some
+        translations are written to `SAMPLES_FILE`.
+        """
+        config = BeamSearch(self.beams, self.length_penalty)
+        translator = Translator(context.objective, config, context.row_multiple, self.batch_tokens)
+        vocabulary = Vocabulary.load(context.dataset.vocabulary_path)
+        directions = self._directions(context, vocabulary, translator.max_length or 512)
+        baseline: dict[str, float] = {}
+        if self.dictionary_pairs:
+            baseline = _baseline(context.dataset, vocabulary, directions, self.dictionary_pairs)
+
+        def evaluate(params: Any, step: int) -> dict[str, float]:
+            found, samples = {}, {}
+            for one in directions:
+                hypotheses = translator(params, one.texts, one.languages[1])
+                ours = [vocabulary.decode(best[0].tokens) for best in hypotheses]
+                found[one.name] = score(ours, one.references)
+                samples[one.name] = _samples(one, ours)
+            if context.model_dir is not None and jax.process_index() == 0:
+                content = json.dumps({"step": step, "directions": samples}, ensure_ascii=False)
+                path = context.model_dir / SAMPLES_FILE
+                with naming(path):
+                    replace_file(path, f"{content}\n".encode())
+            return _named(found, directions) | baseline
+
+        return lambda initial_params: evaluate
+
+    def _directions(
+        self, context: Context, vocabulary: Vocabulary, length: int
+    ) -> Sequence[Direction]:
+        """Reads the held-out pairs, in the directions that are learned."""
+        candidates = RetrievalProbe(self.pairs, self.max_pairs, length=length).candidates(
+            context.dataset
+        )
+        found = []
+        for key, one in candidates.items():
+            texts = list(zip(*one.pairs))
+            decoded = [[vocabulary.decode(text) for text in side] for side in texts]
+            for source, target in ((0, 1), (1, 0)):
+                codes = one.languages[source], one.languages[target]
+                # Of two corpora of the same languages, `key` is the task.
+                name = "-".join(codes) + ("" if key == "-".join(one.languages) else f"/{key}")
+                if context.objective.config.translates(*codes):
+                    sides = texts[source], decoded[source], decoded[target]
+                    found.append(Direction(name, codes, *sides))
+        return found
+
+
+def _samples(direction: Direction, translations: Sequence[str]) -> list[dict[str, str]]:
+    """Returns the first translations, whose pairs are in a fixed random order."""
+    lines = zip(direction.sources, direction.references, translations)
+    names = ("source", "reference", "translation")
+    return [dict(zip(names, line)) for line in itertools.islice(lines, _SAMPLES)]
+
+
+def _named(
+    scores: Mapping[str, Mapping[str, float]], directions: Sequence[Direction], of: str = ""
+) -> dict[str, float]:
+    """Returns metrics by name, from {direction: {metric: value}}; means if no direction is missing.
+
+    A baseline's mean over some of the directions would not compare with the translator's.
+    """
+    found = dict(scores)
+    if found and len(found) == len(directions):
+        metrics = next(iter(found.values()))
+        found[MEAN] = {x: float(np.mean([one[x] for one in scores.values()])) for x in metrics}
+    return {
+        f"{PREFIX}{of}{metric}/{direction}": value
+        for direction, values in found.items()
+        for metric, value in values.items()
+    }
+
+
+def _baseline(
+    dataset: PreparedDataset, vocabulary: Vocabulary, directions: Sequence[Direction], count: int
+) -> dict[str, float]:
+    """Returns the metrics of a word-by-word dictionary, for directions with training pairs."""
+    read: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    scores = {}
+    for one in directions:
+        languages = tuple(sorted(one.languages))
+        if languages not in read:
+            read[languages] = _training_pairs(dataset, vocabulary, languages, count)
+        pairs = read[languages]
+        if not pairs:
+            continue
+        if languages != one.languages:
+            pairs = [(second, first) for first, second in pairs]
+        words = word_dictionary.learn(pairs)
+        translated = [word_dictionary.translate(words, text) for text in one.sources]
+        scores[one.name] = score(translated, one.references)
+        _log.info(
+            "%s: a word-by-word dictionary of %d training pairs translates %.1f%% of %d held-out "
+            "texts exactly.",
+            one.name,
+            len(pairs),
+            100 * scores[one.name]["exact_match"],
+            len(one.texts),
+        )
+    return _named(scores, directions, DICTIONARY)
+
+
+def _training_pairs(
+    dataset: PreparedDataset, vocabulary: Vocabulary, languages: tuple[str, ...], count: int
+) -> list[tuple[str, str]]:
+    """Returns up to `count` training pairs of two languages, drawn from each task in turn."""
+    found: list[tuple[str, str]] = []
+    for task in dataset.tasks:
+        left = min(count - len(found), task.examples)
+        if (task.kind, task.split) != ("bitext", "train") or sorted(task.languages) != list(
+            languages
+        ):
+            continue
+        chosen = np.random.default_rng(0).choice(task.examples, left, replace=False)
+        for pair in dataset.read_pairs(task, chosen):
+            first, second = (vocabulary.decode(ids.tolist()) for ids in pair)
+            is_turned = task.languages != languages
+            found.append((second, first) if is_turned else (first, second))
+    return found
