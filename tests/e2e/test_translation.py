@@ -1,7 +1,19 @@
 """From pre-training to translations, with the commands."""
 
+import json
+
+import finetuning
 import pytest
 import tiny
+
+from xlme_jax.checkpoints.saved import read_best
+from xlme_jax.data import cldr, prepared
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation.beam_search import BeamSearch
+from xlme_jax.objectives.base import Diagnostics
+from xlme_jax.reports.run_page import write_report
+from xlme_jax.runs import averaging
+from xlme_jax.runs.translating import score, translate
 
 SMALL = {
     "Encoder.hidden_size": 32,
@@ -27,6 +39,54 @@ def test_one_direction_is_trained_and_scored(tmp_path):
     losses = [line["bitext/loss"] for line in lines if "bitext/loss" in line]
     assert len(losses) == 6 and losses[-1] < losses[0]
     assert lines[-1]["held_out/bitext/loss"] < 7
+
+
+def write_phrases(folder):
+    """Writes a vocabulary, and a data set of phrases in English and Russian; returns its folder."""
+    vocabulary = Vocabulary.load(finetuning.write_vocabulary(folder))
+    data, rows = folder / "phrases", []
+    for split, count in (("train", 300), ("validation", 12)):
+        writer = prepared.BitextWriter(data, "en-ru", ["en", "ru"], vocabulary.size, split=split)
+        for source, target in cldr.pairs(finetuning.CORPUS.config, "en", "ru", split, count):
+            writer.add([0, *vocabulary.encode(source), 2, *vocabulary.encode(target), 2])
+        rows.append(writer.close())
+    prepared.write_dataset(data, rows, vocabulary.path, vocabulary.size)
+    return data
+
+
+def test_the_best_and_the_mean_checkpoint_translate(tmp_path):
+    data, run, mean = write_phrases(tmp_path), tmp_path / "run", tmp_path / "mean"
+    sizes = {"Encoder__max_length": 64, "bitext/Stream__length": 64}
+    steps = {"TRAIN_STEPS": 30, "CHECKPOINT_EVERY": 10, "Loop__evaluate_every": 10}
+    steps["Loop__keep_checkpoints"] = 3
+    flags = tiny.flags(run, data, "translate", LANGUAGES=("en", "ru"), **sizes, **steps)
+    evaluators = "(@HeldOut(), @HeldOutTranslation())"
+    finetuning.run([*flags, f"--gin.Train.evaluators={evaluators}", "--gin.Train.best=@Best()"])
+
+    lines = [line for line in tiny.metrics(run) if "translation/bleu/mean" in line and line["step"]]
+    bleu = {line["step"]: line["translation/bleu/mean"] for line in lines}
+    assert list(bleu) == [10, 20, 30]
+    assert {line["translation/dictionary_exact_match/en-ru"] for line in lines} != {0.0}
+    ((metric, (step, value)),) = read_best(run).items()
+    assert (metric, step, value) == ("translation/bleu/mean", max(bleu, key=bleu.get), bleu[step])
+    samples = json.loads((run / "translations.json").read_text())
+    assert samples["step"] == 30 and set(samples["directions"]) == {"en-ru", "ru-en"}
+    page = write_report(run, Diagnostics(lambda shapes: {})).read_text()
+    assert "Held-out translations at step 30" in page and "a word-by-word dictionary: " in page
+
+    averaging.average(run, 3, mean)
+    texts = ["Greek and French", "English"]
+    search = BeamSearch(2)
+    best = list(translate(str(run), texts, "ru", search))
+    assert best == list(translate(str(run / "checkpoints" / str(step)), texts, "ru", search))
+    assert all(one and one[0].text for one in translate(str(mean), texts, "ru", search))
+    given = [best[0][0].text, best[1][0].text]
+    totals = [
+        [one.total for one in score(str(folder), texts, given, "ru")]
+        for folder in (mean, *(run / "checkpoints" / str(n) for n in bleu))
+    ]
+    # The mean is another model than any of the three.
+    assert all(abs(a - b) > 1e-4 for other in totals[1:] for a, b in zip(totals[0], other))
 
 
 @pytest.mark.slow
