@@ -18,6 +18,10 @@ command of what is missing; with --output, also writes them in full, with the pa
 Adds what continued training on another domain changes: tables and a picture of the relative drop
 of results "NAME, continued", and the held-out text of the runs before and after.
 
+    python -m xlme_jax.report --paper=veco --runs=runs/en_de_random_6,runs/en_de_last_6
+
+Adds the learning curves of translators: the BLEU of held-out pairs over steps.
+
     python -m xlme_jax.report --translations=references.txt,baseline.txt,ours.txt
 
 Prints BLEU and chrF of translations with sacreBLEU's signatures and, for two systems or more, the
@@ -32,6 +36,7 @@ the curves; with --output, writes it to runs.md there.
 import logging
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
@@ -40,10 +45,11 @@ from xlme_jax.configuration import command_line, values
 from xlme_jax.data.text.lines import read_lines
 from xlme_jax.evaluation.translation_scores import compare, to_text
 from xlme_jax.reports import run_comparison
-from xlme_jax.reports.papers import continued, inventory
+from xlme_jax.reports.papers import continued, inventory, translation
 from xlme_jax.reports.papers.entries import entries
-from xlme_jax.reports.papers.items import PAPERS
-from xlme_jax.reports.papers.page import load, to_markdown, write
+from xlme_jax.reports.papers.items import PAPERS, Paper
+from xlme_jax.reports.papers.page import Picture, load, to_markdown, write
+from xlme_jax.reports.papers.sheets import Sheet
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
@@ -57,7 +63,8 @@ _RESULTS = flags.DEFINE_multi_string(
 _RUNS = flags.DEFINE_list(
     "runs",
     [],
-    "MODEL_DIR,MODEL_DIR,...: training runs to compare, or of continued training (--paper=xylent).",
+    "MODEL_DIR,MODEL_DIR,...: training runs to compare, or of continued training (--paper=xylent), "
+    "or of translators (--paper=veco).",
 )
 _PAPER = flags.DEFINE_enum(
     "paper", None, list(PAPERS), "All tables and figures of this paper, and what is missing."
@@ -75,8 +82,8 @@ def main() -> int:
     """Parses the flags and writes the report; returns the exit code."""
     if _TRANSLATIONS.value:
         return _score_translations()
-    if _RUNS.value and _PAPER.value not in (None, "xylent"):
-        raise values.ConfigError("--runs goes with --paper=xylent, or without --paper.")
+    if _RUNS.value and _PAPER.value not in (None, "xylent", "veco"):
+        raise values.ConfigError("--runs goes with --paper=xylent or veco, or without --paper.")
     if _RUNS.value and not _PAPER.value:
         if _RESULTS.value:
             raise values.ConfigError("--runs and --results make different reports; give one.")
@@ -92,14 +99,23 @@ def main() -> int:
         )
     named = load(_RESULTS.value)
     paper: Any = _PAPER.value  # DEFINE_enum checks it.
-    more = [continued.held_out(_RUNS.value)] if _RUNS.value else []
+    more, drawn = _of_runs(_RUNS.value, paper) if _RUNS.value else ([], [])
     if paper:
         print(inventory.to_text(inventory.statuses(paper, entries(named))), end="")
         print("".join(f"\n{to_markdown(sheet)}" for sheet in more), end="")
     if _OUTPUT.value:
         command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
-        _log.info("Report: %s", write(named, as_path(_OUTPUT.value), command, paper, more))
+        output = as_path(_OUTPUT.value)
+        _log.info("Report: %s", write(named, output, command, paper, more, drawn))
     return 0
+
+
+def _of_runs(runs: Sequence[str], paper: Paper) -> tuple[list[Sheet], list[Picture]]:
+    """Returns what --runs adds to a paper's tables and pictures."""
+    if paper == "xylent":
+        return [continued.held_out(runs)], []
+    sheet, png = translation.learning_curves(runs)
+    return [sheet], [Picture("learning_curves", sheet.title, png)]
 
 
 def _score_translations() -> int:

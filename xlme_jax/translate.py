@@ -8,11 +8,17 @@ and a translation, separated by tabs. --sample draws translations instead of sea
 translates nothing and scores given translations: on each line, the sum of the log-probabilities of
 its tokens (`</s>` included), and their mean.
 
+    python -m xlme_jax.translate --checkpoint=runs/translate --target=fr --source=en.sgm \
+        --references=fr.sgm --test_set=wmt14_en_fr --multi_bleu="tokenizer.perl -l fr"
+
+With --references, BLEU and chrF are logged; --test_set adds them to the checkpoint's results.json.
+
     python -m xlme_jax.translate --checkpoint=runs/translate --target=fr --sample < en.txt
     python -m xlme_jax.translate --checkpoint=runs/translate --target=fr --score=fr.txt < en.txt
 """
 
 import logging
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -22,8 +28,8 @@ from xlme_jax.configuration import command_line
 from xlme_jax.data.text.lines import read_lines, split_lines
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.evaluation.sampling import Sampling
-from xlme_jax.evaluation.translation_scores import compare, to_text
-from xlme_jax.runs.translating import Translation, score, translate
+from xlme_jax.evaluation.translation_scores import compare, multi_bleu, to_text
+from xlme_jax.runs.translating import Translation, score, translate, write_results
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
@@ -62,6 +68,18 @@ _SCORE = flags.DEFINE_string("score", None, "File of translations to score inste
 _REFERENCES = flags.DEFINE_string(
     "references", None, "File of references; BLEU and chrF of the translations are logged."
 )
+_TEST_SET = flags.DEFINE_string(
+    "test_set",
+    None,
+    "Name of the source in results.json, such as wmt14_en_de: scores of --references are written "
+    "to MODEL_DIR/evaluation/STEP.",
+)
+_MULTI_BLEU = flags.DEFINE_string(
+    "multi_bleu",
+    None,
+    "--references: command that tokenizes lines, such as 'tokenizer.perl -l de' of Moses, for "
+    "BLEU of tokenized text without case, as multi-bleu.perl -lc.",
+)
 
 
 def main() -> None:
@@ -95,8 +113,24 @@ def main() -> None:
         replace_file(as_path(_OUTPUT.value), text.encode())
     if references is not None:
         best = [one[0].text if one else "" for one in translations]
-        scores = compare(references, {name: best}, language=_TARGET.value)
-        _log.info("\n%s", to_text(scores, [name]))
+        _score_against(references, best, name)
+
+
+def _score_against(references: Sequence[str], best: Sequence[str], name: str) -> None:
+    """Logs the scores of translations, and writes them with --test_set."""
+    found = compare(references, {name: best}, language=_TARGET.value)
+    _log.info("\n%s", to_text(found, [name]))
+    scores = {metric.lower(): one[0].score for metric, one in found.scores.items()}
+    signatures = [f"{metric}: {text}" for metric, text in found.signatures.items()]
+    if _MULTI_BLEU.value is not None:
+        scores["multi_bleu"] = multi_bleu(best, references, _MULTI_BLEU.value)
+        signatures.append(f"multi_bleu: -lc, {_MULTI_BLEU.value}")
+        _log.info("BLEU of tokenized text without case: %.2f", scores["multi_bleu"])
+    if _TEST_SET.value is not None:
+        command = shlex.join(["python", "-m", "xlme_jax.translate", *sys.argv[1:]])
+        about = _CHECKPOINT.value, _TEST_SET.value, _TARGET.value
+        path = write_results(*about, scores, "; ".join(signatures), command)
+        _log.info("Results: %s", path)
 
 
 def _search() -> BeamSearch | Sampling:
@@ -107,6 +141,8 @@ def _search() -> BeamSearch | Sampling:
         unused := given & (drawing | searching | {"sample", "n_best", "references"})
     ):
         raise ValueError(f"--score translates nothing; leave out {_listed(unused)}")
+    if _REFERENCES.value is None and (unused := given & {"test_set", "multi_bleu"}):
+        raise ValueError(f"{_listed(unused)}: only with --references")
     if _SAMPLE.value:
         if unused := given & searching:
             raise ValueError(f"--sample does not search; leave out {_listed(unused)}")

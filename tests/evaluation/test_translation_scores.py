@@ -1,5 +1,7 @@
 """BLEU, chrF and the paired bootstrap are those that sacreBLEU's command prints."""
 
+import collections
+import math
 import os
 import random
 import re
@@ -9,7 +11,7 @@ import sys
 import pytest
 import tiny
 
-from xlme_jax.evaluation.translation_scores import compare
+from xlme_jax.evaluation.translation_scores import compare, multi_bleu
 
 pytest.importorskip("sacrebleu")
 WORDS = [
@@ -83,6 +85,55 @@ def test_the_command_prints_a_table(files, tmp_path):
 def test_the_language_chooses_the_tokenizer():
     found = compare(["我是一个好人", "你好"], {"a": ["我是一个好人", "你 好"]}, language="zh")
     assert "tok:zh" in found.signatures["BLEU"] and found.scores["BLEU"][0].score > 99
+
+
+def counted_as_multi_bleu(lines, references):
+    """BLEU as multi-bleu.perl -lc computes it, from Papineni et al. 2002."""
+    matches, totals, lengths = [0] * 4, [0] * 4, [0, 0]
+    for both in zip(lines, references):
+        ours, theirs = (text.lower().split() for text in both)
+        lengths[0] += len(ours)
+        lengths[1] += len(theirs)
+        for n in range(1, 5):
+            found, there = (
+                collections.Counter(tuple(x[i : i + n]) for i in range(len(x) - n + 1))
+                for x in (ours, theirs)
+            )
+            matches[n - 1] += (found & there).total()
+            totals[n - 1] += found.total()
+    if not all(matches):
+        return 0.0
+    mean = sum(math.log(a / b) for a, b in zip(matches, totals)) / 4
+    return 100 * math.exp(mean + min(0, 1 - lengths[1] / lengths[0]))
+
+
+def test_multi_bleu_counts_tokens_of_the_command_without_case(files):
+    references, found = (path.read_text().splitlines() for path in files[:2])
+    # Hyphens and apostrophes are tokens of their own.
+    split = [[re.sub("([-'])", r" \1 ", x) for x in side] for side in (found, references)]
+    expected = counted_as_multi_bleu(*split)
+    shouted = [x.upper() for x in references]
+    ours = multi_bleu(found, shouted, """sed -E "s/([-'])/ \\1 /g" """)
+    assert ours == pytest.approx(expected) and 20 < ours < 99
+    assert abs(ours - counted_as_multi_bleu(found, references)) > 0.1
+    short = [" ".join(x.split()[:-1]) for x in found]  # The penalty of brevity.
+    expected = counted_as_multi_bleu(short, references)
+    assert multi_bleu(short, references, "cat") == pytest.approx(expected) and expected > 1
+    assert multi_bleu(["a b c"], ["a b c"], "cat") == counted_as_multi_bleu(["a b c"], ["a b c"])
+
+
+TOKENIZERS = [
+    ("head -n 1", "made 1 lines of 2; it must write a line"),
+    ("no_such_tokenizer -l de", "'no_such_tokenizer -l de' failed"),
+    ("cat no_such_file", "failed: .* non-zero exit status 1.* No such file"),
+    ("", "the tokenizer '' failed"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), TOKENIZERS)
+def test_tokenizers_that_fail_are_named(command, message):
+    with pytest.raises(ValueError, match=message):
+        multi_bleu(["a", "b"], ["a", "b"], command)
 
 
 ERRORS = [

@@ -1,11 +1,14 @@
-"""Errors before anything is compiled."""
+"""Errors before anything is compiled, and what is written beside translations."""
 
+import hugging
 import pytest
 import tiny
 
+from xlme_jax.evaluation import results
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.evaluation.sampling import Sampling
 from xlme_jax.evaluation.translation import Translator
+from xlme_jax.evaluation.translation_scores import score as score_lines
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMConfig
 from xlme_jax.runs.translating import score
@@ -41,11 +44,40 @@ def test_translations_of_other_lines_are_refused():
         (["--top_k=3"], "--top_k: only with --sample"),
         (["--sample", "--beams=3"], "--sample does not search; leave out --beams"),
         (["--score=x.txt", "--n_best=2"], "--score translates nothing; leave out --n_best"),
+        (["--test_set=wmt14_en_de"], "--test_set: only with --references"),
     ],
 )
 def test_flags_that_exclude_each_other_are_refused(flags, message):
     (found,) = tiny.run_each("translate", ["--checkpoint=run", "--target=fr", *flags])
     assert found.returncode == 1 and message in found.stderr, found
+
+
+def test_scores_of_a_test_set_are_results_of_the_checkpoint(tmp_path):
+    run = hugging.write_checkpoint(tmp_path / "run", "translate", Encoder__num_layers=2)
+    source, references = tmp_path / "source.txt", tmp_path / "references.txt"
+    source.write_text("abc def\n\nghi\n")
+    references.write_text("ab cd ef gh\n\nij\n")
+    flags = [f"--checkpoint={run}", "--target=fr", f"--source={source}", "--beams=1"]
+    flags += [f"--references={references}", f"--output={tmp_path / 'out.txt'}"]
+    named = ["--test_set=wmt14_en_fr", "--multi_bleu=cat"]
+    first, failed, again = tiny.run_each(
+        "translate", [*flags, *named], [*flags, "--multi_bleu=head -n 1"], [*flags, *named]
+    )
+    assert (first.returncode, failed.returncode, again.returncode) == (0, 1, 0), first.stderr
+    assert "made 1 lines of 3" in failed.stderr and "BLEU of tokenized text" in first.stderr
+    found = results.read(run / "evaluation" / str(hugging.STEP))
+    assert found.header.step == hugging.STEP and found.header.checkpoint.endswith("checkpoints/7")
+    assert "--multi_bleu=cat" in found.commands["wmt14_en_fr"]
+    assert [(row.task, row.language) for row in found.results] == [("wmt14_en_fr", "fr")] * 3
+    values = {row.metric: 100 * row.value for row in found.results}
+    ours = (tmp_path / "out.txt").read_text().split("\n")[:3]
+    expected = score_lines(ours, references.read_text().split("\n")[:3])
+    assert values["bleu"] == pytest.approx(expected["bleu"])
+    assert values["chrf"] == pytest.approx(expected["chrf"]) and "multi_bleu" in values
+    setting = found.results[0].setting
+    assert setting.startswith("2 layers, decoder last 2; BLEU: nrefs:1|") and "-lc, cat" in setting
+    shown = tiny.run_each("report", ["--paper=veco", f"--results=mine={run}"])[0].stdout
+    assert "Table 3: Machine translation\n  ours: mine\n  missing: wmt14_en_de\n" in shown
 
 
 def test_a_model_without_a_decoder_is_refused():

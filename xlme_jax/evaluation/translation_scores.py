@@ -1,5 +1,7 @@
 """Scores of translations against references: BLEU and chrF, with sacreBLEU's signatures."""
 
+import shlex
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -56,6 +58,44 @@ def score(translations: Sequence[str], references: Sequence[str]) -> dict[str, f
         "bleu": package.corpus_bleu(translations, [references]).score,
         "chrf": package.corpus_chrf(translations, [references]).score,
     }
+
+
+def multi_bleu(translations: Sequence[str], references: Sequence[str], tokenizer: str) -> float:
+    """Returns what multi-bleu.perl -lc says of tokenized texts: BLEU without case and smoothing.
+
+    Args:
+      translations: the translations.
+      references: the references.
+      tokenizer: command that tokenizes lines from standard input to standard output, such as
+        Moses' "tokenizer.perl -l de".
+
+    Raises:
+      ValueError: the command fails or returns another number of lines, or sacreBLEU is not
+        installed.
+    """
+    bleu = sacrebleu().BLEU(lowercase=True, force=True, tokenize="none", smooth_method="none")
+    both = (_tokenized(lines, tokenizer) for lines in (translations, references))
+    ours, theirs = both
+    return float(bleu.corpus_score(ours, [theirs]).score)
+
+
+def _tokenized(lines: Sequence[str], command: str) -> list[str]:
+    text = "".join(f"{line}\n" for line in lines)
+    try:
+        words = shlex.split(command)
+        done = subprocess.run(words, input=text.encode(), capture_output=True, check=True)
+    except (OSError, ValueError, IndexError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", b"") or b""
+        raise ValueError(
+            f"the tokenizer {command!r} failed: {error}. {said.decode(errors='replace')[-500:]}"
+        ) from error
+    found = done.stdout.decode().split("\n")
+    if len(found) != len(lines) + 1 or found[-1]:
+        raise ValueError(
+            f"the tokenizer {command!r} made {len(found) - 1:,} lines of {len(lines):,}; it must "
+            "write a line for each line that it reads"
+        )
+    return found[:-1]
 
 
 def compare(

@@ -106,12 +106,13 @@ def against_flops(curves: Sequence[Curve], title: str, unit: str) -> bytes:
     return png(figure)
 
 
-def side_by_side(axes: Mapping[str, Sequence[Curve]], title: str) -> bytes:
+def side_by_side(axes: Mapping[str, Sequence[Curve]], title: str, unit: str = "percent") -> bytes:
     """Draws the same scores in percent over several quantities, one panel each; returns a PNG.
 
     Args:
       axes: {label of the horizontal axis: lines}.
       title: heading.
+      unit: label of the vertical axis.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -123,7 +124,7 @@ def side_by_side(axes: Mapping[str, Sequence[Curve]], title: str) -> bytes:
         _style(axis)
         _draw(axis, curves)
         axis.set_xlabel(label)
-        axis.set_ylabel("percent")
+        axis.set_ylabel(unit)
     return png(figure)
 
 

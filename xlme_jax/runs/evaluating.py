@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import jax
 
-from xlme_jax.checkpoints.saved import FOLDER, pretraining_flops, read_best
+from xlme_jax.checkpoints.saved import FOLDER, read_best
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.parallel_sets import (
     alignment_folders,
@@ -144,17 +144,7 @@ def _evaluated(checkpoint: str, options: Options) -> tuple[list[Outcome], result
             text = _training_text(options.data_dir, loaded)
             subject = dataclasses.replace(subject, training_text=text)
         outcomes = _outcomes(loaded, subject, options, mesh)
-    flops = pretraining_flops(loaded.folder)
-    step = int(loaded.folder.name) if loaded.folder.name.isdigit() else None
-    header = results.Header(
-        command=options.command,
-        checkpoint=str(loaded.folder),
-        step=step,
-        seed=loaded.config.loop.seed,
-        flops=flops.ours,
-        table_4_flops=flops.table_4,
-    )
-    return outcomes, header
+    return outcomes, trained.header_of(loaded.folder, loaded.config, options.command)
 
 
 def _outcomes(

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import optax
 
-from xlme_jax.checkpoints.saved import checkpoint_of, read_record
+from xlme_jax.checkpoints.saved import checkpoint_of, pretraining_flops, read_record
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.checkpoints.warm_start import warm_start
 from xlme_jax.configuration import loading
@@ -15,6 +15,7 @@ from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.outcome import Subject, subject_of
+from xlme_jax.evaluation.results import Header
 from xlme_jax.objectives.base import Objective, Params
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
@@ -53,6 +54,25 @@ class Trained:
         """Returns the initial weights of a run that started from scratch."""
         seed = self.config.loop.seed
         return states.fresh_state(self.objective, optax.identity(), self.abstract, seed).params
+
+
+def header_of(folder: Path, config: TrainConfig, command: str) -> Header:
+    """Returns the header of a checkpoint's results.
+
+    Args:
+      folder: MODEL_DIR/checkpoints/STEP.
+      config: configuration of its run.
+      command: command line of the evaluation.
+    """
+    flops = pretraining_flops(folder)
+    return Header(
+        command,
+        checkpoint=str(folder),
+        step=int(folder.name) if folder.name.isdigit() else None,
+        seed=config.loop.seed,
+        flops=flops.ours,
+        table_4_flops=flops.table_4,
+    )
 
 
 def load(

@@ -2,17 +2,24 @@
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
+from xlme_jax.checkpoints.saved import checkpoint_of, read_record
+from xlme_jax.configuration import loading
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, UNK_ID
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation import results
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.evaluation.encoding import Text
+from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.sampling import Sampling
 from xlme_jax.evaluation.translation import Score, Translator
 from xlme_jax.runs import trained
+from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 
@@ -74,6 +81,38 @@ def translate(
             Translation(number + 1, one.score, loaded.vocabulary.decode(one.tokens))
             for one in hypotheses.get(number, [])[:n_best]
         ]
+
+
+def write_results(
+    checkpoint: str,
+    test_set: str,
+    language: str,
+    scores: Mapping[str, float],
+    signature: str,
+    command: str,
+) -> Path:
+    """Writes the scores of a checkpoint's translations to MODEL_DIR/evaluation/STEP/results.json.
+
+    Args:
+      checkpoint: as of `translate`.
+      test_set: name of the test set; results of the same one are replaced.
+      language: language of the translations.
+      scores: {metric: 0 to 100}.
+      signature: how the scores were computed.
+      command: command line.
+
+    Raises:
+      ResultsError: the file is damaged, or of another checkpoint.
+    """
+    folder = checkpoint_of(as_path(checkpoint))
+    config = loading.load_text(read_record(folder).config, "Train", str(folder))
+    objective: Any = config.objective
+    layers, decoder = objective.encoder.num_layers, objective.decoder.num_layers
+    setting = f"{layers} layers, decoder {objective.decoder_from} {decoder}; {signature}"
+    rows = [Result(test_set, language, x, y / 100, setting=setting) for x, y in scores.items()]
+    outcome = Outcome(tuple(rows), {f"{test_set}/{x}": y / 100 for x, y in scores.items()})
+    output = folder.parent.parent / "evaluation" / folder.name
+    return results.write(outcome, output, trained.header_of(folder, config, command))
 
 
 def score(

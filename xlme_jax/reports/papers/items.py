@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
-from xlme_jax.reports.papers import continued, families
+from xlme_jax.reports.papers import continued, families, translation
 from xlme_jax.reports.papers.fine_tuned import (
     GLUE,
     TASKS,
@@ -321,6 +321,21 @@ _INFOXLM = (
     ),
 )
 
+_STARTS = tuple(
+    _run(
+        "finetune/veco_wmt14_en_de",
+        flags=f"--gin.MODEL_DIR=\"'runs/en_de_{name}_{count}'\" "
+        f"--gin.Translate.decoder_layers={count} {flags}",
+    )
+    for name, flags in (
+        ("random", "--gin.INIT_FROM=None"),
+        *(
+            (which, f"--gin.Translate.decoder_from=\"'{which}'\" --gin.INIT_FROM=\"'$RUN'\"")
+            for which in ("first", "last")
+        ),
+    )
+    for count in (3, 6)
+)
 _VECO = (
     Item(
         "Table 1",
@@ -347,6 +362,18 @@ _VECO = (
             _run("runs/xlm_small"),
             _run("runs/veco_small"),
         ),
+    ),
+    Item(
+        "Table 3",
+        translation.bleu("Machine translation", veco.TABLE_3),
+        needs(*translation.SETS.values()),
+        (_run("runs/veco_large"),),
+    ),
+    Item(
+        "Table 4",
+        translation.bleu("Starts of a translator", veco.TABLE_4),
+        needs(translation.SETS["de"]),
+        (_run("runs/veco_large"), *_STARTS),
     ),
     Item("Table 8", sizes(veco.TABLE_8), ()),
     Item(

@@ -18,6 +18,7 @@ FROZEN = ("tatoeba", "wordalign", "bucc")
 _GLUE = tuple(dict.fromkeys(task for pairs in GLUE.values() for task, _ in pairs))
 # Benchmarks that are no training data themselves, and the file of what is.
 _FILES = {"xquad": "squad", "mlqa": "squad", "americasnli": "xnli", "mnli_mismatched": "mnli"}
+_WMT = "wmt14_en_"
 # Tasks in the file of another one, besides GLUE's.
 _SHARED = {"chemprot_types": "chemprot"}
 
@@ -79,6 +80,8 @@ def needs(*tasks: str, variant: Variant = "") -> tuple[Need, ...]:
 def command(need: Need, recipe: Recipe | None = None) -> str:
     """Returns the shell command that measures a need, by default as XLM-E is fine-tuned."""
     recipe = recipe or Recipe()
+    if need.task.startswith(_WMT):
+        return _translation(need.task)
     if need.task in FROZEN:
         evaluate = f"python -m xlme_jax.evaluate --checkpoint=$RUN --tasks={need.task}"
         end = " --split=test" if need.task == "bucc" else ""
@@ -106,6 +109,22 @@ def command(need: Need, recipe: Recipe | None = None) -> str:
         f"python -m xlme_jax.sweep {' '.join(flags)} --output=runs/{name} "
         f'--evaluate="python -m xlme_jax.evaluate --checkpoint={{model_dir}}{_of(need)} '
         '--data=$DATA/eval"'
+    )
+
+
+def _translation(task: str) -> str:
+    """Returns the command that fine-tunes on WMT14, averages and translates as VECO does."""
+    language, run = task.removeprefix(_WMT), f"runs/veco_{task}"
+    test = f"newstest2014-{language}en"
+    return " && ".join(
+        (
+            f"python -m xlme_jax.train --gin_file=gin_configs/finetune/veco_{task}.gin "
+            "--gin.INIT_FROM=\"'$RUN'\"",
+            f"python -m xlme_jax.average --checkpoint={run} --last=10 --output={run}_mean",
+            f"python -m xlme_jax.translate --checkpoint={run}_mean --target={language} "
+            f"--source={test}-src.en.sgm --references={test}-ref.{language}.sgm "
+            f"--output={run}.txt --test_set={task} --multi_bleu='tokenizer.perl -l {language}'",
+        )
     )
 
 

@@ -65,6 +65,7 @@ def write(
     command: str = "",
     paper: Paper | None = None,
     more: Sequence[Sheet] = (),
+    more_drawn: Sequence[Picture] = (),
 ) -> Path:
     """Writes a report.
 
@@ -75,6 +76,7 @@ def write(
       paper: the paper whose tables and figures are shown, after a list of what is there; None for
         a choice of all papers'.
       more: further tables, after the paper's.
+      more_drawn: further pictures.
 
     Returns:
       The path of report.html.
@@ -89,6 +91,7 @@ def write(
         there = inventory.to_sheet(inventory.statuses(paper, ours))
         sheets, details = [there, *inventory.sheets(paper, ours), *more], []
         drawn = [picture for draw in _PICTURES.get(paper, ()) for picture in draw(ours)]
+        drawn += more_drawn
     else:
         by_family = families.sheet(ours)
         sheets = [*tables.sheets(ours), *([by_family] if by_family.rows else [])]
