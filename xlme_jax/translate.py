@@ -11,6 +11,9 @@ its tokens (`</s>` included), and their mean.
     python -m xlme_jax.translate --checkpoint=runs/translate --target=fr --source=en.sgm \
         --references=fr.sgm --test_set=wmt14_en_fr --multi_bleu="tokenizer.perl -l fr"
 
+--scripts=Cyrl writes no letter of another script, and --explain=FOLDER draws what the tokens of the
+first 20 lines are made from.
+
 With --references, BLEU and chrF are logged; --test_set adds them to the checkpoint's results.json.
 
     python -m xlme_jax.translate --checkpoint=runs/translate --target=fr --sample < en.txt
@@ -65,6 +68,17 @@ _SEED = flags.DEFINE_integer(
 )
 _SCORE = flags.DEFINE_string("score", None, "File of translations to score instead of translating.")
 
+_SCRIPTS = flags.DEFINE_list(
+    "scripts",
+    [],
+    "ISO 15924 codes, such as Cyrl or Jpan: translations have letters of these scripts alone.",
+)
+_EXPLAIN = flags.DEFINE_string(
+    "explain",
+    None,
+    "Folder for pictures and weights of the cross-attention (mean over heads and layers) of the "
+    "best translations of the first 20 lines.",
+)
 _REFERENCES = flags.DEFINE_string(
     "references", None, "File of references; BLEU and chrF of the translations are logged."
 )
@@ -103,6 +117,8 @@ def main() -> None:
         found = translate(
             *(_CHECKPOINT.value, lines, _TARGET.value, search, _N_BEST.value, _VOCABULARY.value),
             name=name,
+            scripts=_SCRIPTS.value,
+            explain=None if _EXPLAIN.value is None else as_path(_EXPLAIN.value),
         )
         translations = list(found)
         written = [line for one in translations for line in _written(one)]
@@ -137,9 +153,8 @@ def _search() -> BeamSearch | Sampling:
     """Returns how to translate; ValueError for flags that exclude each other."""
     given = {name for name in flags.FLAGS if flags.FLAGS[name].present}
     drawing, searching = {"temperature", "top_k", "top_p", "seed"}, {"beams", "early_stopping"}
-    if _SCORE.value is not None and (
-        unused := given & (drawing | searching | {"sample", "n_best", "references"})
-    ):
+    translating = {"sample", "n_best", "references", "scripts", "explain"}
+    if _SCORE.value is not None and (unused := given & (drawing | searching | translating)):
         raise ValueError(f"--score translates nothing; leave out {_listed(unused)}")
     if _REFERENCES.value is None and (unused := given & {"test_set", "multi_bleu"}):
         raise ValueError(f"{_listed(unused)}: only with --references")

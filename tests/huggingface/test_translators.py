@@ -17,6 +17,8 @@ torch = pytest.importorskip("torch", reason="reads what is exported")
 transformers = pytest.importorskip("transformers", reason="reads what is exported")
 
 TEXTS = ["abc defg h", "p", "mnop aa bc ddd efg hij k lmn"]
+# The attention whose weights can be read.
+EAGER = {"attn_implementation": "eager"}
 CASES = {
     "copied": {"Translate.decoder_layers": 1, "Encoder.num_layers": 2},
     "shared, stacked": {"Translate.share_layers": True, "Encoder.scan_layers": True},
@@ -36,11 +38,31 @@ def exported(request, tmp_path):
     return objective, params, tmp_path / "folder"
 
 
+def check_attention(objective, params, texts, target, language, model, inputs):
+    """Compares cross-attention, the mean over heads and layers, with that of the model."""
+    start = model.config.language_token_ids[language]
+    given = torch.from_numpy(np.concatenate([target[:, :1] * 0 + start, target[:, 1:]], 1))
+    with torch.no_grad():
+        found = model(**inputs, decoder_input_ids=given, output_attentions=True).cross_attentions
+    assert len(found) == objective.config.decoder.num_layers
+    theirs = torch.stack(found).mean(dim=(0, 2)).numpy()
+    translator = Translator(objective, BeamSearch(), batch_tokens=len(texts) * 32)
+    pairs = [(text, (*tokens, EOS_ID)) for text, tokens in zip(texts, target.tolist())]
+    ours = dict(translator.attention(params, pairs, language))
+    assert sorted(ours) == list(range(len(texts)))
+    for number, text in enumerate(texts):
+        assert ours[number].shape == (target.shape[1], len(text))
+        expected = theirs[number, :, : len(text)]
+        np.testing.assert_allclose(ours[number], expected, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(ours[number].sum(axis=1), 1, atol=1e-5)
+        assert np.ptp(ours[number], axis=1).max() > 2e-4  # Weights are small.
+
+
 def test_logits_and_translations(exported):
     objective, params, folder = exported
     words = Vocabulary.load(folder / hugging.TOKENIZER)
     texts = [(BOS_ID, *words.encode(text), EOS_ID) for text in TEXTS]
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, **EAGER).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     inputs = tokenizer(TEXTS, return_tensors="pt", padding=True)
     real = inputs["attention_mask"].bool().numpy()
@@ -66,6 +88,8 @@ def test_logits_and_translations(exported):
     assert theirs[..., words.size :].max() < -1e8  # Languages are never predicted.
     theirs = theirs[..., : words.size]
     np.testing.assert_allclose(np.stack(ours, 1), theirs, rtol=0, atol=1e-4 * np.abs(theirs).max())
+
+    check_attention(objective, params, texts, target, language, model, inputs)
 
     translator = Translator(objective, BeamSearch(3), batch_tokens=len(texts) * 32)
     found = translator(params, texts, language)

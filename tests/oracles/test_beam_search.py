@@ -54,14 +54,15 @@ class Reference(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(logits=logits)
 
 
-def ours(weights, first, config, length):
+def ours(weights, first, config, length, allowed=None):
     def select(state, beams):
         return jnp.take_along_axis(state, beams[..., None], axis=1)
 
     @jax.jit
     def run(first):
         state = jnp.zeros((len(first), config.beams, WIDTH))
-        return search(config, weights.step, select, state, first, length=length, eos=EOS, pad=PAD)
+        limits = {"length": length, "eos": EOS, "pad": PAD, "allowed": allowed}
+        return search(config, weights.step, select, state, first, **limits)
 
     return run(jnp.asarray(first, jnp.int32))
 
@@ -70,10 +71,20 @@ def ours(weights, first, config, length):
 @pytest.mark.parametrize("penalty", [0.6, 1.0, 2.0])
 @pytest.mark.parametrize("beams", [4, 5])
 def test_search_equals_generate(beams, penalty, early_stopping):
+    compare_with_generate(beams, penalty, early_stopping)
+
+
+@pytest.mark.parametrize("excluded", [(3, 9, 17, 20, 28), tuple(range(9, 30))])
+def test_search_among_some_tokens_equals_generate(excluded):
+    compare_with_generate(4, 1.0, False, excluded)
+
+
+def compare_with_generate(beams, penalty, early_stopping, excluded=()):
     first, length = [3, 5, 7, 11, 4, 6], 12
+    allowed = ~np.isin(np.arange(30), excluded) if excluded else None
     for seed, ending in ((0, -3.0), (1, 0.0), (2, 3.0)):
         weights = Weights(30, seed, ending)
-        found = ours(weights, first, BeamSearch(beams, penalty, early_stopping), length)
+        found = ours(weights, first, BeamSearch(beams, penalty, early_stopping), length, allowed)
         expected = Reference(weights).generate(
             torch.tensor(first)[:, None],
             GenerationConfig(
@@ -88,6 +99,7 @@ def test_search_equals_generate(beams, penalty, early_stopping):
                 use_cache=False,
                 return_dict_in_generate=True,
                 output_scores=True,
+                suppress_tokens=list(excluded) or None,
             ),
         )
         theirs = expected.sequences.reshape(len(first), beams, -1).numpy()

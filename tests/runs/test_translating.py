@@ -1,10 +1,13 @@
 """Errors before anything is compiled, and what is written beside translations."""
 
 import hugging
+import numpy as np
 import pytest
 import tiny
 
+from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import results
+from xlme_jax.evaluation.alignment_matrices import read_matrix
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.evaluation.sampling import Sampling
 from xlme_jax.evaluation.translation import Translator
@@ -44,6 +47,7 @@ def test_translations_of_other_lines_are_refused():
         (["--top_k=3"], "--top_k: only with --sample"),
         (["--sample", "--beams=3"], "--sample does not search; leave out --beams"),
         (["--score=x.txt", "--n_best=2"], "--score translates nothing; leave out --n_best"),
+        (["--score=x.txt", "--explain=f"], "--score translates nothing; leave out --explain"),
         (["--test_set=wmt14_en_de"], "--test_set: only with --references"),
     ],
 )
@@ -78,6 +82,30 @@ def test_scores_of_a_test_set_are_results_of_the_checkpoint(tmp_path):
     assert setting.startswith("2 layers, decoder last 2; BLEU: nrefs:1|") and "-lc, cat" in setting
     shown = tiny.run_each("report", ["--paper=veco", f"--results=mine={run}"])[0].stdout
     assert "Table 3: Machine translation\n  ours: mine\n  missing: wmt14_en_de\n" in shown
+
+
+def test_explained_lines_have_pictures_and_weights(tmp_path):
+    run = hugging.write_checkpoint(tmp_path / "run", "translate", Encoder__num_layers=2)
+    source, folder = tmp_path / "source.txt", tmp_path / "explained"
+    source.write_text("abc def\n\n" + "ghi я\n" * 20)
+    flags = [f"--checkpoint={run}", "--target=fr", f"--source={source}", "--beams=2"]
+    output = tmp_path / "out.txt"
+    flags += [f"--output={output}", f"--explain={folder}", "--scripts=Latn"]
+    explained, unknown = tiny.run_each("translate", flags, [*flags, "--scripts=Cyrl,Latn"])
+    assert (explained.returncode, unknown.returncode) == (0, 1), explained.stderr
+    assert "letters of Latn, not of Cyrl" in unknown.stderr
+    assert "--explain: the first 20 of 21 lines" in explained.stderr
+    names = [f"line_{n}" for n in (1, *range(3, 22))]
+    assert sorted(x.name for x in folder.glob("*.png")) == sorted(f"{name}.png" for name in names)
+    lines, words = output.read_text().split("\n"), Vocabulary.load(run / "vocabulary.model")
+    for name in names:
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        pair = read_matrix(folder / "matrices" / f"{name}.json")
+        number = int(name.removeprefix("line_")) - 1
+        assert words.decode(map(words.piece_to_id, pair.target)) == lines[number]
+        assert pair.source[0] == "<s>" and pair.source[-1] == "</s>"
+        np.testing.assert_allclose(pair.matrix.sum(axis=0), 1, atol=1e-4)
+        assert len(pair.predicted) == len(pair.target)
 
 
 def test_a_model_without_a_decoder_is_refused():

@@ -83,6 +83,7 @@ def search(
     length: int,
     eos: int,
     pad: int,
+    allowed: jax.Array | None = None,
 ) -> Found:
     """Searches translations; to be called inside `jax.jit`.
 
@@ -96,6 +97,8 @@ def search(
       length: T, at most so many tokens, the first included.
       eos: id of the token that ends a hypothesis.
       pad: id that fills up tokens.
+      allowed: bool[V], tokens that hypotheses may have, `eos` among them; None for all. The others
+        keep their share of the probability.
     """
     count, beams = first.shape[0], config.beams
     tokens = jnp.full((count, beams, length), pad, jnp.int32).at[:, :, 0].set(first[:, None])
@@ -118,7 +121,10 @@ def search(
         latest = jax.lax.dynamic_index_in_dim(now.running.tokens, now.length - 1, 2, False)
         logits, state = step(latest, now.state)
         logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-        scores = jax.nn.log_softmax(logits) + now.running.scores[..., None]
+        log_p = jax.nn.log_softmax(logits)
+        if allowed is not None:
+            log_p = jnp.where(allowed, log_p, -jnp.inf)
+        scores = log_p + now.running.scores[..., None]
         # Twice as many candidates as hypotheses, so that enough go on even if W of them end.
         scores, chosen = jax.lax.top_k(scores.reshape(count, -1), 2 * beams)
         parents, new = jnp.divmod(chosen, logits.shape[-1])

@@ -84,6 +84,7 @@ def sample(
     length: int,
     eos: int,
     pad: int,
+    only: jax.Array | None = None,
 ) -> Found:
     """Draws translations; to be called inside `jax.jit`.
 
@@ -97,6 +98,7 @@ def sample(
       length: T, at most so many tokens, the first included.
       eos: id of the token that ends a translation.
       pad: id that fills up tokens.
+      only: bool[V], tokens that are drawn, `eos` among them; None for all.
 
     Returns:
       The translations in the order in which they were drawn.
@@ -122,7 +124,8 @@ def sample(
         latest = jax.lax.dynamic_index_in_dim(now.tokens, now.length - 1, 2, False)
         logits, state = step(latest, now.state)
         logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-        new = jax.vmap(jax.vmap(draw, (0, 0, None)), (0, 0, None))(keys, logits, now.length)
+        drawn = logits if only is None else jnp.where(only, logits, -jnp.inf)
+        new = jax.vmap(jax.vmap(draw, (0, 0, None)), (0, 0, None))(keys, drawn, now.length)
         gained = jnp.take_along_axis(jax.nn.log_softmax(logits), new[..., None], -1)[..., 0]
         new = jnp.where(now.goes_on, new, pad).astype(jnp.int32)
         return _Samples(

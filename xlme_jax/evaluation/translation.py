@@ -1,6 +1,6 @@
 """Translates texts with a model of `objectives.translate`, and scores translations."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +12,9 @@ from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.beam_search import NONE, BeamSearch, Found, search
 from xlme_jax.evaluation.encoding import Text
 from xlme_jax.evaluation.sampling import Sampling, sample
+from xlme_jax.objectives.cross_attention import cross_attention
+
+Rows = Mapping[str, Any]
 
 
 class Hypothesis(NamedTuple):
@@ -51,6 +54,7 @@ class Translator:
       config: how to search, or to draw.
       row_multiple: devices that share a batch.
       batch_tokens: source tokens of a batch.
+      allowed: bool[V], tokens that translations may have; None for all.
     """
 
     def __init__(
@@ -59,17 +63,20 @@ class Translator:
         config: BeamSearch | Sampling,
         row_multiple: int = 1,
         batch_tokens: int = encoding.BATCH_TOKENS,
+        allowed: np.ndarray | None = None,
     ):
         if not hasattr(objective, "decoder"):
             raise ValueError(
                 "this model does not translate: fine-tune it with gin_configs/models/translate.gin"
             )
         self._objective, self._config = objective, config
+        self._allowed = allowed
         self._lay_out = row_multiple, batch_tokens
         encoder = objective.encoder.config
         self.max_length: int | None = encoder.max_length if encoder.absolute_positions else None
         self._translate = jax.jit(self._of_rows)
         self._score = jax.jit(self._scores_of_rows)
+        self._attend = jax.jit(self._attention_of_rows)
 
     def __call__(self, params: Any, texts: Sequence[Text], language: str) -> list[list[Hypothesis]]:
         """Returns the translations of `each`, in the order of the texts."""
@@ -127,6 +134,36 @@ class Translator:
         Raises:
           ValueError: the model does not know the language.
         """
+        for numbers, (totals, counts) in self._of_pairs(self._score, params, pairs, language):
+            for index, total, count in zip(numbers.tolist(), totals.tolist(), counts.tolist()):
+                yield index, Score(total, count)
+
+    def attention(
+        self, params: Any, pairs: Sequence[tuple[Text, Text]], language: str
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Returns what each token of given translations is made from; arguments as of `score`.
+
+        Yields:
+          The number of each pair, the longest first, and float32[T - 1, S]: weights of the S
+          source tokens for each translated token after `<s>`, which add up to 1, as
+          `objectives.cross_attention` has them.
+        """
+        for numbers, weights in self._of_pairs(self._attend, params, pairs, language):
+            for index, of_pair in zip(numbers.tolist(), weights):
+                source, target = pairs[index]
+                yield index, of_pair[: len(target) - 1, : len(source)]
+
+    def _of_pairs(
+        self,
+        function: Callable[[Any, Rows, jax.Array], Any],
+        params: Any,
+        pairs: Sequence[tuple[Text, Text]],
+        language: str,
+    ) -> Iterator[tuple[np.ndarray, Any]]:
+        """Yields the numbers of pairs, and a function's results on rows of both sides.
+
+        The names of the rows' arrays begin with "0 " for the source and "1 " for the translation.
+        """
         number = self._number(language)
         batches = []
         for batch in encoding.batches([max(pair, key=len) for pair in pairs], *self._lay_out):
@@ -136,13 +173,7 @@ class Translator:
                 f"{n} {name}": array for n, side in enumerate(sides) for name, array in side.items()
             }
             batches.append(encoding.Batch(rows, batch.texts))
-
-        def run(params: Any, rows: Mapping[str, Any]) -> tuple[jax.Array, jax.Array]:
-            return self._score(params, rows, number)
-
-        for numbers, (totals, counts) in encoding.run(run, params, batches):
-            for index, total, count in zip(numbers.tolist(), totals.tolist(), counts.tolist()):
-                yield index, Score(total, count)
+        return encoding.run(lambda params, rows: function(params, rows, number), params, batches)
 
     def _number(self, language: str) -> np.int32:
         """Returns the number of a language; ValueError if the model does not translate into it."""
@@ -155,10 +186,7 @@ class Translator:
     def _scores_of_rows(
         self, params: Any, rows: Mapping[str, jax.Array], number: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        source, target = (
-            {name: rows[f"{n} {name}"] for name in ("tokens", "segment_ids", "positions")}
-            for n in (0, 1)
-        )
+        source, target = _sides(rows)
         # The two segments of a pair.
         target["segment_ids"] = 2 * target["segment_ids"]
         target["languages"] = jnp.full_like(target["tokens"], number)
@@ -169,6 +197,13 @@ class Translator:
         prediction, _, is_predicted = self._objective.predict(params, hidden, target)
         return -(prediction.loss * is_predicted).sum(axis=1), is_predicted.sum(axis=1)
 
+    def _attention_of_rows(
+        self, params: Any, rows: Mapping[str, jax.Array], number: jax.Array
+    ) -> jax.Array:
+        source, target = _sides(rows)
+        languages = jnp.full((len(source["tokens"]),), number)
+        return cross_attention(self._objective, params, source, target, languages)
+
     def _of_rows(self, params: Any, rows: Mapping[str, jax.Array], number: jax.Array) -> Found:
         count, width = rows["tokens"].shape
         languages = jnp.full((count,), number)
@@ -177,13 +212,22 @@ class Translator:
         cache = decoder.cache(self._config.hypotheses, length)
         first = jnp.full((count,), BOS_ID, jnp.int32)
         limits = {"length": length, "eos": EOS_ID, "pad": PAD_ID}
+        allowed = None if self._allowed is None else jnp.asarray(self._allowed)
         if isinstance(self._config, Sampling):
-            return sample(self._config, decoder.step, cache, first, rows["numbers"], **limits)
+            numbers = rows["numbers"]
+            return sample(self._config, decoder.step, cache, first, numbers, only=allowed, **limits)
 
         def select(caches: Any, beams: jax.Array) -> Any:
             return tuple(cache.select(beams) for cache in caches)
 
-        return search(self._config, decoder.step, select, cache, first, **limits)
+        return search(self._config, decoder.step, select, cache, first, allowed=allowed, **limits)
+
+
+def _sides(rows: Rows) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+    """Returns the rows of sources and of translations, from those of both."""
+    names = ("tokens", "segment_ids", "positions")
+    source, target = ({name: rows[f"{n} {name}"] for name in names} for n in (0, 1))
+    return source, target
 
 
 def _numbered(batch: encoding.Batch) -> encoding.Batch:

@@ -296,7 +296,8 @@ def alignment_matrix(pair: AlignmentMatrix, title: str = "") -> bytes:
             label.set_fontfamily(_families())
             label.set_parse_math(False)
     axis.tick_params(top=True, bottom=False, labeltop=True, labelbottom=False, length=2)
-    axis.set_xlabel("box: gold (dotted: possible), dot: found", fontsize=8, color="#555555")
+    gold = "box: gold (dotted: possible), " if pair.possible or pair.sure else ""
+    axis.set_xlabel(f"{gold}dot: found", fontsize=8, color="#555555")
     if title:
         axis.set_title(title, fontsize=10, fontweight="bold", parse_math=False)
     return png(figure)

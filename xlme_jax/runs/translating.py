@@ -10,20 +10,25 @@ from tqdm import tqdm
 
 from xlme_jax.checkpoints.saved import checkpoint_of, read_record
 from xlme_jax.configuration import loading
+from xlme_jax.data.scripts import in_scripts
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, UNK_ID
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import results
+from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix, matrix_file
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.evaluation.encoding import Text
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.sampling import Sampling
 from xlme_jax.evaluation.translation import Score, Translator
+from xlme_jax.reports import pictures
 from xlme_jax.runs import trained
+from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 
 _log = logging.getLogger(__name__)
+_EXPLAINED = 20  # Lines.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +54,8 @@ def translate(
     n_best: int = 1,
     vocabulary: str | None = None,
     name: str = "the source",
+    scripts: Sequence[str] = (),
+    explain: Path | None = None,
 ) -> Iterator[list[Translation]]:
     """Translates lines; returns up to `n_best` translations of each, none of an empty line.
 
@@ -60,27 +67,75 @@ def translate(
       n_best: translations of each line.
       vocabulary: SentencePiece model; None uses the one of the run's data.
       name: name of the text, for errors.
+      scripts: ISO 15924 codes of the scripts that translations may be written in; empty for all.
+      explain: folder for the cross-attention of the first lines (`write_attention`).
 
     Raises:
       ValueError: the run does not translate, or not into this language; `n_best` is above
-        that of the search; or a line is longer than the model reads. Nothing was compiled.
+        that of the search; the vocabulary lacks a script; or a line is longer than the model
+        reads. Nothing was compiled.
     """
     if not 1 <= n_best <= search.hypotheses:
         raise ValueError(f"--n_best={n_best} must be from 1 to --beams={search.hypotheses}")
     mesh = meshes.make_mesh(meshes.MeshConfig())
     with states.sharding_rules(mesh):
         loaded = trained.load(checkpoint, vocabulary, mesh)
-        translator = Translator(loaded.objective, search, meshes.batch_shards(mesh))
+        allowed = in_scripts(loaded.vocabulary, scripts) if scripts else None
+        shards = meshes.batch_shards(mesh)
+        translator = Translator(loaded.objective, search, shards, allowed=allowed)
         texts = _tokenized(lines, loaded.vocabulary, translator.max_length, name)
         filled = [number for number, text in enumerate(texts) if len(text) > 2]
         found = translator.each(loaded.params, [texts[number] for number in filled], language)
         bar = tqdm(found, "translate", len(filled), unit="line", disable=len(filled) < 2)
         hypotheses = {filled[index]: best for index, best in bar}
+        if explain is not None:
+            best = {n: (texts[n], hypotheses[n][0].tokens) for n in filled if hypotheses[n]}
+            write_attention(loaded, translator, best, language, explain)
     for number in range(len(lines)):
         yield [
             Translation(number + 1, one.score, loaded.vocabulary.decode(one.tokens))
             for one in hypotheses.get(number, [])[:n_best]
         ]
+
+
+def write_attention(
+    loaded: trained.Trained,
+    translator: Translator,
+    best: Mapping[int, tuple[Text, Text]],
+    language: str,
+    folder: Path,
+) -> None:
+    """Writes what the tokens of translations are made from (`objectives.cross_attention`).
+
+    For each of the first lines, a picture `line_1.png` of the weights, and `matrices/line_1.json`
+    with pieces and weights, which `evaluation.alignment_matrices.read_matrix` reads. Pieces that
+    matplotlib cannot draw, such as those of scripts from right to left, have their number in the
+    picture.
+
+    Args:
+      loaded: the checkpoint.
+      translator: the model.
+      best: {number of a line from 0: (its tokens, those of its translation without specials)}.
+      language: language of the translations.
+      folder: created if missing.
+    """
+    chosen = sorted(best)[:_EXPLAINED]
+    if len(best) > len(chosen):
+        _log.warning("--explain: the first %d of %d lines", len(chosen), len(best))
+    # A translation that was cut has as many tokens as the model reads, without `</s>`.
+    pairs = [
+        (source, (BOS_ID, *words, EOS_ID)[: translator.max_length])
+        for source, words in (best[number] for number in chosen)
+    ]
+    for index, weights in translator.attention(loaded.params, pairs, language):
+        source, target = (tuple(map(loaded.vocabulary.id_to_piece, text)) for text in pairs[index])
+        # A dot at the source token that each translated one reads most.
+        strongest = frozenset((int(i), j) for j, i in enumerate(weights.argmax(axis=1)))
+        pair = AlignmentMatrix(source, target[1:], weights.T, predicted=strongest)
+        name = f"line_{chosen[index] + 1}"
+        replace_file(folder / f"{name}.png", pictures.alignment_matrix(pair, name))
+        for path, text in matrix_file(name, pair).items():
+            replace_file(folder / path, text.encode())
 
 
 def write_results(

@@ -1,0 +1,62 @@
+"""What a translator's decoder reads of the source for each token of a translation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from xlme_jax.objectives.base import Params
+from xlme_jax.objectives.translate import Rows, Translate
+from xlme_jax.ops.attention import attention
+
+
+def cross_attention(
+    objective: Translate, params: Params, source: Rows, target: Rows, languages: jax.Array
+) -> jax.Array:
+    """Returns cross-attention weights, the mean over heads and decoder layers: float32[B, T, S].
+
+    Entry [b, t, s] is what the token after place t is made from. Mean of all layers, because the
+    layer whose weights are most like an alignment differs between models.
+
+    Args:
+      objective: the translator.
+      params: its weights.
+      source: tokens, segment_ids (1, and 0 for padding) and positions, int32[B, S] each.
+      target: translations, int32[B, T] each.
+      languages: int32[B], the number of the language of each translation.
+    """
+    decoder = objective.decoder(params, source, languages)
+    rows, width, heads = (decoder.source[0].shape[axis] for axis in (0, 1, 3))
+    # With these values, each weight is a number of its own in the result.
+    one_hot = jnp.broadcast_to(jnp.eye(width)[:, None], (rows, width, heads, width))
+    ones = jnp.ones((rows, 1), jnp.int32)
+
+    def step(caches: Any, tokens: jax.Array) -> tuple[Any, jax.Array]:
+        queries: list[jax.Array] = []
+
+        def keep(call: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+            result = call(*args, **kwargs)
+            if context.module.name == "q":  # Of `CrossAttention`, [B, 1, H, K].
+                queries.append(result)
+            return result
+
+        with nn.intercept_methods(keep):
+            _, caches = decoder.step(tokens[:, None], caches)
+        weights = [
+            attention(
+                query,
+                keys_and_values[:, :, 0],
+                one_hot,
+                ones,
+                key_segment_ids=decoder.source_segment_ids,
+                implementation="xla",
+            )[:, 0]
+            for query, keys_and_values in zip(queries, decoder.source, strict=True)
+        ]
+        return caches, jnp.stack(weights).mean(axis=(0, 2))
+
+    tokens = target["tokens"]
+    _, weights = jax.lax.scan(step, decoder.cache(1, tokens.shape[1]), tokens.T)
+    return weights.swapaxes(0, 1)
