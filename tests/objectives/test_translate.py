@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from flax.core import meta
+from jax.extend.core import jaxprs_in_params
 from tiny import slow_except
 from weights import random_weights
 
+from tests.ops.test_attention_kernel import abstract_mesh
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.evaluation.sampling import Sampling
 from xlme_jax.evaluation.translation import Translator
@@ -212,6 +214,42 @@ def test_one_direction_costs_half():
         return jax.jit(jax.grad(loss)).lower(params).compile().cost_analysis()["flops"]
 
     assert 0.35 < compiled(one) / compiled(both) < 0.55
+
+
+def float_shapes(jaxpr):
+    """Yields the shapes of all arrays of real numbers, those inside of kernels included."""
+    for equation in jaxpr.eqns:
+        for value in equation.outvars:
+            aval = value.aval
+            if jnp.issubdtype(getattr(aval, "dtype", bool), jnp.floating):
+                yield aval.shape
+        for inner in jaxprs_in_params(equation.params):
+            yield from float_shapes(inner)
+
+
+@pytest.mark.parametrize("directions", [(), ("en-fr",)])
+@pytest.mark.parametrize("attention", ["kernel", "xla"])
+def test_with_the_kernel_a_train_step_has_no_scores_of_rows(attention, directions):
+    long, rows = 1024, 2
+    length = long * (1 + bool(directions))
+    encoder = {"max_length": long, "num_layers": 2, "attention": attention}
+    objective = config(encoder=encoder, directions=directions).build(VOCAB)
+    names = ("tokens", "segment_ids", "positions", "languages")
+    batch = dict.fromkeys(names, jax.ShapeDtypeStruct((rows, length), jnp.int32))
+    batch = {"bitext": {**batch, "rows": jax.ShapeDtypeStruct((rows,), jnp.int32)}}
+
+    def step(params, batch):
+        totals, key = objective.totals(batch), jax.random.key(1)
+        return jax.grad(lambda p: objective.loss(p, {}, batch, totals, key)[0])(params)
+
+    with jax.sharding.use_abstract_mesh(abstract_mesh("tpu", 1)):
+        params = jax.eval_shape(lambda: meta.unbox(objective.init(jax.random.key(0))))
+        traced = jax.make_jaxpr(step)(params, batch)
+    squares = [shape for shape in float_shapes(traced.jaxpr) if sum(n >= long for n in shape) > 1]
+    assert bool(squares) == (attention == "xla")
+    # Forward and backward passes of two encoder layers, and of two attentions in decoder layers.
+    assert str(traced).count("name=attention_forward") == 6 * (attention == "kernel")
+    assert str(traced).count("name=attention_backward") == 6 * (attention == "kernel")
 
 
 def test_directions_limit_the_languages_of_translations():

@@ -109,14 +109,6 @@ def test_a_query_without_keys_has_no_gradient():
     assert all(np.abs(gradient).max() == 0.0 for gradient in gradients)
 
 
-@pytest.mark.parametrize("options", [{"causal": True}, {"key_segment_ids": np.ones((2, 7))}])
-def test_there_is_no_kernel_for_decoders(options):
-    q, k, v, segments, _, _ = inputs()
-    with pytest.raises(ValueError, match="supports neither causal= nor key_segment_ids="):
-        attention(q, k, v, segments, implementation="kernel", **options)
-    attention(q, k, v, segments, implementation="auto", **options)
-
-
 def test_float64_is_exact():
     q, k, v, segments, bias, gate = inputs()
     with jax.enable_x64(True):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tests import tiny
+from xlme_jax.model.veco import partners
 from xlme_jax.ops import attention as attention_lib
 from xlme_jax.ops import dropout
 from xlme_jax.ops.attention import attention
@@ -115,6 +116,87 @@ def test_values_and_gradients_are_those_of_the_reference(platform, data):
     )
 
 
+# Queries and keys: the segments of each, of up to 21 places; 0 is padding.
+LAYOUTS = {
+    "one": ([[1] * 21], [[1] * 21]),
+    "shorter": ([[1] * 13 + [0] * 8], [[1] * 9]),
+    "longer": ([[1] * 5, [1] * 3 + [0] * 2], [[1] * 21, [1] * 6 + [0] * 15]),
+    "pairs": ([[1] * 3 + [2] * 8 + [3] * 4 + [4] * 6, [1] * 9 + [2] * 2 + [0] * 10],) * 2,
+    "no partner": ([[1] * 9 + [2] * 5 + [3] * 7], [[1] * 9 + [2] * 5 + [3] * 7]),
+}
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize(
+    ("causal", "cross", "name", "rate", "block"),
+    tiny.slow_except(
+        {(True, False, "pairs", 0.3, 4), (False, True, "no partner", 0.3, 8)},
+        [
+            (causal, cross, name, rate, block)
+            for causal, cross in ((True, False), (False, True), (True, True))
+            for name in LAYOUTS
+            for rate, block in ((0.0, 4), (0.3, 4), (0.3, 8))
+        ],
+    ),
+)
+def test_masks_of_decoders(platform, causal, cross, name, rate, block):
+    segments, keys = (np.asarray(ids, np.int32) for ids in LAYOUTS[name])
+    options = {"causal": causal, "dropout_rate": rate}
+    if cross:
+        options["key_segment_ids"] = partners(keys) if name in ("pairs", "no partner") else keys
+    arrays, _, weights = inputs(*segments.shape, 2, 4, segments)
+    arrays = {name: arrays[name] for name in "qkv"}
+    if cross:
+        other, _, _ = inputs(*keys.shape, 2, 4, keys, seed=1)
+        arrays |= {name: other[name] for name in "kv"}
+    seeds = dropout.seeds(jax.random.key(7), jnp.arange(len(segments))) if rate else None
+    actual = value_and_gradients(
+        kernel(platform, segments, seeds, block, **options), arrays, weights
+    )
+    expected = value_and_gradients(reference(segments, seeds, **options), arrays, weights)
+    assert_same(actual, expected)
+    if cross and not causal:
+        lonely = ~(segments[:, :, None] == options["key_segment_ids"][:, None, :]).any(axis=2)
+        assert lonely.any() == (name not in ("one", "longer"))
+        for array in (actual["output"], actual["q"]):
+            assert np.all(np.asarray(array)[lonely] == 0.0)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_causal_bias_and_gate(platform):
+    segments = packed(np.random.default_rng(3), 2, 21, 3)
+    arrays, segments, weights = inputs(2, 21, 2, 4, segments)
+    run = kernel(platform, segments, block=4, causal=True)
+    assert_same(
+        value_and_gradients(run, arrays, weights),
+        value_and_gradients(reference(segments, causal=True), arrays, weights),
+    )
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_blocks_above_the_diagonal_are_skipped(platform):
+    """NaN there would propagate if they were multiplied by weights of 0."""
+    arrays, segments, weights = inputs(1, 16, 2, 4, [[1] * 16])
+    arrays = {name: arrays[name] for name in "qkv"}
+    run = kernel(platform, segments, block=4, causal=True)
+    clean = value_and_gradients(run, arrays, weights)
+
+    def spoiled(names, place):
+        copies = {name: np.array(x) for name, x in arrays.items()}
+        for name in names:
+            copies[name][:, place] = np.nan
+        return value_and_gradients(run, copies, weights)
+
+    later = spoiled("kv", slice(8, None))
+    for name in ("output", "q"):
+        np.testing.assert_array_equal(later[name][:, :8], clean[name][:, :8], name)
+        assert np.isnan(later[name][:, 8:]).all()
+    earlier = spoiled("q", slice(0, 8))
+    for name in "kv":
+        np.testing.assert_array_equal(earlier[name][:, 8:], clean[name][:, 8:], name)
+        assert np.isnan(earlier[name][:, :8]).all()
+
+
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_bfloat16(platform):
     """With float32 sums of bfloat16 products, the error is at most that of the reference."""
@@ -158,15 +240,28 @@ def test_table_where_no_pair_of_a_segment_reaches(platform):
     assert np.all(np.delete(by_distance, reached, axis=1) == 0)
 
 
-def test_bounds_of_blocks():
+@pytest.mark.parametrize("causal", [False, True])
+def test_bounds_of_blocks(causal):
     rng = np.random.default_rng(0)
     segments = np.concatenate([packed(rng, 4, 24, 5), rng.integers(0, 3, (2, 24))])
-    bounds = np.asarray(block_bounds(jnp.asarray(segments, jnp.int32), 4))
-    blocks = segments.reshape(6, 6, 4)
-    for row, block in np.ndindex(6, 6):
-        shared = [np.isin(blocks[row, j], blocks[row, block]).any() for j in range(6)]
-        first, end = np.flatnonzero(shared)[[0, -1]] + [0, 1]
-        assert bounds[row, :, block].tolist() == [first, end]
+    # Of a third row, no key; of the others, pairs that read each other.
+    keys = np.concatenate([partners(packed(rng, 4, 16, 5)), rng.integers(0, 3, (2, 16))])
+    keys[2] = 9
+    for others in (segments, keys):
+        arguments = (jnp.asarray(ids, jnp.int32) for ids in (segments, others))
+        bounds = block_bounds(*arguments, 4, causal)
+        reads = segments[:, :, None] == others[:, None, :]
+        reads = np.tril(reads) if causal else reads
+        reads = reads.reshape(6, 6, 4, -1, 4).any(axis=(2, 4))
+        for found, blocks in zip(bounds, (reads, reads.swapaxes(1, 2))):
+            assert found.shape == (6, 2, blocks.shape[1])
+            for row, block in np.ndindex(blocks.shape[:2]):
+                first, end = np.asarray(found[row, :, block])
+                shared = np.flatnonzero(blocks[row, block])
+                if len(shared):
+                    assert [first, end] == [shared[0], shared[-1] + 1]
+                else:
+                    assert first >= end
 
 
 def test_linear_table():
@@ -190,6 +285,7 @@ import functools, sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import PartitionSpec
 from tests.ops.test_attention_kernel import assert_same, inputs, packed
+from xlme_jax.model.veco import partners
 from xlme_jax.ops import attention, attention_kernel, dropout
 from xlme_jax.training import mesh as meshes
 
@@ -199,23 +295,27 @@ seeds = dropout.fold_in(jnp.arange(4, dtype=jnp.uint32)[:, None], jnp.arange(4))
 run = functools.partial(attention_kernel.flash_attention, dropout_rate=0.3, platform=sys.argv[1],
                         interpret=True, block=8)
 
-def total(arrays, partition):
+def total(arrays, partition, keys):
     x = (arrays["q"], arrays["k"], arrays["v"], segments, arrays["distance_bias"], arrays["gate"])
-    output = attention.per_shard(run, *x, seeds, partition=partition)
+    output = attention.per_shard(run, *x, seeds, keys, partition=partition)
     return (output * weights).sum(), output
 
-def gradients(partition):
-    function = jax.jit(jax.value_and_grad(lambda a: total(a, partition), has_aux=True))
+def gradients(partition, keys=None):
+    function = jax.jit(jax.value_and_grad(lambda a: total(a, partition, keys), has_aux=True))
     text = function.lower(arrays).as_text()
     (_, output), found = function(arrays)
     return {"output": output, **found}, text
 
 expected, _ = gradients(None)
+others = partners(segments)
+crossed, _ = gradients(None, others)
 mesh = meshes.make_mesh(meshes.MeshConfig(data=2, fsdp=2, tensor=2))
 with jax.set_mesh(mesh):
     actual, text = gradients(PartitionSpec(("data", "fsdp"), None, "tensor", None))
     assert "tensor<1x13x2x8xf32>" in text, "rows and heads are not split"
     assert_same(actual, expected, 2e-6)
+    partition = PartitionSpec(("data", "fsdp"), None, "tensor", None)
+    assert_same(gradients(partition, others)[0], crossed, 2e-6)
     arrays = {name: x[:, :, :3] if name != "distance_bias" else x[:3] for name, x in arrays.items()}
     seeds, weights = seeds[:, :3], weights[:, :, :3]
     odd, text = gradients(PartitionSpec(("data", "fsdp"), None, "tensor"))
@@ -228,6 +328,14 @@ print("the same")
 @pytest.mark.parametrize("platform", tiny.slow_except({"tpu"}, PLATFORMS))
 def test_eight_devices_compute_what_one_does(platform):
     assert "the same" in tiny.run(["-c", SHARDED, platform], devices=8)
+
+
+@pytest.mark.parametrize("options", [{"causal": True}, {"key_segment_ids": np.ones((1, 300))}])
+def test_auto_takes_the_kernel_for_decoders(options):
+    arrays, segments, _ = inputs(1, 300, 1, 4, [[1] * 300])
+    with jax.sharding.use_abstract_mesh(abstract_mesh("tpu", 1)):
+        run = jax.make_jaxpr(lambda q, k, v: attention(q, k, v, segments, **options))
+        assert "pallas_call" in str(run(*(arrays[name] for name in "qkv")))
 
 
 @pytest.mark.parametrize("implementation", ["auto", "xla"])
@@ -283,7 +391,7 @@ def test_a_kernel_under_a_mesh_asks_for_the_partition():
 ROWS, LENGTH, HEADS, WIDTH = 8, 1024, 12, 64
 
 
-def compiled_sizes(topology, implementation):
+def compiled_sizes(topology, implementation, kind="gated"):
     """Returns the sizes of all arrays in the compiled value and gradient, largest first."""
     from xlme_jax.planning import compiling, machines
     from xlme_jax.training import mesh as meshes
@@ -303,10 +411,16 @@ def compiled_sizes(topology, implementation):
     segments = shaped((ROWS, LENGTH), jnp.int32, "data")
     seeds = shaped((ROWS,), jnp.uint32, "data")
 
+    if kind != "gated":
+        arrays = {name: arrays[name] for name in "qkv"}
+
     def total(arrays, segments, seeds):
+        options = {"causal": kind == "causal"}
+        if kind == "cross":
+            options["key_segment_ids"] = partners(segments)
         output = attention(
             segment_ids=segments, dropout_rate=0.1, dropout_seeds=seeds,
-            implementation=implementation, partition=wide, **arrays,
+            implementation=implementation, partition=wide, **arrays, **options,
         )  # fmt: skip
         return output.astype(jnp.float32).sum()
 
@@ -325,10 +439,11 @@ def skip_without_compiler(topology):
         pytest.skip(f"no compiler for {topology}: {COMPILERS[topology]} is not installed")
 
 
+@pytest.mark.parametrize("kind", ["gated", "causal", "cross"])
 @pytest.mark.parametrize("topology", COMPILERS)
-def test_compiled_programs_have_no_array_of_length_by_length(topology):
+def test_compiled_programs_have_no_array_of_length_by_length(topology, kind):
     skip_without_compiler(topology)
-    assert compiled_sizes(topology, "auto")[0] < SCORES
+    assert compiled_sizes(topology, "auto", kind)[0] < SCORES
 
 
 def test_compiled_plain_xla_has_such_arrays_and_they_are_seen():

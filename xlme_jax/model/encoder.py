@@ -17,6 +17,7 @@ from xlme_jax.ops.dropout import dropout, fold_in
 from xlme_jax.validation.fields import check_at_least, check_choices
 
 HIDDEN_AXES = ("batch", "length", "activation_embed")
+QUERY_AXES = ("batch", "length", "heads", "kv")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,9 +172,8 @@ class SelfAttention(nn.Module):
                 causal=self.causal,
                 dropout_rate=config.attention_dropout,
                 dropout_seeds=dropout_seeds,
-                # The kernel has no causal mask.
-                implementation="xla" if self.causal else config.attention,
-                partition=nn.logical_to_mesh_axes(("batch", "length", "heads", "kv")),
+                implementation=config.attention,
+                partition=nn.logical_to_mesh_axes(QUERY_AXES),
             )
         axes = ("heads", "kv", "embed")
         out = Projection(config, "rhk,hkd->rd", axes, self.dtype, name="out")(
@@ -208,10 +208,9 @@ class CrossAttention(nn.Module):
         q = Projection(config, "rd,dhk->rhk", ("embed", "heads", "kv"), self.dtype, name="q")(
             norm(x) if config.pre_norm else x, (width, *shape), shape
         )
-        kv = source
-        if source.ndim == 3:
-            kv = project_source(config, self.dtype, source)
-        q = nn.with_logical_constraint(q, ("batch", "length", "heads", "kv"))
+        is_decoding = source.ndim != 3
+        kv = source if is_decoding else project_source(config, self.dtype, source)
+        q = nn.with_logical_constraint(q, QUERY_AXES)
         kv = nn.with_logical_constraint(kv, ("batch", "length", "qkv", "heads", "kv"))
         mixed = attention(
             q,
@@ -221,7 +220,9 @@ class CrossAttention(nn.Module):
             key_segment_ids=source_segment_ids,
             dropout_rate=config.attention_dropout,
             dropout_seeds=dropout_seeds,
-            implementation="xla",
+            # Decoding has a query per hypothesis, not rows of them.
+            implementation="xla" if is_decoding else config.attention,
+            partition=nn.logical_to_mesh_axes(QUERY_AXES),
         )
         axes = ("heads", "kv", "embed")
         h = Projection(config, "rhk,hkd->rd", axes, self.dtype, name="out")(
@@ -253,6 +254,7 @@ def init_cross_attention(config: EncoderConfig, rng: jax.Array) -> Any:
 
     As in the encoder, they are one stack, "layers", with `scan_layers`, else "layer_0" and so on.
     """
+    config = dataclasses.replace(config, attention="xla")  # No kernels for a single token.
     states = jnp.zeros((1, 1, config.hidden_size))
     ids = jnp.ones((1, 1), jnp.int32)
 

@@ -69,8 +69,7 @@ def attention(
       dropout_seeds: uint32[B], a seed per row (`ops.dropout.seeds`); None turns dropout off. Both
         implementations drop the same weights.
       implementation: "xla" materialises all scores; "kernel" (`ops.attention_kernel`) does not, and
-        needs a TPU or GPU. "auto" uses the kernel for long rows where the device supports it. The
-        kernel supports neither `causal` nor `key_segment_ids`.
+        needs a TPU or GPU. "auto" uses the kernel for long rows where the device supports it.
       partition: how the current mesh (`jax.set_mesh`) splits the axes of `q`: rows and heads over
         mesh axes, length and width over none. The kernel needs it, as XLA cannot split kernels.
 
@@ -84,13 +83,7 @@ def attention(
     if dropout_rate > 0.0 and dropout_seeds is not None:
         # One seed per head, from its global index, so that it does not depend on the split.
         seeds = dropout.fold_in(dropout_seeds[:, None], jnp.arange(q.shape[2]))
-    plain = not causal and key_segment_ids is None
-    if not plain and implementation == "kernel":
-        raise ValueError(
-            "attention(implementation='kernel') supports neither causal= nor key_segment_ids=; "
-            "use 'auto' or 'xla'."
-        )
-    platform = _kernel_platform(q, implementation, partition) if plain else None
+    platform = _kernel_platform(q, implementation, partition)
     if platform is None:
         reads = _reads(segment_ids, key_segment_ids, causal)
         mixed = _reference(q, k, v, reads, distance_bias, gate, seeds, dropout_rate)
@@ -100,9 +93,11 @@ def attention(
         return jnp.where(reads.any(axis=2)[:, :, None, None], mixed, 0)
 
     def kernel(*arrays: jax.Array | None) -> jax.Array:
-        return flash_attention(*arrays, dropout_rate=dropout_rate, platform=platform)  # type: ignore
+        options: Any = {"causal": causal, "dropout_rate": dropout_rate, "platform": platform}
+        return flash_attention(*arrays, **options)  # type: ignore
 
-    return per_shard(kernel, q, k, v, segment_ids, distance_bias, gate, seeds, partition=partition)
+    arrays = (q, k, v, segment_ids, distance_bias, gate, seeds, key_segment_ids)
+    return per_shard(kernel, *arrays, partition=partition)
 
 
 def per_shard(
@@ -114,6 +109,7 @@ def per_shard(
     distance_bias: jax.Array | None,
     gate: jax.Array | None,
     seeds: jax.Array | None,
+    key_segment_ids: jax.Array | None = None,
     *,
     partition: Any,
 ) -> jax.Array:
@@ -121,7 +117,7 @@ def per_shard(
 
     The gradient of the table, which all rows share, is summed over the devices that split rows.
     """
-    arguments = (q, k, v, segment_ids, distance_bias, gate, seeds)
+    arguments = (q, k, v, segment_ids, distance_bias, gate, seeds, key_segment_ids)
     mesh = jax.sharding.get_abstract_mesh()
     # Axes of any size: XLA cannot split kernels, and for TPUs rejects them under automatic axes.
     automatic = {n for n, kind in zip(mesh.axis_names, mesh.axis_types) if kind == AxisType.Auto}
@@ -135,6 +131,7 @@ def per_shard(
         PartitionSpec(heads, None),
         PartitionSpec(rows, None, heads),
         PartitionSpec(rows, heads),
+        PartitionSpec(rows, None),
     ]
     given = [index for index, x in enumerate(arguments) if x is not None]
 

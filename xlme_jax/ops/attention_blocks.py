@@ -30,29 +30,38 @@ class BlockPlan:
     Attributes:
       platform: the target platform.
       interpret: run in interpret mode, for tests.
-      length: L of the caller, from which dropout counters are computed.
+      key_length: S of the caller, from which dropout counters are computed.
       block: C, queries and keys of a block.
-      blocks: n, blocks of the padded length n C.
+      blocks: n, blocks of the padded queries, n C.
+      key_blocks: m, blocks of the padded keys, m C; n with a table of distances.
       scale: factor on the products of queries and keys.
       dropout_rate: 0 disables dropout.
+      causal: whether a query reads only keys up to its own place.
       biased: whether there is a table of distances.
       gated: whether there are gates.
     """
 
     platform: Platform
     interpret: bool
-    length: int
+    key_length: int
     block: int
     blocks: int
+    key_blocks: int
     scale: float
     dropout_rate: float
+    causal: bool
     biased: bool
     gated: bool
 
     @property
     def padded(self) -> int:
-        """The padded length n C that the kernel sees."""
+        """The padded length n C of the queries, which the kernel sees."""
         return self.block * self.blocks
+
+    @property
+    def key_padded(self) -> int:
+        """The padded length m C of the keys."""
+        return self.block * self.key_blocks
 
 
 def _rows(plan: BlockPlan, index: Any) -> Any:
@@ -76,6 +85,13 @@ def _dot(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
     )
 
 
+def _places(plan: BlockPlan, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """Returns the places [C, C] of queries and of keys inside a block."""
+    shape = (plan.block, plan.block)
+    query, key = (jax.lax.broadcasted_iota(dtype, shape, axis) for axis in (0, 1))
+    return query, key
+
+
 def _bias(plan: BlockPlan, table: Any, i: Any, j: Any) -> jax.Array:
     """Bias [C, C] of keys of block j for queries of block i, before the gate."""
     size = plan.block
@@ -83,7 +99,7 @@ def _bias(plan: BlockPlan, table: Any, i: Any, j: Any) -> jax.Array:
         start = pl.multiple_of((j - i) * size + plan.padded - size, size)
         window = jnp.broadcast_to(table[:, pl.ds(start, 2 * size)], (size, 2 * size))
         return pltpu.roll(window, 0, 1, stride=1, stride_axis=0)[:, size:]
-    query, key = (jax.lax.broadcasted_iota(jnp.int32, (size, size), axis) for axis in (0, 1))
+    query, key = _places(plan, jnp.int32)
     return pltriton.load(table.at[0, key - query + ((j - i) * size + plan.padded)])
 
 
@@ -96,16 +112,19 @@ def _scores(
     if plan.biased:
         bias = _bias(plan, refs["table"], i, j)
         scores = scores + (bias * query[1] if plan.gated else bias)
-    same = query[0] == refs["segments"][:, _rows(plan, j)]
-    return jnp.where(same, scores, MASKED), bias
+    reads = query[0] == refs["key_segments"][:, _rows(plan, j)]
+    if plan.causal:
+        query_place, key_place = _places(plan, jnp.int32)
+        reads &= (j - i) * plan.block + key_place <= query_place
+    return jnp.where(reads, scores, MASKED), bias
 
 
 def _keep(plan: BlockPlan, refs: Refs, i: Any, j: Any) -> jax.Array:
     """Returns which weights of a block dropout keeps."""
-    size = plan.block
-    query, key = (jax.lax.broadcasted_iota(jnp.uint32, (size, size), axis) for axis in (0, 1))
-    first = (jnp.uint32(plan.length) * i.astype(jnp.uint32) + j.astype(jnp.uint32)) * size
-    counters = first + query * jnp.uint32(plan.length) + key
+    query, key = _places(plan, jnp.uint32)
+    keys = jnp.uint32(plan.key_length)
+    first = (keys * i.astype(jnp.uint32) + j.astype(jnp.uint32)) * plan.block
+    counters = first + query * keys + key
     words = refs["words"]
     return dropout.keep((words[0, 0], words[0, 1]), counters, plan.dropout_rate)
 
@@ -122,7 +141,7 @@ def _query_values(plan: BlockPlan, refs: Refs, i: Any) -> tuple[jax.Array, Any]:
 
 
 def _for_blocks(plan: BlockPlan, refs: Refs, i: Any, body: Callable[..., Any], carry: Any) -> Any:
-    """Loops over the blocks that share a segment with block i."""
+    """Loops over the blocks of keys that queries of block i read, or the queries of keys i."""
     bounds = refs["bounds"]
     return jax.lax.fori_loop(bounds[0, i], bounds[1, i], body, carry)
 
@@ -163,9 +182,12 @@ def _forward_block(plan: BlockPlan, refs: Refs, i: Any) -> None:
         jnp.zeros(q.shape, jnp.float32),
     )
     largest, total, mixed = _for_blocks(plan, refs, i, step, start)
-    output = mixed / (total * (1.0 - plan.dropout_rate))
-    refs["output"][_rows(plan, i), :] = output.astype(refs["output"].dtype)
-    refs["log_sum"][:, _rows(plan, i)] = (largest + jnp.log(total)).reshape(1, size)
+    # A query without keys gets zeros. With a log-sum-exp of 0, the backward pass has weights of 0.
+    reads = largest > 0.5 * MASKED
+    factor = jnp.where(reads, 1.0 / (total * (1.0 - plan.dropout_rate)), 0.0)
+    refs["output"][_rows(plan, i), :] = (mixed * factor).astype(refs["output"].dtype)
+    log_sum = jnp.where(reads, largest + jnp.log(total), 0.0)
+    refs["log_sum"][:, _rows(plan, i)] = log_sum.reshape(1, size)
 
 
 def _gradients_of_block(
@@ -297,7 +319,7 @@ def _diagonals_by_memory(plan: BlockPlan, tile: Any, x: jax.Array) -> tuple[jax.
     tile[...] = x
     if not plan.interpret:
         pltriton.debug_barrier()
-    query, place = (jax.lax.broadcasted_iota(jnp.int32, (size, size), axis) for axis in (0, 1))
+    query, place = _places(plan, jnp.int32)
     key = query + place
     inside = key < size
     skewed = pltriton.load(tile.at[query, jnp.where(inside, key, key - size)])

@@ -9,6 +9,8 @@ The platforms split the work differently. On a TPU, one program loads all of a r
 VMEM and loops over blocks of queries too, so that the backward pass is a single kernel; a block of
 the bias is a strided rotation of a window of the table. On a GPU, a program handles one block of
 queries (or of keys, for their gradients) and gathers the bias from the table.
+
+Blocks that a mask leaves nothing of, of segments or of the places above the diagonal, are skipped.
 """
 
 import functools
@@ -26,10 +28,13 @@ from xlme_jax.ops import attention_blocks as blocks
 from xlme_jax.ops import dropout
 from xlme_jax.ops.attention_blocks import BlockPlan, Platform
 
-_PAD_SEGMENT = -1
+# Padding of queries and keys: no key has the segment of the former, no query that of the latter.
+_PAD_SEGMENTS = (-2, -3)
 _BLOCK = {"tpu": 256, "gpu": 64}  # Queries and keys of a block. Not tuned by measurement.
 _LANES = 128  # A TPU block of fewer would not fill a vector register.
 _LONG_TPU = 4096  # Longer rows exceed a kernel's default VMEM limit.
+
+Bounds = tuple[jax.Array, jax.Array]  # Of `block_bounds`.
 
 
 def flash_attention(
@@ -40,7 +45,9 @@ def flash_attention(
     distance_bias: jax.Array | None = None,
     gate: jax.Array | None = None,
     seeds: jax.Array | None = None,
+    key_segment_ids: jax.Array | None = None,
     *,
+    causal: bool = False,
     dropout_rate: float = 0.0,
     platform: Platform,
     interpret: bool = False,
@@ -50,13 +57,15 @@ def flash_attention(
 
     Args:
       q: [B, L, H, K] queries.
-      k: [B, L, H, K] keys.
-      v: [B, L, H, K] values, all three of one type.
-      segment_ids: int32[B, L], not negative. Blocks of keys before the first or after the last one
-        that shares a segment with the block of queries are skipped.
-      distance_bias: [H, 2L] or None.
+      k: [B, S, H, K] keys, S = L without `key_segment_ids`.
+      v: [B, S, H, K] values, all three of one type.
+      segment_ids: int32[B, L], at least -1. Blocks of keys before the first or after the last one
+        that a query of the block reads are skipped.
+      distance_bias: [H, 2L] or None; it needs S = L.
       gate: [B, L, H] or None.
       seeds: uint32[B, H], one per row and head; None turns dropout off.
+      key_segment_ids: int32[B, S], at least -1; None for `segment_ids`.
+      causal: a query reads only keys up to its own place.
       dropout_rate: probability of dropping an attention weight.
       platform: which platform's kernel to run.
       interpret: run in interpret mode, slowly, on any machine, for tests.
@@ -65,37 +74,45 @@ def flash_attention(
     Returns:
       [B, L, H, K] in the type of `v`.
     """
-    length, width = q.shape[1], q.shape[3]
-    block = block or _block_size(platform, length)
+    length, keys, width = q.shape[1], k.shape[1], q.shape[3]
+    block = block or _block_size(platform, max(length, keys))
     plan = BlockPlan(
         platform=platform,
         interpret=interpret,
-        length=length,
+        key_length=keys,
         block=block,
         blocks=math.ceil(length / block),
+        key_blocks=math.ceil(keys / block),
         scale=width**-0.5,
         dropout_rate=dropout_rate if seeds is not None else 0.0,
+        causal=causal,
         biased=distance_bias is not None,
         gated=distance_bias is not None and gate is not None,
     )
-    pad = plan.padded - length
+    pads = plan.padded - length, plan.key_padded - keys
     pad_width = _padded_width(platform, width) - width
     q, k, v = (
         _heads_inside(platform, jnp.pad(x, ((0, 0), (0, pad), (0, 0), (0, pad_width))))
-        for x in (q, k, v)
+        for x, pad in zip((q, k, v), (pads[0], pads[1], pads[1]))
     )
-    segments = jnp.pad(segment_ids, ((0, 0), (0, pad)), constant_values=_PAD_SEGMENT)
+    both = segment_ids, segment_ids if key_segment_ids is None else key_segment_ids
+    segments = tuple(
+        jnp.pad(ids, ((0, 0), (0, pad)), constant_values=value)
+        for ids, pad, value in zip(both, pads, _PAD_SEGMENTS)
+    )
     table = linear_table(distance_bias, plan.padded) if distance_bias is not None else None
     gates = None
     if gate is not None and plan.gated:
-        gates = jnp.pad(gate.astype(jnp.float32).transpose(0, 2, 1), ((0, 0), (0, 0), (0, pad)))
+        gates = gate.astype(jnp.float32).transpose(0, 2, 1)
+        gates = jnp.pad(gates, ((0, 0), (0, 0), (0, pads[0])))
         gates = gates[:, :, None]
     words = None
     if plan.dropout_rate:
         assert seeds is not None
         words = jnp.stack(dropout.words(seeds), axis=-1)[:, :, None]
-    bounds = block_bounds(segments, block)
-    output = _attend(plan, q, k, v, table, gates, segments[:, None], bounds, words)
+    bounds = block_bounds(segments[0], segments[1], block, causal)
+    segments = tuple(ids[:, None] for ids in segments)
+    output = _attend(plan, q, k, v, table, gates, segments, bounds, words)
     return _heads_inside(platform, output)[:, :length, :, :width]
 
 
@@ -106,23 +123,33 @@ def linear_table(distance_bias: jax.Array, padded: int) -> jax.Array:
     return jnp.pad(by_distance, ((0, 0), (padded - length,) * 2))[:, None]
 
 
-def block_bounds(segment_ids: jax.Array, block: int) -> jax.Array:
-    """Returns, for each block, the first and last block that share a segment with it.
+def block_bounds(
+    segment_ids: jax.Array, key_segment_ids: jax.Array, block: int, causal: bool
+) -> Bounds:
+    """Returns which blocks of keys each block of queries reads, and by which each is read.
 
     Args:
-      segment_ids: int32[B, n C].
+      segment_ids: int32[B, n C] of the queries.
+      key_segment_ids: int32[B, m C].
       block: C.
+      causal: whether a query reads only keys up to its own place.
 
     Returns:
-      int32[B, 2, n]: for each block, the first of them and one past the last. Sharing is symmetric,
-      so the bounds hold for loops of queries over keys and of keys over queries.
+      int32[B, 2, n], the first block of keys that a block of queries reads and one past the last;
+      and int32[B, 2, m], likewise the queries of each block of keys. Without any, the second is 0.
     """
-    rows, length = segment_ids.shape
-    same = segment_ids[:, :, None] == segment_ids[:, None, :]
-    place = jnp.arange(length, dtype=jnp.int32)
-    first = jnp.min(jnp.where(same, place, length), axis=2).reshape(rows, -1, block).min(axis=2)
-    last = jnp.max(jnp.where(same, place, -1), axis=2).reshape(rows, -1, block).max(axis=2)
-    return jnp.stack([first // block, last // block + 1], axis=1)
+    reads = segment_ids[:, :, None] == key_segment_ids[:, None, :]
+    reads = jnp.tril(reads) if causal else reads
+
+    def bounds(axis: int) -> jax.Array:
+        # Compilers fuse the comparison with its reductions.
+        rows, length = reads.shape[0], reads.shape[axis]
+        place = jax.lax.broadcasted_iota(jnp.int32, reads.shape, axis)
+        first = jnp.min(jnp.where(reads, place, length), axis).reshape(rows, -1, block).min(axis=2)
+        last = jnp.max(jnp.where(reads, place, -1), axis).reshape(rows, -1, block).max(axis=2)
+        return jnp.stack([first // block, last // block + 1], axis=1)
+
+    return bounds(2), bounds(1)
 
 
 def _block_size(platform: Platform, length: int) -> int:
@@ -144,9 +171,8 @@ def _heads_inside(platform: Platform, x: jax.Array) -> jax.Array:
 # How the axes of each array map to the grid: i = block of a GPU program, b = row, h = head; a
 # program sees the axes with a dot whole.
 _AXES = {
-    "segments": "b..",
     "table": "h..",
-    "bounds": "b..",
+    **dict.fromkeys(("segments", "key_segments", "bounds"), "b.."),
     **dict.fromkeys(("gates", "log_sum", "delta", "words", "d_gates"), "bh.."),
 }
 _WIDE = {"tpu": "bh..", "gpu": "b.h."}
@@ -160,8 +186,8 @@ def _attend(
     v: jax.Array,
     table: jax.Array,
     gates: jax.Array,
-    segments: jax.Array,
-    bounds: jax.Array,
+    segments: tuple[jax.Array, ...],
+    bounds: Bounds,
     words: jax.Array,
 ) -> jax.Array:
     return _attend_forward(plan, q, k, v, table, gates, segments, bounds, words)[0]
@@ -174,12 +200,12 @@ def _attend_forward(
     v: jax.Array,
     table: jax.Array,
     gates: jax.Array,
-    segments: jax.Array,
-    bounds: jax.Array,
+    segments: tuple[jax.Array, ...],
+    bounds: Bounds,
     words: jax.Array,
 ) -> tuple[jax.Array, tuple[Any, ...]]:
-    inputs = dict(q=q, k=k, v=v, table=table, gates=gates, segments=segments)
-    inputs |= dict(bounds=bounds, words=words)
+    inputs = dict(q=q, k=k, v=v, table=table, gates=gates, words=words, bounds=bounds[0])
+    inputs |= dict(zip(("segments", "key_segments"), segments))
     rows, heads = _rows_and_heads(plan, q)
     found = _call(
         plan,
@@ -187,17 +213,17 @@ def _attend_forward(
         blocks.forward,
         inputs,
         {
-            "output": jax.ShapeDtypeStruct(v.shape, v.dtype),
+            "output": jax.ShapeDtypeStruct(q.shape, v.dtype),
             "log_sum": jax.ShapeDtypeStruct((rows, heads, 1, plan.padded), jnp.float32),
         },
     )
-    return found["output"], (inputs, found["output"], found["log_sum"])
+    return found["output"], (inputs, bounds[1], found["output"], found["log_sum"])
 
 
 def _attend_backward(
     plan: BlockPlan, residuals: tuple[Any, ...], d_output: jax.Array
 ) -> tuple[Any, ...]:
-    inputs, output, log_sum = residuals
+    inputs, key_bounds, output, log_sum = residuals
     products = (d_output.astype(jnp.float32) * output.astype(jnp.float32)).sum(axis=-1)
     delta = products if plan.platform == "tpu" else products.transpose(0, 2, 1)
     inputs = inputs | dict(d_output=d_output, log_sum=log_sum, delta=delta[:, :, None])
@@ -219,7 +245,7 @@ def _attend_backward(
             blocks.backward_tpu,
             inputs,
             like("q", "k", "v") | by_gate | by_table,
-            {"dk_sum": (plan.padded, width), "dv_sum": (plan.padded, width)},
+            {"dk_sum": (plan.key_padded, width), "dv_sum": (plan.key_padded, width)},
         )
     else:
         n, size = plan.blocks, plan.block
@@ -231,10 +257,14 @@ def _attend_backward(
             inputs,
             like("q") | by_gate | (by_table if plan.biased else {}),
         )
-        keys = _call(
-            plan, "attention_backward_keys", blocks.backward_keys_gpu, inputs, like("k", "v")
+        found |= _call(
+            plan,
+            "attention_backward_keys",
+            blocks.backward_keys_gpu,
+            inputs | {"bounds": key_bounds},
+            like("k", "v"),
+            programs=plan.key_blocks,
         )
-        found |= keys
     d_table = None
     if plan.biased:
         per_row = found["d_table"].reshape(rows, heads, -1, 2 * plan.padded)
@@ -257,8 +287,12 @@ def _call(
     inputs: Mapping[str, jax.Array | None],
     outputs: dict[str, jax.ShapeDtypeStruct],
     scratch: dict[str, tuple[int, ...]] | None = None,
+    programs: int | None = None,
 ) -> dict[str, jax.Array]:
-    """Runs a kernel over rows and heads (and blocks, on a GPU); returns its outputs by name."""
+    """Runs a kernel over rows and heads; returns its outputs by name.
+
+    On a GPU it also runs over blocks: those of the queries, unless `programs` says how many.
+    """
     given = {key: x for key, x in inputs.items() if x is not None}
     scratch = scratch or {}
     names = (*given, *outputs, *scratch)
@@ -266,7 +300,7 @@ def _call(
     on_tpu = plan.platform == "tpu"
     found = pl.pallas_call(
         lambda *refs: kernel(plan, dict(zip(names, refs))),
-        grid=(rows, heads) if on_tpu else (plan.blocks, rows, heads),
+        grid=(rows, heads) if on_tpu else (programs or plan.blocks, rows, heads),
         in_specs=[_spec(plan, key, x.shape) for key, x in given.items()],
         out_specs=[_spec(plan, key, x.shape) for key, x in outputs.items()],
         out_shape=list(outputs.values()),
@@ -283,7 +317,7 @@ def _compiler_params(plan: BlockPlan) -> pltpu.CompilerParams | pltriton.Compile
         return pltriton.CompilerParams(num_warps=4, num_stages=2)
     return pltpu.CompilerParams(
         dimension_semantics=("parallel", "parallel"),
-        vmem_limit_bytes=64 * 2**20 if plan.padded > _LONG_TPU else None,
+        vmem_limit_bytes=64 * 2**20 if max(plan.padded, plan.key_padded) > _LONG_TPU else None,
     )
 
 
