@@ -155,7 +155,7 @@ class Translator:
 
     def _of_pairs(
         self,
-        function: Callable[[Any, Rows, jax.Array], Any],
+        function: Callable[[Any, Rows, Any], Any],
         params: Any,
         pairs: Sequence[tuple[Text, Text]],
         language: str,
