@@ -3,6 +3,8 @@
 import json
 
 import finetuning
+import hugging
+import numpy as np
 import pytest
 import tiny
 
@@ -87,6 +89,41 @@ def test_the_best_and_the_mean_checkpoint_translate(tmp_path):
     ]
     # The mean is another model than any of the three.
     assert all(abs(a - b) > 1e-4 for other in totals[1:] for a, b in zip(totals[0], other))
+
+
+# Translates and scores lines with a checkpoint on all devices of the process.
+_ON_DEVICES = """
+import json, sys
+
+from xlme_jax.evaluation.beam_search import BeamSearch
+from xlme_jax.evaluation.sampling import Sampling
+from xlme_jax.runs.translating import score, translate
+
+run, output = sys.argv[1:]
+lines = ["abc def", "p", "mnop aa bc", "", "ghi", "k lmn o", "ab ba", "e f g", "hij", "nn oo"]
+found = {}
+for how in (BeamSearch(3), Sampling(3, seed=4), Sampling(2, 0.7, top_k=20, top_p=0.9)):
+    best = translate(run, lines, "fr", how, n_best=how.hypotheses)
+    found[str(how)] = [[(one.text, one.score) for one in line] for line in best]
+found["scores"] = [[(str(x.tokens), x.total)] for x in score(run, lines, lines[::-1], "fr")]
+with open(output, "w") as file:
+    json.dump(found, file)
+"""
+
+
+@pytest.mark.slow
+def test_eight_devices_find_the_tokens_of_one(tmp_path):
+    run = hugging.write_checkpoint(tmp_path / "run", "translate", Encoder__num_layers=2)
+    found = []
+    for devices in (1, 8):
+        tiny.run(["-c", _ON_DEVICES, str(run), str(tmp_path / "found.json")], devices)
+        found.append(json.loads((tmp_path / "found.json").read_text()))
+    assert list(found[0]) == list(found[1])
+    for how in found[0]:
+        one, eight = ([[text for text, _ in line] for line in each[how]] for each in found)
+        assert one == eight and len({text for line in one for text in line}) > 2, how
+        values = [[value for line in each[how] for _, value in line] for each in found]
+        np.testing.assert_allclose(*values, rtol=1e-5)
 
 
 @pytest.mark.slow

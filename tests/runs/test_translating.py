@@ -1,5 +1,7 @@
 """Errors before anything is compiled, and what is written beside translations."""
 
+import re
+
 import hugging
 import numpy as np
 import pytest
@@ -106,6 +108,42 @@ def test_explained_lines_have_pictures_and_weights(tmp_path):
         assert pair.source[0] == "<s>" and pair.source[-1] == "</s>"
         np.testing.assert_allclose(pair.matrix.sum(axis=0), 1, atol=1e-4)
         assert len(pair.predicted) == len(pair.target)
+
+
+def test_bad_lines_are_named_before_anything_is_compiled(tmp_path):
+    run = hugging.write_checkpoint(tmp_path / "run", "translate")
+    texts = {
+        "good": b"abc\n\n   \nd e\n",
+        "none": b"",
+        "long": b"abc\n" + b"abc def " * 30 + b"\nd\n",
+        "latin1": b"abc\nd\xe9\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(text)
+    cases = {
+        ("long",): "long, line 2 has .* tokens, and the model reads 32; so have 0 other lines",
+        ("latin1",): "latin1, line 2 is not UTF-8",
+        ("missing",): "missing",
+        ("good", "references", "long"): "good has 4 lines, .*long has 3; line n of one must",
+        ("good", "references", "latin1"): "latin1, line 2 is not UTF-8",
+        ("good", "score", "none"): "good has 4 lines, .*none has 0; line n of one must",
+        ("long", "score", "long"): "long, line 2 has .* tokens, and the model reads 32",
+    }
+
+    def flags(source, *more):
+        found = [f"--checkpoint={run}", "--target=fr", f"--source={tmp_path / source}"]
+        return found + ([f"--{more[0]}={tmp_path / more[1]}"] if more else [])
+
+    logged = {"JAX_LOG_COMPILES": "1"}
+    runs = [flags("good"), flags("none"), *(flags(*case) for case in cases)]
+    good, none, *bad = tiny.run_each("translate", *runs, variables=logged)
+    assert (good.returncode, none.returncode, none.stdout) == (0, 0, ""), good.stderr
+    assert [bool(line) for line in good.stdout.split("\n")] == [True, False, False, True, False]
+    assert "jit(_of_rows)" in good.stderr
+    for found, message in zip(bad, cases.values(), strict=True):
+        assert found.returncode == 1 and re.search(message, found.stderr), (message, found)
+        assert not found.stdout and "jit(_of_rows)" not in found.stderr
+        assert "jit(_scores_of_rows)" not in found.stderr and "Traceback" not in found.stderr
 
 
 def test_a_model_without_a_decoder_is_refused():
