@@ -1,19 +1,22 @@
 """The keys and values that a decoder keeps between tokens."""
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from xlme_jax.ops.attention import attention
+from xlme_jax.ops.attention_blocks import MASKED
 
 
 class Cache(NamedTuple):
     """What a decoder layer keeps of the tokens decoded so far, for W hypotheses of each row.
 
+    Heads come before tokens, so that XLA's products read a cache as it lies in memory.
+
     Attributes:
-      keys: [B, W, T, H, K], keys of the tokens so far; unused after them.
-      values: [B, W, T, H, K], their values.
+      keys: [B, W, H, T, K], keys of the tokens so far; unused after them.
+      values: [B, W, H, T, K], their values.
       length: int32[], the number of these tokens, which is the place of the next one.
     """
 
@@ -24,7 +27,7 @@ class Cache(NamedTuple):
     def append(self, key: jax.Array, value: jax.Array) -> "Cache":
         """Returns the cache with the key and value [B, W, H, K] of one more token."""
         keys, values = (
-            jax.lax.dynamic_update_slice_in_dim(old, new[:, :, None], self.length, axis=2)
+            jax.lax.dynamic_update_slice_in_dim(old, new[:, :, :, None], self.length, axis=3)
             for old, new in ((self.keys, key), (self.values, value))
         )
         return Cache(keys, values, self.length + 1)
@@ -39,14 +42,11 @@ class Cache(NamedTuple):
 
     def attend(self, q: jax.Array) -> jax.Array:
         """Attends from a query of each hypothesis to its tokens so far: [B, W, H, K] twice."""
-        rows, places = q.shape[0] * q.shape[1], self.keys.shape[2]
-        so_far = jnp.arange(places) < self.length
-        mixed = attention(
-            q.reshape(rows, 1, *q.shape[2:]),
-            self.keys.reshape(rows, *self.keys.shape[2:]),
-            self.values.reshape(rows, *self.values.shape[2:]),
-            jnp.ones((rows, 1), jnp.int32),
-            key_segment_ids=jnp.broadcast_to(so_far, (rows, places)).astype(jnp.int32),
-            implementation="xla",
-        )
-        return mixed.reshape(q.shape)
+        dtype = jnp.promote_types(q.dtype, jnp.float32)
+        exact = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
+        product = functools.partial(jnp.einsum, precision=exact)
+        scores = product("bwhk,bwhtk->bwht", q, self.keys, preferred_element_type=dtype)
+        so_far = jnp.arange(self.keys.shape[3]) < self.length
+        weights = jax.nn.softmax(jnp.where(so_far, scores * q.shape[-1] ** -0.5, MASKED), axis=-1)
+        mixed: jax.Array = product("bwht,bwhtk->bwhk", weights.astype(q.dtype), self.values)
+        return mixed

@@ -55,7 +55,7 @@ class Decoder:
     def cache(self, hypotheses: int, length: int) -> tuple[Cache, ...]:
         """Returns empty caches for W hypotheses of each source, of up to T tokens each."""
         rows, _, _, heads, width = self.source[0].shape
-        empty = jnp.zeros((rows, hypotheses, length, heads, width), self.model.dtype)
+        empty = jnp.zeros((rows, hypotheses, heads, length, width), self.model.dtype)
         return tuple(Cache(empty, empty, jnp.zeros((), jnp.int32)) for _ in self.source)
 
     def step(
