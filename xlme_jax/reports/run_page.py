@@ -8,13 +8,13 @@ import base64
 import html
 import json
 import math
-from collections.abc import Iterable
 from pathlib import Path
 
 from xlme_jax.data.batches.pair_losses import extremes
 from xlme_jax.evaluation.held_out_translation import DICTIONARY, MEAN, SAMPLES_FILE
 from xlme_jax.evaluation.held_out_translation import PREFIX as TRANSLATION
 from xlme_jax.objectives.base import Diagnostics
+from xlme_jax.reports import html_page
 from xlme_jax.reports.curves import (
     Curve,
     Curves,
@@ -67,21 +67,6 @@ def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
 _SAMPLE_COLUMNS = ("source", "reference", "translation")
 Verdict = tuple[str, float, str, float]  # Metric, value, baseline, its value.
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1100px; margin: 2em auto;
-       padding: 0 1em; }
-h1 { font-size: 1.5em; margin-bottom: 0; } h2 { font-size: 1.15em; margin-top: 2em; }
-p.note { color: #666; margin-top: 0.2em; }
-img { width: 100%; border: 1px solid #ddd; border-radius: 6px; }
-table { border-collapse: collapse; } th, td { padding: 0.3em 0.9em; text-align: right; }
-th { border-bottom: 2px solid #bbb; } td { border-bottom: 1px solid #eee; }
-th:first-child, td:first-child { text-align: left; }
-table.samples th, table.samples td { text-align: start; unicode-bidi: plaintext; }
-h3 { font-size: 1em; margin-bottom: 0.2em; }
-pre { background: #f6f6f6; border-radius: 6px; padding: 0.8em; overflow-x: auto; font-size: 13px; }
-summary { cursor: pointer; font-weight: 600; margin: 1em 0; }
-"""
-
 
 def _page(
     model_dir: Path,
@@ -91,10 +76,10 @@ def _page(
     readouts: bytes | None,
 ) -> str:
     """Returns the whole page."""
-    name = html.escape(model_dir.resolve().name)
+    name = model_dir.resolve().name
     last_step = max((curve[-1][0] for curve in curves.values()), default=0)
     parts = [
-        f"<h1>{name}</h1>",
+        f"<h1>{html.escape(name)}</h1>",
         f'<p class="note">{last_step:,} steps; figures are means over the last tenth of the logged '
         "points, which even out single steps.</p>",
         _verdict_table(compared),
@@ -104,18 +89,15 @@ def _page(
         _translations(model_dir / SAMPLES_FILE),
         _pair_weights(model_dir / PAIR_WEIGHTS_FILE),
         "<h2>All figures</h2>",
-        _details("Every logged metric", _metrics_table(curves)),
-        _details("Model", _file(model_dir / "model-info.txt")),
+        html_page.details("Every logged metric", _metrics_table(curves)),
+        html_page.details("Model", _file(model_dir / "model-info.txt")),
         "<h2>How it was run</h2>",
         _manifest(model_dir),
         _again(model_dir),
-        _details("Configuration (config.gin)", _file(model_dir / "config.gin")),
+        html_page.details("Configuration (config.gin)", _file(model_dir / "config.gin")),
     ]
     body = "\n".join(part for part in parts if part)
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f"<title>{name}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
+    return html_page.page(name, body)
 
 
 def final_value(curve: Curve) -> float:
@@ -174,7 +156,9 @@ def _verdict_table(compared: list[Verdict]) -> str:
         (what, _number(value), f"{yardstick}: {_number(least)}", _times(value, least))
         for what, value, yardstick, least in compared
     ]
-    return _table(("What it learned", "this run", "to beat", "ratio"), rows) if rows else ""
+    return (
+        html_page.table(("What it learned", "this run", "to beat", "ratio"), rows) if rows else ""
+    )
 
 
 def _translations(path: Path) -> str:
@@ -185,7 +169,10 @@ def _translations(path: Path) -> str:
     parts = [f"<h2>Held-out translations at step {content['step']:,}</h2>"]
     for direction, samples in content["directions"].items():
         rows = [[one[name] for name in _SAMPLE_COLUMNS] for one in samples]
-        parts += [f"<h3>{html.escape(direction)}</h3>", _table(_SAMPLE_COLUMNS, rows, "samples")]
+        parts += [
+            f"<h3>{html.escape(direction)}</h3>",
+            html_page.table(_SAMPLE_COLUMNS, rows, "texts"),
+        ]
     return "\n".join(parts)
 
 
@@ -209,7 +196,7 @@ def _pair_weights(path: Path) -> str:
             "run. "
             "Both ends are worth a look at the data: noisy pairs cost most, near copies least."
             "</p>",
-            _table(("task", "initial share", "share", "ratio", "loss before"), rows),
+            html_page.table(("task", "initial share", "share", "ratio", "loss before"), rows),
         ]
     return "\n".join(parts)
 
@@ -223,17 +210,7 @@ def _metrics_table(curves: Curves) -> str:
         (name, _number(curve[0][1]), _number(final_value(curve)), _number(curve[-1][1]))
         for name, curve in sorted(curves.items())
     ]
-    return _table(("metric", "first", "last tenth", "last"), rows)
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]], of: str = "") -> str:
-    """Returns an HTML table of class `of`; every cell is escaped."""
-
-    def line(cells: Iterable[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in cells) + "</tr>"
-
-    begin = f'<table class="{of}">' if of else "<table>"
-    return "\n".join([begin, line(head, "th"), *(line(row, "td") for row in rows), "</table>"])
+    return html_page.table(("metric", "first", "last tenth", "last"), rows)
 
 
 def _manifest(model_dir: Path) -> str:
@@ -248,7 +225,9 @@ def _manifest(model_dir: Path) -> str:
         [
             f"<pre>{html.escape(command)}</pre>" if command else "",
             note if len(starts) > 1 else "",
-            _details("Code, packages, devices and data", _table(("", ""), facts.items())),
+            html_page.details(
+                "Code, packages, devices and data", html_page.table(("", ""), facts.items())
+            ),
         ]
     )
 
@@ -259,13 +238,6 @@ def _again(model_dir: Path) -> str:
         return ""
     again = "python -m xlme_jax.train --gin_file=config.gin --gin.MODEL_DIR=\"'a_new_folder'\""
     return f'<p class="note">The same again: <code>{html.escape(again)}</code></p>'
-
-
-def _details(summary: str, content: str) -> str:
-    """Returns a collapsible block, empty if there is no content."""
-    if not content:
-        return ""
-    return f"<details><summary>{html.escape(summary)}</summary>\n{content}\n</details>"
 
 
 def _file(path: Path) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
 from xlme_jax.evaluation import alignment_matrices, results
 from xlme_jax.evaluation.results import Results, Spread
-from xlme_jax.reports import interlingual, pictures
+from xlme_jax.reports import html_page, interlingual, pictures
 from xlme_jax.reports.papers import (
     continued,
     entries,
@@ -28,20 +28,6 @@ from xlme_jax.reports.published import xlme
 
 MARKDOWN, PAGE = "report.md", "report.html"
 _MAX_MATRICES = 20  # Per system.
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 1200px; margin: 2em auto;
-       padding: 0 1em; }
-h1 { font-size: 1.5em; } h2 { font-size: 1.15em; margin-top: 2em; }
-.note { color: #666; font-size: 13px; } .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 14px; }
-th, td { padding: 0.25em 0.8em; text-align: right; border-bottom: 1px solid #eee;
-         white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-tr.ours td { background: #eef5fb; } tr.ours td:first-child { font-weight: 600; }
-img { max-width: 100%; border: 1px solid #ddd; border-radius: 6px; margin: 0.5em 0; }
-pre { background: #f6f6f6; border-radius: 6px; padding: 0.8em; overflow-x: auto; font-size: 13px; }
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -433,10 +419,7 @@ def _page(
     parts = _assembled(named, sheets, shown, details, to_html)
     said = f"<pre>{html.escape(command)}\n\n{html.escape(_commands(named))}</pre>"
     body = "\n".join(["<h1>Results beside the papers'</h1>", f"<p>{_ABOUT}</p>", *parts, said])
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f"<title>Results</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
+    return html_page.page("Results", body, "th, td { white-space: nowrap; }")
 
 
 # ---- The command -------------------------------------------------------------------------------
