@@ -1,11 +1,9 @@
 """Assembles and starts a training run from its configuration."""
 
 import contextlib
-import dataclasses
 import functools
 import json
 import logging
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,22 +15,20 @@ from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data import vocabulary_extension
 from xlme_jax.data.batches.pipeline import make_iterator
-from xlme_jax.data.batches.streams import Stream, items_per_step, stream_tasks
 from xlme_jax.data.prepared import (
     PreparedDataset,
 )
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
 from xlme_jax.evaluation.context import Context
-from xlme_jax.objectives.base import Objective, RunFacts
+from xlme_jax.objectives.base import Objective
 from xlme_jax.ops.vocabulary_head import padded_size
 from xlme_jax.reports.run_page import write_report
-from xlme_jax.runs.datasets import open_dataset
+from xlme_jax.runs import parts
 from xlme_jax.storage import locks
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import loop, manifest, model_info
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
-from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.stopping import NEVER, NeverStop
 
 _log = logging.getLogger(__name__)
@@ -85,21 +81,16 @@ def assemble(
       ValueError: an invalid configuration; names the field and the remedy.
     """
     mesh = meshes.make_mesh(config.mesh)
-    dataset = open_dataset(config, prepare_command)
-    dtype = config.dtype_on(jax.default_backend())
-    objective = config.objective.build(dataset.vocabulary_size, dtype)
-    streams = config.streams_of(objective)
+    dataset, objective, dtype, streams, settings = parts.build(config, prepare_command)
     shapes = {stream.name: (stream.rows, stream.length) for stream in streams}
     rows = {name: shape[0] for name, shape in shapes.items()}
-    settings = _loop_settings(config, dataset, streams)
     loop.check_divisible(rows, mesh, settings.micro_batches)
     model_dir = as_path(config.model_dir)
-    objective.check(_facts(dataset, streams, settings, model_dir))
     schedule = config.optimizer.schedule(settings.train_steps)
     optimizer = objective.optimizer(config.optimizer.build(settings.train_steps))
     batches = make_iterator(dataset, streams, settings.seed, *meshes.batch_share(mesh))
     context = Context(
-        *(dataset, objective, config.objective, tuple(streams), mesh),
+        *(dataset, objective, config.objective, streams, mesh),
         dtype=dtype,
         micro_batches=settings.micro_batches,
         model_dir=model_dir,
@@ -144,29 +135,6 @@ def assemble(
     )
 
 
-def _facts(
-    dataset: PreparedDataset,
-    streams: Sequence[Stream],
-    settings: LoopConfig,
-    model_dir: Path,
-) -> RunFacts:
-    """Returns the properties of the run that the objective checks."""
-    distinct = {
-        s.name: sum(task.examples for task in stream_tasks(dataset, s))
-        for s in streams
-        if s.mixup == "none"
-    }
-    tasks = {s.name: tuple(task.name for task in stream_tasks(dataset, s)) for s in streams}
-    return RunFacts(
-        lengths={s.name: s.length for s in streams},
-        items_per_step=items_per_step(streams),
-        distinct_items=distinct,
-        tasks=tasks,
-        train_steps=settings.train_steps,
-        from_scratch=settings.init_from is None and not has_checkpoint(model_dir),
-    )
-
-
 def _growth(
     dataset: PreparedDataset, objective: Objective, init_from: str | None, model_dir: Path
 ) -> Growth | None:
@@ -188,26 +156,6 @@ def _growth(
         model_info.vocabulary_tables(objective),
         *vocabulary_extension.row_sources(vocabulary, parent.size),
     )
-
-
-def _loop_settings(
-    config: TrainConfig, dataset: PreparedDataset, streams: Sequence[Stream]
-) -> LoopConfig:
-    """Returns the loop's settings, with passes (`Train.epochs`, `evaluate_epochs`) as steps."""
-    settings = config.loop
-    for name, field in (("epochs", "train_steps"), ("evaluate_epochs", "evaluate_every")):
-        if (passes := getattr(config, name)) is None:
-            continue
-        if [stream.kind for stream in streams] != ["labelled"]:
-            raise ValueError(
-                f"Train.{name} = {passes} counts the examples of one labelled stream, which this "
-                f"objective does not read; set it to None and give Loop.{field}."
-            )
-        examples = sum(task.examples for task in stream_tasks(dataset, streams[0]))
-        steps = math.ceil(passes * examples / streams[0].rows)
-        _log.info("Train.%s: %g epochs of %d examples: %d steps.", name, passes, examples, steps)
-        settings = dataclasses.replace(settings, **{field: steps})
-    return settings
 
 
 @contextlib.contextmanager

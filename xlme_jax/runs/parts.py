@@ -1,0 +1,101 @@
+"""Builds what a configuration names: data set, objective, streams, and the loop's settings."""
+
+import dataclasses
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from xlme_jax.checkpoints.saved import has_checkpoint
+from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.data.batches.streams import Stream, items_per_step, stream_tasks
+from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.objectives.base import Objective, RunFacts
+from xlme_jax.runs.datasets import open_dataset
+from xlme_jax.storage.paths import as_path
+from xlme_jax.training.loop_config import LoopConfig
+
+_log = logging.getLogger(__name__)
+
+
+class Parts(NamedTuple):
+    """The parts of a run that determine its batches and what is computed from them.
+
+    Attributes:
+      dataset: the prepared data.
+      objective: the system.
+      dtype: the type that it computes in.
+      streams: the streams that it reads.
+      settings: those of the loop, with passes as steps.
+    """
+
+    dataset: PreparedDataset
+    objective: Objective
+    dtype: Any
+    streams: tuple[Stream, ...]
+    settings: LoopConfig
+
+
+def build(config: TrainConfig, prepare_command: Sequence[str]) -> Parts:
+    """Builds and checks the parts; compiles nothing.
+
+    Args:
+      config: configuration of the run.
+      prepare_command: command that prepares the data set.
+
+    Raises:
+      ValueError: an invalid configuration; names the field and the remedy.
+    """
+    dataset = open_dataset(config, prepare_command)
+    dtype = config.dtype_on(jax.default_backend())
+    objective = config.objective.build(dataset.vocabulary_size, dtype)
+    streams = config.streams_of(objective)
+    settings = _loop_settings(config, dataset, streams)
+    objective.check(_facts(dataset, streams, settings, as_path(config.model_dir)))
+    return Parts(dataset, objective, dtype, tuple(streams), settings)
+
+
+def _facts(
+    dataset: PreparedDataset,
+    streams: Sequence[Stream],
+    settings: LoopConfig,
+    model_dir: Path,
+) -> RunFacts:
+    """Returns the properties of the run that the objective checks."""
+    distinct = {
+        s.name: sum(task.examples for task in stream_tasks(dataset, s))
+        for s in streams
+        if s.mixup == "none"
+    }
+    tasks = {s.name: tuple(task.name for task in stream_tasks(dataset, s)) for s in streams}
+    return RunFacts(
+        lengths={s.name: s.length for s in streams},
+        items_per_step=items_per_step(streams),
+        distinct_items=distinct,
+        tasks=tasks,
+        train_steps=settings.train_steps,
+        from_scratch=settings.init_from is None and not has_checkpoint(model_dir),
+    )
+
+
+def _loop_settings(
+    config: TrainConfig, dataset: PreparedDataset, streams: Sequence[Stream]
+) -> LoopConfig:
+    """Returns the loop's settings, with passes (`Train.epochs`, `evaluate_epochs`) as steps."""
+    settings = config.loop
+    for name, field in (("epochs", "train_steps"), ("evaluate_epochs", "evaluate_every")):
+        if (passes := getattr(config, name)) is None:
+            continue
+        if [stream.kind for stream in streams] != ["labelled"]:
+            raise ValueError(
+                f"Train.{name} = {passes} counts the examples of one labelled stream, which this "
+                f"objective does not read; set it to None and give Loop.{field}."
+            )
+        examples = sum(task.examples for task in stream_tasks(dataset, streams[0]))
+        steps = math.ceil(passes * examples / streams[0].rows)
+        _log.info("Train.%s: %g epochs of %d examples: %d steps.", name, passes, examples, steps)
+        settings = dataclasses.replace(settings, **{field: steps})
+    return settings
