@@ -22,7 +22,6 @@ from xlme_jax.objectives.base import (
     Params,
     Shapes,
     Totals,
-    stream_rng,
 )
 from xlme_jax.objectives.xlme import XLM, XLMConfig
 from xlme_jax.ops import dropout, masking
@@ -56,6 +55,7 @@ class HardNegatives(XLM):
     """Objective of `HardNegativesConfig`; see `xlme_jax.objectives.base.Objective`."""
 
     config: HardNegativesConfig
+    keys_per_stream = 3  # Of masks, and of dropout in both passes.
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
@@ -64,7 +64,7 @@ class HardNegatives(XLM):
         loss = jnp.zeros(())
         metrics: Metrics = {}
         for name in self.masked_streams:
-            mask_rng, *rngs = jax.random.split(stream_rng(rng, name), 3)
+            mask_rng, *rngs = self.stream_keys(rng, name)
             masked, guess = self.predict(params, batch[name], mask_rng, rngs[0], name)
             mlm_loss, found = masked.loss(guess, totals[name]["masked"])
             # The samples are integers, so no gradient flows through them.

@@ -27,6 +27,7 @@ from xlme_jax.objectives.base import (
     Panel,
     Paper,
     Params,
+    Rows,
     RunFacts,
     StreamInput,
     Totals,
@@ -35,6 +36,7 @@ from xlme_jax.objectives.base import (
     without_dropout,
 )
 from xlme_jax.objectives.masked_lm import MaskedBatch
+from xlme_jax.objectives.reading import Reading
 from xlme_jax.objectives.xlme import XLM, XLMConfig
 from xlme_jax.ops import contrast, dropout
 from xlme_jax.validation.fields import check_at_least, check_choices
@@ -258,10 +260,28 @@ class InfoXLM(XLM):
         if self.config.contrast is None:
             return loss, (left, metrics)
         contrasted, own, found = self._contrast(
-            params, carried, batch[STREAM], totals[STREAM]["pairs"], stream_rng(rng, STREAM)
+            params, carried, batch[STREAM], totals[STREAM]["pairs"], self._contrast_keys(rng)
         )
         left = {**left, **own}
         return loss + contrasted, (left, metrics | {f"{STREAM}/{k}": v for k, v in found.items()})
+
+    def read(
+        self, batch: Batch, rng: jax.Array, params: Params | None = None
+    ) -> dict[str, Reading]:
+        """Returns what the loss reads of a batch in the step of `rng`; see `reading`."""
+        found = super().read(batch, rng, params)
+        settings = self.config.contrast
+        if settings is not None and settings.mask_inputs:
+            masked = self._mask_contrasted(batch[STREAM], self._contrast_keys(rng)[0])
+            found[STREAM] = masked.reading()
+        return found
+
+    def _contrast_keys(self, rng: jax.Array) -> jax.Array:
+        """Returns the keys of masks, and of dropout in the query and the momentum encoder."""
+        return jax.random.split(stream_rng(rng, STREAM), 3)
+
+    def _mask_contrasted(self, rows: Rows, rng: jax.Array) -> MaskedBatch:
+        return MaskedBatch.draw(self.config.masking, rows, rng, self.vocab_size)
 
     def _contrast(
         self,
@@ -269,15 +289,15 @@ class InfoXLM(XLM):
         carried: Carried,
         rows: Mapping[str, jax.Array],
         total: jax.Array,
-        rng: Any,
+        keys: jax.Array,
     ) -> tuple[jax.Array, Left, Metrics]:
         """Returns the share of the mean over `total` pairs, the keys of all rows, and metrics."""
         settings = self.config.contrast
         assert settings is not None
-        mask_rng, query_rng, key_rng = jax.random.split(rng, 3)
+        mask_rng, query_rng, key_rng = keys
         query_columns, key_columns, is_pair = self._pairs(rows)
         if settings.mask_inputs:
-            rows = MaskedBatch.draw(self.config.masking, rows, mask_rng, self.vocab_size).rows
+            rows = self._mask_contrasted(rows, mask_rng).rows
         queries = self._represent(self._contrasted(params), rows, query_columns, query_rng)
         keys = jax.lax.stop_gradient(self._represent(carried["key"], rows, key_columns, key_rng))
         queue = carried["queue"]

@@ -5,6 +5,7 @@ On "monolingual" rows it is MLM; on "bitext" rows, where a translation pair shar
 
 import dataclasses
 import math
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,7 +31,9 @@ from xlme_jax.objectives.base import (
     StreamInput,
     TaskLosses,
     Totals,
+    stream_rng,
 )
+from xlme_jax.objectives.reading import Guess, Reading, at_slots
 from xlme_jax.ops import dropout, masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
 
@@ -95,7 +98,12 @@ class MaskedLMObjective(PlainObjective):
       vocab_size: V.
       translation_pairs: whether there is a bitext stream.
       bitext_masking: the same for the bitext stream; None for `masking`.
+
+    Attributes:
+      keys_per_stream: random keys that a stream needs in a step (`stream_keys`).
     """
+
+    keys_per_stream: int = 2
 
     def __init__(
         self,
@@ -123,6 +131,22 @@ class MaskedLMObjective(PlainObjective):
         """Returns masked and real tokens of each stream."""
         return {name: _totals(self._maskings[name], batch[name]) for name in self.masked_streams}
 
+    def stream_keys(self, rng: jax.Array, stream: str) -> jax.Array:
+        """Returns the random keys of a stream in a step: that of its masks comes first.
+
+        Args:
+          rng: key of the step.
+          stream: name of the stream.
+
+        Returns:
+          keys[keys_per_stream].
+        """
+        return jax.random.split(stream_rng(rng, stream), self.keys_per_stream)
+
+    def mask(self, rows: Rows, mask_rng: jax.Array, stream: str) -> "MaskedBatch":
+        """Chooses and corrupts tokens of rows of a stream, as its masking says."""
+        return MaskedBatch.draw(self._maskings[stream], rows, mask_rng, self.vocab_size)
+
     def predict(
         self,
         params: Params,
@@ -132,17 +156,41 @@ class MaskedLMObjective(PlainObjective):
         stream: str = STREAMS[0],
     ) -> tuple["MaskedBatch", VocabularyPrediction]:
         """Masks rows of a stream, as its masking says, and predicts the original tokens."""
-        masked = MaskedBatch.draw(self._maskings[stream], rows, mask_rng, self.vocab_size)
+        masked = self.mask(rows, mask_rng, stream)
+        return masked, self._predict_masked(params, masked, dropout_rng)
+
+    def _predict_masked(
+        self, params: Params, masked: "MaskedBatch", dropout_rng: jax.Array
+    ) -> VocabularyPrediction:
         prediction: Any = self.model.apply(
             {"params": params},
             masked.rows,
             masked.positions,
             masked.targets,
             masked.uniforms,
-            dropout.seeds(dropout_rng, rows["rows"]),
+            dropout.seeds(dropout_rng, masked.rows["rows"]),
             method=self._predict,
         )
-        return masked, prediction
+        return prediction
+
+    def read(
+        self, batch: Batch, rng: jax.Array, params: Params | None = None
+    ) -> dict[str, Reading]:
+        """Returns what the loss reads of a batch in the step of `rng`; see `reading`."""
+        return {
+            name: self._read_stream(name, batch[name], self.stream_keys(rng, name), params)
+            for name in self.masked_streams
+        }
+
+    def _read_stream(
+        self, name: str, rows: Rows, keys: jax.Array, params: Params | None
+    ) -> Reading:
+        masked = self.mask(rows, keys[0], name)
+        if params is None:
+            return masked.reading()
+        prediction = self._predict_masked(params, masked, keys[1])
+        of_best = self._predict_masked(params, masked.of(prediction.argmax), keys[1])
+        return masked.reading({"mlm": masked.guess(prediction, prediction.argmax, of_best)})
 
     def fill(self, params: Params, rows: Rows, positions: jax.Array) -> jax.Array:
         """Returns logits of all tokens at positions [B, M] of rows with `<mask>`, float32[B, M, V].
@@ -276,6 +324,32 @@ class MaskedBatch:
                 _distinct(self.targets, self.is_masked),
             ),
         }
+
+    def of(self, tokens: jax.Array) -> "MaskedBatch":
+        """Returns the same corrupted rows with other tokens to predict, int32[B, M]."""
+        return dataclasses.replace(self, targets=tokens)
+
+    def reading(self, guesses: Mapping[str, Guess] = types.MappingProxyType({})) -> Reading:
+        """Returns the corrupted rows and what was predicted of them."""
+        tokens = self.rows["tokens"]
+        chosen = masking.replace(
+            jnp.zeros(tokens.shape, bool), self.positions, self.is_masked, self.is_masked
+        )
+        return Reading(tokens, chosen, dict(guesses))
+
+    def guess(
+        self, prediction: VocabularyPrediction, tokens: jax.Array, of_tokens: VocabularyPrediction
+    ) -> Guess:
+        """Returns guessed tokens with probabilities.
+
+        Args:
+          prediction: of the originals.
+          tokens: int32[B, M], samples or most likely tokens.
+          of_tokens: the same prediction with `tokens` for the originals (`of`).
+        """
+        slots = self.positions, self.is_masked
+        nats = of_tokens.loss, prediction.loss
+        return at_slots(self.rows["tokens"].shape, *slots, tokens, nats)
 
     def task_losses(self, prediction: VocabularyPrediction) -> TaskLosses:
         """Returns the losses of the masked tokens of rows with "tasks", [B, M]."""

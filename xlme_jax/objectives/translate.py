@@ -35,6 +35,7 @@ from xlme_jax.objectives.base import (
     WarmStart,
 )
 from xlme_jax.objectives.masked_lm import check_lengths, training_flops
+from xlme_jax.objectives.reading import Guess, Reading
 from xlme_jax.objectives.veco import CROSS, VecoConfig
 from xlme_jax.ops import dropout
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
@@ -223,10 +224,7 @@ class Translate(PlainObjective):
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
     ) -> tuple[jax.Array, tuple[Left, Metrics]]:
         """Returns this batch's share of the mean cross-entropy, with label smoothing."""
-        seeds = [dropout.seeds(key, batch[STREAM]["rows"]) for key in jax.random.split(rng)]
-        source, rows = self._sides(batch[STREAM])
-        states = self.encode(params, source, seeds[0])
-        hidden = self.decode(params, rows, states, seeds[1], source["segment_ids"])
+        hidden, rows = self._decode_batch(params, batch[STREAM], rng)
         prediction, targets, is_predicted = self.predict(params, hidden, rows)
         weight = is_predicted.astype(jnp.float32)
         count = weight.sum()
@@ -244,6 +242,31 @@ class Translate(PlainObjective):
             )
             loss = loss + self.config.label_smoothing * (above * weight).sum()
         return loss / totals[STREAM]["tokens"], ({}, metrics)
+
+    def _decode_batch(self, params: Params, batch: Rows, rng: jax.Array) -> tuple[jax.Array, Rows]:
+        """Returns the decoder's states in the step of `rng`, and the rows that it reads."""
+        seeds = [dropout.seeds(key, batch["rows"]) for key in jax.random.split(rng)]
+        source, rows = self._sides(batch)
+        states = self.encode(params, source, seeds[0])
+        return self.decode(params, rows, states, seeds[1], source["segment_ids"]), rows
+
+    def read(
+        self, batch: Batch, rng: jax.Array, params: Params | None = None
+    ) -> dict[str, Reading]:
+        """Returns the rows, and the tokens that are predicted of translations; see `reading`."""
+        tokens = batch[STREAM]["tokens"]
+        found = Reading(tokens, jnp.zeros(tokens.shape, bool))
+        if params is None:
+            return {STREAM: found}
+        hidden, rows = self._decode_batch(params, batch[STREAM], rng)
+        prediction, targets, is_predicted = self.predict(params, hidden, rows)
+        best = prediction.argmax
+        of_best = self._predict_tokens(params, hidden, best)
+        guess = (best, jnp.exp(-of_best.loss), jnp.exp(-prediction.loss), is_predicted)
+        # Each place predicts the next one; sources in a half of their own are not predicted.
+        before = tokens.shape[1] - targets.shape[1] + 1
+        shifted = (jnp.pad(x[:, :-1], ((0, 0), (before, 0))) for x in guess)
+        return {STREAM: found._replace(guesses={"translation": Guess(*shifted)})}
 
     def _sides(self, rows: Rows) -> tuple[Rows, Rows]:
         """Returns the rows of sources, and of translations: the same rows for both directions."""
@@ -304,6 +327,11 @@ class Translate(PlainObjective):
           whether they are of the same segment.
         """
         targets, is_predicted = _next_tokens(rows)
+        return self._predict_tokens(params, hidden, targets), targets, is_predicted
+
+    def _predict_tokens(
+        self, params: Params, hidden: jax.Array, targets: jax.Array
+    ) -> VocabularyPrediction:
         prediction: Any = self._decoder.apply(
             {"params": self.decoder_params(params)},
             hidden,
@@ -311,7 +339,7 @@ class Translate(PlainObjective):
             jnp.zeros((*targets.shape, num_chunks(self.vocab_size), 2)),
             method=EncoderDecoderLM.predict,
         )
-        return prediction, targets, is_predicted
+        return prediction
 
     def decoder(self, params: Params, rows: Rows, languages: jax.Array) -> Decoder:
         """Encodes source rows, one sentence each, for decoding token by token.

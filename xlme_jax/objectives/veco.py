@@ -34,7 +34,6 @@ from xlme_jax.objectives.base import (
     TaskLosses,
     Totals,
     WarmStart,
-    stream_rng,
     without_dropout,
 )
 from xlme_jax.objectives.freezing import freeze
@@ -44,6 +43,7 @@ from xlme_jax.objectives.masked_lm import (
     OneEncoder,
     training_flops,
 )
+from xlme_jax.objectives.reading import Reading
 from xlme_jax.ops import dropout, masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
 from xlme_jax.validation.fields import check_at_least
@@ -134,6 +134,8 @@ class VECO(OneEncoder):
     """The objective of `VecoConfig`; see `objectives.base.Objective`."""
 
     warm_start = WarmStart(new=(CROSS,))
+    # Of masks, of whether CS-MLM is measured alone, and of dropout in encoder, decoder and TLM.
+    keys_per_stream = 5
 
     def __init__(self, config: VecoConfig, vocab_size: int, dtype: Any = jnp.float32):
         self.config = config
@@ -211,7 +213,7 @@ class VECO(OneEncoder):
         by_task: dict[str, TaskLosses] = {}
         for name in self.streams:
             part, found, of_tasks = self._stream_loss(
-                name, params, batch[name], totals[name], stream_rng(rng, name)
+                name, params, batch[name], totals[name], self.stream_keys(rng, name)
             )
             loss = loss + part
             metrics |= {f"{name}/{k}": v for k, v in found.items()}
@@ -224,48 +226,70 @@ class VECO(OneEncoder):
         params: Params,
         rows: Rows,
         totals: Mapping[str, jax.Array],
-        rng: jax.Array,
+        keys: jax.Array,
     ) -> tuple[jax.Array, Metrics, dict[str, TaskLosses]]:
         """Losses of a stream's tasks, which all predict the same tokens of the same corrupted rows.
 
         IS-MLM is called `mlm`: on monolingual rows it is the MLM of the other systems.
         """
-        mask_rng, alone_rng, *rngs = jax.random.split(rng, 5)
-        masked = MaskedBatch.draw(self._maskings[name], rows, mask_rng, self.vocab_size)
+        mask_rng, alone_rng, *rngs = keys
+        masked = self.mask(rows, mask_rng, name)
         seeds = [dropout.seeds(key, rows["rows"]) for key in rngs]
-        paired = has_partner(rows["segment_ids"])
-        paired = jnp.take_along_axis(paired, masked.positions, axis=1) & masked.is_masked
-
-        states = self._encode(params, masked.rows, seeds[0])
-        # Encoder and decoder are optimised separately (Sec. 2.2).
-        decoded = self._decode_pairs(params, masked.rows, jax.lax.stop_gradient(states), seeds[1])
-        hidden = {"mlm": states, "cs_mlm": decoded}
-        if name == "bitext":
-            hidden["tlm"] = self._encode(params, joined(masked.rows), seeds[2])
+        hidden, counted = self._tasks(name, params, masked, seeds)
 
         loss = jnp.zeros(())
         metrics: Metrics = {}
         by_task: dict[str, TaskLosses] = {}
         predictions = self._predict_at(params, masked, list(hidden.values()))
         for task, prediction in zip(hidden, predictions):
-            cross = task == "cs_mlm"
-            counted = dataclasses.replace(masked, is_masked=paired) if cross else masked
-            share, found = counted.loss(prediction, totals["cross" if cross else "masked"])
+            total = totals["cross" if task == "cs_mlm" else "masked"]
+            share, found = counted[task].loss(prediction, total)
             loss = loss + share
             metrics |= {f"{task}_{k}": found[f"mlm_{k}"] for k in ("loss", "accuracy")}
             if "tasks" in rows:
-                by_task[task] = counted.task_losses(prediction)
+                by_task[task] = counted[task].task_losses(prediction)
         # A loop of zero or one iterations, because with a conditional XLA on CPUs mixed up the
         # devices' partial sums, and even crashed.
         metrics["cs_mlm_accuracy_alone"] = jax.lax.fori_loop(
             0,
             (jax.random.randint(alone_rng, (), 0, self.config.alone_every) == 0).astype(jnp.int32),
             lambda *_: self._alone(
-                name, jax.lax.stop_gradient(params), rows, masked, paired, seeds
+                name, jax.lax.stop_gradient(params), rows, counted["cs_mlm"], seeds
             ),
             (jnp.zeros(()), jnp.zeros(())),
         )
         return loss, metrics, by_task
+
+    def _tasks(
+        self, name: str, params: Params, masked: MaskedBatch, seeds: list[jax.Array]
+    ) -> tuple[dict[str, jax.Array], dict[str, MaskedBatch]]:
+        """Returns each task's hidden states [B, L, D], and the masked tokens that it predicts."""
+        states = self._encode(params, masked.rows, seeds[0])
+        # Encoder and decoder are optimised separately (Sec. 2.2).
+        decoded = self._decode_pairs(params, masked.rows, jax.lax.stop_gradient(states), seeds[1])
+        hidden = {"mlm": states, "cs_mlm": decoded}
+        if name == "bitext":
+            hidden["tlm"] = self._encode(params, joined(masked.rows), seeds[2])
+        paired = has_partner(masked.rows["segment_ids"])
+        paired = jnp.take_along_axis(paired, masked.positions, axis=1) & masked.is_masked
+        cross = dataclasses.replace(masked, is_masked=paired)
+        return hidden, {task: cross if task == "cs_mlm" else masked for task in hidden}
+
+    def _read_stream(
+        self, name: str, rows: Rows, keys: jax.Array, params: Params | None
+    ) -> Reading:
+        masked = self.mask(rows, keys[0], name)
+        if params is None:
+            return masked.reading()
+        seeds = [dropout.seeds(key, rows["rows"]) for key in keys[2:]]
+        hidden, counted = self._tasks(name, params, masked, seeds)
+        guesses = {}
+        for task, states in hidden.items():
+            (prediction,) = self._predict_at(params, masked, [states])
+            best = prediction.argmax
+            (of_best,) = self._predict_at(params, masked.of(best), [states])
+            guesses[task] = counted[task].guess(prediction, best, of_best)
+        return masked.reading(guesses)
 
     def _alone(
         self,
@@ -273,7 +297,6 @@ class VECO(OneEncoder):
         params: Params,
         rows: Rows,
         masked: MaskedBatch,
-        paired: jax.Array,
         seeds: list[jax.Array],
     ) -> tuple[jax.Array, jax.Array]:
         """CS-MLM's hits and tokens when only the length of the other sentence is known.
@@ -287,8 +310,7 @@ class VECO(OneEncoder):
         states = self._encode(params, {**rows, "tokens": silent}, seeds[0])
         decoded = self._decode_pairs(params, masked.rows, states, seeds[1])
         (prediction,) = self._predict_at(params, masked, [decoded])
-        counted = dataclasses.replace(masked, is_masked=paired)
-        return counted.loss(prediction, jnp.ones(()))[1]["mlm_accuracy"]
+        return masked.loss(prediction, jnp.ones(()))[1]["mlm_accuracy"]
 
     def _encode(self, params: Params, rows: Rows, seeds: jax.Array) -> jax.Array:
         """Returns the last hidden states [B, L, D]."""

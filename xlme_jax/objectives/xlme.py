@@ -32,11 +32,11 @@ from xlme_jax.objectives.base import (
     TaskLosses,
     Totals,
     WarmStart,
-    stream_rng,
     without_dropout,
 )
 from xlme_jax.objectives.masked_lm import (
     PANELS,
+    MaskedBatch,
     MaskedLMObjective,
     MaskingConfig,
     OneEncoder,
@@ -44,7 +44,9 @@ from xlme_jax.objectives.masked_lm import (
     masked_lm_flops,
     training_flops,
 )
+from xlme_jax.objectives.reading import Detection, Reading
 from xlme_jax.ops import dropout, masking
+from xlme_jax.ops.vocabulary_head import VocabularyPrediction
 from xlme_jax.validation.fields import check_at_least, check_choices
 
 _AUC_BINS = 256
@@ -174,6 +176,8 @@ class XLMConfig:
 class XLME(MaskedLMObjective):
     """The objective of `XLMEConfig`; see `objectives.base.Objective`."""
 
+    keys_per_stream = 3  # Of masks, and of dropout in generator and discriminator.
+
     def __init__(self, config: XLMEConfig, vocab_size: int, dtype: Any = jnp.float32):
         self.config = config
         model = Electra(
@@ -202,14 +206,10 @@ class XLME(MaskedLMObjective):
         by_task: dict[str, TaskLosses] = {}
         for name in self.streams:
             rows = batch[name]
-            mask_rng, generator_rng, discriminator_rng = jax.random.split(stream_rng(rng, name), 3)
-            masked, prediction = self.predict(params, rows, mask_rng, generator_rng)
+            keys = self.stream_keys(rng, name)
+            masked = self.mask(rows, keys[0], name)
+            prediction, replaced, logits = self._detect_samples(params, rows, masked, keys)
             mlm_loss, mlm_metrics = masked.loss(prediction, totals[name]["masked"])
-            replaced = masking.replace(
-                rows["tokens"], masked.positions, masked.is_masked, prediction.sample
-            )
-            read = {**rows, "tokens": jax.lax.stop_gradient(replaced)}
-            logits = self.detect(params, read, dropout.seeds(discriminator_rng, rows["rows"]))
             is_real = rows["segment_ids"] > 0
             is_replaced = (replaced != rows["tokens"]) & is_real
             rtd_loss, rtd_metrics = detection_loss(
@@ -223,6 +223,30 @@ class XLME(MaskedLMObjective):
                 by_task[f"{name}/mlm"] = masked.task_losses(prediction)
                 by_task[f"{name}/rtd"] = TaskLosses(weighted, is_real, rows["tasks"])
         return loss, ({TASK_LOSSES: by_task} if by_task else {}, metrics)
+
+    def _detect_samples(
+        self, params: Params, rows: Rows, masked: MaskedBatch, keys: jax.Array
+    ) -> tuple[VocabularyPrediction, jax.Array, jax.Array]:
+        """Returns predictions [B, M], rows with the samples [B, L] and the logits for them."""
+        prediction = self._predict_masked(params, masked, keys[1])
+        replaced = masking.replace(
+            rows["tokens"], masked.positions, masked.is_masked, prediction.sample
+        )
+        read = {**rows, "tokens": jax.lax.stop_gradient(replaced)}
+        logits = self.detect(params, read, dropout.seeds(keys[2], rows["rows"]))
+        return prediction, replaced, logits
+
+    def _read_stream(
+        self, name: str, rows: Rows, keys: jax.Array, params: Params | None
+    ) -> Reading:
+        masked = self.mask(rows, keys[0], name)
+        if params is None:
+            return masked.reading()
+        prediction, replaced, logits = self._detect_samples(params, rows, masked, keys)
+        of_samples = self._predict_masked(params, masked.of(prediction.sample), keys[1])
+        guess = masked.guess(prediction, prediction.sample, of_samples)
+        detection = Detection(replaced, jax.nn.sigmoid(logits))
+        return masked.reading({"generator": guess})._replace(detection=detection)
 
     def detect(
         self, params: Params, rows: Rows, dropout_seeds: jax.Array | None = None
@@ -327,8 +351,8 @@ class XLM(OneEncoder):
         metrics: Metrics = {}
         by_task: dict[str, TaskLosses] = {}
         for name in self.masked_streams:
-            mask_rng, dropout_rng = jax.random.split(stream_rng(rng, name))
             rows = batch[name]
+            mask_rng, dropout_rng = self.stream_keys(rng, name)
             masked, prediction = self.predict(params, rows, mask_rng, dropout_rng, name)
             mlm_loss, mlm_metrics = masked.loss(prediction, totals[name]["masked"])
             loss = loss + mlm_loss
