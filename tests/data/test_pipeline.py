@@ -188,6 +188,8 @@ def test_tasks_of_the_last_batch(data, prefetch):
         batch = next(iterator)
         told.append(iterator.tasks())
         assert told[-1] == counted(data, batch)
+        for stream, drawn in iterator.drawn().items():
+            assert collections.Counter(drawn) == told[-1][stream]
     assert len({json.dumps(tasks, sort_keys=True) for tasks in told}) > 6
     iterator.set_state(states[4])
     assert iterator.tasks() == told[-1]  # that is still the batch handed out last
@@ -203,6 +205,16 @@ def test_tasks_of_the_last_batch(data, prefetch):
         for stream in ("monolingual", "bitext")
     }
     assert sums == told[7]
+    whole = iterate(data)
+    whole.set_state(states[7])
+    next(whole)
+    parts = [half.drawn() for half in halves]
+    assert {name: parts[0][name] + parts[1][name] for name in parts[0]} == whole.drawn()
+    shares = whole.shares()
+    for stream, drawn in whole.drawn().items():
+        assert set(drawn) <= set(shares[stream])
+        assert sum(shares[stream].values()) == pytest.approx(1)
+    whole.close()
     for each in (iterator, *halves):
         each.close()
 

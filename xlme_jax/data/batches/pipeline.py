@@ -168,14 +168,15 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
         self,
         streams: dict[str, grain.DatasetIterator],
         fingerprints: dict[str, str],
-        task_names: dict[str, tuple[str, ...]],
+        shares: Mapping[str, Mapping[str, float]],
         window_draws: int,
         first_left_out: Mapping[str, Callable[[], float]],
         robust: Mapping[str, RobustStream],
     ):
         self._first_left_out, self._robust = first_left_out, robust
         self._streams, self._fingerprints = streams, fingerprints
-        self._task_names, self._window_draws = task_names, window_draws
+        self._shares, self._window_draws = shares, window_draws
+        self._task_names = {stream: tuple(own) for stream, own in shares.items()}
         self._drawn: dict[str, np.ndarray] = {}
         self._left_out: dict[str, tuple[float, float]] = {}
         # Grain's threads must end before the interpreter unloads its modules.
@@ -206,6 +207,23 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
             }
             for stream, drawn in self._drawn.items()
         }
+
+    def drawn(self) -> dict[str, list[str]]:
+        """Returns the task of each draw of the last batch, in order; {} before the first batch.
+
+        A stream has a draw for each of this process's rows, of bitext for each pair, row by row.
+        """
+        return {
+            stream: [self._task_names[stream][task] for task in drawn]
+            for stream, drawn in self._drawn.items()
+        }
+
+    def shares(self) -> dict[str, dict[str, float]]:
+        """Returns the shares of the draws that tasks have now: {stream: {task name: share}}."""
+        found = {stream: dict(own) for stream, own in self._shares.items()}
+        for name, robust in self._robust.items():
+            found[name] = dict(zip(robust.losses.tasks, robust.losses.weights.tolist()))
+        return found
 
     def left_out(self) -> dict[str, tuple[float, float]]:
         """Returns how many items of the last global batch were skipped because of their length.
@@ -394,7 +412,7 @@ def make_iterator(
     names = [stream.name for stream in streams]
     if len(set(names)) != len(names):
         raise ValueError(f"streams: names must differ, got {names}")
-    iterators, fingerprints, task_names, first_left_out, robust = {}, {}, {}, {}, {}
+    iterators, fingerprints, shares, first_left_out, robust = {}, {}, {}, {}, {}
     for stream in streams:
         if stream.rows % process_count:
             raise ValueError(
@@ -418,11 +436,11 @@ def make_iterator(
             plan = dataset.reader(tasks), stream, sampler, seed, window_draws
             first_left_out[stream.name] = functools.partial(_first_left_out, *plan)
         fingerprints[stream.name] = _fingerprint(tasks, stream, sampler, seed, split, window_draws)
-        task_names[stream.name] = tuple(task.name for task in tasks)
+        shares[stream.name] = dict(zip((task.name for task in tasks), weights.tolist()))
         if stream.robust is not None:
-            losses = _pair_losses(stream, task_names[stream.name], weights)
+            losses = _pair_losses(stream, tuple(shares[stream.name]), weights)
             robust[stream.name] = RobustStream(losses, start, sampler, window_draws)
-    return BatchIterator(iterators, fingerprints, task_names, window_draws, first_left_out, robust)
+    return BatchIterator(iterators, fingerprints, shares, window_draws, first_left_out, robust)
 
 
 def _start(
