@@ -12,7 +12,7 @@ import xlme_jax
 from xlme_jax import api
 from xlme_jax.configuration import command_line, loading
 
-NAMES = {"find_text", "inspect_text", "load", "load_config", "prepare", "train"}
+NAMES = {"find_text", "inspect_batch", "inspect_text", "load", "load_config", "prepare", "train"}
 
 
 def test_the_names_are_stable():

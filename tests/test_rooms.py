@@ -44,8 +44,8 @@ ALLOWED = {
     "api": RUN | {"huggingface", "runs", "tasks"},
     "command": RUN | {"api", "huggingface", "planning", "runs", "sweeps", "vocabularies"},
 }
-COMMANDS = {"average", "evaluate", "export", "import_hf", "plan", "prepare", "report", "sampling"}
-COMMANDS |= {"sweep", "train", "train_vocabulary", "translate"}
+COMMANDS = {"average", "evaluate", "export", "import_hf", "inspect", "plan", "prepare", "report"}
+COMMANDS |= {"sampling", "sweep", "train", "train_vocabulary", "translate"}
 
 
 def modules():

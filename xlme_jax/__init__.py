@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from xlme_jax.api import find_text as find_text
+    from xlme_jax.api import inspect_batch as inspect_batch
     from xlme_jax.api import inspect_text as inspect_text
     from xlme_jax.api import load as load
     from xlme_jax.api import load_config as load_config
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from xlme_jax.api import train as train
 
 __version__ = "0.1.0"
-__all__ = ("find_text", "inspect_text", "load", "load_config", "prepare", "train")
+__all__ = ("find_text", "inspect_batch", "inspect_text", "load", "load_config", "prepare", "train")
 
 
 def __getattr__(name: str) -> Any:

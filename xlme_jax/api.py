@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from xlme_jax.preparation.preparing import Tasks
     from xlme_jax.preparation.source_types import LanguageText
     from xlme_jax.runs.configured import RunConfig
+    from xlme_jax.runs.inspecting import InspectedBatch
     from xlme_jax.runs.models import Model
     from xlme_jax.training.mesh import MeshConfig
     from xlme_jax.training.stopping import NeverStop
 
-__all__ = ("find_text", "inspect_text", "load", "load_config", "prepare", "train")
+__all__ = ("find_text", "inspect_batch", "inspect_text", "load", "load_config", "prepare", "train")
 
 
 def load_config(
@@ -78,6 +79,31 @@ def train(config: RunConfig, *, stop: NeverStop | None = None, command: str = ""
 
     assembly.train(config.train, config.text, config.prepare_command, stop or NEVER, command)
     return as_path(config.train.model_dir)
+
+
+def inspect_batch(
+    config: RunConfig,
+    *,
+    step: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+) -> InspectedBatch:
+    """Returns the batch that a step of a run reads, and what a checkpoint predicts of it.
+
+    Args:
+      config: from `load_config`.
+      step: number of the step, from 1; None for the one after the checkpoint's, or else 1.
+      checkpoint: MODEL_DIR of a run, or one of its checkpoints, whose weights predict.
+
+    Returns:
+      Rows, segments and tokens; `text()` and `html()` show them, and so do notebooks.
+
+    Raises:
+      ValueError: the run has no such step, data is missing, or the weights do not fit.
+    """
+    from xlme_jax.runs import inspecting
+
+    weights = None if checkpoint is None else os.fspath(checkpoint)
+    return inspecting.inspect_batch(config.train, step, weights, config.prepare_command)
 
 
 def load(

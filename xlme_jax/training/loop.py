@@ -310,7 +310,8 @@ def _starting_point(
     else:
         _log.info("Starting from scratch.")
     record = _record(run, origin=origin, **inherited)
-    return _filled(run, state, abstract), record, evaluators
+    filled = fill(run.objective, run.batches, run.mesh, config, state, abstract)
+    return filled, record, evaluators
 
 
 def _warm_source(run: Run, warm: WarmParams) -> tuple[Any, ...]:
@@ -321,20 +322,25 @@ def _warm_source(run: Run, warm: WarmParams) -> tuple[Any, ...]:
     return (source, warm.wanted, run.vocabulary_digest, *names, run.growth)
 
 
-def _filled(run: Run, state: TrainState, abstract: TrainState) -> TrainState:
+def fill(
+    objective: Objective,
+    batches: Batches,
+    mesh: jax.sharding.Mesh,
+    config: LoopConfig,
+    state: TrainState,
+    abstract: TrainState,
+) -> TrainState:
     """Reads batches until the carried state is ready for the first step; returns the new state."""
-    carry = run.objective.carry
+    carry = objective.carry
     if carry is None or bool(carry.ready(state.aux)):
         return state
-    sharding, (_, shares) = meshes.batch_sharding(run.mesh), meshes.batch_share(run.mesh)
+    sharding, (_, shares) = meshes.batch_sharding(mesh), meshes.batch_share(mesh)
     out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    fill_step = make_fill_step(
-        run.objective, seed=run.config.seed, micro_batches=run.config.micro_batches
-    )
-    fill = jax.jit(fill_step, donate_argnums=0, out_shardings=out)
+    fill_step = make_fill_step(objective, seed=config.seed, micro_batches=config.micro_batches)
+    add = jax.jit(fill_step, donate_argnums=0, out_shardings=out)
     number = 0
     while not bool(carry.ready(state.aux)):
-        state = fill(state, meshes.put_batch(next(run.batches), sharding, shares), number)
+        state = add(state, meshes.put_batch(next(batches), sharding, shares), number)
         number += 1
     _log.info("Read %d batches before the first step to fill the objective's state.", number)
     return state

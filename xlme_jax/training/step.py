@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.objectives.base import Batch, Carried, Left, Metrics, Objective, Params, Totals
+from xlme_jax.objectives.reading import Reading
 from xlme_jax.training import task_losses
 from xlme_jax.training.mesh import rules_within_replica
 
@@ -53,8 +54,8 @@ def make_train_step(
     update = optax.with_extra_args_support(optimizer).update
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        rng = jax.random.fold_in(jax.random.key(seed), state.step + 1)
-        batch = {name: _number_rows(rows) for name, rows in batch.items()}
+        rng = _step_rng(seed, state.step + 1)
+        batch = _numbered(batch)
         factors = {name: weight_at(points, state.step) for name, points in weights.items()}
         totals = weighted(objective.totals(batch), factors)
         gradient, left, metrics = over_replicas(
@@ -114,7 +115,7 @@ def make_fill_step(
     def fill_step(state: TrainState, batch: Batch, number: jax.Array) -> TrainState:
         # Derived from the initialisation key, so that no step draws the same numbers.
         rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0), number)
-        batch = {name: _number_rows(rows) for name, rows in batch.items()}
+        batch = _numbered(batch)
         totals = objective.totals(batch)
         _, left, _ = over_replicas(
             without_gradient, state.params, state.aux, batch, totals, rng, micro_batches
@@ -124,6 +125,57 @@ def make_fill_step(
         )
 
     return fill_step
+
+
+def read_masks(
+    objective: Objective, seed: int, batch: Batch, step: jax.Array
+) -> Mapping[str, Reading]:
+    """Returns what a system reads of the batch of a step, from 1, which needs no weights.
+
+    Systems without `read` (`objectives.reading`) return {}.
+    """
+    read = getattr(objective, "read", None)
+    return read(_numbered(batch), _step_rng(seed, step)) if read else {}
+
+
+def make_reading(
+    objective: Objective,
+    *,
+    seed: int,
+    micro_batches: int = 1,
+    weights: Mapping[str, Points] = types.MappingProxyType({}),
+) -> Callable[[Params, Carried, Batch, jax.Array], tuple[Mapping[str, Reading], Metrics]]:
+    """Returns the function to be jitted: (params, carried, batch, step) -> (readings, metrics).
+
+    It computes the loss of step `step` = 1, 2, ... as `make_train_step` does with the weights of
+    the step before, without the gradient, and what the system read and predicted.
+    """
+
+    def without_gradient(
+        params: Params, aux: Carried, batch: Batch, totals: Totals, rng: jax.Array
+    ) -> tuple[Any, jax.Array]:
+        loss, (_, metrics) = objective.loss(params, aux, batch, totals, rng)
+        read = getattr(objective, "read", None)
+        left = read(batch, rng, params) if read else {}
+        return (loss, (left, metrics)), jnp.zeros(())
+
+    def reading(
+        params: Params, aux: Carried, batch: Batch, step: jax.Array
+    ) -> tuple[Mapping[str, Reading], Metrics]:
+        batch = _numbered(batch)
+        factors = {name: weight_at(points, step - 1) for name, points in weights.items()}
+        totals = weighted(objective.totals(batch), factors)
+        _, left, metrics = over_replicas(
+            without_gradient, params, aux, batch, totals, _step_rng(seed, step), micro_batches
+        )
+        return left, metrics
+
+    return reading
+
+
+def _step_rng(seed: int, step: jax.Array) -> jax.Array:
+    """Returns the key of a step, from 1."""
+    return jax.random.fold_in(jax.random.key(seed), step)
 
 
 def _next_carried(objective: Objective, params: Params, carried: Carried, left: Left) -> Carried:
@@ -206,6 +258,10 @@ def accumulate(
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     (gradient, metrics), left = jax.lax.scan(add, zeros, parts)
     return gradient, jax.tree.map(_joined, left), metrics
+
+
+def _numbered(batch: Batch) -> dict[str, dict[str, jax.Array]]:
+    return {name: _number_rows(rows) for name, rows in batch.items()}
 
 
 def _number_rows(rows: Mapping[str, jax.Array]) -> dict[str, jax.Array]:

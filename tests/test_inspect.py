@@ -1,0 +1,59 @@
+"""The command that shows batches."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import tiny
+
+from xlme_jax.runs import inspecting
+
+
+def test_the_command_prints_and_writes_the_batch(tmp_path, tiny_data):
+    import runs
+
+    flags = tiny.flags(tmp_path / "run", tiny_data, "xlm")
+    page = tmp_path / "pages" / "batch.html"
+    page.parent.mkdir()
+    good = [*flags, "--step=3", "--rows=2", f"--output={page}"]
+    past, missing = ([*flags, "--step=21"], [*flags, f"--gin.DATA_DIR='{tmp_path}/no'"])
+    done, beyond, nothing = tiny.run_each("inspect", good, past, missing)
+    assert done.returncode == 0, done.stderr
+    expected = inspecting.inspect_batch(runs.load(tmp_path / "run", tiny_data, objective="xlm"), 3)
+    assert done.stdout == expected.text(2)
+    assert "\x1b" not in done.stdout and "[" in done.stdout
+    assert page.read_text() == expected.html(2)
+    assert f"Page: {page}" in done.stderr
+    assert beyond.returncode == nothing.returncode == 1
+    assert "step = 21: the run has the steps 1 to TRAIN_STEPS = 20" in beyond.stderr
+    assert f"DATA_DIR = '{tmp_path}/no' holds no prepared data set" in nothing.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def in_a_terminal(flags, variables):
+    """Runs the command with a terminal as output; returns what it prints."""
+    reader, writer = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "xlme_jax.inspect", *flags],
+        env=tiny.environment(variables=variables),
+        stdout=writer,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(writer)
+    printed = b""
+    try:
+        while part := os.read(reader, 65536):
+            printed += part
+    except OSError:  # The other end is closed.
+        pass
+    os.close(reader)
+    assert process.wait() == 0
+    return printed.decode()
+
+
+def test_a_terminal_gets_colours_unless_it_wants_none(tmp_path, tiny_data):
+    flags = [*tiny.flags(tmp_path / "run", tiny_data, "xlm"), "--rows=1"]
+    colored = in_a_terminal(flags, {"TERM": "xterm", "NO_COLOR": ""})
+    assert "\x1b[33m[" in colored
+    assert "\x1b" not in in_a_terminal(flags, {"TERM": "xterm", "NO_COLOR": "1"})

@@ -1,0 +1,105 @@
+"""A training batch as an HTML page. All text of the batch is escaped."""
+
+import html
+from collections.abc import Iterator, Sequence
+
+from xlme_jax.reports import batch_rows, html_page
+from xlme_jax.reports.batch_rows import BatchRows, Segment, StreamRows, Token
+from xlme_jax.reports.batch_text import draws
+
+_STYLE = """
+:root { --masked: #fff1b8; --found: #c8f0cd; --missed: #ffd0cc; --alarm: #e8d4f7; }
+@media (prefers-color-scheme: dark) {
+  :root { --masked: #574a12; --found: #1d4d27; --missed: #662420; --alarm: #4a2c63; }
+}
+.segment { border-left: 3px solid var(--line); padding: 0.1em 0.8em; margin: 0.6em 0; }
+.segment p { margin: 0.2em 0; }
+.special { color: var(--faint); }
+mark { color: inherit; border-radius: 3px; padding: 0 0.15em; background: var(--masked); }
+mark.found { background: var(--found); } mark.missed { background: var(--missed); }
+mark.alarm { background: var(--alarm); }
+"""
+_LEGEND = (
+    '<p class="note"><mark>masked</mark> <mark class="found">replaced, and found</mark> '
+    '<mark class="missed">replaced and missed, or predicted wrong</mark> '
+    '<mark class="alarm">false alarm</mark></p>'
+)
+_CLASSES = {"found": "found", "missed": "missed", "false alarm": "alarm"}
+
+
+def render(batch: BatchRows, rows: int | None = 4) -> str:
+    """Returns a batch as a self-contained page.
+
+    Args:
+      batch: the batch.
+      rows: most rows of each stream; None for all.
+    """
+    title = f"Step {batch.step}"
+    facts = ", ".join(f"{name} {batch_rows.visible(value)}" for name, value in batch.facts.items())
+    parts = [f"<h1>{title}</h1>", f'<p class="note">{html.escape(facts)}</p>', _LEGEND]
+    parts += [part for stream in batch.streams for part in _stream(stream, batch, rows)]
+    return html_page.page(title, "\n".join(parts), _STYLE)
+
+
+def _stream(stream: StreamRows, batch: BatchRows, rows: int | None) -> Iterator[str]:
+    name = stream.stream.name
+    yield f"<h2>{html.escape(batch_rows.visible(name))} ({stream.stream.kind})</h2>"
+    yield html_page.table(("", ""), stream.facts.items())
+    own = {key: f"{x:.4g}" for key, x in batch.metrics.items() if key.startswith(f"{name}/")}
+    if own:
+        yield html_page.details("Metrics of this step", html_page.table(("", ""), own.items()))
+    tasks = html_page.table(("task", "weight", "drawn", ""), draws(stream))
+    yield html_page.details("Tasks", tasks)
+    count = len(stream.arrays["tokens"])
+    for number in range(count if rows is None else min(rows, count)):
+        labels = stream.labels(number)
+        yield f"<h3>Row {number}{html.escape(f', labels {labels}' if labels else '')}</h3>"
+        parts = stream.row(number)
+        for part in parts:
+            padding = f'<p class="note">{part} padding</p>'
+            yield padding if isinstance(part, int) else _segment(part)
+        if found := batch_rows.notes(parts):
+            yield html_page.table(*found)
+
+
+def _segment(segment: Segment) -> str:
+    said = html.escape(f"{segment.number} {segment.label}")
+    direction = batch_rows.direction("".join(t.text for t in segment.tokens if not t.is_special))
+    text = "".join(map(_run, segment.runs))
+    parts = [f'<span class="note">{said}</span>', f'<p dir="{direction}">{text}</p>']
+    for name, found in segment.continued.items():
+        guessed = "".join(
+            _marked(
+                prediction.piece.replace("▁", " "),
+                "" if prediction.piece == token.piece else "missed",
+            )
+            for token, prediction in found
+        )
+        mean = sum(prediction.of_original for _, prediction in found) / len(found)
+        note = html.escape(f"{name}, of the original {mean:.1%}")
+        parts.append(
+            f'<span class="note">{note}</span><p dir="{direction}"><bdi>{guessed}</bdi></p>'
+        )
+    return '<div class="segment">' + "\n".join(parts) + "</div>"
+
+
+def _run(tokens: Sequence[Token]) -> str:
+    """Returns a run of text in a direction of its own, or special tokens."""
+    inner = "".join(map(_token, tokens))
+    if tokens[0].is_special:
+        return f' <bdi class="special">{inner}</bdi> '
+    return f"<bdi>{inner}</bdi>"
+
+
+def _token(token: Token) -> str:
+    if token.verdict is not None and (token.is_masked or token.is_called):
+        return _marked(token.text, _CLASSES.get(token.verdict.kind, "masked"))
+    return _marked(token.text, "masked" if token.is_masked else "")
+
+
+def _marked(text: str, kind: str) -> str:
+    """Returns escaped text, highlighted if it has a kind; a space before a word is not."""
+    word = text.lstrip(" ")
+    space = text[: len(text) - len(word)]
+    marked = f'<mark class="{kind}">{html.escape(word or "▁")}</mark>'
+    return space + (marked if kind else html.escape(word))

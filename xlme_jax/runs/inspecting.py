@@ -1,0 +1,267 @@
+"""Shows the batch of a step: what the model reads, and what a checkpoint predicts of it."""
+
+import functools
+import html
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from tqdm import tqdm
+
+from xlme_jax.checkpoints.saved import (
+    checkpoint_of,
+    compare_shapes,
+    read_arrays,
+    read_fields,
+    saved_steps,
+    state_metadata,
+    tree_shapes,
+)
+from xlme_jax.checkpoints.warm_start import warm_start
+from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.data.batches.pipeline import BatchIterator, make_iterator
+from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
+from xlme_jax.objectives.base import Carried, Objective, Params
+from xlme_jax.objectives.reading import Reading
+from xlme_jax.reports import batch_page, batch_text
+from xlme_jax.reports.batch_rows import BatchRows, StreamRows
+from xlme_jax.runs.parts import Parts, build
+from xlme_jax.storage.paths import as_path
+from xlme_jax.training import loop
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training import state as states
+from xlme_jax.training.metrics import ratios
+from xlme_jax.training.step import make_reading, read_masks
+
+_log = logging.getLogger(__name__)
+# Data, and so the state of a stream, is read a batch at a time: more than these need a bar.
+_MANY = 100
+
+
+class InspectedBatch(BatchRows):
+    """The batch of a step; notebooks show it as a page."""
+
+    def text(self, rows: int | None = 4, colors: bool = False) -> str:
+        """Returns it as text for a terminal, up to `rows` rows of each stream (None: all)."""
+        return batch_text.render(self, rows, colors)
+
+    def html(self, rows: int | None = 4) -> str:
+        """Returns it as a self-contained page, up to `rows` rows of each stream (None: all)."""
+        return batch_page.render(self, rows)
+
+    def _repr_html_(self) -> str:
+        # In a frame, because the page has its own style.
+        page = html.escape(self.html())
+        return f'<iframe srcdoc="{page}" sandbox style="width: 100%; height: 40em"></iframe>'
+
+
+class _Weights(NamedTuple):
+    """What is read of a checkpoint."""
+
+    folder: Path
+    params: Params
+    carried: Carried
+
+
+def inspect_batch(
+    config: TrainConfig,
+    step: int | None = None,
+    checkpoint: str | None = None,
+    prepare_command: Sequence[str] = (),
+) -> InspectedBatch:
+    """Returns the batch that a step of a run reads.
+
+    It depends on the configuration alone. With a checkpoint of the same run, reading begins at
+    the newest checkpoint before the step instead of at the first batch.
+
+    Args:
+      config: configuration of the run.
+      step: number of the step, from 1; None for the one after the checkpoint's, or else 1.
+      checkpoint: MODEL_DIR of a run, or one of its checkpoints, whose weights predict; None for
+        none.
+      prepare_command: command that prepares the data set.
+
+    Raises:
+      ValueError: the run has no such step, the weights do not fit, or the weights of tasks depend
+        on losses that were not saved; names the remedy.
+    """
+    parts = build(config, prepare_command)
+    last = parts.settings.train_steps
+    folder = None if checkpoint is None else checkpoint_of(as_path(checkpoint))
+    if step is None:
+        step = 1 + _step_of(folder)
+    if not 1 <= step <= last:
+        raise ValueError(f"step = {step}: the run has the steps 1 to TRAIN_STEPS = {last}.")
+    batches = make_iterator(parts.dataset, parts.streams, parts.settings.seed)
+    try:
+        _move_to(step, batches, folder, parts, config)
+        arrays: Any = next(batches)
+        readings, metrics = _read(parts, config, arrays, step, folder)
+        found = _rows(parts, batches, arrays, readings)
+    finally:
+        batches.close()
+    facts = {
+        "TRAIN_STEPS": f"{last:,}",
+        "seed": str(parts.settings.seed),
+        "data": f"{parts.dataset.directory} (digest {parts.dataset.digest[:12]})",
+    }
+    facts |= {"checkpoint": str(folder)} if folder else {}
+    return InspectedBatch(step, facts, found, metrics)
+
+
+# ---- The position in the data --------------------------------------------------------------
+
+
+def _move_to(
+    step: int, batches: BatchIterator, folder: Path | None, parts: Parts, config: TrainConfig
+) -> None:
+    """Moves to the batch of a step, from the newest checkpoint before it, or from the first."""
+    begin = _position_before(step, folder, batches.get_state())
+    if begin is None:
+        _fill(batches, parts, config)
+        done = 0
+    else:
+        done, position = begin
+        batches.set_state(position)
+    for number in range(done + 1, step) if batches.task_counts() else ():
+        if batches.phase_ends(number, parts.settings.train_steps):
+            raise ValueError(
+                f"step = {step}: the weights of tasks change after step {number}, by losses that "
+                "only the run knows. Give a checkpoint of this run between the last change and "
+                f"this step (Loop.keep_every keeps more of them), or a step up to {number}."
+            )
+    left = step - 1 - done
+    for _ in tqdm(range(left), "read", unit="batch", disable=left < _MANY):
+        next(batches)
+
+
+def _position_before(
+    step: int, folder: Path | None, ours: Mapping[str, Any]
+) -> tuple[int, dict[str, Any]] | None:
+    """Returns the newest saved position before a step, and its number of steps.
+
+    None without one, or if the checkpoints are of other data, order or streams.
+    """
+    if folder is None or not folder.name.isdigit():
+        return None
+    before = [n for n in {int(folder.name), *saved_steps(folder.parent)} if n < step]
+    if not before:
+        return None
+    position = read_fields(folder.parent / str(max(before)))["data"]
+    if _orders(position) != _orders(ours):
+        _log.info("%s is of other data, or another order of it: reading from the start.", folder)
+        return None
+    return max(before), position
+
+
+def _step_of(folder: Path | None) -> int:
+    """Returns the steps of a checkpoint; 0 without one, or if its name does not tell."""
+    return int(folder.name) if folder is not None and folder.name.isdigit() else 0
+
+
+def _orders(position: Mapping[str, Any]) -> Any:
+    """Returns what identifies the order of each stream."""
+    streams = position.get("streams", {})
+    orders = {name: (stream.get("order"), "robust" in stream) for name, stream in streams.items()}
+    return position.get("version"), orders
+
+
+def _fill(batches: BatchIterator, parts: Parts, config: TrainConfig) -> None:
+    """Reads the batches that fill the carried state before the first step."""
+    objective, settings = parts.objective, parts.settings
+    if objective.carry is None:
+        return
+    mesh = meshes.make_mesh(config.mesh)
+    with states.sharding_rules(mesh):
+        abstract = states.abstract_state(objective, optax.identity(), mesh, settings.seed)
+        state = states.fresh_state(objective, optax.identity(), abstract, settings.seed)
+        loop.fill(objective, batches, mesh, settings, state, abstract)
+
+
+# ---- What the model reads ------------------------------------------------------------------
+
+
+def _read(
+    parts: Parts, config: TrainConfig, arrays: Any, step: int, folder: Path | None
+) -> tuple[Mapping[str, Reading], dict[str, float]]:
+    """Returns readings on the host, and the step's metrics if there are weights."""
+    objective, settings = parts.objective, parts.settings
+    number = np.int32(step)
+    if folder is None:
+        read = jax.jit(functools.partial(read_masks, objective, settings.seed))
+        return jax.device_get(read(arrays, number)), {}
+    mesh = meshes.make_mesh(config.mesh)
+    rows = {stream.name: stream.rows for stream in parts.streams}
+    loop.check_divisible(rows, mesh, settings.micro_batches)
+    with states.sharding_rules(mesh):
+        weights = _weights(folder, objective, mesh, parts.dataset)
+        compute = make_reading(
+            objective,
+            seed=settings.seed,
+            micro_batches=settings.micro_batches,
+            weights={s.name: points for s in parts.streams if (points := s.weight_points())},
+        )
+        batch = meshes.put_batch(arrays, meshes.batch_sharding(mesh))
+        found = jax.jit(compute)(weights.params, weights.carried, batch, number)
+        readings, metrics = jax.device_get(found)
+    return readings, ratios(metrics)
+
+
+def _weights(
+    folder: Path, objective: Objective, mesh: jax.sharding.Mesh, dataset: PreparedDataset
+) -> _Weights:
+    """Reads weights and carried state of a checkpoint."""
+    abstract = states.abstract_state(objective, optax.identity(), mesh)
+    params = warm_start(folder, abstract.params, dataset.vocabulary_digest)
+    if objective.carry is None:
+        return _Weights(folder, params, {})
+    found = tree_shapes(state_metadata(folder).get("aux") or {})
+    remedy = "Give a checkpoint of a run with this configuration."
+    compare_shapes(found, abstract.aux, f"The carried state in {folder}", remedy)
+    digests = read_fields(folder)["digests"]
+    return _Weights(folder, params, read_arrays(folder, {"aux": abstract.aux}, digests)["aux"])
+
+
+# ---- On the host ---------------------------------------------------------------------------
+
+
+def _rows(
+    parts: Parts,
+    batches: BatchIterator,
+    arrays: Mapping[str, Mapping[str, np.ndarray]],
+    readings: Mapping[str, Reading],
+) -> tuple[StreamRows, ...]:
+    pieces, shares, drawn = _pieces(parts.dataset), batches.shares(), batches.drawn()
+    languages = {t.name: t.languages for t in parts.dataset.tasks if t.split == "train"}
+    return tuple(
+        StreamRows(
+            stream,
+            arrays[stream.name],
+            languages,
+            shares[stream.name],
+            drawn[stream.name],
+            readings.get(stream.name),
+            pieces,
+        )
+        for stream in parts.streams
+    )
+
+
+def _pieces(dataset: PreparedDataset) -> Callable[[int], str]:
+    """Returns the function from token ids to pieces: numbers if the vocabulary has none."""
+    try:
+        return Vocabulary.load(dataset.vocabulary_path).id_to_piece
+    except VocabularyError:
+        special = {
+            0: "<s>",
+            1: "<pad>",
+            2: "</s>",
+            3: "<unk>",
+            dataset.vocabulary_size - 1: "<mask>",
+        }
+        return lambda token: special.get(token, f"▁{token}")
