@@ -1,4 +1,4 @@
-"""The data benchmarks run at a small size and compare equal work."""
+"""Benchmarks run at a small size and compare equal work."""
 
 import json
 import subprocess
@@ -69,6 +69,18 @@ def test_prepare(tmp_path):
     assert found["bytes"] == sum(file.stat().st_size + 1 for file in text.iterdir())
     assert set(found["seconds"]) == {"encode", "read and encode", "prepare"}
     assert "prepare / read and encode, by cpu time" in said
+
+
+@pytest.mark.slow
+def test_translate_step(tmp_path):
+    pytest.importorskip("transformers")
+    found, said = run("translate_step", tmp_path, "--shapes=tiny", "--rounds=1", "--steps=1")
+    table = found["shapes"]["tiny"]["table"]
+    assert set(table) == {"full", "mixed", "decode"}
+    for name, row in table.items():
+        assert min(row["seconds"][0]) > 0 and name in said
+    assert table["full"]["target_tokens"] == 2 * 15 >= table["mixed"]["target_tokens"] > 0
+    assert table["decode"]["equal"] == 1.0
 
 
 def write_multiway(folder, units, shift):

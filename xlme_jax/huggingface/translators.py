@@ -50,25 +50,29 @@ def folder(loaded: Trained, name: str, command: str) -> Folder:
       ValueError: XLM-R's classes cannot express the encoder.
     """
     objective: Translate = loaded.objective  # type: ignore[assignment]
-    config, size = objective.config, loaded.vocabulary.size
+    config = objective.config
     if not has_form_of_xlmr(config.encoder):
         raise ValueError(
             f"{loaded.folder}: Hugging Face's encoder-decoder has no pre_norm and needs absolute "
             "positions; only such translators can be exported."
         )
-    encoder = WeightLayout(config.encoder, size, None, True, "encoder.")
-    decoder = WeightLayout(config.decoder, size, "mlm", True, "decoder.roberta.", cross=True)
-    params = jax.device_get(loaded.params)
-    tokens = {language: size + n for n, language in enumerate(config.languages)}
-    files = tokenizer_files(loaded.vocabulary, config.encoder.max_length, _marks(tokens))
-    files["config.json"] = _json(_config(encoder, decoder, tokens))
+    content, tensors = model(objective, loaded.params)
+    marks = {f"<2{language}>": token for language, token in content["language_token_ids"].items()}
+    files = tokenizer_files(loaded.vocabulary, config.encoder.max_length, marks)
+    files["config.json"] = _json(content)
     files["generation_config.json"] = _json(_generation(config.encoder.max_length))
     files["README.md"] = _card(name, loaded.folder, config.languages, command).encode()
-    return Folder(files, _tensors(objective, params, encoder, decoder))
+    return Folder(files, tensors)
 
 
-def _marks(tokens: Mapping[str, int]) -> dict[str, int]:
-    return {f"<2{language}>": token for language, token in tokens.items()}
+def model(objective: Translate, params: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Returns the content of config.json and the weights by name."""
+    config, size = objective.config, objective.vocab_size
+    encoder = WeightLayout(config.encoder, size, None, True, "encoder.")
+    decoder = WeightLayout(config.decoder, size, "mlm", True, "decoder.roberta.", cross=True)
+    tokens = {language: size + n for n, language in enumerate(config.languages)}
+    tensors = _tensors(objective, jax.device_get(params), encoder, decoder)
+    return _config(encoder, decoder, tokens), tensors
 
 
 def _tensors(
