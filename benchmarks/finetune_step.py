@@ -24,15 +24,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import machine
 import numpy as np
-
-from xlme_jax.data.vocabulary import train_vocabulary
-from xlme_jax.evaluation import encoding
 
 # Hidden size, layers, vocabulary, rows, length.
 SHAPES = {
@@ -110,6 +107,8 @@ def inputs(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
 
 def texts(file: str, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Returns random token ids of as many tokens as the pairs of sentences of a file have."""
+    from xlme_jax.data.vocabulary import train_vocabulary
+
     _, _, vocabulary, _, length = shape
     pairs = [line.split("\t")[:2] for line in Path(file).read_text(encoding="utf-8").splitlines()]
     pieces = train_vocabulary([side for pair in pairs for side in pair], 8_000, allow_smaller=True)
@@ -122,14 +121,13 @@ def ours(shape: tuple[int, ...], file: str | None) -> dict[str, Callable[[], Any
     """Returns a compiled and warmed-up train step and predictions."""
     import jax
     import jax.numpy as jnp
+    from steps import TrainStep
 
+    from xlme_jax.evaluation import encoding
     from xlme_jax.model.encoder import EncoderConfig
     from xlme_jax.objectives.finetune import STREAM, FineTuneConfig
     from xlme_jax.objectives.xlme import XLMConfig
-    from xlme_jax.training import mesh
     from xlme_jax.training import state as states
-    from xlme_jax.training.loop_config import LoopConfig
-    from xlme_jax.training.optimizer import OptimizerConfig
 
     hidden, layers, vocabulary, rows, length = shape
     encoder = EncoderConfig(
@@ -142,36 +140,23 @@ def ours(shape: tuple[int, ...], file: str | None) -> dict[str, Callable[[], Any
     )
     dtype = jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
     objective = FineTuneConfig("xnli", XLMConfig(encoder)).build(vocabulary, dtype)
-    optimizer = OptimizerConfig().build(100_000)
-    grid = mesh.make_mesh(mesh.MeshConfig())
     tokens, labels = inputs(shape)
     positions = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
     batch = {"tokens": tokens, "segment_ids": np.ones_like(tokens), "positions": positions}
-    with states.sharding_rules(grid):
-        abstract = states.abstract_state(objective, optimizer, grid)
-        state = states.fresh_state(objective, optimizer, abstract, 0)
-        compiled = states.compile_step(objective, optimizer, abstract, LoopConfig(100_000))
-        sharding = mesh.batch_sharding(grid)
-        batches = mesh.put_batch({STREAM: {**batch, "labels": labels[:, None]}}, sharding)
-        predict_rows = jax.jit(objective.predict)
-
-    def train() -> None:
-        nonlocal state
-        with states.sharding_rules(grid):
-            state, metrics = compiled(state, batches)
-            jax.block_until_ready(metrics)
+    train = TrainStep(objective, {STREAM: {**batch, "labels": labels[:, None]}})
+    predict_rows = jax.jit(objective.predict)
 
     def predict() -> None:
-        with states.sharding_rules(grid):
-            jax.block_until_ready(predict_rows(state.params, batch))
+        with states.sharding_rules(train.mesh):
+            jax.block_until_ready(predict_rows(train.state.params, batch))
 
-    steps = {"train": train, "predict": predict}
+    steps: dict[str, Callable[[], Any]] = {"train": train, "predict": predict}
     if file:
         rows = encoding.batches(texts(file, shape))
 
         def predict_file() -> None:
-            with states.sharding_rules(grid):
-                for _ in encoding.run(predict_rows, state.params, rows):
+            with states.sharding_rules(train.mesh):
+                for _ in encoding.run(predict_rows, train.state.params, rows):
                     pass
 
         steps["file"] = predict_file
@@ -223,14 +208,20 @@ def peer(shape: tuple[int, ...], options: argparse.Namespace) -> dict[str, float
     return found
 
 
+def padded(texts: Sequence[Sequence[int]], value: int) -> Any:
+    """Returns a tensor [n, longest]."""
+    import torch
+
+    tensors = [torch.tensor(text) for text in texts]
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
+
+
 def trainer(model: Any) -> Any:
     """Returns Hugging Face's Trainer of a model, which pads batches to their longest row."""
-    import torch
     from transformers import Trainer, TrainingArguments
 
     def collate(examples: list[dict[str, Any]]) -> dict[str, Any]:
-        rows = [torch.tensor(example["input_ids"]) for example in examples]
-        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=1)
+        tokens = padded([example["input_ids"] for example in examples], 1)
         return {"input_ids": tokens, "attention_mask": (tokens != 1).long()}
 
     arguments = TrainingArguments(

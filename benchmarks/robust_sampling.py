@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import machine
 import numpy as np
+from steps import TrainStep
 from train_step import SHAPES, timed
 
 from xlme_jax.data.batches import mixing, pair_sampling
@@ -29,10 +29,7 @@ from xlme_jax.data.batches.pair_losses import PairLosses
 from xlme_jax.data.batches.robust_sampling import RobustSampling, best_response
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMEConfig
-from xlme_jax.training import mesh, task_losses
-from xlme_jax.training import state as states
-from xlme_jax.training.loop_config import LoopConfig
-from xlme_jax.training.optimizer import OptimizerConfig
+from xlme_jax.training import task_losses
 
 
 def main() -> None:
@@ -118,8 +115,6 @@ def train_step(options: argparse.Namespace, tracked: bool) -> Callable[[], None]
     }
     generator, discriminator = (EncoderConfig(num_layers=n, **common) for n in (shallow, deep))
     objective = XLMEConfig(generator, discriminator).build(vocabulary)
-    optimizer = OptimizerConfig().build(125_000)
-    grid = mesh.make_mesh(mesh.MeshConfig())
     rng = np.random.default_rng(0)
     shape = (rows // 2, length)
     batch = {
@@ -136,19 +131,10 @@ def train_step(options: argparse.Namespace, tracked: bool) -> Callable[[], None]
         batch["bitext"]["tasks"] = np.repeat(of_pairs, 32, axis=1).astype(np.int32)
     names = [str(n) for n in range(options.pairs)]
     losses = PairLosses(RobustSampling(), names, np.full(options.pairs, 1 / options.pairs))
-    with states.sharding_rules(grid):
-        abstract = states.abstract_state(objective, optimizer, grid)
-        state = states.fresh_state(objective, optimizer, abstract, 0)
-        settings = LoopConfig(125_000)
-        compiled = states.compile_step(objective, optimizer, abstract, settings, {}, counts)
-        batches = mesh.put_batch(batch, mesh.batch_sharding(grid))
+    train = TrainStep(objective, batch, counts)
 
     def step() -> None:
-        nonlocal state
-        with states.sharding_rules(grid):
-            state, metrics = compiled(state, batches)
-            jax.block_until_ready(metrics)
-        for sums in task_losses.fetch(task_losses.split(metrics)[1]).values():
+        for sums in task_losses.fetch(task_losses.split(train())[1]).values():
             losses.observe(sums)
 
     step(), step()

@@ -32,14 +32,11 @@ import jax
 import jax.numpy as jnp
 import machine
 import numpy as np
+from steps import TrainStep
 
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.masked_lm import MaskingConfig
 from xlme_jax.objectives.xlme import XLMEConfig
-from xlme_jax.training import mesh
-from xlme_jax.training import state as states
-from xlme_jax.training.loop_config import LoopConfig
-from xlme_jax.training.optimizer import OptimizerConfig
 
 # Hidden size, layers of discriminator and generator, vocabulary, rows, length.
 SHAPES = {
@@ -126,23 +123,10 @@ def train_step(shape: tuple[int, ...], bias: Any) -> tuple[Callable[[], None], f
     )
     accelerator = jax.default_backend() != "cpu"
     objective = config.build(vocabulary, jnp.bfloat16 if accelerator else jnp.float32)
-    optimizer = OptimizerConfig().build(125_000)
-    grid = mesh.make_mesh(mesh.MeshConfig())
     tokens = np.random.default_rng(0).integers(5, vocabulary - 1, (rows, length)).astype(np.int32)
     positions = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
     batch = {"tokens": tokens, "segment_ids": np.ones_like(tokens), "positions": positions}
-    with states.sharding_rules(grid):
-        abstract = states.abstract_state(objective, optimizer, grid)
-        state = states.fresh_state(objective, optimizer, abstract, 0)
-        compiled = states.compile_step(objective, optimizer, abstract, LoopConfig(125_000))
-        batches = mesh.put_batch({"monolingual": batch}, mesh.batch_sharding(grid))
-
-    def step() -> None:
-        nonlocal state
-        with states.sharding_rules(grid):
-            state, metrics = compiled(state, batches)
-            jax.block_until_ready(metrics)
-
+    step = TrainStep(objective, {"monolingual": batch})
     step(), step()
     return step, sum(objective.diagnostics.flops({"monolingual": (rows, length)}).values())
 

@@ -26,13 +26,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import machine
 import numpy as np
-from finetune_step import timed
+from finetune_step import padded, timed
 
 BOS, PAD, EOS = 0, 1, 2
 BEAMS, SENTENCES = 5, 32
@@ -221,30 +221,11 @@ def packed(shape: Shape, pairs: Pairs) -> dict[str, np.ndarray]:
 
 def train_step(shape: Shape, kind: str) -> Callable[[], Any]:
     """Returns a compiled and warmed-up train step."""
-    import jax
+    from steps import TrainStep
 
     from xlme_jax.objectives.translate import STREAM
-    from xlme_jax.training import mesh
-    from xlme_jax.training import state as states
-    from xlme_jax.training.loop_config import LoopConfig
-    from xlme_jax.training.optimizer import OptimizerConfig
 
-    objective = translator(shape)
-    optimizer = OptimizerConfig().build(100_000)
-    grid = mesh.make_mesh(mesh.MeshConfig())
-    batch = packed(shape, training_pairs(shape, kind))
-    with states.sharding_rules(grid):
-        abstract = states.abstract_state(objective, optimizer, grid)
-        state = states.fresh_state(objective, optimizer, abstract, 0)
-        compiled = states.compile_step(objective, optimizer, abstract, LoopConfig(100_000))
-        batches = mesh.put_batch({STREAM: batch}, mesh.batch_sharding(grid))
-
-    def step() -> None:
-        nonlocal state
-        with states.sharding_rules(grid):
-            state, metrics = compiled(state, batches)
-            jax.block_until_ready(metrics)
-
+    step = TrainStep(translator(shape), {STREAM: packed(shape, training_pairs(shape, kind))})
     step(), step()
     return step
 
@@ -294,14 +275,6 @@ def peer(options: argparse.Namespace) -> dict[str, Any]:
         if kind == "decode":
             found["translations"] = run()
     return found
-
-
-def padded(texts: Sequence[Sequence[int]], value: int) -> Any:
-    """Returns a tensor [n, longest]."""
-    import torch
-
-    tensors = [torch.tensor(text) for text in texts]
-    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
 
 
 def marian_step(shape: Shape, kind: str) -> Callable[[], None]:

@@ -17,8 +17,6 @@ rate, and the first step at which the first system reaches the last BLEU of the 
 """
 
 import argparse
-import json
-import lzma
 import sys
 from collections import Counter
 from pathlib import Path
@@ -26,6 +24,10 @@ from typing import Any
 
 import machine
 import numpy as np
+
+from xlme_jax.data.text.decompression import read_blocks
+from xlme_jax.data.text.lines import split_lines
+from xlme_jax.training.metrics import read_metrics
 
 EVERY = 20
 
@@ -73,7 +75,7 @@ def split(options: argparse.Namespace) -> None:
 
 def read(file: Path) -> list[str]:
     """Returns the lines of a compressed file."""
-    return lzma.open(file, "rt", encoding="utf-8", newline="\n").read().splitlines()
+    return split_lines(b"".join(read_blocks(file)), str(file))
 
 
 def write(file: Path, lines: Any) -> None:
@@ -101,22 +103,16 @@ def compare(options: argparse.Namespace) -> None:
 
 def system(folder: Path, metric: str) -> dict[str, Any]:
     """Returns the curves of the learning rate whose last dev BLEU with seed 0 is best."""
-    points = [path.parent for path in sorted(folder.glob("*/seed_0"))]
-    if not points:
+    firsts = sorted(folder.glob("*/seed_0"))
+    if not firsts:
         sys.exit(f"{folder}: no runs NAME=VALUE/seed_0")
-    rates = {point.name: curve(point / "seed_0", metric)[-1][1] for point in points}
+    rates = {run.parent.name: read_metrics(run)[metric][-1][1] for run in firsts}
     chosen = max(rates, key=lambda name: rates[name])
-    curves = [curve(run, metric) for run in sorted((folder / chosen).glob("seed_*"))]
+    curves = [read_metrics(run)[metric] for run in sorted((folder / chosen).glob("seed_*"))]
     [steps] = {tuple(step for step, _ in points) for points in curves}
     values = [[value for _, value in points] for points in curves]
     mean = np.mean(values, axis=0).tolist()
     return {"rates": rates, "chosen": chosen, "steps": steps, "mean": mean, "seeds": values}
-
-
-def curve(run: Path, metric: str) -> list[tuple[int, float]]:
-    """Returns (step, value) of a logged metric."""
-    rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [(row["step"], row[metric]) for row in rows if metric in row]
 
 
 if __name__ == "__main__":
