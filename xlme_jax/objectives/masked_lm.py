@@ -177,17 +177,21 @@ class MaskedLMObjective(PlainObjective):
         self, batch: Batch, rng: jax.Array, params: Params | None = None
     ) -> dict[str, Reading]:
         """Returns what the loss reads of a batch in the step of `rng`; see `reading`."""
-        return {
-            name: self._read_stream(name, batch[name], self.stream_keys(rng, name), params)
-            for name in self.masked_streams
-        }
+        found = {}
+        for name in self.masked_streams:
+            keys = self.stream_keys(rng, name)
+            masked = self.mask(batch[name], keys[0], name)
+            if params is None:
+                found[name] = masked.reading()
+            else:
+                found[name] = self._read_predicted(name, params, batch[name], masked, keys)
+        return found
 
-    def _read_stream(
-        self, name: str, rows: Rows, keys: jax.Array, params: Params | None
+    def _read_predicted(
+        self, name: str, params: Params, rows: Rows, masked: "MaskedBatch", keys: jax.Array
     ) -> Reading:
-        masked = self.mask(rows, keys[0], name)
-        if params is None:
-            return masked.reading()
+        """Returns the reading of a stream's masked rows, with what is predicted of them."""
+        del name, rows
         prediction = self._predict_masked(params, masked, keys[1])
         of_best = self._predict_masked(params, masked.of(prediction.argmax), keys[1])
         return masked.reading({"mlm": masked.guess(prediction, prediction.argmax, of_best)})

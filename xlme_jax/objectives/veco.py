@@ -275,12 +275,9 @@ class VECO(OneEncoder):
         cross = dataclasses.replace(masked, is_masked=paired)
         return hidden, {task: cross if task == "cs_mlm" else masked for task in hidden}
 
-    def _read_stream(
-        self, name: str, rows: Rows, keys: jax.Array, params: Params | None
+    def _read_predicted(
+        self, name: str, params: Params, rows: Rows, masked: MaskedBatch, keys: jax.Array
     ) -> Reading:
-        masked = self.mask(rows, keys[0], name)
-        if params is None:
-            return masked.reading()
         seeds = [dropout.seeds(key, rows["rows"]) for key in keys[2:]]
         hidden, counted = self._tasks(name, params, masked, seeds)
         guesses = {}

@@ -236,12 +236,9 @@ class XLME(MaskedLMObjective):
         logits = self.detect(params, read, dropout.seeds(keys[2], rows["rows"]))
         return prediction, replaced, logits
 
-    def _read_stream(
-        self, name: str, rows: Rows, keys: jax.Array, params: Params | None
+    def _read_predicted(
+        self, name: str, params: Params, rows: Rows, masked: MaskedBatch, keys: jax.Array
     ) -> Reading:
-        masked = self.mask(rows, keys[0], name)
-        if params is None:
-            return masked.reading()
         prediction, replaced, logits = self._detect_samples(params, rows, masked, keys)
         of_samples = self._predict_masked(params, masked.of(prediction.sample), keys[1])
         guess = masked.guess(prediction, prediction.sample, of_samples)
