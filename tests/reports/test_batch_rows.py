@@ -150,9 +150,3 @@ def test_labels_of_a_labelled_row():
 )
 def test_control_characters_are_visible(text, expected):
     assert batch_rows.visible(text) == expected
-
-
-def test_the_direction_is_that_of_the_first_letter():
-    assert batch_rows.direction("12 שלום abc") == "rtl"
-    assert batch_rows.direction("abc שלום") == batch_rows.direction("12") == "ltr"
-    assert batch_rows.is_right_to_left("abc ش") and not batch_rows.is_right_to_left("abc 12")

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Iterator, Sequence
 
-from xlme_jax.reports import batch_rows, html_page
+from xlme_jax.reports import batch_rows, directions, html_page
 from xlme_jax.reports.batch_rows import BatchRows, Segment, StreamRows, Token
 from xlme_jax.reports.batch_text import draws
 
@@ -64,7 +64,7 @@ def _stream(stream: StreamRows, batch: BatchRows, rows: int | None) -> Iterator[
 
 def _segment(segment: Segment) -> str:
     said = html.escape(f"{segment.number} {segment.label}")
-    direction = batch_rows.direction("".join(t.text for t in segment.tokens if not t.is_special))
+    direction = directions.direction("".join(t.text for t in segment.tokens if not t.is_special))
     text = "".join(map(_run, segment.runs))
     parts = [f'<span class="note">{said}</span>', f'<p dir="{direction}">{text}</p>']
     for name, found in segment.continued.items():

@@ -7,7 +7,6 @@ import itertools
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -296,17 +295,6 @@ def _visible(character: str) -> str:
 
 # Control, format, surrogate, private, unassigned; line and paragraph separators.
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-
-
-def is_right_to_left(text: str) -> bool:
-    """Returns whether a text has letters that are written from right to left."""
-    return any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in text)
-
-
-def direction(text: str) -> Literal["ltr", "rtl"]:
-    """Returns the direction of the first character that has one."""
-    kinds = map(unicodedata.bidirectional, text)
-    return "rtl" if next((k for k in kinds if k in ("L", "R", "AL")), "L") != "L" else "ltr"
 
 
 def notes(row: Sequence[Segment | int]) -> tuple[list[str], list[list[str]]] | None:

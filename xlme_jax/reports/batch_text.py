@@ -7,14 +7,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 
 from xlme_jax.reports import batch_rows
-from xlme_jax.reports.batch_rows import (
-    BatchRows,
-    Segment,
-    StreamRows,
-    Token,
-    is_right_to_left,
-    visible,
-)
+from xlme_jax.reports.batch_rows import BatchRows, Segment, StreamRows, Token, visible
+from xlme_jax.reports.directions import is_right_to_left
 
 # Most tasks in the table of a stream.
 TASKS = 20

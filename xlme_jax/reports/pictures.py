@@ -12,6 +12,7 @@ import numpy as np
 from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix
 from xlme_jax.evaluation.readouts import READOUTS, ReadoutLines
 from xlme_jax.evaluation.results import Spread
+from xlme_jax.reports.directions import is_right_to_left
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -315,10 +316,9 @@ def _is_drawable(word: str) -> bool:
     scripts, nor shape letters that join or stack.
     """
     text = unicodedata.normalize("NFC", word)
-    right_to_left = any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in text)
     marks = any(unicodedata.category(c) in ("Mn", "Mc", "Me", "Cf") for c in text)
     covered = all(any(ord(c) in glyphs for glyphs in _glyphs().values()) for c in text)
-    return bool(text.strip()) and covered and not (right_to_left or marks)
+    return bool(text.strip()) and covered and not (is_right_to_left(text) or marks)
 
 
 def _families() -> list[str]:

@@ -1,0 +1,15 @@
+"""In which direction a text is written."""
+
+import unicodedata
+from typing import Literal
+
+
+def is_right_to_left(text: str) -> bool:
+    """Returns whether a text has letters that are written from right to left."""
+    return any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in text)
+
+
+def direction(text: str) -> Literal["ltr", "rtl"]:
+    """Returns the direction of the first character that has one."""
+    kinds = map(unicodedata.bidirectional, text)
+    return "rtl" if next((k for k in kinds if k in ("L", "R", "AL")), "L") != "L" else "ltr"
