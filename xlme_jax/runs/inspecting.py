@@ -25,7 +25,13 @@ from xlme_jax.checkpoints.warm_start import warm_start
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.batches.pipeline import BatchIterator, make_iterator
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
+from xlme_jax.data.token_ids import mask_id
+from xlme_jax.data.vocabulary import (
+    MASK_PIECE,
+    SPECIAL_PIECES,
+    Vocabulary,
+    VocabularyError,
+)
 from xlme_jax.objectives.base import Carried, Objective, Params
 from xlme_jax.objectives.reading import Reading
 from xlme_jax.reports import batch_page, batch_text
@@ -257,11 +263,6 @@ def _pieces(dataset: PreparedDataset) -> Callable[[int], str]:
     try:
         return Vocabulary.load(dataset.vocabulary_path).id_to_piece
     except VocabularyError:
-        special = {
-            0: "<s>",
-            1: "<pad>",
-            2: "</s>",
-            3: "<unk>",
-            dataset.vocabulary_size - 1: "<mask>",
-        }
+        special = dict(enumerate(SPECIAL_PIECES))
+        special[mask_id(dataset.vocabulary_size)] = MASK_PIECE
         return lambda token: special.get(token, f"▁{token}")

@@ -1,5 +1,6 @@
 """Translates lines of text with a trained run."""
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,12 +78,7 @@ def translate(
     """
     if not 1 <= n_best <= search.hypotheses:
         raise ValueError(f"--n_best={n_best} must be from 1 to --beams={search.hypotheses}")
-    mesh = meshes.make_mesh(meshes.MeshConfig())
-    with states.sharding_rules(mesh):
-        loaded = trained.load(checkpoint, vocabulary, mesh)
-        allowed = in_scripts(loaded.vocabulary, scripts) if scripts else None
-        shards = meshes.batch_shards(mesh)
-        translator = Translator(loaded.objective, search, shards, allowed=allowed)
+    with _loaded(checkpoint, vocabulary, search, scripts) as (loaded, translator):
         texts = _tokenized(lines, loaded.vocabulary, translator.max_length, name)
         filled = [number for number, text in enumerate(texts) if len(text) > 2]
         found = translator.each(loaded.params, [texts[number] for number in filled], language)
@@ -188,10 +184,7 @@ def score(
             f"{names[0]} has {len(lines):,} lines, {names[1]} has {len(translations):,}; line n of "
             "one must translate line n of the other"
         )
-    mesh = meshes.make_mesh(meshes.MeshConfig())
-    with states.sharding_rules(mesh):
-        loaded = trained.load(checkpoint, vocabulary, mesh)
-        translator = Translator(loaded.objective, BeamSearch(), meshes.batch_shards(mesh))
+    with _loaded(checkpoint, vocabulary, BeamSearch()) as (loaded, translator):
         length = translator.max_length
         sides = [
             _tokenized(text, loaded.vocabulary, length, name)
@@ -199,6 +192,24 @@ def score(
         ]
         found = dict(translator.score(loaded.params, list(zip(*sides)), language))
     return [found[number] for number in range(len(lines))]
+
+
+@contextlib.contextmanager
+def _loaded(
+    checkpoint: str,
+    vocabulary: str | None,
+    search: BeamSearch | Sampling,
+    scripts: Sequence[str] = (),
+) -> Iterator[tuple[trained.Trained, Translator]]:
+    """Yields a checkpoint on all devices, under their rules, and its translator."""
+    mesh = meshes.make_mesh(meshes.MeshConfig())
+    with states.sharding_rules(mesh):
+        loaded = trained.load(checkpoint, vocabulary, mesh)
+        allowed = in_scripts(loaded.vocabulary, scripts) if scripts else None
+        yield (
+            loaded,
+            Translator(loaded.objective, search, meshes.batch_shards(mesh), allowed=allowed),
+        )
 
 
 def _tokenized(
