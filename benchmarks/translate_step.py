@@ -12,7 +12,9 @@
 - decode: beam search, 5 beams, 32 sentences of different lengths, until the greatest length (the
   weights are random; `</s>` is excluded, so that both do the same steps), against `generate` with
   its cache on the exported EncoderDecoderModel with the same weights. "equal" is the share of
-  sentences with the same best translation.
+  sentences with the same best translation. Where CTranslate2 is installed (pip install
+  ctranslate2), its time for the same work is shown beside: a MarianMT of the same shape with random
+  weights, in float32 and int8.
 
 Measurements alternate: each round runs ours, then the peer in a process of its own.
 
@@ -21,6 +23,7 @@ GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for both.
 """
 
 import argparse
+import functools
 import json
 import statistics
 import subprocess
@@ -102,12 +105,12 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
             theirs = json.loads(output.splitlines()[-1])
             for kind in kinds:
                 seconds[kind].append((own[kind], theirs[kind]))
-        equal = None
+        equal, anchors = None, theirs.get("anchors", {})
         if "decode" in kinds:
             pairs = zip(steps["decode"](), theirs["translations"])
             equal = sum(ours == other for ours, other in pairs) / SENTENCES
     print(f"{'':8}{'ours s':>9}{'peer s':>9}{'tokens/s':>10}{'peer':>9}{'speed over the peer':>21}")
-    table = {}
+    table: dict[str, dict[str, Any]] = {}
     for kind, found in seconds.items():
         own, theirs = (statistics.median(side) for side in zip(*found))
         ratio = statistics.median(other / one for one, other in found)
@@ -118,6 +121,10 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     if equal is not None:
         table["decode"]["equal"] = equal
         print(f"equal translations: {equal:.0%}")
+        own = statistics.median(one for one, _ in seconds["decode"])
+        for name, theirs in anchors.items():
+            table["decode"][name] = theirs
+            print(f"{name}: {theirs:.4f} s, ours has {theirs / own:.2f}x its speed")
     return {"shape": shape._asdict(), "table": table}
 
 
@@ -274,12 +281,12 @@ def peer(options: argparse.Namespace) -> dict[str, Any]:
         found[kind] = timed(run, repeats(kind, options))
         if kind == "decode":
             found["translations"] = run()
+            found["anchors"] = anchors(shape, options.folder)
     return found
 
 
-def marian_step(shape: Shape, kind: str) -> Callable[[], None]:
-    """Returns a train step of MarianMT."""
-    import torch
+def marian(shape: Shape) -> Any:
+    """Returns a MarianMT with random weights."""
     from transformers import MarianConfig, MarianMTModel
 
     config = MarianConfig(
@@ -301,7 +308,14 @@ def marian_step(shape: Shape, kind: str) -> Callable[[], None]:
         decoder_start_token_id=BOS,
         forced_eos_token_id=EOS,
     )
-    model = MarianMTModel(config).train()
+    return MarianMTModel(config)
+
+
+def marian_step(shape: Shape, kind: str) -> Callable[[], None]:
+    """Returns a train step of MarianMT."""
+    import torch
+
+    model = marian(shape).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     pairs = training_pairs(shape, kind)
     source, given, labels = (
@@ -348,6 +362,40 @@ def generation(shape: Shape, folder: str) -> Callable[[], list[list[int]]]:
         return [row[1:] for row in found.tolist()]
 
     return translate
+
+
+def anchors(shape: Shape, folder: str) -> dict[str, float]:
+    """Returns CTranslate2's median seconds of three by type of its weights; empty without it."""
+    try:
+        import ctranslate2
+        from ctranslate2.converters.transformers import BartLoader
+    except ImportError:
+        return {}
+    words = [str(number) for number in range(shape.vocabulary)]
+    texts = [[words[token] for token in text[1:]] for text in sources(shape)]
+    found = {}
+    for weights in ("float32", "int8"):
+        model = marian(shape)
+        # MarianMT is BART with these; its own loader takes the last id for padding.
+        model.config.normalize_before = model.config.normalize_embedding = False
+        spec = BartLoader().get_model_spec(model)
+        spec.register_source_vocabulary(words)
+        spec.register_target_vocabulary(words)
+        spec.config.decoder_start_token = words[BOS]
+        spec.config.eos_token, spec.config.unk_token = words[EOS], words[PAD]
+        spec.validate()
+        spec.optimize(quantization=weights)
+        path = Path(folder) / f"ctranslate2_{weights}"
+        path.mkdir(exist_ok=True)
+        spec.save(str(path))
+        translator = ctranslate2.Translator(str(path), compute_type=weights, intra_threads=2)
+        steps = dict.fromkeys(("min_decoding_length", "max_decoding_length"), shape.longest - 1)
+        search = functools.partial(
+            translator.translate_batch, texts, beam_size=BEAMS, max_batch_size=0, **steps
+        )
+        search()
+        found[f"CTranslate2 {weights}"] = timed(search, 3)
+    return found
 
 
 if __name__ == "__main__":
