@@ -29,6 +29,11 @@ skipped, by reason::
         --tsv_columns=1,2,0 --min_score=1.06 --deduplicate --max_length_ratio=3 --min_pairs=50000 \
         --vocabulary=vocabulary.model --output=data/mine
 
+Parquet, Arrow (`save_to_disk`), JSON Lines and CSV files have text in columns (docs/tables.md)::
+
+    python -m xlme_jax.prepare --tasks=table,table_pairs --table_dir=wikipedia --text_column=text \
+        --table_pairs_dir=opus100 --vocabulary=vocabulary.model --output=data/mine
+
 Before that, `--inspect` measures the same text: documents, lines and pairs, lengths, duplicates,
 evaluation text (`--check_overlap`), tokens per character (`--vocabulary`) and texts in another
 language (`--identify`). It prints a table and writes `inspect.tsv` and `inspect.png` alone::

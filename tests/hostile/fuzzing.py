@@ -28,6 +28,8 @@ BUDGETS = {
     "tmx": (80, 1500),
     "multiway": (40, 600),
     "bitext folders": (30, 400),
+    "tables": (100, 2000),
+    "table folders": (30, 400),
     "vocabulary": (30, 400),
     "gin files": (50, 900),
     "gin bindings": (50, 900),

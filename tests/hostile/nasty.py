@@ -365,6 +365,121 @@ TMXS = {
     ),
 }
 
+# --- Tables: rows with named columns, read for the column "text" ---
+
+JSONLS = {
+    "valid": (b'{"text": "one", "id": 1}\n{"text": "two"}', None),
+    "empty": (b"", "none of the first 0 lines is a JSON object"),
+    "text": (PLAIN, "none of the first 4 lines is a JSON object"),
+    "an array": (b'[{"text": "one"},\n{"text": "two"}]\n', "none of the first 2 lines is a JSON"),
+    "indented": (b'{\n "text": "one"\n}\n', "none of the first 3 lines is a JSON object"),
+    "another key": (b'{"id": 1, "a": {"b": 2}}\n', r"no column 'text'; its columns are id, a\.b\."),
+    "key in some rows": (b'{"id": 1}\n{"text": "one"}\n', None),
+    "key of an object": (b'{"text": {"a": "b"}}\n', "no text in column 'text' .*'not text': 1"),
+    "numbers and nothing": (b'{"text": 5}\n{"text": null}\n{"text": ""}\n', "no text in column"),
+    "lone surrogate": (rb'{"text": "\ud800"}', "no text in column 'text' .*'invalid UTF-8': 1"),
+    "NUL by escape": (rb'{"text": "a\u0000b\u2028\u0085c\r\n\nd"}', None),
+    "only NUL": (rb'{"text": "\u0000\ufeff\n"}', "no text in column 'text' .*'empty text': 1"),
+    "deep": (b'{"text": ' + b"[" * 100_000 + b"\n", "none of the first 1 lines is a JSON object"),
+    "huge number": (b'{"text": %b}\n{"text": "a"}' % (b"9" * 9999), None),
+    "no number": (b'{"id": NaN, "text": "a"}\n', None),
+    "key twice": (b'{"text": 1, "text": "a"}\n', None),
+    "long key": (b'{"%b": 1}\n' % (b"x" * 500_000), r"its columns are x{100}\.\.\."),
+    "many keys": (
+        b"".join(b'{"k%d": 1}\n' % i for i in range(3000)),
+        r"columns are k0, .* and \d+ more\. Name one of them with --text_column",
+    ),
+    "invalid UTF-8": (b'{"text": "a\xff"}\n{"text": "b"}\n', None),
+    "UTF-16": ('{"text": "a"}\n'.encode("utf-16"), "UTF-16 text.*iconv"),
+    "byte order mark": (b'\xef\xbb\xbf{"text": "a"}\r\n', None),
+}
+CSVS = {
+    "valid": (b'id,text\r\n1,one\r\n2,"two, ""2""\r\n\r\nlines"\r\n', None),
+    "empty": (b"", "empty; the first line must name the columns"),
+    "only names": (b"id,text\n", "no text in column 'text' .skipped: nothing"),
+    "another column": (b"id,sentence\n1,a\n", "no column 'text'; its columns are id, sentence"),
+    "semicolons": (b"id;text\n1;a\n", "no column 'text'; its columns are id;text"),
+    "column twice": (b"text,text\na,b\n", "2 columns are called 'text'"),
+    "quote without end": (b'text\na\n"b\nc\n', "line 3: a quoted field does not end"),
+    "cut": (b'text\na\n"b ""', "line 3: a quoted field does not end"),
+    "text behind a quote": (b'text\n"a"b\nc\n', None),
+    "quote inside": (b'text\na "b" c\n', None),
+    "fields of another number": (b"id,text\n1\n1,a,b\n", "more fields than columns"),
+    "blank lines": (b"text\n\n\na\n", None),
+    "NUL": (b'text\n"\0a\0"\n', None),
+    "lone CR": (b"text\na\rb\r\r\n", None),
+    "line separators": ('text\n"a\u2028\x85\x1c\x0bb"\n'.encode(), None),
+    "invalid UTF-8 before a quote": (b'text\n"a\xff\n"\nb\n', None),
+    "Latin-1 name": (b"caf\xe9\na\n", "its columns are caf\ufffd"),
+    "byte order mark": (b"\xef\xbb\xbftext\na\n", None),
+    "UTF-16": ("text\na\n".encode("utf-16"), "UTF-16 text.*iconv"),
+    "many columns": (b"text" + b",x" * 50_000 + b"\na\n", None),
+    "long name": (b"x" * 500_000 + b"\na\n", r"its columns are x{100}\.\.\."),
+}
+
+
+def _parquet(table, **options):
+    from pyarrow import parquet
+
+    file = io.BytesIO()
+    parquet.write_table(table, file, row_group_size=2, **options)
+    return file.getvalue()
+
+
+def _arrow(table, kind="stream"):
+    import pyarrow as pa
+
+    file = io.BytesIO()
+    with getattr(pa.ipc, f"new_{kind}")(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    return file.getvalue()
+
+
+@functools.cache
+def columnar():
+    """Returns {name: (suffix, content, expected error text)} of Parquet and Arrow files."""
+    import pyarrow as pa
+
+    rows = {"id": [1, 2, 3, 4], "text": ["One.\n\nTwo.", None, "", "語 \0 \u2028x"]}
+    table = pa.table(rows)
+    bytes_ = pa.array([b"a\xff", b"b"])
+    invalid = pa.StringArray.from_buffers(2, *bytes_.buffers()[1:])
+    tables = {
+        "valid": (table, None),
+        "no rows": (table.slice(0, 0), "no text in column 'text' .skipped: nothing"),
+        "another column": (pa.table({"id": [1]}), "no column 'text'; its columns are id"),
+        "numbers": (pa.table({"text": [1, 2]}), "no text in column 'text' .*'not text': 2"),
+        "lists": (pa.table({"text": [["a"], []]}), "no text in column 'text' .*'not text': 2"),
+        "nulls": (pa.table({"text": [None]}), "no text in column 'text' .*'empty text': 1"),
+        "a struct": (pa.table({"text": [{"a": "b"}]}), "'not text': 1|its columns are text.a"),
+        "bytes": (pa.table({"text": bytes_}), None),
+        "invalid UTF-8": (pa.table({"text": invalid}), None),
+        "large text": (pa.table({"text": pa.array(["a"], pa.large_string())}), None),
+        "categories": (pa.table({"text": pa.array(["a", "b", "a"]).dictionary_encode()}), None),
+    }
+    twice = pa.Table.from_arrays([pa.array(["a"])] * 2, ["text", "text"])
+    files = {}
+    for suffix, write in {"parquet": _parquet, "arrow": _arrow}.items():
+        found = {name: (write(content), error) for name, (content, error) in tables.items()}
+        whole = found["valid"][0]
+        found |= {
+            "column twice": (write(twice), "2 columns are called 'text'"),
+            "empty": (b"", "not a readable"),
+            "as text": (PLAIN, "not a readable"),
+            "cut": (whole[:-9], "truncated or damaged"),
+            "first half": (whole[: len(whole) // 2], "truncated or damaged"),
+            "compressed": (gzip.compress(whole), "not a readable"),
+            "of the other format": (
+                (_arrow if suffix == "parquet" else _parquet)(table),
+                "not a readable",
+            ),
+        }
+        files |= {f"{suffix}: {name}": (suffix, *one) for name, one in found.items()}
+    files["arrow: file format"] = ("arrow", _arrow(table, "file"), None)
+    files["arrow: end missing"] = ("arrow", _arrow(table)[:-8], "stream has no end")
+    return files
+
+
 # --- Gin files, to be read after those of a model and of tests/tiny.gin ---
 
 GINS = {

@@ -28,7 +28,7 @@ flags.DEFINE_list("languages", [], "Languages to use (default: all; cldr: en,ru,
 flags.DEFINE_string(
     "validation",
     "",
-    f"Part of {' and '.join(sources.with_held_out())} held out of training: every:20, count:1000, "
+    f"Part of {', '.join(sources.with_held_out())} held out of training: every:20, count:1000, "
     "ids:FILE (unit ids of multi-way folders) or folder:PATH; empty: nothing.",
 )
 flags.DEFINE_list("modules", [], "Python modules that register further SeqIO tasks.")

@@ -80,9 +80,9 @@ class PrepareConfig:
       min_pairs: Languages with fewer pairs than this, over all their tasks, are dropped from the
         tasks of pairs.
       shuffle_pairs: Whether training pairs are mismatched, as a control without translations.
-      validation: Units of `cc100` and `bitext` that form the split "validation" and whose text is
-        removed from all training text: "every:20", "count:1000", "ids:FILE" or "folder:PATH", see
-        `held_out`. Empty: none.
+      validation: Units of `cc100`, `bitext` and tables that form the split "validation" and whose
+        text is removed from all training text: "every:20", "count:1000", "ids:FILE" or
+        "folder:PATH", see `held_out`. Empty: none.
       check_overlap: Folder of evaluation files. Their texts that occur in the training text are
         reported and counted in `overlap.json`. Empty: no report.
       workers: Worker processes; 0 selects a number from the amount of text and the cores.

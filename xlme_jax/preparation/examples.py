@@ -6,9 +6,7 @@ Workers unpickle these functions by name, so this module must not import TensorF
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Container
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xlme_jax.data import cldr
@@ -17,8 +15,9 @@ from xlme_jax.data.benchmarks.registry import benchmark
 from xlme_jax.data.text import held_out
 from xlme_jax.data.text.bitext import read_units
 from xlme_jax.data.text.bitext_files import BitextSource
+from xlme_jax.data.text.document_files import DocumentFile, name_of, read_file
 from xlme_jax.data.text.held_out import HeldOutText
-from xlme_jax.data.text.reading import ReadReport, read_documents
+from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.data.text.text_digests import digest
 from xlme_jax.preparation.tokenizing import Read, Texts
 
@@ -28,21 +27,26 @@ if TYPE_CHECKING:
 _WINDOW = 4096  # Pairs among which partners are exchanged.
 
 
-def documents(max_chars: int, file: Path, report: ReadReport) -> Texts:
-    """Yields the documents of a file in CC-100's layout."""
-    return ((document,) for document in read_documents(file, report, max_chars))
+def documents(max_chars: int, file: DocumentFile, report: ReadReport) -> Texts:
+    """Yields the documents of a file."""
+    return ((document,) for document in read_file(file, report, max_chars))
 
 
 def split_documents(
-    held: HeldOutText, language: str, split: str, max_chars: int, file: Path, report: ReadReport
+    held: HeldOutText,
+    language: str,
+    split: str,
+    max_chars: int,
+    file: DocumentFile,
+    report: ReadReport,
 ) -> Texts:
     """Yields the documents of one split of a file; held-out lines are removed from training.
 
     Unreadable lines count as skipped in the training split, whatever split their document is in.
     """
     reading = ReadReport()
-    chosen, texts = held.chooses(os.fspath(file)), held.texts(language)
-    for number, document in enumerate(read_documents(file, reading, max_chars)):
+    chosen, texts = held.chooses(name_of(file)), held.texts(language)
+    for number, document in enumerate(read_file(file, reading, max_chars)):
         if chosen(number) != (split == held_out.VALIDATION):
             continue
         if split != held_out.VALIDATION:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from xlme_jax.data.text import held_out as held_out_data
 from xlme_jax.data.text.bitext import discover_bitext, group_by_pair, read_bitext
 from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.decompression import read_blocks
+from xlme_jax.data.text.document_files import DocumentFile, file_of, name_of
 from xlme_jax.data.text.held_out import VALIDATION, Corpora, HeldOutText, corpus_name
 from xlme_jax.data.text.reading import ReadReport, aligned_lines, discover_documents
+from xlme_jax.data.text.tables import TableText
 from xlme_jax.data.text.text_digests import digest
 from xlme_jax.preparation import duplicates, examples
 from xlme_jax.preparation.config import PrepareConfig
@@ -120,7 +122,7 @@ def pair_source(name: str, content: str, help: str) -> Source:
         return [found for found in discover(config, first_only=False) if found not in kept]
 
     def texts(config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
-        return _pair_texts(discover(config), held_out)
+        return pair_texts(discover(config), held_out)
 
     source = Source(name, help, find, content, _PAIR_FLAGS, corpora, texts, unread)
     return source
@@ -148,8 +150,26 @@ def find_documents(
     Raises:
       DataError: A language is missing.
     """
+    found = discover_documents(folder, languages or None)
+    return document_tasks(name, found, max_document_chars, held_out)
+
+
+def document_tasks(
+    name: str,
+    found: Mapping[str, Sequence[DocumentFile]],
+    max_document_chars: int,
+    held_out: HeldOutText | None,
+) -> list[TextTask]:
+    """Returns a task per language, without reading text.
+
+    Args:
+      name: Name of the mixture and prefix of the task names.
+      found: {language: its files}.
+      max_document_chars: Longer documents are split.
+      held_out: Selects the split "validation"; None: no such split.
+    """
     tasks = []
-    for language, files in discover_documents(folder, languages or None).items():
+    for language, files in found.items():
         splits = {"train": [_document_shard(max_document_chars, file) for file in files]}
         if held_out is not None:
             splits = _document_splits(held_out, language, files, max_document_chars)
@@ -157,13 +177,17 @@ def find_documents(
     return tasks
 
 
-def _document_shard(max_document_chars: int, file: Path) -> Shard:
+def _document_shard(max_document_chars: int, file: DocumentFile) -> Shard:
     read = functools.partial(examples.documents, max_document_chars, file)
-    return Shard(os.fspath(file), read, (file,))
+    return Shard(name_of(file), read, (file_of(file),), _columns_of(file))
+
+
+def _columns_of(file: DocumentFile) -> str:
+    return file.key if isinstance(file, TableText) else ""
 
 
 def _document_splits(
-    held_out: HeldOutText, language: str, files: Sequence[Path], max_document_chars: int
+    held_out: HeldOutText, language: str, files: Sequence[DocumentFile], max_document_chars: int
 ) -> dict[str, list[Shard]]:
     """Returns the splits of a language; no "validation" if the rule never selects documents."""
     rule = held_out.rule
@@ -183,7 +207,7 @@ def _document_splits(
 
 
 def _held_document_shard(
-    held_out: HeldOutText, language: str, split: str, max_document_chars: int, file: Path
+    held_out: HeldOutText, language: str, split: str, max_document_chars: int, file: DocumentFile
 ) -> Shard:
     read = functools.partial(
         examples.split_documents,
@@ -193,8 +217,8 @@ def _held_document_shard(
         max_document_chars,
         file,
     )
-    key = held_out.key(os.fspath(file), language)
-    return Shard(os.fspath(file), read, (file,), key, may_be_empty=split == VALIDATION)
+    key = held_out.key(name_of(file), language) + _columns_of(file)
+    return Shard(name_of(file), read, (file_of(file),), key, may_be_empty=split == VALIDATION)
 
 
 # --- Translation pairs ---
@@ -244,6 +268,8 @@ def _pair_shard(source: BitextSource) -> Shard:
     multiway = source.kind == "multiway"
     key = f"{source.kind} {source.swap}" + (f" {source.columns}" if source.columns else "")
     files = source.paths
+    if source.fields:
+        key += f" {source.fields}"
     if source.min_score is not None:
         key += f" score {source.score_column} {source.min_score}"
         files += (source.score_file,) if source.score_file else ()
@@ -294,11 +320,9 @@ def _held_pair_shard(held_out: HeldOutText, source: BitextSource, split: str) ->
 # --- Text of pairs for a vocabulary ---
 
 
-def _pair_texts(
-    sources: Sequence[BitextSource], held_out: HeldOutText | None
-) -> list[LanguageText]:
-    """Returns both sides of all pairs; a file that is part of several pairs is read once."""
-    found: dict[Path | tuple[Path, int], LanguageText] = {}
+def pair_texts(sources: Sequence[BitextSource], held_out: HeldOutText | None) -> list[LanguageText]:
+    """Returns both sides of all pairs; a text file that is part of several is read once."""
+    found: dict[Path | tuple[Path, str], LanguageText] = {}
     for source in sources:
         for side, language in enumerate((source.lang1, source.lang2)):
             if source.is_line_aligned and not source.score_file:
@@ -310,7 +334,7 @@ def _pair_texts(
                 file = source.paths[0]
                 size = sum(file_bytes(path, 0.5) for path in source.paths)
                 texts = functools.partial(_side, held_out, source, side)
-                found[file, side] = LanguageText(language, size, texts)
+                found[file, language] = LanguageText(language, size, texts)
     return list(found.values())
 
 

@@ -21,7 +21,7 @@ from xlme_jax.storage.paths import as_path
 
 # Typical ratio of text to its compressed size, to compare .txt with .xz without reading either.
 _EXPANSION = 3.5
-_COMPRESSED = (".gz", ".xz", ".zst", ".zip")
+_COMPRESSED = (".gz", ".xz", ".zst", ".zip", ".parquet")
 _TFDS_LINE = re.compile(
     r"(?P<name>[\w/.-]+:[\w.*]+)=(?P<languages>[\w-]+)(?:@(?P<fields>[\w/]+(?:,[\w/]+)?))?"
 )

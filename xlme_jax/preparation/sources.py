@@ -29,6 +29,7 @@ from xlme_jax.preparation.source_types import (
     file_bytes,
     setting,
 )
+from xlme_jax.preparation.table_sources import table_pair_source, table_source
 from xlme_jax.preparation.tfds_source import tfds_source
 from xlme_jax.storage.paths import is_bucket
 
@@ -46,6 +47,8 @@ SOURCES: dict[str, Source] = {
             "translation pairs in files",
         ),
         tfds_source(),
+        table_source(),
+        table_pair_source(),
     )
 }
 
@@ -149,12 +152,12 @@ def check(config: PrepareConfig) -> None:
         with_pairs = [source.name for source in SOURCES.values() if source.unread]
         raise ValueError(
             "prepare: `deduplicate` applies only to pair files (the tasks "
-            f"{' and '.join(with_pairs)}); `tasks` is {', '.join(config.tasks)}. Set it to False"
+            f"{', '.join(with_pairs)}); `tasks` is {', '.join(config.tasks)}. Set it to False"
         )
     if config.validation and not any(source.corpora for source in chosen(config)):
         raise ValueError(
             f"prepare: `validation` is {config.validation!r} but applies only to the tasks "
-            f"{' and '.join(with_held_out())}; `tasks` is {', '.join(config.tasks)}. Set "
+            f"{', '.join(with_held_out())}; `tasks` is {', '.join(config.tasks)}. Set "
             "`validation` to the empty string"
         )
 

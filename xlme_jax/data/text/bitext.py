@@ -1,4 +1,4 @@
-"""Readers of translation pairs: Moses files, OPUS zips, TSV, TMX, multi-way files, WMT's SGM.
+"""Readers of translation pairs: Moses files, OPUS zips, TSV, TMX, multi-way files, SGM, tables.
 
 Files that are misaligned by one line contain no translations at all, and the loss does not reveal
 it. Therefore an unusable line is skipped together with its partner, files of different length are
@@ -38,6 +38,7 @@ from xlme_jax.data.text.decompression import (
 )
 from xlme_jax.data.text.reading import ReadReport, Rejected
 from xlme_jax.data.text.sgm import sgm_units
+from xlme_jax.data.text.tables import pair_columns, table_units
 from xlme_jax.data.text.tmx import tmx_pairs
 from xlme_jax.data.text.tsv import not_numbers, tsv_units
 
@@ -123,9 +124,15 @@ def read_units(source: BitextSource, report: ReadReport) -> Units:
             columns = (two, one) if source.swap else (one, two)
             units = tsv_units(path, report, columns, source.score_column, source.min_score)
             return units if source.columns else not_numbers(path, units, columns)
+        case "table", (path,):
+            first, second, *scores = source.fields or pair_columns(
+                path, (source.lang1, source.lang2)
+            )
+            score = scores[0] if scores else None
+            return table_units(path, report, (first, second), score, source.min_score)
     raise ValueError(
-        "kind, paths: expected moses, multiway or sgm with two paths, or zip, tsv or tmx with one; "
-        f"got {source.kind!r} with {len(source.paths)}"
+        "kind, paths: expected moses, multiway or sgm with two paths, or zip, tsv, tmx or table "
+        f"with one; got {source.kind!r} with {len(source.paths)}"
     )
 
 

@@ -35,8 +35,8 @@ class BitextSource:
     Attributes:
         lang1: Language that sorts first; pairs are yielded in the order (lang1, lang2).
         lang2: The other language.
-        kind: "moses", "multiway" or "sgm" (two paths, that of lang1 first); "zip", "tsv" or "tmx"
-            (one).
+        kind: "moses", "multiway" or "sgm" (two paths, that of lang1 first); "zip", "tsv", "tmx" or
+            "table" (one).
         paths: The files.
         swap: Whether the file's name, and so the columns of a TSV file, have the order (lang2,
             lang1).
@@ -45,6 +45,8 @@ class BitextSource:
         min_score: Pairs with a lower score are skipped; None: no scores are read.
         score_column: Column of the scores in a TSV file; None if it has none.
         score_file: File whose line n is the score of line n of Moses files; None if there is none.
+        fields: Names of the columns of a table with text in lang1 and lang2, and optionally with
+            scores. None selects those that are named after the languages.
     """
 
     lang1: str
@@ -57,6 +59,7 @@ class BitextSource:
     min_score: float | None = dataclasses.field(default=None, repr=False)
     score_column: int | None = dataclasses.field(default=None, repr=False)
     score_file: Path | None = dataclasses.field(default=None, repr=False)
+    fields: tuple[str, ...] | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.lang1 < self.lang2:
@@ -116,23 +119,16 @@ def discover_bitext(
             a pair file, or there is a `min_score` but no file has scores.
     """
     folders = folder if isinstance(folder, list) else [folder]
-    wanted = None if pairs is None else {_canonical_name(pair) for pair in pairs}
+    wanted = None if pairs is None else canonical_names(pairs)
     found = {path: _sources_in(path) for path in map(reading.check_folder, folders)}
-    reading.check_spellings(
-        (language, path)
-        for source in itertools.chain.from_iterable(found.values())
-        for language, path in ((source.lang1, source.paths[0]), (source.lang2, source.paths[-1]))
-    )
+    check_spellings(itertools.chain.from_iterable(found.values()))
     sources: list[BitextSource] = []
     for path, listed in found.items():
         known = {source.pair for source in sources} if first_only else set()
         chosen = [
             source
             for source in listed
-            if (languages is None or (source.lang1 in languages and source.lang2 in languages))
-            and (wanted is None or source.pair in wanted)
-            and (pivot is None or pivot in (source.lang1, source.lang2))
-            and source.pair not in known
+            if is_wanted(source, languages, wanted, pivot) and source.pair not in known
         ]
         reading.warn_of_held_out(path, {file for source in chosen for file in source.paths})
         sources += chosen
@@ -143,20 +139,52 @@ def discover_bitext(
             "example `news.en-sw.tsv.xz`, `news.en-sw.en` + `news.en-sw.sw`, `en-sw.tmx` or "
             f"`en-sw.txt.zip`; {MULTIWAY_LAYOUT}"
         )
-    missing = (wanted or set()) - {source.pair for source in sources}
-    if missing:
-        raise DataError(
-            f"{names}: no file for the pairs {', '.join(sorted(missing))}; add them or fix `pairs`"
-        )
+    check_found(names, wanted, sources)
     if tsv_columns is not None:
         sources = [_with_columns(source, tsv_columns) for source in sources]
     return sorted(sources if min_score is None else _scored(sources, min_score, names))
 
 
+def canonical_names(pairs: Collection[str]) -> set[str]:
+    """Returns pairs such as "sw-en" as "en-sw"; raises DataError if one is not a pair."""
+    return {_canonical_name(pair) for pair in pairs}
+
+
+def check_spellings(sources: Iterable[BitextSource]) -> None:
+    """Raises DataError if a language has two spellings; see `reading.check_spellings`."""
+    reading.check_spellings(
+        (language, path)
+        for source in sources
+        for language, path in ((source.lang1, source.paths[0]), (source.lang2, source.paths[-1]))
+    )
+
+
+def is_wanted(
+    source: BitextSource,
+    languages: Collection[str] | None,
+    pairs: Collection[str] | None,
+    pivot: str | None,
+) -> bool:
+    """Returns whether a source is of one of the pairs and languages; None for all."""
+    return (
+        (languages is None or (source.lang1 in languages and source.lang2 in languages))
+        and (pairs is None or source.pair in pairs)
+        and (pivot is None or pivot in (source.lang1, source.lang2))
+    )
+
+
+def check_found(names: str, wanted: set[str] | None, sources: Iterable[BitextSource]) -> None:
+    """Raises DataError if a pair of `wanted` has no source in the folders `names`."""
+    if missing := (wanted or set()) - {source.pair for source in sources}:
+        raise DataError(
+            f"{names}: no file for the pairs {', '.join(sorted(missing))}; add them or fix `pairs`"
+        )
+
+
 def _sources_in(folder: Path) -> list[BitextSource]:
     """Lists the pair files in a folder and its subfolders."""
     found = []
-    for directory in _folders(folder):
+    for directory in folders_in(folder):
         files = reading.data_files(directory)
         unit_ids = unit_ids_file(directory)
         sources = [] if unit_ids else _pair_sources(directory, files)
@@ -195,7 +223,7 @@ def _scored(sources: Sequence[BitextSource], min_score: float, names: str) -> li
     return scored
 
 
-def _folders(folder: Path) -> Iterator[Path]:
+def folders_in(folder: Path) -> Iterator[Path]:
     """Yields the folder and all folders below it; does not descend into linked folders."""
     waiting = [folder]
     while waiting:
@@ -222,7 +250,7 @@ def _pair_splits(name: str) -> list[tuple[str, str]]:
     ]
 
 
-def _pair_of(stem: str) -> list[tuple[str, str]]:
+def pair_of(stem: str) -> list[tuple[str, str]]:
     """Parses the pair in a file's name, between dots or after a `_`; returns all readings."""
     for part in reversed(stem.split(".")):
         words = part.split("_")
@@ -234,7 +262,7 @@ def _pair_of(stem: str) -> list[tuple[str, str]]:
 
 def _one_pair(path: Path, stem: str) -> tuple[str, str] | None:
     """Returns the pair in the file's name, else in its folder's name, else None."""
-    splits = _pair_of(reading.strip_shard(stem)) or _pair_splits(path.parent.name)
+    splits = pair_of(reading.strip_shard(stem)) or _pair_splits(path.parent.name)
     if len(splits) > 1:
         readings = " or ".join(f"{a} with {b}" for a, b in splits)
         raise DataError(
@@ -282,7 +310,7 @@ def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
             continue
         pair = _one_pair(path, stem.removesuffix(".txt")) if kind else None
         # ParaCrawl names TSV files en-sw.txt, so a .txt file is TSV only if its own name is a pair.
-        unnamed = suffix == "txt" and not _pair_of(reading.strip_shard(stem))
+        unnamed = suffix == "txt" and not pair_of(reading.strip_shard(stem))
         if kind and pair and not unnamed:
             sources.append(_source(kind, pair, path))
     for stem, sides in moses.items():
@@ -294,7 +322,7 @@ def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
 
 def _side_language(stem: str, suffix: str) -> str:
     """Returns the language of `<stem>.<suffix>`; sacreBLEU has src and ref as suffixes."""
-    pairs = _pair_of(stem)
+    pairs = pair_of(stem)
     return pairs[0][_SIDES.index(suffix)] if suffix in _SIDES and len(pairs) == 1 else suffix
 
 
@@ -332,7 +360,7 @@ def _log_ignored(
 
 def _moses_sources(stem: Path, files: dict[str, Path]) -> list[BitextSource]:
     """Pairs the files `<stem>.<language>`: those of the pair in the stem, else all of them."""
-    named = _pair_of(reading.strip_shard(stem.name))
+    named = pair_of(reading.strip_shard(stem.name))
     complete = [pair for pair in named if pair[0] in files and pair[1] in files]
     if complete:
         pairs = complete

@@ -30,14 +30,15 @@ from xlme_jax.data.text import bitext_files, text_digests
 from xlme_jax.data.text.bitext import count_lines, read_units
 from xlme_jax.data.text.bitext_files import BitextSource, discover_bitext
 from xlme_jax.data.text.decompression import DataError, read_blocks
+from xlme_jax.data.text.document_files import DocumentFile, file_of, name_of, read_file
 from xlme_jax.data.text.reading import (
     DEFAULT_MAX_DOCUMENT_CHARS,
     ReadReport,
     aligned_lines,
     check_folder,
     discover_documents,
-    read_documents,
 )
+from xlme_jax.data.text.tables import TableText
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path, is_bucket
 
@@ -90,26 +91,28 @@ class Corpora:
     """Files of training text.
 
     Attributes:
-      documents: (language, file) for each file of monolingual text.
+      documents: (language, file) for each file, or language of a table, of monolingual text.
       sources: Pair files, and pairs of files of multi-way folders.
       max_document_chars: Longer documents are split; each piece is a unit.
     """
 
-    documents: tuple[tuple[str, Path], ...] = ()
+    documents: tuple[tuple[str, DocumentFile], ...] = ()
     sources: tuple[BitextSource, ...] = ()
     max_document_chars: int = DEFAULT_MAX_DOCUMENT_CHARS
 
     def names(self) -> Iterator[object]:
         """Yields the settings, languages and files, for a fingerprint."""
         yield self.max_document_chars
-        yield from ((language, os.fspath(file)) for language, file in self.documents)
+        yield from ((language, name_of(file)) for language, file in self.documents)
+        yield from (file.key for _, file in self.documents if isinstance(file, TableText))
         yield from self.sources
+        yield from (source.fields for source in self.sources if source.fields)
 
     def files(self) -> list[Path]:
         """Returns all files without duplicates, including the ids of multi-way folders."""
         pairs = (path for source in self.sources for path in source.paths)
         ids = _unit_ids(self.sources).values()
-        return list(dict.fromkeys([*(file for _, file in self.documents), *pairs, *ids]))
+        return list(dict.fromkeys([*(file_of(file) for _, file in self.documents), *pairs, *ids]))
 
     def languages(self) -> set[str]:
         """Returns the languages of all text."""
@@ -132,7 +135,7 @@ def find_corpora(
     Raises:
       DataError: A folder, a language or a pair is missing.
     """
-    documents: list[tuple[str, Path]] = []
+    documents: list[tuple[str, DocumentFile]] = []
     sources: list[BitextSource] = []
     if cc100_dir:
         found = discover_documents(cc100_dir, languages or None)
@@ -176,7 +179,7 @@ class HeldOutText:
         """Returns a predicate that tells whether the unit with a given number is held out.
 
         Args:
-          corpus: Path of a file of documents, or the `corpus_name` of a source.
+          corpus: Name of a file of documents, or the `corpus_name` of a source.
         """
         if self.rule.kind == "every":
             every = self.rule.number
@@ -359,8 +362,8 @@ def _chosen_lines(
 ) -> Iterator[tuple[str, str]]:
     """Yields (language, text) of every chosen unit, documents line by line."""
     for language, file in corpora.documents:
-        chosen = chooses(os.fspath(file))
-        for number, document in enumerate(read_documents(file, None, corpora.max_document_chars)):
+        chosen = chooses(name_of(file))
+        for number, document in enumerate(read_file(file, None, corpora.max_document_chars)):
             if chosen(number):
                 yield from ((language, line) for line in document.split("\n"))
     # A file of a multi-way folder is part of many pairs but is read only once.
@@ -404,11 +407,11 @@ def _spread(corpora: Corpora, count: int) -> dict[str, np.ndarray]:
         files_of[language].append(file)
     for files in files_of.values():
         limit = corpora.max_document_chars
-        sizes = [_length(read_documents(file, None, limit)) for file in files]
+        sizes = [_length(read_file(file, None, limit)) for file in files]
         chosen, first = _evenly(sum(sizes), count), 0
         for file, size in zip(files, sizes):
             inside = (chosen >= first) & (chosen < first + size)
-            numbers[os.fspath(file)] = chosen[inside] - first
+            numbers[name_of(file)] = chosen[inside] - first
             first += size
     return numbers
 

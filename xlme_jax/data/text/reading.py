@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import codecs
 import enum
+import functools
 import itertools
 import logging
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from xlme_jax.data.text.decompression import DataError, read_blocks, strip_compression
 from xlme_jax.storage.paths import as_path, is_folder
@@ -25,13 +27,15 @@ DEFAULT_MAX_DOCUMENT_CHARS = 100_000
 MAX_LINE_BYTES = 1 << 20
 
 _logger = logging.getLogger(__name__)
+_Line = TypeVar("_Line")
 
 
 class Rejected(enum.Enum):
-    """Placeholder for an unusable line, which keeps parallel files aligned."""
+    """Placeholder for an unusable line or text, which keeps parallel texts aligned."""
 
     INVALID_UTF8 = "invalid UTF-8"
     TOO_LONG = "line too long"
+    NOT_TEXT = "not text"
 
 
 @dataclass
@@ -180,6 +184,11 @@ def _decode_valid(data: bytes, report: ReadReport) -> str:
     return "\n".join(valid)
 
 
+def decoded(data: bytes, report: ReadReport) -> str | None:
+    """Decodes a text and removes its control characters; returns None if it is not UTF-8."""
+    return _decode_whole(_clean_bytes(data, report), report)
+
+
 def aligned_lines(
     blocks: Iterable[bytes], name: str, report: ReadReport, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[str | Rejected]:
@@ -195,12 +204,29 @@ def aligned_lines(
     Yields:
         A line without its line end, or a `Rejected` in place of an unusable line.
     """
+    split = functools.partial(_decode, report=report)
+    return _split_blocks(blocks, name, max_line_bytes, split)
+
+
+def byte_lines(
+    blocks: Iterable[bytes], name: str, max_line_bytes: int = MAX_LINE_BYTES
+) -> Iterator[bytes | Rejected]:
+    r"""Streams lines as `aligned_lines` does, without "\n", but neither decoded nor cleaned."""
+    return _split_blocks(blocks, name, max_line_bytes, lambda data: data.split(b"\n"))
+
+
+def _split_blocks(
+    blocks: Iterable[bytes],
+    name: str,
+    max_line_bytes: int,
+    split: Callable[[bytes], Sequence[_Line]],
+) -> Iterator[_Line | Rejected]:
     dropping = False
     for data, complete in _line_blocks(blocks, name, max_line_bytes):
         if not complete:
             dropping = True
             continue
-        lines = _decode(data, report)
+        lines = split(data)
         if data.endswith(b"\n"):
             lines = lines[:-1]
         if dropping:
@@ -212,10 +238,10 @@ def aligned_lines(
 
 # --- Documents ---
 
-_BLANK_LINE = re.compile(r"\n\s*\n")
+BLANK_LINE = re.compile(r"\n\s*\n")
 
 
-def _pieces(text: str, max_chars: int) -> Iterator[str]:
+def pieces(text: str, max_chars: int) -> Iterator[str]:
     """Splits text into pieces of up to `max_chars`, at line ends, else spaces, else anywhere."""
     start = 0
     while len(text) - start > max_chars:
@@ -239,10 +265,10 @@ def _document_parts(
         text = _decode_valid(data, report)
         if at_line_start:
             # The block may start with a blank line, so the preceding line end is added again.
-            parts = _BLANK_LINE.split("\n" + text)
+            parts = BLANK_LINE.split("\n" + text)
             parts[0] = parts[0].removeprefix("\n")
         else:
-            parts = _BLANK_LINE.split(text)
+            parts = BLANK_LINE.split(text)
         yield parts
         at_line_start = complete
 
@@ -298,7 +324,7 @@ def _documents(path: str | Path, report: ReadReport, max_chars: int) -> Iterator
             pending.append(part)
             size += len(part)
             if size > max_chars:
-                *whole, rest = _pieces("".join(pending), max_chars)
+                *whole, rest = pieces("".join(pending), max_chars)
                 report.repair("long documents cut", len(whole))
                 yield from whole
                 pending, size = [rest], len(rest)

@@ -1,0 +1,215 @@
+"""Streaming readers of rows with named columns in text files: JSON Lines, CSV and TSV.
+
+The first line of CSV and TSV files names the columns. CSV fields may be quoted and have line
+breaks; TSV fields, as in Common Voice, are never quoted. All may be compressed.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from xlme_jax.data.text.columnar import raise_missing
+from xlme_jax.data.text.decompression import DataError, read_blocks, shown
+from xlme_jax.data.text.reading import ReadReport, aligned_lines, byte_lines
+
+# Longer rows are skipped; in CSV files they are errors, as a quote is not closed.
+MAX_ROW_BYTES = 1 << 24
+# Rows after which a file without one good row is given up.
+_PROBED_ROWS = 1000
+_MOST_NAMES = 1000
+_ABSENT = object()
+
+# The values of the columns, or the reason why the row is skipped.
+Rows = Iterator[tuple[Any, ...] | str]
+_Cells = Iterator[Sequence[str | bytes] | str]
+
+# --- JSON Lines ---
+
+
+def json_names(path: Path) -> list[str]:
+    """Returns the keys of the first rows; a key of an inner object is `key.key`."""
+    names: dict[str, None] = {}
+    for number, row in enumerate(_json_objects(path, ReadReport())):
+        if isinstance(row, dict):
+            names |= dict.fromkeys(_keys(row))
+        if number >= _PROBED_ROWS or len(names) > _MOST_NAMES:
+            break
+    return list(names)
+
+
+def json_rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
+    """Yields the values of keys, line by line.
+
+    Raises:
+        DataError: The file is damaged, the first lines are not JSON objects, or none has the keys.
+    """
+    found, names = 0, dict[str, None]()
+    for number, row in enumerate(_json_objects(path, report), 1):
+        if isinstance(row, str):
+            yield row
+            continue
+        values = tuple(_value(row, column) for column in columns)
+        if not any(value is _ABSENT for value in values):
+            found += 1
+            yield values
+            continue
+        if not found and len(names) < _MOST_NAMES:
+            names |= dict.fromkeys(_keys(row))
+        if not found and number == _PROBED_ROWS:
+            break
+        yield "missing column"
+    if names and not found:
+        missing = [column for column in columns if column not in names] or columns
+        raise_missing(path, missing[0], list(names))
+
+
+def _json_objects(path: Path, report: ReadReport) -> Iterator[dict[str, Any] | str]:
+    objects = number = 0
+    for line in aligned_lines(read_blocks(path), str(path), report, MAX_ROW_BYTES):
+        if not isinstance(line, str):
+            yield line.value
+        elif line and not line.isspace():
+            number += 1
+            row = _parsed(line)
+            objects += row is not None
+            if not objects and number == _PROBED_ROWS:
+                break
+            yield "not a JSON object" if row is None else row
+    if not objects:
+        raise DataError(
+            f"{path}: none of the first {number:,} lines is a JSON object; write one object per "
+            'line, such as {"text": "..."}, or remove the file'
+        )
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _keys(row: dict[str, Any]) -> Iterator[str]:
+    for key, value in row.items():
+        if isinstance(value, dict):
+            yield from (f"{key}.{inner}" for inner in value)
+        else:
+            yield key
+
+
+def _value(row: dict[str, Any], column: str) -> Any:
+    if column in row:
+        return row[column]
+    key, _, inner = column.partition(".")
+    within = row.get(key, _ABSENT)
+    if within is None:
+        return None
+    return within.get(inner, _ABSENT) if isinstance(within, dict) else _ABSENT
+
+
+# --- CSV and TSV ---
+
+
+def csv_names(path: Path) -> list[str]:
+    """Returns the columns of a CSV file."""
+    return _header(path, _csv_cells(path))
+
+
+def csv_rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
+    """Yields the values of columns of a CSV file.
+
+    Raises:
+        DataError: The file is damaged, a quoted field does not end, or a column is missing.
+    """
+    return _selected(path, _csv_cells(path), columns)
+
+
+def tsv_names(path: Path) -> list[str]:
+    """Returns the columns of a TSV file."""
+    return _header(path, _tsv_cells(path, ReadReport()))
+
+
+def tsv_rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
+    """Yields the values of columns of a TSV file.
+
+    Raises:
+        DataError: The file is damaged, or a column is missing.
+    """
+    return _selected(path, _tsv_cells(path, report), columns)
+
+
+def _tsv_cells(path: Path, report: ReadReport) -> _Cells:
+    for line in aligned_lines(read_blocks(path), str(path), report, MAX_ROW_BYTES):
+        if not isinstance(line, str):
+            yield line.value
+        elif line and not line.isspace():
+            yield line.split("\t")
+
+
+def _csv_cells(path: Path) -> _Cells:
+    """Yields the fields of each row as bytes, so that invalid UTF-8 affects its field alone."""
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))
+    reader = csv.reader(_csv_lines(path), strict=True)
+    while True:
+        first = reader.line_num + 1
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if "expected after" in str(error):
+                yield "text behind a closing quote"
+                continue
+            raise DataError(
+                f"{path}, line {first:,}: a quoted field does not end; the file is truncated, or a "
+                'quote at the start of a field is not written as """'
+            ) from error
+        if row:
+            yield [cell.encode("latin-1") for cell in row]
+
+
+def _csv_lines(path: Path) -> Iterator[str]:
+    """Yields lines with a character for each byte; only ASCII matters to the structure."""
+    for number, line in enumerate(byte_lines(read_blocks(path), str(path), MAX_ROW_BYTES), 1):
+        if not isinstance(line, bytes):
+            raise DataError(
+                f"{path}, line {number:,}: more than {MAX_ROW_BYTES:,} bytes in a line; this is "
+                "not a CSV file"
+            )
+        yield line.rstrip(b"\r").replace(b"\r", b" ").decode("latin-1") + "\n"
+
+
+def _header(path: Path, rows: _Cells) -> list[str]:
+    """Returns the names in the first row, and leaves `rows` at the second."""
+    row = next(rows, None)
+    if row is None or isinstance(row, str):
+        why = "empty" if row is None else f"unreadable first line ({row})"
+        raise DataError(f"{path}: {why}; the first line must name the columns")
+    names = [name if isinstance(name, str) else name.decode(errors="replace") for name in row]
+    return [name.strip() for name in names]
+
+
+def _selected(path: Path, rows: _Cells, columns: Sequence[str]) -> Rows:
+    names = _header(path, rows)
+    for column in columns:
+        if column not in names:
+            raise_missing(path, column, names)
+        if names.count(column) > 1:
+            raise DataError(
+                f"{path}: {names.count(column)} columns are called {shown(column)!r}; rename one"
+            )
+    places = [names.index(column) for column in columns]
+    for row in rows:
+        if isinstance(row, str):
+            yield row
+        elif len(row) > len(names):
+            yield "more fields than columns"
+        elif len(row) <= max(places):
+            yield "missing column"
+        else:
+            yield tuple(row[place] for place in places)

@@ -1,0 +1,295 @@
+"""Discovery of tables in a folder: Parquet and text files, and what `save_to_disk` wrote.
+
+The language, or the pair, is that in the file's name, or else in the nearest folder's below the
+searched one: `en.parquet`, `en/train-00000-of-00002.parquet`, `20231101.en/train/0000.parquet`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import logging
+import re
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from xlme_jax.data.text import bitext_files, reading
+from xlme_jax.data.text.bitext_files import BitextSource
+from xlme_jax.data.text.decompression import DataError, shown, strip_compression
+from xlme_jax.data.text.tables import (
+    TRANSLATION,
+    TableText,
+    column_names,
+    is_table,
+    pair_columns,
+    table_languages,
+)
+from xlme_jax.storage.paths import is_file
+
+TRAIN, ALL_SPLITS = "train", "all"
+_SPLITS = {
+    **{word: TRAIN for word in ("train", "training")},
+    **{word: "validation" for word in ("validation", "valid", "val", "dev", "eval")},
+    **{word: "test" for word in ("test", "devtest")},
+}
+_SAVED = "state.json"  # In a folder that `save_to_disk` wrote.
+# What `datasets` and the hub put beside the files.
+_NOT_DATA = {_SAVED, "dataset_info.json", "dataset_infos.json", "dataset_dict.json"}
+_WORDS = re.compile(r"[\W_]+")
+_SPLIT_AT_END = re.compile(rf"[-_.](?:{'|'.join(_SPLITS)})$")
+
+_logger = logging.getLogger(__name__)
+
+
+def table_files(place: Path, split: str = TRAIN) -> list[Path]:
+    """Lists the tables of a split.
+
+    Files are of the split that their name, or the nearest folder's below `place`, contains as a
+    word; those without such a word are of every split.
+
+    Args:
+        place: A file, or a folder that is searched with its subfolders.
+        split: "train", "validation", "test", or "all".
+
+    Raises:
+        DataError: There is no file, or one of a saved data set is missing.
+    """
+    if is_file(place):
+        if not is_table(place.name):
+            raise DataError(f"{place}: not a table by its name; give one of {_KINDS}")
+        return [place]
+    splits = {path: _split_of(path, place) for path in _tables_in(reading.check_folder(place))}
+    chosen = [path for path, own in splits.items() if split == ALL_SPLITS or own in (split, None)]
+    if not chosen:
+        others = ", ".join(sorted(set(filter(None, splits.values()))))
+        raise DataError(
+            f"{place}: no table of split {split!r}, but of {others}; choose with --table_split"
+            if others
+            else f"{place}: no table in this folder; files must be {_KINDS}"
+        )
+    if left_out := [str(path.relative_to(place)) for path in splits if path not in chosen]:
+        _logger.info("%s: not of split %s: %s", place, split, ", ".join(left_out[:20]))
+    return sorted(chosen)
+
+
+_KINDS = (
+    "Parquet (.parquet), Arrow (.arrow, and folders of save_to_disk), JSON Lines (.jsonl, .json), "
+    "CSV or TSV with the names of the columns in the first line"
+)
+
+
+def _tables_in(folder: Path) -> Iterator[Path]:
+    for directory in bitext_files.folders_in(folder):
+        state = directory / _SAVED
+        if is_file(state):
+            yield from _saved_files(state)
+            continue
+        for path in reading.data_files(directory):
+            if is_table(path.name) and path.name not in _NOT_DATA:
+                yield path
+
+
+def _saved_files(state: Path) -> list[Path]:
+    """Returns the files of a folder of `save_to_disk`, which may hold others, such as caches."""
+    try:
+        content = json.loads(state.read_bytes())
+        names = [entry["filename"] for entry in content["_data_files"]]
+        indices = content.get("_indices_data_files")
+        plain = all(isinstance(name, str) and name == Path(name).name for name in names)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(f"{state}: damaged ({error!r:.200}); save the data set again") from error
+    if indices or not plain:
+        raise DataError(
+            f"{state}: names an index or files elsewhere, as old versions of `datasets` wrote; "
+            "load the data set and save it again with save_to_disk"
+        )
+    files = [state.parent / name for name in names]
+    for file in files:
+        if not is_file(file):
+            raise DataError(f"{file}: missing, but named by {_SAVED}; copy the folder again")
+    return files
+
+
+def _stem(path: Path) -> str:
+    """Returns a file's name without format, shard and split: `en-train-00000-of-00002` -> `en`."""
+    stem = strip_compression(path.name).rpartition(".")[0]
+    return _SPLIT_AT_END.sub("", reading.strip_shard(stem))
+
+
+def _names(path: Path, place: Path) -> Iterator[str]:
+    """Yields the names of a file and of its folders below `place`, the nearest first."""
+    yield _stem(path)
+    if path != place:
+        yield from reversed(path.relative_to(place).parent.parts)
+
+
+def _split_of(path: Path, place: Path) -> str | None:
+    names = (path.name, *reversed(path.relative_to(place).parent.parts))
+    for name in names:
+        for word in _WORDS.split(name.lower()):
+            if word in _SPLITS:
+                return _SPLITS[word]
+    return None
+
+
+def _language_of(path: Path, place: Path) -> str | None:
+    for name in _names(path, place):
+        parts = name.split(".")
+        for part in (parts[0], parts[-1]):
+            if reading.is_language(part) and part not in _SPLITS:
+                return part
+    return None
+
+
+def _pair_of(path: Path, place: Path) -> tuple[str, str] | None:
+    for name in _names(path, place):
+        found = bitext_files.pair_of(name)
+        if len(found) > 1:
+            readings = " or ".join(f"{a} with {b}" for a, b in found)
+            raise DataError(
+                f"{path}: ambiguous name ({readings}); write regions with `_`, as in `pt_br-en`"
+            )
+        if found:
+            return found[0]
+    return None
+
+
+# --- Documents ---
+
+
+def discover_tables(
+    place: Path,
+    languages: Collection[str] | None,
+    column: str,
+    language: str | None = None,
+    language_column: str | None = None,
+    split: str = TRAIN,
+) -> dict[str, list[TableText]]:
+    """Finds the documents of each language; reads no text.
+
+    Args:
+        place: A file or folder, see `table_files`.
+        languages: Languages to find, all of them required. None returns all languages.
+        column: Column of the text.
+        language: Language of all text; None: that of the names.
+        language_column: Column of the language, which is read to find the languages.
+        split: See `table_files`.
+
+    Returns:
+        {language: its files, sorted}, sorted by language.
+
+    Raises:
+        DataError: A file has no language, or a language is missing or spelled in two ways.
+    """
+    found: dict[str, list[TableText]] = {}
+    for path in table_files(place, split):
+        if language_column:
+            codes = table_languages(path, language_column)
+        else:
+            codes = [language or _language_of(path, place) or _raise_unnamed(path)]
+        for code in codes:
+            text = TableText(path, code, column, language_column or "")
+            found.setdefault(code, []).append(text)
+    reading.check_spellings((code, texts[0].path) for code, texts in found.items())
+    if missing := sorted(set(languages or ()) - found.keys()):
+        raise DataError(
+            f"{place}: no text in {', '.join(missing)}; there is {', '.join(sorted(found))}. Fix "
+            "`languages` or add the files"
+        )
+    return {code: found[code] for code in sorted(languages or found)}
+
+
+def _raise_unnamed(path: Path) -> NoReturn:
+    raise DataError(
+        f"{path}: no language in the name of the file or of its folder; pass --text_language=CODE, "
+        "or --language_column=NAME if a column has it, or name the file as en.parquet"
+    )
+
+
+# --- Translation pairs ---
+
+
+def discover_table_pairs(
+    place: Path,
+    languages: Collection[str] | None,
+    pairs: Collection[str] | None,
+    pivot: str | None,
+    columns: Sequence[str] = (),
+    score_column: str | None = None,
+    min_score: float | None = None,
+    split: str = TRAIN,
+) -> list[BitextSource]:
+    """Finds the tables of each language pair.
+
+    The columns of a file without a pair in its name are listed, to find the languages in their
+    names: those of `translation`, or `columns` themselves.
+
+    Args:
+        place: A file or folder, see `table_files`.
+        languages: Keep only pairs of two of these.
+        pairs: Keep only these pairs, in either order.
+        pivot: Keep only pairs with this language.
+        columns: Columns of the first and the second text. Empty: the fields of `translation`, or
+            those that are named after the languages.
+        score_column: Column of the scores.
+        min_score: See `BitextSource`.
+        split: See `table_files`.
+
+    Returns:
+        Sources, sorted.
+
+    Raises:
+        DataError: A file has no pair, or one of `pairs` is missing.
+    """
+    wanted = None if pairs is None else bitext_files.canonical_names(pairs)
+    found = [
+        source
+        for path in table_files(place, split)
+        for source in _sources_of(path, place, tuple(columns), score_column)
+    ]
+    bitext_files.check_spellings(found)
+    chosen = [x for x in found if bitext_files.is_wanted(x, languages, wanted, pivot)]
+    if not chosen:
+        known = ", ".join(sorted({source.pair for source in found}))
+        raise DataError(f"{place}: no matching pair; there are {known}")
+    bitext_files.check_found(str(place), wanted, chosen)
+    return sorted(dataclasses.replace(source, min_score=min_score) for source in chosen)
+
+
+def _sources_of(
+    path: Path, place: Path, columns: tuple[str, ...], score: str | None
+) -> Iterator[BitextSource]:
+    """Yields the pairs in a file; two languages, or all pairs of the fields of `translation`."""
+    pair = _pair_of(path, place)
+    if columns:
+        codes = pair or tuple(column.rpartition(".")[2] for column in columns)
+        if not all(map(reading.is_language, codes)) or codes[0] == codes[1]:
+            _raise_no_pair(path, columns)
+        found = [tuple(zip(codes, columns))]
+    elif pair is None:
+        prefix = f"{TRANSLATION}."
+        names = [name for name in column_names(path) if name.startswith(prefix)]
+        codes = tuple(name.removeprefix(prefix) for name in names)
+        found = list(itertools.combinations(zip(codes, names), 2))
+        if not found or not all(map(reading.is_language, codes)):
+            _raise_no_pair(path, column_names(path))
+    elif score:
+        found = [tuple(zip(pair, pair_columns(path, pair)))]
+    else:
+        lang1, lang2 = sorted(pair)
+        yield BitextSource(lang1, lang2, "table", (path,))
+        return
+    for sides in found:
+        (lang1, first), (lang2, second) = sorted(sides)
+        fields = (first, second) + ((score,) if score else ())
+        yield BitextSource(lang1, lang2, "table", (path,), fields=fields)
+
+
+def _raise_no_pair(path: Path, names: Sequence[str]) -> NoReturn:
+    raise DataError(
+        f"{path}: no language pair in the name of the file or of its folder, nor in the columns "
+        f"{', '.join(map(shown, names[:20])) or '(none)'}; name the file as en-sw.parquet, and two "
+        "columns with --pair_columns unless they are named `translation` or after the languages"
+    )

@@ -1,0 +1,276 @@
+"""Text in files of rows with named columns: Parquet, Arrow, JSON Lines, CSV and TSV.
+
+A row is a document, or a translation pair in two columns. `datasets` keeps pairs in one column,
+`translation`, with a field for each language. Every row is read, or skipped and counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xlme_jax.data.text import columnar, pair_scores, reading, row_lines
+from xlme_jax.data.text.decompression import DataError, shown, strip_compression
+from xlme_jax.data.text.reading import BLANK_LINE, ReadReport, Rejected
+from xlme_jax.data.text.row_lines import Rows
+
+TRANSLATION = "translation"
+_MOST_LANGUAGES = 2000
+
+
+@dataclass(frozen=True)
+class _Format:
+    """A format.
+
+    Attributes:
+        names: Returns the columns of a file; the field of a struct is `column.field`.
+        rows: Yields the values of columns, or the reason why a row is skipped. Texts are bytes or
+            str, and may have any characters.
+    """
+
+    names: Callable[[Path], list[str]]
+    rows: Callable[[Path, Sequence[str], ReadReport], Rows]
+
+
+def _parquet(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
+    return columnar.parquet_rows(path, columns)
+
+
+def _arrow(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
+    return columnar.arrow_rows(path, columns)
+
+
+_JSON = _Format(row_lines.json_names, row_lines.json_rows)
+_FORMATS = {
+    ".parquet": _Format(columnar.parquet_names, _parquet),
+    ".arrow": _Format(columnar.arrow_names, _arrow),
+    ".jsonl": _JSON,
+    ".ndjson": _JSON,
+    ".json": _JSON,
+    ".csv": _Format(row_lines.csv_names, row_lines.csv_rows),
+    ".tsv": _Format(row_lines.tsv_names, row_lines.tsv_rows),
+}
+TABLE_SUFFIXES = tuple(_FORMATS)
+
+
+@dataclass(frozen=True, order=True)
+class TableText:
+    """The documents of one language in a file.
+
+    Attributes:
+        path: The file.
+        language: Their language.
+        column: Column of the text.
+        language_column: Column of the language; only rows with `language` are read. Empty: all are.
+    """
+
+    path: Path
+    language: str
+    column: str
+    language_column: str = ""
+
+    @property
+    def name(self) -> str:
+        """Returns the name for messages, which is unique."""
+        file = os.fspath(self.path)
+        return f"{file} ({self.language})" if self.language_column else file
+
+    @property
+    def key(self) -> str:
+        """Returns what the text depends on besides the file."""
+        return f"column {self.column}, language {self.language_column} {self.language}"
+
+
+def is_table(name: str) -> bool:
+    """Returns whether the name of a file is that of a table."""
+    return Path(strip_compression(name)).suffix.lower() in _FORMATS
+
+
+def column_names(path: Path) -> list[str]:
+    """Returns the columns of a file; the field of a struct is `column.field`.
+
+    Raises:
+        DataError: The file is damaged.
+    """
+    return _format_of(path).names(path)
+
+
+def _format_of(path: Path) -> _Format:
+    return _FORMATS[Path(strip_compression(path.name)).suffix.lower()]
+
+
+def _rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
+    return _format_of(path).rows(path, columns, report)
+
+
+# --- Documents ---
+
+
+def read_table(
+    table: TableText, report: ReadReport | None, max_document_chars: int
+) -> Iterator[str]:
+    r"""Streams the documents of a file, one or more for each row.
+
+    Args:
+        table: The file and its columns.
+        report: Collects the counts; None creates a new one.
+        max_document_chars: Longer documents are split into pieces, as `read_documents` does.
+
+    Yields:
+        Non-empty documents (or pieces) with lines joined by "\n", without blank lines.
+
+    Raises:
+        DataError: The file is missing or damaged, lacks a column, or contains no text.
+    """
+    report = ReadReport() if report is None else report
+    before = report.read
+    columns = [table.column] + ([table.language_column] if table.language_column else [])
+    for row in _rows(table.path, columns, report):
+        if (text := _document(table, row, report)) is None:
+            continue
+        *whole, rest = reading.pieces(text, max_document_chars)
+        report.repair("long documents cut", len(whole))
+        for piece in filter(None, (piece.strip() for piece in (*whole, rest))):
+            report.read += 1
+            yield piece
+    if report.read == before:
+        raise DataError(
+            f"{table.name}: no text in column {shown(table.column)!r} (skipped: "
+            f"{dict(report.skipped) or 'nothing'}); remove the file, or name another column with "
+            "--text_column"
+        )
+
+
+def _document(table: TableText, row: Any, report: ReadReport) -> str | None:
+    """Returns the text of a row, or None if it is skipped, which is counted."""
+    if isinstance(row, str):
+        report.skip(row)
+        return None
+    if table.language_column:
+        code = _clean(row[1], report)
+        if code != table.language:
+            is_code = isinstance(code, str) and reading.is_language(code)
+            report.skip("another language" if is_code else "no language")
+            return None
+    text = _clean(row[0], report)
+    if isinstance(text, str) and text:
+        return BLANK_LINE.sub("\n", text)
+    report.skip(text.value if isinstance(text, Rejected) else "empty text")
+    return None
+
+
+def _clean(value: Any, report: ReadReport) -> str | Rejected:
+    """Returns a value as a stripped text; null is the empty text."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        try:
+            value = value.encode()
+        except UnicodeEncodeError:
+            return Rejected.INVALID_UTF8
+    if not isinstance(value, bytes):
+        return Rejected.NOT_TEXT
+    text = reading.decoded(value, report)
+    return Rejected.INVALID_UTF8 if text is None else text.strip()
+
+
+def table_languages(path: Path, column: str) -> list[str]:
+    """Returns the languages in a column, sorted; reads this column of all rows.
+
+    Raises:
+        DataError: The file is damaged, lacks the column, or has no language code in it.
+    """
+    return list(_languages(path, column, path.stat().st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=4096)
+def _languages(path: Path, column: str, version: int) -> tuple[str, ...]:
+    found: set[str] = set()
+    other: str | None = None
+    for row in _rows(path, [column], ReadReport()):
+        code = row if isinstance(row, str) else _clean(row[0], ReadReport())
+        if isinstance(row, str) or not isinstance(code, str):
+            continue
+        if reading.is_language(code):
+            found.add(code)
+        elif other is None and code:
+            other = code
+        if len(found) > _MOST_LANGUAGES:
+            raise DataError(
+                f"{path}: column {shown(column)!r} has more than {_MOST_LANGUAGES:,} different "
+                "values, so it is not the language; name another one with --language_column"
+            )
+    if not found:
+        raise DataError(
+            f"{path}: no language code in column {shown(column)!r}"
+            + (f", which has {shown(other)!r}" if other else "")
+            + "; name another one with --language_column, or the language with --text_language"
+        )
+    return tuple(sorted(found))
+
+
+# --- Translation pairs ---
+
+
+def pair_columns(path: Path, languages: tuple[str, str]) -> tuple[str, str]:
+    """Returns the columns of the texts of two languages, which are named after them.
+
+    Raises:
+        DataError: The file is damaged, or lacks them.
+    """
+    names = column_names(path)
+    by_code = {reading.normalized_language(name): name for name in names}
+    codes = [reading.normalized_language(language) for language in languages]
+    for prefix in (f"{TRANSLATION}.", ""):
+        found = [by_code[prefix + code] for code in codes if prefix + code in by_code]
+        if len(found) == 2:
+            return found[0], found[1]
+    raise DataError(
+        f"{path}: no columns {' and '.join(languages)}, and no column `{TRANSLATION}` with both; "
+        f"its columns are {', '.join(map(shown, names[:20])) or 'none'}. Name two of them with "
+        "--pair_columns, in the order of the languages in the file's name"
+    )
+
+
+def table_units(
+    path: Path,
+    report: ReadReport,
+    columns: tuple[str, str],
+    scores: str | None = None,
+    min_score: float | None = None,
+) -> Iterator[tuple[str, str] | str]:
+    """Yields one item per row: the two texts, or the reason why the row is skipped.
+
+    Args:
+        path: The file.
+        report: Collects the number of removed control characters.
+        columns: Columns of the first and the second text.
+        scores: Column of the pairs' scores; not read without `min_score`.
+        min_score: Pairs with a lower score are skipped.
+
+    Raises:
+        DataError: The file is missing or damaged, or lacks a column.
+    """
+    more = [] if scores is None or min_score is None else [scores]
+    for row in _rows(path, [*columns, *more], report):
+        if isinstance(row, str):
+            yield row
+            continue
+        first, second = (_clean(value, report) for value in row[:2])
+        if not (isinstance(first, str) and isinstance(second, str)):
+            yield next(x.value for x in (first, second) if isinstance(x, Rejected))
+        elif not (first and second):
+            yield "empty side"
+        else:
+            pair = first.replace("\n", " "), second.replace("\n", " ")
+            low = "" if min_score is None or scores is None else _low(row[2], min_score)
+            yield low or pair
+
+
+def _low(value: Any, least: float) -> str:
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return pair_scores.reason(text, least)

@@ -1,0 +1,70 @@
+"""Data sets of the Hugging Face hub, downloaded as the files that they consist of.
+
+Loading scripts are never run.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from xlme_jax.data.text.reading import DataError
+from xlme_jax.data.text.tables import TABLE_SUFFIXES
+from xlme_jax.storage.paths import as_path
+
+_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<folder>[\w./-]+))?")
+
+
+def download(name: str) -> Path:
+    """Returns the folder of a data set's tables, downloaded unless they are in hub's cache.
+
+    Args:
+      name: "owner/name", or "owner/name/folder" for one folder of it; or a folder on disk.
+
+    Raises:
+      DataError: huggingface_hub is not installed, the name is malformed, the hub cannot be reached,
+        or it has no such data set.
+    """
+    if not name.startswith(("http:", "https:")) and as_path(name).is_dir():
+        return as_path(name)
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise DataError(
+            f"hf_dataset: {name!r} is neither a folder nor a name such as owner/name or "
+            "owner/name/folder"
+        )
+    try:
+        import huggingface_hub
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"hf_dataset: {name} must be downloaded, which needs huggingface_hub: pip install "
+            "'xlme_jax[hfdata]'"
+        ) from error
+    repository, folder = match["repository"], (match["folder"] or "").strip("/")
+    patterns = [f"{folder}/*" if folder else f"*{suffix}*" for suffix in TABLE_SUFFIXES]
+    by_hand = (
+        f"download it elsewhere (`hf download --repo-type dataset {repository} --local-dir "
+        "FOLDER`) and give its folder"
+    )
+    try:
+        found = huggingface_hub.snapshot_download(
+            repository, repo_type="dataset", allow_patterns=sorted(set(patterns))
+        )
+    except LocalEntryNotFoundError as error:
+        raise DataError(
+            f"hf_dataset: {repository} is not in the cache, and huggingface.co cannot be reached; "
+            f"{by_hand}"
+        ) from error
+    except HfHubHTTPError as error:
+        why = " ".join(str(error).split())[:300]
+        raise DataError(
+            f"hf_dataset: {repository} cannot be downloaded ({why}); fix the name, log in with `hf "
+            f"auth login` if it is private or gated, or {by_hand}"
+        ) from error
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())[:300]
+        raise DataError(
+            f"hf_dataset: {repository} cannot be downloaded ({why}); {by_hand}"
+        ) from error
+    return as_path(found) / folder

@@ -1,0 +1,166 @@
+"""Sources that are tables: Parquet, Arrow, JSON Lines, CSV and TSV, on disk or on the hub.
+
+Each row is a document (`table`), or a translation pair (`table_pairs`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from xlme_jax.data.text.bitext_files import BitextSource
+from xlme_jax.data.text.held_out import Corpora, HeldOutText
+from xlme_jax.data.text.reading import DataError
+from xlme_jax.data.text.table_files import (
+    ALL_SPLITS,
+    TRAIN,
+    discover_table_pairs,
+    discover_tables,
+)
+from xlme_jax.data.text.tables import TableText
+from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.file_sources import document_tasks, pair_tasks, pair_texts
+from xlme_jax.preparation.hub import download
+from xlme_jax.preparation.source_types import Flag, LanguageText, Source, TextTask, setting
+from xlme_jax.storage.paths import as_path, is_file
+
+_CONTENT = "tables (Parquet, save_to_disk, JSON Lines, CSV or TSV)"
+_SPLITS = (TRAIN, "validation", "test", ALL_SPLITS)
+_SHARED_FLAGS = (
+    Flag(
+        "hf_dataset",
+        "Data set of the Hugging Face hub, such as owner/name, or owner/name/folder for a part of "
+        "it; read instead of a folder of tables.",
+    ),
+    Flag(
+        "table_split",
+        "Split of tables to read, where names of files or folders have one: "
+        f"{', '.join(_SPLITS)} (default: {TRAIN}).",
+    ),
+)
+_TEXT_FLAGS = (
+    Flag("text_column", "Column of the text in tables of documents (default: text)."),
+    Flag("language_column", "Column of the language in tables of documents, such as locale."),
+    Flag(
+        "text_language",
+        "Language of all tables of documents (default: that in the name of the file or folder).",
+    ),
+)
+_PAIR_FLAGS = (
+    Flag(
+        "pair_columns",
+        "Columns of the two texts in tables of pairs, in the order of the languages in the file's "
+        "name (default: the languages in `translation`, or columns named after the languages).",
+        "list",
+    ),
+    Flag("score_column", "Column of the scores in tables of pairs, for --min_score."),
+)
+
+
+def table_source() -> Source:
+    """Returns the source `table`, with a task `table_<lang>` for each language."""
+
+    def discover(config: PrepareConfig) -> dict[str, list[TableText]]:
+        language, column = setting(config, "text_language"), setting(config, "language_column")
+        if language and column:
+            raise ValueError(
+                f"prepare: both `text_language` ({language}) and `language_column` ({column}) are "
+                "given; leave out one"
+            )
+        return discover_tables(
+            _place(source, config),
+            config.languages or None,
+            setting(config, "text_column") or "text",
+            language,
+            column,
+            _split(config),
+        )
+
+    def find(config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
+        return document_tasks("table", discover(config), config.max_document_chars, held_out)
+
+    def corpora(config: PrepareConfig) -> Corpora:
+        files = discover(config).items()
+        documents = tuple((language, text) for language, texts in files for text in texts)
+        return Corpora(documents, max_document_chars=config.max_document_chars)
+
+    help = "documents in tables"
+    source = Source("table", help, find, _CONTENT, (*_SHARED_FLAGS, *_TEXT_FLAGS), corpora=corpora)
+    return source
+
+
+def table_pair_source() -> Source:
+    """Returns the source `table_pairs`, with a task `table_pairs_<lang>_<lang>` for each pair."""
+
+    def discover(config: PrepareConfig, **changed: Any) -> list[BitextSource]:
+        columns = setting(config, "pair_columns") or ()
+        if len(columns) not in (0, 2) or len(set(columns)) < len(columns):
+            raise ValueError(
+                f"prepare: `pair_columns` is {','.join(columns)!r}; give two different columns"
+            )
+        score = setting(config, "score_column")
+        if config.min_score is not None and not score and "bitext" not in config.tasks:
+            raise ValueError(
+                f"prepare: `min_score` is {config.min_score:g}, and no column has scores; name it "
+                "with --score_column, or leave out min_score"
+            )
+        options: dict[str, Any] = {"min_score": config.min_score if score else None}
+        return discover_table_pairs(
+            _place(source, config),
+            config.languages or None,
+            config.pairs or None,
+            config.pivot,
+            columns,
+            score,
+            split=_split(config),
+            **(options | changed),
+        )
+
+    def find(config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
+        found = discover(config)
+        return pair_tasks("table_pairs", found, config.shuffle_pairs, held_out, config.deduplicate)
+
+    def corpora(config: PrepareConfig) -> Corpora:
+        return Corpora(sources=tuple(discover(config, min_score=None)))
+
+    def texts(config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
+        return pair_texts(discover(config), held_out)
+
+    source = Source(
+        "table_pairs",
+        "translation pairs in tables",
+        find,
+        _CONTENT,
+        (*_SHARED_FLAGS, *_PAIR_FLAGS),
+        corpora,
+        texts,
+        unread=lambda config: [],
+    )
+    return source
+
+
+def _split(config: PrepareConfig) -> str:
+    split = setting(config, "table_split") or TRAIN
+    if split not in _SPLITS:
+        raise ValueError(f"prepare: `table_split` is {split!r}; choose from {', '.join(_SPLITS)}")
+    return split
+
+
+def _place(source: Source, config: PrepareConfig) -> Path:
+    """Returns the folder or file of a source; downloads the data set if it is one of the hub.
+
+    Raises:
+      DataError: None is given or it does not exist, or it cannot be downloaded.
+    """
+    name = setting(config, "hf_dataset")
+    folder = setting(config, source.option)
+    if name and folder:
+        raise DataError(
+            f"prepare: both --hf_dataset={name} and --{source.option}={folder} (or "
+            f"{source.variable}) are given; leave out one"
+        )
+    if name:
+        return download(name)
+    if folder and is_file(as_path(folder)):
+        return as_path(folder)
+    return source.folder(config)
