@@ -143,7 +143,8 @@ def test_the_model_file_comes_along_where_it_is_needed(tmp_path):
 def test_the_card_says_what_it_is(tmp_path):
     yaml = pytest.importorskip("yaml")
     run = hugging.write_checkpoint(tmp_path / "run")
-    outcome = Outcome((Result("tatoeba", "no", "accuracy", 0.5),), {"tatoeba/accuracy": 0.625})
+    rows = (Result("tatoeba", "no", "accuracy", 0.5), Result("tatoeba", "mean", "accuracy", 0.625))
+    outcome = Outcome(rows, {"tatoeba/accuracy": 0.625})
     header = results.Header("a command", str(run / "checkpoints" / str(hugging.STEP)))
     results.write(outcome, run / "evaluation" / str(hugging.STEP), header)
     hugging.export(run, tmp_path / "my model")
@@ -152,6 +153,7 @@ def test_the_card_says_what_it_is(tmp_path):
     fields = yaml.safe_load(front)
     assert fields["license"] == "other" and fields["library_name"] == "transformers"
     assert fields["pipeline_tag"] == "feature-extraction" and "language" not in fields
+    assert fields["model-index"][0]["name"] == "my model"
     for expected in (
         "# my model",
         'AutoModel.from_pretrained("my model", trust_remote_code=True)',

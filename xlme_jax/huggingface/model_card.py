@@ -10,7 +10,7 @@ from xlme_jax.checkpoints.saved import FOLDER, RunRecord, checkpoint_of, read_re
 from xlme_jax.configuration import loading
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
-from xlme_jax.evaluation import results
+from xlme_jax.huggingface.model_index import front_matter, results_of
 from xlme_jax.huggingface.weights import WeightLayout, has_form_of_xlmr
 from xlme_jax.objectives.base import Paper
 from xlme_jax.objectives.finetune import FineTuneConfig
@@ -142,8 +142,9 @@ def model_card(
       ValueError: the checkpoint's evaluation/STEP/results.json cannot be read.
     """
     runs = stages(checkpoint)
+    languages = sorted({language for run in runs for language in run.languages})
     parts = [
-        _header(layout, sorted({language for run in runs for language in run.languages})),
+        _header(layout, languages, front_matter(name, checkpoint)),
         f"# {name}\n\nA cross-lingual encoder of {layout.encoder.num_layers} layers, width "
         f"{layout.encoder.hidden_size}, {parameters:,} parameters and a vocabulary of "
         f"{layout.vocab_size:,}, {_made(runs)}.",
@@ -157,7 +158,7 @@ def model_card(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _header(layout: WeightLayout, languages: Sequence[str]) -> str:
+def _header(layout: WeightLayout, languages: Sequence[str], index: Sequence[str]) -> str:
     """Returns the YAML header; languages are quoted, as `no` would be parsed as a boolean."""
     lines = ["---"]
     if languages:
@@ -168,6 +169,7 @@ def _header(layout: WeightLayout, languages: Sequence[str]) -> str:
         f"pipeline_tag: {'fill-mask' if layout.head == 'mlm' else 'feature-extraction'}",
         "tags:",
         *(f"- {tag}" for tag in ("cross-lingual", "multilingual", "xlme_jax")),
+        *index,
         "---",
     ]
     return "\n".join(lines)
@@ -236,10 +238,9 @@ def _fields(name: str, value: Any, indent: str) -> Iterator[str]:
 
 def _figures(checkpoint: Path) -> str:
     """Returns a table of the checkpoint's evaluation results; empty if there are none."""
-    file = checkpoint.parent.parent / "evaluation" / checkpoint.name / results.RESULTS_FILE
-    if not file.is_file():
+    found = results_of(checkpoint)
+    if found is None:
         return ""
-    found = results.read(file)
     rows = [f"| {name} | {value:.4f} |" for name, value in found.headline.items()]
     return "\n".join(["## Results\n", "| figure | value |", "|---|---|", *rows])
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.huggingface.config import hf_config
+from xlme_jax.huggingface.model_index import front_matter
 from xlme_jax.huggingface.tokenizer import tokenizer_files
 from xlme_jax.huggingface.weights import WeightLayout, has_form_of_xlmr, to_tensors
 from xlme_jax.objectives.translate import LANGUAGES, Translate
@@ -123,12 +124,11 @@ def _generation(max_length: int) -> dict[str, Any]:
 
 def _card(name: str, checkpoint: Path, languages: Sequence[str], command: str) -> str:
     """Returns the model card."""
-    codes = "\n".join(f"- {language}" for language in languages)
+    header = ["language:", *(f"- {json.dumps(language)}" for language in languages)]
+    header += ["library_name: transformers", "pipeline_tag: translation"]
+    metadata = "\n".join([*header, *front_matter(name, checkpoint)])
     return f"""---
-language:
-{codes}
-library_name: transformers
-pipeline_tag: translation
+{metadata}
 ---
 
 # {name}

@@ -125,11 +125,9 @@ def read_units(source: BitextSource, report: ReadReport) -> Units:
             units = tsv_units(path, report, columns, source.score_column, source.min_score)
             return units if source.columns else not_numbers(path, units, columns)
         case "table", (path,):
-            first, second, *scores = source.fields or pair_columns(
-                path, (source.lang1, source.lang2)
-            )
-            score = scores[0] if scores else None
-            return table_units(path, report, (first, second), score, source.min_score)
+            fields = source.fields or pair_columns(path, (source.lang1, source.lang2))
+            score_name = fields[2] if len(fields) > 2 else None
+            return table_units(path, report, fields[:2], score_name, source.min_score)
     raise ValueError(
         "kind, paths: expected moses, multiway or sgm with two paths, or zip, tsv, tmx or table "
         f"with one; got {source.kind!r} with {len(source.paths)}"

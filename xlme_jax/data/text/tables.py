@@ -239,7 +239,7 @@ def pair_columns(path: Path, languages: tuple[str, str]) -> tuple[str, str]:
 def table_units(
     path: Path,
     report: ReadReport,
-    columns: tuple[str, str],
+    columns: Sequence[str],
     scores: str | None = None,
     min_score: float | None = None,
 ) -> Iterator[tuple[str, str] | str]:
