@@ -40,12 +40,15 @@ ALLOWED = {
     "sweeps": RUN,
     "planning": RUN | {"runs"},
     "huggingface": RUN | {"runs"},
+    "serving": {"data", "data.prepared", "evaluation", "reports", "runs", "storage"},
     "tasks": DATA | {"preparation", "storage"},
     "api": RUN | {"huggingface", "runs", "tasks"},
-    "command": RUN | {"api", "huggingface", "planning", "runs", "sweeps", "vocabularies"},
+    "command": RUN
+    | {"api", "huggingface", "planning", "runs", "serving", "sweeps"}
+    | {"vocabularies"},
 }
-COMMANDS = {"average", "evaluate", "export", "import_hf", "inspect", "plan", "prepare", "report"}
-COMMANDS |= {"sampling", "sweep", "train", "train_vocabulary", "translate"}
+COMMANDS = {"average", "demo", "evaluate", "export", "import_hf", "inspect", "plan", "prepare"}
+COMMANDS |= {"report", "sampling", "sweep", "train", "train_vocabulary", "translate"}
 
 
 def modules():

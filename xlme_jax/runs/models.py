@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -26,6 +26,13 @@ LENGTH = 512
 # Few texts are filled up to a multiple of this many rows, so that few shapes are compiled.
 _ROWS = 8
 _READOUTS = (readouts.RAW, "csls")
+
+Part = Literal["detect", "fill"]
+# What a system must have, and systems that have it.
+_NEEDS: dict[Part, tuple[str, str]] = {
+    "detect": ("a discriminator", "XLM-E or XY-LENT"),
+    "fill": ("a masked language model", "pre-training"),
+}
 
 
 class ScoredToken(NamedTuple):
@@ -78,6 +85,17 @@ class Model:
         """Layers of the exported encoder."""
         return self._subject.num_layers
 
+    def reason_without(self, name: Part) -> str:
+        """Returns why `detect` or `fill` is not available; empty if it is."""
+        objective = self.loaded.objective
+        if hasattr(objective, name):
+            return ""
+        what, systems = _NEEDS[name]
+        return (
+            f"{name} needs {what}, which {type(objective).__name__}, the system of "
+            f"{self.loaded.folder}, does not have; load a run of {systems}"
+        )
+
     def encode(
         self, texts: Sequence[str], *, layer: int | None = None, pooling: Pooling = "mean"
     ) -> np.ndarray:
@@ -116,7 +134,7 @@ class Model:
         Raises:
           ValueError: the system has no discriminator, or the text is too long.
         """
-        detect = self._part("detect", "a discriminator", "XLM-E or XY-LENT")
+        detect = self._part("detect")
         tokens = (BOS_ID, *self.vocabulary.encode(text), EOS_ID)
         shares = jax.nn.sigmoid(self._run_on(detect, tokens))
         return [
@@ -140,7 +158,7 @@ class Model:
           ValueError: the system is no masked language model, the text has no `<mask>`, or it is too
             long.
         """
-        fill = self._part("fill", "a masked language model", "pre-training")
+        fill = self._part("fill")
         ids = self.vocabulary.encode_batch(text.split(MASK_PIECE))
         tokens = [BOS_ID, *ids[0]]
         for part in ids[1:]:
@@ -236,15 +254,11 @@ class Model:
 
         return jax.jit(pooled)
 
-    def _part(self, name: str, what: str, systems: str) -> Callable[..., jax.Array]:
+    def _part(self, name: Part) -> Callable[..., jax.Array]:
         """Returns a method of the objective, compiled; ValueError if the system lacks it."""
-        objective = self.loaded.objective
-        if not hasattr(objective, name):
-            raise ValueError(
-                f"{name} needs {what}, which {type(objective).__name__}, the system of "
-                f"{self.loaded.folder}, does not have; load a run of {systems}"
-            )
-        return self._compiled(getattr(objective, name))
+        if reason := self.reason_without(name):
+            raise ValueError(reason)
+        return self._compiled(getattr(self.loaded.objective, name))
 
     def _run_on(
         self, function: Callable[..., jax.Array], tokens: Text, *arguments: Any

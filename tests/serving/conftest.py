@@ -1,0 +1,30 @@
+"""Apps of tiny models with random weights."""
+
+import hugging
+import pytest
+
+pytest.importorskip("flask", reason="needs the extra demo")
+
+from xlme_jax.runs import models
+from xlme_jax.serving.app import create
+from xlme_jax.serving.examples import find
+from xlme_jax.training.mesh import MeshConfig
+
+
+@pytest.fixture(scope="package")
+def model(tmp_path_factory):
+    """Returns an XLM-E."""
+    folder = hugging.write_checkpoint(tmp_path_factory.mktemp("xlme") / "run")
+    return models.load(str(folder), None, MeshConfig())
+
+
+@pytest.fixture(scope="package")
+def app(model):
+    """Returns its app."""
+    return create(model, find(model.loaded.folder, model.vocabulary), layer=1)
+
+
+@pytest.fixture
+def client(app):
+    """Returns a client of the app, in this process."""
+    return app.test_client()

@@ -1,0 +1,113 @@
+"""Sentences to begin with: translations from the data that a model was trained on."""
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
+from xlme_jax.data.token_ids import UNK_ID
+from xlme_jax.data.vocabulary import MASK_PIECE, Vocabulary
+from xlme_jax.serving import fields
+
+_log = logging.getLogger(__name__)
+_PIVOT = "en"
+_SHOWN = 5
+_READ = 400  # Pairs among which to choose.
+_TOKENS = 32  # Of a side, with <s> and </s>.
+_BUILT_IN = (
+    ("The cat sleeps on the sofa.", "Le chat dort sur le canapé."),
+    ("I drink coffee every morning.", "Je bois du café tous les matins."),
+    ("The train to Paris leaves at eight.", "Le train pour Paris part à huit heures."),
+    ("She reads a book in the garden.", "Elle lit un livre dans le jardin."),
+    ("It rained all day yesterday.", "Il a plu toute la journée hier."),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """Sentences in two languages.
+
+    Attributes:
+      origin: where they are from.
+      languages: codes of the two languages.
+      pairs: sentences and their translations.
+    """
+
+    origin: str
+    languages: tuple[str, str]
+    pairs: tuple[tuple[str, str], ...]
+
+    @property
+    def odd(self) -> str:
+        """The first sentence with its middle word replaced by the longest of the last one."""
+        words, other = (self.pairs[place][0].split() for place in (0, -1))
+        longest = max((word for word in other if word not in words), key=len, default=other[-1])
+        return _with_middle(words, longest)
+
+    @property
+    def masked(self) -> str:
+        """The second sentence with `<mask>` as its middle word."""
+        return _with_middle(self.pairs[1 % len(self.pairs)][0].split(), MASK_PIECE)
+
+
+def find(folder: Path, vocabulary: Vocabulary) -> Examples:
+    """Returns examples from prepared data; others, in English and French, if it has no pairs.
+
+    Held-out pairs are preferred, of English and another language, of three words or more.
+
+    Args:
+      folder: prepared data.
+      vocabulary: its vocabulary.
+    """
+    built_in = Examples("built in, not of the model's data", ("en", "fr"), _BUILT_IN)
+    try:
+        dataset = PreparedDataset.load(folder)
+        tasks = [task for task in dataset.tasks if task.kind == "bitext" and task.examples]
+        if not tasks:
+            return built_in
+        task = min(tasks, key=lambda one: (one.split == "train", _PIVOT not in one.languages))
+        pairs = _pairs(dataset, task, vocabulary)
+    except (OSError, PreparedDataError) as error:
+        _log.info("No examples from the run's data: %s", error)
+        return built_in
+    one, other = task.languages
+    if other == _PIVOT:
+        one, other, pairs = other, one, [(target, source) for source, target in pairs]
+    chosen = _choose(pairs)
+    where = f"{folder}, {task.name} ({task.split})"
+    return Examples(where, (one, other), tuple(chosen)) if chosen else built_in
+
+
+def _pairs(
+    dataset: PreparedDataset, task: TaskInfo, vocabulary: Vocabulary
+) -> list[tuple[str, str]]:
+    """Returns short pairs of a task as text."""
+    order = np.random.default_rng(0).permutation(min(task.examples, 1 << 20))[:_READ]
+    return [
+        (vocabulary.decode(source), vocabulary.decode(target))
+        for source, target in dataset.read_pairs(task, order)
+        if max(len(source), len(target)) <= _TOKENS
+        and not (np.any(source == UNK_ID) or np.any(target == UNK_ID))
+    ]
+
+
+def _choose(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Returns some pairs of different sentences, those of a few words first."""
+    found: dict[str, tuple[str, str]] = {}
+    seen: set[str] = set()
+    for pair in sorted(pairs, key=lambda pair: len(pair[0].split()) < 3):
+        fits = all(side.strip() and len(side) <= fields.CHARACTERS for side in pair)
+        if fits and seen.isdisjoint(pair):
+            found[pair[0]] = pair
+            seen.update(pair)
+        if len(found) == _SHOWN:
+            break
+    return list(found.values())
+
+
+def _with_middle(words: Sequence[str], new: str) -> str:
+    middle = len(words) // 2
+    return " ".join([*words[:middle], new, *words[middle + 1 :]])

@@ -1,0 +1,37 @@
+"""The page: one HTML file that loads nothing, and the policy that browsers hold it to."""
+
+import base64
+import functools
+import hashlib
+from importlib import resources
+from typing import NamedTuple
+
+from xlme_jax.reports import html_page
+
+
+class Page(NamedTuple):
+    """A page.
+
+    Attributes:
+      html: the page.
+      policy: its Content-Security-Policy: this script alone, and requests to its own server alone.
+    """
+
+    html: str
+    policy: str
+
+
+@functools.cache
+def page() -> Page:
+    """Returns the page, assembled from the files of this folder."""
+    body, style, script = (_read(f"page.{kind}") for kind in ("html", "css", "js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return Page(html_page.page("xlme_jax demo", f"{body}<script>{script}</script>", style), policy)
+
+
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text("utf-8")
