@@ -7,7 +7,7 @@ pytest.importorskip("flask", reason="needs the extra demo")
 
 from xlme_jax.runs import models
 from xlme_jax.serving.app import create
-from xlme_jax.serving.examples import find
+from xlme_jax.serving.examples import Examples
 from xlme_jax.training.mesh import MeshConfig
 
 
@@ -19,9 +19,15 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="package")
-def app(model):
+def examples():
+    """Returns sentences that are short enough for the models."""
+    return Examples("tests", ("en", "xx"), (("abc de fghi", "jih gf"), ("de fg hi", "abc b")))
+
+
+@pytest.fixture(scope="package")
+def app(model, examples):
     """Returns its app."""
-    return create(model, find(model.loaded.folder, model.vocabulary), layer=1)
+    return create(model, examples, layer=1)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from werkzeug.exceptions import ServiceUnavailable
 
 from xlme_jax.runs import models
 from xlme_jax.serving.app import Turns, create
-from xlme_jax.serving.examples import find
 from xlme_jax.training.mesh import MeshConfig
 
 TEXT = "abc de fghi"
@@ -74,10 +73,10 @@ def test_the_page_loads_nothing_and_says_what_the_model_is(client, model):
     assert "Access-Control-Allow-Origin" not in page.headers
 
 
-def test_a_system_without_discriminator_says_so(tmp_path):
+def test_a_system_without_discriminator_says_so(tmp_path, examples):
     folder = hugging.write_checkpoint(tmp_path / "run", "xlm")
     model = models.load(str(folder), None, MeshConfig())
-    client = create(model, find(folder, model.vocabulary)).test_client()
+    client = create(model, examples).test_client()
     reason = client.get("/api/model").json["unavailable"]["detect"]
     assert "needs a discriminator, which XLM, the system of" in reason
     refused = client.post("/api/detect", json={"text": "abc"})

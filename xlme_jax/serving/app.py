@@ -127,7 +127,7 @@ def _content() -> Any:
 
 def _json(found: answers.Answer) -> Any:
     try:
-        text = json.dumps(found, allow_nan=False)
+        text = json.dumps(found, allow_nan=False, ensure_ascii=False)
     except ValueError:
         flask.abort(500, "the model's output is not finite: its weights have diverged")
     return flask.Response(text, mimetype="application/json")

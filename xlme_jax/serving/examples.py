@@ -42,15 +42,16 @@ class Examples:
 
     @property
     def odd(self) -> str:
-        """The first sentence with its middle word replaced by the longest of the last one."""
-        words, other = (self.pairs[place][0].split() for place in (0, -1))
-        longest = max((word for word in other if word not in words), key=len, default=other[-1])
-        return _with_middle(words, longest)
+        """The first sentence with its last word replaced by that of another translation."""
+        words, other = self.pairs[0][0].split(), self.pairs[-1][1].split()
+        return " ".join([*words[:-1], other[-1]])
 
     @property
     def masked(self) -> str:
         """The second sentence with `<mask>` as its middle word."""
-        return _with_middle(self.pairs[1 % len(self.pairs)][0].split(), MASK_PIECE)
+        words = self.pairs[1 % len(self.pairs)][0].split()
+        middle = len(words) // 2
+        return " ".join([*words[:middle], MASK_PIECE, *words[middle + 1 :]])
 
 
 def find(folder: Path, vocabulary: Vocabulary) -> Examples:
@@ -95,19 +96,18 @@ def _pairs(
 
 
 def _choose(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns some pairs of different sentences, those of a few words first."""
-    found: dict[str, tuple[str, str]] = {}
-    seen: set[str] = set()
+    """Returns pairs that share few words with each other, those of three words or more first."""
+    found: list[tuple[str, str]] = []
     for pair in sorted(pairs, key=lambda pair: len(pair[0].split()) < 3):
         fits = all(side.strip() and len(side) <= fields.CHARACTERS for side in pair)
-        if fits and seen.isdisjoint(pair):
-            found[pair[0]] = pair
-            seen.update(pair)
+        if fits and not any(_overlap(pair, other) for other in found):
+            found.append(pair)
         if len(found) == _SHOWN:
             break
-    return list(found.values())
+    return found
 
 
-def _with_middle(words: Sequence[str], new: str) -> str:
-    middle = len(words) // 2
-    return " ".join([*words[:middle], new, *words[middle + 1 :]])
+def _overlap(pair: tuple[str, str], other: tuple[str, str]) -> bool:
+    """Returns whether half of the words of a side are the same."""
+    words = [(set(one.split()), set(two.split())) for one, two in zip(pair, other)]
+    return any(2 * len(one & two) >= min(len(one), len(two)) for one, two in words)

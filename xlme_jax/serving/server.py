@@ -29,6 +29,7 @@ def serve(model: Model, port: int, layer: int | None = None) -> None:
     loaded = model.loaded
     examples = find(as_path(loaded.config.data_dir), loaded.vocabulary)
     app = create(model, examples, layer)
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # A line for each request.
     with _listening(port) as listener:
         server = werkzeug.serving.make_server(
             _HOST, listener.getsockname()[1], app, threaded=True, fd=listener.fileno()
