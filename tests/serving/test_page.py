@@ -77,6 +77,11 @@ def test_what_is_typed_is_answered(browser, app):
         ]
         assert list(map(float, shares)) == [word["probability"] for word in found]
 
+        page.evaluate("Math.random = () => 0")
+        page.get_by_role("button", name="Replace a word for me").click()
+        page.wait_for_selector("#swap:not([disabled])")
+        assert "in place of" in page.text_content("#detect .result")
+
         page.get_by_label("Sentence with <mask>").fill("abc <mask> de")
         answered(page, "fill")
         first = page.locator("#fill .masks button").first

@@ -5,7 +5,8 @@ const PAUSE = 600; // Milliseconds without a key before the answer is renewed.
 const CALLED = 0.5; // From here on the discriminator calls a word replaced.
 const $ = (id) => document.getElementById(id);
 const percent = (share) => (share < 0.005 ? "<1%" : Math.round(100 * share) + "%");
-let about = null;
+let about = null; // What /api/model says.
+let game = null; // The last word that was replaced for the reader.
 
 /** Returns an element; children are elements or text. */
 function element(name, attributes, ...children) {
@@ -110,7 +111,7 @@ class Panel {
 function showDetection(found) {
   if (!found.words.length) return [element("p", {}, "No words.")];
   const most = found.words.reduce((one, other) => (other.probability > one.probability ? other : one));
-  const isCalled = most.probability >= CALLED;
+  const called = found.words.filter((word) => word.probability >= CALLED);
   const words = element("div", { class: "words", dir: found.direction });
   for (const word of found.words) {
     if (word.before.trim()) words.append(element("span", { class: "gap" }, word.before));
@@ -130,17 +131,24 @@ function showDetection(found) {
   const verdict = element(
     "p",
     { class: "verdict" },
-    isCalled ? "Looks replaced: " : "No word looks replaced. The most likely one is ",
+    called.length > 1
+      ? called.length + " words look replaced, most of all "
+      : called.length ? "Looks replaced: " : "No word looks replaced. The most likely one is ",
     element("strong", {}, element("bdi", {}, most.text)),
     " (" + percent(most.probability) + ").",
   );
-  return [verdict, words];
+  return [verdict, ...revealed(called), words];
 }
 
-/** Plays the training game: masks a word, and puts one in its place that the generator thinks of. */
+/**
+ * Plays the training game: masks a word, and puts one in its place that the generator thinks of.
+ *
+ * Played again, it begins with the sentence as it was typed.
+ */
 async function swap() {
   const box = $("detect-text");
-  const words = box.value.split(/\s+/).filter(Boolean);
+  const typed = game && game.text === box.value ? game.typed : box.value;
+  const words = typed.split(/\s+/).filter(Boolean);
   if (!words.length) return detect.run();
   const place = Math.floor(Math.random() * words.length);
   const at = (word) => words.map((old, index) => (index === place ? word : old)).join(" ");
@@ -151,13 +159,23 @@ async function swap() {
     const found = await ask("/api/fill", { text: at(about.mask), k: 10 });
     const others = found.predictions[0].filter((one) => one.begins_word && one.text && one.text !== words[place]);
     if (!others.length) throw new Error("The generator has no other word for “" + words[place] + "”.");
-    box.value = at(others[Math.floor(Math.random() * others.length)].text);
+    const put = others[Math.floor(Math.random() * others.length)].text;
+    box.value = at(put);
+    game = { typed, text: box.value, old: words[place], put };
     await detect.run();
   } catch (error) {
     detect.say("");
     detect.fail(error.message);
   }
   $("swap").disabled = false;
+}
+
+/** Says which word was replaced, and whether it was found. */
+function revealed(called) {
+  if (!game || game.text !== $("detect-text").value) return [];
+  const isFound = called.some((word) => word.text === game.put);
+  const said = [" in place of ", element("bdi", {}, game.old), isFound ? ": found." : ": missed."];
+  return [element("p", { class: "verdict" }, "The generator put ", element("bdi", {}, game.put), ...said)];
 }
 
 // ---- Fill the gap
