@@ -30,7 +30,8 @@ paired bootstrap of differences to the first; with --output, writes it to transl
     python -m xlme_jax.report --runs=runs/small,runs/no_trtd
 
 Prints what differs between training runs: configuration, code, packages, devices, and the ends of
-the curves; with --output, writes it to runs.md there.
+the curves; with --output, writes it to runs.md there, and to runs.html with the curves of all runs
+in each plot.
 """
 
 import logging
@@ -87,11 +88,7 @@ def main() -> int:
     if _RUNS.value and not _PAPER.value:
         if _RESULTS.value:
             raise values.ConfigError("--runs and --results make different reports; give one.")
-        text = run_comparison.compare(_RUNS.value)
-        print(text, end="")
-        if _OUTPUT.value:
-            replace_file(as_path(_OUTPUT.value) / "runs.md", text.encode())
-        return 0
+        return _compare_runs()
     if not _PAPER.value and not (_RESULTS.value and _OUTPUT.value):
         raise values.ConfigError(
             "--results=NAME=PATH and --output=FOLDER are needed, or --paper=NAME, or "
@@ -107,6 +104,19 @@ def main() -> int:
         command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
         output = as_path(_OUTPUT.value)
         _log.info("Report: %s", write(named, output, command, paper, more, drawn))
+    return 0
+
+
+def _compare_runs() -> int:
+    """Prints what differs between --runs; returns the exit code."""
+    found = run_comparison.compare(_RUNS.value)
+    text = run_comparison.to_markdown(found)
+    print(text, end="")
+    if _OUTPUT.value:
+        output = as_path(_OUTPUT.value)
+        replace_file(output / run_comparison.MARKDOWN, text.encode())
+        replace_file(output / run_comparison.PAGE, run_comparison.to_html(found).encode())
+        _log.info("Curves: %s", output / run_comparison.PAGE)
     return 0
 
 

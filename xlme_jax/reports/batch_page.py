@@ -6,18 +6,24 @@ from collections.abc import Iterator, Sequence
 from xlme_jax.reports import batch_rows, directions, html_page
 from xlme_jax.reports.batch_rows import BatchRows, Segment, StreamRows, Token
 from xlme_jax.reports.batch_text import draws
+from xlme_jax.reports.visible_text import visible
 
-_STYLE = """
-:root { --masked: #fff1b8; --found: #c8f0cd; --missed: #ffd0cc; --alarm: #e8d4f7; }
+# Colours of tokens.
+MARKS = """
+:root { --masked: #fff1b8; --found: #c8f0cd; --missed: #ffd0cc; --alarm: #e8d4f7;
+        --right: #cfe4fa; }
 @media (prefers-color-scheme: dark) {
-  :root { --masked: #574a12; --found: #1d4d27; --missed: #662420; --alarm: #4a2c63; }
+  :root { --masked: #574a12; --found: #1d4d27; --missed: #662420; --alarm: #4a2c63;
+          --right: #1c3f63; }
 }
-.segment { border-left: 3px solid var(--line); padding: 0.1em 0.8em; margin: 0.6em 0; }
-.segment p { margin: 0.2em 0; }
 .special { color: var(--faint); }
 mark { color: inherit; border-radius: 3px; padding: 0 0.15em; background: var(--masked); }
 mark.found { background: var(--found); } mark.missed { background: var(--missed); }
-mark.alarm { background: var(--alarm); }
+mark.alarm { background: var(--alarm); } mark.right { background: var(--right); }
+"""
+_STYLE = f"""{MARKS}
+.segment {{ border-left: 3px solid var(--line); padding: 0.1em 0.8em; margin: 0.6em 0; }}
+.segment p {{ margin: 0.2em 0; }}
 """
 _LEGEND = (
     '<p class="note"><mark>masked</mark> <mark class="found">replaced, and found</mark> '
@@ -35,7 +41,7 @@ def render(batch: BatchRows, rows: int | None = 4) -> str:
       rows: most rows of each stream; None for all.
     """
     title = f"Step {batch.step}"
-    facts = ", ".join(f"{name} {batch_rows.visible(value)}" for name, value in batch.facts.items())
+    facts = ", ".join(f"{name} {visible(value)}" for name, value in batch.facts.items())
     parts = [f"<h1>{title}</h1>", f'<p class="note">{html.escape(facts)}</p>', _LEGEND]
     parts += [part for stream in batch.streams for part in _stream(stream, batch, rows)]
     return html_page.page(title, "\n".join(parts), _STYLE)
@@ -43,7 +49,7 @@ def render(batch: BatchRows, rows: int | None = 4) -> str:
 
 def _stream(stream: StreamRows, batch: BatchRows, rows: int | None) -> Iterator[str]:
     name = stream.stream.name
-    yield f"<h2>{html.escape(batch_rows.visible(name))} ({stream.stream.kind})</h2>"
+    yield f"<h2>{html.escape(visible(name))} ({stream.stream.kind})</h2>"
     yield html_page.table(("", ""), stream.facts.items())
     own = {key: f"{x:.4g}" for key, x in batch.metrics.items() if key.startswith(f"{name}/")}
     if own:
@@ -69,7 +75,7 @@ def _segment(segment: Segment) -> str:
     parts = [f'<span class="note">{said}</span>', f'<p dir="{direction}">{text}</p>']
     for name, found in segment.continued.items():
         guessed = "".join(
-            _marked(
+            marked(
                 prediction.piece.replace("▁", " "),
                 "" if prediction.piece == token.piece else "missed",
             )
@@ -93,11 +99,11 @@ def _run(tokens: Sequence[Token]) -> str:
 
 def _token(token: Token) -> str:
     if token.verdict is not None and (token.is_masked or token.is_called):
-        return _marked(token.text, _CLASSES.get(token.verdict.kind, "masked"))
-    return _marked(token.text, "masked" if token.is_masked else "")
+        return marked(token.text, _CLASSES.get(token.verdict.kind, "masked"))
+    return marked(token.text, "masked" if token.is_masked else "")
 
 
-def _marked(text: str, kind: str) -> str:
+def marked(text: str, kind: str) -> str:
     """Returns escaped text, highlighted if it has a kind; a space before a word is not."""
     word = text.lstrip(" ")
     space = text[: len(text) - len(word)]

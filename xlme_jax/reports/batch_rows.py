@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -16,9 +15,8 @@ from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from xlme_jax.data.vocabulary import MASK_PIECE
 from xlme_jax.objectives.reading import Reading
+from xlme_jax.reports.visible_text import visible
 
-# Joiners of scripts, without which letters have another shape.
-_JOINERS = "\u200c\u200d"
 _SIDES = "bitext", "sides"
 
 
@@ -272,29 +270,6 @@ class BatchRows:
     facts: Mapping[str, str]
     streams: tuple[StreamRows, ...]
     metrics: Mapping[str, float]
-
-
-def visible(text: str) -> str:
-    """Returns a text whose control characters, those of direction included, are visible.
-
-    C0 controls become their pictures ("␀"), others "⟨U+202E⟩". Joiners stay.
-    """
-    return "".join(map(_visible, text))
-
-
-def _visible(character: str) -> str:
-    code = ord(character)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "\u2421"
-    if character in _JOINERS or unicodedata.category(character) not in _HIDDEN:
-        return character
-    return f"⟨U+{code:04X}⟩"
-
-
-# Control, format, surrogate, private, unassigned; line and paragraph separators.
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def notes(row: Sequence[Segment | int]) -> tuple[list[str], list[list[str]]] | None:

@@ -7,8 +7,9 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 
 from xlme_jax.reports import batch_rows
-from xlme_jax.reports.batch_rows import BatchRows, Segment, StreamRows, Token, visible
+from xlme_jax.reports.batch_rows import BatchRows, Segment, StreamRows, Token
 from xlme_jax.reports.directions import is_right_to_left
+from xlme_jax.reports.visible_text import visible
 
 # Most tasks in the table of a stream.
 TASKS = 20
@@ -99,12 +100,12 @@ class _Painter:
                 for token, prediction in found
             ]
             mean = sum(prediction.of_original for _, prediction in found) / len(found)
-            yield f"      {name} (of the original {mean:.1%}): {_isolated(''.join(parts).strip())}"
+            yield f"      {name} (of the original {mean:.1%}): {isolated(''.join(parts).strip())}"
 
     def _run(self, tokens: Sequence[Token]) -> str:
         if tokens[0].is_special and not any(token.is_masked for token in tokens):
             return self.paint(" ".join(token.piece for token in tokens), "special")
-        return _isolated("".join(map(self._token, tokens)).strip())
+        return isolated("".join(map(self._token, tokens)).strip())
 
     def _token(self, token: Token) -> str:
         style = "masked" if token.is_masked else ""
@@ -134,7 +135,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], indent: str) -> I
     table = [head, *rows]
     widths = [max(map(_width, column)) for column in itertools.zip_longest(*table, fillvalue="")]
     for row in table:
-        cells = (_isolated(cell) + " " * (width - _width(cell)) for cell, width in zip(row, widths))
+        cells = (isolated(cell) + " " * (width - _width(cell)) for cell, width in zip(row, widths))
         yield (indent + "  ".join(cells)).rstrip()
 
 
@@ -144,6 +145,6 @@ def _width(text: str) -> int:
     return len(text) + wide - sum(unicodedata.category(c) in ("Mn", "Me", "Cf") for c in text)
 
 
-def _isolated(text: str) -> str:
+def isolated(text: str) -> str:
     """Keeps text that is written from right to left from reordering what is around it."""
     return f"{_ISOLATE}{text}{_END}" if is_right_to_left(text) else text

@@ -1,15 +1,16 @@
-"""Draws the curves of a run: its metrics over steps, and retrieval over layers."""
+"""The plots of a run, and their picture: its metrics over steps, and retrieval over layers."""
 
 import dataclasses
-import io
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from xlme_jax.evaluation.held_out_translation import DICTIONARY, MEAN
 from xlme_jax.evaluation.held_out_translation import PREFIX as TRANSLATION
 from xlme_jax.objectives.base import Diagnostics, Panel
+from xlme_jax.reports import pictures
+from xlme_jax.reports.pictures import plain, png
 from xlme_jax.training.metrics import HELD_OUT
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ Curves = dict[str, Curve]
 
 # Okabe and Ito's colour-blind-safe palette; a stream has the same colour in all plots.
 _STREAM_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-_NEUTRAL = "#444444"
-_PROBE_COLOR = "#6A3D9A"
+NEUTRAL = "#444444"
+PROBE_COLOR = "#6A3D9A"
 _PAIR_COLORS = ("#9CCBE8", "#A5D6A0", "#F2C48D", "#E8AFC4", "#C9C9C9", "#D8CF8A")
 _MAX_POINTS = 2000
 
@@ -73,12 +74,12 @@ def stream_labels(curves: Mapping[str, Curve], diagnostics: Diagnostics) -> dict
     return {name: name for name in names} | held_out
 
 
-def draw(curves: Curves, diagnostics: Diagnostics, title: str = "") -> bytes:
-    """Draws all curves, one plot per subject.
+def draw(shown: Sequence["Plot"], curves: Curves, title: str = "") -> bytes:
+    """Draws plots of a run, or of several.
 
     Args:
+      shown: the plots, as `plots` returns them.
       curves: {metric: [(step, value), ...]}, as `with_derived` returns them.
-      diagnostics: diagnostics of the run's objective.
       title: heading, such as the run's name.
 
     Returns:
@@ -89,29 +90,23 @@ def draw(curves: Curves, diagnostics: Diagnostics, title: str = "") -> bytes:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    panels = plots(curves, diagnostics)
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
+    columns = min(2, len(shown))
+    rows = -(-len(shown) // columns)
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)
-    figure = Figure(figsize=(6.0 * columns, 3.6 * rows + 0.6), dpi=120, layout=layout)
+    figure = Figure(figsize=(6.0 * columns, 4.0 * rows + 0.6), dpi=120, layout=layout)
     FigureCanvasAgg(figure)
     if title:
-        figure.suptitle(title, fontsize=14, fontweight="bold")
+        figure.suptitle(plain(title), fontsize=14, fontweight="bold")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axis, plot in zip(axes, panels):
+    for axis, plot in zip(axes, shown):
         plot.draw(axis, curves)
-    for axis in axes[len(panels) :]:
+    for axis in axes[len(shown) :]:
         axis.set_visible(False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    return png(figure)
 
 
 def draw_readouts(curves: Curves) -> bytes | None:
     """Draws the probe's last accuracies over layers and readouts; returns a PNG, or None."""
-    # Imported here, because only this plot needs the tables of results.
-    from xlme_jax.reports import pictures
-
     panels: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
     for name, curve in curves.items():
         found = _READOUT_METRIC.fullmatch(name)
@@ -129,11 +124,11 @@ _READOUT_METRIC = re.compile(
     r"probe/(?P<untrained>untrained/)?(?:(?P<encoder>\w+)/)?(?P<readout>\w+)/layer_(?P<layer>\d+)"
 )
 
-Line = tuple[str, str, str, str]  # Metric, label, colour, line style.
+Line = tuple[str, str, str, str]  # Metric, label, colour, matplotlib's line style.
 
 
 @dataclasses.dataclass(frozen=True)
-class _Plot:
+class Plot:
     """One set of axes.
 
     Attributes:
@@ -165,8 +160,8 @@ class _Plot:
         for name, label, color, style in self.lines:
             points = finite(curves.get(name, []))
             if points:
-                _draw_curve(axis, points, label, color, style, self.smooth)
-        axis.set_title(self.title, fontsize=11, fontweight="bold", loc="left", pad=20)
+                _draw_curve(axis, points, plain(label), color, style, self.smooth)
+        axis.set_title(plain(self.title), fontsize=11, fontweight="bold", loc="left", pad=20)
         axis.text(0, 1.02, self.good, transform=axis.transAxes, fontsize=8.5, color="#666666")
         axis.set_xlabel("step", fontsize=9)
         axis.set_ylabel(self.unit, fontsize=9)
@@ -182,20 +177,30 @@ class _Plot:
             formatter(_tick_label)
         if self.limits:
             axis.set_ylim(*self.limits)
-        if (count := len(axis.get_legend_handles_labels()[1])) > 1:
-            columns = 1 if count < 4 else 2
-            axis.legend(fontsize=8, ncols=columns, framealpha=0.85, edgecolor="none")
+        if len(axis.get_legend_handles_labels()[1]) > 1:
+            _legend_below(axis)
+
+
+def _legend_below(axis: "Axes") -> None:
+    """Puts the legend under the label of the horizontal axis, where it covers nothing."""
+    from matplotlib.transforms import ScaledTranslation
+
+    points = ScaledTranslation(0, -32 / 72, axis.get_figure().dpi_scale_trans)
+    axis.legend(
+        fontsize=8, ncols=2, frameon=False, loc="upper left", bbox_to_anchor=(0, 0),
+        bbox_transform=axis.transAxes + points, borderaxespad=0,
+    )  # fmt: skip
 
 
 def _draw_curve(
     axis: "Axes", points: Curve, label: str, color: str, style: str, smooth: bool
 ) -> None:
     """Draws few points with markers, and many as a rolling mean over the pale original."""
-    thinned = _thin(points)
-    steps, values = [step for step, _ in thinned], [value for _, value in thinned]
+    kept = thinned(points, _MAX_POINTS)
+    steps, values = [step for step, _ in kept], [value for _, value in kept]
     if len(steps) <= 40:
         # Baselines, in dashed or dotted grey, are constant and need no markers.
-        marker = "" if color == _NEUTRAL and style != "-" and len(steps) > 1 else "o"
+        marker = "" if color == NEUTRAL and style != "-" and len(steps) > 1 else "o"
         axis.plot(steps, values, style, color=color, label=label, marker=marker, markersize=3)
         return
     if smooth:
@@ -209,7 +214,7 @@ def _tick_label(value: float, position: float | None = None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
 
 
-def _system_plot(panel: Panel, colors: Mapping[str, str]) -> _Plot:
+def _system_plot(panel: Panel, colors: Mapping[str, str]) -> Plot:
     """Returns the plot of a system's panel, with lines for each stream: {stream: colour}."""
     trained = [
         (f"{stream}/{metric}", f"{stream}{suffix}", color, style)
@@ -222,29 +227,29 @@ def _system_plot(panel: Panel, colors: Mapping[str, str]) -> _Plot:
         for metric, suffix, style in panel.lines
         if style == "-"
     ]
-    return _Plot(panel.title, panel.good, panel.unit, (*trained, *held_out), panel.limits)
+    return Plot(panel.title, panel.good, panel.unit, (*trained, *held_out), panel.limits)
 
 
 def _single(name: str, label: str) -> Line:
-    return name, label, _NEUTRAL, "-"
+    return name, label, NEUTRAL, "-"
 
 
 def _probe_lines(curves: Curves) -> list[Line]:
     """Returns lines for mean retrieval, both baselines, and language pairs if there are few."""
     return [
-        ("probe/retrieval_accuracy", "this run", _PROBE_COLOR, "-"),
+        ("probe/retrieval_accuracy", "this run", PROBE_COLOR, "-"),
         *_pair_lines(curves, "probe/retrieval_accuracy/"),
-        ("probe/retrieval_untrained", "untrained (step 0)", _NEUTRAL, "--"),
-        ("probe/retrieval_chance", "chance", _NEUTRAL, ":"),
+        ("probe/retrieval_untrained", "untrained (step 0)", NEUTRAL, "--"),
+        ("probe/retrieval_chance", "chance", NEUTRAL, ":"),
     ]
 
 
 def _translation_lines(curves: Curves) -> list[Line]:
     """Returns lines for the mean BLEU, its baseline, and directions if there are few."""
     return [
-        (f"{TRANSLATION}bleu/{MEAN}", "this run, mean", _PROBE_COLOR, "-"),
+        (f"{TRANSLATION}bleu/{MEAN}", "this run, mean", PROBE_COLOR, "-"),
         *_pair_lines(curves, f"{TRANSLATION}bleu/"),
-        (f"{TRANSLATION}{DICTIONARY}bleu/{MEAN}", "word-by-word dictionary, mean", _NEUTRAL, "--"),
+        (f"{TRANSLATION}{DICTIONARY}bleu/{MEAN}", "word-by-word dictionary, mean", NEUTRAL, "--"),
     ]
 
 
@@ -256,11 +261,11 @@ def _pair_lines(curves: Curves, prefix: str) -> list[Line]:
     return [(n, n.removeprefix(prefix), c, "-") for n, c in zip(pairs, _PAIR_COLORS)]
 
 
-_LOSS = _Plot(
+_LOSS = Plot(
     "Loss", "good: falls, fast at first, then ever slower", "nats", (_single("loss", "total"),)
 )
 _COMMON = (
-    _Plot(
+    Plot(
         "Learning rate",
         "good: the schedule that was configured",
         "learning rate",
@@ -268,14 +273,14 @@ _COMMON = (
         limits=(0, None),
         smooth=False,
     ),
-    _Plot(
+    Plot(
         "Gradient norm, before clipping",
         "good: settles; spikes are early signs of divergence",
         "global L2 norm",
         (_single("grad_norm", "gradient norm"),),
         log=True,
     ),
-    _Plot(
+    Plot(
         "Throughput",
         "good: flat; a falling line means that the input cannot keep up",
         "tokens per second",
@@ -285,20 +290,20 @@ _COMMON = (
 )
 
 
-def plots(curves: Curves, diagnostics: Diagnostics) -> list[_Plot]:
+def plots(curves: Curves, diagnostics: Diagnostics) -> list[Plot]:
     """Returns the plots of a run that have data, or an empty one of the loss."""
     colors = {
         name: _STREAM_COLORS[i % len(_STREAM_COLORS)]
         for i, name in enumerate(streams(curves, diagnostics))
     }
-    probe = _Plot(
+    probe = Plot(
         "Held-out translation retrieval",
         "good: exceeds both chance and the untrained encoder",
         "accuracy@1",
         tuple(_probe_lines(curves)),
         limits=(0, None),
     )
-    translation = _Plot(
+    translation = Plot(
         "Held-out translation",
         "good: exceeds a word-by-word dictionary",
         "BLEU",
@@ -315,10 +320,10 @@ def finite(points: Iterable[tuple[int, float]]) -> Curve:
     return [(step, value) for step, value in points if math.isfinite(value)]
 
 
-def _thin(points: Curve) -> Curve:
-    """Keeps every k-th point of long curves."""
-    stride = -(-len(points) // _MAX_POINTS)
-    return points[::stride]
+def thinned(points: Curve, most: int) -> Curve:
+    """Keeps every k-th point of curves with more than `most`, and the last."""
+    stride = -(-len(points) // most)
+    return [*points[:-1:stride], points[-1]] if stride > 1 else points
 
 
 def _rolling_mean(values: Iterable[float], window: int) -> list[float]:

@@ -13,6 +13,7 @@ from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix
 from xlme_jax.evaluation.readouts import READOUTS, ReadoutLines
 from xlme_jax.evaluation.results import Spread
 from xlme_jax.reports.directions import is_right_to_left
+from xlme_jax.reports.visible_text import shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,6 +47,7 @@ def layer_curves(curves: Sequence[Curve], title: str, unit: str) -> bytes:
 
     figure, axis = _figure(title)
     _draw(axis, curves)
+    legend_beside(axis)
     axis.set_xlabel("layer (0: embeddings)")
     axis.set_ylabel(unit)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -70,7 +72,7 @@ def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
 
     figure = Figure(figsize=(5.5 * len(panels) + 1, 4.2), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=11, fontweight="bold")
+    figure.suptitle(plain(title), fontsize=11, fontweight="bold")
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axis, (encoder, lines) in zip(axes, panels.items()):
         order = sorted(lines, key=lambda line: (line[1], READOUTS.index(line[0])))
@@ -91,7 +93,7 @@ def layers_by_readout(panels: Mapping[str, ReadoutLines], title: str) -> bytes:
         _style(axis)
     axes[0].set_ylim(bottom=0)
     axes[0].set_ylabel("accuracy@1 in percent")
-    axes[-1].legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    legend_beside(axes[-1])
     return png(figure)
 
 
@@ -99,6 +101,7 @@ def against_flops(curves: Sequence[Curve], title: str, unit: str) -> bytes:
     """Draws scores against pre-training FLOPs on a log axis (XLM-E Figure 1); returns a PNG."""
     figure, axis = _figure(title)
     _draw(axis, curves)
+    legend_beside(axis)
     _name_points(axis, [curve for curve in curves if curve.quoted])
     axis.set_xscale("log")
     axis.margins(x=0.12)
@@ -118,14 +121,19 @@ def side_by_side(axes: Mapping[str, Sequence[Curve]], title: str, unit: str = "p
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.5 * len(axes), 4.2), dpi=120, layout="constrained")
+    figure = Figure(figsize=(5.5 * len(axes) + 1, 4.2), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=11, fontweight="bold")
-    for axis, (label, curves) in zip(figure.subplots(1, len(axes), squeeze=False)[0], axes.items()):
+    figure.suptitle(plain(title), fontsize=11, fontweight="bold")
+    panels = figure.subplots(1, len(axes), squeeze=False)[0]
+    for axis, (name, curves) in zip(panels, axes.items()):
         _style(axis)
         _draw(axis, curves)
-        axis.set_xlabel(label)
+        axis.set_xlabel(name)
         axis.set_ylabel(unit)
+    # A panel may lack a line, so the legend is that of the panel with most of them.
+    legends = [axis.get_legend_handles_labels() for axis in panels]
+    figure.legend(*max(legends, key=lambda found: len(found[1])), loc="outside right upper",
+                  fontsize=8, frameon=False)  # fmt: skip
     return png(figure)
 
 
@@ -140,15 +148,15 @@ def bars(groups: Mapping[str, Mapping[str, float]], title: str, unit: str) -> by
     figure, axis = _figure(title)
     categories = list(dict.fromkeys(x for values in groups.values() for x in values))
     width = 0.8 / len(groups)
-    for number, (label, values) in enumerate(groups.items()):
+    for number, (name, values) in enumerate(groups.items()):
         shift = (number - (len(groups) - 1) / 2) * width
         places = [categories.index(x) + shift for x in values]
         color = COLORS[number % len(COLORS)]
-        axis.bar(places, list(values.values()), width, label=label, color=color)
+        axis.bar(places, list(values.values()), width, label=plain(name), color=color)
     axis.set_xticks(range(len(categories)), categories, rotation=60, ha="right")
     axis.axhline(0, color="#555555", linewidth=0.8)
     axis.set_ylabel(unit)
-    axis.legend(fontsize=8, framealpha=0.85, edgecolor="none")
+    legend_beside(axis)
     return png(figure)
 
 
@@ -184,29 +192,42 @@ def scatter(
       y_label: label of the vertical axis.
     """
     figure, axis = _figure(title)
-    for number, (label, points) in enumerate(groups.items()):
+    for number, (group, points) in enumerate(groups.items()):
         color = COLORS[number % len(COLORS)]
         xs, ys = ([point[side] for point in points.values()] for side in (0, 1))
-        axis.scatter(xs, ys, s=14, color=color, label=label)
+        axis.scatter(xs, ys, s=14, color=color, label=plain(group))
         for name, place in points.items():
-            axis.annotate(name, place, (4, 2), textcoords="offset points", fontsize=7, color=color)
+            axis.annotate(
+                plain(name), place, (4, 2), textcoords="offset points", fontsize=7, color=color
+            )
     axis.set_xlabel(x_label)
     axis.set_ylabel(y_label)
-    axis.legend(fontsize=8, framealpha=0.85, edgecolor="none")
+    legend_beside(axis)
     return png(figure)
 
 
 def _name_points(axis: "Axes", curves: Sequence[Curve]) -> None:
     """Labels points; labels of neighbouring points alternate below, at and above the point."""
-    points = [(curve.label, x, y.mean) for curve in curves for x, y in curve.points.items()]
+    points = [(plain(curve.label), x, y.mean) for curve in curves for x, y in curve.points.items()]
     turns: dict[int, int] = {}
-    for label, x, mean in sorted(points, key=lambda point: point[2]):
+    for name, x, mean in sorted(points, key=lambda point: point[2]):
         decade = round(np.log10(x))
         turns[decade] = turns.get(decade, -1) + 1
         offset = (6, (-12, -3, 6)[turns[decade] % 3])
         axis.annotate(
-            label, (x, 100 * mean), offset, textcoords="offset points", fontsize=8, color="#555555"
+            name, (x, 100 * mean), offset, textcoords="offset points", fontsize=8, color="#555555"
         )
+
+
+def legend_beside(axis: "Axes") -> None:
+    """Puts the legend to the right of the axes, where it covers nothing; none without labels."""
+    if axis.get_legend_handles_labels()[1]:
+        axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def plain(text: str) -> str:
+    """Returns a text of data for a picture: short, and not as a formula."""
+    return shortened(text, 80).replace("$", r"\$")
 
 
 def _figure(title: str) -> tuple["Figure", "Axes"]:
@@ -214,10 +235,10 @@ def _figure(title: str) -> tuple["Figure", "Axes"]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.5, 4.5), dpi=120, layout="constrained")
+    figure = Figure(figsize=(8.5, 4.5), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axis = figure.subplots()
-    axis.set_title(title, fontsize=11, fontweight="bold", loc="left")
+    axis.set_title(plain(title), fontsize=11, fontweight="bold", loc="left")
     _style(axis)
     return figure, axis
 
@@ -236,18 +257,16 @@ def _draw(axis: "Axes", curves: Sequence[Curve]) -> None:
         xs = sorted(curve.points)
         means = np.array([100 * curve.points[x].mean for x in xs])
         deviations = np.nan_to_num([100 * curve.points[x].deviation for x in xs])
-        label = None if curve.quoted and not curve.style else curve.label
+        name = None if curve.quoted and not curve.style else plain(curve.label)
         marker = "o" if len(xs) <= 60 else ""
         axis.plot(
             xs, means, linestyle=curve.style or "none", marker=marker, markersize=4, color=color,
-            label=label,
+            label=name,
         )  # fmt: skip
         if np.any(deviations):
             axis.fill_between(
                 xs, means - deviations, means + deviations, color=color, alpha=0.15, linewidth=0
             )
-    if axis.get_legend_handles_labels()[1]:
-        axis.legend(fontsize=8, framealpha=0.85, edgecolor="none")
 
 
 def png(figure: "Figure") -> bytes:

@@ -1,21 +1,64 @@
-"""What differs between runs: configuration, manifest, and the ends of their curves."""
+"""What differs between runs: curves, configuration, manifest, and the ends of their curves."""
 
+import dataclasses
+import html
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from xlme_jax.reports import explore, html_page
+from xlme_jax.reports.curves import Curves, Plot, draw, finite
 from xlme_jax.reports.run_page import final_value
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import manifest
-from xlme_jax.training.metrics import read_metrics
+from xlme_jax.training.metrics import HELD_OUT, read_metrics
 
+MARKDOWN, PAGE = "runs.md", "runs.html"
 _ABSENT = "–"
 # Facts of a start that differ between any two runs.
 _OF_EACH_RUN = ("started", "command")
+# Most plots on the page, and in its picture.
+_MOST_PLOTS, _MOST_DRAWN = 40, 12
+# Okabe and Ito's palette and others that are as legible on a dark page as on a light one.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#9A6FC9", "#888888")
+_STYLES = ("-", "--", "-.", ":")
+_METRICS_FIRST = ("loss", "probe/retrieval_accuracy")
 
 
-def compare(model_dirs: Sequence[str]) -> str:
-    """Returns a page in Markdown that shows what differs between runs.
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of differences.
+
+    Attributes:
+      title: heading.
+      head: headings of the columns; the first is empty, the others name runs.
+      rows: cells; the first names what differs.
+      note: what the values are.
+    """
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What differs between runs.
+
+    Attributes:
+      names: the folders as they were given.
+      curves: metrics of each run.
+      tables: what differs.
+    """
+
+    names: Sequence[str]
+    curves: Sequence[Curves]
+    tables: Sequence[Table]
+
+
+def compare(model_dirs: Sequence[str]) -> Comparison:
+    """Compares runs.
 
     Args:
       model_dirs: folders of two or more runs, which may still be running.
@@ -30,14 +73,14 @@ def compare(model_dirs: Sequence[str]) -> str:
     steps = [max((curve[-1][0] for curve in run.values()), default=0) for run in curves]
     ends = [{name: final_value(curve) for name, curve in run.items()} for run in curves]
     names = [str(folder) for folder in model_dirs]
-    parts = [
-        "# Runs\n",
-        _table(("run", "steps"), zip(names, (f"{step:,}" for step in steps))),
-        _section("Configuration", names, [manifest.bindings(_text(f)) for f in folders]),
-        _section("Manifest", names, [_facts(folder) for folder in folders]),
+    lengths = [(name, f"{step:,}") for name, step in zip(names, steps)]
+    tables = (
+        Table("", ("run", "steps"), lengths),
+        _differences("Configuration", names, [manifest.bindings(_text(f)) for f in folders]),
+        _differences("Manifest", names, [_facts(folder) for folder in folders]),
         _ends(names, ends),
-    ]
-    return "\n".join(parts)
+    )
+    return Comparison(names, curves, tables)
 
 
 def _text(folder: Path) -> str:
@@ -53,18 +96,17 @@ def _facts(folder: Path) -> dict[str, str]:
     return {**facts, "number of starts": str(len(starts))}
 
 
-def _section(title: str, names: Sequence[str], runs: Sequence[Mapping[str, str]]) -> str:
+def _differences(title: str, names: Sequence[str], runs: Sequence[Mapping[str, str]]) -> Table:
     """Returns the table of the values that are not the same in all runs."""
     rows = []
     for name in sorted(set().union(*runs)):
         values = [run.get(name, _ABSENT) for run in runs]
         if len(set(values)) > 1:
-            rows.append([f"`{name}`", *(_cell(value) for value in values)])
-    body = _table(["", *names], rows) if rows else "No differences.\n"
-    return f"## {title}\n\n{body}"
+            rows.append([name, *values])
+    return Table(title, ["", *names], rows)
 
 
-def _ends(names: Sequence[str], ends: Sequence[Mapping[str, float]]) -> str:
+def _ends(names: Sequence[str], ends: Sequence[Mapping[str, float]]) -> Table:
     """Returns the table of the final values that differ; the last column compares the last run."""
     rows, equal = [], 0
     for metric in sorted(set().union(*ends)):
@@ -75,18 +117,91 @@ def _ends(names: Sequence[str], ends: Sequence[Mapping[str, float]]) -> str:
         ratio = values[-1] / values[0] - 1 if values[0] else math.nan
         change = f"{ratio:+.1%}" if math.isfinite(ratio) else _ABSENT
         shown = [f"{value:.4g}" if math.isfinite(value) else _ABSENT for value in values]
-        rows.append([f"`{metric}`", *shown, change])
-    head = ["", *names, f"{names[-1]} to {names[0]}"]
-    body = _table(head, rows) if rows else "No differences.\n"
-    note = "Means over the last tenth of the logged points."
+        rows.append([metric, *shown, change])
     same = f" {equal} metrics are equal and left out." if equal else ""
-    return f"## Ends of the curves\n\n{note}{same}\n\n{body}"
+    note = f"Means over the last tenth of the logged points.{same}"
+    head = ["", *names, f"{names[-1]} to {names[0]}"]
+    return Table("Ends of the curves", head, rows, note)
+
+
+# ---- Markdown ------------------------------------------------------------------------------
+
+
+def to_markdown(found: Comparison) -> str:
+    """Returns the tables as a page in Markdown."""
+    return "\n".join(["# Runs\n", *map(_markdown, found.tables)])
+
+
+def _markdown(table: Table) -> str:
+    rows = [[f"`{name}`" if table.title else name, *cells] for name, *cells in table.rows]
+    lines = [table.head, ["---"] * len(table.head), *rows]
+    body = "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+    title = f"## {table.title}\n\n" if table.title else ""
+    note = f"{table.note}\n\n" if table.note else ""
+    return title + note + (body if rows else "No differences.\n")
 
 
 def _cell(value: str) -> str:
     return value.replace("|", "\\|")
 
 
-def _table(head: Sequence[str], rows) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+# ---- HTML ----------------------------------------------------------------------------------
+
+
+def to_html(found: Comparison) -> str:
+    """Returns a self-contained page with the curves of all runs in each plot, and the tables."""
+    plots, curves, left_out = _plots(found)
+    explored = explore.explorable(plots, curves, draw(plots[:_MOST_DRAWN], curves))
+    lengths, *differences = found.tables
+    parts = [
+        "<h1>Runs</h1>",
+        _html(lengths),
+        "<h2>Curves</h2>",
+        explored.body,
+        f'<p class="note">{left_out} further metrics are in the last table.</p>'
+        if left_out
+        else "",
+        *map(_html, differences),
+    ]
+    body = "\n".join(part for part in parts if part)
+    scripts = (html_page.SORTING, *explored.scripts)
+    return html_page.page("Runs", body, explore.STYLE, scripts)
+
+
+def _html(table: Table) -> str:
+    title = f"<h2>{html.escape(table.title)}</h2>" if table.title else ""
+    note = f'<p class="note">{html.escape(table.note)}</p>' if table.note else ""
+    body = html_page.table(table.head, table.rows) if table.rows else "<p>No differences.</p>"
+    return title + note + body
+
+
+def _plots(found: Comparison) -> tuple[list[Plot], Curves, int]:
+    """Returns a plot of each metric that changes, their curves, and the number left out."""
+    names = sorted({name for run in found.curves for name in run})
+    metrics = sorted((n for n in names if _is_drawn(n, found.curves)), key=_order)
+    shown = metrics[:_MOST_PLOTS]
+    plots, curves = [], {}
+    for metric in shown:
+        lines = []
+        for number, run in enumerate(found.curves):
+            key = f"{number}/{metric}"
+            color = _COLORS[number % len(_COLORS)]
+            style = _STYLES[number // len(_COLORS) % len(_STYLES)]
+            lines.append((key, found.names[number], color, style))
+            curves[key] = run.get(metric, [])
+        plots.append(Plot(metric, "", "", tuple(lines), smooth=metric != "learning_rate"))
+    return plots or [Plot("loss", "", "", ())], curves, len(metrics) - len(shown)
+
+
+def _is_drawn(metric: str, runs: Sequence[Curves]) -> bool:
+    """Returns whether the values of a metric are not all the same."""
+    return len({value for run in runs for _, value in finite(run.get(metric, []))}) > 1
+
+
+def _order(metric: str) -> tuple[int, int]:
+    """Sorts the metrics that tell most first, and those of single languages and layers last."""
+    if metric in _METRICS_FIRST:
+        return 0, _METRICS_FIRST.index(metric)
+    depth = metric.count("/")
+    is_held_out = metric.startswith(f"{HELD_OUT}/")
+    return (1, depth) if is_held_out else (2 + (depth != 1), depth)

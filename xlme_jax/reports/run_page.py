@@ -1,32 +1,36 @@
-"""The page at the end of a run: its curves as one picture, and its final metrics.
+"""The page at the end of a run: its curves, its samples and its final metrics.
 
 Everything is read from the run's folder, so that the report can be written at any time, also for a
 run that is still running or was killed.
 """
 
-import base64
 import html
 import json
 import math
 from pathlib import Path
 
 from xlme_jax.data.batches.pair_losses import extremes
-from xlme_jax.evaluation.held_out_translation import DICTIONARY, MEAN, SAMPLES_FILE
+from xlme_jax.evaluation.held_out_translation import DICTIONARY, MEAN
 from xlme_jax.evaluation.held_out_translation import PREFIX as TRANSLATION
+from xlme_jax.evaluation.held_out_translation import SAMPLES_FILE as TRANSLATIONS
 from xlme_jax.objectives.base import Diagnostics
-from xlme_jax.reports import html_page
+from xlme_jax.reports import explore, html_page, samples_page
 from xlme_jax.reports.curves import (
     Curve,
     Curves,
     draw,
     draw_readouts,
     finite,
+    plots,
     stream_labels,
     with_derived,
 )
+from xlme_jax.reports.explore import Explorable, explorable
+from xlme_jax.reports.html_page import escaped
+from xlme_jax.reports.visible_text import visible_lines
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import manifest
-from xlme_jax.training.metrics import METRICS_FILE, naming, read_metrics
+from xlme_jax.training.metrics import METRICS_FILE, naming, read_metrics, read_samples
 from xlme_jax.training.task_losses import PAIR_WEIGHTS_FILE
 
 REPORT_HTML = "report.html"
@@ -38,8 +42,8 @@ def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
     """Writes `report.html` and `report.png` into a run's folder.
 
     Args:
-      model_dir: the folder with `metrics.jsonl`; `config.gin`, `manifest.json`, `model-info.txt`
-        and `pair_weights.json` are shown where they exist.
+      model_dir: the folder with `metrics.jsonl`; `samples.jsonl`, `config.gin`, `manifest.json`,
+        `model-info.txt`, `translations.json` and `pair_weights.json` are shown where they exist.
       diagnostics: plots, derived metrics and baselines of the run's objective.
 
     Returns:
@@ -51,15 +55,17 @@ def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
     """
     model_dir = as_path(model_dir)
     curves = with_derived(read_metrics(model_dir / METRICS_FILE), diagnostics)
-    picture = draw(curves, diagnostics, title=model_dir.resolve().name)
+    shown = plots(curves, diagnostics)
+    picture = draw(shown, curves, title=model_dir.resolve().name)
     readouts = draw_readouts(curves)
     path = model_dir / REPORT_HTML
     with naming(path):
         (model_dir / REPORT_PNG).write_bytes(picture)
         if readouts:
             (model_dir / READOUTS_PNG).write_bytes(readouts)
+        explored = explorable(shown, curves, picture)
         compared = verdicts(curves, diagnostics)
-        page = _page(model_dir, curves, compared, picture, readouts)
+        page = _page(model_dir, curves, compared, explored, readouts)
         path.write_text(page, encoding="utf-8")
     return path
 
@@ -72,21 +78,22 @@ def _page(
     model_dir: Path,
     curves: Curves,
     compared: list[Verdict],
-    picture: bytes,
+    explored: Explorable,
     readouts: bytes | None,
 ) -> str:
     """Returns the whole page."""
     name = model_dir.resolve().name
     last_step = max((curve[-1][0] for curve in curves.values()), default=0)
     parts = [
-        f"<h1>{html.escape(name)}</h1>",
+        f"<h1>{escaped(name)}</h1>",
         f'<p class="note">{last_step:,} steps; figures are means over the last tenth of the logged '
         "points, which even out single steps.</p>",
         _verdict_table(compared),
         "<h2>Curves</h2>",
-        _image("Training curves", picture),
-        _image("Retrieval over layers and readouts", readouts) if readouts else "",
-        _translations(model_dir / SAMPLES_FILE),
+        explored.body,
+        html_page.picture("Retrieval over layers and readouts", readouts) if readouts else "",
+        samples_page.section(read_samples(model_dir)),
+        _translations(model_dir / TRANSLATIONS),
         _pair_weights(model_dir / PAIR_WEIGHTS_FILE),
         "<h2>All figures</h2>",
         html_page.details("Every logged metric", _metrics_table(curves)),
@@ -97,7 +104,8 @@ def _page(
         html_page.details("Configuration (config.gin)", _file(model_dir / "config.gin")),
     ]
     body = "\n".join(part for part in parts if part)
-    return html_page.page(name, body)
+    style = explore.STYLE + samples_page.STYLE
+    return html_page.page(name, body, style, (html_page.SORTING, *explored.scripts))
 
 
 def final_value(curve: Curve) -> float:
@@ -170,7 +178,7 @@ def _translations(path: Path) -> str:
     for direction, samples in content["directions"].items():
         rows = [[one[name] for name in _SAMPLE_COLUMNS] for one in samples]
         parts += [
-            f"<h3>{html.escape(direction)}</h3>",
+            f"<h3>{escaped(direction)}</h3>",
             html_page.table(_SAMPLE_COLUMNS, rows, "texts"),
         ]
     return "\n".join(parts)
@@ -190,7 +198,7 @@ def _pair_weights(path: Path) -> str:
         if not rows:
             continue
         parts += [
-            f"<h2>Sampling by losses: {html.escape(stream)}</h2>",
+            f"<h2>Sampling by losses: {escaped(stream)}</h2>",
             f'<p class="note">Of {len(summary["tasks"])} tasks, those weighted up and down most '
             f"since step {summary['phases'][-1]['step']:,}, change {len(summary['phases'])} of the "
             "run. "
@@ -223,7 +231,7 @@ def _manifest(model_dir: Path) -> str:
     note = f'<p class="note">Started {len(starts)} times; this is the last.</p>'
     return "\n".join(
         [
-            f"<pre>{html.escape(command)}</pre>" if command else "",
+            f"<pre>{html.escape(visible_lines(command))}</pre>" if command else "",
             note if len(starts) > 1 else "",
             html_page.details(
                 "Code, packages, devices and data", html_page.table(("", ""), facts.items())
@@ -244,15 +252,7 @@ def _file(path: Path) -> str:
     """Returns a text file's content as HTML, empty if it does not exist."""
     if not path.is_file():
         return ""
-    return f"<pre>{html.escape(path.read_text(encoding='utf-8', errors='replace'))}</pre>"
-
-
-def _image(what: str, png: bytes) -> str:
-    return f'<img alt="{what}" src="data:image/png;base64,{_base64(png)}">'
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
+    return f"<pre>{html.escape(visible_lines(path.read_text('utf-8', 'replace')))}</pre>"
 
 
 def _number(value: float) -> str:

@@ -23,7 +23,7 @@ from xlme_jax.evaluation.context import Context
 from xlme_jax.objectives.base import Objective
 from xlme_jax.ops.vocabulary_head import padded_size
 from xlme_jax.reports.run_page import write_report
-from xlme_jax.runs import parts
+from xlme_jax.runs import parts, samples
 from xlme_jax.storage import locks
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import loop, manifest, model_info
@@ -81,7 +81,8 @@ def assemble(
       ValueError: an invalid configuration; names the field and the remedy.
     """
     mesh = meshes.make_mesh(config.mesh)
-    dataset, objective, dtype, streams, settings = parts.build(config, prepare_command)
+    built = parts.build(config, prepare_command)
+    dataset, objective, dtype, streams, settings = built
     shapes = {stream.name: (stream.rows, stream.length) for stream in streams}
     rows = {name: shape[0] for name, shape in shapes.items()}
     loop.check_divisible(rows, mesh, settings.micro_batches)
@@ -132,6 +133,7 @@ def assemble(
         trackers=[functools.partial(tracker.start, facts) for tracker in config.trackers],
         manifest=start,
         phases=batches if batches.task_counts() else None,
+        read_samples=samples.reader(built, config.objective, mesh),
     )
 
 

@@ -42,7 +42,7 @@ from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 from xlme_jax.training.metrics import ratios
-from xlme_jax.training.step import make_reading, read_masks
+from xlme_jax.training.step import make_reading, read_rows
 
 _log = logging.getLogger(__name__)
 # Data, and so the state of a stream, is read a batch at a time: more than these need a bar.
@@ -108,7 +108,7 @@ def inspect_batch(
         _move_to(step, batches, folder, parts, config)
         arrays: Any = next(batches)
         readings, metrics = _read(parts, config, arrays, step, folder)
-        found = _rows(parts, batches, arrays, readings)
+        found = stream_rows(parts, batches, arrays, readings)
     finally:
         batches.close()
     facts = {
@@ -199,7 +199,7 @@ def _read(
     objective, settings = parts.objective, parts.settings
     number = np.int32(step)
     if folder is None:
-        read = jax.jit(functools.partial(read_masks, objective, settings.seed))
+        read = jax.jit(functools.partial(read_rows, objective, settings.seed))
         return jax.device_get(read(arrays, number)), {}
     mesh = meshes.make_mesh(config.mesh)
     rows = {stream.name: stream.rows for stream in parts.streams}
@@ -236,12 +236,13 @@ def _weights(
 # ---- On the host ---------------------------------------------------------------------------
 
 
-def _rows(
+def stream_rows(
     parts: Parts,
     batches: BatchIterator,
     arrays: Mapping[str, Mapping[str, np.ndarray]],
     readings: Mapping[str, Reading],
 ) -> tuple[StreamRows, ...]:
+    """Returns the rows of the last batch of `batches`, as arrays, with what is read of them."""
     pieces, shares, drawn = _pieces(parts.dataset), batches.shares(), batches.drawn()
     languages = {t.name: t.languages for t in parts.dataset.tasks if t.split == "train"}
     return tuple(

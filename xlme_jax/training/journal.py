@@ -23,6 +23,7 @@ from xlme_jax.training.best import Best, BestSteps
 from xlme_jax.training.metrics import (
     TENSORBOARD_DIRECTORY,
     MetricsWriter,
+    ReadSamples,
     Tracker,
     ratios,
     read_lines,
@@ -56,6 +57,7 @@ class Journal:
       trackers: as in `MetricsWriter`.
       best: which checkpoints are best, and when the run has stopped improving.
       phases: is given the losses by task of each step whose update was not skipped.
+      read_samples: reads what is shown every `samples_every` steps; None for nothing.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Journal:
         trackers: Sequence[Callable[[Path, int], Tracker]] = (),
         best: Best | None = None,
         phases: task_losses.Phases | None = None,
+        read_samples: ReadSamples | None = None,
     ):
         self._model_dir, self._settings, self._schedule = model_dir, settings, schedule
         self._find_alarms, self._evaluators, self._meter = alarms, evaluators, meter
@@ -80,6 +83,7 @@ class Journal:
         self._rules, self.best = StopRules(stop_rules), BestSteps(best, model_dir)
         self._needs_past = bool(stop_rules) or best is not None
         self._trackers, self._waits, self._phases = trackers, Waits(), phases
+        self._read_samples = read_samples
 
     def begin(
         self, step: int, window: Mapping[str, Sequence[float]], skipped: int, params: Params
@@ -100,13 +104,15 @@ class Journal:
         self.best.begin(past)
         self._sums: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(2))
         self.skipped = skipped
-        # Only process 0 has the file, but all processes take part in an evaluation.
-        logged = int(multihost_utils.broadcast_one_to_all(np.int32(self._writer.last_step)))
-        if self.is_due(step) and logged == step:
-            return
-        self._sums |= {name: np.array(pair, np.float64) for name, pair in window.items()}
-        if self.is_due(step):
-            self.write(step, params)
+        # Only process 0 has the files, but all processes take part in an evaluation.
+        own = np.array([self._writer.last_step, self._writer.last_samples], np.int32)
+        logged, shown = multihost_utils.broadcast_one_to_all(own).tolist()
+        if not (self.is_due(step) and logged == step):
+            self._sums |= {name: np.array(pair, np.float64) for name, pair in window.items()}
+            if self.is_due(step):
+                self.write(step, params)
+        if shown != step:
+            self.show_samples(step, params)
 
     def _past(self) -> dict[int, dict[str, float]]:
         """Returns the lines of the log by step, if they are needed here."""
@@ -198,6 +204,17 @@ class Journal:
         if step > 0:
             self._progress.show(step, values, log=True)
             self._sound_alarms(step, values)
+
+    def show_samples(self, step: int, params: Params) -> None:
+        """Shows what the weights after `step` predict of the samples, if it is time to."""
+        every = self._settings.samples_every
+        if self._read_samples is None or not every or (step % every and not self._is_last(step)):
+            return
+        with self._meter.pause():
+            samples = self._read_samples(params)
+        if samples is not None and self._writer is not None:
+            self._writer.write_samples(step, samples)
+            self._progress.message(f"Step {step}, samples. {samples.text}")
 
     def broken_rule(self, step: int) -> ValueError | None:
         """Returns the error that ends the run after `step`, None unless a stop rule is not met."""

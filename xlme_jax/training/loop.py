@@ -28,7 +28,7 @@ from xlme_jax.training import task_losses
 from xlme_jax.training.best import Best
 from xlme_jax.training.journal import Diverged, Evaluator, Journal, Tasks
 from xlme_jax.training.loop_config import LoopConfig
-from xlme_jax.training.metrics import Tracker, naming
+from xlme_jax.training.metrics import ReadSamples, Tracker, naming
 from xlme_jax.training.profiling import Profile
 from xlme_jax.training.progress import Throughput, peak_flops
 from xlme_jax.training.state import (
@@ -92,6 +92,7 @@ class Run:
       trackers: where metrics go besides `metrics.jsonl` (`MetricsWriter`).
       manifest: the entry of this start, for checkpoints (`training.manifest`).
       phases: `batches`, if sampling weights follow the losses of tasks; else None.
+      read_samples: reads what is shown every `config.samples_every` steps; None for nothing.
     """
 
     objective: Objective
@@ -115,6 +116,7 @@ class Run:
     trackers: Sequence[Callable[[Path, int], Tracker]] = ()
     manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     phases: task_losses.Phases | None = None
+    read_samples: ReadSamples | None = None
 
 
 def check_divisible(rows: Mapping[str, int], mesh: jax.sharding.Mesh, micro_batches: int) -> None:
@@ -181,6 +183,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
             run.trackers,
             run.best,
             run.phases,
+            run.read_samples,
         )
         stack.callback(journal.close)
         counts = run.phases.task_counts() if run.phases else {}
@@ -258,6 +261,7 @@ def _steps(
                         save_now()
                     checkpoints.wait()
                     raise broken
+            journal.show_samples(step, state.params)
     return state
 
 

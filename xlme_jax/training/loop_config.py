@@ -18,6 +18,9 @@ class LoopConfig:
       log_every: steps that a line of metrics averages over.
       evaluate_every: steps between evaluations, also at step 0 and at the end. The state is saved
         before it is evaluated, so that a failing evaluation loses nothing.
+      samples_every: steps between samples: what the model predicts of a few fixed sentences, in the
+        log, `samples.jsonl`, TensorBoard and the report, also at step 0 and at the end. None or 0
+        for none.
       micro_batches: parts in which a batch is processed; the gradient stays the same.
       seed: seed of initialisation, masking, sampling and dropout.
       init_from: MODEL_DIR or checkpoint to take the weights from, if the run is new.
@@ -39,6 +42,7 @@ class LoopConfig:
     keep_every: int | None = None
     log_every: int = 50
     evaluate_every: int = 1000
+    samples_every: int | None = None
     micro_batches: int = 1
     seed: int = 0
     init_from: str | None = None
@@ -53,6 +57,7 @@ class LoopConfig:
         fields = dataclasses.fields(self)
         counts = [f.name for f in fields if f.type in (int, "int") and f.name != "seed"]
         check_at_least(self, "Loop", 1, *counts, "keep_every")
+        check_at_least(self, "Loop", 0, "samples_every")
         if self.keep_every is not None and self.keep_every % self.checkpoint_every:
             raise ValueError(
                 f"Loop.keep_every = {self.keep_every} must be a multiple of Loop.checkpoint_every "

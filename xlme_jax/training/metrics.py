@@ -1,4 +1,4 @@
-"""Writes the metrics of a run: one JSON object per step, and to its trackers.
+"""Writes the metrics and samples of a run: one JSON object per step, and to its trackers.
 
 Reports and scripts read the JSON lines, so these must survive a kill at any moment: a line is
 written whole or not at all, and a resumed run first drops the lines that it will log again.
@@ -11,12 +11,14 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from xlme_jax.storage.mirrors import Mirror
 from xlme_jax.storage.paths import as_path
 
 METRICS_FILE = "metrics.jsonl"
+SAMPLES_FILE = "samples.jsonl"
+SAMPLES_NAME = "samples"
 TENSORBOARD_DIRECTORY = "tensorboard"
 # Prefix of metrics on held-out text: "held_out/<stream>/<metric>".
 HELD_OUT = "held_out"
@@ -48,9 +50,27 @@ class Tracker(Protocol):
     def close(self) -> None:
         """Completes what was logged."""
 
+    # A tracker that shows texts also has write_text(step, name, text).
+
+
+class Samples(NamedTuple):
+    """What a model predicts of a few fixed sentences.
+
+    Attributes:
+      content: JSON, for `samples.jsonl`.
+      text: the same to read.
+    """
+
+    content: Mapping[str, Any]
+    text: str
+
+
+# params -> samples; None in processes other than 0. Every process must call it.
+ReadSamples = Callable[[Any], Samples | None]
+
 
 class MetricsWriter:
-    """Appends metrics to `MODEL_DIR/metrics.jsonl` and passes them to trackers.
+    """Appends metrics to `MODEL_DIR/metrics.jsonl`, samples to `samples.jsonl`; tells trackers.
 
     Create it only in process 0, or everywhere with `active` set only in process 0.
 
@@ -65,6 +85,7 @@ class MetricsWriter:
     Attributes:
       local: the run's folder on this machine, None if not active; a bucket's is uploaded.
       last_step: step of the last line, -1 if there is none.
+      last_samples: step of the last samples, -1 if there are none.
     """
 
     def __init__(
@@ -74,20 +95,21 @@ class MetricsWriter:
         active: bool = True,
         trackers: Sequence[Callable[[Path, int], Tracker]] = (),
     ) -> None:
-        self._file: int | None = None
+        self._metrics: _Lines | None = None
         self.local: Path | None = None
-        self.last_step = -1
+        self.last_step = self.last_samples = -1
         if not active:
             return
         model_dir = as_path(model_dir)
         self.path = model_dir / METRICS_FILE
         self._mirror = Mirror(model_dir)
         self._mirror.fetch(METRICS_FILE)
+        self._mirror.fetch(SAMPLES_FILE)
         self.local = self._mirror.local
-        local = self.local / METRICS_FILE
-        with naming(self.path):
-            self.last_step = _drop_after(local, resume_step)
-            self._file = os.open(local, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._metrics = _Lines(self.local / METRICS_FILE, self.path, resume_step)
+        self._samples = _Lines(self.local / SAMPLES_FILE, model_dir / SAMPLES_FILE, resume_step)
+        self.last_step, self.last_samples = self._metrics.last_step, self._samples.last_step
+        self._metrics.open()  # From now on the folder is that of a run.
         self._trackers = [start(self.local, resume_step) for start in trackers]
         self._mirror.upload()
 
@@ -103,7 +125,7 @@ class MetricsWriter:
           ValueError: the step was logged already, or a value is called "step".
           OSError: the line could not be written in full (disk full); the file is left without it.
         """
-        if self._file is None:
+        if self._metrics is None:
             return
         if step <= self.last_step:
             raise ValueError(
@@ -116,27 +138,37 @@ class MetricsWriter:
             )
         numbers = {name: float(value) for name, value in values.items()}
         finite = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
-        with naming(self.path):
-            _append(self._file, json.dumps({"step": int(step), **finite}, allow_nan=False) + "\n")
+        self._metrics.append({"step": int(step), **finite})
         self.last_step = step
         for tracker in self._trackers:
             tracker.write(step, {name: x for name, x in finite.items() if x is not None})
         self._mirror.upload_sometimes()
 
+    def write_samples(self, step: int, samples: Samples) -> None:
+        """Logs the samples of a step, once; trackers that have `write_text` get their text."""
+        if self._metrics is None or step <= self.last_samples:
+            return
+        self._samples.append({"step": int(step), **samples.content})
+        self.last_samples = step
+        for tracker in self._trackers:
+            if (write_text := getattr(tracker, "write_text", None)) is not None:
+                write_text(step, SAMPLES_NAME, samples.text)
+        self._mirror.upload_sometimes()
+
     def sync(self) -> None:
         """Waits until the lines are on disk or in the bucket, so that they survive a crash."""
-        if self._file is not None:
-            with naming(self.path):
-                os.fsync(self._file)
+        if self._metrics is not None:
+            self._metrics.sync()
+            self._samples.sync()
             self._mirror.upload()
 
     def close(self) -> None:
         """Flushes to disk and closes; a second call does nothing."""
-        if self._file is None:
+        if self._metrics is None:
             return
-        os.fsync(self._file)
-        os.close(self._file)
-        self._file = None
+        self._metrics.close()
+        self._samples.close()
+        self._metrics = None
         for tracker in self._trackers:
             tracker.close()
         self._mirror.close()
@@ -181,6 +213,12 @@ def read_lines(path: Path) -> dict[int, dict[str, float]]:
     }
 
 
+def read_samples(model_dir: Path) -> list[dict[str, Any]]:
+    """Returns the samples of a run by step, as `write_samples` wrote them; [] if it has none."""
+    path = as_path(model_dir) / SAMPLES_FILE
+    return _read_lines(path) if path.is_file() else []
+
+
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     """Returns the file's complete lines as objects."""
     if not path.is_file():
@@ -196,6 +234,50 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
             raise ValueError(f"{path}, line {number}: {error}; fix or delete the line") from error
         records.append(record)
     return records
+
+
+class _Lines:
+    """A growing file of JSON objects, each with a "step".
+
+    Args:
+      local: the file.
+      named: the path that errors name, which for a bucket is another.
+      resume_step: lines of later steps are dropped, all for 0.
+
+    Attributes:
+      last_step: step of the last line, -1 if there is none.
+    """
+
+    def __init__(self, local: Path, named: Path, resume_step: int) -> None:
+        self._local, self._named, self._file = local, named, -1
+        with naming(named):
+            self.last_step = _drop_after(local, resume_step)
+
+    def open(self) -> int:
+        """Creates the file if it does not exist; returns its descriptor."""
+        if self._file < 0:
+            with naming(self._named):
+                self._file = os.open(self._local, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        return self._file
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Appends a line, or raises OSError."""
+        line = json.dumps(record, allow_nan=False) + "\n"
+        with naming(self._named):
+            _append(self.open(), line)
+
+    def sync(self) -> None:
+        """Waits until the lines are on the disk."""
+        if self._file >= 0:
+            with naming(self._named):
+                os.fsync(self._file)
+
+    def close(self) -> None:
+        """Flushes to the disk and closes."""
+        if self._file >= 0:
+            os.fsync(self._file)
+            os.close(self._file)
+            self._file = -1
 
 
 def _drop_after(path: Path, last_step: int) -> int:

@@ -127,15 +127,22 @@ def make_fill_step(
     return fill_step
 
 
-def read_masks(
-    objective: Objective, seed: int, batch: Batch, step: jax.Array
+def read_rows(
+    objective: Objective, seed: int, batch: Batch, step: jax.Array, params: Params | None = None
 ) -> Mapping[str, Reading]:
-    """Returns what a system reads of the batch of a step, from 1, which needs no weights.
+    """Returns what a system reads of the first rows of the batch of a step, from 1.
 
     Systems without `read` (`objectives.reading`) return {}.
+
+    Args:
+      objective: the system.
+      seed: seed of the run.
+      batch: the rows.
+      step: the step, whose masks and samples are drawn.
+      params: weights that predict; None for no predictions.
     """
     read = getattr(objective, "read", None)
-    return read(_numbered(batch), _step_rng(seed, step)) if read else {}
+    return read(_numbered(batch), _step_rng(seed, step), params) if read else {}
 
 
 def make_reading(

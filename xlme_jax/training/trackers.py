@@ -58,7 +58,7 @@ class _Events:
         from tensorboardX.proto import event_pb2
 
         self._directory = directory
-        self._scalar, self._event = summary.scalar, event_pb2.Event
+        self._scalar, self._text, self._event = summary.scalar, summary.text, event_pb2.Event
         # TensorBoard hides the events from this step on that an interrupted run wrote.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         with naming(directory):
@@ -70,6 +70,13 @@ class _Events:
         with naming(self._directory):
             for name, value in values.items():
                 self._write(step=step, summary=self._scalar(name, value))
+            self._writer.flush()
+
+    def write_text(self, step: int, name: str, text: str) -> None:
+        # TensorBoard renders Markdown, in which indented lines are shown as they are.
+        lines = "\n".join(f"    {line}" for line in text.splitlines())
+        with naming(self._directory):
+            self._write(step=step, summary=self._text(name, lines))
             self._writer.flush()
 
     def _write(self, **fields: Any) -> None:

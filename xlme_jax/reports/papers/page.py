@@ -1,6 +1,5 @@
 """The page that compares results with the papers': tables, layer curves, costs, alignments."""
 
-import base64
 import dataclasses
 import html
 import os
@@ -11,6 +10,7 @@ from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
 from xlme_jax.evaluation import alignment_matrices, results
 from xlme_jax.evaluation.results import Results, Spread
 from xlme_jax.reports import html_page, interlingual, pictures
+from xlme_jax.reports.html_page import Html
 from xlme_jax.reports.papers import (
     continued,
     entries,
@@ -326,23 +326,21 @@ def _line(cells: Sequence[str]) -> str:
 def to_html(sheet: Sheet) -> str:
     """Returns a table in HTML; our rows have the class "ours"."""
     notes, rows = _numbered(sheet)
-    headings = "".join(f"<th>{html.escape(column)}</th>" for column in sheet.columns)
+    cells = [[_cell(text, number) for text, number in row] for row in rows]
     parts = [
-        f"<h2>{html.escape(sheet.title)}</h2>",
-        f"<p>{html.escape(sheet.caption)}</p>",
-        f'<div class="wide"><table><thead><tr>{headings}</tr></thead><tbody>',
+        f"<h2>{html_page.escaped(sheet.title)}</h2>",
+        f"<p>{html_page.escaped(sheet.caption)}</p>",
+        html_page.table(sheet.columns, cells, ours=sheet.ours),
     ]
-    for row, ours in zip(rows, sheet.ours):
-        cells = "".join(
-            f"<td>{html.escape(text)}{f'<sup>{number}</sup>' if number else ''}</td>"
-            for text, number in row
-        )
-        parts.append(f'<tr class="ours">{cells}</tr>' if ours else f"<tr>{cells}</tr>")
-    parts.append("</tbody></table></div>")
     listed = "<br>".join(
-        f"<sup>{number}</sup> {html.escape(note)}" for note, number in notes.items()
+        f"<sup>{number}</sup> {html_page.escaped(note)}" for note, number in notes.items()
     )
     return "\n".join([*parts, f'<p class="note">{listed}</p>' if listed else ""])
+
+
+def _cell(text: str, number: int) -> str:
+    """Returns the text of a cell with the number of its note, 0 for none."""
+    return Html(f"{html_page.escaped(text)}<sup>{number}</sup>") if number else text
 
 
 _ABOUT = (
@@ -411,15 +409,15 @@ def _page(
     command: str,
 ) -> str:
     shown = [
-        f'<figure><img alt="{html.escape(p.caption)}" src="data:image/png;base64,'
-        f'{base64.b64encode(p.png).decode()}"><figcaption class="note">{html.escape(p.caption)}'
-        "</figcaption></figure>"
+        f"<figure>{html_page.picture(p.caption, p.png)}"
+        f'<figcaption class="note">{html_page.escaped(p.caption)}</figcaption></figure>'
         for p in drawn
     ]
     parts = _assembled(named, sheets, shown, details, to_html)
     said = f"<pre>{html.escape(command)}\n\n{html.escape(_commands(named))}</pre>"
     body = "\n".join(["<h1>Results beside the papers'</h1>", f"<p>{_ABOUT}</p>", *parts, said])
-    return html_page.page("Results", body, "th, td { white-space: nowrap; }")
+    style = "th, td { white-space: nowrap; } figure { margin: 1em 0; }"
+    return html_page.page("Results", body, style, [html_page.SORTING])
 
 
 # ---- The command -------------------------------------------------------------------------------

@@ -1,0 +1,151 @@
+"""Sentences that a run shows as it learns, as JSON and as text."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from xlme_jax.reports.batch_rows import Prediction, Segment, StreamRows, Token, Verdict
+from xlme_jax.reports.batch_text import isolated
+
+# Of each stream: rows that are read, and sentences that are shown of them.
+ROWS, SENTENCES = 2, 4
+_TOKENS = 64  # Of each sentence.
+LEGEND = (
+    "[x>y]: x is masked, and y predicted; [x=]: x itself. !: the discriminator finds that y is not "
+    "the original; x?: it calls an original replaced. {y}: y is predicted, and is not the original."
+)
+
+
+class Sentence(NamedTuple):
+    """A segment of a batch, with what is predicted of it.
+
+    Attributes:
+      stream: name of its stream.
+      segment: its tokens; what a discriminator says is kept of masked tokens, and of those that it
+        calls replaced.
+    """
+
+    stream: str
+    segment: Segment
+
+    @property
+    def title(self) -> str:
+        """Stream, task and language."""
+        return f"{self.stream}, {self.segment.label}"
+
+    @property
+    def names(self) -> list[str]:
+        """What predicts tokens of it, such as "generator"."""
+        return list(dict.fromkeys(name for t in self.segment.tokens for name in t.predictions))
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether tokens are predicted that are not masked, as those of translations."""
+        return bool(self.segment.continued)
+
+    def of_original(self, name: str) -> float:
+        """Returns the mean probability of the original tokens where `name` predicts some."""
+        found = [
+            t.predictions[name].of_original for t in self.segment.tokens if name in t.predictions
+        ]
+        return sum(found) / len(found)
+
+
+def sentences(rows: StreamRows) -> list[Sentence]:
+    """Returns the first sentences of a stream of which something is predicted."""
+    numbers = range(min(ROWS, len(rows.arrays["tokens"])))
+    parts = (part for number in numbers for part in rows.row(number))
+    found = []
+    for part in parts:
+        if isinstance(part, int) or len(found) == SENTENCES:
+            continue
+        cut = dataclasses.replace(part, tokens=part.tokens[:_TOKENS])
+        if any(token.predictions for token in cut.tokens):
+            found.append(Sentence(rows.stream.name, cut))
+    return found
+
+
+# ---- JSON ----------------------------------------------------------------------------------
+
+
+def to_json(sentence: Sentence) -> dict[str, Any]:
+    """Returns a sentence as JSON; a token of which nothing is said is a string."""
+    tokens = [_token_to_json(token) for token in sentence.segment.tokens]
+    return {"stream": sentence.stream, "label": sentence.segment.label, "tokens": tokens}
+
+
+def from_json(found: Mapping[str, Any]) -> Sentence:
+    """Returns the sentence that `to_json` wrote."""
+    tokens = tuple(_token_from_json(column, x) for column, x in enumerate(found["tokens"]))
+    return Sentence(found["stream"], Segment(0, found["label"], tokens))
+
+
+def _token_to_json(token: Token) -> str | dict[str, Any]:
+    found: dict[str, Any] = {}
+    if token.is_special:
+        found["special"] = True
+    if token.is_masked:
+        found["read"] = token.read
+    if token.predictions:
+        found["predictions"] = {
+            name: [one.piece, round(one.probability, 4), round(one.of_original, 4)]
+            for name, one in token.predictions.items()
+        }
+    if token.verdict is not None and (token.is_masked or token.is_called):
+        found["verdict"] = [token.verdict.piece, round(token.verdict.probability, 4)]
+    return {"piece": token.piece, **found} if found else token.piece
+
+
+def _token_from_json(column: int, found: str | Mapping[str, Any]) -> Token:
+    if isinstance(found, str):
+        return Token(column, found, found, False, False, {})
+    piece, verdict = found["piece"], found.get("verdict")
+    return Token(
+        column,
+        piece,
+        found.get("read", piece),
+        found.get("special", False),
+        "read" in found,
+        {name: Prediction(*one) for name, one in found.get("predictions", {}).items()},
+        None if verdict is None else Verdict(verdict[0], verdict[0] != piece, verdict[1]),
+    )
+
+
+# ---- Text ----------------------------------------------------------------------------------
+
+
+def to_text(found: Sequence[Sentence]) -> str:
+    """Returns sentences as lines, the first of which explains the marks."""
+    return "\n".join([LEGEND, *(line for sentence in found for line in _lines(sentence))])
+
+
+def _lines(sentence: Sentence) -> Iterator[str]:
+    yield f"  {sentence.title}"
+    if sentence.is_continued:
+        yield f"    text: {_text(sentence.segment, '')}"
+    for name in sentence.names:
+        share = f"{sentence.of_original(name):.1%}"
+        yield f"    {name} ({share} of the original): {_text(sentence.segment, name)}"
+
+
+def _text(segment: Segment, name: str) -> str:
+    """Returns a sentence with the predictions of `name`."""
+    return " ".join(
+        isolated("".join(_marked(token, name) for token in run).strip()) for run in segment.runs
+    )
+
+
+def _marked(token: Token, name: str) -> str:
+    guess = token.predictions.get(name)
+    if guess is None:
+        word = f"{token.text}?" if token.is_called and not token.is_masked else token.text
+        return f" {word} " if token.is_special else word
+    is_right = guess.piece == token.piece
+    if not token.is_masked:
+        return token.text if is_right else f" {{{guess.piece.removeprefix('▁')}}}"
+    space = " " if token.piece.startswith("▁") else ""
+    other = "=" if is_right else f">{guess.piece.removeprefix('▁')}"
+    called = (
+        ("!" if token.verdict.is_replaced else "?") if token.is_called and token.verdict else ""
+    )
+    return f"{space}[{token.piece.removeprefix('▁')}{other}]{called}"

@@ -1,0 +1,40 @@
+"""Text from data as it may be shown: on one line, short, and without control characters."""
+
+import unicodedata
+
+# Joiners of scripts, without which letters have another shape.
+_JOINERS = "\u200c\u200d"
+# Control, format, surrogate, private, unassigned; line and paragraph separators.
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def visible(text: str) -> str:
+    """Returns a text whose control characters, those of direction included, are visible.
+
+    C0 controls become their pictures ("␀"), others "⟨U+202E⟩". Joiners stay.
+    """
+    return text if text.isascii() and text.isprintable() else "".join(map(_visible, text))
+
+
+def visible_lines(text: str) -> str:
+    """Returns a text as `visible` does, with its line breaks and tabs."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join("\t".join(map(visible, line.split("\t"))) for line in lines)
+
+
+def shortened(text: str, length: int) -> str:
+    """Returns a visible text of at most `length` characters, and how many it has if it is cut."""
+    if len(text) <= length:
+        return visible(text)
+    return f"{visible(text[:length])}… ({len(text):,} characters)"
+
+
+def _visible(character: str) -> str:
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "\u2421"
+    if character in _JOINERS or unicodedata.category(character) not in _HIDDEN:
+        return character
+    return f"⟨U+{code:04X}⟩"

@@ -1,0 +1,110 @@
+"""Reads the samples of a run: what its weights predict of a few rows of its first batch.
+
+Rows, masks and random draws are those of step 1, so that only the weights differ from one time to
+the next. They depend neither on the mesh nor on the number of processes.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from xlme_jax.data.batches.pipeline import make_iterator
+from xlme_jax.objectives.base import Objective, Params
+from xlme_jax.objectives.reading import Reading
+from xlme_jax.reports import samples
+from xlme_jax.reports.batch_rows import StreamRows
+from xlme_jax.runs.inspecting import stream_rows
+from xlme_jax.runs.parts import Parts
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training.metrics import ReadSamples, Samples
+from xlme_jax.training.step import read_rows
+
+Arrays = Mapping[str, Mapping[str, np.ndarray]]
+
+
+def reader(parts: Parts, config: Any, mesh: jax.sharding.Mesh) -> ReadSamples | None:
+    """Returns the function from weights to samples; None if the run shows none.
+
+    Args:
+      parts: the parts of the run.
+      config: the configuration of its objective; if it has `held_out`, dropout is off.
+      mesh: the mesh of the run.
+
+    Raises:
+      ValueError: the system does not show what it reads.
+    """
+    every = parts.settings.samples_every
+    if not every:
+        return None
+    objective = parts.objective
+    if not hasattr(objective, "read"):
+        raise ValueError(
+            f"Loop.samples_every = {every}: {type(objective).__name__} does not show what it "
+            "predicts (it has no method `read`, objectives/reading.py); leave Loop.samples_every "
+            "at None."
+        )
+    if hasattr(config, "held_out"):
+        objective = config.held_out().build(parts.dataset.vocabulary_size, parts.dtype)
+    return _Reader(parts, objective, mesh)
+
+
+class _Rows(NamedTuple):
+    """Rows of the first batch, for the devices and for the page."""
+
+    arrays: Arrays
+    streams: Sequence[StreamRows]
+
+
+class _Reader:
+    """Reads the samples of a run; the first call reads its batch."""
+
+    def __init__(self, parts: Parts, objective: Objective, mesh: jax.sharding.Mesh):
+        self._parts, self._shards = parts, meshes.batch_shards(mesh)
+        whole = NamedSharding(mesh, PartitionSpec())
+        self._compute = jax.jit(
+            lambda params, arrays, step: read_rows(
+                objective, parts.settings.seed, arrays, step, params
+            ),
+            out_shardings=whole,
+        )
+
+    def __call__(self, params: Params) -> Samples | None:
+        # Every process has all rows; the sharding rules split them over the devices.
+        readings = self._compute(params, self._rows.arrays, np.int32(1))
+        if jax.process_index() != 0:
+            return None
+        return _samples(self._rows.streams, jax.device_get(readings))
+
+    @functools.cached_property
+    def _rows(self) -> _Rows:
+        parts = self._parts
+        batches = make_iterator(parts.dataset, parts.streams, parts.settings.seed)
+        try:
+            batch: Any = next(batches)
+            # As many as the devices split evenly.
+            count = -(-samples.ROWS // self._shards) * self._shards
+            arrays = {
+                stream: {name: array[:count] for name, array in rows.items()}
+                for stream, rows in batch.items()
+            }
+            return _Rows(arrays, stream_rows(parts, batches, arrays, {}))
+        finally:
+            batches.close()
+
+
+def _samples(streams: Sequence[StreamRows], readings: Mapping[str, Reading]) -> Samples:
+    found = [
+        sentence
+        for rows in streams
+        if rows.stream.name in readings
+        for sentence in samples.sentences(
+            dataclasses.replace(rows, reading=readings[rows.stream.name])
+        )
+    ]
+    content = {"sentences": [samples.to_json(sentence) for sentence in found]}
+    return Samples(content, samples.to_text(found))
