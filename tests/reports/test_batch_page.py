@@ -8,9 +8,9 @@ from xlme_jax.reports import batch_page
 
 TAGS = {
     *("html", "head", "meta", "title", "style", "body", "h1", "h2", "h3", "p", "div", "span"),
-    *("bdi", "mark", "table", "tr", "th", "td", "details", "summary"),
+    *("bdi", "mark", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"),
 }
-ATTRIBUTES = {"class", "dir", "lang", "charset", "name", "content"}
+ATTRIBUTES = {"class", "dir", "lang", "charset", "name", "content", "http-equiv"}
 
 
 class Reader(html.parser.HTMLParser):

@@ -16,10 +16,14 @@ def write_run(folder, seed, loss, commit="aaaa"):
     return str(folder)
 
 
+def compared(*runs):
+    return run_comparison.to_markdown(run_comparison.compare(runs))
+
+
 def test_shows_only_what_differs(tmp_path):
     a = write_run(tmp_path / "a", seed=0, loss=4.0)
     b = write_run(tmp_path / "b", seed=1, loss=5.0, commit="bbbb")
-    text = run_comparison.compare([a, b])
+    text = compared(a, b)
     assert "| `SEED` | 0 | 1 |" in text
     assert "| `commit` | aaaa | bbbb |" in text
     assert "| `loss` | 4 | 5 | +25.0% |" in text
@@ -31,7 +35,7 @@ def test_shows_only_what_differs(tmp_path):
 
 def test_a_run_compared_with_itself_has_no_differences(tmp_path):
     a = write_run(tmp_path / "a", seed=0, loss=4.0)
-    assert run_comparison.compare([a, a]).count("No differences.") == 3
+    assert compared(a, a).count("No differences.") == 3
 
 
 def test_what_one_run_lacks_is_marked(tmp_path):
@@ -39,7 +43,7 @@ def test_what_one_run_lacks_is_marked(tmp_path):
     b = write_run(tmp_path / "b", seed=0, loss=4.0)
     (tmp_path / "b" / MANIFEST_FILE).unlink()
     (tmp_path / "b" / "config.gin").unlink()
-    text = run_comparison.compare([a, b])
+    text = compared(a, b)
     assert "| `SEED` | 0 | – |" in text and "| `packages/jax` | 0.10.2 | – |" in text
 
 
@@ -49,3 +53,23 @@ def test_needs_two_runs(tmp_path):
         run_comparison.compare([a])
     with pytest.raises(ValueError, match=r"no such metrics file"):
         run_comparison.compare([a, str(tmp_path / "absent")])
+
+
+def test_a_page_has_the_curves_of_all_runs(tmp_path, monkeypatch):
+    hostile = "b <img src=x onerror=alert(1)>"
+    runs = [write_run(tmp_path / name, seed=0, loss=4.0) for name in ("a", hostile)]
+    lines = [{"step": n, "loss": 5.0 / n, "held_out/x/mlm_loss": n, "skipped": 0} for n in (1, 2)]
+    (tmp_path / hostile / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    drawn = []
+    monkeypatch.setattr(run_comparison, "draw", lambda plots, curves: drawn.append(plots) or b"png")
+    page = run_comparison.to_html(run_comparison.compare(runs))
+    assert [plot.title for plot in drawn[0]] == ["loss", "held_out/x/mlm_loss"]
+    assert [line[1] for line in drawn[0][0].lines] == runs
+    assert "b &lt;img src=x onerror=alert(1)&gt;" in page and "<img src=x" not in page
+    assert "<td>loss</td><td>4</td><td>2.5</td><td>-37.5%</td>" in page
+
+
+def test_runs_without_metrics_have_a_page(tmp_path):
+    a = write_run(tmp_path / "a", seed=0, loss=4.0)
+    (tmp_path / "a" / "metrics.jsonl").write_text("")
+    assert "No differences." in run_comparison.to_html(run_comparison.compare([a, a]))

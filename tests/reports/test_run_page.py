@@ -10,6 +10,7 @@ from xlme_jax.objectives.base import Baseline, Diagnostics, Panel
 from xlme_jax.objectives.xlme import XLMEConfig
 from xlme_jax.reports import pictures, run_page
 from xlme_jax.reports.curves import draw, plots, streams, with_derived
+from xlme_jax.reports.explore import Explorable
 from xlme_jax.reports.run_page import final_value, verdicts
 
 ENCODER = EncoderConfig(num_layers=1, hidden_size=4, num_heads=1, ffn_size=4)
@@ -23,6 +24,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def undrawn(monkeypatch):
     """Disables drawing, which takes most of the time."""
     monkeypatch.setattr(run_page, "draw", lambda *args, title: PICTURE_STUB)
+    monkeypatch.setattr(run_page, "explorable", lambda *args: Explorable("", ()))
 
 
 def write_report(model_dir, command=""):
@@ -87,7 +89,9 @@ def test_page_is_self_contained_and_holds_the_picture(tmp_path):
     assert picture.startswith(PNG)
     embedded = re.search(r'src="data:image/png;base64,([^"]+)"', page)[1]
     assert base64.b64decode(embedded) == picture
-    assert re.findall(r'(?:src|href)="(?!data:)', page) == []
+    scripts = re.compile(r"<script.*?</script>", re.DOTALL)
+    assert len(scripts.findall(page)) == 4  # Sorting, Bokeh, its data, controls.
+    assert re.findall(r'(?:src|href)="(?!data:)', scripts.sub("", page)) == []
     assert "python -m xlme_jax.train" in page and "<td>seed</td><td>3</td>" in page
     assert "Started 2 times" in page
     assert "90 steps" in page
@@ -161,12 +165,21 @@ def test_config_and_model_are_shown_and_escaped(tmp_path, undrawn):
     (model_dir / "config.gin").write_text("# <script>alert(1)</script>\nTRAIN_STEPS = 10\n")
     (model_dir / "model-info.txt").write_text("kernel [<embed>, mlp]")
     page = write_report(model_dir, command="train --a='<x>'").read_text()
-    assert "<script>" not in page
+    assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\nTRAIN_STEPS = 10" in page
     assert "kernel [&lt;embed&gt;, mlp]" in page
     assert "a &lt;b&gt; &amp; c" in page
     assert "--a=&#x27;&lt;x&gt;&#x27;" in page
     assert "--gin_file=config.gin" in page
+
+
+def test_samples_are_shown(tmp_path, undrawn):
+    write_run(tmp_path, [10])
+    sentence = {"stream": "text", "label": "en", "tokens": ["▁a", {"piece": "▁b", "read": "▁b"}]}
+    line = json.dumps({"step": 10, "sentences": [sentence]})
+    (tmp_path / "samples.jsonl").write_text(f"{line}\n{line[:20]}")  # A torn last line.
+    page = write_report(tmp_path).read_text()
+    assert "<h3>text, en</h3>" in page and '<mark class="masked">b</mark>' in page
 
 
 def test_diverged_and_empty_runs_still_have_a_report(tmp_path):
@@ -230,7 +243,7 @@ def test_final_value_is_the_mean_of_the_last_tenth():
 
 def test_a_million_points_are_thinned_before_drawing():
     curve = [(step, 1.0 / (step + 1)) for step in range(200_000)]
-    assert draw({"loss": curve}, XLME).startswith(PNG)
+    assert draw(plots({"loss": curve}, XLME), {"loss": curve}).startswith(PNG)
 
 
 def test_held_out_figures_stand_beside_those_of_training():

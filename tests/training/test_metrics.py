@@ -7,7 +7,15 @@ import sys
 import numpy as np
 import pytest
 
-from xlme_jax.training.metrics import METRICS_FILE, MetricsWriter, ratios, read_metrics
+from xlme_jax.training.metrics import (
+    METRICS_FILE,
+    SAMPLES_FILE,
+    MetricsWriter,
+    Samples,
+    ratios,
+    read_metrics,
+    read_samples,
+)
 
 
 def lines(model_dir):
@@ -107,6 +115,28 @@ def test_a_short_write_leaves_no_half_line(tmp_path, monkeypatch):
     writer.write(3, {"loss": 1.0})
     writer.close()
     assert [line["step"] for line in lines(tmp_path)] == [1, 3]
+
+
+def test_samples_are_logged_once_and_dropped_after_the_resumed_step(tmp_path):
+    def steps():
+        return [one["step"] for one in read_samples(tmp_path)]
+
+    assert read_samples(tmp_path) == []
+    with MetricsWriter(tmp_path) as writer:
+        assert writer.last_samples == -1 and not (tmp_path / SAMPLES_FILE).exists()
+        for step in (0, 10, 20, 20):
+            writer.write_samples(step, Samples({"sentences": ["é"]}, "é"))
+        writer.sync()
+    assert steps() == [0, 10, 20]
+    assert read_samples(tmp_path)[0] == {"step": 0, "sentences": ["é"]}
+    with (tmp_path / SAMPLES_FILE).open("a") as file:
+        file.write('{"step": 30, "sen')
+    with MetricsWriter(tmp_path, resume_step=15) as writer:
+        assert steps() == [0, 10] and writer.last_samples == 10
+        writer.write_samples(20, Samples({}, ""))
+    assert steps() == [0, 10, 20]
+    with MetricsWriter(tmp_path):
+        assert steps() == []
 
 
 def test_ratios_divide_on_the_host_and_are_nan_where_nothing_was_measured():

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from xlme_jax.training.metrics import METRICS_FILE, MetricsWriter
+from xlme_jax.training.metrics import METRICS_FILE, MetricsWriter, Samples
 from xlme_jax.training.trackers import TensorBoard, WandB
 
 FACTS = {"id": "run1234", "name": "small", "config": {"Loop.seed": "3"}}
@@ -70,6 +70,18 @@ def test_tensorboard_events_hold_the_same_values(tmp_path):
     # SessionLog.START at step 6 is what makes TensorBoard hide the interrupted run's later points.
     starts = [event.step for event in read_events(events[0]) if event.session_log.status == 1]
     assert starts == [6]
+
+
+def test_tensorboard_shows_texts_as_they_are(tmp_path):
+    def start(folder, step):
+        return TensorBoard().start(FACTS, folder, step)
+
+    with MetricsWriter(tmp_path, trackers=[start]) as writer:
+        writer.write_samples(10, Samples({}, "<b>\n  *x*"))
+    (events,) = (tmp_path / "tensorboard").glob("events.out.tfevents.*")
+    (value,) = [v for event in read_events(events) for v in event.summary.value]
+    assert value.metadata.plugin_data.plugin_name == "text" and value.tag.startswith("samples")
+    assert value.tensor.string_val == [b"    <b>\n      *x*"]
 
 
 def test_wandb_offline_keeps_metrics_and_configuration(tmp_path, monkeypatch):

@@ -177,17 +177,17 @@ class Plot:
             formatter(_tick_label)
         if self.limits:
             axis.set_ylim(*self.limits)
-        if len(axis.get_legend_handles_labels()[1]) > 1:
-            _legend_below(axis)
+        if len(labels := axis.get_legend_handles_labels()[1]) > 1:
+            _legend_below(axis, columns=2 if max(map(len, labels)) < 32 else 1)
 
 
-def _legend_below(axis: "Axes") -> None:
+def _legend_below(axis: "Axes", columns: int) -> None:
     """Puts the legend under the label of the horizontal axis, where it covers nothing."""
     from matplotlib.transforms import ScaledTranslation
 
     points = ScaledTranslation(0, -32 / 72, axis.get_figure().dpi_scale_trans)
     axis.legend(
-        fontsize=8, ncols=2, frameon=False, loc="upper left", bbox_to_anchor=(0, 0),
+        fontsize=8, ncols=columns, frameon=False, loc="upper left", bbox_to_anchor=(0, 0),
         bbox_transform=axis.transAxes + points, borderaxespad=0,
     )  # fmt: skip
 

@@ -33,8 +33,8 @@ table.texts th, table.texts td { text-align: start; }
 tr.ours td { background: var(--ours); } tr.ours td:first-child { font-weight: 600; }
 th button { all: unset; cursor: pointer; } th button:hover { text-decoration: underline; }
 th button:focus-visible { outline: 2px solid; }
-th[aria-sort=ascending] button::after { content: " \\25B2"; }
-th[aria-sort=descending] button::after { content: " \\25BC"; }
+th[aria-sort=ascending] button::after { content: " \\25B2" / ""; }
+th[aria-sort=descending] button::after { content: " \\25BC" / ""; }
 img { max-width: 100%; border: 1px solid var(--line); border-radius: 6px; margin: 0.5em 0; }
 pre { background: var(--fill); border-radius: 6px; padding: 0.8em; overflow-x: auto;
       font-size: 13px; }

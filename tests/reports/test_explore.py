@@ -1,0 +1,66 @@
+"""Curves to explore; tests/reports/test_browser_pages.py opens them in a browser."""
+
+import importlib.util
+import json
+import math
+import re
+
+import pytest
+
+from xlme_jax.reports import explore, html_page
+from xlme_jax.reports.curves import Plot
+
+pytest.importorskip("bokeh")
+NAME = "<img src=x onerror=alert(1)>\x00\u202e$$x$$"
+
+
+def plot(name="loss", **fields):
+    return Plot("Title", "good: falls", "nats", ((name, NAME, "#444444", "--"),), **fields)
+
+
+def items(found):
+    data = re.search(r'<script type="application/json" id="items">(.*?)</script>', found.body)[1]
+    assert "<" not in data
+    return json.loads(data)
+
+
+def columns(item):
+    """Returns the steps and values of a plot's only line."""
+    text = json.dumps(item)
+    return re.findall(r'"shape": \[(\d+)\], "dtype": "(\w+)"', text)
+
+
+def test_a_line_has_its_finite_points():
+    curve = [(1, 2.0), (2, math.nan), (3, 1.0)]
+    found = explore.explorable([plot()], {"loss": curve}, b"png")
+    (item,) = items(found)
+    assert item["target_id"] == "plot-0" and 'id="plot-0"' in found.body
+    assert sorted(columns(item)) == [("2", "float32"), ("2", "float32"), ("2", "int32")]
+    assert 'max="0.99" step="0.01" value="0.0"' in found.body
+    assert "border-top-style: dashed; border-top-color: #888888" in found.body
+    assert "<noscript><img" in found.body
+
+
+def test_pages_are_bounded():
+    curve = [(step, 1.0 / (step + 1)) for step in range(50_000)]
+    many = [Plot("a", "", "", tuple((f"m{n}", f"{n}", "#0072B2", "-") for n in range(600)))]
+    found = explore.explorable(many, {f"m{n}": curve for n in range(600)}, b"png")
+    assert len(found.body) < 12 * explore._PAGE_POINTS * 3
+    one = explore.explorable([plot()], {"loss": curve}, b"png")
+    count = int(columns(items(one)[0])[0][0])
+    assert 500 <= count <= explore._LINE_POINTS + 1
+    assert f'value="{explore._WEIGHT}"' in one.body
+
+
+def test_names_are_text():
+    found = explore.explorable([plot()], {"loss": [(1, 1.0)]}, b"png")
+    assert "&lt;img src=x onerror=alert(1)&gt;␀⟨U+202E⟩" in found.body
+    assert "<img src=x" not in found.body and "\u202e" not in found.body
+
+
+def test_without_bokeh_the_picture_remains(monkeypatch, caplog):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with caplog.at_level("INFO"):
+        found = explore.explorable([plot()], {"loss": [(1, 1.0)]}, b"png")
+    assert found.body == html_page.picture("Curves", b"png") and found.scripts == ()
+    assert "pip install 'bokeh>=3.9'" in caplog.text
