@@ -10,8 +10,8 @@ from typing import Any
 from fontTools import unicodedata
 
 from xlme_jax.data.vocabulary import MASK_PIECE
-from xlme_jax.reports.batch_rows import visible
 from xlme_jax.reports.directions import direction
+from xlme_jax.reports.visible_text import visible
 from xlme_jax.runs.models import Model
 from xlme_jax.serving import fields
 

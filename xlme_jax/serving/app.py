@@ -13,7 +13,7 @@ from typing import Any
 
 from xlme_jax.data.vocabulary import MASK_PIECE
 from xlme_jax.evaluation.encoding import choose_layer
-from xlme_jax.reports.batch_rows import visible
+from xlme_jax.reports.visible_text import visible
 from xlme_jax.runs.models import Model
 from xlme_jax.serving import answers, fields
 from xlme_jax.serving.examples import Examples
