@@ -144,4 +144,4 @@ def test_data_and_evaluation_know_nothing_of_the_loop(folder):
 
 def test_the_root_holds_commands_and_the_api_alone():
     found = {file.stem for file in (ROOT / "xlme_jax").glob("*.py")}
-    assert found == COMMANDS | {"api", "__init__"}
+    assert found == COMMANDS | {"api", "__init__", "__main__"}

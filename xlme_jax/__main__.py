@@ -1,0 +1,68 @@
+"""Runs a command by its name: `xlme-jax train ...` is `python -m xlme_jax.train ...`.
+
+The commands are the modules of this folder, and the first lines of their docstrings say what they
+do; nothing is imported to list them.
+"""
+
+import ast
+import difflib
+import pkgutil
+import runpy
+import sys
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+_NO_COMMANDS = ("__main__", "api")
+
+
+def commands() -> dict[str, str]:
+    """Returns {command: what it does}."""
+    found = sorted(one.name for one in pkgutil.iter_modules([str(_FOLDER)]) if not one.ispkg)
+    return {name: _summary(name) for name in found if name not in _NO_COMMANDS}
+
+
+def main() -> int:
+    """Runs the command that is named first, with the other arguments; returns the exit code."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    known = commands()
+    if name in ("--help", "-h", "help"):
+        print(_help(known))
+        return 0
+    # Flags have underscores, so names with dashes are meant as well.
+    module = name.replace("-", "_")
+    if module not in known:
+        print(_unknown(name, known), file=sys.stderr)
+        return 1
+    sys.argv[1:] = arguments
+    runpy.run_module(f"xlme_jax.{module}", run_name="__main__", alter_sys=True)
+    return 0
+
+
+def _summary(name: str) -> str:
+    tree = ast.parse((_FOLDER / f"{name}.py").read_text("utf-8"))
+    line = (ast.get_docstring(tree) or "").partition("\n")[0]
+    return line.partition(": `python -m")[0].rstrip(".")
+
+
+def _help(known: dict[str, str]) -> str:
+    width = max(map(len, known))
+    lines = [f"  {name:{width}}  {summary}" for name, summary in known.items()]
+    return "\n".join(
+        [
+            "usage: xlme-jax COMMAND [--FLAG=VALUE ...]",
+            "",
+            *lines,
+            "",
+            "`xlme-jax COMMAND --help` lists the flags of a command.",
+        ]
+    )
+
+
+def _unknown(name: str, known: dict[str, str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"xlme-jax: no command {name!r}; {hint}xlme-jax --help lists the commands"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
