@@ -76,7 +76,7 @@ def test_an_unfinished_checkpoint_does_not_count(run_folder):
 
 
 def test_a_folder_without_checkpoints_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"INIT_FROM = .* has no checkpoint; pass the MODEL_DIR"):
+    with pytest.raises(ValueError, match=r"INIT_FROM or .* has no checkpoint; pass the MODEL_DIR"):
         checkpoint_of(tmp_path)
 
 

@@ -84,8 +84,8 @@ def checkpoint_of(run: Path) -> Path:
     folder = run.absolute() / FOLDER
     if not (steps := saved_steps(folder)):
         raise ValueError(
-            f"INIT_FROM = {str(run)!r} has no checkpoint; pass the MODEL_DIR of a run, or one "
-            f"of its {FOLDER}/STEP folders."
+            f"{str(run)!r} (INIT_FROM or --checkpoint) has no checkpoint; pass the MODEL_DIR of a "
+            f"run, or one of its {FOLDER}/STEP folders."
         )
     best = read_best(run)
     step = next(iter(best.values()))[0] if best else max(steps)
