@@ -29,6 +29,7 @@ BUDGETS = {
     "multiway": (40, 600),
     "bitext folders": (30, 400),
     "tables": (100, 2000),
+    "table rows": (40, 800),
     "table folders": (30, 400),
     "vocabulary": (30, 400),
     "gin files": (50, 900),

@@ -418,15 +418,15 @@ CSVS = {
 }
 
 
-def _parquet(table, **options):
+def to_parquet(table):
     from pyarrow import parquet
 
     file = io.BytesIO()
-    parquet.write_table(table, file, row_group_size=2, **options)
+    parquet.write_table(table, file, row_group_size=2)
     return file.getvalue()
 
 
-def _arrow(table, kind="stream"):
+def to_arrow(table, kind="stream"):
     import pyarrow as pa
 
     file = io.BytesIO()
@@ -459,7 +459,7 @@ def columnar():
     }
     twice = pa.Table.from_arrays([pa.array(["a"])] * 2, ["text", "text"])
     files = {}
-    for suffix, write in {"parquet": _parquet, "arrow": _arrow}.items():
+    for suffix, write in {"parquet": to_parquet, "arrow": to_arrow}.items():
         found = {name: (write(content), error) for name, (content, error) in tables.items()}
         whole = found["valid"][0]
         found |= {
@@ -470,13 +470,13 @@ def columnar():
             "first half": (whole[: len(whole) // 2], "truncated or damaged"),
             "compressed": (gzip.compress(whole), "not a readable"),
             "of the other format": (
-                (_arrow if suffix == "parquet" else _parquet)(table),
+                (to_arrow if suffix == "parquet" else to_parquet)(table),
                 "not a readable",
             ),
         }
         files |= {f"{suffix}: {name}": (suffix, *one) for name, one in found.items()}
-    files["arrow: file format"] = ("arrow", _arrow(table, "file"), None)
-    files["arrow: end missing"] = ("arrow", _arrow(table)[:-8], "stream has no end")
+    files["arrow: file format"] = ("arrow", to_arrow(table, "file"), None)
+    files["arrow: end missing"] = ("arrow", to_arrow(table)[:-8], "stream has no end")
     return files
 
 

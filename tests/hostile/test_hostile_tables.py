@@ -1,5 +1,7 @@
 """Hostile tables: clean texts or our own error, and every row read or counted."""
 
+import csv
+import io
 import json
 
 import nasty
@@ -73,6 +75,38 @@ def test_any_damage_of_tables(tmp_path, cases):
 
     kinds = [st.tuples(st.just(kind), damaged(files)) for kind, files in originals.items()]
     check(cases, st.one_of(*kinds), property_)
+
+
+@budgets("table rows")
+def test_any_rows_are_read_or_counted_in_every_format(tmp_path, cases):
+    import pyarrow as pa
+
+    def property_(texts):
+        rows = [{"id": i, "text": text} for i, text in enumerate(texts)]
+        table = pa.table({"id": list(range(len(texts))), "text": pa.array(texts, pa.string())})
+        lines = io.StringIO()
+        writer = csv.DictWriter(lines, ["id", "text"])
+        writer.writeheader()
+        writer.writerows(rows)
+        files = {
+            "parquet": nasty.to_parquet(table),
+            "arrow": nasty.to_arrow(table),
+            "jsonl": "".join(f"{json.dumps(row)}\n" for row in rows).encode(),
+            "csv": lines.getvalue().encode(),
+        }
+        found = []
+        for suffix, data in files.items():
+            path = tmp_path / f"en.{suffix}"
+            path.write_bytes(data)
+            report = ReadReport()
+            read_all = lambda: list(read_table(TableText(path, "en", "text"), report, 10**6))  # noqa: B023, E731
+            documents, message = outcome(read_all, path)
+            assert report.read + sum(report.skipped.values()) == len(texts)
+            assert bool(message) == (not report.read)
+            found.append((documents, report.skipped))
+        assert all(one == found[0] for one in found), found
+
+    check(cases, st.lists(st.none() | st.text(), max_size=6), property_)
 
 
 PLAIN_NAMES = NAMES.map(lambda name: name.replace("\n", "x"))

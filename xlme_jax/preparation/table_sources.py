@@ -161,6 +161,6 @@ def _place(source: Source, config: PrepareConfig) -> Path:
         )
     if name:
         return download(name)
-    if folder and is_file(as_path(folder)):
-        return as_path(folder)
+    if folder and is_file(file := as_path(folder).expanduser()):
+        return file
     return source.folder(config)

@@ -181,7 +181,7 @@ def _csv_lines(path: Path) -> Iterator[str]:
                 f"{path}, line {number:,}: more than {MAX_ROW_BYTES:,} bytes in a line; this is "
                 "not a CSV file"
             )
-        yield line.rstrip(b"\r").replace(b"\r", b" ").decode("latin-1") + "\n"
+        yield line.removesuffix(b"\r").replace(b"\r", b" ").decode("latin-1") + "\n"
 
 
 def _header(path: Path, rows: _Cells) -> list[str]:
