@@ -35,6 +35,7 @@ from xlme_jax.evaluation.translation_scores import compare, multi_bleu, to_text
 from xlme_jax.runs.translating import Translation, score, translate, write_results
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
+from xlme_jax.training.mesh import MeshConfig
 
 _log = logging.getLogger("xlme_jax.translate")
 _CHECKPOINT = flags.DEFINE_string(
@@ -45,6 +46,12 @@ _SOURCE = flags.DEFINE_string("source", "-", "File of lines, or WMT's .sgm; - fo
 _OUTPUT = flags.DEFINE_string("output", "-", "File to write; - for standard output.")
 _VOCABULARY = flags.DEFINE_string(
     "vocabulary", None, "SentencePiece model (default: the one in the run's DATA_DIR)."
+)
+_MESH = flags.DEFINE_list(
+    "mesh",
+    None,
+    "Replicas, and devices that share the weights: data,fsdp,tensor, such as 1,8,1; one may be -1, "
+    "the rest (default: the mesh of the run, with as many replicas as devices allow).",
 )
 _BEAMS = flags.DEFINE_integer("beams", 5, "Hypotheses that are followed at once; 1 is greedy.", 1)
 _LENGTH_PENALTY = flags.DEFINE_float(
@@ -118,6 +125,7 @@ def main() -> None:
             *(_CHECKPOINT.value, lines, _TARGET.value, search, _N_BEST.value, _VOCABULARY.value),
             name=name,
             scripts=_SCRIPTS.value,
+            mesh=_mesh(),
             explain=None if _EXPLAIN.value is None else as_path(_EXPLAIN.value),
         )
         translations = list(found)
@@ -169,6 +177,19 @@ def _search() -> BeamSearch | Sampling:
     return BeamSearch(_BEAMS.value, _LENGTH_PENALTY.value, stopping)  # type: ignore[arg-type]
 
 
+def _mesh() -> MeshConfig | None:
+    """Returns the mesh of --mesh; ValueError unless it has three sizes."""
+    if _MESH.value is None:
+        return None
+    try:
+        data, fsdp, tensor = map(int, _MESH.value)
+    except ValueError as error:
+        raise ValueError(
+            f"--mesh={','.join(_MESH.value)}: give three sizes, data,fsdp,tensor, such as 1,8,1"
+        ) from error
+    return MeshConfig(data, fsdp, tensor)
+
+
 def _listed(names: set[str]) -> str:
     return ", ".join(f"--{name}" for name in sorted(names))
 
@@ -178,6 +199,7 @@ def _scores(lines: Sequence[str], name: str, path: str) -> list[str]:
     found = score(
         *(_CHECKPOINT.value, lines, read_lines(path), _TARGET.value, _VOCABULARY.value),
         names=(name, path),
+        mesh=_mesh(),
     )
     return [f"{one.total:.6f}\t{one.mean:.6f}" for one in found]
 

@@ -1,5 +1,8 @@
 """Translators whose weights are split over eight devices translate as on one."""
 
+import ast
+
+import hugging
 import pytest
 import tiny
 
@@ -56,3 +59,48 @@ print("the same")
 def test_eight_devices_translate_as_one_does(mesh, least):
     """A device holds less than 1 / `least` of the weights."""
     assert "the same" in tiny.run(["-c", SPLIT, *map(str, (*mesh, least))], devices=8)
+
+
+COMMANDS = """
+import sys
+import jax
+from xlme_jax.evaluation.sampling import Sampling
+from xlme_jax.runs import trained, translating
+from xlme_jax.training.mesh import MeshConfig
+
+run, lines, meshes = sys.argv[1], open(sys.argv[2]).read().splitlines(), []
+load = trained.load
+
+def noting(checkpoint, vocabulary, mesh):
+    found = load(checkpoint, vocabulary, mesh)
+    table = found.params["tokens"]["embedding"]
+    meshes.append((tuple(mesh.shape.values()), table.addressable_shards[0].data.size, table.size))
+    return found
+
+trained.load = noting
+given = [None] if jax.device_count() == 1 else [None, MeshConfig(2, 2, 2)]
+for mesh in given:
+    for found in translating.translate(run, lines, "fr", Sampling(1), mesh=mesh):
+        print("found", f"{found[0].score:.3f}", found[0].text.encode())
+print("meshes", meshes)
+"""
+
+
+def test_a_run_is_decoded_on_its_own_mesh(tmp_path):
+    """The weights of a run with fsdp 4 are split over 8 devices, but not on one."""
+    run = hugging.write_checkpoint(
+        tmp_path / "run", "translate", Encoder__num_layers=2, Mesh__data=1, Mesh__fsdp=4
+    )
+    source = tmp_path / "en.txt"
+    # Rows of one length, on which that of translations depends.
+    source.write_text("abc def\nghi jk\nab\nlm no p\nbca\n")
+    arguments = ["-c", COMMANDS, str(run), str(source)]
+    one, eight = (tiny.run(arguments, devices=n).splitlines() for n in (1, 8))
+    translations = [line for line in one if line.startswith("found")]
+    assert len(set(translations)) == 5
+    assert [line for line in eight if line.startswith("found")] == translations * 2
+    assert any("(fsdp=4, tensor=1) does not fit 1 devices" in line for line in one)
+    (whole,) = ast.literal_eval(one[-1].removeprefix("meshes "))
+    own, given = ast.literal_eval(eight[-1].removeprefix("meshes "))
+    assert (whole[0], own[0], given[0]) == ((1, 1, 1), (2, 4, 1), (2, 2, 2))
+    assert whole[1] == own[1] * 4 == given[1] * 4 == whole[2]

@@ -1,6 +1,7 @@
 """Loads a checkpoint with its configuration and vocabulary, given only its folder."""
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from xlme_jax.objectives.base import Objective, Params
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +76,32 @@ def header_of(folder: Path, config: TrainConfig, command: str) -> Header:
         flops=flops.ours,
         table_4_flops=flops.table_4,
     )
+
+
+def mesh_of(checkpoint: str) -> meshes.MeshConfig:
+    """Returns the mesh of a run's configuration, with as many replicas as there are devices for.
+
+    Where the devices are too few for its `fsdp` and `tensor`, the weights are not split.
+
+    Args:
+      checkpoint: MODEL_DIR of a run, or one of its checkpoints.
+
+    Raises:
+      ValueError: the checkpoint is missing.
+    """
+    folder = checkpoint_of(as_path(checkpoint))
+    own = loading.load_text(read_record(folder).config, "Train", str(folder)).mesh
+    wanted = own if -1 in (own.fsdp, own.tensor) else dataclasses.replace(own, data=-1)
+    devices = jax.device_count()
+    try:
+        wanted.shape(devices)
+    except ValueError:
+        _log.warning(
+            "the run's mesh (fsdp=%d, tensor=%d) does not fit %d devices: each gets all weights",
+            *(own.fsdp, own.tensor, devices),
+        )
+        return meshes.MeshConfig()
+    return wanted
 
 
 def load(

@@ -57,6 +57,7 @@ def translate(
     name: str = "the source",
     scripts: Sequence[str] = (),
     explain: Path | None = None,
+    mesh: meshes.MeshConfig | None = None,
 ) -> Iterator[list[Translation]]:
     """Translates lines; returns up to `n_best` translations of each, none of an empty line.
 
@@ -70,6 +71,7 @@ def translate(
       name: name of the text, for errors.
       scripts: ISO 15924 codes of the scripts that translations may be written in; empty for all.
       explain: folder for the cross-attention of the first lines (`write_attention`).
+      mesh: how devices share weights and batches; None for the run's own (`trained.mesh_of`).
 
     Raises:
       ValueError: the run does not translate, or not into this language; `n_best` is above
@@ -78,7 +80,7 @@ def translate(
     """
     if not 1 <= n_best <= search.hypotheses:
         raise ValueError(f"--n_best={n_best} must be from 1 to --beams={search.hypotheses}")
-    with _loaded(checkpoint, vocabulary, search, scripts) as (loaded, translator):
+    with _loaded(checkpoint, vocabulary, search, scripts, mesh) as (loaded, translator):
         texts = _tokenized(lines, loaded.vocabulary, translator.max_length, name)
         filled = [number for number, text in enumerate(texts) if len(text) > 2]
         found = translator.each(loaded.params, [texts[number] for number in filled], language)
@@ -173,6 +175,7 @@ def score(
     language: str,
     vocabulary: str | None = None,
     names: tuple[str, str] = ("the source", "the translations"),
+    mesh: meshes.MeshConfig | None = None,
 ) -> list[Score]:
     """Scores given translations, line by line; the arguments are those of `translate`.
 
@@ -184,7 +187,7 @@ def score(
             f"{names[0]} has {len(lines):,} lines, {names[1]} has {len(translations):,}; line n of "
             "one must translate line n of the other"
         )
-    with _loaded(checkpoint, vocabulary, BeamSearch()) as (loaded, translator):
+    with _loaded(checkpoint, vocabulary, BeamSearch(), mesh=mesh) as (loaded, translator):
         length = translator.max_length
         sides = [
             _tokenized(text, loaded.vocabulary, length, name)
@@ -200,15 +203,17 @@ def _loaded(
     vocabulary: str | None,
     search: BeamSearch | Sampling,
     scripts: Sequence[str] = (),
+    mesh: meshes.MeshConfig | None = None,
 ) -> Iterator[tuple[trained.Trained, Translator]]:
     """Yields a checkpoint on all devices, under their rules, and its translator."""
-    mesh = meshes.make_mesh(meshes.MeshConfig())
-    with states.sharding_rules(mesh):
-        loaded = trained.load(checkpoint, vocabulary, mesh)
+    devices = meshes.make_mesh(mesh or trained.mesh_of(checkpoint))
+    _log.info("Devices: %s", ", ".join(f"{axis} {n}" for axis, n in devices.shape.items()))
+    with states.sharding_rules(devices):
+        loaded = trained.load(checkpoint, vocabulary, devices)
         allowed = in_scripts(loaded.vocabulary, scripts) if scripts else None
         yield (
             loaded,
-            Translator(loaded.objective, search, meshes.batch_shards(mesh), allowed=allowed),
+            Translator(loaded.objective, search, meshes.batch_shards(devices), allowed=allowed),
         )
 
 
