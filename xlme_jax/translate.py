@@ -105,7 +105,7 @@ _MULTI_BLEU = flags.DEFINE_string(
 
 def main() -> None:
     """Reads the lines, translates them and writes the translations."""
-    search = _search()
+    search, mesh = _search(), _mesh()
     references = None if _REFERENCES.value is None else read_lines(_REFERENCES.value)
     if _SOURCE.value == "-":
         name = "standard input"
@@ -119,13 +119,13 @@ def main() -> None:
         )
     translations: list[list[Translation]] = []
     if _SCORE.value is not None:
-        written = _scores(lines, name, _SCORE.value)
+        written = _scores(lines, name, _SCORE.value, mesh)
     else:
         found = translate(
             *(_CHECKPOINT.value, lines, _TARGET.value, search, _N_BEST.value, _VOCABULARY.value),
             name=name,
             scripts=_SCRIPTS.value,
-            mesh=_mesh(),
+            mesh=mesh,
             explain=None if _EXPLAIN.value is None else as_path(_EXPLAIN.value),
         )
         translations = list(found)
@@ -194,12 +194,12 @@ def _listed(names: set[str]) -> str:
     return ", ".join(f"--{name}" for name in sorted(names))
 
 
-def _scores(lines: Sequence[str], name: str, path: str) -> list[str]:
+def _scores(lines: Sequence[str], name: str, path: str, mesh: MeshConfig | None) -> list[str]:
     """Returns the output's lines for the translations in a file."""
     found = score(
         *(_CHECKPOINT.value, lines, read_lines(path), _TARGET.value, _VOCABULARY.value),
         names=(name, path),
-        mesh=_mesh(),
+        mesh=mesh,
     )
     return [f"{one.total:.6f}\t{one.mean:.6f}" for one in found]
 

@@ -86,6 +86,7 @@ print("meshes", meshes)
 """
 
 
+@pytest.mark.slow
 def test_a_run_is_decoded_on_its_own_mesh(tmp_path):
     """The weights of a run with fsdp 4 are split over 8 devices, but not on one."""
     run = hugging.write_checkpoint(

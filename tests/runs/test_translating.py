@@ -16,7 +16,9 @@ from xlme_jax.evaluation.translation import Translator
 from xlme_jax.evaluation.translation_scores import score as score_lines
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMConfig
+from xlme_jax.runs import trained
 from xlme_jax.runs.translating import score
+from xlme_jax.training.mesh import MeshConfig
 
 
 @pytest.mark.parametrize("stopping", ["always", None])
@@ -51,6 +53,7 @@ def test_translations_of_other_lines_are_refused():
         (["--score=x.txt", "--n_best=2"], "--score translates nothing; leave out --n_best"),
         (["--score=x.txt", "--explain=f"], "--score translates nothing; leave out --explain"),
         (["--test_set=wmt14_en_de"], "--test_set: only with --references"),
+        (["--mesh=1,8"], "--mesh=1,8: give three sizes, data,fsdp,tensor"),
     ],
 )
 def test_flags_that_exclude_each_other_are_refused(flags, message):
@@ -144,6 +147,22 @@ def test_bad_lines_are_named_before_anything_is_compiled(tmp_path):
         assert found.returncode == 1 and re.search(message, found.stderr), (message, found)
         assert not found.stdout and "jit(_of_rows)" not in found.stderr
         assert "jit(_scores_of_rows)" not in found.stderr and "Traceback" not in found.stderr
+
+
+def test_the_mesh_of_a_run_is_kept_where_devices_allow(tmp_path, monkeypatch):
+    runs = {
+        "fixed": {"Mesh__data": 1, "Mesh__fsdp": 4},
+        "rest": {"Mesh__data": 1, "Mesh__fsdp": -1, "Mesh__tensor": 2},
+    }
+    found = {}
+    for name, sizes in runs.items():
+        run = str(hugging.write_checkpoint(tmp_path / name, "translate", **sizes))
+        for devices in (1, 6, 8, 16):
+            monkeypatch.setattr("jax.device_count", lambda devices=devices: devices)
+            found[name, devices] = trained.mesh_of(run)
+    whole, rest = MeshConfig(), MeshConfig(1, -1, 2)
+    assert [found["fixed", n] for n in (1, 6, 8, 16)] == [whole] * 2 + [MeshConfig(-1, 4)] * 2
+    assert [found["rest", n] for n in (1, 6, 8, 16)] == [whole] + [rest] * 3
 
 
 def test_a_model_without_a_decoder_is_refused():
