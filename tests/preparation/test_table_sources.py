@@ -222,21 +222,26 @@ def test_a_data_set_of_the_hub_is_its_files(tmp_path, model, monkeypatch):
     (tmp_path / "data" / "en" / "train-00000-of-00001.parquet").write_bytes(to_parquet(rows))
     asked = []
 
-    def downloaded(name, repo_type, allow_patterns):
-        asked.append((name, repo_type, allow_patterns))
+    def downloaded(name, **more):
+        asked.append((name, more))
         return str(tmp_path)
 
     def unreachable(*_, **__):
         raise huggingface_hub.errors.LocalEntryNotFoundError("no network")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", downloaded)
-    options = {"hf_dataset": "owner/name/data"}
+    options = {"hf_dataset": "owner/name/data@refs/convert/parquet"}
     config = config_of(tmp_path, model, "hub", tasks=("table",), options=options)
     (task,) = api.prepare(config)
     assert (task.name, task.examples) == ("table_en", 4)
-    assert asked[0] == ("owner/name", "dataset", ["data/*"])
+    (name, how), *_ = asked
+    assert (name, how["repo_type"], how["revision"]) == (
+        *("owner/name", "dataset"),
+        "refs/convert/parquet",
+    )
+    assert how["allow_patterns"] == ["data", "data/*"]
     monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
-    with pytest.raises(DataError, match=r"owner/name .*cannot be reached; .*hf download --repo"):
+    with pytest.raises(DataError, match=r"owner/name/.*cannot be reached; .*hf download --repo"):
         api.prepare(config)
     assert hub.download(str(tmp_path)) == tmp_path
     with pytest.raises(DataError, match="neither a folder nor a name such as owner/name"):

@@ -12,14 +12,17 @@ from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.text.tables import TABLE_SUFFIXES
 from xlme_jax.storage.paths import as_path
 
-_NAME = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<folder>[\w./-]+))?")
+_NAME = re.compile(
+    r"(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<part>[\w./-]+))?(?:@(?P<revision>[\w./-]+))?"
+)
 
 
 def download(name: str) -> Path:
-    """Returns the folder of a data set's tables, downloaded unless they are in hub's cache.
+    """Returns the folder of a data set's tables, downloaded unless they are in the hub's cache.
 
     Args:
-      name: "owner/name", or "owner/name/folder" for one folder of it; or a folder on disk.
+      name: "owner/name", "owner/name/part" for a folder or file of it, either with "@revision"; or
+        a folder on disk.
 
     Raises:
       DataError: huggingface_hub is not installed, the name is malformed, the hub cannot be reached,
@@ -30,8 +33,8 @@ def download(name: str) -> Path:
     match = _NAME.fullmatch(name)
     if match is None:
         raise DataError(
-            f"hf_dataset: {name!r} is neither a folder nor a name such as owner/name or "
-            "owner/name/folder"
+            f"hf_dataset: {name!r} is neither a folder nor a name such as owner/name, "
+            "owner/name/folder or owner/name@revision"
         )
     try:
         import huggingface_hub
@@ -41,20 +44,23 @@ def download(name: str) -> Path:
             f"hf_dataset: {name} must be downloaded, which needs huggingface_hub: pip install "
             "'xlme_jax[hfdata]'"
         ) from error
-    repository, folder = match["repository"], (match["folder"] or "").strip("/")
-    patterns = [f"{folder}/*" if folder else f"*{suffix}*" for suffix in TABLE_SUFFIXES]
+    repository, part = match["repository"], (match["part"] or "").strip("/")
+    patterns = [part, f"{part}/*"] if part else [f"*{suffix}*" for suffix in TABLE_SUFFIXES]
     by_hand = (
         f"download it elsewhere (`hf download --repo-type dataset {repository} --local-dir "
         "FOLDER`) and give its folder"
     )
     try:
         found = huggingface_hub.snapshot_download(
-            repository, repo_type="dataset", allow_patterns=sorted(set(patterns))
+            repository,
+            repo_type="dataset",
+            revision=match["revision"],
+            allow_patterns=patterns,
         )
     except LocalEntryNotFoundError as error:
         raise DataError(
-            f"hf_dataset: {repository} is not in the cache, and huggingface.co cannot be reached; "
-            f"{by_hand}"
+            f"hf_dataset: {name} is neither a folder here nor in the hub's cache, and "
+            f"huggingface.co cannot be reached; {by_hand}"
         ) from error
     except HfHubHTTPError as error:
         why = " ".join(str(error).split())[:300]
@@ -67,4 +73,4 @@ def download(name: str) -> Path:
         raise DataError(
             f"hf_dataset: {repository} cannot be downloaded ({why}); {by_hand}"
         ) from error
-    return as_path(found) / folder
+    return as_path(found) / part

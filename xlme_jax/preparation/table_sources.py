@@ -30,7 +30,7 @@ _SHARED_FLAGS = (
     Flag(
         "hf_dataset",
         "Data set of the Hugging Face hub, such as owner/name, or owner/name/folder for a part of "
-        "it; read instead of a folder of tables.",
+        "it, and @REVISION for a version; read instead of a folder of tables.",
     ),
     Flag(
         "table_split",
