@@ -41,6 +41,8 @@ STYLE = """
 .keys button[aria-pressed=false] { opacity: 0.4; text-decoration: line-through; }
 .keys button:focus-visible { outline: 2px solid; }
 .keys i { width: 1.4em; border-top: 3px; flex: none; }
+.keys output { min-width: 4em; font-variant-numeric: tabular-nums; }
+figcaption output { float: right; color: var(--faint); font-size: 13px; }
 """  # noqa: E501
 
 
@@ -96,8 +98,8 @@ def _bar(weight: float, plots: int) -> str:
         '<div class="bar" id="bar" hidden><label>Smoothing <input type="range" id="smoothing" '
         f'min="0" max="0.99" step="0.01" value="{weight}"><output>{weight}</output></label>'
         f"{search if plots > 12 else ''}"
-        '<span class="note">Drag to zoom, Ctrl + wheel too; double click for all; click a name to '
-        "hide its line.</span></div>"
+        '<span class="note">Point for values; drag or Ctrl + wheel to zoom; double click for all; '
+        "click a name to hide its line.</span></div>"
     )
 
 
@@ -105,7 +107,7 @@ def _figure(number: int, plot: Plot, curves: Curves) -> str:
     """Returns the title of a plot, the place of its axes, and its legend."""
     unit = f"{plot.unit}; " if plot.unit else ""
     return (
-        f"<figure><figcaption><b>{html.escape(shortened(plot.title, 120))}</b>"
+        f"<figure><figcaption><output></output><b>{html.escape(shortened(plot.title, 120))}</b>"
         f'<span class="note">{escaped(unit)}{escaped(plot.good)}</span></figcaption>'
         f'<div class="plot" id="plot-{number}"></div>'
         f'<div class="keys">{"".join(_keys(plot, curves))}</div></figure>'
@@ -120,7 +122,7 @@ def _keys(plot: Plot, curves: Curves) -> Iterator[str]:
             text = html.escape(shortened(label, 120))
             yield (
                 f'<button type="button" aria-pressed="true"><i style="{line}"></i>'
-                f"<bdi>{text}</bdi></button>"
+                f"<bdi>{text}</bdi><output></output></button>"
             )
 
 
@@ -131,7 +133,7 @@ def _colour(color: str) -> str:
 def _item(number: int, plot: Plot, curves: Curves, most: int) -> Any:
     """Returns a plot as JSON for BokehJS: of each line its points, pale, and a smoothed form."""
     from bokeh.embed import json_item
-    from bokeh.models import BoxZoomTool, HoverTool, PanTool, ResetTool, SaveTool, WheelZoomTool
+    from bokeh.models import BoxZoomTool, CrosshairTool, PanTool, ResetTool, SaveTool, WheelZoomTool
     from bokeh.plotting import figure
 
     drag = BoxZoomTool()
@@ -139,7 +141,10 @@ def _item(number: int, plot: Plot, curves: Curves, most: int) -> Any:
         height=260,
         sizing_mode="stretch_width",
         y_axis_type="log" if plot.log else "linear",
-        tools=[drag, PanTool(), WheelZoomTool(modifiers="ctrl"), ResetTool(), SaveTool()],
+        tools=[
+            *(drag, PanTool(), WheelZoomTool(modifiers="ctrl"), ResetTool(), SaveTool()),
+            CrosshairTool(dimensions="height", line_color="#888888", visible=False),
+        ],
         active_drag=drag,
         toolbar_location="above",
         background_fill_alpha=0,
@@ -152,8 +157,7 @@ def _item(number: int, plot: Plot, curves: Curves, most: int) -> Any:
     limits = zip(("start", "end"), plot.limits or ())
     axes.y_range.update(**{end: x for end, x in limits if x is not None}, only_visible=True)
     axes.x_range.update(only_visible=True)
-    shown = []
-    for name, label, color, style in plot.lines:
+    for name, _, color, style in plot.lines:
         points = thinned(finite(curves.get(name, [])), most)
         if not points:
             continue
@@ -164,18 +168,9 @@ def _item(number: int, plot: Plot, curves: Curves, most: int) -> Any:
         pale = axes.line("x", "raw", source=source, color=color, alpha=0.25)
         line = axes.line("x", "y", source=pale.data_source, color=color, line_width=2)
         line.glyph.line_dash = _DASHES[style]
-        line.name = shortened(label, 60)
         line.tags = ["smooth"] if plot.smooth and len(points) > 2 else []
-        shown.append(line)
         if len(points) <= _MANY:
             axes.scatter("x", "raw", source=pale.data_source, color=color, size=4)
-    axes.add_tools(
-        HoverTool(
-            renderers=shown,
-            mode="vline",
-            tooltips=[("", "$name"), ("step", "@x{0,0}"), ("value", "@raw{0.[0000]}")],
-        )
-    )
     return json_item(axes, f"plot-{number}")
 
 
@@ -233,6 +228,33 @@ _SCRIPT = r"""
       });
     });
   };
+  // Values under the pointer stand in the legend, where they cover nothing.
+  const nearest = (x, step) => {
+    let low = 0, high = x.length - 1;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (x[middle] < step) low = middle + 1; else high = middle;
+    }
+    return low > 0 && step - x[low - 1] < x[low] - step ? low - 1 : low;
+  };
+  const read = (model, figure, lines) => {
+    const values = figure.querySelectorAll(".keys output");
+    const place = figure.querySelector("figcaption output");
+    const show = ({x: step}) => {
+      let closest = Infinity;
+      lines.forEach(({source}, number) => {
+        const {x, raw} = source.data, at = nearest(x, step);
+        values[number].value = Number(raw[at].toPrecision(4));
+        if (Math.abs(x[at] - step) < Math.abs(closest - step)) closest = x[at];
+      });
+      place.value = `step ${closest.toLocaleString("en")}`;
+    };
+    model.on_event("mousemove", show);
+    model.on_event("tap", show);
+    model.on_event("mouseleave", () => {
+      for (const output of [place, ...values]) output.value = "";
+    });
+  };
   // The renderers of a line share their source.
   const linesOf = model => {
     const found = new Map();
@@ -255,6 +277,7 @@ _SCRIPT = r"""
       if (matchMedia("(pointer: coarse)").matches) model.toolbar.active_drag = null;
       figures.push({model, lines, figure});
       legend(figure, lines);
+      read(model, figure, lines);
     }
     bar.hidden = false;
     smooth();
