@@ -16,7 +16,7 @@ DATA = {
     "data.text",
 }
 CORE = DATA | {"checkpoints", "model", "objectives", "ops", "storage", "validation"}
-RUN = CORE | {"configuration", "evaluation", "preparation", "reports", "training"}
+RUN = CORE | {"configuration", "evaluation", "preparation", "reports", "training", "tuning"}
 # {folder: folders it may import}. Folders that are not listed import nothing of this project.
 ALLOWED = {
     "model": {"ops", "validation"},
@@ -31,6 +31,7 @@ ALLOWED = {
     "preparation": DATA | {"storage", "validation"},
     "vocabularies": {"data", "preparation", "storage"},
     "training": {"checkpoints", "model", "objectives", "storage", "validation"},
+    "tuning": {"ops", "storage"},
     "evaluation": DATA | {"objectives", "storage", "training", "validation"},
     "reports": DATA
     | {"checkpoints", "evaluation", "objectives", "preparation", "storage", "training"}

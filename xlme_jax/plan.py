@@ -14,13 +14,17 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["TPU_SKIP_MDS_QUERY"] = "1"
 os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
 
+import dataclasses
 import json
 from collections.abc import Sequence
+from typing import get_args
 
 from absl import flags
 
 from xlme_jax.configuration import command_line, loading, values
 from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.model.attention_fields import automatic_encoders, with_attention
+from xlme_jax.ops.attention import Implementation
 from xlme_jax.planning import compiling, search, summary, table
 from xlme_jax.planning.machines import parse_topology
 from xlme_jax.storage.paths import as_path
@@ -43,6 +47,13 @@ _TABLE = flags.DEFINE_string(
     None,
     "Plan the shipped runs of the papers instead, and print the table of docs/scale.md: 'all', or "
     "a part of their names, such as xlme_xl or v5e-256.",
+)
+_ATTENTION = flags.DEFINE_enum(
+    "attention",
+    "auto",
+    get_args(Implementation),
+    "What Encoder.attention = 'auto' stands for, as a run measured it (attention.json); 'auto' "
+    "takes the kernel for long rows.",
 )
 _OUTPUT = flags.DEFINE_string("output", None, "Also write the plans to this file, as JSON.")
 
@@ -78,7 +89,9 @@ def _plan(
     """Plans one configuration for one topology and prints it."""
 
     def load(more: Sequence[str]) -> TrainConfig:
-        return loading.load(files, [*bindings, *more], "Train")
+        config = loading.load(files, [*bindings, *more], "Train")
+        chosen = dict.fromkeys(automatic_encoders(config.objective), _ATTENTION.value)
+        return dataclasses.replace(config, objective=with_attention(config.objective, chosen))
 
     load([])  # Reports configuration errors before the slow compilation.
     topology = parse_topology(topology_name)

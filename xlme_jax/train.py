@@ -1,18 +1,17 @@
 """Trains or fine-tunes: `python -m xlme_jax.train --gin_file=gin_configs/runs/quickstart.gin`."""
 
 import contextlib
-import os
 import shlex
 import sys
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
 from absl import flags
 
 from xlme_jax import api
 from xlme_jax.configuration import command_line
+from xlme_jax.storage.caches import user_cache
 from xlme_jax.training import peers
 from xlme_jax.training.stopping import EXIT_STOPPED, StopOnSignal, Stopped, say
 
@@ -53,8 +52,7 @@ def main() -> int:
 def _keep_compiled_programs() -> None:
     """Lets JAX keep what it compiles, for the next start; its own settings take precedence."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(cache / "xlme_jax"))
+        jax.config.update("jax_compilation_cache_dir", str(user_cache()))
         # The many small programs of a start together cost as much as a large one.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 

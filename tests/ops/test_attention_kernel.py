@@ -386,6 +386,14 @@ def test_a_kernel_under_a_mesh_asks_for_the_partition():
         attention_lib._kernel_platform(q, "kernel", None)
 
 
+def test_the_block_of_another_platform_is_refused():
+    q = jnp.zeros((2, 256, 1, 4))
+    with jax.sharding.use_abstract_mesh(abstract_mesh("tpu", 1)):
+        assert attention_lib._kernel_platform(q, "kernel_512", None) == "tpu"
+        with pytest.raises(ValueError, match="for tpus has blocks of 128, 256, 512"):
+            attention_lib._kernel_platform(q, "kernel_64", None)
+
+
 # Ahead of time, for machines that are not here. The length is such that no other array of the
 # program has as many elements as one head's scores.
 ROWS, LENGTH, HEADS, WIDTH = 8, 1024, 12, 64

@@ -9,6 +9,7 @@ import pytest
 import tiny
 from toy import Batches, Poisonable, PoisonedBatches, Toy
 
+from xlme_jax.checkpoints.saved import recorded_choices
 from xlme_jax.objectives.base import Diagnostics, WarmStart
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
@@ -50,6 +51,7 @@ def run(
         digest,
         evaluators,
         files={"config.gin": "Train.x = 1\n"},
+        choices={"encoder": "kernel_64"},
     )
     return loop.train(run, stop)
 
@@ -178,6 +180,7 @@ def test_stopped_run_resumes_exactly(tmp_path, mesh, step):
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(a, b)
     assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
+    assert recorded_choices(tmp_path / "parts") == {"encoder": "kernel_64"}
 
 
 def timeless(model_dir):

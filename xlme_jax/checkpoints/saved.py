@@ -48,6 +48,8 @@ class RunRecord:
       encoder_parameters: parameters of the exported encoder, without vocabulary padding; None in
         checkpoints that lack it.
       manifest: what made the checkpoint (`training.manifest`); empty in checkpoints that lack it.
+      choices: {path of an encoder in the objective's configuration: implementation of attention},
+        where the configuration leaves it open; empty in checkpoints that lack it.
     """
 
     data: dict[str, Any]
@@ -63,6 +65,7 @@ class RunRecord:
     inherited_table_4_flops: float | None = None
     encoder_parameters: int | None = None
     manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    choices: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def has_checkpoint(model_dir: Path) -> bool:
@@ -140,6 +143,16 @@ def read_record(run: Path) -> RunRecord:
         record = read_fields(checkpoint)
         record.pop("digests")
         return RunRecord(**record)
+
+
+def recorded_choices(model_dir: Path) -> Mapping[str, str]:
+    """Returns `RunRecord.choices` of a run's newest readable checkpoint; {} if there is none."""
+    folder = model_dir / FOLDER
+    for step in sorted(saved_steps(folder), reverse=True):
+        checkpoint = folder / str(step)
+        with contextlib.suppress(Damaged), damage_if_unsealed(checkpoint):
+            return read_fields(checkpoint).get("choices", {})
+    return {}
 
 
 class Flops(NamedTuple):

@@ -12,7 +12,7 @@ from xlme_jax.model.cache import Cache
 from xlme_jax.model.parameters import ONES, ZEROS, Initializer, parameter
 from xlme_jax.model.relative_bias import Gate, RelativeBiasTable
 from xlme_jax.ops.activations import gelu
-from xlme_jax.ops.attention import attention
+from xlme_jax.ops.attention import Implementation, attention
 from xlme_jax.ops.dropout import dropout, fold_in
 from xlme_jax.validation.fields import check_at_least, check_choices
 
@@ -46,7 +46,10 @@ class EncoderConfig:
         with depth, but slicing the stack costs time on CPUs.
       remat: recompute each layer in the backward pass, which keeps activations of one layer only.
       attention: "xla" materialises all scores of a layer; "kernel" does not, and needs a TPU or
-        GPU; "auto" uses the kernel for long rows where the device supports it.
+        GPU ("kernel_64": with blocks of 64); "cudnn" is for NVIDIA GPUs, bfloat16, no relative bias
+        and no attention dropout. "auto": a training run on TPUs or GPUs measures which of them is
+        the fastest (`runs.attention_choice`), one on CPUs uses "xla"; elsewhere, as in evaluation,
+        the kernel is used for long rows where the device supports it.
     """
 
     hidden_size: int = 768
@@ -66,7 +69,7 @@ class EncoderConfig:
     init_std: float = 0.02
     scan_layers: bool = False
     remat: bool = False
-    attention: Literal["auto", "xla", "kernel"] = "auto"
+    attention: Implementation = "auto"
 
     def __post_init__(self) -> None:
         check_choices(self, "Encoder")

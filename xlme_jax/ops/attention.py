@@ -1,5 +1,6 @@
 """Attention over packed rows, with XLM-E's bias as a gate per query times a Toeplitz table."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Literal
@@ -10,10 +11,21 @@ from jax.sharding import AxisType, PartitionSpec
 
 from xlme_jax.ops import dropout
 from xlme_jax.ops.attention_blocks import MASKED, Platform
-from xlme_jax.ops.attention_kernel import flash_attention
+from xlme_jax.ops.attention_kernel import BLOCKS, flash_attention
 from xlme_jax.ops.mesh_axes import automatic_axes
 
-Implementation = Literal["auto", "xla", "kernel"]
+# "kernel_64" is "kernel" with blocks of 64 queries and keys.
+Implementation = Literal[
+    "auto",
+    "xla",
+    "kernel",
+    "kernel_32",
+    "kernel_64",
+    "kernel_128",
+    "kernel_256",
+    "kernel_512",
+    "cudnn",
+]
 
 # Row length from which "auto" uses the kernel: shorter rows have fewer scores than the feed-forward
 # layer has activations, so there is little memory to save.
@@ -69,7 +81,9 @@ def attention(
       dropout_seeds: uint32[B], a seed per row (`ops.dropout.seeds`); None turns dropout off. Both
         implementations drop the same weights.
       implementation: "xla" materialises all scores; "kernel" (`ops.attention_kernel`) does not, and
-        needs a TPU or GPU. "auto" uses the kernel for long rows where the device supports it.
+        needs a TPU or GPU; "kernel_64" has blocks of 64. "cudnn" is `jax.nn.dot_product_attention`
+        on NVIDIA GPUs, in bfloat16 without bias and dropout; keys of other tokens stay with XLA.
+        "auto" uses the kernel for long rows where the device supports it.
       partition: how the current mesh (`jax.set_mesh`) splits the axes of `q`: rows and heads over
         mesh axes, length and width over none. The kernel needs it, as XLA cannot split kernels.
 
@@ -77,12 +91,19 @@ def attention(
       [B, L, H, K] in the type of `v`. Scores and softmax are float32 (float64 for float64 input).
 
     Raises:
-      ValueError: the kernel is requested where it is not supported, or `partition` is missing.
+      ValueError: a kernel is requested where it is not supported, or `partition` is missing.
     """
+    if implementation == "cudnn" and key_segment_ids is not None:
+        implementation = "xla"
     seeds = None
     if dropout_rate > 0.0 and dropout_seeds is not None:
         # One seed per head, from its global index, so that it does not depend on the split.
         seeds = dropout.fold_in(dropout_seeds[:, None], jnp.arange(q.shape[2]))
+    if implementation == "cudnn":
+        _check_cudnn(q, distance_bias is not None, seeds is not None)
+        fused = functools.partial(_cudnn, causal=causal)
+        parts = (q, k, v, segment_ids, None, None, None, None)
+        return per_shard(fused, *parts, partition=partition)
     platform = _kernel_platform(q, implementation, partition)
     if platform is None:
         reads = _reads(segment_ids, key_segment_ids, causal)
@@ -94,6 +115,7 @@ def attention(
 
     def kernel(*arrays: jax.Array | None) -> jax.Array:
         options: Any = {"causal": causal, "dropout_rate": dropout_rate, "platform": platform}
+        options["block"] = _block(implementation)
         return flash_attention(*arrays, **options)  # type: ignore
 
     arrays = (q, k, v, segment_ids, distance_bias, gate, seeds, key_segment_ids)
@@ -172,8 +194,7 @@ def _kernel_platform(
     if implementation == "xla":
         return None
     platform = compile_platform()
-    known = platform in ("tpu", "gpu") and q.dtype in (jnp.float32, jnp.bfloat16)
-    known = known and _device_kind() not in _OLD_TPUS
+    known = has_kernel(platform, _device_kind(), q.dtype)
     split = partition is not None or not automatic_axes()
     if implementation == "auto":
         return platform if known and split and q.shape[1] >= _LONG else None  # type: ignore
@@ -182,12 +203,46 @@ def _kernel_platform(
             f"attention(implementation='kernel') has kernels for float32 and bfloat16 on GPUs "
             f"and TPUs from v5 on, not for {q.dtype} on {_device_kind()}; use 'auto' or 'xla'."
         )
+    block = _block(implementation)
+    if block is not None and block not in BLOCKS[platform]:  # type: ignore
+        raise ValueError(
+            f"attention(implementation={implementation!r}): the kernel for {platform}s has blocks "
+            f"of {', '.join(map(str, BLOCKS[platform]))}; use 'auto' or 'kernel'."  # type: ignore
+        )
     if not split:
         raise ValueError(
             f"attention(implementation='kernel') under the mesh axes {automatic_axes()} needs "
             "partition=, the mesh axes of rows and heads."
         )
     return platform  # type: ignore
+
+
+def has_kernel(platform: str, device_kind: str, dtype: Any) -> bool:
+    """Returns whether "kernel" runs on a device ("cpu", "gpu" or "tpu", and its kind)."""
+    known = platform in ("tpu", "gpu") and dtype in (jnp.float32, jnp.bfloat16)
+    return known and device_kind not in _OLD_TPUS
+
+
+def _block(implementation: Implementation) -> int | None:
+    """Returns the block of "kernel_64"; None for the platform's default."""
+    return int(implementation[7:]) if implementation.startswith("kernel_") else None
+
+
+def _check_cudnn(q: jax.Array, is_biased: bool, has_dropout: bool) -> None:
+    """Raises ValueError if cuDNN cannot compute the attention."""
+    if is_biased or has_dropout or q.dtype != jnp.bfloat16 or compile_platform() != "gpu":
+        raise ValueError(
+            "attention(implementation='cudnn') is for NVIDIA GPUs and bfloat16, with "
+            "relative_bias = 'none' and attention_dropout = 0; use 'auto' or 'kernel'."
+        )
+
+
+def _cudnn(
+    q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: jax.Array, *_: None, causal: bool
+) -> jax.Array:
+    """Computes `attention` without bias with cuDNN, which reads the mask as bool[B, 1, L, L]."""
+    reads = _reads(segment_ids, None, causal)[:, None]
+    return jax.nn.dot_product_attention(q, k, v, mask=reads, implementation="cudnn")
 
 
 def _device_kind() -> str:

@@ -30,7 +30,8 @@ from xlme_jax.ops.attention_blocks import BlockPlan, Platform
 
 # Padding of queries and keys: no key has the segment of the former, no query that of the latter.
 _PAD_SEGMENTS = (-2, -3)
-_BLOCK = {"tpu": 256, "gpu": 64}  # Queries and keys of a block. Not tuned by measurement.
+_BLOCK = {"tpu": 256, "gpu": 64}  # Queries and keys of a block, unless a run measures others.
+BLOCKS: dict[Platform, tuple[int, ...]] = {"gpu": (32, 64, 128), "tpu": (128, 256, 512)}
 _LANES = 128  # A TPU block of fewer would not fill a vector register.
 _LONG_TPU = 4096  # Longer rows exceed a kernel's default VMEM limit.
 

@@ -23,7 +23,7 @@ from xlme_jax.evaluation.context import Context
 from xlme_jax.objectives.base import Objective
 from xlme_jax.ops.vocabulary_head import padded_size
 from xlme_jax.reports.run_page import write_report
-from xlme_jax.runs import parts, samples
+from xlme_jax.runs import attention_choice, parts, samples
 from xlme_jax.storage import locks
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import loop, manifest, model_info
@@ -86,12 +86,15 @@ def assemble(
     shapes = {stream.name: (stream.rows, stream.length) for stream in streams}
     rows = {name: shape[0] for name, shape in shapes.items()}
     loop.check_divisible(rows, mesh, settings.micro_batches)
+    attention = attention_choice.decide(config, streams, mesh, dtype)
+    if attention.choices:
+        objective = attention.objective.build(dataset.vocabulary_size, dtype)
     model_dir = as_path(config.model_dir)
     schedule = config.optimizer.schedule(settings.train_steps)
     optimizer = objective.optimizer(config.optimizer.build(settings.train_steps))
     batches = make_iterator(dataset, streams, settings.seed, *meshes.batch_share(mesh))
     context = Context(
-        *(dataset, objective, config.objective, streams, mesh),
+        *(dataset, objective, attention.objective, streams, mesh),
         dtype=dtype,
         micro_batches=settings.micro_batches,
         model_dir=model_dir,
@@ -102,6 +105,7 @@ def assemble(
     info = model_info.describe(
         objective, abstract, mesh, shapes, dataset.vocabulary_size, left_out, pairs
     )
+    measured = {attention_choice.FILE: attention.content} if attention.content else {}
     start = manifest.describe_start(
         command, seed=settings.seed, data=dataset.digest, vocabulary=dataset.vocabulary_digest
     )
@@ -119,8 +123,9 @@ def assemble(
         [evaluator.evaluator(context) for evaluator in config.evaluators],
         files={
             "config.gin": config_text,
-            "model-info.txt": info,
+            "model-info.txt": f"{info}\n{attention.text}" if attention.text else info,
             manifest.MANIFEST_FILE: json.dumps(whole, indent=1) + "\n",
+            **measured,
         },
         flops_per_step=sum(objective.diagnostics.flops(shapes).values()),
         table_4_flops_per_step=model_info.table_4_flops(objective, shapes, pairs),
@@ -132,6 +137,7 @@ def assemble(
         best=config.best,
         trackers=[functools.partial(tracker.start, facts) for tracker in config.trackers],
         manifest=start,
+        choices=attention.choices,
         phases=batches if batches.task_counts() else None,
         read_samples=samples.reader(built, config.objective, mesh),
     )

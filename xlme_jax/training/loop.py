@@ -91,6 +91,7 @@ class Run:
       best: which checkpoints are kept as the best, and when the run has stopped improving.
       trackers: where metrics go besides `metrics.jsonl` (`MetricsWriter`).
       manifest: the entry of this start, for checkpoints (`training.manifest`).
+      choices: the implementations that were chosen, for the checkpoints' records.
       phases: `batches`, if sampling weights follow the losses of tasks; else None.
       read_samples: reads what is shown every `config.samples_every` steps; None for nothing.
     """
@@ -115,6 +116,7 @@ class Run:
     best: Best | None = None
     trackers: Sequence[Callable[[Path, int], Tracker]] = ()
     manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    choices: Mapping[str, str] = dataclasses.field(default_factory=dict)
     phases: task_losses.Phases | None = None
     read_samples: ReadSamples | None = None
 
@@ -360,6 +362,7 @@ def _record(run: Run, **fields: Any) -> RunRecord:
         text,
         vocabulary=run.vocabulary_digest,
         manifest=run.manifest,
+        choices=run.choices,
         flops_per_step=run.flops_per_step if counts else 0.0,
         table_4_flops_per_step=run.table_4_flops_per_step if counts else 0.0,
         encoder_parameters=run.encoder_parameters,

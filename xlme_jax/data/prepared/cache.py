@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from xlme_jax.data.prepared.format import BUCKET_THREADS, FileInfo, PreparedDataError
 from xlme_jax.storage import locks
+from xlme_jax.storage.caches import user_cache
 from xlme_jax.storage.files import copy_file
 
 _log = logging.getLogger(__name__)
@@ -26,8 +27,7 @@ DEFAULT_GB = 100.0
 
 def default_folder() -> pathlib.Path:
     """Returns the folder for copies below the user's cache folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(cache) / "xlme_jax" / "data"
+    return user_cache() / "data"
 
 
 class LocalCopies:

@@ -1,0 +1,245 @@
+"""Chooses the fastest correct one of several functions that compute the same.
+
+A function is correct if it returns the same as a reference in float32, up to `tolerance`, and the
+same bits when it is called again: a run that resumes must continue with the same bits. Deviations
+are the largest ones of any few neighbouring values (`deviation`), because in a mean over an array a
+wrong row, or a wrong last block, would disappear.
+"""
+
+import dataclasses
+import functools
+import logging
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+_log = logging.getLogger(__name__)
+# The arguments of a case -> {name of a result: array}; the names of gradients begin with GRADIENT.
+Candidate = Callable[[Any], Mapping[str, jax.Array]]
+
+GRADIENT = "gradient of "
+_NEIGHBOURS = 512  # Values of a row that are compared as one vector.
+_ROUNDS = (3, 100)  # Fewest and most calls of each candidate that are timed.
+_SLOW = 2.0  # A candidate that took so many times longer than the fastest is not timed again.
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What was found of a candidate.
+
+    Attributes:
+      name: of the candidate.
+      ms: milliseconds of a call, the sum over the cases of the medians; None if it was left out.
+      deviations: {name of a result: largest deviation in any case}.
+      problem: why it was left out; empty if it was not.
+    """
+
+    name: str
+    ms: float | None
+    deviations: Mapping[str, float]
+    problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The chosen candidate.
+
+    Attributes:
+      name: of the fastest correct candidate; the first one if none is correct.
+      measured: what was found of each candidate.
+    """
+
+    name: str
+    measured: tuple[Measured, ...]
+
+
+def tolerance(dtype: Any, terms: int) -> float:
+    """Returns the largest deviation of a correct function that computes in a type.
+
+    The first part is eps, the distance of 1 to the next number: 0.78% in bfloat16. Attention
+    weights, outputs and gradients are rounded to `dtype`, by up to eps / 2 and .29 eps as a root
+    mean square. Over `_NEIGHBOURS` values such errors average out, so that three independent ones
+    make .5 eps; .7 eps is the most that was seen of a correct kernel, interpreted on a CPU. An
+    error of 1% is above eps.
+
+    The second part is that of sums, which are float32 in either type: n terms, each of which may be
+    rounded, make about sqrt(n) float32 eps; 16 leaves room for products in sequence and for
+    exponentials, which multiply the error of a score by its size.
+
+    Args:
+      dtype: type of the inputs and results.
+      terms: most terms of a sum.
+    """
+    exact = float(jnp.finfo(jnp.float32).eps)
+    return float(jnp.finfo(dtype).eps) + 16 * math.sqrt(terms) * exact
+
+
+def deviation(found: jax.Array, expected: jax.Array) -> jax.Array:
+    """Returns the largest deviation of neighbouring values; NaN if any of `found` is NaN.
+
+    The deviation of `_NEIGHBOURS` values of a row, an index of the first axis, is the norm of the
+    difference over the norm of what is expected, or over the norm that is usual in the row if that
+    is larger: values that almost cancel have no relative accuracy.
+
+    Args:
+      found: array of any shape.
+      expected: array of the same shape.
+
+    Returns:
+      float32[].
+    """
+    rows = expected.shape[0] if expected.ndim > 1 else 1
+    found, expected = (x.astype(jnp.float32).reshape(rows, -1) for x in (found, expected))
+    size = min(_NEIGHBOURS, expected.shape[1])
+
+    def norms(x: jax.Array) -> jax.Array:
+        vectors = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size))).reshape(rows, -1, size)
+        return jnp.sqrt(jnp.square(vectors).sum(axis=-1))
+
+    usual = jnp.sqrt(jnp.square(expected).mean(axis=1) * size)
+    scale = jnp.maximum(norms(expected), usual[:, None])
+    error = norms(found - expected)
+    return jnp.where(error == 0, 0.0, error / scale).max()
+
+
+def choose(
+    what: str,
+    candidates: Mapping[str, Candidate],
+    reference: Candidate,
+    cases: Mapping[str, Any],
+    bound: float,
+    *,
+    seconds: float = 1.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Choice:
+    """Runs all candidates in all cases and returns the fastest correct one.
+
+    Candidates are called turn by turn. A candidate that raises, deviates, or returns other bits in
+    its second call is left out with a warning. Calls that compile are not timed.
+
+    Args:
+      what: what is chosen, for the log.
+      candidates: functions by name; the first one is kept if none is correct.
+      reference: computes the same in float32.
+      cases: the arguments of the calls, by name.
+      bound: largest deviation of a correct candidate (`tolerance`).
+      seconds: about how long to time all candidates together.
+      clock: seconds of a clock.
+    """
+    problems: dict[str, str] = {}
+    found: dict[str, dict[str, float]] = {name: {} for name in candidates}
+    for case, arguments in cases.items():
+        expected = _call(reference, arguments)
+        for name, candidate in candidates.items():
+            if name in problems:
+                continue
+            problem = expected if isinstance(expected, str) else ""
+            if not isinstance(expected, str):
+                problem = _check(candidate, arguments, expected, bound, found[name])
+            if problem:
+                problems[name] = f"{problem} ({case})"
+                _log.warning("%s: %r is left out: %s.", what, name, problems[name])
+    correct = {name: run for name, run in candidates.items() if name not in problems}
+    times = _times(correct, cases, seconds, clock)
+    fastest = min(times, key=lambda name: times[name], default=next(iter(candidates)))
+    if not times:
+        _log.warning("%s: no candidate is correct; %r is kept.", what, fastest)
+    rows = (
+        Measured(name, times.get(name), found[name], problems.get(name, "")) for name in candidates
+    )
+    return Choice(fastest, tuple(rows))
+
+
+def table(choice: Choice) -> str:
+    """Returns the measurements as a table: time, largest deviation of values and of gradients."""
+    lines = [f"  {'':16}{'ms':>10}{'values':>10}{'gradients':>11}"]
+    for row in choice.measured:
+        kinds: dict[bool, list[float]] = {False: [], True: []}
+        for name, value in row.deviations.items():
+            kinds[name.startswith(GRADIENT)].append(value)
+        ms = "" if row.ms is None else f"{row.ms:.3f}"
+        values, gradients = (f"{_worst(x):.1e}" if x else "" for x in kinds.values())
+        verdict = row.problem or ("chosen" if row.name == choice.name else "correct")
+        lines.append(f"  {row.name:16}{ms:>10}{values:>10}{gradients:>11}  {verdict}")
+    return "\n".join(lines) + "\n"
+
+
+def _worst(deviations: Iterable[float]) -> float:
+    """Returns the largest deviation; NaN if there is one, which `max` may lose."""
+    return max(deviations, key=lambda x: (math.isnan(x), x))
+
+
+def _call(candidate: Candidate, arguments: Any) -> Mapping[str, jax.Array] | str:
+    """Returns the results of a call; or how it failed."""
+    try:
+        return jax.block_until_ready(candidate(arguments))
+    except Exception as error:  # Compilers and drivers raise errors of any type.
+        lines = str(error).strip().splitlines() or [""]
+        return f"it failed: {type(error).__name__}: {lines[0][:200]}"
+
+
+def _check(
+    candidate: Candidate,
+    arguments: Any,
+    expected: Mapping[str, jax.Array],
+    bound: float,
+    found: dict[str, float],
+) -> str:
+    """Returns why a candidate is not correct, or ""; adds its deviations to `found`."""
+    first, second = (_call(candidate, arguments) for _ in range(2))
+    if isinstance(first, str) or isinstance(second, str):
+        return first if isinstance(first, str) else str(second)
+    shapes, wanted = ({n: x.shape for n, x in each.items()} for each in (first, expected))
+    if shapes != wanted:
+        return f"it returns the shapes {shapes}, not {wanted}"
+    compared = jax.device_get(_compare(dict(first), dict(second), dict(expected)))
+    wrong = ""
+    for name, (deviates, repeats) in compared.items():
+        found[name] = _worst([found.get(name, 0.0), float(deviates)])
+        if not deviates <= bound:  # NaN is wrong too.
+            wrong = wrong or f"{name} deviates by {deviates:.1e}, more than {bound:.1e}"
+        elif not repeats:
+            wrong = wrong or f"{name} has other bits in a second call"
+    return wrong
+
+
+@jax.jit
+def _compare(first: Any, second: Any, expected: Any) -> Any:
+    """Returns {name: (deviation, whether both calls returned the same)}."""
+    return {
+        name: (deviation(first[name], x), (first[name] == second[name]).all())
+        for name, x in expected.items()
+    }
+
+
+def _times(
+    candidates: Mapping[str, Candidate],
+    cases: Mapping[str, Any],
+    seconds: float,
+    clock: Callable[[], float],
+) -> dict[str, float]:
+    """Returns the milliseconds of each candidate, summed over the cases."""
+    taken: dict[str, dict[str, list[float]]] = {
+        name: {case: [] for case in cases} for name in candidates
+    }
+
+    def total(name: str, summary: Callable[[list[float]], float]) -> float:
+        return 1e3 * sum(summary(times) for times in taken[name].values())
+
+    begin, turn, timed = clock(), 0, list(candidates)
+    while turn < _ROUNDS[0] or (turn < _ROUNDS[1] and clock() - begin < seconds):
+        for case, arguments in cases.items():
+            for name in timed:
+                start = clock()
+                jax.block_until_ready(candidates[name](arguments))
+                taken[name][case].append(clock() - start)
+        best = functools.partial(total, summary=min)
+        fastest = min(map(best, timed), default=0.0)
+        timed = [name for name in timed if best(name) <= _SLOW * fastest]
+        turn += 1
+    return {name: total(name, statistics.median) for name in candidates}
