@@ -121,7 +121,7 @@ def load(
       mesh: how devices share weights and batches; None splits batches over all.
 
     Returns:
-      A model with `encode`, `detect`, `fill`, `retrieve` and `align`.
+      A model with `encode`, `encode_layers`, `detect`, `fill`, `retrieve` and `align`.
 
     Raises:
       ValueError: the checkpoint or vocabulary is missing, or they do not match.

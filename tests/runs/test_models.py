@@ -1,11 +1,13 @@
 """Trained models in Python, against the evaluations' encodings and the objectives' own heads."""
 
+import functools
 import json
 import random
 
 import hugging
 import jax
 import numpy as np
+import optax
 import pytest
 import tiny
 
@@ -14,7 +16,7 @@ from xlme_jax.evaluation.alignment import _aligner, _rows
 from xlme_jax.ops.vocabulary_head import num_chunks
 from xlme_jax.runs import models
 from xlme_jax.training import state as states
-from xlme_jax.training.mesh import MeshConfig
+from xlme_jax.training.mesh import MeshConfig, unbox
 
 # Float32 sums in another order: a few units in the last place of values of about 1, after a layer.
 TOLERANCE = 1e-5
@@ -62,8 +64,24 @@ def test_texts_are_encoded_as_by_evaluations(model, pooling):
     for layer in range(model.num_layers + 1):
         found = model.encode(TEXTS, layer=layer, pooling=pooling)
         np.testing.assert_allclose(found, expected[:, layer], atol=TOLERANCE)
+    every = model.encode_layers(TEXTS, pooling=pooling)
+    np.testing.assert_allclose(every, expected.swapaxes(0, 1), atol=TOLERANCE)
     middle = model.encode(TEXTS, pooling=pooling)
     np.testing.assert_array_equal(middle, model.encode(TEXTS, layer=0, pooling=pooling))
+
+
+def test_the_untrained_model_has_the_initial_weights_of_its_run(model):
+    untrained = model.untrained()
+    objective, seed = model.loaded.objective, model.loaded.config.loop.seed
+    state = states.init_state(objective, optax.identity(), seed)
+    same = functools.partial(np.testing.assert_allclose, atol=TOLERANCE)
+    jax.tree.map(same, untrained.loaded.params, unbox(state.params))
+    texts = encoding.texts_of(model.vocabulary, TEXTS[:2], hugging.LENGTH)
+    pooled = encoding.pool_all(model.loaded.subject().encode, "mean")
+    expected = pooled(unbox(state.params), encoding.fill_rows(texts, 2, hugging.LENGTH))
+    found, trained = (one.encode(TEXTS[:2], layer=1) for one in (untrained, model))
+    same(found, expected[:, 1])
+    assert np.abs(found - trained).max() > 0.01
 
 
 def test_a_text_does_not_depend_on_the_others(model):
@@ -184,6 +202,8 @@ def test_what_a_system_lacks_is_named(xlm):
         (lambda m: m.encode([]), "must be a list of at least one text"),
         (lambda m: m.encode(["abc"], layer=2), "layer = 2, but the encoder has 1 layers"),
         (lambda m: m.encode(["abc"], pooling="max"), "pooling = 'max': expected one of 'mean'"),
+        (lambda m: m.encode_layers([]), "must be a list of at least one text"),
+        (lambda m: m.encode_layers(["abc"], pooling="max"), "pooling = 'max': expected one of"),
         (lambda m: m.retrieve(["a"], ["b"], readout="best"), "readout = 'best': expected one of"),
         (lambda m: m.fill("abc"), "'abc' has no <mask>"),
         (lambda m: m.detect(TEXTS[-1]), f"and the model reads {hugging.LENGTH}; shorten"),

@@ -89,6 +89,7 @@ def assemble(
     attention = attention_choice.decide(config, streams, mesh, dtype)
     if attention.choices:
         objective = attention.objective.build(dataset.vocabulary_size, dtype)
+        built = built._replace(objective=objective)
     model_dir = as_path(config.model_dir)
     schedule = config.optimizer.schedule(settings.train_steps)
     optimizer = objective.optimizer(config.optimizer.build(settings.train_steps))
@@ -139,7 +140,7 @@ def assemble(
         manifest=start,
         choices=attention.choices,
         phases=batches if batches.task_counts() else None,
-        read_samples=samples.reader(built, config.objective, mesh),
+        read_samples=samples.reader(built, attention.objective, mesh),
     )
 
 

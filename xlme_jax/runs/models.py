@@ -1,5 +1,7 @@
 """A trained model for interactive use: embeddings, detection, filling, retrieval, alignment."""
 
+import copy
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -68,6 +70,7 @@ class Model:
         self._subject = loaded.subject()
         self._row_multiple = math.lcm(_ROWS, self._subject.row_multiple)
         self._pooled = functools.cache(self._compile_pooled)
+        self._all_pooled = functools.cache(self._compile_all_pooled)
         self._aligners = functools.cache(functools.partial(PairAligner, self._subject))
         self._compiled = functools.cache(_on_first_row)
 
@@ -96,6 +99,16 @@ class Model:
             f"{self.loaded.folder}, does not have; load a run of {systems}"
         )
 
+    def untrained(self) -> "Model":
+        """Returns the same model with the initial weights of its run, as a baseline.
+
+        They are those of a run from scratch; a run with INIT_FROM started from others.
+        """
+        other = copy.copy(self)  # With the compiled programs, which are given the weights.
+        with states.sharding_rules(self.loaded.mesh):
+            other.loaded = dataclasses.replace(self.loaded, params=self.loaded.untrained())
+        return other
+
     def encode(
         self, texts: Sequence[str], *, layer: int | None = None, pooling: Pooling = "mean"
     ) -> np.ndarray:
@@ -116,11 +129,24 @@ class Model:
         texts = _several(texts)
         chosen = encoding.choose_layer(layer, self.num_layers, "layer")
         check_one_of(pooling, "pooling", encoding.POOLINGS)
-        length = min(LENGTH, self._subject.max_length or LENGTH)
-        tokens = encoding.texts_of(self.vocabulary, texts, length)
-        batches = encoding.batches(tokens, self._row_multiple)
-        with states.sharding_rules(self.loaded.mesh):
-            return encoding.embed(self._pooled(chosen, pooling), self.loaded.params, batches)
+        return self._embed(self._pooled(chosen, pooling), texts)
+
+    def encode_layers(self, texts: Sequence[str], *, pooling: Pooling = "mean") -> np.ndarray:
+        """Embeds texts by every layer, in one pass.
+
+        Args:
+          texts: N texts, as in `encode`.
+          pooling: as in `encode`.
+
+        Returns:
+          float32[K, N, D], K = `num_layers` + 1: the embeddings, and the output of each layer.
+
+        Raises:
+          ValueError: there is no text, or no such pooling.
+        """
+        texts = _several(texts)
+        check_one_of(pooling, "pooling", encoding.POOLINGS)
+        return self._embed(self._all_pooled(pooling), texts).swapaxes(0, 1)
 
     def detect(self, text: str) -> list[ScoredToken]:
         """Returns the probability that each token of a text was replaced (RTD).
@@ -253,6 +279,17 @@ class Model:
             return encoding.pool(self._subject.encode(params, rows)[layer], rows, pooling)
 
         return jax.jit(pooled)
+
+    def _compile_all_pooled(self, pooling: Pooling) -> Callable[..., jax.Array]:
+        return jax.jit(encoding.pool_all(self._subject.encode, pooling))
+
+    def _embed(self, pooled: Callable[..., jax.Array], texts: Sequence[str]) -> np.ndarray:
+        """Runs a compiled function on texts; returns its results in their order, [N, ...]."""
+        length = min(LENGTH, self._subject.max_length or LENGTH)
+        tokens = encoding.texts_of(self.vocabulary, texts, length)
+        batches = encoding.batches(tokens, self._row_multiple)
+        with states.sharding_rules(self.loaded.mesh):
+            return encoding.embed(pooled, self.loaded.params, batches)
 
     def _part(self, name: Part) -> Callable[..., jax.Array]:
         """Returns a method of the objective, compiled; ValueError if the system lacks it."""
