@@ -24,6 +24,12 @@ class Terminal(io.StringIO):
         return True
 
 
+class Notebook(io.StringIO):
+    """Standard error in a Jupyter kernel: no terminal, but rewritten lines are shown as such."""
+
+    __module__ = "ipykernel.iostream"
+
+
 def run_steps(throughput, clock, steps, seconds, tokens):
     for step in steps:
         clock.now += seconds
@@ -142,8 +148,9 @@ def test_log_file_gets_a_plain_line_at_log_steps_alone():
     assert stream.getvalue() == ("step 2/10 (20%) | loss 2\nstep 4/10 (40%) | loss 4\nsaved\n")
 
 
-def test_terminal_line_is_rewritten_in_place_but_not_too_often():
-    clock, stream = Clock(), Terminal()
+@pytest.mark.parametrize("kind", [Terminal, Notebook])
+def test_a_live_line_is_rewritten_in_place_but_not_too_often(kind):
+    clock, stream = Clock(), kind()
     progress = ProgressLine(10, Throughput(), stream=stream, min_seconds=1, clock=clock)
     progress.show(1, {"loss": 1.25})
     progress.show(2)  # too soon

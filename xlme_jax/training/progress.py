@@ -133,14 +133,16 @@ class Throughput:
 
 
 class ProgressLine:
-    """Shows the progress of a run: one line rewritten in place on a terminal, else plain lines.
+    """Shows the progress of a run: one line rewritten in place, or plain lines in a file.
+
+    The line is rewritten on a terminal and below the cell of a notebook.
 
     Args:
       total_steps: steps of the whole run.
       throughput: source of rates and the time left.
       active: False prints nothing; set it only in process 0.
       stream: output stream; standard error by default.
-      min_seconds: on a terminal, `show` rewrites the line no more often than this.
+      min_seconds: `show` rewrites the line no more often than this.
       clock: monotonic seconds.
     """
 
@@ -157,7 +159,7 @@ class ProgressLine:
         self._throughput = throughput
         self._active = active
         self._stream = sys.stderr if stream is None else stream
-        self._live = active and self._stream.isatty()
+        self._live = active and (self._stream.isatty() or _is_notebook(self._stream))
         self._min_seconds = min_seconds
         self._clock = clock
         self._shown_at: float | None = None
@@ -252,6 +254,11 @@ def _losses(values: Mapping[str, float]) -> list[str]:
         shown = " ".join(f"{kind} {value:.3g}" for kind, value in losses.items())
         parts.append(f"{stream} {shown}".strip())
     return parts
+
+
+def _is_notebook(stream: TextIO) -> bool:
+    """Returns whether a stream is that of a Jupyter kernel, which shows rewritten lines."""
+    return type(stream).__module__.startswith("ipykernel.")
 
 
 def _columns(stream: TextIO) -> int:
