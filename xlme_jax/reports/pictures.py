@@ -309,13 +309,13 @@ def alignment_matrix(pair: AlignmentMatrix, title: str = "") -> bytes:
         i, j = np.array(sorted(pair.predicted)).T
         axis.scatter(j, i, s=14, color="black")
     labels = [drawable(words) for words in (pair.source, pair.target)]
+    axis.tick_params(top=True, bottom=False, labeltop=True, labelbottom=False, length=2)
     axis.set_yticks(range(rows), labels[0], fontsize=9)
     axis.set_xticks(range(columns), labels[1], fontsize=9, rotation=60, ha="left", va="bottom")
     for axes in (axis.yaxis, axis.xaxis):
         for label in axes.get_ticklabels():
             label.set_fontfamily(_families())
             label.set_parse_math(False)
-    axis.tick_params(top=True, bottom=False, labeltop=True, labelbottom=False, length=2)
     gold = "box: gold (dotted: possible), " if pair.possible or pair.sure else ""
     axis.set_xlabel(f"{gold}dot: found", fontsize=8, color="#555555")
     if title:
