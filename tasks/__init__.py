@@ -9,6 +9,8 @@
 - `bitext`: the pair files in `BITEXT_DIR`; tasks `bitext_<lang>_<lang>`;
 - `tfds`, `tfds_bitext`: the data sets listed in `TFDS_TASKS`
   ("wiki40b/th:1.3.0=th,para_crawl/ende:1.2.0=en-de");
+- `table`, `table_pairs`: the tables in `TABLE_DIR` and `TABLE_PAIRS_DIR`, if names of files and
+  columns tell the language and the text;
 - any other source of a folder: the files in `<NAME>_DIR`.
 
 `XLME_VALIDATION` ("every:20", see `xlme_jax.data.text.held_out`) selects the split "validation" of

@@ -215,6 +215,17 @@ def test_scores_are_a_column(tmp_path, model):
         assert (task.examples, task.skipped) == (4, {"no score": 1, "score below 1.5": 4})
 
 
+def test_the_variable_registers_tables_that_need_no_flag(tmp_path, monkeypatch):
+    import tasks
+
+    (tmp_path / "en.csv").write_text("text\nOne.\n")
+    (tmp_path / "x.csv").write_text("a,b\nOne.,Moja.\n")
+    monkeypatch.setenv("TABLE_DIR", str(tmp_path / "en.csv"))
+    monkeypatch.setenv("TABLE_PAIRS_DIR", str(tmp_path / "x.csv"))
+    found = tasks.register_from_environment()
+    assert "table" in found and "table_pairs" not in found
+
+
 def test_a_data_set_of_the_hub_is_its_files(tmp_path, model, monkeypatch):
     huggingface_hub = pytest.importorskip("huggingface_hub")
     (tmp_path / "data" / "en").mkdir(parents=True)

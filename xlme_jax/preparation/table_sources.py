@@ -5,6 +5,8 @@ Each row is a document (`table`), or a translation pair (`table_pairs`).
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from xlme_jax.preparation.hub import download
 from xlme_jax.preparation.source_types import Flag, LanguageText, Source, TextTask, setting
 from xlme_jax.storage.paths import as_path, is_file
 
+_logger = logging.getLogger(__name__)
 _CONTENT = "tables (Parquet, save_to_disk, JSON Lines, CSV or TSV)"
 _SPLITS = (TRAIN, "validation", "test", ALL_SPLITS)
 _SHARED_FLAGS = (
@@ -84,8 +87,15 @@ def table_source() -> Source:
         documents = tuple((language, text) for language, texts in files for text in texts)
         return Corpora(documents, max_document_chars=config.max_document_chars)
 
-    help = "documents in tables"
-    source = Source("table", help, find, _CONTENT, (*_SHARED_FLAGS, *_TEXT_FLAGS), corpora=corpora)
+    source = Source(
+        "table",
+        "documents in tables",
+        find,
+        _CONTENT,
+        (*_SHARED_FLAGS, *_TEXT_FLAGS),
+        corpora,
+        from_environment=lambda environment: _from_environment(source, environment),
+    )
     return source
 
 
@@ -135,6 +145,7 @@ def table_pair_source() -> Source:
         corpora,
         texts,
         unread=lambda config: [],
+        from_environment=lambda environment: _from_environment(source, environment),
     )
     return source
 
@@ -144,6 +155,22 @@ def _split(config: PrepareConfig) -> str:
     if split not in _SPLITS:
         raise ValueError(f"prepare: `table_split` is {split!r}; choose from {', '.join(_SPLITS)}")
     return split
+
+
+def _from_environment(source: Source, environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """Returns the settings of the folder's variable, or None if tables need more to be read.
+
+    A flag, which a command reads later, may name a column or the language.
+    """
+    if not (folder := environment.get(source.variable)):
+        return None
+    settings = {source.option: folder}
+    try:
+        source.find(PrepareConfig(".", (source.name,), options=tuple(settings.items())), None)
+    except ValueError as error:
+        _logger.info("%s: not registered with SeqIO: %s", source.variable, error)
+        return None
+    return settings
 
 
 def _place(source: Source, config: PrepareConfig) -> Path:
