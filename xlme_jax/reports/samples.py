@@ -55,7 +55,7 @@ def sentences(rows: StreamRows) -> list[Sentence]:
     """Returns the first sentences of a stream of which something is predicted."""
     numbers = range(min(ROWS, len(rows.arrays["tokens"])))
     parts = (part for number in numbers for part in rows.row(number))
-    found = []
+    found: list[Sentence] = []
     for part in parts:
         if isinstance(part, int) or len(found) == SENTENCES:
             continue

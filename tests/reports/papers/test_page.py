@@ -16,7 +16,7 @@ from xlme_jax.evaluation import alignment_matrices, results
 from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.results import Header, Spread
-from xlme_jax.reports import pictures
+from xlme_jax.reports import html_page, pictures
 from xlme_jax.reports.papers import page as pages
 from xlme_jax.reports.pictures import Curve
 
@@ -142,6 +142,7 @@ def test_a_report_holds_tables_and_pictures(tmp_path):
     page = pages.write(pages.load([f"small & <ours>={tmp_path / 'in'}"]), tmp_path / "out", "it")
     text = page.read_text()
     assert "small &amp; &lt;ours&gt;" in text and "<ours>" not in text
+    assert html_page.SORTING in text  # By the number before a note's.
     assert "<td>45.0 ± 7.1<sup>" in text and "2 of 15 languages: de, en; 2 runs" in text
     markdown = (tmp_path / "out" / "report.md").read_text()
     assert "| **small & <ours>, layer 3** |" in markdown and "7 too long" in markdown
