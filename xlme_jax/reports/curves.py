@@ -160,7 +160,7 @@ class Plot:
         for name, label, color, style in self.lines:
             points = finite(curves.get(name, []))
             if points:
-                _draw_curve(axis, points, plain(label), color, style, self.smooth)
+                _draw_curve(axis, points, plain(label, 45), color, style, self.smooth)
         axis.set_title(plain(self.title), fontsize=11, fontweight="bold", loc="left", pad=20)
         axis.text(0, 1.02, self.good, transform=axis.transAxes, fontsize=8.5, color="#666666")
         axis.set_xlabel("step", fontsize=9)
@@ -185,7 +185,9 @@ def _legend_below(axis: "Axes", columns: int) -> None:
     """Puts the legend under the label of the horizontal axis, where it covers nothing."""
     from matplotlib.transforms import ScaledTranslation
 
-    points = ScaledTranslation(0, -32 / 72, axis.get_figure().dpi_scale_trans)
+    figure = axis.get_figure()
+    assert figure is not None
+    points = ScaledTranslation(0, -32 / 72, figure.dpi_scale_trans)
     axis.legend(
         fontsize=8, ncols=columns, frameon=False, loc="upper left", bbox_to_anchor=(0, 0),
         bbox_transform=axis.transAxes + points, borderaxespad=0,

@@ -171,7 +171,7 @@ def _item(number: int, plot: Plot, curves: Curves, most: int) -> Any:
         line.tags = ["smooth"] if plot.smooth and len(points) > 2 else []
         if len(points) <= _MANY:
             axes.scatter("x", "raw", source=pale.data_source, color=color, size=4)
-    return json_item(axes, f"plot-{number}")
+    return {**json_item(axes), "target_id": f"plot-{number}"}
 
 
 @functools.cache

@@ -225,9 +225,9 @@ def legend_beside(axis: "Axes") -> None:
         axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
-def plain(text: str) -> str:
-    """Returns a text of data for a picture: short, and not as a formula."""
-    return shortened(text, 80).replace("$", r"\$")
+def plain(text: str, length: int = 80) -> str:
+    """Returns a text of data for a picture: of about `length`, and not as a formula."""
+    return shortened(text, length).replace("$", r"\$")
 
 
 def _figure(title: str) -> tuple["Figure", "Axes"]:
