@@ -60,6 +60,7 @@ MISTAKES = [
     (("--topology=cpu:8",), {"Mesh__fsdp": 3}, "fsdp=3, tensor=1) does not fit 8 devices"),
     (("--topology=cpu:8",), {"Loop__micro_batches": 4}, "not divisible by 32"),
     (("--topology=cpu:8",), {"Mesh__fsd": 1}, "Did you mean fsdp?"),
+    (("--topology=cpu:8", "--attention=kernel_64"), {}, "has kernels for float32 and bfloat16 on"),
     (("--table=xlme_xxl",), {}, "matches none of: all, xlme_base v5e-256"),
     (("cpu:8",), {}, "Unknown argument 'cpu:8'"),
 ]

@@ -49,7 +49,7 @@ ALLOWED = {
     | {"vocabularies"},
 }
 COMMANDS = {"average", "demo", "evaluate", "export", "import_hf", "inspect", "plan", "prepare"}
-COMMANDS |= {"report", "sampling", "sweep", "train", "train_vocabulary", "translate"}
+COMMANDS |= {"report", "sampling", "selfcheck", "sweep", "train", "train_vocabulary", "translate"}
 
 
 def modules():

@@ -31,6 +31,12 @@ def test_the_implementations_of_a_device(platform, kind, heads, more):
     assert attention_candidates.implementations(platform, kind, heads) == ("xla", *more)
 
 
+def test_blocks_longer_than_a_row_are_not_measured():
+    names = ("xla", *KERNELS["tpu"], "cudnn")
+    assert attention_candidates.fitting(names, 128) == ["xla", "kernel_128", "cudnn"]
+    assert attention_candidates.fitting(names, 512) == list(names)
+
+
 def test_rows_are_as_training_packs_them():
     arrays = attention_candidates.arguments(Heads(2, 4, "gated", 0.1, "float32"), 4, 32, True)
     assert arrays["q"].shape == (4, 32, 2, 4) and arrays["distance_bias"].shape == (2, 64)

@@ -69,7 +69,7 @@ def assemble(
     prepare_command: Sequence[str] = (),
     command: str = "",
 ) -> loop.Run:
-    """Builds the inputs of the train loop; compiles nothing.
+    """Builds the inputs of the train loop; compiles only what it measures (`attention_choice`).
 
     Args:
       config: configuration of the run.

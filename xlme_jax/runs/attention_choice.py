@@ -9,6 +9,7 @@ import hashlib
 import inspect
 import json
 import logging
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
@@ -26,7 +27,7 @@ from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
 from xlme_jax.tuning import attention_candidates, choosing, kept_choices
 from xlme_jax.tuning.attention_candidates import Heads
-from xlme_jax.tuning.choosing import Choice
+from xlme_jax.tuning.choosing import Candidate, Choice
 
 _log = logging.getLogger(__name__)
 FILE = "attention.json"
@@ -97,13 +98,28 @@ def heads_per_device(encoder: EncoderConfig, mesh: jax.sharding.Mesh, dtype: Any
     )
 
 
-def measure(heads: Heads, rows: Rows, device: Any) -> Choice:
+def measure(
+    heads: Heads,
+    rows: Rows,
+    device: Any,
+    more: Mapping[str, Candidate] = types.MappingProxyType({}),
+) -> Choice:
     """Measures all implementations of attention on a device of this process.
 
     Each is compared without dropout, as in evaluation, and with the run's dropout if it has any.
+
+    Args:
+      heads: the attention.
+      rows: the rows to measure on.
+      device: the device.
+      more: candidates besides those of the device, by name.
     """
     names = attention_candidates.implementations(device.platform, device.device_kind, heads)
-    terms = max(count * length for count, length in rows.values())
+    longest = max(length for _, length in rows.values())
+    own: dict[str, Candidate] = {
+        name: attention_candidates.candidate(name, heads.dropout)
+        for name in attention_candidates.fitting(names, longest)
+    }
     with jax.default_device(device):
         cases = {
             f"{stream} {count} x {length}{', dropout' if has_dropout else ''}": (
@@ -114,11 +130,16 @@ def measure(heads: Heads, rows: Rows, device: Any) -> Choice:
         }
         return choosing.choose(
             "Encoder.attention",
-            {name: attention_candidates.candidate(name, heads.dropout) for name in names},
+            {**own, **more},
             attention_candidates.reference(heads.dropout),
             cases,
-            choosing.tolerance(heads.dtype, terms),
+            bound(heads, rows),
         )
+
+
+def bound(heads: Heads, rows: Rows) -> float:
+    """Returns the largest deviation of a correct implementation."""
+    return choosing.tolerance(heads.dtype, max(count * length for count, length in rows.values()))
 
 
 def _decide(

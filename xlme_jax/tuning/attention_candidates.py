@@ -5,7 +5,7 @@ and padding, as packing makes them. Kernels skip blocks of other texts, so this 
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -14,7 +14,8 @@ import numpy as np
 
 from xlme_jax.ops import dropout
 from xlme_jax.ops.attention import Implementation, attention, has_kernel
-from xlme_jax.ops.attention_kernel import BLOCKS
+from xlme_jax.ops.attention_blocks import Platform
+from xlme_jax.ops.attention_kernel import BLOCKS, flash_attention
 from xlme_jax.tuning.choosing import GRADIENT, Candidate
 
 # Most scores of a case: plain XLA in float32, with which others are compared, holds a few copies.
@@ -53,11 +54,36 @@ def implementations(platform: str, device_kind: str, heads: Heads) -> tuple[Impl
     return tuple(found)
 
 
+def fitting(names: Sequence[Implementation], length: int) -> list[Implementation]:
+    """Returns the implementations without those whose blocks are mostly padding in rows of L."""
+    blocks = {f"kernel_{block}": block for sizes in BLOCKS.values() for block in sizes}
+    return [name for name in names if blocks.get(name, 0) < 2 * length]
+
+
 def candidate(implementation: Implementation, dropout_rate: float) -> Candidate:
     """Returns a function that computes output and gradients with an implementation."""
 
     def run(**arrays: Any) -> jax.Array:
         return attention(**arrays, dropout_rate=dropout_rate, implementation=implementation)
+
+    return with_gradients(run)
+
+
+def interpreted(platform: Platform, dropout_rate: float, block: int) -> Candidate:
+    """Returns the kernel of a platform in interpret mode, for machines without one; slow."""
+
+    def run(dropout_seeds: Any = None, **arrays: Any) -> jax.Array:
+        seeds = None
+        if dropout_seeds is not None:
+            seeds = dropout.fold_in(dropout_seeds[:, None], jnp.arange(arrays["q"].shape[2]))
+        return flash_attention(
+            **arrays,
+            seeds=seeds,
+            dropout_rate=dropout_rate,
+            platform=platform,
+            interpret=True,
+            block=block,
+        )
 
     return with_gradients(run)
 
