@@ -1,5 +1,6 @@
 """Notebooks: a `py:percent` file and an .ipynb without outputs each, which run as they are."""
 
+import ast
 import json
 import os
 import re
@@ -8,19 +9,43 @@ import pytest
 import tiny
 
 FOLDER = tiny.REPOSITORY / "notebooks"
+EXAMPLE = tiny.REPOSITORY / "examples" / "hard_negatives"
 NOTEBOOKS = sorted(file.stem for file in FOLDER.glob("*.py"))
+# What is replaced so that a notebook runs in seconds, and a part of what it then prints.
+SHORT_RUN = {"STEPS = 600": "STEPS = 3"}
+SMALL = {
+    "a_checkpoint": (SHORT_RUN, "best layer: "),
+    "a_sharded_model": ({"LAYERS = 2": "LAYERS = 1"}, "all-gather among 2"),
+    "ablate": (SHORT_RUN, "XLME.translation_pair: "),
+    "plan_a_pod_run": (
+        {
+            "MORE = {": 'MORE = {"Encoder.hidden_size": 48, "Encoder.num_layers": 1, ',
+            "COMPILATIONS = 2": "COMPILATIONS = 1",
+        },
+        "python -m xlme_jax.train --gin_file=gin_configs/runs/xlme_base.gin --gin.Mesh",
+    ),
+    "what_the_model_sees": (SHORT_RUN, "bitext/rtd_loss"),
+    "your_own_system": (SHORT_RUN, "correction_accuracy"),
+}
 
 
 def cells(name):
     """Returns the cells of a `py:percent` file: (kind, source)."""
     text = (FOLDER / f"{name}.py").read_text()
-    _, *parts = re.split(r"^# %%(.*)\n", text, flags=re.MULTILINE)
+    _, *parts = re.split(r"^# %%(| .*)\n", text, flags=re.MULTILINE)
     found = []
     for kind, source in zip(parts[::2], parts[1::2]):
         is_text = kind.strip() == "[markdown]"
-        lines = [re.sub(r"^# ?", "", line) if is_text else line for line in source.splitlines()]
+        # Jupytext writes magics as comments.
+        comment = r"^# ?" if is_text else r"^# (?=%)"
+        lines = [re.sub(comment, "", line) for line in source.splitlines()]
         found.append(("markdown" if is_text else "code", "\n".join(lines).strip("\n")))
     return found
+
+
+def code(name):
+    """Returns the sources of the code cells."""
+    return [source for kind, source in cells(name) if kind == "code"]
 
 
 def notebook(name):
@@ -29,7 +54,8 @@ def notebook(name):
 
 
 def test_each_notebook_has_both_forms():
-    assert {file.stem for file in FOLDER.glob("*.ipynb")} == set(NOTEBOOKS) != set()
+    assert {file.stem for file in FOLDER.glob("*.ipynb")} == set(NOTEBOOKS) == set(SMALL)
+    assert sum(file.stat().st_size for file in FOLDER.iterdir() if file.is_file()) < 1_000_000
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
@@ -40,25 +66,70 @@ def test_both_forms_are_the_same_without_outputs(name):
         assert not cell.get("outputs") and cell.get("execution_count") is None
 
 
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebooks_say_what_they_need(name):
+    """The first text says what to expect; the first code installs the package where it is not."""
+    kinds = [kind for kind, _ in cells(name)]
+    assert kinds[:2] == ["markdown", "code"]
+    for part in ("**What it shows.**", "**How long.**", "**What to expect.**"):
+        assert part in cells(name)[0][1]
+    sources = [re.findall(r'^SOURCE = "(.*)"$', cell, re.MULTILINE) for cell in code(name)]
+    others = [re.findall(r'^SOURCE = "(.*)"$', cell, re.MULTILINE) for cell in code(NOTEBOOKS[0])]
+    assert len(sources[0]) == 1 and not any(sources[1:])
+    assert sources[0] == others[0]
+
+
+def test_the_system_of_the_notebook_is_the_example():
+    written = [source for source in code("your_own_system") if source.startswith("%%writefile")]
+    assert [cell.split("\n", 1)[0] for cell in written] == [
+        "%%writefile hard_negatives.py",
+        "%%writefile -a hard_negatives.py",
+        "%%writefile -a hard_negatives.py",
+    ]
+    module = "\n".join(cell.split("\n", 1)[1] for cell in written)
+    example = (EXAMPLE / "hard_negatives.py").read_text()
+    assert ast.dump(ast.parse(module)) == ast.dump(ast.parse(example))
+    gin = [line for line in (EXAMPLE / "hard_negatives.gin").read_text().splitlines()]
+    gin = "\n".join(line for line in gin if not line.startswith("#"))
+    assert sum(gin in cell for cell in code("your_own_system")) == 1
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """Returns a folder in which all notebooks run: they share data and a run."""
+    return tmp_path_factory.mktemp("notebooks")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_notebooks_run(name, tmp_path, monkeypatch):
-    reason = "executes notebooks with Jupyter: pip install nbclient ipykernel"
+def test_notebooks_run(name, shared, monkeypatch):
+    reason = "executes notebooks with Jupyter: pip install nbclient ipykernel treescope rich"
     nbclient = pytest.importorskip("nbclient", reason=reason)
     nbformat = pytest.importorskip("nbformat", reason=reason)
-    pytest.importorskip("ipykernel", reason=reason)
+    for module in ("ipykernel", "treescope", "rich"):
+        pytest.importorskip(module, reason=reason)
     path = f"{tiny.REPOSITORY}:{os.environ.get('PYTHONPATH', '')}"
     for variable, value in tiny.environment(variables={"PYTHONPATH": path}).items():
         monkeypatch.setenv(variable, value)
     found = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     nbformat.validate(found)
-    code = [cell for cell in found.cells if cell.cell_type == "code"]
-    assert sum("STEPS = 300" in cell.source for cell in code) == 1
-    for cell in code:
-        cell.source = cell.source.replace("STEPS = 300", "STEPS = 3")
+    executed = [cell for cell in found.cells if cell.cell_type == "code"]
+    changes, expected = SMALL[name]
+    for given, small in changes.items():
+        assert sum(cell.source.count(given) for cell in executed) == 1
+        for cell in executed:
+            cell.source = cell.source.replace(given, small)
     client = nbclient.NotebookClient(found, timeout=900, kernel_name="python3")
-    client.execute(cwd=str(tmp_path))
-    printed = "".join(out.get("text", "") for cell in code for out in cell.outputs)
-    assert "Step 1:" in printed and "in the log" in printed
-    shown = [out.data for cell in code for out in cell.outputs if "data" in out]
-    assert any("<iframe srcdoc" in data.get("text/html", "") for data in shown)
+    client.execute(cwd=str(shared))
+    assert all(cell.execution_count for cell in executed)
+    outputs = [output for cell in executed for output in cell.outputs]
+    printed = "".join(output.get("text", "") for output in outputs)
+    assert expected in printed
+    shown = [output.data for output in outputs if "data" in output]
+    if name == "what_the_model_sees":
+        assert "Step 1:" in printed and "in the log" in printed
+        pages = [data.get("text/html", "") for data in shown]
+        assert any("<iframe srcdoc" in page for page in pages)
+        assert any("discriminator reads" in page for page in pages)
+    else:
+        assert any("image/png" in data for data in shown)
