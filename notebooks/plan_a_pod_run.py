@@ -20,8 +20,8 @@
 # it, virtual CPU devices of the same number, whose partitioning is the same but not the fusion, and
 # which compute in float32.
 #
-# **What to expect.** For a Base model data parallelism is the fastest mesh that fits; larger models
-# need fsdp.
+# **What to expect.** Hundreds of meshes, many of which fit, and the fastest of them close together.
+# What the compiler needs differs from the first guess, which is why the search compiles.
 
 # %%
 import importlib.util
@@ -82,14 +82,14 @@ pod = parse_topology("v5e-256")
 costs = CostModel(large, pod)
 candidates = [(costs.bytes(one), costs.seconds(one), one) for one in costs.candidates()]
 limit = (1 - HEADROOM) * pod.machine.hbm
-figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
+figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
 for number, fsdp in enumerate(sorted({one.fsdp for _, _, one in candidates})):
     points = [(size / GIB, time) for size, time, one in candidates if one.fsdp == fsdp]
     axis.scatter(*zip(*points), s=12, color=plt.cm.viridis(number / 9), label=f"fsdp {fsdp}")
 axis.axvline(limit / GIB, color="red", linestyle=":", label="memory of a v5e")
 axis.set(xscale="log", yscale="log", xlabel="memory of a device, GiB", ylabel="seconds a step")
 axis.set_title(f"XLM-E Large on {pod.name}: {len(candidates)} candidates")
-axis.legend(fontsize=8, ncols=2)
+figure.legend(loc="outside right upper", fontsize=8)
 plt.show()
 fitting = sorted((one for one in candidates if one[0] <= limit), key=lambda one: one[1])
 print("the fastest of those that should fit:")
@@ -141,7 +141,8 @@ for candidate, one in tried:
 # ## Traffic
 #
 # What each device sends in a step, by operation and by the number of devices that take part. Groups
-# along `fsdp` are small and gather weights; groups along `data` are large and sum gradients.
+# along `fsdp` gather weights and sum gradients, once for each micro-batch; groups along `data` sum
+# gradients once.
 
 # %%
 from collections import Counter

@@ -83,6 +83,24 @@ def test_translate_step(tmp_path):
     assert table["decode"]["equal"] == 1.0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["xlm", "xlme"])
+def test_encode(tmp_path, system):
+    pytest.importorskip("transformers")
+    words = [f"word{number * 7919 % 601}" for number in range(600)]
+    texts = tmp_path / "text.txt"
+    texts.write_text("\n".join(" ".join(words[i : i + i % 9]) for i in range(40)))
+    options = (f"--file={texts}", "--shapes=tiny", f"--systems={system}", "--rounds=1")
+    found, said = run("encode", tmp_path, *options)
+    (encoder,) = found["encoders"]
+    assert found["texts"] == 35  # Without the empty ones.
+    assert encoder["tokens"] >= sum(2 + i % 9 for i in range(40)) - 2 * 5
+    # Float32 sums in another order, of values of about 1.
+    assert encoder["largest_difference"] < 1e-4
+    for name in ("ours", "as given", "sorted"):
+        assert min(encoder["seconds"][0][name].values()) > 0 and f"{name:10}" in said
+
+
 def write_multiway(folder, units, shift):
     """Writes units of five words; those of language b are shifted words of a, in another order."""
     rng = np.random.default_rng(units)

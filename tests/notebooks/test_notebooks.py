@@ -15,14 +15,14 @@ NOTEBOOKS = sorted(file.stem for file in FOLDER.glob("*.py"))
 SHORT_RUN = {"STEPS = 600": "STEPS = 3"}
 SMALL = {
     "a_checkpoint": (SHORT_RUN, "best layer: "),
-    "a_sharded_model": ({"LAYERS = 2": "LAYERS = 1"}, "all-gather among 2"),
+    "a_sharded_model": ({"LAYERS = 2": "LAYERS = 1"}, "all-gather among "),
     "ablate": (SHORT_RUN, "XLME.translation_pair: "),
     "plan_a_pod_run": (
         {
-            "MORE = {": 'MORE = {"Encoder.hidden_size": 48, "Encoder.num_layers": 1, ',
+            "MORE = {": 'MORE = {"Encoder.hidden_size": 48, "Train.vocab_size": 2_000, ',
             "COMPILATIONS = 2": "COMPILATIONS = 1",
         },
-        "python -m xlme_jax.train --gin_file=gin_configs/runs/xlme_base.gin --gin.Mesh",
+        "python -m xlme_jax.train --gin_file=gin_configs/runs/xlme_base.gin",
     ),
     "what_the_model_sees": (SHORT_RUN, "bitext/rtd_loss"),
     "your_own_system": (SHORT_RUN, "correction_accuracy"),
