@@ -16,7 +16,7 @@ SHORT_RUN = {"STEPS = 600": "STEPS = 3"}
 SMALL = {
     "a_checkpoint": (SHORT_RUN, "best layer: "),
     "a_sharded_model": ({"LAYERS = 2": "LAYERS = 1"}, "all-gather among "),
-    "ablate": (SHORT_RUN, "XLME.translation_pair: "),
+    "ablate": (SHORT_RUN, "Did you mean translation_pairs?"),
     "plan_a_pod_run": (
         {
             "MORE = {": 'MORE = {"Encoder.hidden_size": 48, "Train.vocab_size": 2_000, ',
