@@ -49,8 +49,13 @@ def test_inline_commands_are_checked():
 def test_quick_start_runs(tmp_path):
     text = (documented.ROOT / "docs" / "quickstart.md").read_text()
     commands = [block for block in documented.blocks(text) if "pip install" not in block]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    options = {"cwd": tmp_path, "env": {**tiny.environment(), "PATH": path}, "check": True}
+    variables = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        # Optimised, as for users: hundreds of steps.
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
+        "XLA_FLAGS": "",
+    }
+    options = {"cwd": tmp_path, "env": tiny.environment(variables=variables), "check": True}
     for command in commands:
         subprocess.run(["bash", "-euc", command], **options)
     for code in documented.blocks(text, "python"):
