@@ -9,7 +9,7 @@ import pytest
 import tiny
 from toy import Batches, Poisonable, PoisonedBatches, Toy
 
-from xlme_jax.checkpoints.saved import recorded_choices
+from xlme_jax.checkpoints.saved import read_record, recorded_choices
 from xlme_jax.objectives.base import Diagnostics, WarmStart
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
@@ -262,6 +262,7 @@ def test_a_run_rolls_back_and_goes_on_with_other_data(tmp_path, mesh, caplog):
     found = lines(tmp_path / "whole")
     assert [line["step"] for line in found] == [0, 3, 6, 9, 11]
     assert found[-1]["skipped"] == 0
+    assert read_record(tmp_path / "whole").inherited_flops == 0.0
     # Step 6 was skipped before the checkpoint; 7 to 11 used batches 8 to 12, after the bad ones.
     batches = SkippingBatches({5})
     expected = run(tmp_path / "reference", mesh, objective=Poisonable(), batches=batches)

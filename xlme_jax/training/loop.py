@@ -44,6 +44,8 @@ from xlme_jax.training.stopping import NEVER, NeverStop
 
 _log = logging.getLogger(__name__)
 _MAX_ROLL_BACKS = 3  # To one and the same checkpoint.
+# Fields of a checkpoint's record that the run goes on with.
+_KEPT = ("window", "origin", "inherited_flops", "inherited_table_4_flops")
 
 
 class Batches(Protocol):
@@ -287,9 +289,8 @@ def _starting_point(
         state, record = restored
         run.batches.set_state(record.data)
         _log.info("Resuming from the checkpoint of step %d.", int(state.step))
-        kept = ("window", "skipped", "origin", "inherited_flops", "inherited_table_4_flops")
-        kept_fields = {name: getattr(record, name) for name in kept}
-        return state, _record(run, **kept_fields), evaluators
+        kept = {name: getattr(record, name) for name in ("skipped", *_KEPT)}
+        return state, _record(run, **kept), evaluators
     assert state is not None  # Damaged checkpoints raise.
     origin = ""
     inherited: dict[str, float | None] = dict.fromkeys(
@@ -393,7 +394,7 @@ def _roll_back(
             f"{error} Rolling back to step {step} {_MAX_ROLL_BACKS} times did not help."
         ) from error
     _log.warning("%s Rolling back to step %d and continuing with other data.", error, step)
-    return state, _record(run, window=record.window, origin=record.origin)
+    return state, _record(run, **{name: getattr(record, name) for name in _KEPT})
 
 
 def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:
