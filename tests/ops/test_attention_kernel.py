@@ -325,7 +325,8 @@ print("the same")
 """
 
 
-@pytest.mark.parametrize("platform", tiny.slow_except({"tpu"}, PLATFORMS))
+@pytest.mark.slow
+@pytest.mark.parametrize("platform", PLATFORMS)
 def test_eight_devices_compute_what_one_does(platform):
     assert "the same" in tiny.run(["-c", SHARDED, platform], devices=8)
 

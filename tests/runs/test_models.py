@@ -239,6 +239,7 @@ print("FOUND", json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_eight_devices_find_the_same_and_import_no_tensorflow(model_dir, model):
     output = tiny.run(["-c", ON_EIGHT, str(model_dir)], devices=8)
     found = json.loads(output.split("FOUND ")[1].splitlines()[0])
