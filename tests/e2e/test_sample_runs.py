@@ -48,6 +48,7 @@ def test_samples_leave_the_weights_as_they_are(tmp_path, tiny_data, shown):
     assert found[0] != found[7]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_shows_each_step_once(tmp_path, tiny_data, shown, interrupt):
     expected, _ = shown
     restore = interrupt(6)  # After the samples of step 6, with steps 5 and 6 lost.

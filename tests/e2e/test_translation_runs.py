@@ -56,6 +56,7 @@ def write_phrases(folder):
     return data
 
 
+@pytest.mark.slow
 def test_the_best_and_the_mean_checkpoint_translate(tmp_path):
     data, run, mean = write_phrases(tmp_path), tmp_path / "run", tmp_path / "mean"
     sizes = {"Encoder__max_length": 64, "bitext/Stream__length": 64}

@@ -8,7 +8,10 @@ import pytest
 import tiny
 
 FILES = sorted(
-    path for folder in ("xlme_jax", "tasks") for path in (tiny.REPOSITORY / folder).rglob("*.py")
+    path
+    for folder in ("xlme_jax", "tasks")
+    for path in (tiny.REPOSITORY / folder).rglob("*.py")
+    if path.name != "__main__.py"  # Runs the commands of its own folder, and nothing that is read.
 )
 # Modules whose data can carry code.
 MODULES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}

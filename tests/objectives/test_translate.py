@@ -36,7 +36,7 @@ LANGUAGES = ("en", "fr", "ru")
 
 
 # Deep enough for decoding.
-ONE_LAYER = {"num_layers": 1}
+SHALLOW = {"num_layers": 2}
 
 
 def config(pretrained=None, encoder=None, **changes):
@@ -205,7 +205,7 @@ def test_one_direction_is_its_part_of_both(double):
 
 def test_one_direction_costs_half():
     both, one = (
-        config(encoder={"max_length": 64} | ONE_LAYER, directions=found).build(VOCAB)
+        config(encoder={"max_length": 64} | SHALLOW, directions=found).build(VOCAB)
         for found in ((), ("en-fr",))
     )
     shapes = {"bitext": (4, 64)}
@@ -312,7 +312,7 @@ def test_weights_come_from_the_layers_of_the_encoder(origin, kept, scan):
 
 
 def test_translations_do_not_depend_on_the_batch():
-    objective = config(encoder=ONE_LAYER).held_out().build(VOCAB)
+    objective = config().held_out().build(VOCAB)
     params, rng = weights(objective), np.random.default_rng(3)
     texts = [tuple(sentence(rng, words)) for words in (3, 9, 1, 9, 6, 2, 14)]
     many, few = (Translator(objective, BeamSearch(4), batch_tokens=n) for n in (256, 16))
@@ -328,7 +328,7 @@ def test_translations_do_not_depend_on_the_batch():
 
 
 def test_scores_are_those_of_search():
-    objective = config(encoder=ONE_LAYER).held_out().build(VOCAB)
+    objective = config().held_out().build(VOCAB)
     params, rng = weights(objective), np.random.default_rng(3)
     texts = [tuple(sentence(rng, words)) for words in (3, 9, 1, 6)]
     translator = Translator(objective, BeamSearch(3), batch_tokens=64)
@@ -346,7 +346,7 @@ def test_scores_are_those_of_search():
 
 
 def test_samples_depend_on_the_seed_and_not_on_the_batch():
-    objective = config(encoder=ONE_LAYER).held_out().build(VOCAB)
+    objective = config(encoder=SHALLOW).held_out().build(VOCAB)
     params, rng = weights(objective), np.random.default_rng(3)
     texts = [tuple(sentence(rng, words)) for words in (3, 6, 1, 4, 6, 2, 5)]
     draw = Sampling(3, seed=5)
@@ -367,7 +367,7 @@ def test_samples_depend_on_the_seed_and_not_on_the_batch():
 
 
 def test_the_most_probable_token_alone_is_greedy_search():
-    objective = config(encoder=ONE_LAYER).held_out().build(VOCAB)
+    objective = config(encoder=SHALLOW).held_out().build(VOCAB)
     params, rng = weights(objective), np.random.default_rng(3)
     texts = [tuple(sentence(rng, words)) for words in (3, 9, 1, 6)]
     found = [

@@ -27,6 +27,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_every_checkpoint_is_evaluated_once_and_drawn(tmp_path, run, monkeypatch):
     evaluate, calls = evaluating.evaluate, []
 

@@ -45,20 +45,20 @@ def test_translations_of_other_lines_are_refused():
         score("run", ["x", "y"], ["z"], "fr", names=("a.txt", "b.txt"))
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--top_k=3"], "--top_k: only with --sample"),
-        (["--sample", "--beams=3"], "--sample does not search; leave out --beams"),
-        (["--score=x.txt", "--n_best=2"], "--score translates nothing; leave out --n_best"),
-        (["--score=x.txt", "--explain=f"], "--score translates nothing; leave out --explain"),
-        (["--test_set=wmt14_en_de"], "--test_set: only with --references"),
-        (["--mesh=1,8"], "--mesh=1,8: give three sizes, data,fsdp,tensor"),
-    ],
-)
-def test_flags_that_exclude_each_other_are_refused(flags, message):
-    (found,) = tiny.run_each("translate", ["--checkpoint=run", "--target=fr", *flags])
-    assert found.returncode == 1 and message in found.stderr, found
+EXCLUDING = [
+    (["--top_k=3"], "--top_k: only with --sample"),
+    (["--sample", "--beams=3"], "--sample does not search; leave out --beams"),
+    (["--score=x.txt", "--n_best=2"], "--score translates nothing; leave out --n_best"),
+    (["--score=x.txt", "--explain=f"], "--score translates nothing; leave out --explain"),
+    (["--test_set=wmt14_en_de"], "--test_set: only with --references"),
+    (["--mesh=1,8"], "--mesh=1,8: give three sizes, data,fsdp,tensor"),
+]
+
+
+def test_flags_that_exclude_each_other_are_refused():
+    commands = [["--checkpoint=run", "--target=fr", *flags] for flags, _ in EXCLUDING]
+    for found, (_, message) in zip(tiny.run_each("translate", *commands), EXCLUDING, strict=True):
+        assert found.returncode == 1 and message in found.stderr, found
 
 
 def test_scores_of_a_test_set_are_results_of_the_checkpoint(tmp_path):

@@ -6,9 +6,7 @@ The page holds BokehJS, about 1 MB, and the points, so it needs no network.
 
 import functools
 import html
-import importlib.util
 import json
-import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +17,6 @@ from xlme_jax.reports.curves import NEUTRAL, PROBE_COLOR, Curves, Plot, finite, 
 from xlme_jax.reports.html_page import escaped, picture
 from xlme_jax.reports.visible_text import shortened
 
-_log = logging.getLogger(__name__)
 # Most points of a line, and of all lines of a page together.
 _LINE_POINTS, _PAGE_POINTS = 1_000, 150_000
 # Lines with more points are smoothed at first, by this weight.
@@ -59,7 +56,7 @@ class Explorable(NamedTuple):
 
 
 def explorable(plots: Sequence[Plot], curves: Curves, drawn: bytes) -> Explorable:
-    """Returns plots to explore, or as a picture if Bokeh is not installed.
+    """Returns plots to explore.
 
     Args:
       plots: what to show, at least one.
@@ -67,12 +64,6 @@ def explorable(plots: Sequence[Plot], curves: Curves, drawn: bytes) -> Explorabl
       drawn: the plots as a PNG, for readers without scripts.
     """
     still = picture("Curves", drawn)
-    if importlib.util.find_spec("bokeh") is None:
-        _log.info(
-            "The curves of the report are a picture: Bokeh, which zooms and smooths them, is not "
-            "installed (pip install 'bokeh>=3.9')."
-        )
-        return Explorable(still, ())
     lines = sum(len(plot.names(curves)) for plot in plots)
     most = min(_LINE_POINTS, max(_PAGE_POINTS // max(lines, 1), 2))
     figures = [_figure(number, plot, curves) for number, plot in enumerate(plots)]

@@ -314,7 +314,7 @@ def alignment_matrix(pair: AlignmentMatrix, title: str = "") -> bytes:
     axis.set_xticks(range(columns), labels[1], fontsize=9, rotation=60, ha="left", va="bottom")
     for axes in (axis.yaxis, axis.xaxis):
         for label in axes.get_ticklabels():
-            label.set_fontfamily(_families())
+            label.set_fontfamily(_families(label.get_text()))
             label.set_parse_math(False)
     gold = "box: gold (dotted: possible), " if pair.possible or pair.sure else ""
     axis.set_xlabel(f"{gold}dot: found", fontsize=8, color="#555555")
@@ -340,8 +340,12 @@ def _is_drawable(word: str) -> bool:
     return bool(text.strip()) and covered and not (is_right_to_left(text) or marks)
 
 
-def _families() -> list[str]:
-    return list(_glyphs())
+def _families(text: str) -> list[str]:
+    """Returns the fonts that draw a text, matplotlib's first: it tries all of a list in turn."""
+    fonts = _glyphs()
+    first = next(iter(fonts))
+    needed = (next((n for n, has in fonts.items() if ord(c) in has), first) for c in text)
+    return list(dict.fromkeys((first, *needed)))
 
 
 @functools.cache
