@@ -117,9 +117,9 @@ plt.show()
 # %%
 from IPython.display import Markdown
 
-from xlme_jax.reports.run_comparison import compare
+from xlme_jax.reports.run_comparison import compare, to_markdown
 
-Markdown(compare([str(folder) for folder in folders.values()]))
+Markdown(to_markdown(compare([str(folder) for folder in folders.values()])))
 
 # %% [markdown]
 # ## The reports
