@@ -90,7 +90,9 @@ class Html(str):
     """A text that is HTML already; every other text is escaped."""
 
 
-def page(title: str, body: str, style: str = "", scripts: Sequence[str] = ()) -> str:
+def page(
+    title: str, body: str, style: str = "", scripts: Sequence[str] = (), asks_server: bool = False
+) -> str:
     """Returns a self-contained page.
 
     Args:
@@ -99,12 +101,14 @@ def page(title: str, body: str, style: str = "", scripts: Sequence[str] = ()) ->
       style: further CSS; `--text`, `--back`, `--faint`, `--line`, `--fill` and `--ours` are its
         colours.
       scripts: JavaScript that runs after the body is read, such as `SORTING`.
+      asks_server: whether scripts may send requests to the page's own server.
     """
     scripts = [script.replace("\r\n", "\n").replace("\r", "\n") for script in scripts]
     allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts) or "'none'"
+    server = "'self'" if asks_server else "'none'"
     policy = (
         f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}; "
-        "base-uri 'none'; form-action 'none'"
+        f"connect-src {server}; base-uri 'none'; form-action 'none'"
     )
     run = "".join(f"<script>{script}</script>\n" for script in scripts)
     return (

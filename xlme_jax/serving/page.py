@@ -30,7 +30,8 @@ def page() -> Page:
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    return Page(html_page.page("xlme_jax demo", f"{body}<script>{script}</script>", style), policy)
+    html = html_page.page("xlme_jax demo", body, style, [script], asks_server=True)
+    return Page(html, policy)
 
 
 def _read(name: str) -> str:
