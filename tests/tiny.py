@@ -103,6 +103,26 @@ def start(arguments, devices=1, variables=None, **options):
     )
 
 
+def train_in_two_processes(*flags):
+    """Runs one training in two processes of four devices each; returns their outputs."""
+    port = free_port()
+    processes = [
+        start(
+            [
+                *("-m", "xlme_jax.train", *flags, f"--coordinator_address=localhost:{port}"),
+                *("--num_processes=2", f"--process_id={index}"),
+            ],
+            devices=4,
+        )
+        for index in range(2)
+    ]
+    try:
+        return [finish(process) for process in processes]
+    finally:  # If one fails, the other waits for it.
+        for process in processes:
+            process.kill()
+
+
 def run_each(module, *commands, variables=None):
     """Runs a command of xlme_jax with several argument lists; imports its libraries once.
 

@@ -34,26 +34,6 @@ def losses(model_dir):
     return np.array([[line[name] for name in names] for line in lines if line["step"]]), names
 
 
-def two_processes(flags):
-    port = tiny.free_port()
-    processes = [
-        tiny.start(
-            [
-                *("-m", "xlme_jax.train", *flags, f"--coordinator_address=localhost:{port}"),
-                *("--num_processes=2", f"--process_id={index}"),
-            ],
-            devices=4,
-        )
-        for index in range(2)
-    ]
-    try:
-        for process in processes:
-            tiny.finish(process)
-    finally:  # If one fails, the other waits for it.
-        for process in processes:
-            process.kill()
-
-
 # The sum, and one for each task and stream.
 LOSSES = {"xlme": 5, "xylent": 5, "xlm": 3, "infoxlm": 4, "veco": 6, "translate": 2}
 
@@ -66,9 +46,11 @@ def test_the_losses_do_not_depend_on_devices_and_processes(tmp_path, tiny_data, 
 
     tiny.train(*flags("one"))
     tiny.train(*flags("eight", **MESH), devices=8)
-    two_processes(flags("two processes", **MESH))
+    tiny.train_in_two_processes(*flags("two processes", **MESH))
     # Both processes hold the same rows, parts of the same weights.
-    two_processes(flags("tensor over both", Mesh__data=1, Mesh__fsdp=1, Mesh__tensor=8))
+    tiny.train_in_two_processes(
+        *flags("tensor over both", Mesh__data=1, Mesh__fsdp=1, Mesh__tensor=8)
+    )
     # Half of the run in two processes on eight devices, the other half on one.
     shutil.copytree(tmp_path / "two processes", tmp_path / "moved")
     shutil.rmtree(tmp_path / "moved" / "checkpoints" / str(STEPS))

@@ -66,23 +66,7 @@ def test_figures_do_not_depend_on_devices_and_processes(tmp_path, tiny_data, obj
     tiny.train(*flags("one"))
     tiny.train(*flags("mesh", **mesh), devices=8)
     tiny.train(*flags("data"), devices=8)
-    port = tiny.free_port()
-    processes = [
-        tiny.start(
-            [
-                *("-m", "xlme_jax.train", *flags("two", **mesh), "--num_processes=2"),
-                *(f"--coordinator_address=localhost:{port}", f"--process_id={index}"),
-            ],
-            devices=4,
-        )
-        for index in range(2)
-    ]
-    try:
-        for process in processes:
-            tiny.finish(process)
-    finally:  # If one fails, the other waits for it.
-        for process in processes:
-            process.kill()
+    tiny.train_in_two_processes(*flags("two", **mesh))
     expected = figures(tmp_path / "one")
     assert list(expected) == [0, STEPS]
     for name in ("mesh", "data", "two"):

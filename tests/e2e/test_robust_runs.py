@@ -117,7 +117,7 @@ def test_a_run_that_only_tracks_is_a_baseline(tmp_path, tiny_data):
 @pytest.mark.slow
 def test_devices_and_processes_agree_on_the_weights(tmp_path, tiny_data):
     """The order of sums differs, and with it the last digits of losses and weights."""
-    from test_devices import MESH, two_processes
+    from test_devices import MESH
 
     def flags(name, **bindings):
         return tiny.flags(tmp_path / name, tiny_data, "xlme", **SHORT, **bindings)
@@ -125,7 +125,7 @@ def test_devices_and_processes_agree_on_the_weights(tmp_path, tiny_data):
     tiny.train(*flags("one"))
     tiny.train(*flags("eight", **MESH), devices=8)
     tiny.train(*flags("data", Loop__micro_batches=1), devices=8)
-    two_processes(flags("two", **MESH))
+    tiny.train_in_two_processes(*flags("two", **MESH))
     expected = phases(tmp_path / "one")
     assert len(expected["phases"]) == 2
     for name in ("eight", "data", "two"):

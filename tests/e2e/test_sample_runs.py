@@ -108,22 +108,7 @@ def test_samples_do_not_depend_on_devices_and_processes(tmp_path, tiny_data):
     mesh = {"Mesh__data": 2, "Mesh__fsdp": 2, "Mesh__tensor": 2}
     tiny.train(*flags("one"))
     tiny.train(*flags("mesh", **mesh), devices=8)
-    port = tiny.free_port()
-    processes = [
-        tiny.start(
-            [
-                *("-m", "xlme_jax.train", *flags("two", **mesh), "--num_processes=2"),
-                *(f"--coordinator_address=localhost:{port}", f"--process_id={index}"),
-            ],
-            devices=4,
-        )
-        for index in range(2)
-    ]
-    try:
-        outputs = [tiny.finish(process) for process in processes]
-    finally:  # If one fails, the other waits for it.
-        for process in processes:
-            process.kill()
+    outputs = tiny.train_in_two_processes(*flags("two", **mesh))
     assert ["Step 1, samples." in output for output in outputs] == [True, False]
     pieces, shares = predictions(tmp_path / "one")
     assert len(pieces) > 10

@@ -3,13 +3,13 @@
 import hashlib
 import json
 import logging
-import os
 import pathlib
 
 import jax
 
 from xlme_jax.checkpoints.saved import FOLDER, has_checkpoint
 from xlme_jax.storage import locks
+from xlme_jax.storage.caches import user_cache
 from xlme_jax.storage.paths import as_path, is_bucket
 
 _log = logging.getLogger(__name__)
@@ -41,8 +41,7 @@ def as_run(source: str) -> str:
     # safetensors is needed only here.
     from xlme_jax.huggingface.importing import import_folder
 
-    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    place = as_path(str(pathlib.Path(cache) / "xlme_jax" / "huggingface" / _name(folder)))
+    place = as_path(str(user_cache() / "huggingface" / _name(folder)))
     place.parent.mkdir(parents=True, exist_ok=True)
     with locks.hold(place.with_name(f".{place.name}.lock")):
         if not has_checkpoint(place):

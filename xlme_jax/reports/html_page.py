@@ -104,7 +104,7 @@ def page(
       asks_server: whether scripts may send requests to the page's own server.
     """
     scripts = [script.replace("\r\n", "\n").replace("\r", "\n") for script in scripts]
-    allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts) or "'none'"
+    allowed = " ".join(f"'sha256-{digest(script)}'" for script in scripts) or "'none'"
     server = "'self'" if asks_server else "'none'"
     policy = (
         f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}; "
@@ -120,7 +120,8 @@ def page(
     )
 
 
-def _digest(script: str) -> str:
+def digest(script: str) -> str:
+    """Returns the SHA-256 of a script, as a Content-Security-Policy names it."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
