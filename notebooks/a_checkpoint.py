@@ -26,12 +26,22 @@
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
-# Where pip finds xlme_jax if it is not installed: the address of this repository, or of a copy.
-SOURCE = "git+https://github.com/OWNER/xlme_jax"
-if importlib.util.find_spec("xlme_jax") is None:
-    package = f"xlme_jax[data] @ {SOURCE}"
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", package], check=True)
+# Where pip finds xlme_jax if it is not installed: the folder of a clone, or "git+https://..." with
+# the address of its repository, as Colab needs. "" is the clone around or beside this notebook.
+SOURCE = ""
+packages = map(importlib.util.find_spec, ("xlme_jax",))
+if not all(package and package.origin for package in packages):  # A mere folder has no origin.
+    here = Path.cwd()
+    clones = [here / "xlme_jax", here, *here.parents]
+    source = SOURCE or next((x for x in clones if (x / "xlme_jax" / "api.py").is_file()), None)
+    if source is None:
+        raise ValueError("set SOURCE: xlme_jax is neither installed nor in a folder here")
+    folder = Path(source).resolve()
+    wanted = f"{folder}[data]" if folder.is_dir() else f"xlme_jax[data] @ {source}"
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", wanted], check=True)
+    importlib.invalidate_caches()
 
 # %%
 import matplotlib.pyplot as plt
@@ -149,15 +159,11 @@ for query, truth, indices in zip(english, russian, matches.indices):
 # The first two principal components of all texts; thin lines join a few translations. Left: the
 # languages lie apart, with the same shape each: single names at one end, lists at the other. Right:
 # after subtracting each language's mean, texts of different languages mix, and translations are
-# close. This is why `raw` and `centred_transductive` differ above.
-
+# close. This is why `raw` and `centred_transductive` differ above. `planes.languages(states)` draws
+# the same without lines, and `evaluate --tasks=held_out_retrieval` writes it as a file.
 
 # %%
-def plane(vectors):
-    """Returns the first two principal components of rows."""
-    centred = vectors - vectors.mean(axis=0)
-    return centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
-
+from xlme_jax.reports import planes
 
 greek, _ = map(list, held_out("cldr_bitext_el_en"))
 texts = {"English": english, "Russian": russian, "Greek": greek}
@@ -166,7 +172,8 @@ centred = {name: rows - rows.mean(axis=0) for name, rows in states.items()}
 ends = np.cumsum([len(side) for side in texts.values()])[:-1]
 figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 for axis, title, each in zip(axes, ("as they are", "each language centred"), (states, centred)):
-    points = np.split(plane(np.concatenate(list(each.values()))), ends)
+    points, _ = planes.principal_components(np.concatenate(list(each.values())))
+    points = np.split(points, ends)
     for name, side in zip(texts, points):
         axis.scatter(*side.T, s=8, alpha=0.6, label=name)
     for one, other in zip(points[0][:15], points[1][:15]):

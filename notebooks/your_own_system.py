@@ -26,12 +26,22 @@
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
-# Where pip finds xlme_jax if it is not installed: the address of this repository, or of a copy.
-SOURCE = "git+https://github.com/OWNER/xlme_jax"
-if importlib.util.find_spec("xlme_jax") is None:
-    package = f"xlme_jax[data] @ {SOURCE}"
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", package], check=True)
+# Where pip finds xlme_jax if it is not installed: the folder of a clone, or "git+https://..." with
+# the address of its repository, as Colab needs. "" is the clone around or beside this notebook.
+SOURCE = ""
+packages = map(importlib.util.find_spec, ("xlme_jax",))
+if not all(package and package.origin for package in packages):  # A mere folder has no origin.
+    here = Path.cwd()
+    clones = [here / "xlme_jax", here, *here.parents]
+    source = SOURCE or next((x for x in clones if (x / "xlme_jax" / "api.py").is_file()), None)
+    if source is None:
+        raise ValueError("set SOURCE: xlme_jax is neither installed nor in a folder here")
+    folder = Path(source).resolve()
+    wanted = f"{folder}[data]" if folder.is_dir() else f"xlme_jax[data] @ {source}"
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", wanted], check=True)
+    importlib.invalidate_caches()
 
 # %% [markdown]
 # ## A configuration

@@ -3,7 +3,8 @@
 Pre-trained encoders are evaluated at every layer with
 `--tasks=tatoeba,wordalign,bucc,held_out_retrieval`. The same encoder before training, and others
 that were trained with it (XLM-E's generator), are evaluated for comparison. Retrieval is measured
-with several readouts, each at the layer selected on held-out lines of the training corpora.
+with several readouts, each at the layer selected on held-out lines of the training corpora, whose
+languages are drawn in a plane.
 `--tasks=held_out` computes losses on the validation split of the run's DATA_DIR. Fine-tuned models
 are evaluated on their task in every language that has a file:
 

@@ -62,6 +62,9 @@ def test_all_held_out_translations_at_every_layer_by_every_readout(subject):
     assert outcome.headline["held_out_retrieval/accuracy"] == found["mean", "accuracy", 1, "raw"]
     assert {r.split for r in outcome.results} == {"validation"}
     assert all("training text" in r.setting for r in outcome.results if r.readout == "centred")
+    # For a picture: each language's side of its largest task.
+    shapes = {language: states.shape[:2] for language, states in outcome.embeddings.items()}
+    assert shapes == {"en": (3, 45), "ru": (3, 45), "el": (3, 20)}
 
 
 def test_translations_with_the_same_states_are_all_found(subject):

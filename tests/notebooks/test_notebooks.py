@@ -1,9 +1,12 @@
 """Notebooks: a `py:percent` file and an .ipynb without outputs each, which run as they are."""
 
 import ast
+import importlib.util
 import json
 import os
 import re
+import subprocess
+import types
 
 import pytest
 import tiny
@@ -77,6 +80,34 @@ def test_notebooks_say_what_they_need(name):
     others = [re.findall(r'^SOURCE = "(.*)"$', cell, re.MULTILINE) for cell in code(NOTEBOOKS[0])]
     assert len(sources[0]) == 1 and not any(sources[1:])
     assert sources[0] == others[0]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_the_first_cell_installs_from_what_is_there(name, tmp_path, monkeypatch):
+    called = []
+    monkeypatch.setattr(subprocess, "run", lambda words, check: called.append(words[-1]))
+    monkeypatch.chdir(tmp_path)
+
+    def run(source="", found=None):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+        exec(code(name)[0].replace('SOURCE = ""', f"SOURCE = {source!r}"), {})
+        return called.pop() if called else None
+
+    assert run(found=types.SimpleNamespace(origin="xlme_jax/__init__.py")) is None
+    with pytest.raises(ValueError, match="set SOURCE: xlme_jax is neither installed nor"):
+        run()
+    address = "git+https://example.org/xlme_jax"
+    assert re.fullmatch(r"xlme_jax\[\w+\] @ " + re.escape(address), run(address))
+    clone = tmp_path / "xlme_jax"
+    (clone / "xlme_jax").mkdir(parents=True)
+    (clone / "notebooks").mkdir()
+    (clone / "xlme_jax" / "api.py").touch()
+    # Python takes the clone's folder for a package without a file.
+    for source in ("", "xlme_jax"):
+        wanted = run(source, found=types.SimpleNamespace(origin=None))
+        assert wanted.partition("[")[0] == str(clone)
+    monkeypatch.chdir(clone / "notebooks")
+    assert run().partition("[")[0] == str(clone)
 
 
 def test_the_system_of_the_notebook_is_the_example():

@@ -143,6 +143,7 @@ def test_each_filter_alone_is_off_by_default(config):
 
 @pytest.mark.parametrize("validation", ["", "every:4"])
 def test_beam_and_seqio_write_the_same_bytes(config, tmp_path, monkeypatch, validation):
+    pytest.importorskip("apache_beam")
     # Parts of a few pairs, so that a file and its duplicates are in different ones.
     monkeypatch.setattr(tokenizing, "PART_TEXTS", {"monolingual": 3, "bitext": 4})
     config = dataclasses.replace(config, validation=validation, shuffle_pairs=bool(validation))

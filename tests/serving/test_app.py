@@ -66,6 +66,7 @@ def test_the_page_loads_nothing_and_says_what_the_model_is(client, model):
     page = client.get("/")
     policy = page.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy and "script-src 'sha256-" in policy
+    assert "Content-Security-Policy" not in page.text
     assert not [bad for bad in ELSEWHERE if bad in page.text]
     about = client.get("/api/model").json
     assert (about["system"], about["layers"], about["layer"]) == ("XLME", 1, 1)

@@ -25,7 +25,7 @@ class Terminal(io.StringIO):
 
 
 class Notebook(io.StringIO):
-    """Standard error in a Jupyter kernel: no terminal, but rewritten lines are shown as such."""
+    """Standard error in a Jupyter kernel."""
 
     __module__ = "ipykernel.iostream"
 
@@ -148,9 +148,48 @@ def test_log_file_gets_a_plain_line_at_log_steps_alone():
     assert stream.getvalue() == ("step 2/10 (20%) | loss 2\nstep 4/10 (40%) | loss 4\nsaved\n")
 
 
-@pytest.mark.parametrize("kind", [Terminal, Notebook])
-def test_a_live_line_is_rewritten_in_place_but_not_too_often(kind):
-    clock, stream = Clock(), kind()
+def test_log_file_of_a_long_run_is_short():
+    clock, stream = Clock(), io.StringIO()
+    progress = ProgressLine(100_000, Throughput(), stream=stream, clock=clock)
+    for step in range(10, 100_001, 10):
+        clock.now += 20 if 50_000 < step <= 50_100 else 0.001  # An evaluation.
+        progress.show(step, log=True)
+    steps = [
+        int(line.split("/")[0].removeprefix("step ")) for line in stream.getvalue().split("\n")[:-1]
+    ]
+    assert steps[:3] == [10, 1_010, 2_010] and steps[-2:] == [99_100, 100_000]
+    assert [step for step in steps if 50_000 < step <= 50_100] == [50_010, 50_040, 50_070, 50_100]
+
+
+def test_a_notebook_has_one_output_that_is_replaced(monkeypatch):
+    display, shown = pytest.importorskip("IPython.display", reason="needs the extra test"), []
+
+    class Output:
+        def update(self, content, raw):
+            shown.append(("replaced", content, raw))
+
+    def show(content, raw, display_id):
+        assert display_id is True
+        shown.append(("new", content, raw))
+        return Output()
+
+    monkeypatch.setattr(display, "display", show)
+    clock, stream = Clock(), Notebook()
+    progress = ProgressLine(10, Throughput(), stream=stream, clock=clock)
+    progress.show(1)
+    progress.show(2)  # too soon
+    progress.message("saved")
+    progress.show(10)
+    progress.close()
+    assert shown == [
+        ("new", {"text/plain": "step 1/10 (10%)"}, True),
+        ("replaced", {"text/plain": "step 10/10 (100%)"}, True),
+    ]
+    assert stream.getvalue() == "saved\n"
+
+
+def test_a_live_line_is_rewritten_in_place_but_not_too_often():
+    clock, stream = Clock(), Terminal()
     progress = ProgressLine(10, Throughput(), stream=stream, min_seconds=1, clock=clock)
     progress.show(1, {"loss": 1.25})
     progress.show(2)  # too soon

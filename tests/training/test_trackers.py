@@ -90,10 +90,14 @@ def test_wandb_offline_keeps_metrics_and_configuration(tmp_path, monkeypatch):
     tracker = WandB(mode="offline").start(FACTS, tmp_path, 0)
     tracker.write(10, {"bitext/mlm_loss": 2.5})
     tracker.write(20, {"bitext/mlm_loss": 2.25})
+    tracker.write_text(20, "samples", "<b>\n  слово")
     tracker.close()
     (record,) = tmp_path.glob("wandb/offline-run-*/run-run1234.wandb")
     history, config = read_wandb(record)
     assert [(line["_step"], line["bitext/mlm_loss"]) for line in history] == [(10, 2.5), (20, 2.25)]
+    assert "samples" not in history[0] and history[1]["samples/_type"] == "html-file"
+    (page,) = tmp_path.glob("wandb/offline-run-*/files/media/html/*.html")
+    assert "<pre>&lt;b&gt;\n  слово</pre>" in page.read_text("utf-8")
     assert config["config"] == {"Loop.seed": "3"}
 
 

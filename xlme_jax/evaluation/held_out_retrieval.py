@@ -20,6 +20,7 @@ from xlme_jax.validation.fields import check_at_least
 
 TASK = "held_out_retrieval"
 _METRICS = {"forward": "accuracy_forward", "backward": "accuracy_backward", "mean": "accuracy"}
+_DRAWN = 300  # Texts of each language.
 # (system, readout) -> layer.
 Layers = Mapping[tuple[str, str], int]
 
@@ -74,12 +75,15 @@ class HeldOutRetrieval:
 
         def evaluate(params: Any) -> Outcome:
             fitted = sample.fit(pooled, params)
-            accuracies = {
-                name: self._search(
-                    one, encoding.embed(pooled, params, batches[name]).swapaxes(0, 1), fitted
-                )
-                for name, one in candidates.items()
-            }
+            accuracies: dict[str, dict[str, dict[str, np.ndarray]]] = {}
+            embeddings: dict[str, np.ndarray] = {}
+            for name, one in candidates.items():
+                states = encoding.embed(pooled, params, batches[name]).swapaxes(0, 1)
+                accuracies[name] = self._search(one, states, fitted)
+                for side, language in enumerate(one.languages):
+                    some = states[:, side : 2 * _DRAWN : 2]
+                    if some.shape[1] > embeddings.get(language, some[:, :0]).shape[1]:
+                        embeddings[language] = some.copy()  # A view would keep all states.
             results = self._results(accuracies, candidates)
             shown = {
                 f"{TASK}/{result.metric if result.system == 'model' else 'chance'}": result.value
@@ -87,7 +91,7 @@ class HeldOutRetrieval:
                 if (result.language, result.readout) == ("mean", readouts.RAW)
                 and result.layer in (headline, None)
             }
-            return Outcome(tuple(results), shown)
+            return Outcome(tuple(results), shown, embeddings=embeddings)
 
         return evaluate
 

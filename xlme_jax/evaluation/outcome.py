@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.vocabulary import Vocabulary
@@ -88,12 +89,15 @@ class Outcome:
         "xnli/accuracy/de").
       files: {relative path: content}, such as predictions.
       skipped: {reason: number of skipped examples}; nothing is skipped silently.
+      embeddings: {language: float32[K, N, D]}: some texts of each language by every layer, for
+        pictures; {} where an evaluation has none.
     """
 
     results: tuple[Result, ...]
     headline: Mapping[str, float]
     files: Mapping[str, str | bytes] = dataclasses.field(default_factory=dict)
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    embeddings: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 Evaluation = Callable[[Any], Outcome]

@@ -76,7 +76,7 @@ def stages(checkpoint: Path) -> list[Stage]:
     step = _step(folder)
     while len(found) < _MAX_RUNS:
         origin = as_path(record.origin)
-        if not record.dataset and not step and not config.loop.init_from:
+        if _is_imported(record, step, config):
             return [*found, Stage(config, step, folder=origin.name)]
         languages = _languages(as_path(config.data_dir))
         found.append(Stage(config, step, languages, _run_of(folder).name))
@@ -91,6 +91,17 @@ def stages(checkpoint: Path) -> list[Stage]:
         folder, record, config = there
         step = _step(origin if origin.name else folder)
     return found
+
+
+def _is_imported(record: RunRecord, step: int | None, config: TrainConfig) -> bool:
+    """Returns whether a checkpoint was converted from a Hugging Face folder.
+
+    Those have no data, and one encoder. Without an origin in the record, a step 0 of a system with
+    more is that of a run whose record lacks its data.
+    """
+    if record.dataset or step or config.loop.init_from:
+        return False
+    return bool(record.origin) or hasattr(config.objective, "encoder")
 
 
 def _read(folder: Path) -> tuple[RunRecord, TrainConfig]:

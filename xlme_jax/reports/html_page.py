@@ -91,7 +91,7 @@ class Html(str):
 
 
 def page(
-    title: str, body: str, style: str = "", scripts: Sequence[str] = (), asks_server: bool = False
+    title: str, body: str, style: str = "", scripts: Sequence[str] = (), served: bool = False
 ) -> str:
     """Returns a self-contained page.
 
@@ -101,23 +101,27 @@ def page(
       style: further CSS; `--text`, `--back`, `--faint`, `--line`, `--fill` and `--ours` are its
         colours.
       scripts: JavaScript that runs after the body is read, such as `SORTING`.
-      asks_server: whether scripts may send requests to the page's own server.
+      served: whether a server sends the page, with a policy of its own; a file has it inside.
     """
     scripts = [script.replace("\r\n", "\n").replace("\r", "\n") for script in scripts]
-    allowed = " ".join(f"'sha256-{digest(script)}'" for script in scripts) or "'none'"
-    server = "'self'" if asks_server else "'none'"
-    policy = (
-        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}; "
-        f"connect-src {server}; base-uri 'none'; form-action 'none'"
-    )
+    policy = "" if served else _policy(scripts)
     run = "".join(f"<script>{script}</script>\n" for script in scripts)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'{policy}<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escaped(title)}</title>\n<style>{_STYLE}{style}</style>\n</head>\n"
         f"<body>\n{body}\n{run}</body>\n</html>\n"
     )
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Returns the element that lets a browser run these scripts, and load nothing."""
+    allowed = " ".join(f"'sha256-{digest(script)}'" for script in scripts) or "'none'"
+    policy = (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
 
 
 def digest(script: str) -> str:

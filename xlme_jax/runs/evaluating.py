@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import numpy as np
 
 from xlme_jax.checkpoints.saved import FOLDER, read_best
 from xlme_jax.data.benchmarks import labelled_rows
@@ -27,7 +28,7 @@ from xlme_jax.evaluation.held_out_retrieval import HeldOutRetrieval
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Subject, other_subjects
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.evaluation.training_text import TrainingText
-from xlme_jax.reports import pictures
+from xlme_jax.reports import pictures, planes
 from xlme_jax.runs import trained
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
@@ -202,7 +203,7 @@ def with_system(outcome: Outcome, other: Outcome, system: str) -> Outcome:
 
 
 def _at_chosen_layers(outcomes: Sequence[Outcome], layer: int | None) -> list[Outcome]:
-    """Adds each readout's mean at `layer` or the selected layer to the headlines, and a plot."""
+    """Adds each readout's mean at `layer` or the selected layer to the headlines, and plots."""
     results = [result for outcome in outcomes for result in outcome.results]
     layers = held_out_retrieval.choose_layers(results)
     if layer is not None:
@@ -215,7 +216,11 @@ def _at_chosen_layers(outcomes: Sequence[Outcome], layer: int | None) -> list[Ou
                 **outcome.headline,
                 **held_out_retrieval.at_layers(task, outcome.results, layers),
             },
-            files={**outcome.files, **_picture(task, outcome)},
+            files={
+                **outcome.files,
+                **_picture(task, outcome),
+                **_plane(task, outcome, layers),
+            },
         )
         for outcome in outcomes
         for task in [outcome.results[0].task]
@@ -233,6 +238,17 @@ def _picture(task: str, outcome: Outcome) -> dict[str, bytes]:
         title = f"{task}: similarity of translations, mean over languages"
         files[f"{task}_similarity.png"] = pictures.layer_curves(curves, title, "100 x similarity")
     return files
+
+
+def _plane(task: str, outcome: Outcome, layers: held_out_retrieval.Layers) -> dict[str, bytes]:
+    """Returns {file: PNG} of languages in the plane; empty without finite embeddings."""
+    if not outcome.embeddings or not all(np.isfinite(x).all() for x in outcome.embeddings.values()):
+        return {}
+    known = ("centred", *readouts.READOUTS)
+    layer = next(layers["model", name] for name in known if ("model", name) in layers)
+    of_layer = {language: states[layer] for language, states in outcome.embeddings.items()}
+    png = planes.languages(of_layer, f"{task}: texts by layer {layer}, principal components")
+    return {f"{task}_languages.png": png}
 
 
 def _similarities(outcome: Outcome) -> list[pictures.Curve]:

@@ -28,7 +28,7 @@ def page() -> Page:
         "style-src 'unsafe-inline'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    html = html_page.page("xlme_jax demo", body, style, [script], asks_server=True)
+    html = html_page.page("xlme_jax demo", body, style, [script], served=True)
     return Page(html, policy)
 
 

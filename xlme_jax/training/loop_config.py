@@ -19,8 +19,8 @@ class LoopConfig:
       evaluate_every: steps between evaluations, also at step 0 and at the end. The state is saved
         before it is evaluated, so that a failing evaluation loses nothing.
       samples_every: steps between samples: what the model predicts of a few fixed sentences, in the
-        log, `samples.jsonl`, TensorBoard and the report, also at step 0 and at the end. None or 0
-        for none.
+        log, `samples.jsonl`, trackers and the report, also at step 0 and at the end. None or 0 for
+        none.
       micro_batches: parts in which a batch is processed; the gradient stays the same.
       seed: seed of initialisation, masking, sampling and dropout.
       init_from: MODEL_DIR or checkpoint to take the weights from, if the run is new.

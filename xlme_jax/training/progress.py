@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 # Dense bfloat16 peaks in FLOP/s of one JAX device, from the vendors' data sheets, by a substring of
 # `jax.Device.device_kind`; the first match is used, so longer names come first.
@@ -39,6 +39,11 @@ def peak_flops(device_kind: str) -> float | None:
     """Returns a device's peak FLOP/s (dense bfloat16; V100: float16), None where unknown."""
     fits = (peak for name, peak in _PEAK_FLOPS.items() if name.lower() in device_kind.lower())
     return next(fits, None)
+
+
+# A log file gets at most this many lines, or one in so many seconds if that is more.
+_MOST_LINES = 100
+_LINE_SECONDS = 60.0
 
 
 class Throughput:
@@ -133,16 +138,17 @@ class Throughput:
 
 
 class ProgressLine:
-    """Shows the progress of a run: one line rewritten in place, or plain lines in a file.
+    """Shows the progress of a run: one line that is replaced, or plain lines in a file.
 
-    The line is rewritten on a terminal and below the cell of a notebook.
+    The line is replaced on a terminal and below the cell of a notebook. A file or pipe gets a line
+    for each hundredth of the run, and more only if that takes longer than a minute.
 
     Args:
       total_steps: steps of the whole run.
       throughput: source of rates and the time left.
       active: False prints nothing; set it only in process 0.
       stream: output stream; standard error by default.
-      min_seconds: `show` rewrites the line no more often than this.
+      min_seconds: `show` replaces the line no more often than this.
       clock: monotonic seconds.
     """
 
@@ -159,10 +165,11 @@ class ProgressLine:
         self._throughput = throughput
         self._active = active
         self._stream = sys.stderr if stream is None else stream
-        self._live = active and (self._stream.isatty() or _is_notebook(self._stream))
+        self._cell = _Cell() if _is_notebook(self._stream) else None
+        self._live = self._cell is not None or self._stream.isatty()
         self._min_seconds = min_seconds
         self._clock = clock
-        self._shown_at: float | None = None
+        self._shown: tuple[int, float] | None = None  # Step and seconds.
         self._width = 0
         self._values: dict[str, float] = {}
 
@@ -175,19 +182,26 @@ class ProgressLine:
           log: whether this step is at a log interval. A log file gets lines only at such steps.
         """
         self._values.update(values or {})
-        if not self._active or not (log or self._live):
+        if not self._active or not self._is_due(step, log):
             return
+        self._shown = step, self._clock()
         text = format_line(step, self._total, self._values, self._throughput)
-        if not self._live:
+        if self._cell is not None:
+            self._cell.show(text)
+        elif self._live:
+            self._rewrite(text)
+        else:
             self._stream.write(text + "\n")
             self._stream.flush()
-            return
-        now = self._clock()
-        recent = self._shown_at is not None and now - self._shown_at < self._min_seconds
-        if recent and not log and step < self._total:
-            return
-        self._shown_at = now
-        self._rewrite(text)
+
+    def _is_due(self, step: int, log: bool) -> bool:
+        """Returns whether a step is shown."""
+        if self._shown is None or step >= self._total:
+            return log or self._live
+        steps, seconds = step - self._shown[0], self._clock() - self._shown[1]
+        if self._live:
+            return log or seconds >= self._min_seconds
+        return log and (_MOST_LINES * steps >= self._total or seconds >= _LINE_SECONDS)
 
     def message(self, text: str) -> None:
         """Prints a line of its own, above the live line."""
@@ -202,7 +216,7 @@ class ProgressLine:
 
     def close(self) -> None:
         """Ends the live line, so that what is printed next starts on a line of its own."""
-        if self._live and self._width:
+        if self._width:
             self._stream.write("\n")
             self._stream.flush()
             self._width = 0
@@ -256,8 +270,26 @@ def _losses(values: Mapping[str, float]) -> list[str]:
     return parts
 
 
+class _Cell:
+    """An output below a notebook's cell, of which pages made from the notebook keep the last text.
+
+    They would show a line that a carriage return begins as a line of its own.
+    """
+
+    def __init__(self) -> None:
+        self._output: Any = None
+
+    def show(self, text: str) -> None:
+        from IPython import display  # A kernel has it.
+
+        if self._output is None:
+            self._output = display.display({"text/plain": text}, raw=True, display_id=True)
+        else:
+            self._output.update({"text/plain": text}, raw=True)
+
+
 def _is_notebook(stream: TextIO) -> bool:
-    """Returns whether a stream is that of a Jupyter kernel, which shows rewritten lines."""
+    """Returns whether a stream is that of a Jupyter kernel."""
     return type(stream).__module__.startswith("ipykernel.")
 
 

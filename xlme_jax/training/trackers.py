@@ -6,10 +6,11 @@ with the method `start` of `TrackerConfig`, made known to gin by `configuration.
 
 import contextlib
 import dataclasses
+import html
 import importlib.util
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -139,10 +140,21 @@ class _WandBRun:
         self._run, self._failed = run, False
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._log(step, lambda: dict(values))
+
+    def write_text(self, step: int, name: str, text: str) -> None:
+        import wandb
+
+        # Shown as it is; `inject` would link a style sheet of the server's.
+        shown = f"<meta charset=utf-8><pre>{html.escape(text)}</pre>"
+        self._log(step, lambda: {name: wandb.Html(shown, inject=False, data_is_not_path=True)})
+
+    def _log(self, step: int, content: Callable[[], dict[str, Any]]) -> None:
+        """Logs what `content` returns, which may write a file."""
         if self._failed:
             return
         try:
-            self._run.log(dict(values), step=step)
+            self._run.log(content(), step=step)
         except Exception:  # Of many kinds: its process has ended, the disk is full.
             self._failed = True
             _log.warning("Weights & Biases: logging ends at step %d.", step, exc_info=True)
