@@ -263,6 +263,32 @@ def test_all_layers_are_the_states_on_the_way(scan, pre_norm):
             np.testing.assert_allclose(states[depth], reached[-1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"scan_layers": True, "remat": True, "pre_norm": True, "relative_bias": "plain"},
+        {"scan_layers": True, "num_layers": 1, "gate_input": "hidden"},
+    ],
+    ids=str,
+)
+def test_first_only_computes_what_all_tokens_would_give(changes):
+    """With dropout too, in value and gradient."""
+    config = variant(**changes)
+    params = randomised(init(config))
+
+    def value(params, **options):
+        states = encode(config, params, jnp.float64, dropout_seeds=seeds(4), **options)
+        weight = np.random.default_rng(2).normal(size=(ROWS, config.hidden_size))
+        return (states[:, 0] * weight).sum()
+
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params)
+        of_all = jax.value_and_grad(value)(params)
+        assert_close(jax.value_and_grad(value)(params, first_only=True), of_all)
+    assert encode(config, init(config), first_only=True).shape == (ROWS, 1, config.hidden_size)
+
+
 def seeds(first):
     return jnp.arange(first, first + ROWS, dtype=jnp.uint32)
 

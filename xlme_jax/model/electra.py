@@ -189,10 +189,16 @@ class Electra(nn.Module):
         """Returns the discriminator's logits float32[B, L]."""
         return self.discriminator(rows, self._shared(), dropout_seeds)
 
-    def encode(self, rows: Rows, dropout_seeds: jax.Array | None = None) -> list[jax.Array]:
-        """Returns the hidden states of every layer of the discriminator."""
+    def encode(
+        self, rows: Rows, dropout_seeds: jax.Array | None = None, first_only: bool = False
+    ) -> Any:
+        """Returns the hidden states of every layer of the discriminator.
+
+        With `first_only`, only the last layer's states of the first tokens, [B, 1, D].
+        """
+        options = {"first_only": True} if first_only else {"all_layers": True}
         return self.discriminator.encode(
-            rows, self._shared(), dropout_seeds=dropout_seeds, all_layers=True
+            rows, self._shared(), dropout_seeds=dropout_seeds, **options
         )
 
     def encode_by_generator(

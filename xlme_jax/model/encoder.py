@@ -134,6 +134,7 @@ class SelfAttention(nn.Module):
     config: EncoderConfig
     dtype: jnp.dtype = jnp.float32
     causal: bool = False
+    first_only: bool = False
 
     @nn.compact
     def __call__(
@@ -146,7 +147,7 @@ class SelfAttention(nn.Module):
     ) -> tuple[jax.Array, Cache | None]:
         """Attends over [B, L, D]; `distance_bias` [H, 2L] is the encoder's table.
 
-        With a cache, `x` has the next token of each hypothesis, [B, W, D], and only that and the
+        With `first_only`, only the first token attends, and the result is [B, 1, D]. With a cache, `x` has the next token of each hypothesis, [B, W, D], and only that and the
         tokens in the cache are read.
         """
         config = self.config
@@ -157,6 +158,8 @@ class SelfAttention(nn.Module):
         )
         qkv = nn.with_logical_constraint(qkv, ("batch", "length", "qkv", "heads", "kv"))
         q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+        if self.first_only:
+            q, x = q[:, :1], x[:, :1]
         gate = None
         if config.relative_bias == "gated":
             read = q if config.gate_input == "query" else x.reshape(*x.shape[:2], *shape)
@@ -345,11 +348,15 @@ def dense(
 
 
 class Layer(nn.Module):
-    """One Transformer layer, post-LN by default."""
+    """One Transformer layer, post-LN by default.
+
+    With `first_only`, it computes the output of the first token alone, [B, 1, D].
+    """
 
     config: EncoderConfig
     dtype: jnp.dtype = jnp.float32
     keep_output: bool = False
+    first_only: bool = False
 
     @nn.compact
     def __call__(
@@ -375,7 +382,7 @@ class Layer(nn.Module):
         def attend(h: jax.Array) -> jax.Array:
             nonlocal new_cache
             causal = cross_weights is not None
-            module = SelfAttention(config, self.dtype, causal, name="attention")
+            module = SelfAttention(config, self.dtype, causal, self.first_only, name="attention")
             h, new_cache = module(h, segment_ids, distance_bias, dropout_seeds, cache)
             return dropout(h, config.dropout, dropout_seeds, salt=heads)
 
@@ -392,7 +399,9 @@ class Layer(nn.Module):
                 arguments = x, segment_ids, source, source_segment_ids, seeds
                 read: Any = module.apply({"params": cross_weights}, *arguments)
                 x = read
-            x = x + sublayer(norm(x)) if config.pre_norm else norm(x + sublayer(x))
+            h = sublayer(norm(x) if config.pre_norm else x)
+            x = x[:, :1] if self.first_only else x
+            x = x + h if config.pre_norm else norm(x + h)
             x = nn.with_logical_constraint(x, HIDDEN_AXES)
         if cache is not None:
             return x, new_cache
@@ -417,6 +426,7 @@ class Encoder(nn.Module):
         *,
         dropout_seeds: jax.Array | None = None,
         all_layers: bool = False,
+        first_only: bool = False,
         source: Memory | None = None,
     ) -> jax.Array | list[jax.Array]:
         """Encodes packed rows, or decodes them: the same weights serve both.
@@ -426,11 +436,12 @@ class Encoder(nn.Module):
           segment_ids: int32[B, L], 0 = padding.
           dropout_seeds: uint32[B], a seed per row (`ops.dropout.seeds`); None for no dropout.
           all_layers: return the states of every layer.
+          first_only: compute the last layer for the first token of each row alone.
           source: what a decoder reads. If given, self-attention is causal, and cross-attention
             comes between it and the feed-forward layer (VECO Eq. 6).
 
         Returns:
-          [B, L, D], the output of the last layer; or a list of num_layers + 1 such arrays, the
+          [B, L, D], the output of the last layer, [B, 1, D] with `first_only`; or a list of num_layers + 1 such arrays, the
           embeddings (index 0) and the output of each layer.
         """
         config = self.config
@@ -449,7 +460,11 @@ class Encoder(nn.Module):
                 weight_init(config),
                 name="relative_bias",
             )(x.shape[1])
-        states = self._layers(x, segment_ids, distance_bias, dropout_seeds, all_layers, source)
+        if first_only and config.scan_layers:
+            states = [self._stack_to_first(x, segment_ids, distance_bias, dropout_seeds)]
+        else:
+            kept = all_layers, first_only
+            states = self._layers(x, segment_ids, distance_bias, dropout_seeds, *kept, source)
         if config.pre_norm:
             states[-1] = layer_norm(config, self.dtype, "final_norm")(states[-1])
         return states if all_layers else states[-1]
@@ -461,18 +476,18 @@ class Encoder(nn.Module):
         distance_bias: jax.Array | None,
         dropout_seeds: jax.Array | None,
         keep: bool,
+        first_only: bool,
         source: Memory | None,
     ) -> list[jax.Array]:
         config = self.config
         layer = nn.remat(Layer, prevent_cse=not config.scan_layers) if config.remat else Layer
-        seeds = None
-        if dropout_seeds is not None:
-            seeds = fold_in(dropout_seeds, jnp.arange(1, config.num_layers + 1)[:, None])
+        seeds = self._seeds(dropout_seeds)
         weights, *read = source or (None, None, None)
         if not config.scan_layers:
             states = [x]
             for index in range(config.num_layers):
-                module = layer(config, self.dtype, name=f"layer_{index}")
+                only = first_only and index == config.num_layers - 1
+                module = layer(config, self.dtype, first_only=only, name=f"layer_{index}")
                 own = None if seeds is None else seeds[index]
                 cross = None if weights is None else weights[f"layer_{index}"]
                 x = module(states[-1], own, segment_ids, distance_bias, cross, *read)[0]
@@ -489,3 +504,32 @@ class Encoder(nn.Module):
         cross = None if weights is None else weights["layers"]
         last, outputs = stack(x, seeds, segment_ids, distance_bias, cross, *read)
         return [x, last] if outputs is None else [x, *outputs[:-1], last]
+
+    def _stack_to_first(
+        self,
+        x: jax.Array,
+        segment_ids: jax.Array,
+        distance_bias: jax.Array | None,
+        dropout_seeds: jax.Array | None,
+    ) -> jax.Array:
+        """Runs stacked layers, the last of them for the first token alone: [B, 1, D]."""
+        config = self.config
+        # As functions of slices of the stack, because linen's scan covers a stack as a whole.
+        weights = meta.unbox(self.variables["params"]["layers"])
+        seeds = self._seeds(dropout_seeds)
+
+        def run(x: jax.Array, own: Any, first_only: bool = False) -> tuple[jax.Array, None]:
+            layer = Layer(config, self.dtype, first_only=first_only, parent=None)
+            found: Any = layer.apply({"params": own[0]}, x, own[1], segment_ids, distance_bias)
+            return found[0], None
+
+        body = jax.checkpoint(run, prevent_cse=False) if config.remat else run
+        x, _ = jax.lax.scan(body, x, jax.tree.map(lambda each: each[:-1], (weights, seeds)))
+        last = jax.tree.map(lambda each: each[-1], (weights, seeds))
+        return run(x, last, first_only=True)[0]
+
+    def _seeds(self, dropout_seeds: jax.Array | None) -> jax.Array | None:
+        """Returns the seeds of each layer, uint32[layers, B]."""
+        if dropout_seeds is None:
+            return None
+        return fold_in(dropout_seeds, jnp.arange(1, self.config.num_layers + 1)[:, None])

@@ -257,7 +257,8 @@ class XLME(MaskedLMObjective):
     @property
     def encoder(self) -> EncoderView:
         """The discriminator."""
-        return EncoderView(self.config.discriminator, self.encode, self.encoder_params)
+        config = self.config.discriminator
+        return EncoderView(config, self.encode, self.encoder_params, self.encode_first)
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -292,6 +293,18 @@ class XLME(MaskedLMObjective):
         """Returns the hidden states of the discriminator: embeddings, each layer, [B, L, D]."""
         states: Any = self.model.apply(
             {"params": params}, rows, dropout_seeds, method=Electra.encode
+        )
+        return states
+
+    def encode_first(
+        self,
+        params: Params,
+        rows: Mapping[str, jax.Array],
+        dropout_seeds: jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns the last layer's states of the first tokens, [B, 1, D]; see `EncoderView`."""
+        states: Any = self.model.apply(
+            {"params": params}, rows, dropout_seeds, True, method=Electra.encode
         )
         return states
 

@@ -67,7 +67,7 @@ def attention(
     """Computes attention inside each segment, bidirectional by default (XLM-E Eq. 6-8).
 
     Args:
-      q: [B, L, H, K] queries.
+      q: [B, L, H, K] queries; or those of the first tokens alone, with XLA.
       k: [B, L, H, K] keys; with `key_segment_ids`, [B, S, H, K] keys of other tokens.
       v: values, of the keys' shape.
       segment_ids: int32[B, L]; a token attends to its own segment. Padding (0) attends to padding,
@@ -93,6 +93,9 @@ def attention(
     Raises:
       ValueError: a kernel is requested where it is not supported, or `partition` is missing.
     """
+    if q.shape[1] < k.shape[1] and key_segment_ids is None:
+        segment_ids, key_segment_ids = segment_ids[:, : q.shape[1]], segment_ids
+        implementation = "xla"
     if implementation == "cudnn" and key_segment_ids is not None:
         implementation = "xla"
     seeds = None
@@ -287,7 +290,7 @@ def _reference(
     scores = jnp.einsum("bihk,bjhk->bhij", q, k, preferred_element_type=accumulate, precision=exact)
     scores = scores * q.shape[-1] ** -0.5
     if distance_bias is not None:
-        bias = toeplitz(distance_bias.astype(accumulate))
+        bias = toeplitz(distance_bias.astype(accumulate))[:, : q.shape[1]]
         if gate is not None:
             # An einsum, as XLA on CPUs sums the gradients of a plain product at half the speed.
             factor = gate.astype(accumulate)
