@@ -115,9 +115,7 @@ def test_shardings_follow_the_axis_of_layers():
 
     def sharded(state, *spec):
         named = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=named), state
-        )
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=named), state)
 
     layers = {form: STATES[form].params["encoder"] for form in FORMS}
     one = {"layer_0": layers["separate"]["layer_0"]["ffn"]}

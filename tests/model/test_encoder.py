@@ -272,21 +272,27 @@ def test_all_layers_are_the_states_on_the_way(scan, pre_norm):
     ],
     ids=str,
 )
-def test_first_only_computes_what_all_tokens_would_give(changes):
-    """With dropout too, in value and gradient."""
+def test_chosen_positions_get_what_all_would_give(changes):
+    """In value and gradient; dropout draws other numbers, except for the first position."""
     config = variant(**changes)
     params = randomised(init(config))
+    rng = np.random.default_rng(2)
+    weight = rng.normal(size=(ROWS, 3, config.hidden_size))
+    chosen = jnp.asarray(rng.integers(0, LENGTH, (ROWS, 3)), jnp.int32)
 
-    def value(params, **options):
-        states = encode(config, params, jnp.float64, dropout_seeds=seeds(4), **options)
-        weight = np.random.default_rng(2).normal(size=(ROWS, config.hidden_size))
-        return (states[:, 0] * weight).sum()
+    def value(params, at, given, **options):
+        states = encode(config, params, jnp.float64, **options, **({"at": at} if given else {}))
+        states = states if given else jnp.take_along_axis(states, at[..., None], axis=1)
+        return (states * weight[:, : at.shape[1]]).sum()
 
+    first = {"dropout_seeds": seeds(4)}
     with jax.enable_x64(True):
         params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params)
-        of_all = jax.value_and_grad(value)(params)
-        assert_close(jax.value_and_grad(value)(params, first_only=True), of_all)
-    assert encode(config, init(config), first_only=True).shape == (ROWS, 1, config.hidden_size)
+        for at, options in ((chosen, {}), (jnp.zeros((ROWS, 1), jnp.int32), first)):
+            found, expected = (
+                jax.value_and_grad(value)(params, at, given, **options) for given in (True, False)
+            )
+            assert_close(found, expected)
 
 
 def seeds(first):

@@ -71,10 +71,8 @@ class MaskedLM(nn.Module):
         Returns:
           loss, argmax and sample, [B, M] each.
         """
-        hidden = self.encode(rows, dropout_seeds=dropout_seeds)
-        return self.predict(
-            jnp.take_along_axis(hidden, positions[..., None], axis=1), targets, uniforms
-        )
+        hidden = self.encode(rows, dropout_seeds=dropout_seeds, at=positions)
+        return self.predict(hidden, targets, uniforms)
 
     def predict(
         self, hidden: jax.Array, targets: jax.Array, uniforms: jax.Array
@@ -102,8 +100,7 @@ class MaskedLM(nn.Module):
 
     def logits_at(self, rows: Rows, positions: jax.Array) -> jax.Array:
         """Returns all logits at some positions of each row: int32[B, M] -> float32[B, M, V]."""
-        hidden = self.encode(rows)
-        return self.logits(jnp.take_along_axis(hidden, positions[..., None], axis=1))
+        return self.logits(self.encode(rows, at=positions))
 
 
 class Discriminator(nn.Module):
@@ -190,13 +187,13 @@ class Electra(nn.Module):
         return self.discriminator(rows, self._shared(), dropout_seeds)
 
     def encode(
-        self, rows: Rows, dropout_seeds: jax.Array | None = None, first_only: bool = False
+        self, rows: Rows, dropout_seeds: jax.Array | None = None, at: jax.Array | None = None
     ) -> Any:
         """Returns the hidden states of every layer of the discriminator.
 
-        With `first_only`, only the last layer's states of the first tokens, [B, 1, D].
+        With `at`, int32[B, M], only the last layer's states of these positions, [B, M, D].
         """
-        options = {"first_only": True} if first_only else {"all_layers": True}
+        options = {"at": at, "all_layers": at is None}
         return self.discriminator.encode(
             rows, self._shared(), dropout_seeds=dropout_seeds, **options
         )

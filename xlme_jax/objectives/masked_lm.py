@@ -258,11 +258,11 @@ class OneEncoder(MaskedLMObjective):
         dropout_seeds: jax.Array | None = None,
     ) -> jax.Array:
         """Returns the last layer's states of the first tokens, [B, 1, D]; see `EncoderView`."""
-        states: jax.Array = self._run_encoder(params, rows, dropout_seeds, first_only=True)
+        states: jax.Array = self._run_encoder(params, rows, dropout_seeds, at=first_positions(rows))
         return states
 
     def _run_encoder(
-        self, params: Params, rows: Rows, dropout_seeds: jax.Array | None, **which: bool
+        self, params: Params, rows: Rows, dropout_seeds: jax.Array | None, **which: Any
     ) -> Any:
         options = {"dropout_seeds": dropout_seeds, **which}
         return self.model.apply({"params": params}, rows, **options, method=MaskedLM.encode)
@@ -403,6 +403,11 @@ def training_flops(
 ) -> float:
     """FLOPs of forward and backward pass, given the forward FLOPs per token in rows of n tokens."""
     return 3.0 * sum(rows * length * per_token(length) for rows, length in shapes.values())
+
+
+def first_positions(rows: Rows) -> jax.Array:
+    """Returns the position of `<s>` in each row, int32[B, 1]."""
+    return jnp.zeros((rows["tokens"].shape[0], 1), jnp.int32)
 
 
 def masked_lm_flops(

@@ -41,6 +41,7 @@ from xlme_jax.objectives.masked_lm import (
     MaskingConfig,
     OneEncoder,
     check_lengths,
+    first_positions,
     masked_lm_flops,
     training_flops,
 )
@@ -304,7 +305,7 @@ class XLME(MaskedLMObjective):
     ) -> jax.Array:
         """Returns the last layer's states of the first tokens, [B, 1, D]; see `EncoderView`."""
         states: Any = self.model.apply(
-            {"params": params}, rows, dropout_seeds, True, method=Electra.encode
+            {"params": params}, rows, dropout_seeds, first_positions(rows), method=Electra.encode
         )
         return states
 
