@@ -7,7 +7,8 @@ Measurements alternate: each round runs a few steps of ours, then the peer's in 
 stream, no dropout. "gated" adds XLM-E's gated relative position bias, which the peer does not have.
 PEER.py is called with hidden size, layers of discriminator and generator, vocabulary, rows, length
 and steps, once as it is and once with "compile" for torch.compile, and prints "median step 1.234s".
-"Of the peer" compares with the faster of the two.
+Like our commands on CPUs, its process keeps freed memory. "Of the peer" compares with the faster
+of the two.
 
 MFU = FLOPs of the step by `XLME.flops` / (seconds x peak). The peak is measured in the same run
 with a float32 (on accelerators bfloat16) product of 4,096 x 4,096 matrices. The FLOPs include full
@@ -38,6 +39,7 @@ from steps import TrainStep
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.masked_lm import MaskingConfig
 from xlme_jax.objectives.xlme import XLMEConfig
+from xlme_jax.training import host_memory
 
 # Hidden size, layers of discriminator and generator, vocabulary, rows, length.
 SHAPES = {
@@ -58,6 +60,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5, help="Steps of each per round.")
     parser.add_argument("--output", default="benchmarks/results/train_step.json")
     options = parser.parse_args()
+    host_memory.keep_freed()
     results = machine.describe("jax", "jaxlib", "torch", "transformers") | {
         "huge_pages": os.environ.get("GLIBC_TUNABLES", ""),
         "shapes": {name: measure(name, options) for name in options.shapes.split(",")},
@@ -104,6 +107,12 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 KINDS = {"ours": "none", "gated": "gated"}
 PEERS = {"peer": (), "compiled peer": ("compile",)}
+# What `host_memory.keep_freed` sets.
+KEEP_FREED = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+}
 
 
 def train_step(shape: tuple[int, ...], bias: Any) -> tuple[Callable[[], None], float]:
@@ -145,7 +154,10 @@ def timed(step: Callable[[], Any]) -> float:
 def peer(script: str, shape: tuple[int, ...], steps: int, flags: tuple[str, ...]) -> float:
     """Returns the peer's median seconds per step, as it prints them."""
     command = [sys.executable, script, *map(str, shape), str(steps), *flags]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    environment = os.environ | KEEP_FREED
+    output = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment
+    ).stdout
     found = re.search(r"median step ([\d.]+)s", output)
     assert found, output
     return float(found[1])
