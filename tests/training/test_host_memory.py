@@ -44,6 +44,10 @@ def test_a_large_block_stays_with_the_process():
 
 
 @pytest.mark.parametrize("platforms", ["tpu", "cuda,cpu"])
-def test_nothing_changes_where_an_accelerator_may_be_used(monkeypatch, platforms):
-    monkeypatch.setitem(jax.config.values, "jax_platforms", platforms)
-    assert not host_memory.keep_freed()
+def test_nothing_changes_where_an_accelerator_may_be_used(platforms):
+    before = jax.config.jax_platforms
+    jax.config.update("jax_platforms", platforms)
+    try:
+        assert not host_memory.keep_freed()
+    finally:
+        jax.config.update("jax_platforms", before)
