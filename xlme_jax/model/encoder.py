@@ -491,7 +491,7 @@ class Encoder(nn.Module):
                 own = None if seeds is None else seeds[index]
                 cross = None if weights is None else weights[f"layer_{index}"]
                 shared = segment_ids, distance_bias, cross, *read
-                only = {"at": at} if index == config.num_layers - 1 else {}
+                only: dict[str, Any] = {"at": at} if index == config.num_layers - 1 else {}
                 x = module(states[-1], own, *shared, **only)[0]
                 states.append(x)
             return states
