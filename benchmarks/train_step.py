@@ -4,7 +4,8 @@
 
 Measurements alternate: each round runs a few steps of ours, then the peer's in a separate process.
 "ours" does the same work as the peer: two encoders with separate tables and no relative bias, one
-stream, no dropout. "gated" adds XLM-E's gated relative position bias, which the peer does not have.
+stream, no dropout. "gated" adds XLM-E's gated relative position bias, which the peer does not have;
+"gated, mixed" is that with `Train.compute_dtype = 'mixed'`.
 PEER.py is called with hidden size, layers of discriminator and generator, vocabulary, rows, length
 and steps, once as it is and once with "compile" for torch.compile, and prints "median step 1.234s".
 Like our commands on CPUs, its process keeps freed memory. "Of the peer" compares with the faster
@@ -39,6 +40,7 @@ from steps import TrainStep
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.masked_lm import MaskingConfig
 from xlme_jax.objectives.xlme import XLMEConfig
+from xlme_jax.ops import products
 from xlme_jax.training import host_memory
 
 # Hidden size, layers of discriminator and generator, vocabulary, rows, length.
@@ -71,7 +73,10 @@ def main() -> None:
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Returns seconds per step of ours and the peer by round; prints a table."""
     hidden, deep, shallow, vocabulary, rows, length = SHAPES[name]
-    steps = {kind: train_step(SHAPES[name], bias) for kind, bias in KINDS.items()}
+    steps = {}
+    for kind, (bias, is_mixed) in KINDS.items():
+        with products.rounded(is_mixed):
+            steps[kind] = train_step(SHAPES[name], bias)
     seconds: dict[str, list[float]] = {kind: [] for kind in (*steps, *PEERS)}
     peaks = []
     for _ in range(options.rounds):
@@ -105,7 +110,8 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     return {"shape": SHAPES[name], "peak_flops_per_second": peaks, "table": table}
 
 
-KINDS = {"ours": "none", "gated": "gated"}
+# Relative bias, and whether products are rounded to bfloat16.
+KINDS = {"ours": ("none", False), "gated": ("gated", False), "gated, mixed": ("gated", True)}
 PEERS = {"peer": (), "compiled peer": ("compile",)}
 # What `host_memory.keep_freed` sets.
 KEEP_FREED = {

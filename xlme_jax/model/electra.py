@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from xlme_jax.model.encoder import Encoder, EncoderConfig, weight_init
 from xlme_jax.model.heads import MLMHead, PositionTable, RTDHead, TokenTable, embed
 from xlme_jax.model.parameters import ZEROS, vocabulary_split
+from xlme_jax.ops.products import is_rounded
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, vocabulary_head
 
 Rows = Mapping[str, jax.Array]
@@ -80,7 +81,7 @@ class MaskedLM(nn.Module):
         """Predicts tokens [B, M] from hidden states [B, M, D]; other arguments as above."""
         rows, bias = self.head(hidden.reshape(-1, hidden.shape[-1]))
         prediction = vocabulary_head(
-            rows,
+            rows.astype(jnp.bfloat16) if is_rounded(rows) else rows,
             self.tables()[0],
             bias,
             targets.reshape(-1),

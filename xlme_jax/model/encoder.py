@@ -14,6 +14,7 @@ from xlme_jax.model.relative_bias import Gate, RelativeBiasTable
 from xlme_jax.ops.activations import gelu
 from xlme_jax.ops.attention import Implementation, attention, take_positions
 from xlme_jax.ops.dropout import dropout, fold_in
+from xlme_jax.ops.products import product
 from xlme_jax.validation.fields import check_at_least, check_choices
 
 HIDDEN_AXES = ("batch", "length", "activation_embed")
@@ -318,7 +319,7 @@ class Projection(nn.Module):
         inputs = kernel_shape[: len(kernel_shape) - len(bias_shape)]
         batch = x.shape[: x.ndim - len(inputs)]
         rows = x.reshape(-1, *inputs).astype(self.dtype)
-        y = jnp.einsum(self.equation, rows, kernel.astype(self.dtype)) + bias.astype(self.dtype)
+        y = product(self.equation, rows, kernel.astype(self.dtype)) + bias.astype(self.dtype)
         return y.reshape(*batch, *bias_shape)
 
 

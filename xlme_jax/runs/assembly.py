@@ -21,6 +21,7 @@ from xlme_jax.data.prepared import (
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
 from xlme_jax.evaluation.context import Context
 from xlme_jax.objectives.base import Objective
+from xlme_jax.ops import products
 from xlme_jax.ops.vocabulary_head import padded_size
 from xlme_jax.reports.run_page import write_report
 from xlme_jax.runs import attention_choice, parts, samples
@@ -55,7 +56,7 @@ def train(
       Stopped: `stop` asked for the end; the state is saved.
     """
     run = assemble(config, config_text, prepare_command, command)
-    with reserved(run.model_dir):
+    with reserved(run.model_dir), products.rounded(config.compute_dtype == "mixed"):
         state = loop.train(run, stop)
         if jax.process_index() == 0:
             page = write_report(run.model_dir, run.objective.diagnostics)

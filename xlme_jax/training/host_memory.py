@@ -21,11 +21,11 @@ _log = logging.getLogger(__name__)
 def keep_freed() -> bool:
     """Lets this process keep the memory that a step frees, for the next step, on CPUs.
 
-    XLA's CPU client allocates the temporaries of a step anew in each step. By default, glibc returns
-    so large a block to the system, which then has to clear every page of it again
-    (docs/speed.md has the share of a step). The resident memory may grow, as free memory is divided.
+    XLA's CPU client allocates the temporaries of a step anew in each step. By default, glibc
+    returns so large a block to the system, which then has to clear every page of it again
+    (docs/speed.md has the share of a step). Resident memory may grow, as free memory is divided.
 
-    Works only before JAX starts its threads. Does nothing where an accelerator may be used (one of
+    Call it before JAX starts its threads. It does nothing where an accelerator may be used (one of
     JAX's plugins is installed, unless JAX_PLATFORMS is "cpu"), and without glibc.
 
     Returns:
