@@ -4,9 +4,12 @@
 
 Measurements alternate: each round runs a few steps of ours, then the peer's in a separate process.
 "ours" does the same work as the peer: two encoders with separate tables and no relative bias, one
-stream, no dropout. "gated" adds XLM-E's gated relative position bias, which the peer does not have.
+stream, no dropout. "gated" adds XLM-E's gated relative position bias, which the peer does not have;
+"gated, mixed" is that with `Train.compute_dtype = 'mixed'`.
 PEER.py is called with hidden size, layers of discriminator and generator, vocabulary, rows, length
-and steps, and prints "median step 1.234s".
+and steps, once as it is and once with "compile" for torch.compile, and prints "median step 1.234s".
+Like our commands on CPUs, its process keeps freed memory. "Of the peer" compares with the faster
+of the two.
 
 MFU = FLOPs of the step by `XLME.flops` / (seconds x peak). The peak is measured in the same run
 with a float32 (on accelerators bfloat16) product of 4,096 x 4,096 matrices. The FLOPs include full
@@ -37,6 +40,8 @@ from steps import TrainStep
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.masked_lm import MaskingConfig
 from xlme_jax.objectives.xlme import XLMEConfig
+from xlme_jax.ops import products
+from xlme_jax.training import host_memory
 
 # Hidden size, layers of discriminator and generator, vocabulary, rows, length.
 SHAPES = {
@@ -57,6 +62,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5, help="Steps of each per round.")
     parser.add_argument("--output", default="benchmarks/results/train_step.json")
     options = parser.parse_args()
+    host_memory.keep_freed()
     results = machine.describe("jax", "jaxlib", "torch", "transformers") | {
         "huge_pages": os.environ.get("GLIBC_TUNABLES", ""),
         "shapes": {name: measure(name, options) for name in options.shapes.split(",")},
@@ -67,20 +73,25 @@ def main() -> None:
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Returns seconds per step of ours and the peer by round; prints a table."""
     hidden, deep, shallow, vocabulary, rows, length = SHAPES[name]
-    steps = {kind: train_step(SHAPES[name], bias) for kind, bias in KINDS.items()}
-    seconds: dict[str, list[float]] = {kind: [] for kind in (*steps, "peer")}
+    steps = {}
+    for kind, (bias, is_mixed) in KINDS.items():
+        with products.rounded(is_mixed):
+            steps[kind] = train_step(SHAPES[name], bias)
+    seconds: dict[str, list[float]] = {kind: [] for kind in (*steps, *PEERS)}
     peaks = []
     for _ in range(options.rounds):
         peaks.append(matrix_product_peak())
         for kind, (step, _) in steps.items():
             times = [timed(step) for _ in range(options.steps)]
             seconds[kind].append(statistics.median(times))
-        if options.peer:
-            seconds["peer"].append(peer(options.peer, SHAPES[name], options.steps))
+        for kind, flags in PEERS.items():
+            if options.peer:
+                seconds[kind].append(peer(options.peer, SHAPES[name], options.steps, flags))
+    best = min(PEERS, key=lambda kind: statistics.median(seconds[kind])) if options.peer else None
     tokens, peak = rows * length, statistics.median(peaks)
     print(f"\nhidden {hidden}, {deep}+{shallow} layers, V {vocabulary:,}, {rows} x {length}")
     print(f"matrix product: {peak / 1e9:.0f} GFLOP/s")
-    print(f"{'':8}{'s/step':>8}{'tokens/s':>10}{'MFU':>7}{'of the peer':>13}")
+    print(f"{'':14}{'s/step':>8}{'tokens/s':>10}{'MFU':>7}{'of the peer':>13}")
     table = {}
     for kind, values in seconds.items():
         if not values:
@@ -89,17 +100,25 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         row = {"seconds": values, "median": middle, "tokens_per_second": tokens / middle}
         if kind in steps:
             row["mfu"] = steps[kind][1] / middle / peak
-        if seconds["peer"]:
-            ratios = [theirs / own for own, theirs in zip(values, seconds["peer"])]
+        if best:
+            ratios = [theirs / own for own, theirs in zip(values, seconds[best])]
             row["speed_over_peer"] = statistics.median(ratios)
         table[kind] = row
         mfu = f"{row['mfu']:7.1%}" if "mfu" in row else f"{'':7}"
-        ratio = f"{row['speed_over_peer']:12.2f}x" if seconds["peer"] else ""
-        print(f"{kind:8}{middle:8.3f}{tokens / middle:10,.0f}{mfu}{ratio}", flush=True)
+        ratio = f"{row['speed_over_peer']:12.2f}x" if best else ""
+        print(f"{kind:14}{middle:8.3f}{tokens / middle:10,.0f}{mfu}{ratio}", flush=True)
     return {"shape": SHAPES[name], "peak_flops_per_second": peaks, "table": table}
 
 
-KINDS = {"ours": "none", "gated": "gated"}
+# Relative bias, and whether products are rounded to bfloat16.
+KINDS = {"ours": ("none", False), "gated": ("gated", False), "gated, mixed": ("gated", True)}
+PEERS = {"peer": (), "compiled peer": ("compile",)}
+# What `host_memory.keep_freed` sets.
+KEEP_FREED = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+}
 
 
 def train_step(shape: tuple[int, ...], bias: Any) -> tuple[Callable[[], None], float]:
@@ -138,10 +157,13 @@ def timed(step: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def peer(script: str, shape: tuple[int, ...], steps: int) -> float:
+def peer(script: str, shape: tuple[int, ...], steps: int, flags: tuple[str, ...]) -> float:
     """Returns the peer's median seconds per step, as it prints them."""
-    command = [sys.executable, script, *map(str, shape), str(steps)]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, script, *map(str, shape), str(steps), *flags]
+    environment = os.environ | KEEP_FREED
+    output = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment
+    ).stdout
     found = re.search(r"median step ([\d.]+)s", output)
     assert found, output
     return float(found[1])

@@ -195,6 +195,7 @@ def test_without_a_prepare_configuration_the_command_asks_for_the_raw_text():
         ("auto", jnp.float32, jnp.bfloat16),
         ("float32", jnp.float32, jnp.float32),
         ("bfloat16", jnp.bfloat16, jnp.bfloat16),
+        ("mixed", jnp.float32, jnp.float32),
     ],
 )
 def test_the_compute_type(name, on_cpu, on_tpu):

@@ -26,6 +26,7 @@ from xlme_jax.evaluation.encoding import POOLINGS
 from xlme_jax.huggingface.conversion import as_run
 from xlme_jax.runs import evaluating, probing
 from xlme_jax.storage.paths import as_path
+from xlme_jax.training import host_memory
 
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint",
@@ -96,6 +97,7 @@ _ALONG = flags.DEFINE_bool(
 
 def main() -> None:
     """Evaluates the checkpoint and prints the headline figures."""
+    host_memory.keep_freed()
     source = _CHECKPOINT.value
     run = as_run(source)
     # Not into the cache.

@@ -12,7 +12,7 @@ from absl import flags
 from xlme_jax import api
 from xlme_jax.configuration import command_line
 from xlme_jax.storage.caches import user_cache
-from xlme_jax.training import peers
+from xlme_jax.training import host_memory, peers
 from xlme_jax.training.stopping import EXIT_STOPPED, StopOnSignal, Stopped, say
 
 _COORDINATOR = flags.DEFINE_string(
@@ -35,6 +35,7 @@ def main() -> int:
     Returns:
       The exit code: 0, or EXIT_STOPPED if a signal ended the run early.
     """
+    host_memory.keep_freed()
     _keep_compiled_programs()
     if _DISTRIBUTED.value or _COORDINATOR.value:
         peers.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _PEER_TIMEOUT.value)

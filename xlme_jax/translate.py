@@ -35,6 +35,7 @@ from xlme_jax.evaluation.translation_scores import compare, multi_bleu, to_text
 from xlme_jax.runs.translating import Translation, score, translate, write_results
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
+from xlme_jax.training import host_memory
 from xlme_jax.training.mesh import MeshConfig
 
 _log = logging.getLogger("xlme_jax.translate")
@@ -105,6 +106,7 @@ _MULTI_BLEU = flags.DEFINE_string(
 
 def main() -> None:
     """Reads the lines, translates them and writes the translations."""
+    host_memory.keep_freed()
     search, mesh = _search(), _mesh()
     references = None if _REFERENCES.value is None else read_lines(_REFERENCES.value)
     if _SOURCE.value == "-":

@@ -167,21 +167,6 @@ def test_counterparts_do_not_matter_to_a_checkpoint_of_the_same_system(run_folde
     np.testing.assert_array_equal(found["layer"]["bias"], state_of(100).params["layer"]["bias"])
 
 
-def test_stacked_layers_on_one_side_raise(tmp_path):
-    weight = jnp.ones((3,))
-    for name, params in {
-        "True": {"encoder": {"layers": {"bias": weight}}},
-        "False": {"encoder": {"layer_0": {"bias": weight}}},
-    }.items():
-        checkpoints = Checkpoints(tmp_path / name, keep=2)
-        state = TrainState(jnp.int32(0), params, {}, ())
-        checkpoints.save(0, state, record(0))
-        checkpoints.close()
-        other = {"encoder": {"layers" if name == "False" else "layer_0": {"bias": weight}}}
-        with pytest.raises(ValueError, match=f"trained with Encoder.scan_layers = {name}; set"):
-            check_warm_start(tmp_path / name, abstract(other))
-
-
 @pytest.fixture
 def damaged(run_folder, tmp_path):
     """Returns a copy of the run and a function that damages a file of a checkpoint."""

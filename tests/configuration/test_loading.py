@@ -104,7 +104,7 @@ def test_a_wrong_type_says_the_field_the_value_and_what_is_expected(binding, exp
     [
         ("Encoder.relative_bias = 'gate'", "expected one of 'gated', 'plain', 'none'."),
         ("XLME.embedding_sharing = 'all'", "expected one of 'none', 'tokens', 'tokens+positions'"),
-        ("Train.compute_dtype = 'fp16'", "expected one of 'auto', 'bfloat16', 'float32'."),
+        ("Train.compute_dtype = 'fp16'", "expected one of 'auto', 'bfloat16', 'float32', 'mixed'."),
         ("Encoder.dropout = 1.5", "Encoder.dropout = 1.5 must lie in [0, 1)."),
         ("Encoder.num_heads = 3", "Encoder.hidden_size = 32 is not divisible by"),
         ("Masking.rate = 0.0", "Masking.rate = 0.0 must lie strictly between 0 and 1."),

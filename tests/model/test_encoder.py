@@ -263,6 +263,38 @@ def test_all_layers_are_the_states_on_the_way(scan, pre_norm):
             np.testing.assert_allclose(states[depth], reached[-1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"scan_layers": True, "remat": True, "pre_norm": True, "relative_bias": "plain"},
+        {"scan_layers": True, "num_layers": 1, "gate_input": "hidden"},
+    ],
+    ids=str,
+)
+def test_chosen_positions_get_what_all_would_give(changes):
+    """In value and gradient; dropout draws other numbers, except for the first position."""
+    config = variant(**changes)
+    params = randomised(init(config))
+    rng = np.random.default_rng(2)
+    weight = rng.normal(size=(ROWS, 3, config.hidden_size))
+    chosen = jnp.asarray(rng.integers(0, LENGTH, (ROWS, 3)), jnp.int32)
+
+    def value(params, at, given, **options):
+        states = encode(config, params, jnp.float64, **options, **({"at": at} if given else {}))
+        states = states if given else jnp.take_along_axis(states, at[..., None], axis=1)
+        return (states * weight[:, : at.shape[1]]).sum()
+
+    first = {"dropout_seeds": seeds(4)}
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params)
+        for at, options in ((chosen, {}), (jnp.zeros((ROWS, 1), jnp.int32), first)):
+            found, expected = (
+                jax.value_and_grad(value)(params, at, given, **options) for given in (True, False)
+            )
+            assert_close(found, expected)
+
+
 def seeds(first):
     return jnp.arange(first, first + ROWS, dtype=jnp.uint32)
 

@@ -24,6 +24,7 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from xlme_jax.checkpoints import digests
 from xlme_jax.checkpoints.digests import Damaged
+from xlme_jax.checkpoints.layer_forms import converted, in_form_of
 from xlme_jax.checkpoints.saved import (
     COMMIT_FILE,
     FOLDER,
@@ -117,9 +118,10 @@ class Checkpoints:
                 self._set_aside(step, error)
                 continue
             for part, wanted in (("params", abstract.params), ("aux", abstract.aux)):
+                shapes = tree_shapes(found.get(part) or {})
                 compare_shapes(
-                    tree_shapes(found.get(part) or {}),
-                    wanted,
+                    shapes,
+                    in_form_of(wanted, shapes),
                     f"The checkpoint of step {step} in {self._folder} belongs to another model",
                     "Resume with the configuration that the run began with, or choose a new "
                     "MODEL_DIR.",
@@ -180,14 +182,18 @@ class Checkpoints:
         return None
 
     def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, RunRecord]:
-        """Restores one checkpoint; raises Damaged if it is not what was saved."""
+        """Restores one checkpoint; raises Damaged if it is not what was saved.
+
+        Layers may be stacked there and separate in `abstract`, or the other way round.
+        """
         folder = self._folder / str(step)
         with damage_if_unsealed(folder):
             record = read_fields(folder)
-            args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
-            state = self._manager.restore(step, args=args)["state"]
-        compare_digests(state, record.pop("digests"))
-        return state, RunRecord(**record)
+            expected = record.pop("digests")
+            args = ocp.args.StandardRestore(in_form_of(abstract, expected))
+            state = self._manager.restore(step, args=ocp.args.Composite(state=args))["state"]
+        compare_digests(state, expected)
+        return converted(state, abstract), RunRecord(**record)
 
     def check_writes(self) -> None:
         """Raises CheckpointError if a background write has failed; does not wait."""

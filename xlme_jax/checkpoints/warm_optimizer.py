@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from xlme_jax.checkpoints.growth import Growth
+from xlme_jax.checkpoints.layer_forms import converted, in_form_of
 from xlme_jax.checkpoints.saved import (
     checkpoint_of,
     compare_shapes,
@@ -42,7 +43,7 @@ def check_warm_optimizer(run: Path, abstract: Any, growth: Growth | None = None)
             f"come from Hugging Face have none. {fresh}"
         )
     remedy = f"Optimizers continue with the same weights, from the same system. {fresh}"
-    compare_shapes(found, {_PART: abstract}, where, remedy)
+    compare_shapes(found, in_form_of({_PART: abstract}, found), where, remedy)
 
 
 def warm_optimizer(run: Path, abstract: Any) -> Any:
@@ -66,7 +67,9 @@ def warm_optimizer(run: Path, abstract: Any) -> Any:
     checkpoint = checkpoint_of(run)
     with named_source(checkpoint), damage_if_unsealed(checkpoint):
         expected = read_fields(checkpoint)["digests"]
-    read = read_arrays(checkpoint, {_PART: abstract}, expected)
+    wanted = {_PART: abstract}
+    read = read_arrays(checkpoint, in_form_of(wanted, expected), expected)
+    read = converted(read, wanted)
     _log.info("Warm start: optimizer from %s, its schedule from step 0", checkpoint)
     return jax.tree.map(_restarted, read[_PART], is_leaf=_is_schedule)
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from xlme_jax.checkpoints import digests
 from xlme_jax.checkpoints.growth import Growth
+from xlme_jax.checkpoints.layer_forms import converted, in_form_of, leaf_names
 from xlme_jax.checkpoints.saved import (
     check_files,
     checkpoint_of,
@@ -38,7 +39,8 @@ def check_warm_start(
 ) -> Params:
     """Returns the weights that `warm_start` would load; reads files, but creates no arrays.
 
-    Arguments and errors are those of `warm_start`.
+    Layers have the form of the checkpoint (`layer_forms`). Arguments and errors are those of
+    `warm_start`.
     """
     checkpoint = checkpoint_of(run)
     with named_source(checkpoint):
@@ -46,6 +48,7 @@ def check_warm_start(
         with damage_if_unsealed(checkpoint):
             found = tree_shapes(state_metadata(checkpoint)["params"])
             theirs = read_fields(checkpoint).get("vocabulary")
+    abstract_params = in_form_of(abstract_params, found)
     wanted = tree_shapes(abstract_params)
     growth = _growth(growth, theirs)
     if growth is None and vocabulary and theirs and vocabulary != theirs:
@@ -75,14 +78,6 @@ def check_warm_start(
             if part not in may_lack or is_present(part)
         }
     remedy = "Warm starts need the same objective, model sizes and vocabulary."
-    stacked, expected = (
-        any(".layers." in name for name in names) for names in (found, tree_shapes(brought))
-    )
-    if stacked != expected:
-        remedy = (
-            f"It was trained with Encoder.scan_layers = {stacked}; set the same here, or import it "
-            "again with the other setting."
-        )
     if may_lack and not sources:
         found = {name: found[name] for name in found.keys() & tree_shapes(brought).keys()}
     compare_shapes(found, brought, f"INIT_FROM = {str(run)!r}", remedy)
@@ -98,6 +93,8 @@ def warm_start(
     growth: Growth | None = None,
 ) -> Params:
     """Reads the weights of another run's newest checkpoint into the shardings of this one.
+
+    Layers may be stacked there and separate here, or the other way round.
 
     Args:
       run: MODEL_DIR of the other run or one of its checkpoints.
@@ -118,6 +115,8 @@ def warm_start(
     brought = check_warm_start(run, abstract_params, vocabulary, may_lack, counterparts, growth)
     checkpoint = checkpoint_of(run)
     found = tree_shapes(state_metadata(checkpoint)["params"])
+    names = leaf_names(abstract_params)
+    abstract_params = in_form_of(abstract_params, found)
     sources = _counterparts(found, abstract_params, counterparts)
     wanted = _leaves(brought)
     with named_source(checkpoint), damage_if_unsealed(checkpoint):
@@ -131,14 +130,16 @@ def warm_start(
     _log.info("Warm start: weights from %s%s", checkpoint, rest)
     if growth:
         _log.info("Warm start: %s", growth.describe())
-    if not (sources or growth):
-        return params["params"]
-    values = _leaves(params["params"])
-    taken = {
-        name: _taken(name, values[sources.get(name, name)], leaf, growth)
-        for name, leaf in wanted.items()
-    }
-    return _nested(taken)
+    taken = params["params"]
+    if sources or growth:
+        values = _leaves(taken)
+        taken = _nested(
+            {
+                name: _taken(name, values[sources.get(name, name)], leaf, growth)
+                for name, leaf in wanted.items()
+            }
+        )
+    return converted(taken, in_form_of(brought, names))
 
 
 def _taken(

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xlme_jax.data.batches.row_lengths import row_length
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.validation.fields import check_at_least, check_choices
@@ -96,16 +97,13 @@ def fill_rows(texts: Iterable[Text], rows: int, length: int) -> dict[str, np.nda
     }
 
 
-def row_length(tokens: int) -> int:
-    """Returns the row length for a text: multiples of 8 up to 32, then two lengths per doubling."""
-    step = max(8, 1 << max((tokens - 1).bit_length() - 2, 0))
-    return -(-tokens // step) * step
-
-
 def batches(
     texts: Sequence[Text], row_multiple: int = 1, batch_tokens: int = BATCH_TOKENS
 ) -> list[Batch]:
     """Sorts texts into batches, the longest first.
+
+    A batch has the rows that `batch_tokens` allow; or half or a quarter of them, if these hold all
+    texts of its row length, so that few shorter texts are padded to it.
 
     Args:
       texts: non-empty texts.
@@ -116,17 +114,26 @@ def batches(
       Batches that contain each text once. Only the last one has repeated rows.
     """
     order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
+    lengths = [row_length(len(texts[index])) for index in order]
+    ends = {length: end for end, length in enumerate(lengths, start=1)}
     most = _round_up(len(texts), row_multiple)
     found, start = [], 0
     while start < len(order):
-        length = row_length(len(texts[order[start]]))
+        length, left = lengths[start], len(order) - start
         rows = max(batch_tokens // length // row_multiple * row_multiple, row_multiple)
-        rows = min(rows, most)
+        needed = left if left <= rows else ends[length] - start
+        rows = min(most, rows if needed == len(order) else _part(rows, needed, row_multiple))
         chosen = order[start : start + rows]
         filled = fill_rows((texts[index] for index in chosen), rows, length)
         found.append(Batch(filled, np.array(chosen)))
         start += rows
     return found
+
+
+def _part(rows: int, needed: int, row_multiple: int) -> int:
+    """Returns a quarter, half or all of the rows: the least that has the needed ones."""
+    parts = (max(rows // part // row_multiple * row_multiple, row_multiple) for part in (4, 2))
+    return next((part for part in parts if part >= needed), rows)
 
 
 def run(

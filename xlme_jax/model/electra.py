@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from xlme_jax.model.encoder import Encoder, EncoderConfig, weight_init
 from xlme_jax.model.heads import MLMHead, PositionTable, RTDHead, TokenTable, embed
 from xlme_jax.model.parameters import ZEROS, vocabulary_split
+from xlme_jax.ops.products import is_rounded
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, vocabulary_head
 
 Rows = Mapping[str, jax.Array]
@@ -71,10 +72,8 @@ class MaskedLM(nn.Module):
         Returns:
           loss, argmax and sample, [B, M] each.
         """
-        hidden = self.encode(rows, dropout_seeds=dropout_seeds)
-        return self.predict(
-            jnp.take_along_axis(hidden, positions[..., None], axis=1), targets, uniforms
-        )
+        hidden = self.encode(rows, dropout_seeds=dropout_seeds, at=positions)
+        return self.predict(hidden, targets, uniforms)
 
     def predict(
         self, hidden: jax.Array, targets: jax.Array, uniforms: jax.Array
@@ -82,7 +81,7 @@ class MaskedLM(nn.Module):
         """Predicts tokens [B, M] from hidden states [B, M, D]; other arguments as above."""
         rows, bias = self.head(hidden.reshape(-1, hidden.shape[-1]))
         prediction = vocabulary_head(
-            rows,
+            rows.astype(jnp.bfloat16) if is_rounded(rows) else rows,
             self.tables()[0],
             bias,
             targets.reshape(-1),
@@ -102,8 +101,7 @@ class MaskedLM(nn.Module):
 
     def logits_at(self, rows: Rows, positions: jax.Array) -> jax.Array:
         """Returns all logits at some positions of each row: int32[B, M] -> float32[B, M, V]."""
-        hidden = self.encode(rows)
-        return self.logits(jnp.take_along_axis(hidden, positions[..., None], axis=1))
+        return self.logits(self.encode(rows, at=positions))
 
 
 class Discriminator(nn.Module):
@@ -189,10 +187,16 @@ class Electra(nn.Module):
         """Returns the discriminator's logits float32[B, L]."""
         return self.discriminator(rows, self._shared(), dropout_seeds)
 
-    def encode(self, rows: Rows, dropout_seeds: jax.Array | None = None) -> list[jax.Array]:
-        """Returns the hidden states of every layer of the discriminator."""
+    def encode(
+        self, rows: Rows, dropout_seeds: jax.Array | None = None, at: jax.Array | None = None
+    ) -> Any:
+        """Returns the hidden states of every layer of the discriminator.
+
+        With `at`, int32[B, M], only the last layer's states of these positions, [B, M, D].
+        """
+        options = {"at": at, "all_layers": at is None}
         return self.discriminator.encode(
-            rows, self._shared(), dropout_seeds=dropout_seeds, all_layers=True
+            rows, self._shared(), dropout_seeds=dropout_seeds, **options
         )
 
     def encode_by_generator(

@@ -12,8 +12,9 @@ from xlme_jax.model.cache import Cache
 from xlme_jax.model.parameters import ONES, ZEROS, Initializer, parameter
 from xlme_jax.model.relative_bias import Gate, RelativeBiasTable
 from xlme_jax.ops.activations import gelu
-from xlme_jax.ops.attention import Implementation, attention
+from xlme_jax.ops.attention import Implementation, attention, take_positions
 from xlme_jax.ops.dropout import dropout, fold_in
+from xlme_jax.ops.products import product
 from xlme_jax.validation.fields import check_at_least, check_choices
 
 HIDDEN_AXES = ("batch", "length", "activation_embed")
@@ -143,11 +144,13 @@ class SelfAttention(nn.Module):
         distance_bias: jax.Array | None,
         dropout_seeds: jax.Array | None = None,
         cache: Cache | None = None,
+        at: jax.Array | None = None,
     ) -> tuple[jax.Array, Cache | None]:
         """Attends over [B, L, D]; `distance_bias` [H, 2L] is the encoder's table.
 
         With a cache, `x` has the next token of each hypothesis, [B, W, D], and only that and the
-        tokens in the cache are read.
+        tokens in the cache are read. With `at`, only those positions attend, and the result is
+        [B, M, D].
         """
         config = self.config
         shape = (config.num_heads, config.hidden_size // config.num_heads)
@@ -157,9 +160,11 @@ class SelfAttention(nn.Module):
         )
         qkv = nn.with_logical_constraint(qkv, ("batch", "length", "qkv", "heads", "kv"))
         q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+        q = take_positions(q, at)
         gate = None
         if config.relative_bias == "gated":
-            read = q if config.gate_input == "query" else x.reshape(*x.shape[:2], *shape)
+            split = x.reshape(*x.shape[:2], *shape)
+            read = q if config.gate_input == "query" else take_positions(split, at)
             gate = Gate(weight_init(config), name="gate")(read)
         if cache is not None:
             cache = cache.append(k, v)
@@ -173,6 +178,7 @@ class SelfAttention(nn.Module):
                 distance_bias,
                 gate,
                 causal=self.causal,
+                at=at,
                 dropout_rate=config.attention_dropout,
                 dropout_seeds=dropout_seeds,
                 implementation=config.attention,
@@ -313,7 +319,7 @@ class Projection(nn.Module):
         inputs = kernel_shape[: len(kernel_shape) - len(bias_shape)]
         batch = x.shape[: x.ndim - len(inputs)]
         rows = x.reshape(-1, *inputs).astype(self.dtype)
-        y = jnp.einsum(self.equation, rows, kernel.astype(self.dtype)) + bias.astype(self.dtype)
+        y = product(self.equation, rows, kernel.astype(self.dtype)) + bias.astype(self.dtype)
         return y.reshape(*batch, *bias_shape)
 
 
@@ -362,11 +368,13 @@ class Layer(nn.Module):
         source: jax.Array | None = None,
         source_segment_ids: jax.Array | None = None,
         cache: Cache | None = None,
+        at: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
         """[B, L, D] -> carry and (kept) output of a scan over layers, both [B, L, D].
 
         Given one layer's part of a `Memory`, it is a decoder layer. With a cache it decodes one
-        more token of W hypotheses, [B, W, D], and the second result is the new cache.
+        more token of W hypotheses, [B, W, D], and the second result is the new cache. With `at`,
+        int32[B, M], it computes the output of those positions alone, [B, M, D].
         """
         config = self.config
         heads = config.num_heads  # Attention uses salts 0 to heads - 1; the others come after.
@@ -376,7 +384,7 @@ class Layer(nn.Module):
             nonlocal new_cache
             causal = cross_weights is not None
             module = SelfAttention(config, self.dtype, causal, name="attention")
-            h, new_cache = module(h, segment_ids, distance_bias, dropout_seeds, cache)
+            h, new_cache = module(h, segment_ids, distance_bias, dropout_seeds, cache, at)
             return dropout(h, config.dropout, dropout_seeds, salt=heads)
 
         def feed(h: jax.Array) -> jax.Array:
@@ -392,7 +400,9 @@ class Layer(nn.Module):
                 arguments = x, segment_ids, source, source_segment_ids, seeds
                 read: Any = module.apply({"params": cross_weights}, *arguments)
                 x = read
-            x = x + sublayer(norm(x)) if config.pre_norm else norm(x + sublayer(x))
+            h = sublayer(norm(x) if config.pre_norm else x)
+            x = take_positions(x, at) if sublayer is attend else x
+            x = x + h if config.pre_norm else norm(x + h)
             x = nn.with_logical_constraint(x, HIDDEN_AXES)
         if cache is not None:
             return x, new_cache
@@ -417,6 +427,7 @@ class Encoder(nn.Module):
         *,
         dropout_seeds: jax.Array | None = None,
         all_layers: bool = False,
+        at: jax.Array | None = None,
         source: Memory | None = None,
     ) -> jax.Array | list[jax.Array]:
         """Encodes packed rows, or decodes them: the same weights serve both.
@@ -426,12 +437,14 @@ class Encoder(nn.Module):
           segment_ids: int32[B, L], 0 = padding.
           dropout_seeds: uint32[B], a seed per row (`ops.dropout.seeds`); None for no dropout.
           all_layers: return the states of every layer.
+          at: int32[B, M], positions whose output is read: the last layer computes only theirs, and
+            its dropout draws the numbers of positions 0 to M - 1. Not with `all_layers`.
           source: what a decoder reads. If given, self-attention is causal, and cross-attention
             comes between it and the feed-forward layer (VECO Eq. 6).
 
         Returns:
-          [B, L, D], the output of the last layer; or a list of num_layers + 1 such arrays, the
-          embeddings (index 0) and the output of each layer.
+          The output of the last layer, [B, L, D], or [B, M, D] with `at`; or a list of
+          num_layers + 1 arrays, the embeddings (index 0) and the output of each layer.
         """
         config = self.config
         x = layer_norm(config, self.dtype, "embedding_norm")(embedded.astype(self.dtype))
@@ -449,7 +462,11 @@ class Encoder(nn.Module):
                 weight_init(config),
                 name="relative_bias",
             )(x.shape[1])
-        states = self._layers(x, segment_ids, distance_bias, dropout_seeds, all_layers, source)
+        if at is not None and config.scan_layers and not self.is_initializing():
+            states = [self._stack_at(x, segment_ids, distance_bias, dropout_seeds, at)]
+        else:
+            kept = all_layers, at
+            states = self._layers(x, segment_ids, distance_bias, dropout_seeds, *kept, source)
         if config.pre_norm:
             states[-1] = layer_norm(config, self.dtype, "final_norm")(states[-1])
         return states if all_layers else states[-1]
@@ -461,13 +478,12 @@ class Encoder(nn.Module):
         distance_bias: jax.Array | None,
         dropout_seeds: jax.Array | None,
         keep: bool,
+        at: jax.Array | None,
         source: Memory | None,
     ) -> list[jax.Array]:
         config = self.config
         layer = nn.remat(Layer, prevent_cse=not config.scan_layers) if config.remat else Layer
-        seeds = None
-        if dropout_seeds is not None:
-            seeds = fold_in(dropout_seeds, jnp.arange(1, config.num_layers + 1)[:, None])
+        seeds = self._seeds(dropout_seeds)
         weights, *read = source or (None, None, None)
         if not config.scan_layers:
             states = [x]
@@ -475,7 +491,9 @@ class Encoder(nn.Module):
                 module = layer(config, self.dtype, name=f"layer_{index}")
                 own = None if seeds is None else seeds[index]
                 cross = None if weights is None else weights[f"layer_{index}"]
-                x = module(states[-1], own, segment_ids, distance_bias, cross, *read)[0]
+                shared = segment_ids, distance_bias, cross, *read
+                only: dict[str, Any] = {"at": at} if index == config.num_layers - 1 else {}
+                x = module(states[-1], own, *shared, **only)[0]
                 states.append(x)
             return states
         stack = nn.scan(
@@ -488,4 +506,36 @@ class Encoder(nn.Module):
         )(config, self.dtype, keep, name="layers")
         cross = None if weights is None else weights["layers"]
         last, outputs = stack(x, seeds, segment_ids, distance_bias, cross, *read)
+        last = take_positions(last, at)
         return [x, last] if outputs is None else [x, *outputs[:-1], last]
+
+    def _stack_at(
+        self,
+        x: jax.Array,
+        segment_ids: jax.Array,
+        distance_bias: jax.Array | None,
+        dropout_seeds: jax.Array | None,
+        at: jax.Array,
+    ) -> jax.Array:
+        """Runs stacked layers, the last of them for positions `at` alone: [B, M, D]."""
+        config = self.config
+        # As functions of slices of the stack, because linen's scan covers a stack as a whole.
+        weights = meta.unbox(self.variables["params"]["layers"])
+        seeds = self._seeds(dropout_seeds)
+
+        def run(x: jax.Array, own: Any, at: jax.Array | None = None) -> tuple[jax.Array, None]:
+            layer = Layer(config, self.dtype, parent=None)
+            arguments = x, own[1], segment_ids, distance_bias
+            found: Any = layer.apply({"params": own[0]}, *arguments, at=at)
+            return found[0], None
+
+        body = jax.checkpoint(run, prevent_cse=False) if config.remat else run
+        x, _ = jax.lax.scan(body, x, jax.tree.map(lambda each: each[:-1], (weights, seeds)))
+        last = jax.tree.map(lambda each: each[-1], (weights, seeds))
+        return run(x, last, at)[0]
+
+    def _seeds(self, dropout_seeds: jax.Array | None) -> jax.Array | None:
+        """Returns the seeds of each layer, uint32[layers, B]."""
+        if dropout_seeds is None:
+            return None
+        return fold_in(dropout_seeds, jnp.arange(1, self.config.num_layers + 1)[:, None])

@@ -83,11 +83,22 @@ class EncoderView:
         embeddings and of each layer. Accepts all weights, or the part that `params` returns.
       params: returns the part of the weights that `encode` reads, which is exported, fine-tuned,
         and counted as the model's parameters in the papers.
+      encode_first: like `encode`, but returns only the last layer's states of the first tokens,
+        [B, 1, D], and computes that layer for them alone; None computes all.
     """
 
     config: EncoderConfig
     encode: Callable[[Params, Rows, jax.Array | None], list[jax.Array]]
     params: Callable[[Params], Params]
+    encode_first: Callable[[Params, Rows, jax.Array | None], jax.Array] | None = None
+
+    def first(
+        self, params: Params, rows: Rows, dropout_seeds: jax.Array | None = None
+    ) -> jax.Array:
+        """Returns the last layer's states of the first tokens, [B, 1, D]."""
+        if self.encode_first is not None:
+            return self.encode_first(params, rows, dropout_seeds)
+        return self.encode(params, rows, dropout_seeds)[-1][:, :1]
 
 
 @dataclasses.dataclass(frozen=True)

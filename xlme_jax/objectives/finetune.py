@@ -188,7 +188,11 @@ class FineTune(PlainObjective):
         encoder_seeds: jax.Array | None = None,
         head_seeds: jax.Array | None = None,
     ) -> jax.Array:
-        hidden = self.encode(params, rows, encoder_seeds)[-1]
+        if self._head.per_token:
+            hidden = self.encode(params, rows, encoder_seeds)[-1]
+        else:
+            view: EncoderView = self.pretraining.encoder
+            hidden = view.first(self.encoder_params(params), rows, encoder_seeds)
         logits: Any = self._head.apply({"params": params[HEAD]}, hidden, head_seeds)
         return logits
 

@@ -229,7 +229,8 @@ class OneEncoder(MaskedLMObjective):
     @property
     def encoder(self) -> EncoderView:
         """The only encoder."""
-        return EncoderView(self.config.encoder, self.encode, self.encoder_params)
+        config = self.config.encoder
+        return EncoderView(config, self.encode, self.encoder_params, self.encode_first)
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -247,14 +248,24 @@ class OneEncoder(MaskedLMObjective):
         dropout_seeds: jax.Array | None = None,
     ) -> list[jax.Array]:
         """Returns the hidden states of the encoder: embeddings, then each layer, [B, L, D]."""
-        states: Any = self.model.apply(
-            {"params": params},
-            rows,
-            dropout_seeds=dropout_seeds,
-            all_layers=True,
-            method=MaskedLM.encode,
-        )
+        states: list[jax.Array] = self._run_encoder(params, rows, dropout_seeds, all_layers=True)
         return states
+
+    def encode_first(
+        self,
+        params: Params,
+        rows: Mapping[str, jax.Array],
+        dropout_seeds: jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns the last layer's states of the first tokens, [B, 1, D]; see `EncoderView`."""
+        states: jax.Array = self._run_encoder(params, rows, dropout_seeds, at=first_positions(rows))
+        return states
+
+    def _run_encoder(
+        self, params: Params, rows: Rows, dropout_seeds: jax.Array | None, **which: Any
+    ) -> Any:
+        options = {"dropout_seeds": dropout_seeds, **which}
+        return self.model.apply({"params": params}, rows, **options, method=MaskedLM.encode)
 
     def check(self, run: RunFacts) -> None:
         """Raises ValueError if a row is longer than the position table."""
@@ -392,6 +403,11 @@ def training_flops(
 ) -> float:
     """FLOPs of forward and backward pass, given the forward FLOPs per token in rows of n tokens."""
     return 3.0 * sum(rows * length * per_token(length) for rows, length in shapes.values())
+
+
+def first_positions(rows: Rows) -> jax.Array:
+    """Returns the position of `<s>` in each row, int32[B, 1]."""
+    return jnp.zeros((rows["tokens"].shape[0], 1), jnp.int32)
 
 
 def masked_lm_flops(

@@ -41,6 +41,7 @@ from xlme_jax.objectives.masked_lm import (
     MaskingConfig,
     OneEncoder,
     check_lengths,
+    first_positions,
     masked_lm_flops,
     training_flops,
 )
@@ -257,7 +258,8 @@ class XLME(MaskedLMObjective):
     @property
     def encoder(self) -> EncoderView:
         """The discriminator."""
-        return EncoderView(self.config.discriminator, self.encode, self.encoder_params)
+        config = self.config.discriminator
+        return EncoderView(config, self.encode, self.encoder_params, self.encode_first)
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -292,6 +294,18 @@ class XLME(MaskedLMObjective):
         """Returns the hidden states of the discriminator: embeddings, each layer, [B, L, D]."""
         states: Any = self.model.apply(
             {"params": params}, rows, dropout_seeds, method=Electra.encode
+        )
+        return states
+
+    def encode_first(
+        self,
+        params: Params,
+        rows: Mapping[str, jax.Array],
+        dropout_seeds: jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns the last layer's states of the first tokens, [B, 1, D]; see `EncoderView`."""
+        states: Any = self.model.apply(
+            {"params": params}, rows, dropout_seeds, first_positions(rows), method=Electra.encode
         )
         return states
 

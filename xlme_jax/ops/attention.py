@@ -49,6 +49,13 @@ def toeplitz(by_distance: jax.Array) -> jax.Array:
     return rows.reshape(heads, length, double - 1)[:, :, :length]
 
 
+def take_positions(x: jax.Array, at: jax.Array | None) -> jax.Array:
+    """Picks positions `at`, int32[B, M], of each row: [B, L, ...] -> [B, M, ...]; None: all."""
+    if at is None:
+        return x
+    return jnp.take_along_axis(x, at.reshape(*at.shape, *[1] * (x.ndim - 2)), axis=1)
+
+
 def attention(
     q: jax.Array,
     k: jax.Array,
@@ -59,6 +66,7 @@ def attention(
     *,
     causal: bool = False,
     key_segment_ids: jax.Array | None = None,
+    at: jax.Array | None = None,
     dropout_rate: float = 0.0,
     dropout_seeds: jax.Array | None = None,
     implementation: Implementation = "auto",
@@ -67,7 +75,7 @@ def attention(
     """Computes attention inside each segment, bidirectional by default (XLM-E Eq. 6-8).
 
     Args:
-      q: [B, L, H, K] queries.
+      q: [B, L, H, K] queries; or those of the first tokens alone, with XLA.
       k: [B, L, H, K] keys; with `key_segment_ids`, [B, S, H, K] keys of other tokens.
       v: values, of the keys' shape.
       segment_ids: int32[B, L]; a token attends to its own segment. Padding (0) attends to padding,
@@ -77,6 +85,8 @@ def attention(
       causal: a token attends only to itself and earlier tokens.
       key_segment_ids: int32[B, S]; a query attends to the keys with its own segment id, and gets
         zeros if there are none. None: keys have the queries' `segment_ids`.
+      at: int32[B, M], the positions of the queries, where `q` is [B, M, H, K] and `gate` [B, M, H].
+        Always in XLA; dropout draws the numbers of queries 0 to M - 1.
       dropout_rate: probability of dropping an attention weight.
       dropout_seeds: uint32[B], a seed per row (`ops.dropout.seeds`); None turns dropout off. Both
         implementations drop the same weights.
@@ -93,6 +103,9 @@ def attention(
     Raises:
       ValueError: a kernel is requested where it is not supported, or `partition` is missing.
     """
+    if at is not None:
+        segment_ids, key_segment_ids = take_positions(segment_ids, at), segment_ids
+        implementation = "xla"
     if implementation == "cudnn" and key_segment_ids is not None:
         implementation = "xla"
     seeds = None
@@ -107,7 +120,8 @@ def attention(
     platform = _kernel_platform(q, implementation, partition)
     if platform is None:
         reads = _reads(segment_ids, key_segment_ids, causal)
-        mixed = _reference(q, k, v, reads, distance_bias, gate, seeds, dropout_rate)
+        bias = None if distance_bias is None else _bias(q, distance_bias, at)
+        mixed = _reference(q, k, v, reads, bias, gate, seeds, dropout_rate)
         if key_segment_ids is None:
             return mixed
         # If all keys are masked, the softmax is uniform over them.
@@ -271,27 +285,36 @@ def _reads(segment_ids: jax.Array, key_segment_ids: jax.Array | None, causal: bo
     return jnp.tril(same) if causal else same
 
 
+def _bias(q: jax.Array, distance_bias: jax.Array, at: jax.Array | None) -> jax.Array:
+    """Returns the bias of every pair, [H, L, L], or of the queries `at`, [B, H, M, L]."""
+    bias = toeplitz(distance_bias.astype(jnp.promote_types(q.dtype, jnp.float32)))
+    return bias if at is None else jnp.moveaxis(bias[:, at], 0, 1)
+
+
 def _reference(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
     reads: jax.Array,
-    distance_bias: jax.Array | None,
+    bias: jax.Array | None,
     gate: jax.Array | None,
     seeds: jax.Array | None,
     dropout_rate: float,
 ) -> jax.Array:
-    """Computes `attention` in plain XLA, with bool[B, L, S] of `_reads` and seeds uint32[B, H]."""
+    """Computes `attention` in plain XLA, with bool[B, L, S] of `_reads` and seeds uint32[B, H].
+
+    The bias is [H, L, S], or [B, H, L, S].
+    """
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
     exact = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
     scores = jnp.einsum("bihk,bjhk->bhij", q, k, preferred_element_type=accumulate, precision=exact)
     scores = scores * q.shape[-1] ** -0.5
-    if distance_bias is not None:
-        bias = toeplitz(distance_bias.astype(accumulate))
+    if bias is not None:
         if gate is not None:
             # An einsum, as XLA on CPUs sums the gradients of a plain product at half the speed.
+            equation = "bhij,bih->bhij"[bias.ndim == 3 :]
             factor = gate.astype(accumulate)
-            bias = jnp.einsum("hij,bih->bhij", bias, factor, precision=jax.lax.Precision.HIGHEST)
+            bias = jnp.einsum(equation, bias, factor, precision=jax.lax.Precision.HIGHEST)
         scores = scores + bias
     weights = jax.nn.softmax(jnp.where(reads[:, None], scores, MASKED), axis=-1)
     if seeds is not None:

@@ -21,6 +21,7 @@ from xlme_jax.data.prepared import (
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
 from xlme_jax.evaluation.context import Context
 from xlme_jax.objectives.base import Objective
+from xlme_jax.ops import products
 from xlme_jax.ops.vocabulary_head import padded_size
 from xlme_jax.reports.run_page import write_report
 from xlme_jax.runs import attention_choice, parts, samples
@@ -55,7 +56,7 @@ def train(
       Stopped: `stop` asked for the end; the state is saved.
     """
     run = assemble(config, config_text, prepare_command, command)
-    with reserved(run.model_dir):
+    with reserved(run.model_dir), products.rounded(config.compute_dtype == "mixed"):
         state = loop.train(run, stop)
         if jax.process_index() == 0:
             page = write_report(run.model_dir, run.objective.diagnostics)
@@ -107,6 +108,8 @@ def assemble(
         objective, abstract, mesh, shapes, dataset.vocabulary_size, left_out, pairs
     )
     measured = {attention_choice.FILE: attention.content} if attention.content else {}
+    # Rows of labelled examples are of several lengths.
+    is_fixed = all(stream.kind != "labelled" for stream in streams)
     start = manifest.describe_start(
         command, seed=settings.seed, data=dataset.digest, vocabulary=dataset.vocabulary_digest
     )
@@ -128,7 +131,7 @@ def assemble(
             manifest.MANIFEST_FILE: json.dumps(whole, indent=1) + "\n",
             **measured,
         },
-        flops_per_step=sum(objective.diagnostics.flops(shapes).values()),
+        flops_per_step=sum(objective.diagnostics.flops(shapes).values()) if is_fixed else None,
         table_4_flops_per_step=model_info.table_4_flops(objective, shapes, pairs),
         encoder_parameters=model_info.encoder_parameters(objective, dataset.vocabulary_size),
         vocabulary_digest=dataset.vocabulary_digest,

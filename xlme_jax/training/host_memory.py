@@ -1,0 +1,50 @@
+"""Memory of steps that run on CPUs."""
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import logging
+import sys
+
+import jax
+
+# Parameters of glibc's `mallopt`, and their values here.
+_KEEP = {
+    "M_ARENA_MAX": (-8, 1),  # Arenas of other threads cannot hold large blocks.
+    "M_MMAP_MAX": (-4, 0),  # Blocks of their own would be unmapped when they are freed.
+    "M_TRIM_THRESHOLD": (-1, 2**31 - 1),
+}
+
+_log = logging.getLogger(__name__)
+
+
+def keep_freed() -> bool:
+    """Lets this process keep the memory that a step frees, for the next step, on CPUs.
+
+    XLA's CPU client allocates the temporaries of a step anew in each step. By default, glibc
+    returns so large a block to the system, which then has to clear every page of it again
+    (docs/speed.md has the share of a step). Resident memory may grow, as free memory is divided.
+
+    Call it before JAX starts its threads. It does nothing where an accelerator may be used (one of
+    JAX's plugins is installed, unless JAX_PLATFORMS is "cpu"), and without glibc.
+
+    Returns:
+      Whether memory is kept.
+    """
+    if not (sys.platform == "linux" and _is_for_cpus()):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    refused = [name for name, setting in _KEEP.items() if not mallopt(*setting)]
+    if refused:
+        _log.warning("malloc does not take %s; steps may be slower.", ", ".join(refused))
+    return not refused
+
+
+def _is_for_cpus() -> bool:
+    chosen = jax.config.values["jax_platforms"]
+    if chosen:
+        return bool(chosen == "cpu")
+    plugins = importlib.metadata.entry_points(group="jax_plugins")
+    return not plugins and importlib.util.find_spec("libtpu") is None
