@@ -9,8 +9,8 @@ import pytest
 from xlme_jax.data import prepared
 from xlme_jax.data.batches import mixing
 from xlme_jax.data.batches.pipeline import make_iterator
+from xlme_jax.data.batches.row_lengths import row_length
 from xlme_jax.data.batches.streams import Stream
-from xlme_jax.data.batches.transforms import label_width
 from xlme_jax.data.benchmarks.examples import IGNORED
 
 LENGTH = 24
@@ -40,8 +40,8 @@ def data(request, tmp_path_factory):
     return write(tmp_path_factory.mktemp(request.param), request.param)
 
 
-def stream(rows=4, alpha=0.7, **options):
-    return Stream("labelled", "labelled", rows=rows, length=LENGTH, alpha=alpha, **options)
+def stream(rows=4, alpha=0.7, length=LENGTH, **options):
+    return Stream("labelled", "labelled", rows=rows, length=length, alpha=alpha, **options)
 
 
 def iterate(data, shape=None, process=0, processes=1, prefetch=0, seed=1):
@@ -69,7 +69,7 @@ def test_a_row_is_an_example_with_its_labels(data):
     iterator = iterate(data)
     for _ in range(10):
         batch = next(iterator)["labelled"]
-        width = label_width(data.tasks[0], stream())
+        width = {"one": 1, "two": 2, "tokens": LENGTH}[data.tasks[0].labels]
         assert batch["labels"].shape == (4, width) and batch["labels"].dtype == np.int32
         rows: collections.Counter[str] = collections.Counter()
         for row, (task, example) in enumerate(drawn(batch)):
@@ -104,19 +104,62 @@ def test_tasks_are_drawn_by_the_temperature_rule(data, alpha):
     np.testing.assert_allclose(shares, expected, atol=0.01)
 
 
-@pytest.mark.parametrize("prefetch", [0, 3])
-def test_resumes_exactly_with_any_number_of_processes(data, prefetch):
-    whole = take(iterate(data, prefetch=prefetch), 12)
-    iterator = iterate(data, prefetch=prefetch)
+@pytest.fixture(scope="module", params=["one", "tokens"])
+def long(request, tmp_path_factory):
+    """Returns a data set whose texts have up to 100 tokens."""
+    return write(tmp_path_factory.mktemp("long"), request.param, longest=100)
+
+
+@pytest.mark.parametrize("by_length", [1, 3])
+def test_rows_are_as_long_as_the_batch_needs(long, by_length):
+    shape = stream(length=100, by_length=by_length)
+    batches = take(iterate(long, shape), 30)
+    lengths = [batch["tokens"].shape[1] for batch in batches]
+    for batch, length in zip(batches, lengths):
+        longest = int(batch["segment_ids"].sum(axis=1).max())
+        assert length == min(row_length(longest, 32), 100)
+        assert batch["labels"].shape == (4, length if long.tasks[0].labels == "tokens" else 1)
+    assert len(set(lengths)) > 2
+
+
+def test_sorting_by_length_moves_examples_between_neighbouring_batches_alone(long):
+    plain, grouped = (take(iterate(long, stream(length=100, by_length=n)), 30) for n in (1, 3))
+    tokens = [sum(batch["tokens"].size for batch in batches) for batches in (plain, grouped)]
+    assert tokens[1] < 0.9 * tokens[0]
+    longest = []
+    for start in range(0, 30, 3):
+        window = grouped[start : start + 3]
+        one, other = (
+            sorted(row for batch in batches[start : start + 3] for row in drawn(batch))
+            for batches in (plain, grouped)
+        )
+        assert one == other
+        sizes = [np.sort(batch["segment_ids"].sum(axis=1)) for batch in window]
+        ordered = sorted(sizes, key=tuple)
+        assert all(a[-1] <= b[0] for a, b in itertools.pairwise(ordered))
+        longest.append(np.argmax([size[-1] for size in sizes]))
+    assert len(set(longest)) > 1  # The batches of a window come in random order.
+
+
+def test_only_labelled_batches_are_sorted_by_length():
+    with pytest.raises(ValueError, match="by_length=2 is for kind='labelled'; remove it"):
+        Stream("text", "monolingual", rows=1, length=8, by_length=2)
+
+
+@pytest.mark.parametrize(("prefetch", "by_length"), [(0, 1), (3, 1), (3, 4)])
+def test_resumes_exactly_with_any_number_of_processes(long, prefetch, by_length):
+    shape = stream(length=100, by_length=by_length)
+    whole = take(iterate(long, shape, prefetch=prefetch), 12)
+    iterator = iterate(long, shape, prefetch=prefetch)
     take(iterator, 5)
     state = json.loads(json.dumps(iterator.get_state()))
     iterator.close()
     parts = []
     for process in range(2):
-        resumed = iterate(data, process=process, processes=2, prefetch=prefetch)
+        resumed = iterate(long, shape, process=process, processes=2, prefetch=prefetch)
         resumed.set_state(state)
         parts.append(take(resumed, 7))
-        assert resumed.get_state() == iterate_to(data, 12)
+        assert resumed.get_state() == iterate_to(long, shape, 12)
         resumed.close()
     joined = [
         {name: np.concatenate([one[name], other[name]]) for name in one}
@@ -125,8 +168,8 @@ def test_resumes_exactly_with_any_number_of_processes(data, prefetch):
     assert_same(joined, whole[5:])
 
 
-def iterate_to(data, count):
-    iterator = iterate(data)
+def iterate_to(data, shape, count):
+    iterator = iterate(data, shape)
     take(iterator, count)
     return iterator.get_state()
 

@@ -20,7 +20,9 @@ def texts_of_lengths(lengths):
 def test_rows_are_a_few_lengths_and_hold_their_text():
     lengths = [encoding.row_length(tokens) for tokens in range(1, 513)]
     assert all(length >= tokens for tokens, length in enumerate(lengths, 1))
-    assert sorted(set(lengths)) == [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
+    few = [*range(8, 64, 8), *range(64, 128, 16), *range(128, 256, 32), *range(256, 513, 64)]
+    assert sorted(set(lengths)) == few
+    assert encoding.row_length(9, shortest=32) == 32
 
 
 @settings(max_examples=100, deadline=None)
@@ -54,8 +56,8 @@ def test_little_is_padding():
     texts = texts_of_lengths(rng.gamma(4, 6, 2000).astype(int) + 4)
     batches = encoding.batches(texts)
     tokens = sum(batch.rows["tokens"].size for batch in batches)
-    assert tokens < 1.35 * sum(map(len, texts))
-    assert len({batch.rows["tokens"].shape for batch in batches}) < 10
+    assert tokens < 1.25 * sum(map(len, texts))
+    assert len({batch.rows["tokens"].shape for batch in batches}) < 12
 
 
 def test_results_come_in_the_order_of_the_texts():

@@ -135,6 +135,40 @@ def test_micro_batches_and_padding_change_nothing(task):
         )
 
 
+@pytest.mark.parametrize("task", tiny.slow_except({"xnli", "panx"}, WIDTHS))
+def test_shorter_rows_change_nothing_but_padding(task):
+    objective, batch = build(task, dropout=0.0), batch_of(task, length=13)
+    params = unbox(objective.init(jax.random.key(1)))
+    fills = {"tokens": 1, "labels": IGNORED}
+    long = {
+        name: np.pad(x, ((0, 0), (0, 7)), constant_values=fills.get(name, 0))
+        if x.shape[1] == 13
+        else x
+        for name, x in batch["labelled"].items()
+    }
+    value = jax.jit(jax.value_and_grad(lambda p, b: loss_of(objective, p, b)[0]))
+    one, other = value(params, batch), value(params, {"labelled": long})
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), one, other)
+
+
+@pytest.mark.parametrize("pretrained", ["xlme", "xlm"])
+@pytest.mark.parametrize("scan", [False, True])
+def test_classification_reads_the_first_token_of_the_last_layer(pretrained, scan):
+    """What is computed for it alone equals what is computed for all, which is the fallback."""
+    encoder = dataclasses.replace(ENCODER, num_layers=2, scan_layers=scan)
+    field = "discriminator" if pretrained == "xlme" else "encoder"
+    config = dataclasses.replace(PRETRAINED[pretrained], **{field: encoder})
+    objective = FineTuneConfig("xnli", config).build(100)
+    params = unbox(objective.init(jax.random.key(1)))
+    rows, seeds = batch_of("xnli")["labelled"], jnp.arange(8, dtype=jnp.uint32)
+    view = objective.pretraining.encoder
+    first = view.first(objective.encoder_params(params), rows, seeds)
+    other = dataclasses.replace(view, encode_first=None)
+    whole = other.first(objective.encoder_params(params), rows, seeds)
+    assert first.shape == whole.shape == (8, 1, 16)
+    np.testing.assert_allclose(first, whole, rtol=0, atol=2e-6)  # Values up to 4, in float32.
+
+
 @pytest.mark.parametrize("pretrained", PRETRAINED)
 def test_the_encoder_is_the_pretrained_one(pretrained):
     """Its weights keep their names, and its states equal those of pre-training."""

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xlme_jax.data.batches.row_lengths import row_length
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.validation.fields import check_at_least, check_choices
@@ -96,16 +97,13 @@ def fill_rows(texts: Iterable[Text], rows: int, length: int) -> dict[str, np.nda
     }
 
 
-def row_length(tokens: int) -> int:
-    """Returns the row length for a text: multiples of 8 up to 32, then two lengths per doubling."""
-    step = max(8, 1 << max((tokens - 1).bit_length() - 2, 0))
-    return -(-tokens // step) * step
-
-
 def batches(
     texts: Sequence[Text], row_multiple: int = 1, batch_tokens: int = BATCH_TOKENS
 ) -> list[Batch]:
     """Sorts texts into batches, the longest first.
+
+    All but the last have the rows that `batch_tokens` allow, the last may have half or a quarter of
+    them.
 
     Args:
       texts: non-empty texts.
@@ -119,14 +117,22 @@ def batches(
     most = _round_up(len(texts), row_multiple)
     found, start = [], 0
     while start < len(order):
-        length = row_length(len(texts[order[start]]))
+        length, left = row_length(len(texts[order[start]])), len(order) - start
         rows = max(batch_tokens // length // row_multiple * row_multiple, row_multiple)
+        if start and left < rows:
+            rows = _part(rows, left, row_multiple)
         rows = min(rows, most)
         chosen = order[start : start + rows]
         filled = fill_rows((texts[index] for index in chosen), rows, length)
         found.append(Batch(filled, np.array(chosen)))
         start += rows
     return found
+
+
+def _part(rows: int, needed: int, row_multiple: int) -> int:
+    """Returns a quarter, half or all of the rows: the least that has the needed ones."""
+    parts = (max(rows // part // row_multiple * row_multiple, row_multiple) for part in (4, 2))
+    return next((part for part in parts if part >= needed), rows)
 
 
 def run(

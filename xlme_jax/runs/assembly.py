@@ -107,6 +107,8 @@ def assemble(
         objective, abstract, mesh, shapes, dataset.vocabulary_size, left_out, pairs
     )
     measured = {attention_choice.FILE: attention.content} if attention.content else {}
+    # Rows of labelled examples are of several lengths.
+    is_fixed = all(stream.kind != "labelled" for stream in streams)
     start = manifest.describe_start(
         command, seed=settings.seed, data=dataset.digest, vocabulary=dataset.vocabulary_digest
     )
@@ -128,7 +130,7 @@ def assemble(
             manifest.MANIFEST_FILE: json.dumps(whole, indent=1) + "\n",
             **measured,
         },
-        flops_per_step=sum(objective.diagnostics.flops(shapes).values()),
+        flops_per_step=sum(objective.diagnostics.flops(shapes).values()) if is_fixed else None,
         table_4_flops_per_step=model_info.table_4_flops(objective, shapes, pairs),
         encoder_parameters=model_info.encoder_parameters(objective, dataset.vocabulary_size),
         vocabulary_digest=dataset.vocabulary_digest,

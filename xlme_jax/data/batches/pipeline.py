@@ -152,9 +152,10 @@ def _stream_batches(
     window_draws: int,
 ) -> grain.IterDataset:
     if stream.kind != "bitext":
-        read = ReadText if stream.kind == "monolingual" else ReadLabelled
         numbers = _count_up(LAST).batch(stream.rows, batch_fn=list)
-        return numbers.map(read(reader, stream, sampler, shard))
+        if stream.kind == "monolingual":
+            return numbers.map(ReadText(reader, stream, sampler, shard))
+        return numbers.map(ReadLabelled(reader, stream, sampler, shard, seed))
     plan = PlanRows(reader, stream, sampler, seed, window_draws)
     plans = FlatMapIterDataset(_count_up(LAST), plan)
     batches = plans.batch(stream.rows, batch_fn=list)
@@ -395,7 +396,8 @@ def make_iterator(
       window_draws: number of draws packed together; the order of rows depends on it.
 
     Returns:
-      An iterator of `{stream: {"tokens", "segment_ids", "positions"}}`, int32[rows, length].
+      An iterator of `{stream: {"tokens", "segment_ids", "positions"}}`, int32[rows, length]; rows
+      of labelled streams are as long as the longest example of the global batch needs.
       Streams with `pairs_per_row` also have "starts", int32[rows, 2 * pairs_per_row], the columns
       where segments begin, -1 for absent segments. Labelled streams also have "labels",
       int32[rows, 1], [rows, 2] or, padded with `IGNORED`, [rows, length] (see

@@ -26,7 +26,7 @@ class Stream:
       kind: "monolingual" (running text), "bitext" (packed pairs) or "labelled" (one example per
         row).
       rows: rows of the global batch.
-      length: tokens per row.
+      length: tokens per row; the most, if a row has one labelled example (`row_lengths`).
       alpha: exponent of the sampling weights p_j ∝ m_j^alpha; m_j counts tokens of running text
         (rows are cut from it; documents are not drawn), pairs of bitext or labelled examples. If
         `sampling` samples language pairs, the exponent 1/T of the languages' shares.
@@ -64,6 +64,9 @@ class Stream:
       shares: (pattern, share): together, the tasks whose names match the pattern, and no earlier
         one, get this share of the draws; all other tasks get the rest. `alpha` divides a share
         among its tasks. (("pubmed*", 0.5),) trains on a new domain and on the old data alike.
+      by_length: sorts the examples of so many labelled batches by length, and divides them anew, in
+        random order: with rows of like lengths, batches have less padding. 1 keeps the order of the
+        draws.
     """
 
     name: str
@@ -86,11 +89,12 @@ class Stream:
     weights: tuple[tuple[int, float], ...] = ()
     robust: RobustSampling | None = None
     shares: tuple[tuple[str, float], ...] = ()
+    by_length: int = 1
 
     def __post_init__(self) -> None:
         where = f"stream {self.name!r}"
         check_choices(self, where)
-        check_at_least(self, where, 1, "rows", "pairs_per_row")
+        check_at_least(self, where, 1, "rows", "pairs_per_row", "by_length")
         check_at_least(self, where, 8, "length")
         check_at_least(self, where, 0, "alpha")
         if isinstance(self.tasks, str):
@@ -106,6 +110,10 @@ class Stream:
         if self.kind == "labelled" and self.layout != "joint":
             raise ValueError(
                 f"{where}: layout={self.layout!r} is for pairs and running text; remove it"
+            )
+        if self.kind != "labelled" and self.by_length != 1:
+            raise ValueError(
+                f"{where}: by_length={self.by_length} is for kind='labelled'; remove it"
             )
         if self.kind != "bitext" and self.flip:
             raise ValueError(f"{where}: flip={self.flip} is for kind='bitext'; remove it")
@@ -219,7 +227,7 @@ class Stream:
         return ((0, self.weight),)
 
     def array_shapes(self) -> dict[str, tuple[int, int]]:
-        """Returns the shapes of a batch's arrays, except labels (see `label_width`)."""
+        """Returns the shapes of a batch's arrays, except labels, in rows of full length."""
         shapes = dict.fromkeys(("tokens", "segment_ids", "positions"), (self.rows, self.length))
         if self.pairs_per_row is not None:
             shapes["starts"] = (self.rows, 2 * self.pairs_per_row)

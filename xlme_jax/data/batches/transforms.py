@@ -11,6 +11,7 @@ import grain
 import numpy as np
 
 from xlme_jax.data.batches import layouts, mixing, packing
+from xlme_jax.data.batches.row_lengths import row_length
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.data.prepared import PreparedDataError, TaskInfo
@@ -26,6 +27,8 @@ WINDOW_DRAWS = 4096
 LAST = 1 << 48
 # A stream fails after this many windows without a row, instead of searching forever.
 _MAX_EMPTY_WINDOWS = 64
+# Rows of labelled examples are not made shorter: a compilation would cost more than they save.
+_SHORTEST = 32
 # Batches carry their task numbers through the prefetching thread under this key.
 TASKS = "_tasks"
 # Batches carry the number of skipped items and of drawn items, float64[2], under this key.
@@ -33,11 +36,6 @@ LEFT_OUT = "_left_out"
 # int[N] draw numbers -> int[N] task numbers, int64[N] example numbers within their tasks.
 Draw = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 _log = logging.getLogger(__name__)
-
-
-def label_width(task: TaskInfo, stream: Stream) -> int:
-    """Returns the number of labels per row of a stream that samples this task."""
-    return LABELS[task.labels] or stream.length
 
 
 def examples_per_task(tasks: Sequence[TaskInfo], stream: Stream) -> list[int]:
@@ -312,19 +310,39 @@ def _some(ids: np.ndarray, sizes: np.ndarray, chosen: np.ndarray) -> tuple[np.nd
 
 
 class ReadLabelled(grain.transforms.Map):
-    """Reads this process's rows of labelled examples, given the row numbers of a batch."""
+    """Reads this process's rows of labelled examples, given the row numbers of a batch.
 
-    def __init__(self, reader: TaskReader, stream: Stream, sampler: Draw, shard: ProcessShard):
+    Rows are only as long as the longest example of the global batch needs (`row_lengths`).
+    """
+
+    def __init__(
+        self, reader: TaskReader, stream: Stream, sampler: Draw, shard: ProcessShard, seed: int
+    ):
         self._reader, self._stream, self._sampler = reader, stream, sampler
-        self._shard = shard
-        self._width = label_width(reader.tasks[0], stream)
+        self._shard, self._seed = shard, seed
+        self._labels = LABELS[reader.tasks[0].labels]
 
     def map(self, rows: Sequence[int]) -> packing.Batch:
         """Draws and reads the rows; int[rows] task numbers ride along."""
-        tasks, examples = self._sampler(np.array(self._shard.select(rows), np.int64))
+        tasks, examples, lengths = self._draw(rows)
+        length = min(row_length(int(lengths.max()), _SHORTEST), self._stream.length)
+        tasks, examples = (np.asarray(self._shard.select(each)) for each in (tasks, examples))
         ids, sizes, found, counts = self._reader.read_labelled(tasks, examples)
-        count = len(tasks)
-        batch = packing.lay_out_pieces(ids, sizes, np.arange(count), count, self._stream.length)
-        labels = np.full((count, self._width), IGNORED, np.int32)
-        labels[np.arange(self._width) < counts[:, None]] = found
+        count, width = len(tasks), self._labels or length
+        batch = packing.lay_out_pieces(ids, sizes, np.arange(count), count, length)
+        labels = np.full((count, width), IGNORED, np.int32)
+        labels[np.arange(width) < counts[:, None]] = found
         return {**batch, "labels": labels, TASKS: tasks}
+
+    def _draw(self, rows: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns tasks, examples and lengths of the rows of a global batch, [rows] each."""
+        count, batches = len(rows), self._stream.by_length
+        window, place = divmod(rows[0] // count, batches)
+        draws = np.arange(count * batches, dtype=np.int64) + window * count * batches
+        tasks, examples = self._sampler(draws)
+        lengths = self._reader.lengths(tasks, examples)
+        if batches > 1:
+            order = mixing.permutation(batches, self._seed, "by length", self._stream.name, window)
+            own = np.argsort(lengths, kind="stable").reshape(batches, count)[order[place]]
+            tasks, examples, lengths = tasks[own], examples[own], lengths[own]
+        return tasks, examples, lengths
