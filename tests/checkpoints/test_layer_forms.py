@@ -1,4 +1,4 @@
-"""Checkpoints of stacked layers are read by models with separate layers, and the other way round."""
+"""Models with stacked layers read checkpoints of separate ones, and the other way round."""
 
 import jax
 import jax.numpy as jnp
@@ -115,9 +115,7 @@ def test_shardings_follow_the_axis_of_layers():
 
     def sharded(state, *spec):
         named = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=named), state
-        )
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=named), state)
 
     layers = {form: STATES[form].params["encoder"] for form in FORMS}
     one = {"layer_0": layers["separate"]["layer_0"]["ffn"]}

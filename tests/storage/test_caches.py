@@ -1,6 +1,5 @@
 import os
 
-
 from xlme_jax.storage.caches import trim
 
 

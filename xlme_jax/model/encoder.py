@@ -147,8 +147,9 @@ class SelfAttention(nn.Module):
     ) -> tuple[jax.Array, Cache | None]:
         """Attends over [B, L, D]; `distance_bias` [H, 2L] is the encoder's table.
 
-        With `first_only`, only the first token attends, and the result is [B, 1, D]. With a cache, `x` has the next token of each hypothesis, [B, W, D], and only that and the
-        tokens in the cache are read.
+        With `first_only`, only the first token attends, and the result is [B, 1, D]. With a cache,
+        `x` has the next token of each hypothesis, [B, W, D], and only that and the tokens in the
+        cache are read.
         """
         config = self.config
         shape = (config.num_heads, config.hidden_size // config.num_heads)
@@ -441,8 +442,8 @@ class Encoder(nn.Module):
             comes between it and the feed-forward layer (VECO Eq. 6).
 
         Returns:
-          [B, L, D], the output of the last layer, [B, 1, D] with `first_only`; or a list of num_layers + 1 such arrays, the
-          embeddings (index 0) and the output of each layer.
+          [B, L, D], the output of the last layer, [B, 1, D] with `first_only`; or a list of
+          num_layers + 1 such arrays, the embeddings (index 0) and the output of each layer.
         """
         config = self.config
         x = layer_norm(config, self.dtype, "embedding_norm")(embedded.astype(self.dtype))
