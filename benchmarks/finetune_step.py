@@ -10,7 +10,9 @@ work; `torch.compile` is tried with --compile. Both read the same rows, which ar
 
 With --file, "file" is the prediction of a whole development set whose texts have their own lengths,
 tokenized before: ours in the batches of `evaluate`, the peer's by its Trainer's `predict` with
-batches of 32 rows that are padded to the longest (needs accelerate).
+batches of 32 rows that are padded to the longest (needs accelerate). "8 batches" are eight train
+steps on such texts, with rows as short as training makes them (`Stream.by_length`); "8 padded"
+the same with full rows.
 
 On CPUs where /sys/kernel/mm/transparent_hugepage/enabled contains "[madvise]", set
 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for both.
@@ -68,8 +70,12 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, __file__, f"--peer={name}", f"--steps={options.steps}"]
     command += ["--compile"] if options.compile else []
     command += [f"--file={options.file}"] if options.file else []
+    alone = {kind: steps.pop(kind) for kind in list(steps) if kind.startswith("8 ")}
+    own_lengths: dict[str, list[float]] = {kind: [] for kind in alone}
     seconds: dict[str, list[tuple[float, float]]] = {kind: [] for kind in steps}
     for _ in range(options.rounds):
+        for kind, step in alone.items():
+            own_lengths[kind].append(timed(step, 1))
         own = {kind: timed(step, options.steps) for kind, step in steps.items()}
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         theirs = json.loads(output.splitlines()[-1])
@@ -79,6 +85,14 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     print(f"\nhidden {hidden}, {layers} layers, V {vocabulary:,}, {rows} x {length}")
     print(f"{'':10}{'ours s':>9}{'peer s':>9}{'speed over the peer':>21}")
     table = {}
+    for kind, values in own_lengths.items():
+        table[kind] = {"seconds": values}
+        print(f"{kind:10}{statistics.median(values):9.4f}", flush=True)
+    if own_lengths:
+        pairs = zip(own_lengths["8 padded"], own_lengths["8 batches"])
+        ratio = statistics.median(padded / short for padded, short in pairs)
+        table["8 batches"]["speed_over_padded"] = ratio
+        print(f"short rows: {ratio:.2f}x of the speed of full rows", flush=True)
     for kind, pairs in seconds.items():
         own, theirs = (statistics.median(side) for side in zip(*pairs))
         ratio = statistics.median(other / one for one, other in pairs)
@@ -160,8 +174,31 @@ def ours(shape: tuple[int, ...], file: str | None) -> dict[str, Callable[[], Any
                     pass
 
         steps["file"] = predict_file
+        steps |= train_on_texts(train, texts(file, shape), len(tokens), length)
     for step in steps.values():
         step(), step()
+    return steps
+
+
+def train_on_texts(
+    train: Any, texts: Sequence[tuple[int, ...]], rows: int, length: int
+) -> dict[str, Callable[[], Any]]:
+    """Returns eight train steps on the first texts: with short rows, and with full ones."""
+    from xlme_jax.data.batches.row_lengths import row_length
+    from xlme_jax.evaluation import encoding
+    from xlme_jax.objectives.finetune import STREAM
+
+    some = sorted(texts[: 8 * rows], key=len)
+    labels = np.zeros((rows, 1), np.int32)
+    steps = {}
+    for kind in ("8 batches", "8 padded"):
+        batches = []
+        for start in range(0, len(some), rows):
+            own = some[start : start + rows]
+            short = min(row_length(len(own[-1]), 32), length)
+            filled = encoding.fill_rows(own, rows, short if kind == "8 batches" else length)
+            batches.append(train.put({STREAM: {**filled, "labels": labels}}))
+        steps[kind] = functools.partial(lambda batches: [train(b) for b in batches], batches)
     return steps
 
 

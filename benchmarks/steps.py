@@ -31,10 +31,14 @@ class TrainStep:
             self._compiled = states.compile_step(
                 objective, optimizer, abstract, LoopConfig(_STEPS), {}, tracked or {}
             )
-            self._batch = mesh.put_batch(batch, mesh.batch_sharding(self.mesh))
+            self._batch = self.put(batch)
 
-    def __call__(self) -> Any:
-        """Returns the metrics of a step."""
+    def put(self, batch: Any) -> Any:
+        """Returns a batch on the devices."""
+        return mesh.put_batch(batch, mesh.batch_sharding(self.mesh))
+
+    def __call__(self, batch: Any = None) -> Any:
+        """Returns the metrics of a step; `batch` is one from `put`, by default the first one."""
         with states.sharding_rules(self.mesh):
-            self.state, metrics = self._compiled(self.state, self._batch)
+            self.state, metrics = self._compiled(self.state, batch or self._batch)
             return jax.block_until_ready(metrics)

@@ -24,8 +24,8 @@ _OUTPUT = flags.DEFINE_string("output", None, "MODEL_DIR to write.", required=Tr
 _SCAN_LAYERS = flags.DEFINE_bool(
     "scan_layers",
     True,
-    "Encoder.scan_layers of the runs that will start from it; True in the base and large files "
-    "of gin_configs/runs.",
+    "Encoder.scan_layers of the written run, as in the base and large files of gin_configs/runs. "
+    "Runs that start from it may have either.",
 )
 
 

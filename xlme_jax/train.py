@@ -11,7 +11,7 @@ from absl import flags
 
 from xlme_jax import api
 from xlme_jax.configuration import command_line
-from xlme_jax.storage.caches import user_cache
+from xlme_jax.storage.caches import trim, user_cache
 from xlme_jax.training import host_memory, peers
 from xlme_jax.training.stopping import EXIT_STOPPED, StopOnSignal, Stopped, say
 
@@ -53,6 +53,7 @@ def main() -> int:
 def _keep_compiled_programs() -> None:
     """Lets JAX keep what it compiles, for the next start; its own settings take precedence."""
     if jax.config.values["jax_compilation_cache_dir"] is None:
+        trim(user_cache(), "*-cache")
         jax.config.update("jax_compilation_cache_dir", str(user_cache()))
         # The many small programs of a start together cost as much as a large one.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -1,4 +1,4 @@
-"""Checkpoints of stacked layers are read by models with separate layers, and the other way round."""
+"""Models with stacked layers read checkpoints of separate ones, and the other way round."""
 
 import jax
 import jax.numpy as jnp

@@ -92,9 +92,7 @@ def _separate(node: dict[str, Any]) -> dict[str, Any]:
     """Returns a dictionary with separate layers for its stack."""
     rest = {name: child for name, child in node.items() if name != _STACK}
     count = min((leaf.shape[0] for leaf in jax.tree.leaves(node[_STACK])), default=0)
-    for index in range(count):
-        rest[f"layer_{index}"] = jax.tree.map(lambda leaf: _layer(leaf, index), node[_STACK])
-    return rest
+    return rest | {f"layer_{index}": _layer(node[_STACK], index) for index in range(count)}
 
 
 def _stacked(leaves: Sequence[Any]) -> Any:
@@ -107,10 +105,13 @@ def _stacked(leaves: Sequence[Any]) -> Any:
     return jax.ShapeDtypeStruct((len(leaves), *first.shape), first.dtype, sharding=sharding)
 
 
-def _layer(leaf: Any, index: int) -> Any:
-    if not isinstance(leaf, jax.ShapeDtypeStruct):
-        return leaf[index]
-    sharding = leaf.sharding
-    if isinstance(sharding, NamedSharding):
-        sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
-    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, sharding=sharding)
+def _layer(stack: Any, index: int) -> Any:
+    def of_leaf(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return leaf[index]
+        sharding = leaf.sharding
+        if isinstance(sharding, NamedSharding):
+            sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
+        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(of_leaf, stack)

@@ -102,8 +102,8 @@ def batches(
 ) -> list[Batch]:
     """Sorts texts into batches, the longest first.
 
-    A batch has the rows that `batch_tokens` allow; or half or a quarter of them, if these hold all
-    texts of its row length, so that few shorter texts are padded to it.
+    All but the last have the rows that `batch_tokens` allow, the last may have half or a quarter of
+    them.
 
     Args:
       texts: non-empty texts.
@@ -114,15 +114,14 @@ def batches(
       Batches that contain each text once. Only the last one has repeated rows.
     """
     order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
-    lengths = [row_length(len(texts[index])) for index in order]
-    ends = {length: end for end, length in enumerate(lengths, start=1)}
     most = _round_up(len(texts), row_multiple)
     found, start = [], 0
     while start < len(order):
-        length, left = lengths[start], len(order) - start
+        length, left = row_length(len(texts[order[start]])), len(order) - start
         rows = max(batch_tokens // length // row_multiple * row_multiple, row_multiple)
-        needed = left if left <= rows else ends[length] - start
-        rows = min(most, rows if needed == len(order) else _part(rows, needed, row_multiple))
+        if start and left < rows:
+            rows = _part(rows, left, row_multiple)
+        rows = min(rows, most)
         chosen = order[start : start + rows]
         filled = fill_rows((texts[index] for index in chosen), rows, length)
         found.append(Batch(filled, np.array(chosen)))
