@@ -42,7 +42,8 @@ def in_form_of(tree: Any, names: Collection[str]) -> Any:
         )
         if len(children) == 1 and children[0][1] is node:
             return node
-        node = treedef.unflatten([convert(child, path + key) for key, child in children])
+        below = [convert(child, path + key) for key, child in children]
+        node = jax.tree_util.tree_unflatten(treedef, below)
         stacked = wants_stack(leaf_name(path)) if isinstance(node, dict) else None
         if stacked is True and "layer_0" in node:
             return _stack(node)

@@ -264,7 +264,7 @@ class OneEncoder(MaskedLMObjective):
     def _run_encoder(
         self, params: Params, rows: Rows, dropout_seeds: jax.Array | None, **which: Any
     ) -> Any:
-        options = {"dropout_seeds": dropout_seeds, **which}
+        options: dict[str, Any] = {"dropout_seeds": dropout_seeds, **which}
         return self.model.apply({"params": params}, rows, **options, method=MaskedLM.encode)
 
     def check(self, run: RunFacts) -> None:

@@ -111,8 +111,8 @@ class ProcessShard:
     index: int
     count: int
 
-    def select(self, rows: Sequence[Any]) -> Sequence[Any]:
-        """Returns this process's part of the rows of a global batch."""
+    def select(self, rows: Any) -> Any:
+        """Returns this process's part of the rows of a global batch, a sequence or an array."""
         size = len(rows) // self.count
         return rows[self.index * size : (self.index + 1) * size]
 
@@ -326,7 +326,7 @@ class ReadLabelled(grain.transforms.Map):
         """Draws and reads the rows; int[rows] task numbers ride along."""
         tasks, examples, lengths = self._draw(rows)
         length = min(row_length(int(lengths.max()), _SHORTEST), self._stream.length)
-        tasks, examples = (np.asarray(self._shard.select(each)) for each in (tasks, examples))
+        tasks, examples = self._shard.select(tasks), self._shard.select(examples)
         ids, sizes, found, counts = self._reader.read_labelled(tasks, examples)
         count, width = len(tasks), self._labels or length
         batch = packing.lay_out_pieces(ids, sizes, np.arange(count), count, length)
