@@ -1,24 +1,31 @@
 """Compares the throughput of `prepare` with that of SentencePiece alone.
 
-    python benchmarks/prepare.py --text_dir=mono --vocabulary=vocabulary.model
+    python benchmarks/prepare.py --text_dir=mono --vocabulary=vocabulary.model --workers=1,2 --beam
 
-Three measurements alternate on the same text, each with the same number of processes:
+Measurements alternate on the same text, each with the same number of processes:
 
-- "encode": SentencePiece encodes lines in memory, 256 lines per call; starting processes and
-  reading files are not timed.
-- "read and encode": the same, but lines are read from the files, decompressed and decoded: the
-  minimum work of any preparation (xz alone takes a fifth of the time).
+- "encode": SentencePiece encodes lines in memory into lists, as by default, 256 lines per call;
+  starting processes and reading files are not timed.
+- "encode to arrays": the same with whole documents and arrays, its fastest way.
+- "read and encode": as "encode", but lines are read from the files, decompressed and decoded: the
+  minimum work of any preparation.
 - "prepare": everything from `PrepareConfig` to `dataset.json`, including the start of the workers,
   but not the import of TensorFlow and SeqIO in the main process.
+- "prepare on Beam" (`--beam`): the same on Beam's local runner with worker processes. Its CPU time
+  is that of the processes that have ended in time to be counted, so only wall time is compared.
 
 Processes start with the largest files. Throughput is MB of UTF-8 text per wall second and per CPU
 second; the latter depends less on other load. The default text is the embedded corpus.
 """
 
 import argparse
+import dataclasses
+import functools
 import itertools
 import multiprocessing
+import re
 import resource
+import shutil
 import statistics
 import tempfile
 import time
@@ -49,7 +56,8 @@ def main() -> None:
     parser.add_argument("--vocabulary", help="SentencePiece model (default: train one).")
     parser.add_argument("--size", type=int, default=16_000, help="Size of the trained vocabulary.")
     parser.add_argument("--megabytes", type=int, default=100, help="Size of the embedded corpus.")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", default="1,2", help="Numbers of processes, the fewest first.")
+    parser.add_argument("--beam", action="store_true", help="Also measure Beam's local runner.")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", default="benchmarks/results/prepare.json")
     options = parser.parse_args()
@@ -60,7 +68,9 @@ def main() -> None:
         chosen = options.languages.split(",") if options.languages else None
         files = list(itertools.chain.from_iterable(discover_documents(text_dir, chosen).values()))
         model = _vocabulary(options.vocabulary, files, options.size, work / "vocabulary.model")
-        found = measure(files, str(model), options.workers, options.repeats, work)
+        workers = [int(number) for number in options.workers.split(",")]
+        setting = Setting(files, str(model), work)
+        found = measure(setting, workers, options.repeats, options.beam)
     found["text"] = options.text_dir or "embedded corpus"
     machine.write(options.output, {**about, **found})
 
@@ -96,58 +106,98 @@ def _lines(file: Path) -> Iterator[str]:
         yield rest.decode()
 
 
-def measure(
-    files: list[Path], model: str, workers: int, repeats: int, work: Path
-) -> dict[str, Any]:
-    """Runs the three measurements alternately and prints a table; returns the results."""
+def _documents(file: Path) -> Iterator[str]:
+    """Yields the documents of a file."""
+    yield from re.split(r"\n\s*\n", b"".join(read_blocks(file)).decode())
+
+
+# How each measurement of SentencePiece alone reads a file.
+_READ = {"encode": _lines, "encode to arrays": _documents, "read and encode": _lines}
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Files of text, the vocabulary that encodes them, and a folder for outputs."""
+
+    files: list[Path]
+    model: str
+    work: Path
+
+
+def measure(setting: Setting, workers: list[int], repeats: int, beam: bool) -> dict[str, Any]:
+    """Runs all measurements alternately and prints a table; returns the results."""
     lines = tokens = size = 0
-    processor = sentencepiece.SentencePieceProcessor(model_file=model)
-    for file in files:
+    processor = sentencepiece.SentencePieceProcessor(model_file=setting.model)
+    for file in setting.files:
         for line in _lines(file):
             lines, size = lines + 1, size + len(line.encode()) + 1
             tokens += len(processor.encode(line))
     api.load_tasks()
     ways: dict[str, Callable[[int], tuple[float, float]]] = {
-        "encode": lambda _: _bare(files, model, workers, in_memory=True),
-        "read and encode": lambda _: _bare(files, model, workers, in_memory=False),
-        "prepare": lambda turn: _prepare(files, model, workers, work / f"out-{turn}"),
+        **{name: functools.partial(_bare, setting, name) for name in _READ},
+        "prepare": functools.partial(_prepare, setting, ""),
+        **(
+            {"prepare on Beam": functools.partial(_prepare, setting, "DirectRunner")}
+            if beam
+            else {}
+        ),
     }
-    seconds: dict[str, Any] = {name: {"wall": [], "cpu": []} for name in ways}
-    for turn in range(repeats):
-        for name, way in ways.items():
-            wall, cpu = way(turn)
-            seconds[name]["wall"].append(round(wall, 3))
-            seconds[name]["cpu"].append(round(cpu, 3))
-    print(f"{len(files)} files, {size / 1e6:.1f} MB of text, {lines:,} lines, {workers} processes")
+    seconds: dict[int, Any] = {
+        number: {name: {"wall": [], "cpu": []} for name in ways} for number in workers
+    }
+    for _ in range(repeats):
+        for number, (name, way) in itertools.product(workers, ways.items()):
+            wall, cpu = way(number)
+            seconds[number][name]["wall"].append(round(wall, 3))
+            seconds[number][name]["cpu"].append(round(cpu, 3))
+    print(f"{len(setting.files)} files, {size / 1e6:.1f} MB of text, {lines:,} lines")
+    return {
+        "files": len(setting.files),
+        **{"bytes": size, "lines": lines, "tokens": tokens},
+        "vocabulary": Vocabulary.load(setting.model).size,
+        "runs": [_report(number, seconds[number], size) for number in workers],
+        "speed_up": _report_speed_up(seconds, workers),
+    }
+
+
+def _report(workers: int, seconds: dict[str, Any], size: int) -> dict[str, Any]:
+    """Prints and returns the results of one number of processes."""
+    print(f"processes: {workers}")
     for name, spent in seconds.items():
         rates = [size / 1e6 / statistics.median(spent[clock]) for clock in ("wall", "cpu")]
         print(f"  {name:16} {rates[0]:6.2f} MB/s  {rates[1]:6.2f} MB per CPU second")
-    share = {
-        f"prepare / {name}, by {clock} time": round(
-            statistics.median(
-                a / b for a, b in zip(seconds[name][clock], seconds["prepare"][clock])
-            ),
-            3,
-        )
-        for name in ("encode", "read and encode")
-        for clock in ("wall", "cpu")
-    }
-    for name, value in share.items():
-        print(f"  {name}: {value:.1%}")
-    counts = {"files": len(files), "bytes": size, "lines": lines, "tokens": tokens}
-    ids = Vocabulary.load(model).size
-    return {**counts, "vocabulary": ids, "workers": workers, "seconds": seconds, "share": share}
+    share = {}
+    for ours, clocks in (("prepare", ("wall", "cpu")), ("prepare on Beam", ("wall",))):
+        for name, clock in itertools.product(_READ if ours in seconds else (), clocks):
+            ratio = _median_ratio(seconds[name][clock], seconds[ours][clock])
+            share[f"{ours} / {name}, by {clock} time"] = ratio
+            print(f"  {ours} / {name}, by {clock} time: {ratio:.1%}")
+    return {"workers": workers, "seconds": seconds, "share": share}
 
 
-def _bare(files: list[Path], model: str, workers: int, in_memory: bool) -> tuple[float, float]:
-    """Returns wall and CPU seconds of encoding the files' lines in separate processes."""
+def _report_speed_up(seconds: dict[int, Any], workers: list[int]) -> dict[str, float]:
+    """Prints and returns the wall time with the fewest processes over that with the most."""
+    found = {}
+    for name in seconds[workers[0]] if len(workers) > 1 else ():
+        few, many = (seconds[number][name]["wall"] for number in (workers[0], workers[-1]))
+        found[name] = _median_ratio(few, many)
+        print(f"  {name}: {workers[-1]} processes are {found[name]:.2f} times {workers[0]}")
+    return found
+
+
+def _median_ratio(above: list[float], below: list[float]) -> float:
+    return round(statistics.median(a / b for a, b in zip(above, below)), 3)
+
+
+def _bare(setting: Setting, name: str, workers: int) -> tuple[float, float]:
+    """Returns wall and CPU seconds of encoding the files' texts in separate processes."""
     context = multiprocessing.get_context("spawn")
     shares: list[list[Path]] = [[] for _ in range(workers)]
-    for file in sorted(files, key=lambda file: -file.stat().st_size):
+    for file in sorted(setting.files, key=lambda file: -file.stat().st_size):
         min(shares, key=lambda share: sum(f.stat().st_size for f in share)).append(file)
     ready, results = context.Barrier(workers + 1), context.Queue()
     processes = [
-        context.Process(target=_encode, args=(share, model, in_memory, ready, results))
+        context.Process(target=_encode, args=(share, setting.model, name, ready, results))
         for share in shares
     ]
     for process in processes:
@@ -161,37 +211,45 @@ def _bare(files: list[Path], model: str, workers: int, in_memory: bool) -> tuple
     return wall, cpu
 
 
-def _encode(files: list[Path], model: str, in_memory: bool, ready: Any, results: Any) -> None:
+def _encode(files: list[Path], model: str, name: str, ready: Any, results: Any) -> None:
     processor = sentencepiece.SentencePieceProcessor(model_file=model)
-    texts = [_lines(file) for file in files]
-    if in_memory:
-        texts = [iter(list(lines)) for lines in texts]
+    texts = [_READ[name](file) for file in files]
+    if name != "read and encode":
+        texts = [iter(list(found)) for found in texts]
+    kind = "numpy" if name == "encode to arrays" else int
     ready.wait()
     begin = time.process_time()
-    for lines in texts:
-        while batch := list(itertools.islice(lines, _BATCH)):
-            processor.encode(batch, num_threads=1)
+    for found in texts:
+        while batch := list(itertools.islice(found, _BATCH)):
+            processor.encode(batch, num_threads=1, return_type=kind)
     results.put(time.process_time() - begin)
 
 
-def _prepare(files: list[Path], model: str, workers: int, output: Path) -> tuple[float, float]:
+def _prepare(setting: Setting, runner: str, workers: int) -> tuple[float, float]:
     """Returns wall and CPU seconds of preparing the files."""
-    texts = output.with_name(f"{output.name}-text")
+    output = Path(tempfile.mkdtemp(dir=setting.work))
+    texts = output / "text"
     texts.mkdir()
-    for file in files:
+    for file in setting.files:
         (texts / file.name).symlink_to(file.resolve())
-    languages = tuple(strip_compression(file.name).removesuffix(".txt") for file in files)
+    names = (strip_compression(file.name).removesuffix(".txt") for file in setting.files)
     config = PrepareConfig(
-        str(output),
+        str(output / "data"),
         tasks=("cc100",),
-        vocabulary=model,
+        vocabulary=setting.model,
         cc100_dir=str(texts),
-        languages=languages,
+        languages=tuple(names),
         workers=workers,
+        runner=runner,
+        runner_options=(f"--direct_num_workers={workers}", "--direct_running_mode=multi_processing")
+        if runner
+        else (),
     )
     begin, cpu = time.monotonic(), _cpu_seconds()
     api.prepare(config)
-    return time.monotonic() - begin, _cpu_seconds() - cpu
+    spent = time.monotonic() - begin, _cpu_seconds() - cpu
+    shutil.rmtree(output)
+    return spent
 
 
 def _cpu_seconds() -> float:

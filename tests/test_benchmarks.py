@@ -63,12 +63,31 @@ def test_prepare(tmp_path):
     for language, word in (("en", "house"), ("sw", "nyumba")):
         lines = (f"{word} {number} {number * 7}" for number in range(500))
         (text / f"{language}.txt").write_text("\n".join(lines))
-    options = (f"--text_dir={text}", "--size=300", "--repeats=1", "--workers=2")
+    options = (f"--text_dir={text}", "--size=300", "--repeats=1", "--workers=1,2", "--beam")
     found, said = run("prepare", tmp_path, *options)
-    assert (found["files"], found["lines"], found["workers"]) == (2, 1000, 2)
+    assert (found["files"], found["lines"]) == (2, 1000)
     assert found["bytes"] == sum(file.stat().st_size + 1 for file in text.iterdir())
-    assert set(found["seconds"]) == {"encode", "read and encode", "prepare"}
+    ways = {"encode", "encode to arrays", "read and encode", "prepare", "prepare on Beam"}
+    assert [(run["workers"], set(run["seconds"])) for run in found["runs"]] == [
+        (1, ways),
+        (2, ways),
+    ]
+    assert set(found["speed_up"]) == ways
     assert "prepare / read and encode, by cpu time" in said
+
+
+@pytest.mark.slow
+def test_train_vocabulary(tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    for language, word in (("en", "house"), ("sw", "nyumba")):
+        lines = (f"{word} {number} {number * 7}" for number in range(500))
+        (text / f"{language}.txt").write_text("\n".join(lines))
+    options = (f"--text_dir={text}", "--size=400", "--sample_bytes=9000", "--repeats=1")
+    found, said = run("train_vocabulary", tmp_path, *options)
+    assert found["languages"] == 2 and 0 < found["sentences"] < 1000
+    assert set(found["seconds"]) == {"spm_train", "train_vocabulary"}
+    assert "spm_train / train_vocabulary, by cpu time" in said
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import random
 import pytest
 import sentencepiece
 
+from xlme_jax.data import vocabulary as vocabulary_module
 from xlme_jax.data.vocabulary import (
     Vocabulary,
     VocabularyError,
@@ -79,8 +80,33 @@ def test_encoding_does_not_depend_on_threads(vocabulary):
     assert vocabulary.encode_batch(texts, threads=3) == vocabulary.encode_batch(texts)
 
 
-def test_flat_encoding_holds_the_same_ids(vocabulary):
-    texts = ["the cat", "", "кот сидел"]
+# Characters per text from which ids come as arrays: always, never.
+@pytest.fixture(params=[-1, 1 << 40], ids=["arrays", "lists"])
+def either_way(request, monkeypatch):
+    monkeypatch.setattr(vocabulary_module, "_CHARACTERS_WORTH_AN_ARRAY", request.param)
+
+
+@pytest.mark.parametrize(
+    "examples",
+    [
+        [("the cat",), ("",), ("кот сидел ☃ <s>",), ("ein Haus " * 40,)],
+        [("the cat", "кот"), ("", "кот"), ("the ☃", ""), ("a", "b"), ("", "")],
+        [("", "")],
+    ],
+)
+def test_framed_examples_hold_the_same_ids(vocabulary, either_way, examples):
+    ids, sizes = vocabulary.encode_framed(list(zip(*examples)))
+    expected = []
+    for texts in examples:
+        encoded = [vocabulary.encode(text) for text in texts]
+        framed = [i for ids in encoded for i in (*ids, 2)]
+        expected.append([0, *framed] if all(encoded) else [])
+    assert ids.dtype == "int32" and sizes.tolist() == list(map(len, expected))
+    assert ids.tolist() == [i for example in expected for i in example]
+
+
+def test_flat_encoding_holds_the_same_ids(vocabulary, either_way):
+    texts = ["the cat", "", "кот ☃ сидел"]
     values, lengths = vocabulary.encode_flat(texts)
     assert values.dtype == "int32" and lengths.tolist() == [
         len(vocabulary.encode(t)) for t in texts

@@ -13,7 +13,6 @@ from typing import Any
 from absl import app, flags
 from absl import logging as absl_logging
 
-from xlme_jax.configuration.registry import describe
 from xlme_jax.storage.paths import explain
 
 _OUR_PACKAGES = ("xlme_jax", "tasks")
@@ -122,6 +121,9 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         print(flags.FLAGS.main_module_help())
         if "gin_file" in flags.FLAGS:
             print(flags.FLAGS.module_help(define_flags.__module__))
+            # Imports JAX and all systems, which preparation does not need.
+            from xlme_jax.configuration.registry import describe
+
             print(describe())
         sys.exit(0)
     try:

@@ -39,6 +39,10 @@ _MAX_SENTENCE_BYTES = 4192
 # Larger files are not vocabularies and are rejected before they are read.
 _MAX_MODEL_BYTES = 1 << 29
 _MAX_SIZE = 10_000_000
+# SentencePiece returns ids as lists of Python integers or, since 0.2.2, as arrays, which cost no
+# integers but per text as much as the integers of this many characters.
+_HAS_ARRAYS = hasattr(sentencepiece.SentencePieceProcessor, "EncodeAsNumpy")
+_CHARACTERS_WORTH_AN_ARRAY = 150
 # Characters that NMT-NFKC normalization maps to a space.
 SPACES = (
     "".join(c for c in map(chr, range(0x3001)) if c.isspace())
@@ -178,10 +182,66 @@ class Vocabulary:
           ``(values, lengths)``: int32[sum of lengths], the concatenated ids of all texts, and
           int64[N], the number of ids per text.
         """
-        encoded = self._processor.encode(list(texts), num_threads=threads) if len(texts) else []
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        pieces = np.fromiter(itertools.chain.from_iterable(encoded), np.int32, int(lengths.sum()))
-        return np.where(pieces == 0, np.int32(UNK_ID), pieces + np.int32(1)), lengths
+        values, lengths = self._encode_columns([texts], threads, framed=False)
+        return values, lengths[0]
+
+    def encode_framed(
+        self, columns: Sequence[Sequence[str]], threads: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Encodes examples of one or two texts: ``<s> text </s>`` or ``<s> e </s> f </s>``.
+
+        Args:
+          columns: For each of the features, N texts.
+          threads: Number of SentencePiece threads; the result does not depend on it.
+
+        Returns:
+          ``(ids, sizes)``: int32[sum of sizes], the concatenated ids of all examples, and int64[N],
+          their sizes; 0 if any text of the example has no tokens.
+        """
+        ids, lengths = self._encode_columns(columns, threads, framed=True)
+        ends = lengths.T.cumsum().reshape(lengths.T.shape)
+        ids[ends - 1] = EOS_ID
+        ids[ends[:, 0] - lengths[0]] = BOS_ID
+        sizes = lengths.sum(0)
+        least = np.ones((len(columns), 1), np.int64)  # </s>
+        least[0] += 1  # <s>
+        whole = np.all(lengths > least, axis=0)
+        if not whole.all():
+            ids, sizes = ids[np.repeat(whole, sizes)], np.where(whole, sizes, 0)
+        return ids, sizes
+
+    def _encode_columns(
+        self, columns: Sequence[Sequence[str]], threads: int, framed: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Encodes N examples of F texts.
+
+        Returns:
+          int32[sum of lengths], the ids of all texts, example by example, and int64[F, N], the
+          number of ids per text. If framed, both include places for `<s>` of the first text and
+          `</s>` of each.
+        """
+        characters = sum(map(len, itertools.chain.from_iterable(columns)))
+        arrays = characters > _CHARACTERS_WORTH_AN_ARRAY * sum(map(len, columns)) and _HAS_ARRAYS
+        encoded = [
+            self._processor.encode(
+                list(texts),
+                num_threads=threads,
+                add_bos=framed and number == 0,
+                add_eos=framed,
+                **({"return_type": "numpy"} if arrays else {}),
+            )
+            for number, texts in enumerate(columns)
+        ]
+        lengths = np.array([list(map(len, column)) for column in encoded], np.int64)
+        texts_in_order = itertools.chain.from_iterable(zip(*encoded))
+        if arrays:
+            pieces = np.concatenate(list(texts_in_order))
+        else:
+            values = itertools.chain.from_iterable(texts_in_order)
+            pieces = np.fromiter(values, np.int32, int(lengths.sum()))
+        ids = pieces + np.int32(1)
+        ids[pieces == 0] = UNK_ID
+        return ids, lengths
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[int], list[int]]:
         """Returns the ids of a text and the characters of each.

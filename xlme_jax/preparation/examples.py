@@ -29,7 +29,7 @@ _WINDOW = 4096  # Pairs among which partners are exchanged.
 
 def documents(max_chars: int, file: DocumentFile, report: ReadReport) -> Texts:
     """Yields the documents of a file."""
-    return ((document,) for document in read_file(file, report, max_chars))
+    return zip(read_file(file, report, max_chars))
 
 
 def split_documents(

@@ -149,8 +149,7 @@ def _encoded(config: PrepareConfig, model: str, unit: Unit, report: ReadReport) 
         if unit.job.kind == "labelled":
             yield encode_labelled(config, vocabulary, unit.job, texts[0], report)
         else:
-            columns = [vocabulary.encode_flat(column, unit.threads) for column in texts]
-            yield (*framed(columns), _NO_LABELS)
+            yield (*vocabulary.encode_framed(texts, unit.threads), _NO_LABELS)
 
 
 def encode_labelled(

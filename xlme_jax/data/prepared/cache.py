@@ -14,8 +14,6 @@ import pathlib
 import uuid
 from collections.abc import Sequence
 
-from tqdm import tqdm
-
 from xlme_jax.data.prepared.format import BUCKET_THREADS, FileInfo, PreparedDataError
 from xlme_jax.storage import locks
 from xlme_jax.storage.caches import user_cache
@@ -76,6 +74,8 @@ class LocalCopies:
         """
         if not self._limit:
             return []
+        from tqdm import tqdm
+
         self._folder.mkdir(parents=True, exist_ok=True)
         with locks.hold(self._folder / ".lock"):
             wanted, missing = self._make_room(files, verify)

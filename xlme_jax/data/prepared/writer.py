@@ -391,7 +391,7 @@ def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) ->
         skipped=dict(skipped),
     )
     sync_folder(folder)
-    replace_file(directory / info.row_file.file, info.sealed())
+    replace_file(folder / f"{info.split}.json", info.sealed())
     for stage in {(directory / file.file).parent for part in parts for file in part.files}:
         remove_folder(stage)
     return info
