@@ -9,7 +9,7 @@ from xlme_jax.data import prepared
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.prepared import format as prepared_format
-from xlme_jax.data.prepared import shared
+from xlme_jax.data.prepared import reader, shared
 from xlme_jax.storage import sealed_json
 
 VOCABULARY = 300
@@ -91,6 +91,19 @@ def test_shared_files_hold_what_own_files_hold(tmp_path, few, monkeypatch, small
     assert sum(dataset.verify(part, 3) for part in range(3)) == sum(
         (tmp_path / name).stat().st_size for name in names
     )
+
+
+def test_a_run_opens_each_shared_file_once(tmp_path, few, monkeypatch):
+    dataset = describe(tmp_path, prepared.share(tmp_path, write(tmp_path, NAMES)))
+    opened = []
+    module = reader.array_record_module
+    real = module.ArrayRecordReader
+    monkeypatch.setattr(
+        module, "ArrayRecordReader", lambda path, *o: (opened.append(path), real(path, *o))[1]
+    )
+    everything(dataset)
+    shards = {shard.file for task in dataset.tasks for shard in task.shards}
+    assert sorted(opened) == sorted(str(tmp_path / shard) for shard in shards)
 
 
 def test_a_task_that_is_added_changes_no_other_and_equal_tasks_give_equal_files(tmp_path, few):
