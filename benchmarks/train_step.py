@@ -123,6 +123,15 @@ KEEP_FREED = {
 
 def train_step(shape: tuple[int, ...], bias: Any) -> tuple[Callable[[], None], float]:
     """Returns a compiled and warmed-up step of a shape, and its FLOPs."""
+    objective, batch = objective_and_batch(shape, bias)
+    step = TrainStep(objective, batch)
+    step(), step()
+    rows, length = shape[-2:]
+    return step, sum(objective.diagnostics.flops({"monolingual": (rows, length)}).values())
+
+
+def objective_and_batch(shape: tuple[int, ...], bias: Any) -> tuple[Any, Any]:
+    """Returns XLM-E of a shape, and a batch of random tokens."""
     hidden, deep, shallow, vocabulary, rows, length = shape
     common: dict[str, Any] = {
         "hidden_size": hidden,
@@ -145,9 +154,7 @@ def train_step(shape: tuple[int, ...], bias: Any) -> tuple[Callable[[], None], f
     tokens = np.random.default_rng(0).integers(5, vocabulary - 1, (rows, length)).astype(np.int32)
     positions = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
     batch = {"tokens": tokens, "segment_ids": np.ones_like(tokens), "positions": positions}
-    step = TrainStep(objective, {"monolingual": batch})
-    step(), step()
-    return step, sum(objective.diagnostics.flops({"monolingual": (rows, length)}).values())
+    return objective, {"monolingual": batch}
 
 
 def timed(step: Callable[[], Any]) -> float:

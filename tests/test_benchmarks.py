@@ -43,6 +43,22 @@ def test_input(tmp_path):
 
 
 @pytest.mark.slow
+def test_growth(tmp_path):
+    found, said = run("growth", tmp_path, "--small", "--rows=width,languages,pairs,hosts")
+    rows = found["rows"]
+    assert [len(rows[name]["sizes"]) for name in ("width", "languages", "pairs", "hosts")] == [
+        2
+    ] * 4
+    costs = rows["pairs"]["costs"]
+    assert costs["position in a checkpoint, bytes"]["power"] == 0
+    assert costs["start: files opened"]["power"] == 0 and "start: files opened" in said
+    one, two = rows["hosts"]["costs"]["a batch, tokens delivered"]["values"]
+    assert 0.45 < two / one < 0.55
+    again, _ = run("growth", tmp_path, "--small", "--rows=hosts")
+    assert again["rows"]["pairs"] == rows["pairs"] and set(again["rows"]) == set(rows)
+
+
+@pytest.mark.slow
 def test_robust_sampling(tmp_path):
     sizes = ("--pairs=300", "--languages=40", "--repeats=2")
     steps = ("--shape=tiny", "--rounds=2", "--steps=1")

@@ -60,7 +60,7 @@ def drop(
         for row in filtered
     ]
     for row in table:
-        if row not in kept:
+        if row.kind == "bitext" and rare.keys() & set(row.languages):
             which = [language for language in row.languages if language in rare]
             why = " and ".join(f"{language} has {rare[language]:,} pairs" for language in which)
             dropped.append(

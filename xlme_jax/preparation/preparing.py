@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from xlme_jax.data import cldr, prepared
 from xlme_jax.data.prepared import format as prepared_format
-from xlme_jax.data.prepared.format import unseal
+from xlme_jax.data.prepared.format import unseal, unseal_rows
 from xlme_jax.data.text import held_out
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.vocabulary import (
@@ -105,7 +105,7 @@ def prepare(
     with locks.hold(output / LOCK_FILE, lambda: _say(waiting)):
         _check_same_vocabulary(output, vocabulary)
         replace_file(model, vocabulary.model)
-        remove_folder(output / ".parts")  # From a run that was killed.
+        remove_folder(output / prepared_format.PARTS_FOLDER)  # From a run that was killed.
         rows = _finished(output, jobs)
         pending = [job for job in jobs if job not in rows]
         _say(
@@ -116,12 +116,14 @@ def prepare(
         rows |= _run(config, load_tasks, str(model), pending)
         empty = [job for job in jobs if not rows[job].examples]
         _say_empty([job for job in empty if not dropping.is_filtered(config, rows[job])])
-        table, dropped = dropping.drop(config, [rows[job] for job in jobs])
+        shared = prepared.share(output, [rows[job] for job in jobs])
+        table, dropped = dropping.drop(config, shared)
         prepared.write_dataset(output, table, model, vocabulary.size, command, dropped)
+        prepared.remove_unused(output, shared)
         _write_settings(config, command)
         if config.check_overlap:
             _report_overlap(config, tasks, jobs)
-        remove_folder(output / ".parts")
+        remove_folder(output / prepared_format.PARTS_FOLDER)
     _summarize(table)
     for line in dropping.lines(dropped):
         _say(line)
@@ -304,6 +306,9 @@ def fingerprint(parts: Iterable[object], files: Iterable[Path]) -> str:
 
 def _finished(output: Path, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]:
     """Returns the rows of finished jobs, in the order of the jobs."""
+    shared, problems = prepared.shared_tasks(output)
+    for problem in problems:
+        _say(f"Tasks that share a file are prepared again: {problem}")
 
     def row_of(job: Job) -> prepared.TaskInfo | None:
         try:
@@ -311,6 +316,9 @@ def _finished(output: Path, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]
         except prepared.PreparedDataError as error:
             _say(f"Task {job.name} ({job.split}) is prepared again: {error}")
             return None
+        if row is None and (job.name, job.split) in shared:
+            row = shared[job.name, job.split]
+            row = row if row.fingerprint == job.fingerprint else None
         return row if row and (row.examples or job.may_be_empty) else None
 
     rows = {}
@@ -351,7 +359,8 @@ def _check_same_vocabulary(output: Path, vocabulary: Vocabulary) -> None:
     file = output / prepared_format.VOCABULARY_FILE
     try:
         # Not from the model file, which may be the damaged one and is written again.
-        old = unseal((output / prepared_format.DATASET_FILE).read_bytes())["vocabulary"]
+        content, _ = unseal_rows((output / prepared_format.DATASET_FILE).read_bytes())
+        old = content["vocabulary"]
         size, digest = old["size"], str(old["sha256"])
     except (OSError, ValueError, KeyError):
         try:
@@ -376,7 +385,7 @@ def _retire(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
     """Reports tasks dropped from an earlier data set; invalidates it if shards will change."""
     file = output / prepared_format.DATASET_FILE
     try:
-        before = {(r["name"], r["split"]) for r in unseal(file.read_bytes())["tasks"]}
+        before = {(row["name"], row["split"]) for row in unseal_rows(file.read_bytes())[1]}
     except (OSError, ValueError, KeyError):
         return
     dropped = sorted({name for name, _ in before - {(job.name, job.split) for job in jobs}})

@@ -434,8 +434,8 @@ def make_iterator(
             prefetch=prefetch,
         )
         sampler, iterators[stream.name] = start(weights, Phase())
-        if stream.kind == "bitext":  # Needs its own reader, because another thread uses the first.
-            plan = dataset.reader(tasks), stream, sampler, seed, window_draws
+        if stream.kind == "bitext":
+            plan = reader, stream, sampler, seed, window_draws
             first_left_out[stream.name] = functools.partial(_first_left_out, *plan)
         fingerprints[stream.name] = _fingerprint(tasks, stream, sampler, seed, split, window_draws)
         shares[stream.name] = dict(zip((task.name for task in tasks), weights.tolist()))

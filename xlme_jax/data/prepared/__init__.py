@@ -8,6 +8,7 @@ from xlme_jax.data.prepared.format import (
     PreparedDataMissing,
     TaskInfo,
 )
+from xlme_jax.data.prepared.shared import remove_unused, share, shared_tasks
 from xlme_jax.data.prepared.writer import (
     BitextWriter,
     LabelledWriter,
@@ -30,5 +31,8 @@ __all__ = [
     "TaskInfo",
     "finished_task",
     "merge_parts",
+    "remove_unused",
+    "share",
+    "shared_tasks",
     "write_dataset",
 ]

@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from xlme_jax.data.prepared.cache import DEFAULT_GB, LocalCopies
 from xlme_jax.data.prepared.format import (
     DATASET_FILE,
     SETTINGS_FILE,
+    SHARED_FILE,
     FileInfo,
     PreparedDataError,
     PreparedDataMissing,
@@ -30,7 +32,9 @@ from xlme_jax.data.prepared.format import (
     damaged,
     recorded_command,
     size_problems,
+    stored_files,
     unseal,
+    unseal_rows,
 )
 from xlme_jax.data.prepared.reader import OpenFiles, TaskReader
 from xlme_jax.data.token_ids import EOS_ID
@@ -75,10 +79,11 @@ class PreparedDataset:
         self.vocabulary_size, self.vocabulary_digest = vocabulary_size, vocabulary.sha256
         self.digest = _identify(tasks, vocabulary.sha256)
         self._vocabulary = vocabulary
-        shards = sum(len(task.shards) for task in tasks)
+        shards = len({shard.file for task in tasks for shard in task.shards})
         self._files = OpenFiles(directory, vocabulary_size, command, shards)
         self._last: TaskReader | None = None
-        self._verified: frozenset[FileInfo] = frozenset()
+        self._by_name = {(task.name, task.split): task for task in reversed(self.tasks)}
+        self._verified: frozenset[str] = frozenset()
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> PreparedDataset:
@@ -96,12 +101,12 @@ class PreparedDataset:
         if not path.is_file():
             raise PreparedDataMissing(directory)
         try:
-            content = unseal(path.read_bytes())
+            content, rows = unseal_rows(path.read_bytes())
             size, model = content["vocabulary"]["size"], content["vocabulary"]
             vocabulary = FileInfo(model["file"], 0, 0, model["bytes"], model["sha256"])
             if type(size) is not int or not 0 < size <= 1 << 32:
                 raise ValueError(f"has a vocabulary of {size!r} ids")
-            tasks = [TaskInfo.from_json(row) for row in content["tasks"]]
+            tasks = [TaskInfo.from_json(row) for row in rows]
             command = str(content["command"])
         except OSError as error:
             raise PreparedDataError(f"{path} cannot be read: {error.strerror}") from error
@@ -110,7 +115,7 @@ class PreparedDataset:
         except (KeyError, TypeError) as error:
             what = f"{path} does not describe a data set ({error!r})"
             raise damaged([what], recorded_command(directory)) from error
-        files = [vocabulary, *(file for task in tasks for file in task.files)]
+        files = [vocabulary, *stored_files(file for task in tasks for file in task.files)]
         if found := size_problems(directory, files):
             raise damaged(found, command)
         return cls(directory, tasks, vocabulary, size, command)
@@ -122,9 +127,8 @@ class PreparedDataset:
 
     def task(self, name: str, split: str = "train") -> TaskInfo:
         """Returns the row of a task; raises PreparedDataError if it is missing."""
-        for task in self.tasks:
-            if (task.name, task.split) == (name, split):
-                return task
+        if found := self._by_name.get((name, split)):
+            return found
         known = sorted({task.name for task in self.tasks if task.split == split})
         close = difflib.get_close_matches(name, known, n=5) or known[:10]
         raise PreparedDataError(
@@ -148,8 +152,8 @@ class PreparedDataset:
         if not is_bucket(self.directory):
             return
         copies = LocalCopies(self.directory, folder, gigabytes)
-        files = sorted({file for task in self.tasks for file in task.files}, key=lambda f: f.file)
-        self._verified = frozenset(copies.copy(files, verify))
+        files = stored_files(file for task in self.tasks for file in task.files)
+        self._verified = frozenset(file.file for file in copies.copy(files, verify))
         self._files.locate = copies.find
 
     def check_vocabulary(self, size: int, digest: str) -> None:
@@ -180,33 +184,43 @@ class PreparedDataset:
         Raises:
           PreparedDataError: Files are damaged; the message names them.
         """
-        files = [file for file in self._share(part, parts) if file not in self._verified]
+        files = [file for file in self._share(part, parts) if file.file not in self._verified]
         found = content_problems(self.directory, files, threads)
-        settings = self.directory / SETTINGS_FILE
-        if part == 0 and settings.is_file():
-            try:
-                unseal(settings.read_bytes())
-            except (OSError, ValueError) as error:
-                found.append(f"{settings} {error}")
+        for name, read in ((SETTINGS_FILE, unseal), (SHARED_FILE, unseal_rows)):
+            path = self.directory / name
+            if part == 0 and path.is_file():
+                try:
+                    read(path.read_bytes())
+                except (OSError, ValueError, KeyError) as error:
+                    found.append(f"{path} {error}")
         if found:
             raise damaged(found, self.command)
         return sum(file.bytes for file in files)
 
     def files(self) -> list[FileInfo]:
-        """Returns all files whose checksums `dataset.json` covers, largest first."""
-        rows = {file for task in self.tasks for file in (*task.files, task.row_file)}
-        return sorted(rows | {self._vocabulary}, key=lambda file: (-file.bytes, file.file))
+        """Returns all files whose checksums `dataset.json` covers."""
+        return [file for part in (self._data_files(), self._row_files()) for file in part]
+
+    def _data_files(self) -> list[FileInfo]:
+        """Returns shards, lengths and vocabulary, largest first."""
+        files = stored_files(file for task in self.tasks for file in task.files)
+        return sorted([*files, self._vocabulary], key=lambda file: (-file.bytes, file.file))
+
+    def _row_files(self, part: int = 0, parts: int = 1) -> list[FileInfo]:
+        return [task.row_file for task in self.tasks[part::parts] if not task.is_shared]
 
     def _share(self, part: int, parts: int) -> list[FileInfo]:
         # Each file goes to the part with the fewest bytes so far: the same in every process.
         loads = [(0, number) for number in range(parts)]
         share = []
-        for file in self.files():
+        for file in self._data_files():
             load, number = loads[0]
             heapq.heapreplace(loads, (load + file.bytes, number))
             if number == part:
                 share.append(file)
-        return share
+        # Only this part's rows, because their checksums are computed from `dataset.json`; the last
+        # parts first, as they have the smallest files.
+        return share + self._row_files(parts - 1 - part, parts)
 
     def reader(self, tasks: Sequence[TaskInfo]) -> TaskReader:
         """Returns a reader of many tasks of one kind, far faster than reading them one by one."""
@@ -330,8 +344,10 @@ def _split(ids: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
 
 def _identify(tasks: Sequence[TaskInfo], vocabulary_digest: str) -> str:
     """Returns the SHA-256 of what training reads, independent of preparation times and folders."""
-    rows = [
-        (task.name, task.kind, task.split, [shard.sha256 for shard in task.shards])
-        for task in tasks
-    ]
+
+    def identity(shard: FileInfo) -> Any:
+        part = (shard.sha256, shard.first, shard.records)
+        return shard.sha256 if shard.first is None else part
+
+    rows = [(task.name, task.kind, task.split, [*map(identity, task.shards)]) for task in tasks]
     return hashlib.sha256(json.dumps([vocabulary_digest, rows]).encode()).hexdigest()

@@ -8,12 +8,17 @@ Layout (all paths relative to the data set's folder):
     <task>/<split>-00000-of-00002.arrayrecord      token ids, little-endian, 2 or 4 bytes each
     <task>/<split>-lengths.npy                     tokens per record; not for monolingual tasks
     <task>/<split>.json                            row of a finished task; written last
+    shared-<digest>.arrayrecord                    records of many small tasks, one after the other
+    shared-<digest>-lengths.npy                    their lengths
+    shared.json                                    rows of the finished tasks in shared files
 
 - Monolingual: the running text `<s> document </s> <s> document </s> ...`, split into pages of
   `PAGE_TOKENS`, one page per record; the last page of a shard may be shorter.
 - Bitext: one record `<s> e </s> f </s>` per pair.
 - Labelled: one record per example, its token ids followed by its labels (int32, little-endian):
   `labelled.Features`.
+- Small tasks share files if there are many of them (`shared`): a shard takes 128 KiB and a call to
+  open it, however few records it has.
 
 All changes are detected: JSON files contain a checksum of themselves (`seal`), and `dataset.json`
 lists the SHA-256 of all other files.
@@ -23,11 +28,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 import hashlib
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +48,10 @@ BUCKET_THREADS = 32  # Each request waits tens of milliseconds.
 PAGE_TOKENS = 4096
 DATASET_FILE = "dataset.json"
 SETTINGS_FILE = "prepare.json"
+SHARED_FILE = "shared.json"
+PARTS_FOLDER = ".parts"  # Of files in progress; deleted with all that is left in it.
 VOCABULARY_FILE = "vocabulary.model"
+SHARED_HEADER = 128  # Bytes of the .npy header of lengths that tasks share.
 # {kind of task: number of languages}.
 KINDS = {"monolingual": 1, "bitext": 2, "labelled": 1}
 # Number of labels of a labelled example; 0 means one per token.
@@ -70,14 +79,15 @@ class PreparedDataMissing(PreparedDataError):
 
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
-    """State of a file when it was written.
+    """State of a file when it was written, and which of its records a task has.
 
     Attributes:
       file: Path relative to the data set's folder.
-      records: Number of records in it.
-      tokens: Number of tokens in it.
-      bytes: Size in bytes.
+      records: Number of the task's records.
+      tokens: Number of their tokens.
+      bytes: Size of the file in bytes.
       sha256: SHA-256 of its content, in hexadecimal.
+      first: The task's first record in a file that tasks share; None if the file is its own.
     """
 
     file: str
@@ -85,15 +95,22 @@ class FileInfo:
     tokens: int
     bytes: int
     sha256: str
+    first: int | None = None
 
     def __post_init__(self) -> None:
-        parts = pathlib.PurePosixPath(_string("file", self.file)).parts
-        if not re.fullmatch(r"[\w.:+/-]+", self.file) or {"/", ".."} & set(parts):
-            raise ValueError(f"file = {self.file!r} is not a path inside the data set")
-        for field in ("records", "tokens", "bytes"):
-            _count(field, getattr(self, field))
-        if not re.fullmatch("[0-9a-f]{64}", _string("sha256", self.sha256)):
-            raise ValueError(f"sha256 = {self.sha256!r} is not a SHA-256")
+        _check_file(_string("file", self.file), _string("sha256", self.sha256))
+        _count("records", self.records)
+        _count("tokens", self.tokens)
+        _count("bytes", self.bytes)
+        if self.first is not None:
+            _count("first", self.first)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as stored in a row."""
+        fields = dict(vars(self))
+        if self.first is None:  # Keeps the bytes of rows that were written before it existed.
+            del fields["first"]
+        return fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,8 +174,13 @@ class TaskInfo:
         return (*self.shards, *([self.lengths] if self.lengths else []))
 
     @property
+    def is_shared(self) -> bool:
+        """Returns whether the task's records are in files that tasks share."""
+        return any(file.first is not None for file in self.files)
+
+    @property
     def row_file(self) -> FileInfo:
-        """Returns the file of the row, which marks the task as finished."""
+        """Returns the file of the row of a task with its own files; marks it as finished."""
         text = self.sealed()
         name = f"{self.name}/{self.split}.json"
         return FileInfo(name, 0, 0, len(text), hashlib.sha256(text).hexdigest())
@@ -169,7 +191,12 @@ class TaskInfo:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the row as stored in `dataset.json`."""
-        row = dataclasses.asdict(self)
+        row = {
+            **vars(self),
+            "languages": list(self.languages),
+            "shards": [shard.to_json() for shard in self.shards],
+            "lengths": self.lengths and self.lengths.to_json(),
+        }
         if not self.labels:  # Keeps the bytes of rows that were written before labels existed.
             del row["labels"]
         return row
@@ -190,6 +217,15 @@ class TaskInfo:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"has a malformed task row ({error!r})") from error
+
+
+@functools.lru_cache(1024)
+def _check_file(file: str, sha256: str) -> None:
+    parts = pathlib.PurePosixPath(file).parts
+    if not re.fullmatch(r"[\w.:+/-]+", file) or {"/", ".."} & set(parts):
+        raise ValueError(f"file = {file!r} is not a path inside the data set")
+    if not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise ValueError(f"sha256 = {sha256!r} is not a SHA-256")
 
 
 def _string(field: str, value: Any) -> str:
@@ -215,9 +251,35 @@ def token_dtype(vocabulary_size: int) -> np.dtype:
 def unseal(text: bytes) -> dict[str, Any]:
     """Returns the content of a sealed file; raises ValueError on damage or another format."""
     content = sealed_json.unseal(text)
+    _check_format(content)
+    return content
+
+
+def unseal_rows(text: bytes) -> tuple[dict[str, Any], Iterator[Any]]:
+    """Returns the entries of a file from `seal_rows`, and its rows (a KeyError if there are none).
+
+    Raises:
+      ValueError: As `unseal`.
+    """
+    content, rows = sealed_json.unseal_table(text, "tasks")
+    _check_format(content)
+    return content, rows
+
+
+def seal_rows(content: Mapping[str, Any], tasks: Sequence[TaskInfo]) -> bytes:
+    """Returns the text of a sealed file with the rows of tasks."""
+    rows = [task.to_json() for task in tasks]
+    return sealed_json.seal_table({"format": FORMAT, **content}, "tasks", rows)
+
+
+def _check_format(content: Mapping[str, Any]) -> None:
     if content.get("format") != FORMAT:
         raise ValueError(f"has format {content.get('format')}, but this version reads {FORMAT}")
-    return content
+
+
+def stored_files(files: Iterable[FileInfo]) -> list[FileInfo]:
+    """Returns each file once, in the order of their names."""
+    return [file for _, file in sorted({file.file: file for file in files}.items())]
 
 
 def recorded_command(directory: pathlib.Path) -> str:

@@ -25,6 +25,7 @@ from array_record.python import array_record_module
 from xlme_jax.data.prepared.format import (
     LABELS,
     PAGE_TOKENS,
+    SHARED_HEADER,
     FileInfo,
     PreparedDataError,
     TaskInfo,
@@ -51,17 +52,17 @@ class _Cache(Generic[Opened]):
 
     def __init__(self, make: Callable[[FileInfo], Opened], size: int):
         self._make, self._size = make, size
-        self._values: collections.OrderedDict[FileInfo, Opened] = collections.OrderedDict()
+        self._values: collections.OrderedDict[str, Opened] = collections.OrderedDict()
         self._lock = threading.Lock()
 
     def __getitem__(self, file: FileInfo) -> Opened:
         with self._lock:
-            if file in self._values:
-                self._values.move_to_end(file)
-                return self._values[file]
+            if file.file in self._values:
+                self._values.move_to_end(file.file)
+                return self._values[file.file]
         value = self._make(file)  # Without the lock, so files open in parallel.
         with self._lock:
-            value = self._values.setdefault(file, value)
+            value = self._values.setdefault(file.file, value)
             if len(self._values) > self._size:
                 # Closes when it is garbage-collected, as another thread may still read from it.
                 self._values.popitem(last=False)
@@ -70,7 +71,7 @@ class _Cache(Generic[Opened]):
     def forget(self, file: FileInfo) -> None:
         """Opens the file again the next time."""
         with self._lock:
-            self._values.pop(file, None)
+            self._values.pop(file.file, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,7 @@ class _Shard:
 
 
 class ExampleLengths:
-    """File of lengths with random access.
+    """File of lengths with random access, by the number of a record in the file.
 
     Not memory-mapped: if the file is truncated while mapped or the disk fails, access to a mapping
     kills the process with SIGBUS.
@@ -107,7 +108,8 @@ class ExampleLengths:
 
 
 def _header_bytes(lengths: FileInfo) -> int:
-    return lengths.bytes - 2 * lengths.records  # Header of the .npy format.
+    """Returns the size of the header of the .npy format."""
+    return SHARED_HEADER if lengths.first is not None else lengths.bytes - 2 * lengths.records
 
 
 class OpenFiles:
@@ -144,8 +146,9 @@ class OpenFiles:
             path.stat()  # Raises if the file is missing; ArrayRecordReader treats it as empty.
         # Records are read in random order, so read-ahead is disabled.
         reader = array_record_module.ArrayRecordReader(str(path), "readahead_buffer_size:0")
-        if reader.num_records() != shard.records:
-            raise ValueError(f"it has {reader.num_records()} records, expected {shard.records}")
+        found, wanted = reader.num_records(), (shard.first or 0) + shard.records
+        if found < wanted or (found > wanted and shard.first is None):
+            raise ValueError(f"it has {found} records, expected {wanted}")
         return _Shard(reader, threading.Lock())
 
 
@@ -179,6 +182,11 @@ class TaskReader:
         self._dtype = token_dtype(files.vocabulary_size)
         # Global numbers of records and tokens count through all shards of all tasks.
         self._shards = [shard for task in tasks for shard in task.shards]
+        numbers: dict[str, int] = {}
+        self._file_of = np.array(
+            [numbers.setdefault(shard.file, len(numbers)) for shard in self._shards], np.int64
+        )
+        self._first_in_file = np.array([shard.first or 0 for shard in self._shards], np.int64)
         self._record_ends = _ends([shard.records for shard in self._shards])
         self._token_ends = _ends([shard.tokens for shard in self._shards])
         self._records = np.array([sum(s.records for s in t.shards) for t in tasks], np.int64)
@@ -229,7 +237,7 @@ class TaskReader:
     def _read_lengths(self, task: TaskInfo, examples: np.ndarray) -> np.ndarray:
         assert task.lengths is not None, f"{task.name} is running text"
         try:
-            return self._files.lengths[task.lengths][examples]
+            return self._files.lengths[task.lengths][examples + (task.lengths.first or 0)]
         except (OSError, ValueError) as error:
             raise self._files.error(
                 f"{self._lengths_path(task)} cannot be read: {error}"
@@ -243,29 +251,38 @@ class TaskReader:
             return self._kept
 
     def _load_lengths(self) -> tuple[np.ndarray, np.ndarray]:
-        sizes = np.array([task.lengths.bytes if task.lengths else 0 for task in self.tasks])
+        sizes = np.array([2 * t.lengths.records if t.lengths else 0 for t in self.tasks], np.int64)
         order = np.argsort(sizes, kind="stable")
         fits = (sizes[order] <= _SMALL_BYTES) & (np.cumsum(sizes[order]) <= _KEPT_BYTES)
-        small = order[fits].tolist()
-        loaded = list(
-            self._files.threads.map(self._load_whole, [self.tasks[task] for task in small])
-        )
+        # Tasks that share a file are read together.
+        by_file: dict[str, list[int]] = {}
+        for task in order[fits].tolist():
+            lengths = self.tasks[task].lengths
+            by_file.setdefault(lengths.file if lengths else "", []).append(task)
+        loaded = self._files.threads.map(self._load_parts, by_file.values())
         starts = np.full(len(self.tasks), -1, np.int64)
-        counts = np.array([len(lengths) for lengths in loaded], np.int64)
+        small = [task for tasks in by_file.values() for task in tasks]
+        counts = sizes[small] // 2
         starts[small] = np.cumsum(counts) - counts
-        return starts, np.concatenate([np.empty(0, "<u2"), *loaded])
+        return starts, np.concatenate([np.empty(0, "<u2"), *itertools.chain(*loaded)])
 
-    def _load_whole(self, task: TaskInfo) -> np.ndarray:
-        assert task.lengths is not None, f"{task.name} is running text"
-        path = self._lengths_path(task)
+    def _load_parts(self, tasks: Sequence[int]) -> list[np.ndarray]:
+        """Returns the lengths of tasks that have them in one file, which is read whole."""
+        first = self.tasks[tasks[0]]
+        path, found = self._lengths_path(first), []
         try:
-            content = self._files.locate(task.lengths).read_bytes()
-            start = _header_bytes(task.lengths)
-            if len(content) < task.lengths.bytes:
-                raise ValueError("the file is truncated")
+            assert first.lengths is not None, f"{first.name} is running text"
+            content = self._files.locate(first.lengths).read_bytes()
+            for task in tasks:
+                part = self.tasks[task].lengths
+                assert part is not None, f"{self.tasks[task].name} is running text"
+                start = _header_bytes(part) + 2 * (part.first or 0)
+                if len(content) < start + 2 * part.records:
+                    raise ValueError("the file is truncated")
+                found.append(np.frombuffer(content, "<u2", part.records, start))
         except (OSError, ValueError) as error:
             raise self._files.error(f"{path} cannot be read: {error}") from error
-        return np.frombuffer(content, "<u2", task.lengths.records, start)
+        return found
 
     # --- Records ---
 
@@ -293,6 +310,10 @@ class TaskReader:
         else:
             sizes = self._page_sizes(numbers, shards)
         return self._read_ids(numbers, shards, sizes), sizes
+
+    def stored(self, tasks: np.ndarray, records: np.ndarray) -> list[bytes]:
+        """Returns the stored bytes of records, with labels; the arguments are those of `read`."""
+        return self._fetch(*self._numbers(tasks, records))
 
     def read_labelled(
         self, tasks: np.ndarray, examples: np.ndarray
@@ -346,10 +367,11 @@ class TaskReader:
 
     def _fetch(self, numbers: np.ndarray, shards: np.ndarray) -> list[bytes]:
         """Returns the stored bytes of the records with global `numbers`."""
-        order = np.argsort(numbers, kind="stable")
-        local = (numbers - _starts(self._record_ends)[shards])[order].tolist()
-        changes = np.flatnonzero(np.diff(shards[order], prepend=-1, append=-1)).tolist()
-        places = order.tolist()
+        files = self._file_of[shards]
+        local = numbers - _starts(self._record_ends)[shards] + self._first_in_file[shards]
+        order = np.lexsort((local, files))
+        changes = np.flatnonzero(np.diff(files[order], prepend=-1, append=-1)).tolist()
+        local, places = local[order].tolist(), order.tolist()
         found: list[bytes] = [b""] * len(numbers)
 
         def read(groups: Sequence[tuple[int, int]]) -> None:

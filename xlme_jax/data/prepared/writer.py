@@ -24,23 +24,23 @@ from array_record.python import array_record_module
 
 from xlme_jax.data.prepared.format import (
     DATASET_FILE,
-    FORMAT,
     KINDS,
     LABELS,
     PAGE_TOKENS,
+    PARTS_FOLDER,
     TASK_NAME,
     VOCABULARY_FILE,
     FileInfo,
     PreparedDataError,
     TaskInfo,
     content_problems,
+    seal_rows,
     token_dtype,
     unseal,
 )
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.storage.files import copy_file, remove_folder, replace_file, sync_folder
 from xlme_jax.storage.paths import as_path, is_bucket
-from xlme_jax.storage.sealed_json import seal
 
 # Records per ArrayRecord chunk. Pages are large enough for chunks of their own; for other examples,
 # chunks of one record would have more overhead and index entries than text.
@@ -49,6 +49,12 @@ _GROUP_SIZE = {"monolingual": 1, "bitext": 16, "labelled": 16}
 _COMPRESSION = "zstd:1"
 # Lengths are stored in two bytes.
 _MAX_TOKENS = (1 << 16) - 1
+
+
+def open_writer(path: pathlib.Path, kind: str) -> array_record_module.ArrayRecordWriter:
+    """Opens a local shard for records of a kind of task."""
+    options = f"group_size:{_GROUP_SIZE[kind]},{_COMPRESSION}"
+    return array_record_module.ArrayRecordWriter(str(path), options)
 
 
 class TaskWriter:
@@ -113,7 +119,7 @@ class TaskWriter:
         # The name is unique because other processes may write the same part: a worker that outlives
         # a killed run, or a second attempt on another machine.
         place = f"{name}-{split}-{part or 0:05d}-{uuid.uuid4().hex}"
-        self._place = f".parts/{place}"
+        self._place = f"{PARTS_FOLDER}/{place}"
         self._stage = self.directory / self._place
         if is_bucket(self.directory):  # ArrayRecord writes local files only.
             self._stage = pathlib.Path(tempfile.mkdtemp(prefix="xlme_jax-"))
@@ -192,8 +198,7 @@ class TaskWriter:
 
     def _open_shard(self) -> array_record_module.ArrayRecordWriter:
         path = self._stage / f"{len(self._shards):05d}.arrayrecord"
-        options = f"group_size:{_GROUP_SIZE[self.kind]},{_COMPRESSION}"
-        self._writer = array_record_module.ArrayRecordWriter(str(path), options)
+        self._writer = open_writer(path, self.kind)
         self._shard_path, self._shard_records, self._shard_tokens = path, 0, 0
         return self._writer
 
@@ -456,7 +461,6 @@ def write_dataset(
     model = as_path(vocabulary).read_bytes()
     replace_file(directory / VOCABULARY_FILE, model)
     content: dict[str, Any] = {
-        "format": FORMAT,
         "command": command,
         "vocabulary": {
             "file": VOCABULARY_FILE,
@@ -464,11 +468,11 @@ def write_dataset(
             "bytes": len(model),
             "sha256": hashlib.sha256(model).hexdigest(),
         },
-        "tasks": [row.to_json() for row in sorted(tasks, key=lambda row: (row.name, row.split))],
     }
     if dropped:
         content["dropped"] = list(dropped)
-    replace_file(directory / DATASET_FILE, seal(content))
+    rows = sorted(tasks, key=lambda row: (row.name, row.split))
+    replace_file(directory / DATASET_FILE, seal_rows(content, rows))
 
 
 def _describe(path: pathlib.Path, records: int, tokens: int) -> FileInfo:

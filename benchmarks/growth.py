@@ -1,0 +1,122 @@
+"""Measures how cost grows with the model, the data and the number of hosts.
+
+    python benchmarks/growth.py
+    python benchmarks/growth.py --rows=pairs,hosts
+
+Each row of the benchmark changes one size and leaves the others alone; each size runs in a process
+of its own. Times are CPU seconds of all threads (the median of several calls where one is short),
+memory is the peak of the process, and the rest are counts, which no load on the machine changes:
+bytes, files, barriers. "power" is the exponent b of a least-squares fit of cost = a * size^b on
+logarithms, over all sizes: 1 if cost is proportional to size.
+"""
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import machine
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+Costs = dict[str, float]
+SIZES: dict[str, Sequence[int]] = {
+    "layers": (3, 6, 12, 24),
+    "width": (128, 256, 512),
+    "length": (64, 128, 256, 512),
+    "vocabulary": (8_192, 32_768, 131_072, 262_144),
+    "languages": (100, 200, 500),
+    "pairs": (4_000, 20_000, 100_000),
+    "hosts": (1, 4, 16, 64, 256),
+    "barriers": (2, 4),
+}
+SMALL: dict[str, Sequence[int]] = {
+    "layers": (1, 2),
+    "width": (32, 64),
+    "length": (16, 32),
+    "vocabulary": (256, 512),
+    "languages": (8, 16),
+    "pairs": (30, 60),
+    "hosts": (1, 2),
+    "barriers": (2,),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", default=",".join(SIZES), help=f"Any of {', '.join(SIZES)}.")
+    parser.add_argument("--small", action="store_true", help="Tiny sizes, to try the benchmark.")
+    parser.add_argument("--output", default="benchmarks/results/growth.json")
+    parser.add_argument("--child", nargs=2, metavar=("ROW", "SIZE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        row, size = options.child
+        print(json.dumps(_measure(row, int(size), options.small)))
+        return
+    results = machine.describe("jax", "jaxlib", "numpy", "grain", "array_record")
+    path = Path(options.output)
+    # Rows that are not measured again stay, each with the load of its own time.
+    rows = json.loads(path.read_text())["rows"] if path.is_file() else {}
+    for row in options.rows.split(","):
+        sizes = (SMALL if options.small else SIZES)[row]
+        load = os.getloadavg()[0]
+        costs = {size: _child(row, size, options.small) for size in sizes}
+        rows[row] = {"load_average_at_start": load, **_table(row, costs)}
+    machine.write(path, {**results, "rows": {row: rows[row] for row in SIZES if row in rows}})
+
+
+def _measure(row: str, size: int, small: bool) -> Costs:
+    if row in ("layers", "width", "length", "vocabulary"):
+        import growth_model
+
+        return growth_model.measure(row, size, small)
+    if row == "barriers":
+        import growth_barriers
+
+        return growth_barriers.barriers(size)
+    import growth_data
+
+    return growth_data.MEASURES[row](size, small)
+
+
+def _child(row: str, size: int, small: bool) -> Costs:
+    command = [sys.executable, __file__, "--child", row, str(size), *(["--small"] if small else [])]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    variables = {"PYTHONPATH": path, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    done = subprocess.run(
+        command, env={**os.environ, **variables}, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _table(row: str, costs: Mapping[int, Costs]) -> dict[str, object]:
+    """Prints the costs by size; returns them with their exponents."""
+    sizes = list(costs)
+    print(f"\n{row:44}" + "".join(f"{size:>14,}" for size in sizes) + f"{'power':>8}")
+    found: dict[str, object] = {}
+    for name in dict.fromkeys(name for own in costs.values() for name in own):
+        values = [own.get(name, math.nan) for own in costs.values()]
+        power = exponent(sizes, values)
+        shown = "".join(f"{value:>14,.6g}" for value in values)
+        print(f"{name:44}{shown}" + (f"{power:8.2f}" if power is not None else ""), flush=True)
+        found[name] = {"values": values, "power": power}
+    return {"sizes": sizes, "costs": found}
+
+
+def exponent(sizes: Sequence[int], values: Sequence[float]) -> float | None:
+    """Returns b of the least-squares fit of values = a * sizes^b; None if there is none."""
+    if len(sizes) < 2 or not all(value > 0 for value in values):
+        return None
+    return round(float(np.polyfit(np.log(sizes), np.log(values), 1)[0]), 3)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    main()

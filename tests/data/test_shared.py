@@ -1,0 +1,159 @@
+"""Small tasks that share files read as those with their own, and preparation goes on from them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from xlme_jax.data import prepared
+from xlme_jax.data.batches.pipeline import make_iterator
+from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.prepared import format as prepared_format
+from xlme_jax.data.prepared import reader, shared
+from xlme_jax.storage import sealed_json
+
+VOCABULARY = 300
+STREAMS = [Stream("monolingual", "monolingual", 4, 64), Stream("bitext", "bitext", 4, 64)]
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Lets five tasks share files of 900 tokens, and three rows have lines of their own."""
+    monkeypatch.setattr(shared, "FEW_TASKS", 4)
+    monkeypatch.setattr(shared, "SMALL_TOKENS", 2000)
+    monkeypatch.setattr(shared, "_FILE_TOKENS", 900)
+    monkeypatch.setattr(shared, "_READ_AHEAD", 2)
+    monkeypatch.setattr(sealed_json, "_FEW_ROWS", 3)
+
+
+def write(directory, names):
+    """Writes tasks of all kinds, with content of their names; returns their rows."""
+    rows = []
+    for name in names:
+        rng, split = np.random.default_rng(sum(map(ord, name))), "train"
+        kind, options = prepared.BitextWriter, {"shard_tokens": 300}
+        languages = ["en", "fr"]
+        if name.startswith("text"):
+            kind, languages = prepared.MonolingualWriter, ["en"]
+        elif name.startswith("labels"):
+            kind, languages, options = prepared.LabelledWriter, ["en"], {"labels": "tokens"}
+        elif name.startswith("held"):
+            split = "validation"
+        writer = kind(directory, name, languages, VOCABULARY, split=split, **options)
+        for length in rng.integers(6, 40, 300 if name.endswith("large") else 20):
+            ids = [0, *rng.integers(4, VOCABULARY - 1, length - 2).tolist(), 2]
+            if kind is prepared.BitextWriter:
+                ids[length // 2] = 2
+            labels = range(length) if kind is prepared.LabelledWriter else ()
+            writer.add(ids, labels)
+        rows.append(writer.close())
+    return rows
+
+
+NAMES = ["a", "b", "c", "d-large", "text1", "text2", "labels1", "labels2", "held"]
+
+
+def describe(directory, rows):
+    (directory / "model").write_bytes(b"none")
+    prepared.write_dataset(directory, rows, directory / "model", VOCABULARY)
+    prepared.remove_unused(directory, rows)
+    return prepared.PreparedDataset.load(directory)
+
+
+def everything(dataset):
+    """Returns all examples and lengths by task, and some batches."""
+    found = {}
+    for task in dataset.tasks:
+        examples = [record.tolist() for record in dataset.records(task)]
+        if task.kind == "labelled":
+            read = dataset.read_labelled(task, range(task.examples))
+            examples = [(ids.tolist(), labels.tolist()) for ids, labels in read]
+        lengths = [] if task.kind == "monolingual" else dataset.lengths(task).tolist()
+        found[task.name] = examples, lengths
+    iterator = make_iterator(dataset, STREAMS, 0, prefetch=0, window_draws=64)
+    batches = [next(iterator) for _ in range(5)]
+    return found, [{k: v.tolist() for s in b.values() for k, v in s.items()} for b in batches]
+
+
+@pytest.mark.parametrize("small", [1 << 20, 0])
+def test_shared_files_hold_what_own_files_hold(tmp_path, few, monkeypatch, small):
+    monkeypatch.setattr("xlme_jax.data.prepared.reader._SMALL_BYTES", small)
+    rows = write(tmp_path, NAMES)
+    own = everything(describe(tmp_path, rows))
+    dataset = describe(tmp_path, prepared.share(tmp_path, rows))
+    assert [task.name for task in dataset.tasks if not task.is_shared] == ["d-large"]
+    assert everything(dataset) == own
+    on_disk = {str(f.relative_to(tmp_path)) for f in tmp_path.rglob("*") if f.is_file()}
+    beside = {"dataset.json", "shared.json", "model"}
+    assert {file.file for file in dataset.files()} == on_disk - beside
+    names = [file.file for file in dataset.files()]
+    assert len(names) == len(set(names)) and sum("shared" in name for name in names) > 6
+    assert sum(dataset.verify(part, 3) for part in range(3)) == sum(
+        (tmp_path / name).stat().st_size for name in names
+    )
+
+
+def test_a_run_opens_each_shared_file_once(tmp_path, few, monkeypatch):
+    dataset = describe(tmp_path, prepared.share(tmp_path, write(tmp_path, NAMES)))
+    opened = []
+    module = reader.array_record_module
+    real = module.ArrayRecordReader
+    monkeypatch.setattr(
+        module, "ArrayRecordReader", lambda path, *o: (opened.append(path), real(path, *o))[1]
+    )
+    everything(dataset)
+    shards = {shard.file for task in dataset.tasks for shard in task.shards}
+    assert sorted(opened) == sorted(str(tmp_path / shard) for shard in shards)
+
+
+def test_a_task_that_is_added_changes_no_other_and_equal_tasks_give_equal_files(tmp_path, few):
+    first, second = tmp_path / "first", tmp_path / "second"
+    rows = prepared.share(first, write(first, NAMES))
+    describe(first, rows)
+    before = {f.name: f.stat().st_mtime_ns for f in first.glob("shared-*")}
+    assert prepared.share(first, rows) == rows
+    assert {f.name: f.stat().st_mtime_ns for f in first.glob("shared-*")} == before
+    found, problems = prepared.shared_tasks(first)
+    assert not problems and found == {(r.name, r.split): r for r in rows if r.is_shared}
+    grown = describe(first, prepared.share(first, rows + write(first, ["aa"])))
+    assert not (first / "aa").exists() and grown.task("aa").is_shared
+    again = describe(second, prepared.share(second, write(second, ["aa", *NAMES])))
+    assert grown.digest == again.digest and everything(grown) == everything(again)
+    assert {f.name for f in first.glob("shared*")} == {f.name for f in second.glob("shared*")}
+
+
+def test_damage_of_a_shared_file_costs_its_tasks_alone(tmp_path, few):
+    rows = prepared.share(tmp_path, write(tmp_path, NAMES))
+    dataset = describe(tmp_path, rows)
+    path = tmp_path / dataset.task("a").shards[0].file
+    content = bytearray(path.read_bytes())
+    content[150] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(prepared.PreparedDataError, match=path.name):
+        dataset.verify()
+    with pytest.raises(prepared.PreparedDataError, match=path.name):
+        everything(prepared.PreparedDataset.load(tmp_path))
+    found, (problem,) = prepared.shared_tasks(tmp_path)
+    assert str(path) in problem
+    lost = {row.name for row in rows if row.is_shared} - {name for name, _ in found}
+    assert lost == {row.name for row in rows if row.shards[0].file == path.name} and "a" in lost
+    (tmp_path / "shared.json").write_bytes(b"{")
+    assert prepared.shared_tasks(tmp_path)[0] == {}
+    with pytest.raises(prepared.PreparedDataError, match=r"shared\.json is not JSON"):
+        dataset.verify()
+
+
+def test_any_changed_byte_of_a_table_is_noticed(few):
+    content = {"format": prepared_format.FORMAT, "ü": [1, {"a": None}]}
+    rows = [{"name": f"task {n}\n,\n]", "more": [n, {"x": "]}"}]} for n in range(4)]
+    text = sealed_json.seal_table(content, "tasks", rows)
+    assert json.loads(text) == {**content, "tasks": rows, "sha256": json.loads(text)["sha256"]}
+    found, read = sealed_json.unseal_table(text, "tasks")
+    assert (found, list(read)) == (content, rows) and text.count(b"\n") == 8
+    for place in range(len(text)):
+        for byte in {text[place] ^ 1, *b" \t\n0"} - {text[place]}:
+            with pytest.raises(ValueError, match=r"JSON|changed|checksum"):
+                sealed_json.unseal_table(text[:place] + bytes([byte]) + text[place + 1 :], "tasks")
+    for damaged in (text + b"\n", text[:-1], b""):
+        with pytest.raises(ValueError, match=r"JSON|changed"):
+            sealed_json.unseal_table(damaged, "tasks")
