@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as pltriton
@@ -33,6 +34,8 @@ _PAD_SEGMENTS = (-2, -3)
 _BLOCK = {"tpu": 256, "gpu": 64}  # Queries and keys of a block, unless a run measures others.
 BLOCKS: dict[Platform, tuple[int, ...]] = {"gpu": (32, 64, 128), "tpu": (128, 256, 512)}
 _LANES = 128  # A TPU block of fewer would not fill a vector register.
+# Name, for checkpoint policies, of the results that a recomputed layer may keep.
+KEPT = "attention"
 _LONG_TPU = 4096  # Longer rows exceed a kernel's default VMEM limit.
 
 Bounds = tuple[jax.Array, jax.Array]  # Of `block_bounds`.
@@ -218,7 +221,8 @@ def _attend_forward(
             "log_sum": jax.ShapeDtypeStruct((rows, heads, 1, plan.padded), jnp.float32),
         },
     )
-    return found["output"], (inputs, bounds[1], found["output"], found["log_sum"])
+    output, log_sum = (checkpoint_name(found[name], KEPT) for name in ("output", "log_sum"))
+    return output, (inputs, bounds[1], output, log_sum)
 
 
 def _attend_backward(
