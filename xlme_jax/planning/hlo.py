@@ -38,6 +38,12 @@ class Instruction:
     text: str
     root: bool
 
+    @property
+    def what(self) -> str:
+        """`op_name` of the model operation that it belongs to; may be empty."""
+        found = re.search(r'op_name="([^"]*)"', self.text)
+        return found[1] if found else ""
+
 
 Computation = dict[str, Instruction]
 
