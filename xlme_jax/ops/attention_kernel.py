@@ -56,6 +56,7 @@ def flash_attention(
     platform: Platform,
     interpret: bool = False,
     block: int | None = None,
+    strided: bool = True,
 ) -> jax.Array:
     """Computes `ops.attention.attention` as a kernel on one device; differentiable once.
 
@@ -74,6 +75,7 @@ def flash_attention(
       platform: which platform's kernel to run.
       interpret: run in interpret mode, slowly, on any machine, for tests.
       block: queries and keys of a block; None chooses the platform's default.
+      strided: whether the TPU has strided rotations, as from v5 on (`BlockPlan`).
 
     Returns:
       [B, L, H, K] in the type of `v`.
@@ -92,6 +94,7 @@ def flash_attention(
         causal=causal,
         biased=distance_bias is not None,
         gated=distance_bias is not None and gate is not None,
+        strided=strided,
     )
     pads = plan.padded - length, plan.key_padded - keys
     pad_width = _padded_width(platform, width) - width
