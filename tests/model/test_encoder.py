@@ -20,6 +20,7 @@ from xlme_jax.model.encoder import (
     init_cross_attention,
 )
 from xlme_jax.ops import dropout
+from xlme_jax.planning.counting import matmul_flops
 
 ROWS, LENGTH = 2, 9
 TINY = EncoderConfig(
@@ -224,10 +225,11 @@ def test_scanned_weights_name_their_layer_axis():
             assert len(leaf.names) == leaf.value.ndim
 
 
+@pytest.mark.parametrize("kind", [True, "products"])
 @pytest.mark.parametrize("scan", tiny.slow_except({True}, [False, True]))
-def test_remat_changes_no_gradient(scan):
+def test_remat_changes_no_gradient(scan, kind):
     """With dropout, recomputation must drop the same values."""
-    plain, remat = variant(scan_layers=scan), variant(scan_layers=scan, remat=True)
+    plain, remat = variant(scan_layers=scan), variant(scan_layers=scan, remat=kind)
     params = randomised(init(plain))
     assert jax.tree.map(jnp.shape, init(remat)) == jax.tree.map(jnp.shape, params)
     options = {"dropout_seeds": seeds(3)}
@@ -237,11 +239,14 @@ def test_remat_changes_no_gradient(scan):
 def test_remat_recomputes():
     """The backward pass of a remat encoder runs each layer's forward pass again."""
 
-    def count(remat):
+    def grad(remat):
         grad = jax.grad(lambda params: encode(variant(remat=remat), params).sum())
-        return str(jax.make_jaxpr(grad)(init(TINY))).count("erf")
+        return jax.make_jaxpr(grad)(init(TINY))
 
-    assert count(True) > count(False)
+    erf = {kind: str(grad(kind)).count("erf") for kind in (False, True, "products")}
+    assert erf[True] == erf["products"] > erf[False]
+    flops = {kind: matmul_flops(grad(kind)) for kind in erf}
+    assert flops[True] > flops["products"] > flops[False]  # The scores of attention, in XLA.
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])

@@ -116,6 +116,15 @@ def test_values_and_gradients_are_those_of_the_reference(platform, data):
     )
 
 
+def test_the_variant_for_tpus_without_strided_rotations():
+    arrays, segments, weights = inputs(1, 21, 2, 4, np.ones((1, 21), np.int32), seed=3)
+    found = [
+        value_and_gradients(kernel("tpu", segments, block=8, strided=strided), arrays, weights)
+        for strided in (True, False)
+    ]
+    assert_same(*found, tolerance=0)
+
+
 # Queries and keys: the segments of each, of up to 21 places; 0 is padding.
 LAYOUTS = {
     "one": ([[1] * 21], [[1] * 21]),
@@ -439,7 +448,7 @@ def compiled_sizes(topology, implementation, kind="gated"):
     return sorted({math.prod(map(int, shape.split(","))) for shape in shapes}, reverse=True)
 
 
-COMPILERS = {"v5e:2x2": "libtpu", "h100:4": "jax_cuda13_plugin"}
+COMPILERS = {"v4:2x2x1": "libtpu", "v5e:2x2": "libtpu", "h100:4": "jax_cuda13_plugin"}
 SCORES = LENGTH * LENGTH * HEADS // 2  # Of one row on one device, which has half the heads.
 
 

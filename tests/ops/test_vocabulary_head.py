@@ -21,7 +21,8 @@ def chunks(request, monkeypatch):
 
 
 def set_way(monkeypatch, name):
-    for field, value in zip(("MAX_CHUNKS", "LOGITS_BYTES"), WAYS[name]):
+    chunks, kept = WAYS[name]
+    for field, value in (("MAX_CHUNKS", chunks), ("KEPT_BYTES", kept), ("LOGITS_BYTES", kept)):
         monkeypatch.setattr(op, field, value)
 
 

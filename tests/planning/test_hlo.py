@@ -86,10 +86,6 @@ def test_bytes_of_a_type(text, expected):
     assert type_bytes(text) == expected
 
 
-def test_on_chip_arrays_are_not_in_hbm():
-    assert type_bytes("(f32[2]{0:T(128)S(1)}, f32[3]{0:T(128)})", True) == 12
-
-
 def test_collectives_in_loops_count_as_often_as_these_turn():
     program = Program(LOOP)
     found = {c.kind: c for c in find_collectives(program, 8)}
@@ -178,32 +174,6 @@ ENTRY %main (a: f32[8,128]) -> f32[64,128] {
 """
     (found,) = find_collectives(Program(text), 8)
     assert found.total == 7 * ARRAY
-
-
-def test_traffic_counts_slices_of_stacked_arrays_alone():
-    text = """\
-%sliced (p0: f32[12,8,128], p1: s32[]) -> f32[1,8,128] {
-  %p0 = f32[12,8,128]{2,1,0} parameter(0)
-  %p1 = s32[] parameter(1)
-  ROOT %s = f32[1,8,128]{2,1,0} dynamic-slice(%p0, %p1), dynamic_slice_sizes={1,8,128}
-}
-
-%updated (q0: f32[12,8,128], q1: f32[1,8,128], q2: s32[]) -> f32[12,8,128] {
-  %q0 = f32[12,8,128]{2,1,0} parameter(0)
-  %q1 = f32[1,8,128]{2,1,0} parameter(1)
-  %q2 = s32[] parameter(2)
-  ROOT %u = f32[12,8,128]{2,1,0} dynamic-update-slice(%q0, %q1, %q2)
-}
-
-ENTRY %main (a: f32[12,8,128], i: s32[]) -> f32[12,8,128] {
-  %a = f32[12,8,128]{2,1,0} parameter(0)
-  %i = s32[] parameter(1)
-  %f = f32[1,8,128]{2,1,0} fusion(%a, %i), kind=kLoop, calls=%sliced
-  ROOT %g = f32[12,8,128]{2,1,0} fusion(%a, %f, %i), kind=kLoop, calls=%updated
-}
-"""
-    # Slice read and written, then read and written into the whole; two indices.
-    assert Program(text).hbm_bytes() == 4 * ARRAY + 2 * 4
 
 
 def test_the_compilers_own_text_is_understood():

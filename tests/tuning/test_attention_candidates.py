@@ -18,7 +18,8 @@ KERNELS = {
     ("platform", "kind", "heads", "more"),
     [
         ("cpu", "cpu", PLAIN, ()),
-        ("tpu", "TPU v4", PLAIN, ()),
+        ("tpu", "TPU v3", PLAIN, ()),
+        ("tpu", "TPU v4", PLAIN, KERNELS["tpu"]),
         ("tpu", "TPU v5 lite", PLAIN, KERNELS["tpu"]),
         ("gpu", "NVIDIA H100", PLAIN, (*KERNELS["gpu"], "cudnn")),
         ("gpu", "NVIDIA H100", Heads(12, 64, "none", 0.1, "bfloat16"), KERNELS["gpu"]),

@@ -30,8 +30,9 @@ Implementation = Literal[
 # Row length from which "auto" uses the kernel: shorter rows have fewer scores than the feed-forward
 # layer has activations, so there is little memory to save.
 _LONG = 256
-# TPUs without the strided rotation with which the kernel lays out the bias.
-_OLD_TPUS = ("TPU v2", "TPU v3", "TPU v4", "TPU v4 lite")
+# TPUs without the kernel, and one that needs its variant without strided rotations.
+_OLD_TPUS = ("TPU v2", "TPU v3", "TPU v4 lite")
+_UNSTRIDED = ("TPU v4",)
 
 
 def toeplitz(by_distance: jax.Array) -> jax.Array:
@@ -130,6 +131,7 @@ def attention(
     def kernel(*arrays: jax.Array | None) -> jax.Array:
         options: Any = {"causal": causal, "dropout_rate": dropout_rate, "platform": platform}
         options["block"] = _block(implementation)
+        options["strided"] = _device_kind() not in _UNSTRIDED
         return flash_attention(*arrays, **options)  # type: ignore
 
     arrays = (q, k, v, segment_ids, distance_bias, gate, seeds, key_segment_ids)
@@ -215,7 +217,7 @@ def _kernel_platform(
     if not known:
         raise ValueError(
             f"attention(implementation='kernel') has kernels for float32 and bfloat16 on GPUs "
-            f"and TPUs from v5 on, not for {q.dtype} on {_device_kind()}; use 'auto' or 'xla'."
+            f"and TPUs from v4 on, not for {q.dtype} on {_device_kind()}; use 'auto' or 'xla'."
         )
     block = _block(implementation)
     if block is not None and block not in BLOCKS[platform]:  # type: ignore

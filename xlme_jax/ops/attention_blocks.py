@@ -21,6 +21,7 @@ Platform = Literal["tpu", "gpu"]
 Refs = dict[str, Any]
 
 MASKED = -1e30
+_TILE = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,8 @@ class BlockPlan:
       causal: whether a query reads only keys up to its own place.
       biased: whether there is a table of distances.
       gated: whether there are gates.
+      strided: whether a TPU rotates each row of a block by another distance at once, and turns rows
+        into columns by gathering along sublanes; TPU v4 does neither.
     """
 
     platform: Platform
@@ -52,6 +55,7 @@ class BlockPlan:
     causal: bool
     biased: bool
     gated: bool
+    strided: bool = True
 
     @property
     def padded(self) -> int:
@@ -70,7 +74,18 @@ def _rows(plan: BlockPlan, index: Any) -> Any:
 
 def _column(plan: BlockPlan, ref: Any, index: Any) -> jax.Array:
     """Values [C, 1] of a block of queries from a row [1, n C]."""
-    return ref[:, _rows(plan, index)].reshape(plan.block, 1)
+    return _turned(plan, ref[:, _rows(plan, index)])
+
+
+def _turned(plan: BlockPlan, x: jax.Array) -> jax.Array:
+    """Turns a row [1, C] into a column [C, 1], or back."""
+    size = plan.block
+    if plan.strided:
+        return x.reshape(x.shape[::-1])
+    # A TPU that cannot gather along sublanes transposes whole tiles.
+    if x.shape[0] == 1:
+        return jnp.broadcast_to(x, (_TILE, size)).T[:, :1]
+    return jnp.broadcast_to(x, (size, _TILE)).T[:1]
 
 
 def _dot(a: jax.Array, b: jax.Array, contract: tuple[int, int]) -> jax.Array:
@@ -98,9 +113,21 @@ def _bias(plan: BlockPlan, table: Any, i: Any, j: Any) -> jax.Array:
     if plan.platform == "tpu":
         start = pl.multiple_of((j - i) * size + plan.padded - size, size)
         window = jnp.broadcast_to(table[:, pl.ds(start, 2 * size)], (size, 2 * size))
-        return pltpu.roll(window, 0, 1, stride=1, stride_axis=0)[:, size:]
+        return _skew(plan, window)[:, size:]
     query, key = _places(plan, jnp.int32)
     return pltriton.load(table.at[0, key - query + ((j - i) * size + plan.padded)])
+
+
+def _skew(plan: BlockPlan, x: jax.Array) -> jax.Array:
+    """Rotates row r of a block right by r places."""
+    if plan.strided:
+        return pltpu.roll(x, 0, 1, stride=1, stride_axis=0)
+    row = jax.lax.broadcasted_iota(jnp.int32, x.shape, 0)
+    step = 1
+    while step < x.shape[0]:  # By each bit of the row's number.
+        x = jnp.where(row & step != 0, pltpu.roll(x, step, 1), x)
+        step *= 2
+    return x
 
 
 def _scores(
@@ -187,7 +214,7 @@ def _forward_block(plan: BlockPlan, refs: Refs, i: Any) -> None:
     factor = jnp.where(reads, 1.0 / (total * (1.0 - plan.dropout_rate)), 0.0)
     refs["output"][_rows(plan, i), :] = (mixed * factor).astype(refs["output"].dtype)
     log_sum = jnp.where(reads, largest + jnp.log(total), 0.0)
-    refs["log_sum"][:, _rows(plan, i)] = log_sum.reshape(1, size)
+    refs["log_sum"][:, _rows(plan, i)] = _turned(plan, log_sum)
 
 
 def _gradients_of_block(
@@ -220,7 +247,7 @@ def _load_query(plan: BlockPlan, refs: Refs, i: Any) -> tuple[Any, ...]:
 def _store_query(plan: BlockPlan, refs: Refs, i: Any, dq: Any, d_gate: Any) -> None:
     refs["dq"][_rows(plan, i), :] = (dq * plan.scale).astype(refs["dq"].dtype)
     if plan.gated:
-        refs["d_gates"][:, _rows(plan, i)] = d_gate.reshape(1, plan.block)
+        refs["d_gates"][:, _rows(plan, i)] = _turned(plan, d_gate)
 
 
 def backward_tpu(plan: BlockPlan, refs: Refs) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as pltriton
@@ -33,6 +34,8 @@ _PAD_SEGMENTS = (-2, -3)
 _BLOCK = {"tpu": 256, "gpu": 64}  # Queries and keys of a block, unless a run measures others.
 BLOCKS: dict[Platform, tuple[int, ...]] = {"gpu": (32, 64, 128), "tpu": (128, 256, 512)}
 _LANES = 128  # A TPU block of fewer would not fill a vector register.
+# Name, for checkpoint policies, of the results that a recomputed layer may keep.
+KEPT = "attention"
 _LONG_TPU = 4096  # Longer rows exceed a kernel's default VMEM limit.
 
 Bounds = tuple[jax.Array, jax.Array]  # Of `block_bounds`.
@@ -53,6 +56,7 @@ def flash_attention(
     platform: Platform,
     interpret: bool = False,
     block: int | None = None,
+    strided: bool = True,
 ) -> jax.Array:
     """Computes `ops.attention.attention` as a kernel on one device; differentiable once.
 
@@ -71,6 +75,7 @@ def flash_attention(
       platform: which platform's kernel to run.
       interpret: run in interpret mode, slowly, on any machine, for tests.
       block: queries and keys of a block; None chooses the platform's default.
+      strided: whether the TPU has strided rotations, as from v5 on (`BlockPlan`).
 
     Returns:
       [B, L, H, K] in the type of `v`.
@@ -89,6 +94,7 @@ def flash_attention(
         causal=causal,
         biased=distance_bias is not None,
         gated=distance_bias is not None and gate is not None,
+        strided=strided,
     )
     pads = plan.padded - length, plan.key_padded - keys
     pad_width = _padded_width(platform, width) - width
@@ -218,7 +224,8 @@ def _attend_forward(
             "log_sum": jax.ShapeDtypeStruct((rows, heads, 1, plan.padded), jnp.float32),
         },
     )
-    return found["output"], (inputs, bounds[1], found["output"], found["log_sum"])
+    output, log_sum = (checkpoint_name(found[name], KEPT) for name in ("output", "log_sum"))
+    return output, (inputs, bounds[1], output, log_sum)
 
 
 def _attend_backward(

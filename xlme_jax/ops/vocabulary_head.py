@@ -21,8 +21,10 @@ MAX_CHUNKS = 64
 # short rows instead of a cumulative sum over the vocabulary, which is slow in XLA on CPUs.
 BLOCK_SIZE = 128
 # Up to this many bytes of logits per device are computed once and kept for the backward pass.
-# Beyond that, chunks are processed in groups of at most this many bytes.
-LOGITS_BYTES = 2**27
+KEPT_BYTES = 2**27
+# Beyond that, chunks are processed in groups of at most this many bytes: the logits of a group, in
+# two layouts, fit in the 128 MiB of on-chip memory of TPUs from v5 on.
+LOGITS_BYTES = 2**26
 _NEGATIVE = -1e30
 
 
@@ -204,6 +206,7 @@ def _visits(rows: int, size: int, chunks: int) -> int:
 
 def _forward(
     split: VocabularySplit,
+    keeps: bool,
     hidden: jax.Array,
     targets: jax.Array,
     uniforms: jax.Array,
@@ -219,12 +222,12 @@ def _forward(
         chunks //= jax.lax.axis_size(split.vocabulary)
         uniforms = jax.lax.dynamic_slice_in_dim(uniforms, split.part() * chunks, chunks, axis=1)
     start = split.part() * size
-    visits = _visits(rows, size, chunks)
+    visits = 1 if keeps else _visits(rows, size, chunks)
+    logits = None
     if visits == 1:
         logits = _logits(hidden, table, bias)
         found = _statistics(logits, targets, uniforms, start)
     else:
-        logits = None
 
         def visit(best: _Best, part: tuple[jax.Array, ...]) -> tuple[_Best, None]:
             index, table_k, bias_k, u = part
@@ -241,7 +244,7 @@ def _forward(
     found = jax.tree.map(lambda x: split.own(x, own_rows), _merge(jax.tree.map(split.parts, found)))
     log_normalizer = found.maximum + jnp.log(found.mass)
     results = (log_normalizer - found.target, found.argmax, found.sample, log_normalizer)
-    return results if logits is None else (*results, logits)
+    return (*results, logits) if keeps else results  # type: ignore[return-value]
 
 
 def _parts(table: jax.Array, bias: jax.Array, count: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -252,7 +255,7 @@ def _parts(table: jax.Array, bias: jax.Array, count: int) -> tuple[jax.Array, ja
 
 def _keeps_logits(split: VocabularySplit, hidden: jax.Array, table: jax.Array) -> bool:
     """Returns whether to keep logits; with several devices they would include others' rows."""
-    return split == WHOLE and _visits(hidden.shape[0], table.shape[0], 2) == 1
+    return split == WHOLE and 4 * hidden.shape[0] * table.shape[0] <= KEPT_BYTES
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
@@ -284,8 +287,7 @@ def _head_forward(
         table: jax.Array,
         bias: jax.Array,
     ) -> tuple[jax.Array, ...]:
-        results = _forward(split, hidden, targets, uniforms, table, bias)
-        return results if keeps else results[:4]
+        return _forward(split, keeps, hidden, targets, uniforms, table, bias)
 
     arrays = (hidden, targets, uniforms, table, bias)
     results = split.run(body, "bbbvv", "bbbbb" if keeps else "bbbb", *arrays)
@@ -337,7 +339,7 @@ def _gradients(
     """Gradients for hidden [M, D], table and bias of a device's vocabulary, from its rows."""
     product = functools.partial(jnp.einsum, preferred_element_type=_accumulator(hidden))
     size = table.shape[0]
-    visits = _visits(hidden.shape[0], size, chunks)
+    visits = 1 if logits is not None else _visits(hidden.shape[0], size, chunks)
     ones = jnp.ones(hidden.shape[:1], _accumulator(hidden))
 
     def visit(

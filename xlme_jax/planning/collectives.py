@@ -61,10 +61,9 @@ def find_collectives(program: Program, devices: int) -> list[Collective]:
             "all-to-all": operands * share,
             "collective-permute": operands,
         }[kind]
-        what = re.search(r'op_name="([^"]*)"', instruction.text)
-        name = what[1] if what else ""
         if sent:
-            found.append(Collective(kind, group, float(sent), times, name, instruction.type))
+            what, types = instruction.what, instruction.type
+            found.append(Collective(kind, group, float(sent), times, what, types))
     return sorted(found, key=lambda collective: -collective.total)
 
 

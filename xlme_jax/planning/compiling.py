@@ -21,6 +21,7 @@ from xlme_jax.planning.collectives import Collective, find_collectives
 from xlme_jax.planning.counting import matmul_flops
 from xlme_jax.planning.hlo import Program
 from xlme_jax.planning.machines import GPUS_A_NODE, Machine, Topology
+from xlme_jax.planning.traffic import Transfer, find_transfers
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
@@ -28,6 +29,7 @@ from xlme_jax.training.model_info import bytes_per_device
 
 _log = logging.getLogger(__name__)
 _INSTALL = {"tpu": "pip install 'xlme_jax[tpu]'", "cuda": "pip install 'xlme_jax[cuda13]'"}
+_LARGEST = 100  # Transfers to keep.
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -68,6 +70,7 @@ class Compiled:
       collectives: communication per step; empty if the compiler ran out of memory.
       hbm_bytes: HBM bytes read and written per device and step; 0 if the compiler ran out of
         memory.
+      transfers: the instructions with the largest HBM traffic.
       compiler_flops: FLOPs per device from XLA's cost analysis, which counts loop bodies once; None
         if unavailable.
       unknown_loops: number of loops with an unknown trip count, which are counted once.
@@ -82,6 +85,7 @@ class Compiled:
     tokens: int
     collectives: tuple[Collective, ...] = ()
     hbm_bytes: int = 0
+    transfers: tuple[Transfer, ...] = ()
     compiler_flops: float | None = None
     unknown_loops: int = 0
 
@@ -218,6 +222,7 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
             memory = MemoryUse(**known, temporary=None, code=0, total=_out_of_memory(error))
             return Compiled(memory=memory, **facts)
     program = Program(compiled.as_text())
+    transfers = find_transfers(program)
     stats, costs = compiled.memory_analysis(), compiled.cost_analysis() or {}
     total = (
         stats.argument_size_in_bytes
@@ -235,7 +240,8 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
     return Compiled(
         memory=memory,
         collectives=tuple(find_collectives(program, topology.size)),
-        hbm_bytes=program.hbm_bytes(),
+        hbm_bytes=sum(transfer.total for transfer in transfers),
+        transfers=tuple(transfers[:_LARGEST]),
         compiler_flops=costs.get("flops"),
         unknown_loops=program.unknown_loops,
         **facts,

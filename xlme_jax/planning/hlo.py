@@ -1,7 +1,4 @@
-"""Parses HLO text: how often each instruction of a compiled program runs, and its memory traffic.
-
-XLA's `cost_analysis` counts the body of a loop once and returns nothing for GPUs.
-"""
+"""Parses HLO text: the instructions of a compiled program, and how often each runs."""
 
 import collections
 import dataclasses
@@ -17,14 +14,8 @@ _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{\s*$")
 _CALLED = re.compile(
     r"(?:calls|body|branch_computations|true_computation|false_computation)=(\{[^}]*\}|%[\w.\-]+)"
 )
+_APPLIED = re.compile(r"to_apply=(%[\w.\-]+)")
 _TRIPS = re.compile(r'"?known_trip_count"?:\s*\{\s*"?n"?:\s*"?(\d+)')
-# Instructions without memory traffic of their own.
-_FREE = frozenset(
-    (
-        *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional"),
-        *("call", "after-all", "partition-id", "replica-id", "opt-barrier", "iota"),
-    )
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,28 +38,49 @@ class Instruction:
     text: str
     root: bool
 
+    @property
+    def what(self) -> str:
+        """`op_name` of the model operation that it belongs to; may be empty."""
+        found = re.search(r'op_name="([^"]*)"', self.text)
+        return found[1] if found else ""
+
 
 Computation = dict[str, Instruction]
 
 
-@functools.lru_cache(maxsize=100_000)
-def type_bytes(text: str, hbm_only: bool = False) -> int:
-    """Returns the bytes of the arrays in a printed type.
+def array_types(text: str) -> Iterator[tuple[int, tuple[int, ...], str]]:
+    """Yields bits of an element, dimensions and layout of the arrays in a printed type.
 
     Args:
-      text: the type, such as "(bf16[8,128]{1,0}, s32[])".
-      hbm_only: skip arrays in other memory spaces, such as `S(1)`.
+      text: the type, such as "(bf16[8,128]{1,0:T(8,128)(2,1)S(1)}, s32[])".
     """
-    total = 0
     for element, dims, layout in _ARRAY.findall(text):
-        if hbm_only and re.search(r"S\(\d", layout):
-            continue
         bits = _TYPE_BITS.get(element)
         if bits is None:
             digits = re.search(r"\d+", element)  # bf16, s32, f8e4m3fn
             bits = int(digits[0]) if digits else 32
-        total += math.prod(int(size) for size in dims.split(",") if size) * bits
-    return total // 8
+        yield bits, tuple(int(size) for size in dims.split(",") if size), layout
+
+
+@functools.lru_cache(maxsize=100_000)
+def type_bytes(text: str) -> int:
+    """Returns the bytes of the arrays in a printed type, without padding."""
+    return sum(math.prod(dims) * bits for bits, dims, _ in array_types(text)) // 8
+
+
+def split_tuple(text: str) -> list[str]:
+    """Returns the elements of a printed tuple type, which may be tuples; an array's type itself."""
+    if not text.startswith("("):
+        return [text]
+    parts, depth, start = [], 0, 1
+    for place, character in enumerate(text):
+        depth += {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(character, 0)
+        if (character == "," and depth == 1) or depth == 0:
+            parts.append(re.sub(r"^\s*(/\*.*?\*/)?", "", text[start:place]))
+            start = place + 1
+        if depth == 0:
+            break
+    return parts
 
 
 class Program:
@@ -107,17 +119,20 @@ class Program:
         def visit(name: str, count: int) -> None:
             times[name] += count
             for instruction in self.computations.get(name, {}).values():
-                for called in self._called(instruction):
+                for called in self.called(instruction):
                     trips = self._trips(instruction) if instruction.opcode == "while" else 1
                     visit(called, count * trips)
 
         visit(self.entry, 1)
         return times
 
-    def _called(self, instruction: Instruction) -> list[str]:
+    def called(self, instruction: Instruction) -> list[str]:
+        """Returns the names of the computations that an instruction runs."""
         if instruction.opcode.endswith(("-done", "-update")):
             return []  # Already counted at the matching "-start".
         found = _CALLED.findall(instruction.text)
+        if instruction.opcode == "call":
+            found = _APPLIED.findall(instruction.text)
         return [name for group in found for name in re.findall(r"%([\w.\-]+)", group)]
 
     def _trips(self, loop: Instruction) -> int:
@@ -130,7 +145,7 @@ class Program:
                 re.search(rf"{part}=%?([\w.\-]+)", loop.text) for part in ("condition", "body")
             )
         )
-        compared = _root(condition)
+        compared = find_root(condition)
         if compared is None or compared.opcode != "compare" or "direction=LT" not in compared.text:
             self.unknown_loops += 1
             return 1
@@ -147,51 +162,9 @@ class Program:
             for instruction in self.computations.get(name, {}).values():
                 yield instruction, self.computations[name], count
 
-    def hbm_bytes(self) -> int:
-        """Returns the bytes that all instructions read and write per step.
 
-        Each execution counts every operand and result once; slices of stacked arrays in loops count
-        only the slice. The sum is an upper bound, as caches and on-chip memory save some traffic.
-        """
-        fused = {
-            called
-            for computation in self.computations.values()
-            for instruction in computation.values()
-            if instruction.opcode == "fusion"
-            for called in self._called(instruction)
-        }
-        total = 0
-        for name, count in self.times.items():
-            if name in fused:
-                continue
-            computation = self.computations.get(name, {})
-            for instruction in computation.values():
-                total += count * self._touched(instruction, computation)
-        return total
-
-    def _touched(self, instruction: Instruction, computation: Computation) -> int:
-        opcode = instruction.opcode
-        if opcode in _FREE or opcode.endswith(("-done", "-update")):
-            return 0
-        result = type_bytes(instruction.type, True)
-        operands = [operand_type(name, computation) for name in instruction.operands]
-        sizes = [type_bytes(operand, True) for operand in operands]
-        if opcode in ("dynamic-slice", "slice", "gather"):
-            return 2 * result
-        if opcode.endswith("-start"):  # The result includes the operands.
-            whole = sum(type_bytes(operand) for operand in operands)
-            made = max(type_bytes(instruction.type) - whole, 0)
-            return 2 * made if opcode == "slice-start" else sum(sizes) + made
-        if opcode == "dynamic-update-slice":
-            return 2 * sizes[1]
-        if opcode == "fusion":
-            called = self._called(instruction)
-            inner = self.computations.get(called[0], {}) if called else {}
-            return _fusion_bytes(inner, result, sizes)
-        return result + sum(sizes)
-
-
-def _root(computation: Computation) -> Instruction | None:
+def find_root(computation: Computation) -> Instruction | None:
+    """Returns the instruction whose result is that of a computation; None if it is empty."""
     return next((found for found in computation.values() if found.root), None)
 
 
@@ -211,7 +184,7 @@ def _element(name: str, computation: Computation) -> int | None:
 
 def _step(body: Computation, counter: int) -> int:
     """Returns the increment of a loop counter; 1 if the body is not a simple addition."""
-    root = _root(body)
+    root = find_root(body)
     if root is None or counter >= len(root.operands):
         return 1
     raised = body.get(root.operands[counter])
@@ -232,27 +205,3 @@ def _operands(line: str, start: int) -> tuple[str, ...]:
         depth += {"(": 1, ")": -1}.get(line[end], 0)
         end += 1
     return tuple(re.findall(r"%([\w.\-]+)", line[start:end]))
-
-
-def _fusion_bytes(inner: Computation, result: int, sizes: list[int]) -> int:
-    """Returns the traffic of a fusion; parameters that are only sliced count their slices."""
-    users = collections.defaultdict(list)
-    for instruction in inner.values():
-        for position, operand in enumerate(instruction.operands):
-            users[operand].append((instruction, position))
-    total = result
-    for instruction in inner.values():
-        if instruction.opcode != "parameter":
-            continue
-        index = int(re.search(r"parameter\((\d+)\)", instruction.text)[1])  # type: ignore[index]
-        size = sizes[index] if index < len(sizes) else 0
-        uses = users[instruction.name]
-        if uses and all(u.opcode in ("dynamic-slice", "gather") and at == 0 for u, at in uses):
-            size = min(size, sum(type_bytes(user.type) for user, _ in uses))
-        elif len(uses) == 1 and uses[0][0].opcode == "dynamic-update-slice" and uses[0][1] == 0:
-            # Updated in place: only the slice is read and written.
-            update = type_bytes(operand_type(uses[0][0].operands[1], inner))
-            total -= max(min(size, result) - update, 0)
-            size = 0
-        total += size
-    return total

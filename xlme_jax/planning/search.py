@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 from jax.sharding import AbstractMesh, AxisType
@@ -23,6 +23,7 @@ from xlme_jax.training import mesh as meshes
 from xlme_jax.training.state import init_state
 
 _MAX_TENSOR = 8
+Remat = Literal[False, True, "products"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,7 @@ class MeshCandidate:
     fsdp: int
     tensor: int
     micro_batches: int
-    remat: bool
+    remat: Remat
 
     def bindings(self) -> list[str]:
         """Returns the settings as gin bindings."""
@@ -42,7 +43,7 @@ class MeshCandidate:
             f"Mesh.fsdp = {self.fsdp}",
             f"Mesh.tensor = {self.tensor}",
             f"Loop.micro_batches = {self.micro_batches}",
-            f"Encoder.remat = {self.remat}",
+            f"Encoder.remat = {self.remat!r}",
         ]
 
     def flags(self) -> str:
@@ -164,7 +165,7 @@ class CostModel:
         optimizer = objective.optimizer(config.optimizer.build(config.loop.train_steps))
         init = functools.partial(init_state, objective, optimizer, config.loop.seed)
         self._boxed = jax.eval_shape(init)
-        self._scale: dict[bool, float] = {}
+        self._scale: dict[Remat, float] = {}
         self._state = functools.cache(self._state_bytes)
 
     def candidates(self) -> Iterator[MeshCandidate]:
@@ -180,12 +181,13 @@ class CostModel:
                 if rows % (data * fsdp):
                     continue
                 for micro in _powers(rows // (data * fsdp)):
-                    for remat in (False, True):
+                    for remat in get_args(Remat):
                         yield MeshCandidate(data, fsdp, tensor, micro, remat)
 
     def candidate_of(self, compiled: Compiled) -> MeshCandidate:
         """Returns the candidate with the settings of a compiled configuration."""
-        remat = all(encoder.remat for encoder in self._encoders())
+        kinds = {encoder.remat for encoder in self._encoders()}
+        remat = kinds.pop() if len(kinds) == 1 else False
         micro = compiled.config.loop.micro_batches
         data, fsdp, tensor = (compiled.mesh[axis] for axis in meshes.AXES)
         return MeshCandidate(data, fsdp, tensor, micro, remat)
@@ -203,13 +205,15 @@ class CostModel:
     def seconds(self, candidate: MeshCandidate) -> float:
         """Returns the predicted seconds per step; only meaningful for comparing candidates."""
         size, machine = self.topology.size, self.topology.machine
-        executed = self._flops * (4 / 3 if candidate.remat else 1)
+        recomputes = candidate.remat is True
+        executed = self._flops * (4 / 3 if recomputes else 1)
+        executed *= 1.01 if candidate.remat == "products" else 1
         compute = executed / size / (machine.flops * EFFICIENCY)
         weights, _ = self._state(1, 1, 1)
         shard = weights / candidate.fsdp / candidate.tensor
         # Weights are gathered in the forward and backward pass and for recomputation, and gradients
         # are scattered, all in half precision.
-        passes = (4 if candidate.remat else 3) * candidate.micro_batches
+        passes = (4 if recomputes else 3) * candidate.micro_batches
         gathered = passes * weights / 2 / candidate.tensor * (1 - 1 / candidate.fsdp)
         mixed = sum(encoder.num_layers * encoder.hidden_size for encoder in self._encoders())
         tokens = self._tokens() / candidate.data / candidate.fsdp
@@ -269,10 +273,11 @@ class CostModel:
         parts = candidate.data * candidate.fsdp * candidate.micro_batches
         total = 0.0
         for encoder in self._encoders():
-            # A layer has 17 arrays of its width in bfloat16; recomputation keeps one of them.
+            # A layer has 17 arrays of its width in bfloat16; recomputation keeps one of them, or
+            # ten, the results of its products.
             tokens = self._tokens() / parts
             layer = 34 * encoder.hidden_size * tokens / candidate.tensor**0.5
-            kept = 2 * encoder.hidden_size * tokens
+            kept = 2 * encoder.hidden_size * tokens * (10 if candidate.remat == "products" else 1)
             alive = 2 * layer + encoder.num_layers * kept
             total += alive if candidate.remat else encoder.num_layers * layer
         return total

@@ -63,22 +63,34 @@ def _compiled(compiled: Compiled) -> list[str]:
     )
     lines.append(f"  GB sent per device and step: {sent or 'none'}")
     for collective in sorted(compiled.collectives, key=lambda c: -c.total)[:5]:
-        types = collective.types if len(collective.types) < 60 else collective.types[:57] + "..."
         lines.append(
             f"    {collective.total / 1e9:8.3f}  {collective.kind} among {len(collective.group)}, "
-            f"{collective.times}x {types}  {collective.what[-90:]}"
+            f"{collective.times}x {_short(collective.types)}  {collective.what[-90:]}"
         )
     if compiled.unknown_loops:
         lines.append(f"    ({compiled.unknown_loops} loops with unknown trip count, counted once)")
     return lines + _times(compiled)
 
 
+def _short(types: str) -> str:
+    return types if len(types) < 60 else types[:57] + "..."
+
+
 def _times(compiled: Compiled) -> list[str]:
     times = estimate(compiled)
     traffic = compiled.hbm_bytes
     intensity = compiled.executed_flops / compiled.topology.size / max(traffic, 1)
+    lines = [
+        f"  GB read from and written to HBM per device and step: {traffic / 1e9:.1f}; "
+        f"{intensity:.0f} FLOPs per byte",
+    ]
+    for transfer in compiled.transfers[:5]:
+        lines.append(
+            f"    {transfer.total / 1e9:8.3f}  {transfer.instruction.opcode}, {transfer.times}x "
+            f"{_short(transfer.instruction.type)}  {transfer.instruction.what[-90:]}"
+        )
     return [
-        f"  HBM traffic per device: at most {traffic / 1e9:.1f} GB; {intensity:.0f} FLOPs per byte",
+        *lines,
         f"  estimate: compute {times.compute:.3f} s (at {EFFICIENCY:.0%} of peak), memory "
         f"{times.memory:.3f} s (at {STREAMING:.0%}), collectives {times.collectives:.3f} s",
         f"    step = max(compute, memory) + collectives = {times.step:.3f} s ({times.best:.3f} s "

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xlme_jax.planning.machines import GIB
+from xlme_jax.planning.search import Remat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,6 +17,7 @@ class Shipped:
       topology: the machine, as in --topology.
       mesh: sizes of the axes data, fsdp and tensor.
       micro_batches: micro-batches per step.
+      remat: what encoders recompute, as `Encoder.remat`.
       folder: folder of the gin file.
     """
 
@@ -23,6 +25,7 @@ class Shipped:
     topology: str
     mesh: tuple[int, int, int]
     micro_batches: int = 1
+    remat: Remat = "products"
     folder: str = "runs"
 
     @property
@@ -31,11 +34,12 @@ class Shipped:
         return f"gin_configs/{self.folder}/{self.run}.gin"
 
     def bindings(self) -> list[str]:
-        """Returns the gin bindings of the mesh and the micro-batches."""
+        """Returns the gin bindings of the mesh, the micro-batches and remat."""
         sizes = zip(("data", "fsdp", "tensor"), self.mesh)
         return [
             *(f"Mesh.{axis} = {size}" for axis, size in sizes),
             f"Loop.micro_batches = {self.micro_batches}",
+            f"Encoder.remat = {self.remat!r}",
         ]
 
 
@@ -85,9 +89,10 @@ def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
       rows: each run with its `summary.facts`.
     """
     lines = [
-        "| run | machine | mesh (data x fsdp x tensor), micro-batches | memory of a device, GiB | "
-        "of which state | sent, GB a step | step, s | tokens/s | MFU | days |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| run | machine | mesh (data x fsdp x tensor), micro-batches, remat | memory of a device, "
+        "GiB | of which state | read and written, GB a step | sent, GB a step | step, s | tokens/s "
+        "| MFU | days |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for shipped, plan in rows:
         found = plan["given"]
@@ -95,7 +100,7 @@ def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
         cells = [
             shipped.run,
             f"{shipped.topology} ({found['devices']} devices)",
-            f"{' x '.join(map(str, shipped.mesh))}, {shipped.micro_batches}",
+            f"{' x '.join(map(str, shipped.mesh))}, {shipped.micro_batches}, {shipped.remat}",
             f"{memory['total'] / GIB:.1f} of {memory['available'] / GIB:.1f}"
             + ("" if found["fits"] else " **does not fit**"),
             f"{(memory['params'] + memory['optimizer']) / GIB:.1f}",
@@ -103,6 +108,7 @@ def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
         if "seconds" in found:
             seconds = found["seconds"]
             cells += [
+                f"{found['hbm_bytes'] / 1e9:.0f}",
                 f"{sum(found['sent_bytes'].values()) / 1e9:.1f}",
                 f"{seconds['step']:.2f} ({seconds['best']:.2f})",
                 f"{found['tokens_per_second'] / 1e6:.2f} M",
