@@ -18,6 +18,8 @@ import pytest
 # programs.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# Programs hold no stack traces: a twentieth of the time.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # XLA ends at flags that it does not know: those of fusions are gone in 0.11.
 os.environ.setdefault(
     "XLA_FLAGS",
@@ -26,10 +28,28 @@ os.environ.setdefault(
     * importlib.metadata.version("jaxlib").startswith("0.10."),
 )
 
+import hypothesis
 import jax
 import tiny
 
+# No test asserts a time, however busy the machine.
+hypothesis.settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("suite")
+
 CACHE_BYTES = 2**29
+# Compiled or loaded programs that a process holds: some hundreds of megabytes.
+PROGRAMS = 2_000
+_compiled = []
+
+
+def _count(event, *_, **__):
+    if event == "/jax/core/compile/backend_compile_duration":
+        _compiled.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
 
 
 def pytest_configure(config):
@@ -56,9 +76,11 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
-    """Frees the compiled programs of a module."""
+    """Frees compiled programs when there are many; modules share those of single operations."""
     yield
-    jax.clear_caches()
+    if len(_compiled) > PROGRAMS:
+        _compiled.clear()
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

@@ -71,7 +71,7 @@ def test_training_returns_what_is_loaded(tmp_path):
     from xlme_jax.data.vocabulary import Vocabulary
 
     vocabulary = Vocabulary.load(words)
-    first = finetuning.pretrain(tmp_path, vocabulary)
+    first = finetuning.pretrain(tmp_path, vocabulary, "xlm")
     text = (Path(first) / "config.gin").read_text()
     (tmp_path / "again.gin").write_text(text)
     config = api.load_config(tmp_path / "again.gin", {"MODEL_DIR": tmp_path / "again"})

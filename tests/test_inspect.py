@@ -7,6 +7,7 @@ import sys
 
 import tiny
 
+from xlme_jax.reports import batch_text
 from xlme_jax.runs import inspecting
 
 
@@ -31,12 +32,12 @@ def test_the_command_prints_and_writes_the_batch(tmp_path, tiny_data):
     assert not (tmp_path / "run").exists()
 
 
-def in_a_terminal(flags, variables):
+def in_a_terminal(flags):
     """Runs the command with a terminal as output; returns what it prints."""
     reader, writer = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "xlme_jax.inspect", *flags],
-        env=tiny.environment(variables=variables),
+        env=tiny.environment(variables={"TERM": "xterm", "NO_COLOR": ""}),
         stdout=writer,
         stderr=subprocess.DEVNULL,
     )
@@ -52,8 +53,10 @@ def in_a_terminal(flags, variables):
     return printed.decode()
 
 
-def test_a_terminal_gets_colours_unless_it_wants_none(tmp_path, tiny_data):
+def test_a_terminal_gets_colours_unless_it_wants_none(tmp_path, tiny_data, monkeypatch):
     flags = [*tiny.flags(tmp_path / "run", tiny_data, "xlm"), "--rows=1"]
-    colored = in_a_terminal(flags, {"TERM": "xterm", "NO_COLOR": ""})
-    assert "\x1b[33m[" in colored
-    assert "\x1b" not in in_a_terminal(flags, {"TERM": "xterm", "NO_COLOR": "1"})
+    assert "\x1b[33m[" in in_a_terminal(flags)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    for value, colored in (("", True), ("1", False)):
+        monkeypatch.setenv("NO_COLOR", value)
+        assert batch_text.has_colors() == colored

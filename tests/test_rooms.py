@@ -85,13 +85,15 @@ def imported(file, known):
             yield from (name if name in known else node.module for name in names)
 
 
+@functools.cache
 def arrows():
-    known = modules()
+    """Returns (module, imported module) of all imports."""
+    known, found = modules(), []
     for module, file in known.items():
         if module == "xlme_jax":
             continue
-        for other in imported(file, known):
-            yield module, other
+        found += [(module, other) for other in imported(file, known)]
+    return found
 
 
 def test_imports_follow_the_table():

@@ -538,12 +538,12 @@ def test_wrong_grid_raises_before_runs_and_flags_override_files(tmp_path, tiny_d
     (tmp_path / "grid.gin").write_text("Sweep.grid = (('Optimizer.nonsense', (1, 2)),)")
     command = _command(tmp_path / "s", tiny_data, f"--gin_file={tmp_path / 'grid.gin'}")
     command = [flag for flag in command if not flag.startswith("--grid")]
-    for more, wrong in (([], "nonsense"), (["--grid=Optimizer.learning_rat=5"], "learning_rat")):
-        process = tiny.start([*command, *more])
-        output, _ = process.communicate(timeout=commands.HANG)
-        assert process.returncode == 1 and f"Optimizer.{wrong}" in output
-        assert "Traceback" not in output
-    assert "Did you mean learning_rate?" in output
+    wrong = {"nonsense": [], "learning_rat": ["--grid=Optimizer.learning_rat=5"]}
+    failed = tiny.run_each("sweep", *([*command[2:], *more] for more in wrong.values()))
+    for name, done in zip(wrong, failed, strict=True):
+        assert done.returncode == 1 and f"Optimizer.{name}" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert "Did you mean learning_rate?" in failed[1].stderr
     assert not list(tmp_path.glob("s/*/seed_0"))
 
 

@@ -2,7 +2,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 
 import jax.numpy as jnp
@@ -204,15 +203,9 @@ def test_the_compute_type(name, on_cpu, on_tpu):
     assert config.dtype_on("tpu") == on_tpu
 
 
-def command(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "xlme_jax.train", *arguments],
-        env=tiny.environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        **options,
-    )
+def command(*arguments):
+    (result,) = tiny.run_each("train", arguments)
+    return result
 
 
 def test_a_mistake_is_one_line_and_no_traceback(tmp_path):

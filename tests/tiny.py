@@ -1,5 +1,6 @@
 """A prepared data set of random tokens, and helpers that run commands on it in seconds."""
 
+import functools
 import json
 import os
 import socket
@@ -129,54 +130,77 @@ def run_each(module, *commands, variables=None):
     Args:
       module: the command, a module of xlme_jax.
       commands: one argument list each.
-      variables: environment variables to add.
+      variables: environment variables to add. Libraries read some when they are imported, so
+        these commands have a process of their own that imports; others share one for all tests.
 
     Returns:
       A `subprocess.CompletedProcess` for each argument list. Each ran in its own process, forked
-      from one that had only imported the module.
+      from one that had only imported modules.
     """
-    given = json.dumps([list(map(str, arguments)) for arguments in commands])
-    found = json.loads(
-        subprocess.run(
-            [sys.executable, "-c", _FORKS, f"xlme_jax.{module}", *_IMPORTED_LATER.get(module, ())],
-            env=environment(variables=variables),
-            input=given,
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=600,
-            check=True,
-        ).stdout
-    )
+    later = _IMPORTED_LATER.get(module, ())
+    given = [f"xlme_jax.{module}", later, os.getcwd(), environment(variables=variables)]
+    request = json.dumps([*given, [list(map(str, arguments)) for arguments in commands]])
+    if variables:
+        with _forks(environment(variables=variables)) as process:
+            found = _ask(process, request)
+    else:
+        found = _ask(_shared_forks(later), request)
     return [subprocess.CompletedProcess(*one) for one in found]
 
 
+@functools.cache
+def _shared_forks(libraries):
+    """Returns the process of commands that import these libraries; it ends with this process."""
+    return _forks(environment())
+
+
+def _forks(variables):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", _FORKS], env=variables, **pipes)
+
+
+def _ask(process, request):
+    process.stdin.write(request + "\n")
+    process.stdin.flush()
+    answer = process.stdout.readline()
+    assert answer, f"the process of commands ended with code {process.wait()}"
+    return json.loads(answer)
+
+
 # Commands that import SeqIO and TensorFlow after they have parsed their flags.
-_IMPORTED_LATER = {name: ("tasks.execution",) for name in ("prepare", "train_vocabulary")}
+_IMPORTED_LATER = {"prepare": ("tasks.execution",)}
 _FORKS = """
-import importlib, json, os, runpy, sys, tempfile
+import importlib, json, os, runpy, signal, sys, tempfile
 from absl import flags
 
-name, *libraries = sys.argv[1:]
-for module in (name, *libraries):
-    importlib.import_module(module)
-for flag in list(flags.FLAGS.flags_by_module_dict()[name]):
-    delattr(flags.FLAGS, flag.name)  # The command defines them again as __main__.
-del sys.modules[name]
+for line in sys.stdin:
+    name, libraries, folder, variables, commands = json.loads(line)
+    for module in (name, *libraries):
+        importlib.import_module(module)
+    for flag in list(flags.FLAGS.flags_by_module_dict()[name]):
+        delattr(flags.FLAGS, flag.name)  # The command defines them again as __main__.
+    del sys.modules[name]
 
-done = []
-for arguments in json.load(sys.stdin):
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        child = os.fork()
-        if not child:
-            os.dup2(output.fileno(), 1)
-            os.dup2(errors.fileno(), 2)
-            sys.argv = [name, *arguments]
-            runpy.run_module(name, run_name="__main__", alter_sys=True)  # Ends the process.
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        output.seek(0)
-        errors.seek(0)
-        done.append(([name, *arguments], code, output.read(), errors.read()))
-print(json.dumps(done))
+    done = []
+    for arguments in commands:
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            child = os.fork()
+            if not child:
+                signal.alarm(600)  # What hangs is killed.
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                os.dup2(output.fileno(), 1)
+                os.dup2(errors.fileno(), 2)
+                os.chdir(folder)
+                os.environ.clear()
+                os.environ.update(variables)
+                sys.argv = [name, *arguments]
+                runpy.run_module(name, run_name="__main__", alter_sys=True)  # Ends the process.
+                sys.exit()
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            output.seek(0)
+            errors.seek(0)
+            done.append(([name, *arguments], code, output.read(), errors.read()))
+    print(json.dumps(done), flush=True)
 """
 
 

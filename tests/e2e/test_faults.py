@@ -12,6 +12,7 @@ from pathlib import Path
 import commands
 import pytest
 import runs
+import tiny
 from runs import SHORT, STEPS
 
 from xlme_jax.checkpoints.saved import CheckpointError
@@ -194,10 +195,11 @@ def test_run_resumes_after_a_full_disk(undisturbed, model_dir, tiny_data, start,
     assert commands.differences(folder, undisturbed) == []
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path, start):
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, tiny_data):
     (tmp_path / "file").write_text("in the way")
-    command = start(tmp_path / "file" / "run")
-    assert command.end() == 1
-    assert is_one_line(command.said()), command.said()
-    assert str(Path("file") / "run") in command.said().strip().splitlines()[-1]
-    assert "Starting from scratch" not in command.said()
+    flags = tiny.flags(tmp_path / "file" / "run", tiny_data, **SHORT)
+    (done,) = tiny.run_each("train", flags)
+    assert done.returncode == 1
+    assert is_one_line(done.stderr), done.stderr
+    assert str(Path("file") / "run") in done.stderr.strip().splitlines()[-1]
+    assert "Starting from scratch" not in done.stdout + done.stderr

@@ -73,7 +73,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("system", tiny.slow_except(["translate"], NAMES))
+@pytest.mark.parametrize("system", tiny.slow_except([], NAMES))
 def test_every_system_shows_samples(tmp_path, tiny_data, system, capsys):
     more = {"LANGUAGES": ("en", "fr", "sw")} if system == "translate" else {}
     run(tmp_path, tiny_data, objective=system, TRAIN_STEPS=2, Loop__samples_every=2,

@@ -36,7 +36,7 @@ def test_one_direction_is_trained_and_scored(tmp_path):
     data = tiny.write_tiny_data(tmp_path / "data")
     directions = {"DIRECTIONS": ("fr-en", "en-sw"), "TRAIN_STEPS": 6, "Loop.evaluate_every": 6}
     flags = tiny.flags(tmp_path / "run", data, "translate")
-    tiny.train(*flags, *gin(**directions), "--gin.Train.evaluators=(@HeldOut(),)")
+    finetuning.run([*flags, *gin(**directions), "--gin.Train.evaluators=(@HeldOut(),)"])
     lines = tiny.metrics(tmp_path / "run")
     losses = [line["bitext/loss"] for line in lines if "bitext/loss" in line]
     assert len(losses) == 6 and losses[-1] < losses[0]

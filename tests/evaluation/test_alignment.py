@@ -1,9 +1,11 @@
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
 from test_alignment_scores import reference_aer
 
 from xlme_jax.data.benchmarks.parallel_sets import AlignedCorpus
@@ -135,9 +137,21 @@ def predicted_links(subject, params, corpus, temperature=None, aligner="transpor
     return found
 
 
-@pytest.mark.parametrize("temperature", [None, 20.0])
-@pytest.mark.parametrize("options", [{}, {"batch_tokens": 100}, {"row_multiple": 8}])
-@pytest.mark.parametrize("restarts", [False, True])
+OPTIONS = ({}, {"batch_tokens": 100}, {"row_multiple": 8})
+
+
+@pytest.mark.parametrize(
+    ("restarts", "options", "temperature"),
+    tiny.slow_except(
+        [
+            (False, {}, None),
+            (False, {"row_multiple": 8}, 20.0),
+            (True, {}, 20.0),
+            (True, {"batch_tokens": 100}, None),
+        ],
+        itertools.product((False, True), OPTIONS, (None, 20.0)),
+    ),
+)
 def test_links_of_every_layer_are_those_of_a_pair_alone(temperature, options, restarts):
     subject, params, corpus = Subject(restarts), parameters(), random_corpus(30)
     found = predicted_links(subject, params, corpus, temperature, **options)

@@ -3,7 +3,6 @@
 import errno
 import lzma
 import os
-import subprocess
 import sys
 
 import nasty
@@ -18,13 +17,7 @@ from xlme_jax.preparation import workers
 
 def command(module, *arguments):
     """Runs a command that must fail; returns the last line of its output."""
-    result = subprocess.run(
-        [sys.executable, "-m", f"xlme_jax.{module}", *arguments],
-        env=tiny.environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    (result,) = tiny.run_each(module, arguments)
     return last_error(result)
 
 

@@ -119,6 +119,7 @@ def eval_folder(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_zero_shot_tasks_find_the_same_as_in_the_run(tmp_path, eval_folder):
     run = hugging.write_checkpoint(tmp_path / "run", Encoder__scan_layers=True)
     hugging.export(run, tmp_path / "exported")

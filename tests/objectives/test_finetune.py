@@ -64,7 +64,7 @@ def build(task, pretrained="xlme", **fields):
 def loss_of(objective, params, batch, seed=0):
     rows = {"labelled": {**batch["labelled"], "rows": jnp.arange(len(batch["labelled"]["tokens"]))}}
     totals = objective.totals(rows)
-    loss, (_, metrics) = objective.loss(params, {}, rows, totals, jax.random.key(seed))
+    loss, (_, metrics) = jax.jit(objective.loss)(params, {}, rows, totals, jax.random.key(seed))
     return loss, metrics
 
 
@@ -104,7 +104,7 @@ def test_a_step_of_each_task_lowers_the_loss(task, pretrained):
     objective, batch = build(task, pretrained, dropout=0.0), batch_of(task)
     optimizer = optax.adam(3e-3)
     step = jax.jit(make_train_step(objective, optimizer, seed=0))
-    state = unbox(init_state(objective, optimizer, 0))
+    state = unbox(jax.jit(lambda: init_state(objective, optimizer, 0))())
     before = float(loss_of(objective, state.params, batch)[0])
     for _ in range(8):
         state, metrics = step(state, batch)
@@ -117,7 +117,7 @@ def test_micro_batches_and_padding_change_nothing(task):
     """The denominator is that of the whole batch, also with dropout."""
     objective = build(task)
     optimizer = optax.sgd(1.0)
-    state = unbox(init_state(objective, optimizer, 0))
+    state = unbox(jax.jit(lambda: init_state(objective, optimizer, 0))())
     batch = batch_of(task)
     noisy = jax.tree.map(np.copy, batch)
     padding = noisy["labelled"]["segment_ids"] == 0
@@ -173,11 +173,11 @@ def test_classification_reads_the_first_token_of_the_last_layer(pretrained, scan
 def test_the_encoder_is_the_pretrained_one(pretrained):
     """Its weights keep their names, and its states equal those of pre-training."""
     objective = build("xnli", pretrained)
-    params = unbox(objective.init(jax.random.key(1)))
+    params = unbox(jax.jit(objective.init)(jax.random.key(1)))
     assert set(params) - {HEAD} == set(objective.encoder_params(params))
     rows = batch_of("xnli")["labelled"]
     pretraining = PRETRAINED[pretrained].build(100)
-    whole = unbox(pretraining.init(jax.random.key(2)))
+    whole = unbox(jax.jit(pretraining.init)(jax.random.key(2)))
     expected = pretraining.encode(whole, rows)
     found = objective.encode({**pretraining.encoder_params(whole), HEAD: params[HEAD]}, rows)
     assert len(found) == ENCODER.num_layers + 1
@@ -189,7 +189,7 @@ def test_dropout_is_that_of_fine_tuning():
     objective = build("xnli", dropout=0.25)
     assert objective.encoder.config.dropout == objective.encoder.config.attention_dropout == 0.25
     assert build("xnli", dropout=None).encoder.config == ENCODER
-    params = unbox(objective.init(jax.random.key(0)))
+    params = unbox(jax.jit(objective.init)(jax.random.key(0)))
     losses = {float(loss_of(objective, params, batch_of("xnli"), seed)[0]) for seed in (0, 1)}
     assert len(losses) == 2
     rows = batch_of("xnli")["labelled"]

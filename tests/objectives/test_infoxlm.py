@@ -65,7 +65,8 @@ RNG = jax.random.key(5)
 def built(config=CONFIG, seed=0):
     objective = config.build(VOCAB)
     params = meta.unbox(jax.jit(objective.init)(jax.random.key(seed)))
-    return objective, params, meta.unbox(init_carried(objective, params))
+    carried = jax.jit(functools.partial(init_carried, objective))(params)
+    return objective, params, meta.unbox(carried)
 
 
 def filled(objective, params, aux):
@@ -132,7 +133,8 @@ def test_gradients_reach_the_lower_layers_and_the_projection_alone():
         _, (_, metrics) = objective.loss(params, aux, batch, totals, RNG)
         return metrics["contrast/xlco_loss"][0]
 
-    gradient, none = jax.grad(contrasted, argnums=(0, 1), allow_int=True)(params, aux)
+    gradient_of = jax.jit(jax.grad(contrasted, argnums=(0, 1), allow_int=True))
+    gradient, none = gradient_of(params, aux)
     size = {
         name: max(float(jnp.abs(x).max()) for x in jax.tree.leaves(tree))
         for name, tree in {**gradient, **gradient["encoder"]}.items()

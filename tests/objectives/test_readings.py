@@ -54,7 +54,7 @@ def pairs(rows=3):
 
 
 def weights(objective):
-    return meshes.unbox(init_state(objective, optax.identity(), 0)).params
+    return meshes.unbox(jax.jit(lambda: init_state(objective, optax.identity(), 0))()).params
 
 
 @pytest.mark.parametrize("mask_inputs", [True, False])
@@ -71,12 +71,18 @@ def test_contrasted_rows_are_masked_as_the_loss_does(mask_inputs, monkeypatch):
         return represent(weights, rows, *arguments)
 
     monkeypatch.setattr(objective, "_represent", keep)
-    carried = meshes.unbox(objective.carry.init(params))
-    objective.loss(params, carried, batch, objective.totals(batch), RNG)
-    readings = objective.read(batch, RNG)
+    carried = meshes.unbox(jax.jit(objective.carry.init)(params))
+
+    @jax.jit
+    def tokens_of_the_loss(params, carried):
+        objective.loss(params, carried, batch, objective.totals(batch), RNG)
+        return seen[0]
+
+    read = tokens_of_the_loss(params, carried)
+    readings = jax.jit(objective.read)(batch, RNG)
     assert (STREAM in readings) == mask_inputs
     if mask_inputs:
-        np.testing.assert_array_equal(readings[STREAM].tokens, seen[0])
+        np.testing.assert_array_equal(readings[STREAM].tokens, read)
         assert readings[STREAM].is_masked.any() and not readings[STREAM].guesses
 
 
@@ -99,7 +105,7 @@ def test_translations_are_predicted_where_they_stand(directions):
     )
     objective = config.build(VOCABULARY)
     batch, params = {"bitext": pairs()}, weights(objective)
-    (reading,) = objective.read(batch, RNG, params).values()
+    (reading,) = jax.jit(objective.read)(batch, RNG, params).values()
     (guess,) = reading.guesses.values()
     real = np.ones((3, 12), bool)
     real[:, [0, 6]] = False  # The first token of a side is given.
@@ -108,7 +114,8 @@ def test_translations_are_predicted_where_they_stand(directions):
     np.testing.assert_array_equal(guess.is_predicted, real)
     assert not reading.is_masked.any()
     np.testing.assert_array_equal(reading.tokens, batch["bitext"]["tokens"])
-    _, (_, metrics) = objective.loss(params, {}, batch, objective.totals(batch), RNG)
+    totals = objective.totals(batch)
+    _, (_, metrics) = jax.jit(objective.loss)(params, {}, batch, totals, RNG)
     nats = -np.log(np.asarray(guess.of_original, "f8")[real])
     assert len(nats) == metrics["bitext/loss"][1]
     np.testing.assert_allclose(nats.sum(), metrics["bitext/loss"][0], rtol=1e-5)

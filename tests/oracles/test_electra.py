@@ -5,6 +5,8 @@ normalised, then projected if their width differs; layers are post-LN with erf G
 type embeddings are set to zero. Each row is one segment and padding.
 """
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -168,7 +170,8 @@ def test_hidden_states_of_every_layer(embedding_size):
     rows, _, _ = batch()
     with torch.no_grad():
         expected = model(**hf_inputs(rows), output_hidden_states=True).hidden_states
-    actual = ours.apply({"params": params}, rows, all_layers=True, method=MaskedLM.encode)
+    encode = functools.partial(ours.apply, all_layers=True, method=MaskedLM.encode)
+    actual = jax.jit(encode)({"params": params}, rows)
     real = rows["segment_ids"] > 0
     assert len(actual) == len(expected) == LAYERS + 1
     for one, other in zip(actual, expected):
@@ -185,7 +188,7 @@ def test_mlm_logits(embedding_size):
         hidden, bias = module.head(hidden.reshape(-1, HIDDEN))
         return (hidden @ module.tables()[0].T + bias)[:, :VOCAB].reshape(ROWS, LENGTH, VOCAB)
 
-    actual = nn.apply(logits, ours)({"params": params})
+    actual = jax.jit(nn.apply(logits, ours))({"params": params})
     with torch.no_grad():
         expected = numpy_of(model(**hf_inputs(rows)).logits)
     real = rows["segment_ids"] > 0
@@ -205,7 +208,7 @@ def test_mlm_loss_and_gradients(embedding_size):
         prediction = ours.apply({"params": params}, rows, positions, targets, uniforms)
         return prediction.loss.mean()
 
-    actual, gradient = jax.value_and_grad(our_loss)(params)
+    actual, gradient = jax.jit(jax.value_and_grad(our_loss))(params)
     np.testing.assert_allclose(actual, loss.item(), rtol=1e-13)
     table = gradient["tokens"]["embedding"]
     word = model.electra.embeddings.word_embeddings.weight
@@ -245,7 +248,7 @@ def test_discriminator_logits_loss_and_gradients(embedding_size):
         logits = ours.apply({"params": params}, rows, (None, None))
         return detection_loss(logits, labels == 1, real, real.sum())[0], logits
 
-    (actual, logits), gradient = jax.value_and_grad(loss, has_aux=True)(params)
+    (actual, logits), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
     close(np.asarray(logits)[real], numpy_of(expected.logits)[real], 1e-13)
     # Theirs casts the labels, and with them the loss, to float32.
     np.testing.assert_allclose(actual, expected.loss.item(), rtol=1e-6)

@@ -179,10 +179,10 @@ def test_hidden_states_and_logits(theirs, scan):
             tree["layers"] = jax.tree.map(lambda *x: jnp.stack(x), *layers)
     encoder = dataclasses.replace(CONFIG, scan_layers=scan)
     objective = VecoConfig(encoder).build(VOCAB, jnp.float64)
-    hidden = objective.decode(params, rows, states, read)
+    hidden = jax.jit(objective.decode)(params, rows, states, read)
     real = np.asarray(rows["segment_ids"]) > 0
     np.testing.assert_allclose(hidden[real], expected[-1][real], rtol=0, atol=1e-11)
-    found = objective.logits(params, hidden)
+    found = jax.jit(objective.logits)(params, hidden)
     assert found.shape == logits.shape
     np.testing.assert_allclose(found[real], logits[real], rtol=0, atol=1e-10)
 

@@ -111,7 +111,7 @@ def test_metrics_are_those_of_the_log(of_system, system):
         np.testing.assert_allclose(value, line[name], rtol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("system", tiny.slow_except({"xlme", "xlm"}, SYSTEMS))
+@pytest.mark.parametrize("system", tiny.slow_except({"xlme"}, SYSTEMS))
 def test_without_weights_the_batch_and_its_masks_are_the_same(of_system, system):
     config, model_dir, read = of_system(system)
     with_weights = inspecting.inspect_batch(config, STEP, f"{model_dir}/checkpoints/{STEP - 1}")

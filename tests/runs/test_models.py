@@ -73,11 +73,11 @@ def test_texts_are_encoded_as_by_evaluations(model, pooling):
 def test_the_untrained_model_has_the_initial_weights_of_its_run(model):
     untrained = model.untrained()
     objective, seed = model.loaded.objective, model.loaded.config.loop.seed
-    state = states.init_state(objective, optax.identity(), seed)
+    state = jax.jit(lambda: states.init_state(objective, optax.identity(), seed))()
     same = functools.partial(np.testing.assert_allclose, atol=TOLERANCE)
     jax.tree.map(same, untrained.loaded.params, unbox(state.params))
     texts = encoding.texts_of(model.vocabulary, TEXTS[:2], hugging.LENGTH)
-    pooled = encoding.pool_all(model.loaded.subject().encode, "mean")
+    pooled = jax.jit(encoding.pool_all(model.loaded.subject().encode, "mean"))
     expected = pooled(unbox(state.params), encoding.fill_rows(texts, 2, hugging.LENGTH))
     found, trained = (one.encode(TEXTS[:2], layer=1) for one in (untrained, model))
     same(found, expected[:, 1])
@@ -106,7 +106,8 @@ def test_detection_is_the_discriminators(model):
     assert [one.token for one in found] == [model.vocabulary.id_to_piece(t) for t in tokens]
     assert (found[0].token, found[-1].token) == ("<s>", "</s>")
     network, params = model.loaded.objective.model, model.loaded.params
-    logits = network.apply({"params": params}, rows_of(tokens), method="discriminate")[0]
+    apply = jax.jit(functools.partial(network.apply, method="discriminate"))
+    logits = apply({"params": params}, rows_of(tokens))[0]
     expected = 1 / (1 + np.exp(-np.asarray(logits, np.float64)[: len(tokens)]))
     np.testing.assert_allclose([one.probability for one in found], expected, atol=TOLERANCE)
     assert np.ptp(expected) > 0.01
@@ -122,14 +123,12 @@ def test_fillings_have_the_probabilities_of_the_loss(name, request):
     tokens = (0, *ids[0], words.mask_id, *ids[1], words.mask_id, 2)
     places = np.flatnonzero(np.array(tokens) == words.mask_id)[None]
     assert len(found) == places.size == 2
+    uniforms = np.zeros((1, 2, num_chunks(words.size), 2))
+    predict = jax.jit(functools.partial(objective.model.apply, method=objective._predict))
     for rank in range(4):
         targets = np.array([[words.piece_to_id(of_mask[rank].token) for of_mask in found]])
-        prediction = objective.model.apply(
-            {"params": model.loaded.params},
-            *(rows_of(tokens), places, targets),
-            np.zeros((1, 2, num_chunks(words.size), 2)),
-            method=objective._predict,
-        )
+        params = {"params": model.loaded.params}
+        prediction = predict(params, rows_of(tokens), places, targets, uniforms)
         shares = [of_mask[rank].probability for of_mask in found]
         np.testing.assert_allclose(shares, np.exp(-prediction.loss[0]), rtol=1e-4)
         if not rank:

@@ -126,8 +126,8 @@ def test_four_micro_batches_give_the_gradient_of_one_batch(objective):
     files = [f"gin_configs/models/{objective}.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
     off = ["Encoder.dropout = 0.0", "Encoder.attention_dropout = 0.0"]
     built = loading.load(files, off, "Train").objective.build(200)
-    params = meshes.unbox(built.init(jax.random.key(0)))
-    aux = meshes.unbox(init_carried(built, params))
+    params = meshes.unbox(jax.jit(built.init)(jax.random.key(0)))
+    aux = meshes.unbox(jax.jit(lambda params: init_carried(built, params))(params))
     batch = ragged_batch(200, np.random.default_rng(0), built.streams)
     batch = {name: steps._number_rows(rows) for name, rows in batch.items()}
     gradient_of = jax.value_and_grad(built.loss, has_aux=True)
@@ -188,8 +188,8 @@ def test_stream_weight_scales_its_gradient(objective, micro_batches):
     files = [f"gin_configs/models/{name}.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
     more = ["InfoXLM.mean = 'items'"] if items else []
     built = loading.load(files, more, "Train").objective.build(200)
-    params = meshes.unbox(built.init(jax.random.key(0)))
-    aux = meshes.unbox(init_carried(built, params))
+    params = meshes.unbox(jax.jit(built.init)(jax.random.key(0)))
+    aux = meshes.unbox(jax.jit(lambda params: init_carried(built, params))(params))
     batches = [ragged_batch(200, np.random.default_rng(n), built.streams) for n in (0, 1)]
     for rows in batches:
         rows.update({name: steps._number_rows(found) for name, found in rows.items()})
