@@ -43,7 +43,8 @@ class EncoderConfig:
       layer_norm_eps: epsilon of every layer normalisation.
       init_std: standard deviation of the normal initialisation of weights.
       scan_layers: compile one layer and loop it over stacked weights: compile time does not grow
-        with depth, and a step takes as long. Checkpoints of either setting load in the other.
+        with depth, and a step takes nearly as long. Checkpoints of either setting load in the
+        other.
       remat: recompute each layer in the backward pass, which keeps activations of one layer only.
       attention: "xla" materialises all scores of a layer; "kernel" does not, and needs a TPU or
         GPU ("kernel_64": with blocks of 64); "cudnn" is for NVIDIA GPUs, bfloat16, no relative bias
