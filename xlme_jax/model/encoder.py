@@ -45,7 +45,8 @@ class EncoderConfig:
       layer_norm_eps: epsilon of every layer normalisation.
       init_std: standard deviation of the normal initialisation of weights.
       scan_layers: compile one layer and loop it over stacked weights: compile time does not grow
-        with depth, and a step takes as long. Checkpoints of either setting load in the other.
+        with depth, and a step takes nearly as long. Checkpoints of either setting load in the
+        other.
       remat: what the backward pass recomputes. True: each layer, so that only its input is kept.
         "products": only what lies between matrix products and attention, whose results are kept;
         it costs next to no FLOPs, and memory for ten arrays of the layer's width.
