@@ -216,7 +216,7 @@ def _encode(files: list[Path], model: str, name: str, ready: Any, results: Any) 
     texts = [_READ[name](file) for file in files]
     if name != "read and encode":
         texts = [iter(list(found)) for found in texts]
-    kind = "numpy" if name == "encode to arrays" else int
+    kind: Any = "numpy" if name == "encode to arrays" else int
     ready.wait()
     begin = time.process_time()
     for found in texts:

@@ -42,6 +42,15 @@ def test_documents_are_framed(texts):
     assert ids.tolist() == [i for text in expected for i in text]
 
 
+def test_batches_end_by_number_and_by_characters(monkeypatch):
+    monkeypatch.setattr(tokenizing, "BATCH_SIZE", 3)
+    monkeypatch.setattr(tokenizing, "_BATCH_CHARACTERS", 10)
+    texts = ["a", "b", "c", "long " * 3, "d", "e"]
+    found = [column for (column,) in tokenizing.in_batches(zip(texts))]
+    assert found == [("a", "b", "c"), ("long " * 3,), ("d", "e")]
+    assert list(tokenizing.in_batches(iter([]))) == []
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Returns (folder, unit): a file of documents and its unit of work."""

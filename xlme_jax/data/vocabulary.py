@@ -222,13 +222,14 @@ class Vocabulary:
         """
         characters = sum(map(len, itertools.chain.from_iterable(columns)))
         arrays = characters > _CHARACTERS_WORTH_AN_ARRAY * sum(map(len, columns)) and _HAS_ARRAYS
+        options: dict[str, Any] = {"return_type": "numpy"} if arrays else {}
         encoded = [
             self._processor.encode(
                 list(texts),
                 num_threads=threads,
                 add_bos=framed and number == 0,
                 add_eos=framed,
-                **({"return_type": "numpy"} if arrays else {}),
+                **options,
             )
             for number, texts in enumerate(columns)
         ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,8 +25,10 @@ from xlme_jax.storage.paths import as_path
 if TYPE_CHECKING:
     from xlme_jax.preparation.config import PrepareConfig
 
-# Texts per call of SentencePiece.
-BATCH_SIZE = 256
+# Examples per call of SentencePiece, which starts a thread and memory of its own for each call, and
+# characters after which a batch of long texts ends.
+BATCH_SIZE = 1024
+_BATCH_CHARACTERS = 1 << 21
 # Texts per part, the unit that a Beam worker sorts in memory (a few hundred megabytes at most).
 # Labelled examples form a single part, since their readers load whole files anyway.
 PART_TEXTS = {"monolingual": 1 << 17, "bitext": 1 << 19, "labelled": 1 << 48}
@@ -175,7 +176,15 @@ def encode_labelled(
 
 def in_batches(texts: Texts) -> Iterator[tuple[tuple[str, ...], ...]]:
     """Yields batches of up to `BATCH_SIZE` examples, as a tuple of texts per field."""
-    while batch := list(itertools.islice(texts, BATCH_SIZE)):
+    batch: list[tuple[str, ...]] = []
+    characters = 0
+    for example in texts:
+        batch.append(example)
+        characters += len(example[0])
+        if len(batch) == BATCH_SIZE or characters > _BATCH_CHARACTERS:
+            yield tuple(zip(*batch))
+            batch, characters = [], 0
+    if batch:
         yield tuple(zip(*batch))
 
 

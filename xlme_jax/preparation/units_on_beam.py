@@ -14,7 +14,7 @@ import functools
 import json
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xlme_jax.data import prepared
 from xlme_jax.data.text.reading import DataError
@@ -64,7 +64,7 @@ def _run_unit(config: PrepareConfig, model: str, folder: str, item: tuple[int, U
     number, unit = item
     try:
         rows = tokenizing.run_unit(config, model, unit)
-        found = {"rows": [row.to_json() for row in rows]}
+        found: dict[str, Any] = {"rows": [row.to_json() for row in rows]}
     except DataError as error:
         # Not raised, because runners would read the shard again, and then drop all tasks.
         found = {"error": str(error)}
