@@ -16,8 +16,9 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import machine
 import numpy as np
@@ -33,6 +34,7 @@ SIZES: dict[str, Sequence[int]] = {
     "pairs": (4_000, 20_000, 100_000),
     "hosts": (1, 4, 16, 64, 256),
     "barriers": (2, 4),
+    "devices": (8, 32, 128),
 }
 SMALL: dict[str, Sequence[int]] = {
     "layers": (1, 2),
@@ -43,6 +45,7 @@ SMALL: dict[str, Sequence[int]] = {
     "pairs": (30, 60),
     "hosts": (1, 2),
     "barriers": (2,),
+    "devices": (2, 4),
 }
 
 
@@ -51,6 +54,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", default=",".join(SIZES), help=f"Any of {', '.join(SIZES)}.")
+    parser.add_argument(
+        "--markdown", action="store_true", help="Only print the tables of the output, for the docs."
+    )
     parser.add_argument("--small", action="store_true", help="Tiny sizes, to try the benchmark.")
     parser.add_argument("--output", default="benchmarks/results/growth.json")
     parser.add_argument("--child", nargs=2, metavar=("ROW", "SIZE"), help=argparse.SUPPRESS)
@@ -63,6 +69,11 @@ def main() -> None:
     path = Path(options.output)
     # Rows that are not measured again stay, each with the load of its own time.
     rows = json.loads(path.read_text())["rows"] if path.is_file() else {}
+    if options.markdown:
+        print(
+            "\n".join(line for row in options.rows.split(",") for line in _markdown(row, rows[row]))
+        )
+        return
     for row in options.rows.split(","):
         sizes = (SMALL if options.small else SIZES)[row]
         load = os.getloadavg()[0]
@@ -76,6 +87,10 @@ def _measure(row: str, size: int, small: bool) -> Costs:
         import growth_model
 
         return growth_model.measure(row, size, small)
+    if row == "devices":
+        import growth_model
+
+        return growth_model.devices(size)
     if row == "barriers":
         import growth_barriers
 
@@ -96,11 +111,11 @@ def _child(row: str, size: int, small: bool) -> Costs:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _table(row: str, costs: Mapping[int, Costs]) -> dict[str, object]:
+def _table(row: str, costs: Mapping[int, Costs]) -> dict[str, Any]:
     """Prints the costs by size; returns them with their exponents."""
     sizes = list(costs)
     print(f"\n{row:44}" + "".join(f"{size:>14,}" for size in sizes) + f"{'power':>8}")
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for name in dict.fromkeys(name for own in costs.values() for name in own):
         values = [own.get(name, math.nan) for own in costs.values()]
         power = exponent(sizes, values)
@@ -108,6 +123,24 @@ def _table(row: str, costs: Mapping[int, Costs]) -> dict[str, object]:
         print(f"{name:44}{shown}" + (f"{power:8.2f}" if power is not None else ""), flush=True)
         found[name] = {"values": values, "power": power}
     return {"sizes": sizes, "costs": found}
+
+
+def _markdown(row: str, found: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the lines of a row's table."""
+    yield f"| {row} | " + " | ".join(f"{size:,}" for size in found["sizes"]) + " | power |"
+    yield "|---" * (len(found["sizes"]) + 2) + "|"
+    for name, cost in found["costs"].items():
+        power = "" if cost["power"] is None else f"{cost['power']:.2f}"
+        values = " | ".join(map(_three_digits, cost["values"]))
+        yield f"| {name} | {values} | {power} |"
+    yield ""
+
+
+def _three_digits(value: float) -> str:
+    if value >= 1000:
+        rounded = round(value, 2 - int(math.log10(value)))
+        return f"{rounded:,.0f}"
+    return f"{value:.3g}"
 
 
 def exponent(sizes: Sequence[int], values: Sequence[float]) -> float | None:

@@ -17,11 +17,15 @@ import train_step
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.checkpoints.saved import RunRecord
+from xlme_jax.configuration import loading
+from xlme_jax.planning import compiling
+from xlme_jax.planning.machines import parse_topology
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.optimizer import OptimizerConfig
 
+ROOT = Path(__file__).parent.parent
 HIDDEN, DEEP, VOCABULARY, TOKENS, LENGTH = 128, 6, 8_192, 1_024, 64
 _STEPS = 125_000  # Of the schedules; a few are run.
 _REPEATS = 5
@@ -59,10 +63,32 @@ def measure(row: str, size: int, small: bool) -> dict[str, float]:
         costs["state, bytes"] = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         costs |= _evaluation(objective, state, batch)
         costs |= _checkpoint(state, abstract)
-    costs["peak memory of the process, MB"] = (
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    )
+    costs["peak memory of the process, MB"] = _peak()
     return costs
+
+
+def devices(size: int) -> dict[str, float]:
+    """Plans a small run on `size` virtual CPU devices, a row of each stream for each."""
+    tiny = {"num_layers": 2, "hidden_size": 64, "num_heads": 2, "ffn_size": 128, "max_length": 32}
+    values = {
+        "MODEL_DIR": "''",
+        "DATA_DIR": "''",
+        "Train.vocab_size": 8_192,
+        **{f"Encoder.{name}": value for name, value in tiny.items()},
+        **{f"{name}/Stream.rows": size for name in ("monolingual", "bitext")},
+        **{f"{name}/Stream.length": 32 for name in ("monolingual", "bitext")},
+    }
+    bindings = [f"{name} = {value}" for name, value in values.items()]
+    config = loading.load([str(ROOT / "gin_configs/models/xlme.gin")], bindings, "Train")
+    topology = parse_topology(f"cpu:{size}")
+    found = compiling.devices_of(topology)
+    seconds, compiled = _timed(lambda: compiling.compile_step(config, topology, found))
+    return {
+        "plan, CPU s": seconds,
+        "memory of a device, bytes": compiled.memory.total,
+        "sent by a device, bytes": sum(one.total for one in compiled.collectives),
+        "peak memory of the process, MB": _peak(),
+    }
 
 
 def _evaluation(objective: Any, state: Any, batch: Any) -> dict[str, float]:
@@ -92,6 +118,10 @@ def _checkpoint(state: Any, abstract: Any) -> dict[str, float]:
         "checkpoint, bytes": size,
         "checkpoint, files": len(files),
     }
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
 def _timed(call: Callable[[], Any]) -> tuple[float, Any]:

@@ -22,6 +22,7 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -150,7 +151,7 @@ def write_shared(directory: pathlib.Path, tasks: Iterable[Records]) -> list[Task
             table = _keep(directory, stage, "-lengths.npy")
     shared = []
     for task, count, first in zip(rows, counts, itertools.accumulate(counts, initial=0)):
-        own_part = {"first": first, "records": count, "tokens": task.tokens}
+        own_part: dict[str, Any] = {"first": first, "records": count, "tokens": task.tokens}
         part, parts = dataclasses.replace(shard, **own_part), None
         if table is not None:
             parts = dataclasses.replace(table, **own_part)
