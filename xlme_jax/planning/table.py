@@ -44,7 +44,7 @@ class Shipped:
 
 
 # If the weights do not fit unsharded, fsdp is as small as the memory allows, because smaller groups
-# send less. On GPUs, fsdp groups stay within a node.
+# send less. On GPUs, fsdp groups stay within a node. Products are kept where they are predicted to fit.
 SHIPPED = (
     Shipped("xlme_base", "v5e-256", (256, 1, 1)),
     Shipped("xlme_base", "v4-128", (64, 1, 1)),
@@ -52,13 +52,13 @@ SHIPPED = (
     Shipped("xlme_large", "v5e-256", (32, 8, 1)),
     Shipped("xlme_large", "v4-128", (8, 8, 1)),
     Shipped("xlme_large", "a100:64", (8, 8, 1)),
-    Shipped("xlme_xl", "v5e-256", (32, 8, 1)),
-    Shipped("xlme_xl", "v4-128", (8, 8, 1)),
+    Shipped("xlme_xl", "v5e-256", (32, 8, 1), remat=True),
+    Shipped("xlme_xl", "v4-128", (8, 8, 1), remat=True),
     Shipped("xlme_xl", "a100:64", (8, 8, 1)),
     Shipped("xylent_base", "a100-40:128", (16, 8, 1)),
     Shipped("xylent_large", "a100-40:128", (16, 8, 1)),
     Shipped("xylent_xl", "a100:512", (64, 8, 1)),
-    Shipped("xylent_xl", "v5p-256", (16, 8, 1)),
+    Shipped("xylent_xl", "v5p-256", (16, 8, 1), remat=True),
     Shipped("veco_wmt14_en_de", "h100:8", (1, 8, 1), folder="finetune"),
     Shipped("veco_wmt14_en_de", "h100:64", (8, 8, 1), folder="finetune"),
     Shipped("veco_wmt14_en_fr", "h100:8", (1, 8, 1), 4, folder="finetune"),
