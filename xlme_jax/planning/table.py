@@ -44,7 +44,8 @@ class Shipped:
 
 
 # If the weights do not fit unsharded, fsdp is as small as the memory allows, because smaller groups
-# send less. On GPUs, fsdp groups stay within a node. Products are kept where they are predicted to fit.
+# send less. On GPUs, fsdp groups stay within a node. Products are kept where they are predicted to
+# fit.
 SHIPPED = (
     Shipped("xlme_base", "v5e-256", (256, 1, 1)),
     Shipped("xlme_base", "v4-128", (64, 1, 1)),
