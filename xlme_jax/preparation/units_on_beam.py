@@ -11,6 +11,7 @@ its parts under other names, and only those that its last description lists are 
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import uuid
 from collections.abc import Iterator, Sequence
@@ -62,6 +63,8 @@ def run(
 
 def _run_unit(config: PrepareConfig, model: str, folder: str, item: tuple[int, Unit]) -> None:
     number, unit = item
+    for module in config.modules:  # As in the command: readers may rely on it.
+        importlib.import_module(module)
     try:
         rows = tokenizing.run_unit(config, model, unit)
         found: dict[str, Any] = {"rows": [row.to_json() for row in rows]}
