@@ -1,4 +1,4 @@
-"""Tasks that only SeqIO can run, on Apache Beam: the same shards with any number of machines.
+"""`prepare` on Apache Beam: writes the same shards with any number of machines.
 
 SeqIO's `PreprocessTask` reads and tokenizes the source shards in parallel, one text per element.
 Beam does not preserve order, but the order of documents matters. So each text is grouped by its
@@ -29,10 +29,12 @@ from seqio import beam_utils
 from tasks import execution
 from xlme_jax.data import prepared
 from xlme_jax.data.text.reading import DataError
-from xlme_jax.preparation import on_beam, tokenizing, units_on_beam
+from xlme_jax.preparation import on_beam, tokenizing
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
+
+_SHOWN_ERRORS = 5
 
 # ((number of the job, source shard, part), (number of the text in its shard, content)). The content
 # is (ids, labels), and for the last element of a shard the counts of skipped texts, or the message
@@ -156,7 +158,12 @@ def run(
         key = numbers[unit.job], unit.shard
         if key not in failed:
             yield unit, [row for _, row in sorted(rows[key].items())]
-    units_on_beam.raise_errors([message for _, _, message in sorted(errors)])
+    if errors:
+        lines = [message for _, _, message in sorted(errors)]
+        more = len(lines) - _SHOWN_ERRORS
+        raise DataError(
+            "\n".join(lines[:_SHOWN_ERRORS]) + (f"\nand {more} more" if more > 0 else "")
+        )
 
 
 def _write_rows(rows: list[_Row], file: str) -> None:

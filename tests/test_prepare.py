@@ -352,14 +352,7 @@ def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(
     assert contents(killed.output) == contents(config.output)
 
 
-@pytest.fixture(params=["readers", "seqio"])
-def read_by(request, monkeypatch):
-    """Lets Beam's workers read by this project's readers or by SeqIO."""
-    if request.param == "seqio":
-        monkeypatch.setattr(execution, "_reads", lambda *_: ())
-
-
-def test_beam_writes_the_same_bytes(config, tmp_path, monkeypatch, read_by):
+def test_beam_writes_the_same_bytes(config, tmp_path, monkeypatch):
     pytest.importorskip("apache_beam")
     # Several parts, so that their order matters.
     monkeypatch.setattr(tokenizing, "PART_TEXTS", {"monolingual": 15, "bitext": 7})
@@ -639,7 +632,7 @@ seqio.TaskRegistry.add(
         prepare(dataclasses.replace(config, tasks=("untold",)))
 
 
-def test_beam_names_the_damaged_file(config, raw, tmp_path, read_by):
+def test_beam_names_the_damaged_file(config, raw, tmp_path):
     pytest.importorskip("apache_beam")
     (tmp_path / "mono").mkdir()
     whole = (raw / "mono" / "sw.txt.xz").read_bytes()

@@ -5,9 +5,9 @@ finished task is identified by a fingerprint of everything its shards depend on 
 vocabulary, settings) and kept if its files are intact, and `dataset.json`, which makes the folder a
 data set, is written last. So the same command resumes an interrupted run and repairs damaged files.
 
-Workers run `tokenizing`, in processes of this machine (`workers`) or on any Apache Beam runner
-(`units_on_beam`). None of these imports TensorFlow: code that uses SeqIO is in `tasks.execution`
-(which tasks there are, and tasks that only SeqIO can read) and `tasks.beam` (such tasks on Beam).
+Workers run `tokenizing`. Neither module imports TensorFlow: code that uses SeqIO is in
+`tasks.execution` (which tasks there are, and tasks that only SeqIO can read) and `tasks.beam`
+(the same work on any Apache Beam runner).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from xlme_jax.data.vocabulary import (
     VocabularyError,
     train_vocabulary,
 )
-from xlme_jax.preparation import dropping, overlap, sources, tokenizing, units_on_beam
+from xlme_jax.preparation import dropping, overlap, sources, tokenizing
 from xlme_jax.preparation import workers as worker_pool
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
 from xlme_jax.preparation.tokenizing import Job, Unit
@@ -411,7 +411,7 @@ def _run(
     ordered = sorted(jobs, key=lambda job: (-job.bytes, job.name, job.split))
     units = [Unit(job, i, threads) for job in ordered for i in range(len(job.shards))]
     if config.runner:
-        results = _run_on_beam(config, load_tasks, model, units)
+        results = load_tasks().run_on_beam(config, model, units)
     else:
         work = functools.partial(tokenizing.run_unit, config, model)
         # TensorFlow costs a worker seconds and half a gigabyte, and most do not need it.
@@ -425,22 +425,6 @@ def _run(
             joined = [row for _, part in sorted(parts.pop(unit.job).items()) for row in part]
             rows[unit.job] = _complete(output, unit.job, joined)
     return rows
-
-
-def _run_on_beam(
-    config: PrepareConfig, load_tasks: Callable[[], Tasks], model: str, units: Sequence[Unit]
-) -> Iterator[tuple[Unit, Rows]]:
-    """Yields each unit with the rows of its parts; raises DataError after all that can be read."""
-    ours = [unit for unit in units if unit.job.reads]
-    others = [unit for unit in units if not unit.job.reads]
-    errors = []
-    for run, chosen in ((units_on_beam.run, ours), (load_tasks().run_on_beam, others)):
-        try:
-            if chosen:
-                yield from run(config, model, chosen)
-        except DataError as error:
-            errors.append(str(error))
-    units_on_beam.raise_errors(errors)
 
 
 def worker_count(config: PrepareConfig, size: int) -> int:
