@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import difflib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -86,9 +87,10 @@ def checkpoint_of(run: Path) -> Path:
         return run.absolute()
     folder = run.absolute() / FOLDER
     if not (steps := saved_steps(folder)):
+        found = "has no checkpoint" if run.exists() else f"does not exist{_like(run)}"
         raise ValueError(
-            f"{str(run)!r} (INIT_FROM or --checkpoint) has no checkpoint; pass the MODEL_DIR of a "
-            f"run, or one of its {FOLDER}/STEP folders."
+            f"{str(run)!r} (INIT_FROM or --checkpoint) {found}; pass the MODEL_DIR of a run, or "
+            f"one of its {FOLDER}/STEP folders."
         )
     best = read_best(run)
     step = next(iter(best.values()))[0] if best else max(steps)
@@ -98,6 +100,14 @@ def checkpoint_of(run: Path) -> Path:
             f"have; pass one of {folder}/{{{','.join(map(str, sorted(steps)))}}}."
         )
     return folder / str(step)
+
+
+def _like(run: Path) -> str:
+    """Returns a question for the folder that was meant, if one beside has a similar name."""
+    parent = run.absolute().parent
+    names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
+    close = difflib.get_close_matches(run.name, names, n=1)
+    return f" (did you mean {str(run.parent / close[0])!r}?)" if close else ""
 
 
 def write_best(model_dir: Path, best: Mapping[str, tuple[int, float]]) -> None:

@@ -1,6 +1,7 @@
 """Evaluates a checkpoint: frozen encoders at every layer, or a fine-tuned model on its task."""
 
 import dataclasses
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from xlme_jax.data.benchmarks.parallel_sets import (
     is_pair,
     languages_of_pair,
 )
+from xlme_jax.data.benchmarks.registry import BENCHMARKS
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.evaluation import finetuned, held_out_retrieval, readouts, results, similarity
 from xlme_jax.evaluation.alignment import WordAlignment
@@ -96,6 +98,7 @@ def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
     Raises:
       ValueError: a task does not match the checkpoint, or files are missing or damaged.
     """
+    _check_names(options.tasks)
     parts = languages_by_step(as_path(checkpoint))
     if not parts or set(options.tasks) & {*FROZEN, HELD_OUT}:
         outcomes, header = _evaluated(checkpoint, options)
@@ -118,6 +121,16 @@ def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
         folder, name = run, "by_language"
     output = as_path(options.output or folder / "evaluation" / name)
     return outcomes, results.write(outcomes, output, header)
+
+
+def _check_names(tasks: Sequence[str]) -> None:
+    """Raises ValueError for a task that does not exist."""
+    known = (*FROZEN, HELD_OUT, *BENCHMARKS)
+    for name in tasks:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+            meant = f"; did you mean {' or '.join(near)}?" if near else "."
+            raise ValueError(f"--tasks: unknown {name!r}{meant} Available: {', '.join(known)}.")
 
 
 def languages_by_step(run: Path) -> dict[int, list[str]]:

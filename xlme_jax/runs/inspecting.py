@@ -87,7 +87,8 @@ def inspect_batch(
 
     Args:
       config: configuration of the run.
-      step: number of the step, from 1; None for the one after the checkpoint's, or else 1.
+      step: number of the step, from 1; None for the one after the checkpoint's (the last, if that
+        has all steps), or else 1.
       checkpoint: MODEL_DIR of a run, or one of its checkpoints, whose weights predict; None for
         none.
       prepare_command: command that prepares the data set.
@@ -100,7 +101,7 @@ def inspect_batch(
     last = parts.settings.train_steps
     folder = None if checkpoint is None else checkpoint_of(as_path(checkpoint))
     if step is None:
-        step = 1 + _step_of(folder)
+        step = min(1 + _step_of(folder), last)
     if not 1 <= step <= last:
         raise ValueError(f"step = {step}: the run has the steps 1 to TRAIN_STEPS = {last}.")
     batches = make_iterator(parts.dataset, parts.streams, parts.settings.seed)

@@ -167,11 +167,13 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
             check_warm_start(*_warm_source(run, warm))
             if config.init_optimizer:
                 check_warm_optimizer(as_path(config.init_from), abstract.opt_state, run.growth)
-        if jax.process_index() == 0:  # After the checks: a rejected run leaves the folder as is.
+        _log.info("Compiling what starts a run; programs are kept for the next start.")
+        state, record, evaluators = _starting_point(run, abstract, checkpoints, warm)
+        # A run that is rejected, or has all its steps, leaves the folder as it is.
+        if jax.process_index() == 0 and int(state.step) < config.train_steps:
             for name, text in run.files.items():
                 with naming(run.model_dir / name):
                     replace_file(run.model_dir / name, text.encode())
-        state, record, evaluators = _starting_point(run, abstract, checkpoints, warm)
         stop.saved(int(state.step), checkpoints.wait)
         meter = Throughput(
             flops_per_step=run.flops_per_step, peak_flops_per_second=_peak_flops(run.mesh)
@@ -227,7 +229,9 @@ def _steps(
         checkpoints.save(step, state, reached, journal.best.steps())
         stop.saved(step, checkpoints.wait)
 
-    if step >= config.train_steps:
+    if step < config.train_steps:
+        _log.info("Compiling the train step.")
+    else:
         _log.info("Nothing to do: the run in %s already has %d steps.", run.model_dir, step)
     pending: tuple[int, Metrics, Tasks] | None = None
     with Profile(config.profile_steps, journal.trace_folder()) as profile:
