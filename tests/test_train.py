@@ -49,7 +49,7 @@ def load(model_dir, data_dir, *bindings, objective="xlme"):
             r"has 1 layers",
         ),
         ("Train.evaluators = (@RetrievalProbe(),)", r"RetrievalProbe.* 128 tokens"),
-        ("INIT_FROM = '/no/such/run'", r"/no/such/run.*INIT_FROM.*has no checkpoint"),
+        ("INIT_FROM = '/no/such/run'", r"/no/such/run.*INIT_FROM.*does not exist"),
     ],
 )
 def test_what_cannot_run_is_refused_before_compilation(

@@ -78,6 +78,11 @@ def test_an_unfinished_checkpoint_does_not_count(run_folder):
 def test_a_folder_without_checkpoints_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"INIT_FROM or .* has no checkpoint; pass the MODEL_DIR"):
         checkpoint_of(tmp_path)
+    (tmp_path / "first").mkdir()
+    with pytest.raises(ValueError, match=r"does not exist \(did you mean '.*/first'\?\)"):
+        checkpoint_of(tmp_path / "frist")
+    with pytest.raises(ValueError, match="does not exist; pass"):
+        checkpoint_of(tmp_path / "no" / "such")
 
 
 def test_a_warm_start_takes_the_weights_alone(run_folder):

@@ -150,6 +150,10 @@ def test_the_command_evaluates_both_kinds_of_checkpoint(tmp_path, pretrained, da
 def test_errors_of_the_command(tmp_path, pretrained):
     for arguments, said in (
         ([f"--checkpoint={tmp_path}"], "has no checkpoint"),
+        (
+            [f"--checkpoint={pretrained}", "--tasks=tatoba"],
+            "unknown 'tatoba'; did you mean tatoeba?",
+        ),
         ([f"--checkpoint={pretrained}", "--tasks=xnli"], "fine-tuned"),
         ([f"--checkpoint={pretrained}", "--tasks=tatoeba", f"--data={tmp_path}"], "tatoeba"),
         (

@@ -102,11 +102,20 @@ def test_an_interrupted_run_resumes_bitwise(tmp_path, tiny_data, whole, interrup
 
 def test_a_finished_run_has_nothing_to_do(tiny_data, uninterrupted, caplog):
     model_dir, expected = uninterrupted
-    before = (model_dir / "metrics.jsonl").read_text()
+    files = ("metrics.jsonl", "config.gin", "manifest.json", "model-info.txt")
+    before = [(model_dir / name).read_text() for name in files]
     with caplog.at_level("INFO"):
-        assert_same_bits(run(model_dir, tiny_data, **BINDINGS), expected)
+        assert_same_bits(run(model_dir, tiny_data, **BINDINGS | {"TRAIN_STEPS": 8}), expected)
     assert "Nothing to do" in caplog.text
-    assert (model_dir / "metrics.jsonl").read_text() == before
+    assert [(model_dir / name).read_text() for name in files] == before
+
+
+def test_a_start_with_other_streams_leaves_the_run_as_it_is(tiny_data, uninterrupted):
+    model_dir, _ = uninterrupted
+    before = (model_dir / "config.gin").read_text()
+    with pytest.raises(ValueError, match="resume with the streams"):
+        run(model_dir, tiny_data, **BINDINGS, XLME__translation_pairs=False)
+    assert (model_dir / "config.gin").read_text() == before
 
 
 def test_config_gin_runs_again_as_it_is(tmp_path, tiny_data, whole):

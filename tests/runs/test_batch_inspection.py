@@ -165,6 +165,12 @@ def test_steps_that_the_run_does_not_have(of_system, step):
         inspecting.inspect_batch(config, step)
 
 
+def test_a_finished_run_shows_its_last_step(of_system):
+    config, model_dir, _ = of_system("xlm")
+    found = inspecting.inspect_batch(config, None, str(model_dir))
+    assert found.step == STEPS
+
+
 def test_data_that_is_not_prepared_is_named(tmp_path):
     config = load(tmp_path / "run", tmp_path / "nothing", objective="xlm")
     with pytest.raises(

@@ -52,3 +52,8 @@ def test_the_split_reaches_bucc(folder):
     assert settings("bucc", folder).split == "test"
     (folder / "bucc2018" / "de-en.training.en").unlink()
     assert settings("bucc", folder).split == "validation"
+
+
+def test_a_task_that_does_not_exist_is_named_first():
+    with pytest.raises(ValueError, match="unknown 'held_out_retrival'; did you mean held_out_ret"):
+        evaluating.evaluate("no/such/run", evaluating.Options(tasks=("held_out_retrival",)))
