@@ -104,21 +104,24 @@ def attention(
     Raises:
       ValueError: a kernel is requested where it is not supported, or `partition` is missing.
     """
-    if at is not None:
-        segment_ids, key_segment_ids = take_positions(segment_ids, at), segment_ids
-        implementation = "xla"
     if implementation == "cudnn" and key_segment_ids is not None:
         implementation = "xla"
     seeds = None
     if dropout_rate > 0.0 and dropout_seeds is not None:
         # One seed per head, from its global index, so that it does not depend on the split.
         seeds = dropout.fold_in(dropout_seeds[:, None], jnp.arange(q.shape[2]))
+    platform = None
     if implementation == "cudnn":
         _check_cudnn(q, distance_bias is not None, seeds is not None)
+    else:
+        platform = _kernel_platform(q, implementation, partition)
+    if at is not None:  # After the checks: what cannot run is refused in this layer too.
+        segment_ids, key_segment_ids = take_positions(segment_ids, at), segment_ids
+        implementation, platform = "xla", None
+    if implementation == "cudnn":
         fused = functools.partial(_cudnn, causal=causal)
         parts = (q, k, v, segment_ids, None, None, None, None)
         return per_shard(fused, *parts, partition=partition)
-    platform = _kernel_platform(q, implementation, partition)
     if platform is None:
         reads = _reads(segment_ids, key_segment_ids, causal)
         bias = None if distance_bias is None else _bias(q, distance_bias, at)
