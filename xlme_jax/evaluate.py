@@ -128,9 +128,10 @@ def main() -> None:
         for reason, count in outcome.skipped.items():
             print(f"skipped: {count} ({reason})")
     print(f"Written: {path}")
-    for name in (name for outcome in outcomes for name in outcome.files):
-        if name.endswith(".png"):
-            print(f"Written: {path.parent / name}")
+    for outcome in outcomes:
+        for name in outcome.files:
+            if name.endswith(".png"):
+                print(f"Written: {path.parent / name}")
 
 
 if __name__ == "__main__":

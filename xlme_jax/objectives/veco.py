@@ -45,6 +45,7 @@ from xlme_jax.objectives.masked_lm import (
 )
 from xlme_jax.objectives.reading import Reading
 from xlme_jax.ops import dropout, masking
+from xlme_jax.ops.attention import take_positions
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
 from xlme_jax.validation.fields import check_at_least
 
@@ -326,9 +327,7 @@ class VECO(OneEncoder):
         self, params: Params, masked: MaskedBatch, hidden: list[jax.Array]
     ) -> list[VocabularyPrediction]:
         """Predictions [B, M] from each of the hidden states, in one pass over the vocabulary."""
-        gathered = [
-            jnp.take_along_axis(states, masked.positions[..., None], axis=1) for states in hidden
-        ]
+        gathered = [take_positions(states, masked.positions) for states in hidden]
         targets = jnp.tile(masked.targets, (1, len(hidden)))
         prediction: Any = self.model.apply(
             {"params": params},

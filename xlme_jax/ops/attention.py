@@ -87,7 +87,7 @@ def attention(
       key_segment_ids: int32[B, S]; a query attends to the keys with its own segment id, and gets
         zeros if there are none. None: keys have the queries' `segment_ids`.
       at: int32[B, M], the positions of the queries, where `q` is [B, M, H, K] and `gate` [B, M, H].
-        Always in XLA; dropout draws the numbers of queries 0 to M - 1.
+        Always in XLA, and not causal; dropout draws the numbers of queries 0 to M - 1.
       dropout_rate: probability of dropping an attention weight.
       dropout_seeds: uint32[B], a seed per row (`ops.dropout.seeds`); None turns dropout off. Both
         implementations drop the same weights.
@@ -104,26 +104,21 @@ def attention(
     Raises:
       ValueError: a kernel is requested where it is not supported, or `partition` is missing.
     """
-    if implementation == "cudnn" and key_segment_ids is not None:
-        implementation = "xla"
     seeds = None
     if dropout_rate > 0.0 and dropout_seeds is not None:
         # One seed per head, from its global index, so that it does not depend on the split.
         seeds = dropout.fold_in(dropout_seeds[:, None], jnp.arange(q.shape[2]))
     platform = None
-    if implementation == "cudnn":
-        _check_cudnn(q, distance_bias is not None, seeds is not None)
-    else:
+    if implementation != "cudnn":
         platform = _kernel_platform(q, implementation, partition)
-    if at is not None:  # After the checks: what cannot run is refused in this layer too.
-        segment_ids, key_segment_ids = take_positions(segment_ids, at), segment_ids
-        implementation, platform = "xla", None
-    if implementation == "cudnn":
-        fused = functools.partial(_cudnn, causal=causal)
-        parts = (q, k, v, segment_ids, None, None, None, None)
-        return per_shard(fused, *parts, partition=partition)
-    if platform is None:
-        reads = _reads(segment_ids, key_segment_ids, causal)
+    elif key_segment_ids is None:
+        _check_cudnn(q, distance_bias is not None, seeds is not None)
+        if at is None:
+            fused = functools.partial(_cudnn, causal=causal)
+            parts = (q, k, v, segment_ids, None, None, None, None)
+            return per_shard(fused, *parts, partition=partition)
+    if platform is None or at is not None:  # After the checks, which `at` does not avoid.
+        reads = _reads(segment_ids, key_segment_ids, causal, at)
         bias = None if distance_bias is None else _bias(q, distance_bias, at)
         mixed = _reference(q, k, v, reads, bias, gate, seeds, dropout_rate)
         if key_segment_ids is None:
@@ -283,10 +278,15 @@ def compile_platform() -> str:
     return "gpu" if platform in ("cuda", "rocm") else platform
 
 
-def _reads(segment_ids: jax.Array, key_segment_ids: jax.Array | None, causal: bool) -> jax.Array:
-    """Returns whether a query may read a key: bool[B, L, S]."""
+def _reads(
+    segment_ids: jax.Array,
+    key_segment_ids: jax.Array | None,
+    causal: bool,
+    at: jax.Array | None = None,
+) -> jax.Array:
+    """Returns whether a query may read a key: bool[B, L, S], or [B, M, S] for queries `at`."""
     keys = segment_ids if key_segment_ids is None else key_segment_ids
-    same = segment_ids[:, :, None] == keys[:, None, :]
+    same = take_positions(segment_ids, at)[:, :, None] == keys[:, None, :]
     return jnp.tril(same) if causal else same
 
 

@@ -1,7 +1,6 @@
 """Evaluates a checkpoint: frozen encoders at every layer, or a fine-tuned model on its task."""
 
 import dataclasses
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +16,7 @@ from xlme_jax.data.benchmarks.parallel_sets import (
     is_pair,
     languages_of_pair,
 )
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.data.benchmarks.registry import BENCHMARKS, alternatives
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.evaluation import finetuned, held_out_retrieval, readouts, results, similarity
 from xlme_jax.evaluation.alignment import WordAlignment
@@ -128,9 +127,7 @@ def _check_names(tasks: Sequence[str]) -> None:
     known = (*FROZEN, HELD_OUT, *BENCHMARKS)
     for name in tasks:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            meant = f"; did you mean {' or '.join(near)}?" if near else "."
-            raise ValueError(f"--tasks: unknown {name!r}{meant} Available: {', '.join(known)}.")
+            raise ValueError(f"--tasks: unknown {name!r}{alternatives(name, known)}")
 
 
 def languages_by_step(run: Path) -> dict[int, list[str]]:

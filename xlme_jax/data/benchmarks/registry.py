@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -120,10 +120,16 @@ def benchmark(name: str) -> Benchmark:
       ValueError: unknown name; suggests similar ones.
     """
     if name not in BENCHMARKS:
-        near = difflib.get_close_matches(name, BENCHMARKS, n=3, cutoff=0.5)
-        meant = f"; did you mean {' or '.join(near)}?" if near else "."
-        raise ValueError(f"Unknown benchmark {name!r}{meant} Available: {', '.join(BENCHMARKS)}.")
+        raise ValueError(f"Unknown benchmark {name!r}{alternatives(name, BENCHMARKS)}")
     return BENCHMARKS[name]
+
+
+def alternatives(name: str, known: Iterable[str]) -> str:
+    """Returns the end of an error about an unknown name: similar names, then all."""
+    known = tuple(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    meant = f"; did you mean {' or '.join(near)}?" if near else "."
+    return f"{meant} Available: {', '.join(known)}."
 
 
 def _codes(text: str) -> tuple[str, ...]:
