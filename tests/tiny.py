@@ -177,9 +177,14 @@ for line in sys.stdin:
     name, libraries, folder, variables, commands = json.loads(line)
     for module in (name, *libraries):
         importlib.import_module(module)
-    for flag in list(flags.FLAGS.flags_by_module_dict()[name]):
-        delattr(flags.FLAGS, flag.name)  # The command defines them again as __main__.
-    del sys.modules[name]
+    # What defined flags is imported anew by each command; other commands define the same names.
+    for module, defined in list(flags.FLAGS.flags_by_module_dict().items()):
+        if defined and module.startswith("xlme_jax."):
+            for flag in list(defined):
+                delattr(flags.FLAGS, flag.name)
+            package, _, own = module.rpartition(".")
+            delattr(sys.modules[package], own)
+            del sys.modules[module]
 
     done = []
     for arguments in commands:
