@@ -13,17 +13,17 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import machine
 from fault_costs import run_overhead, run_soak
 from fault_damage import run_damage
 from fault_kills import run_kills
-from fault_runs import REPOSITORY, Runs, emulated_bucket, kill_all
+from fault_runs import Runs, emulated_bucket, kill_all
 from fault_signals import run_signals
 
 _SIZES = {"hidden": 256, "layers": 12, "vocabulary": 32_768, "rows": 16, "length": 128}
@@ -85,7 +85,7 @@ def main() -> int:
         found = arguments.action(Runs(arguments.work, arguments.steps, bucket), arguments)
     found = {
         "command": " ".join(sys.argv),
-        "commit": _commit(),
+        "commit": machine.commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
         "minutes": round((time.monotonic() - begin) / 60, 1),
         **found,
@@ -118,14 +118,6 @@ def _add(
     )
     parser.add_argument("--seed", type=int, default=0, help="Seed of the random moments.")
     return parser
-
-
-def _commit() -> str:
-    """Returns the commit, with a + if files have changed."""
-    describe = ["git", "describe", "--always", "--dirty=+"]
-    return subprocess.run(
-        describe, cwd=REPOSITORY, capture_output=True, text=True, check=False
-    ).stdout.strip()
 
 
 if __name__ == "__main__":

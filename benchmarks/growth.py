@@ -33,7 +33,7 @@ SIZES: dict[str, Sequence[int]] = {
     "languages": (100, 200, 500),
     "pairs": (4_000, 20_000, 100_000),
     "hosts": (1, 4, 16, 64, 256),
-    "barriers": (2, 4),
+    "processes": (2, 4),
     "devices": (8, 32, 128),
 }
 SMALL: dict[str, Sequence[int]] = {
@@ -44,7 +44,7 @@ SMALL: dict[str, Sequence[int]] = {
     "languages": (8, 16),
     "pairs": (30, 60),
     "hosts": (1, 2),
-    "barriers": (2,),
+    "processes": (2,),
     "devices": (2, 4),
 }
 
@@ -54,9 +54,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", default=",".join(SIZES), help=f"Any of {', '.join(SIZES)}.")
-    parser.add_argument(
-        "--markdown", action="store_true", help="Only print the tables of the output, for the docs."
-    )
     parser.add_argument("--small", action="store_true", help="Tiny sizes, to try the benchmark.")
     parser.add_argument("--output", default="benchmarks/results/growth.json")
     parser.add_argument("--child", nargs=2, metavar=("ROW", "SIZE"), help=argparse.SUPPRESS)
@@ -65,21 +62,15 @@ def main() -> None:
         row, size = options.child
         print(json.dumps(_measure(row, int(size), options.small)))
         return
-    results = machine.describe("jax", "jaxlib", "numpy", "grain", "array_record")
     path = Path(options.output)
-    # Rows that are not measured again stay, each with the load of its own time.
+    # Rows that are not measured again stay, each with the load and commit of its own time.
     rows = json.loads(path.read_text())["rows"] if path.is_file() else {}
-    if options.markdown:
-        print(
-            "\n".join(line for row in options.rows.split(",") for line in _markdown(row, rows[row]))
-        )
-        return
     for row in options.rows.split(","):
         sizes = (SMALL if options.small else SIZES)[row]
-        load = os.getloadavg()[0]
+        about = machine.describe("jax", "jaxlib", "numpy", "grain", "array_record")
         costs = {size: _child(row, size, options.small) for size in sizes}
-        rows[row] = {"load_average_at_start": load, **_table(row, costs)}
-    machine.write(path, {**results, "rows": {row: rows[row] for row in SIZES if row in rows}})
+        rows[row] = {**about, **_table(row, costs)}
+    machine.write(path, {"rows": {row: rows[row] for row in SIZES if row in rows}})
 
 
 def _measure(row: str, size: int, small: bool) -> Costs:
@@ -91,7 +82,7 @@ def _measure(row: str, size: int, small: bool) -> Costs:
         import growth_model
 
         return growth_model.devices(size)
-    if row == "barriers":
+    if row == "processes":
         import growth_barriers
 
         return growth_barriers.barriers(size)
@@ -125,15 +116,14 @@ def _table(row: str, costs: Mapping[int, Costs]) -> dict[str, Any]:
     return {"sizes": sizes, "costs": found}
 
 
-def _markdown(row: str, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the lines of a row's table."""
+def table_lines(row: str, found: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the Markdown lines of a row's table."""
     yield f"| {row} | " + " | ".join(f"{size:,}" for size in found["sizes"]) + " | power |"
     yield "|---" * (len(found["sizes"]) + 2) + "|"
     for name, cost in found["costs"].items():
         power = "" if cost["power"] is None else f"{cost['power']:.2f}"
         values = " | ".join(map(_three_digits, cost["values"]))
         yield f"| {name} | {values} | {power} |"
-    yield ""
 
 
 def _three_digits(value: float) -> str:
@@ -147,7 +137,8 @@ def exponent(sizes: Sequence[int], values: Sequence[float]) -> float | None:
     """Returns b of the least-squares fit of values = a * sizes^b; None if there is none."""
     if len(sizes) < 2 or not all(value > 0 for value in values):
         return None
-    return round(float(np.polyfit(np.log(sizes), np.log(values), 1)[0]), 3)
+    fitted = float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
+    return round(fitted, 3) + 0.0  # No minus before a zero.
 
 
 if __name__ == "__main__":

@@ -5,23 +5,44 @@ import json
 import os
 import platform
 import shlex
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+# Where data are that benchmarks read; see `tables.py`.
+PLACES = ("PEER", "DATA", "VOCABULARY")
+
 
 def describe(*packages: str) -> dict[str, Any]:
-    """Returns command, cores, CPU, load and versions of Python and `packages`."""
+    """Returns command, commit, date, cores, CPU, load and versions of Python and `packages`.
+
+    Values of the environment variables in `PLACES` appear in the command as their names.
+    """
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    command = " ".join(["python", *map(shlex.quote, sys.argv)])
+    for name in filter(os.environ.get, PLACES):
+        command = command.replace(os.environ[name], f"${name}")
     return {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": command,
+        "commit": commit(),
+        "date": time.strftime("%Y-%m-%d"),
         "cores": len(os.sched_getaffinity(0)),
         "cpu": models[0] if models else platform.processor(),
         "load_average_at_start": os.getloadavg()[0],
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in packages},
     }
+
+
+def commit() -> str:
+    """Returns the commit, with a + if files have changed since."""
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
+    folder = Path(__file__).parent
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def write(path: str | Path, content: dict[str, Any]) -> None:

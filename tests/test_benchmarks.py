@@ -51,7 +51,7 @@ def test_growth(tmp_path):
     ] * 4
     costs = rows["pairs"]["costs"]
     assert costs["position in a checkpoint, bytes"]["power"] == 0
-    assert costs["start: files opened"]["power"] == 0 and "start: files opened" in said
+    assert costs["files opened until then"]["power"] == 0 and "files opened until then" in said
     one, two = rows["hosts"]["costs"]["a batch, tokens delivered"]["values"]
     assert 0.45 < two / one < 0.55
     again, _ = run("growth", tmp_path, "--small", "--rows=hosts")

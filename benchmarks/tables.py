@@ -1,0 +1,264 @@
+"""Writes the tables of docs/speed.md and docs/scale.md from benchmarks/results.
+
+    python benchmarks/tables.py                              # from what was measured
+    python benchmarks/tables.py --measure=all                # measure first
+    python benchmarks/tables.py --measure=train_step,growth
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`, above the command, commit and load
+of its measurement. Without --measure this takes no time and changes nothing else, so that no
+figure of these tables is typed. Measure on a quiet machine; `COMMANDS` says how. These environment
+variables are needed by some:
+
+- PEER: script of the train step's peer (`train_step.py`);
+- DATA: folder with mono/<language>.txt.xz and eval/, as in docs/real_text.md;
+- VOCABULARY: SentencePiece model, for `prepare.py`.
+"""
+
+import argparse
+import json
+import math
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import growth
+import machine
+
+from xlme_jax.planning import table as planning
+
+ROOT = Path(__file__).parent.parent
+RESULTS = Path("benchmarks/results")
+# By name of the file of results.
+COMMANDS = {
+    "train_step": "benchmarks/train_step.py --peer=$PEER --rounds=2 --steps=3",
+    "head": "benchmarks/head.py",
+    "head_memory": "benchmarks/head.py --compile_for=v5e:1x1,h100:1 "
+    "--output=benchmarks/results/head_memory.json",
+    "attention": "benchmarks/attention.py --compile_for=v5e,h100",
+    "prepare_real_text": "benchmarks/prepare.py --text_dir=$DATA/mono --vocabulary=$VOCABULARY "
+    "--workers=1,2 --beam --repeats=3 --output=benchmarks/results/prepare_real_text.json",
+    "prepare": "benchmarks/prepare.py --megabytes=200 --workers=1,2 --repeats=3",
+    "train_vocabulary": "benchmarks/train_vocabulary.py --text_dir=$DATA/mono "
+    "--sample_bytes=8000000",
+    "startup": "benchmarks/startup.py --rounds=2",
+    "stacked_layers": "benchmarks/stacked_layers.py --rounds=4",
+    "growth": "benchmarks/growth.py",
+    "row_padding": "benchmarks/row_padding.py --file=$DATA/eval/xnli/dev-en.tsv",
+    "evaluation": "benchmarks/evaluation.py --data=$DATA/eval --languages=2 --rounds=1 "
+    "--corpora=en-fr,en-es_xlwa_dev",
+    "finetune_step": "benchmarks/finetune_step.py --rounds=3 --steps=2 "
+    "--file=$DATA/eval/xnli/dev-en.tsv",
+    "traffic": "benchmarks/traffic.py",
+    "plans": "-m xlme_jax.plan --table=all --output=benchmarks/results/plans.json",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--measure", default="", help=f"all, or any of {', '.join(COMMANDS)}; default: none."
+    )
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    names = list(COMMANDS) if options.measure == "all" else options.measure.split(",")
+    for name in filter(None, names):
+        command = [sys.executable, *map(os.path.expandvars, shlex.split(COMMANDS[name]))]
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        about = machine.describe("jax")
+        # A plan that does not fit is exit code 1, and a row of the table.
+        subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=name != "plans")
+        if name == "plans":  # The command writes the plans alone.
+            plans = json.loads((RESULTS / "plans.json").read_text(encoding="utf-8"))
+            about["versions"] |= machine.describe("libtpu")["versions"]
+            machine.write(RESULTS / "plans.json", {**about, "plans": plans})
+    for page in ("docs/speed.md", "docs/scale.md"):
+        text = Path(page).read_text(encoding="utf-8")
+        Path(page).write_text(filled(text), encoding="utf-8")
+
+
+def filled(page: str) -> str:
+    """Returns a page with its tables as they follow from benchmarks/results."""
+
+    def table(found: re.Match[str]) -> str:
+        name, _, part = found[1].partition(" ")
+        results = json.loads((ROOT / RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        results = results["rows"][part] if part else results
+        rows = TABLES[name](results, part) if part else TABLES[name](results)
+        return f"<!-- table: {found[1]} -->\n{rows}\n\n{_source(results)}\n<!-- end -->"
+
+    return re.sub(r"<!-- table: (.+?) -->\n.*?<!-- end -->", table, page, flags=re.DOTALL)
+
+
+def _source(results: dict[str, Any]) -> str:
+    """Returns the sentence under a table."""
+    cores = f"{results['cores']} {'core' if results['cores'] == 1 else 'cores'}"
+    return (
+        f"`{results['command']}`, commit {results['commit']}, {results['date']}, "
+        f"{cores} of {results['cpu']}, load average "
+        f"{results['load_average_at_start']:.1f} at the start."
+    )
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def _train_step(results: dict[str, Any]) -> str:
+    shapes = results["shapes"].values()
+    kinds = list(next(iter(shapes))["table"])
+    compared = [kind for kind in kinds if "mfu" in next(iter(shapes))["table"][kind]]
+    rows = []
+    for found in shapes:
+        hidden, deep, shallow, vocabulary, rows_, length = found["shape"]
+        table = found["table"]
+        rows.append(
+            [
+                f"hidden {hidden}, {deep}+{shallow} layers, V {vocabulary:,}, {rows_} x {length}",
+                *(f"{table[kind]['median']:.3f} s" for kind in kinds),
+                ", ".join(f"{table[kind]['speed_over_peer']:.2f}x" for kind in compared),
+                f"{table['ours']['mfu']:.0%} of "
+                f"{_median(found['peak_flops_per_second']) / 1e9:.0f} GFLOP/s",
+            ]
+        )
+    ratios = f"speed of {', '.join(compared)} over the faster peer in float32"
+    return markdown(["shape", *kinds, ratios, "MFU of ours"], rows)
+
+
+def _head(results: dict[str, Any]) -> str:
+    rows = []
+    for shape, found in results["seconds"].items():
+        streamed, dense = (_median(found["seconds"][kind]) for kind in ("streamed", "dense"))
+        ratio = found["streamed_over_dense"]
+        rows.append(
+            [
+                shape.replace("x", " x "),
+                f"{streamed:.3f} s ({ratio:.2f} of dense)",
+                f"{dense:.3f} s",
+            ]
+        )
+    return markdown(["M x D x V", "streamed", "dense"], rows)
+
+
+def _head_memory(results: dict[str, Any]) -> str:
+    rows = [
+        [name, *(f"{found[kind] / 1e9:.3f} GB" for kind in ("streamed", "dense"))]
+        for name, found in results["temporary_bytes"].items()
+    ]
+    return markdown(["temporaries", "streamed", "dense"], rows)
+
+
+def _attention(results: dict[str, Any]) -> str:
+    lengths = sorted({row["length"] for row in results["memory"]})
+    machines = dict.fromkeys(row["machine"] for row in results["memory"])
+    cells = {
+        (row["machine"], kind, row["length"]): f"{row[f'{kind} MB']:.0f}"
+        for row in results["memory"]
+        for kind in ("kernel", "xla")
+    }
+    rows = [
+        [f"{name}, {text}", *(cells[name, kind, length] for length in lengths)]
+        for name in machines
+        for kind, text in (("kernel", "kernel"), ("xla", "plain XLA"))
+    ]
+    return markdown(["MB at L =", *(f"{length:,}" for length in lengths)], rows)
+
+
+def _startup(results: dict[str, Any]) -> str:
+    rows = []
+    for kind, found in results["compile_seconds"].items():
+        times = found["seconds"].items()
+        depths = ", ".join(f"{_median(values):.1f} s ({depth} layers)" for depth, values in times)
+        rows.append([f"trace and compile the train step, {kind}", depths])
+    for kind, values in results["first_step_seconds"].items():
+        rows.append([f"quickstart, command to first step, {kind}", f"{_median(values):.1f} s"])
+    return markdown(["", "time"], rows)
+
+
+def _stacked_layers(results: dict[str, Any]) -> str:
+    rows = [
+        [kind, f"{results['compilation'][kind]:.1f} s", f"{_median(values):.3f} s"]
+        for kind, values in results["steps"].items()
+    ]
+    return markdown(["layers", "compilation, CPU time", "step, CPU time"], rows)
+
+
+def _growth(results: dict[str, Any], row: str) -> str:
+    return "\n".join(growth.table_lines(row, results))
+
+
+def _row_padding(results: dict[str, Any]) -> str:
+    found = results["padding and shapes"].items()
+    rows = [[kind, f"{share:.0%}", str(shapes)] for kind, (share, shapes) in found]
+    return markdown(["", "tokens that are padding", "shapes compiled"], rows)
+
+
+def _evaluation(results: dict[str, Any]) -> str:
+    rows = [
+        [task, *(f"{found['ratios'][kind]['cpu']:.2f}" for kind in ("same rows", "no padding"))]
+        for task, found in results["tasks"].items()
+    ]
+    head = "CPU time of the evaluation over that of forward passes of"
+    return markdown(["", f"{head} the same padded rows", "the same tokens without padding"], rows)
+
+
+def _finetune_step(results: dict[str, Any]) -> str:
+    rows = []
+    for found in results["shapes"].values():
+        hidden, layers, vocabulary, batch, length = found["shape"]
+        table = found["table"]
+        shape = f"hidden {hidden}, {layers} layers, V {vocabulary:,}, {batch} x {length}"
+        ratios = [table[kind]["speed_over_peer"] for kind in ("train", "predict", "file")]
+        ratios.append(table["8 batches"]["speed_over_padded"])
+        rows.append([shape, *(f"{ratio:.2f}" for ratio in ratios)])
+    kinds = ["train step", "prediction, full rows", "prediction, XNLI's development set"]
+    kinds.append("eight train steps with rows as long as their texts, over full rows")
+    return markdown(["speed over the peer", *kinds], rows)
+
+
+def _traffic(results: dict[str, Any]) -> str:
+    rows = [
+        [name, f"{_median(found['seconds']) * 1e3:.1f}", f"{ratios['max']:.2f}"]
+        for name, found in results["programs"].items()
+        for ratios in [found["estimate_over_measured"]]
+    ]
+    off = [abs(math.log(float(ratio))) for _, _, ratio in rows]
+    mean = math.exp(statistics.fmean(off))
+    rows.append(["mean factor by which the estimate is off", "", f"{mean:.2f}"])
+    return markdown(["program", "measured, ms", "estimate / measured"], rows)
+
+
+def _plans(results: dict[str, Any]) -> str:
+    return planning.markdown(list(zip(planning.SHIPPED, results["plans"], strict=True))).rstrip()
+
+
+TABLES: dict[str, Callable[..., str]] = {
+    "train_step": _train_step,
+    "head": _head,
+    "head_memory": _head_memory,
+    "attention": _attention,
+    "startup": _startup,
+    "stacked_layers": _stacked_layers,
+    "growth": _growth,
+    "row_padding": _row_padding,
+    "evaluation": _evaluation,
+    "finetune_step": _finetune_step,
+    "traffic": _traffic,
+    "plans": _plans,
+}
+
+if __name__ == "__main__":
+    main()
