@@ -184,7 +184,7 @@ def train_on_texts(
     train: Any, texts: Sequence[tuple[int, ...]], rows: int, length: int
 ) -> dict[str, Callable[[], Any]]:
     """Returns eight train steps on the first texts: with short rows, and with full ones."""
-    from xlme_jax.data.batches.row_lengths import row_length
+    from xlme_jax.data.batches.row_lengths import SHORTEST_LABELLED, row_length
     from xlme_jax.evaluation import encoding
     from xlme_jax.objectives.finetune import STREAM
 
@@ -195,7 +195,7 @@ def train_on_texts(
         batches = []
         for start in range(0, len(some), rows):
             own = some[start : start + rows]
-            short = min(row_length(len(own[-1]), 32), length)
+            short = min(row_length(len(own[-1]), SHORTEST_LABELLED), length)
             filled = encoding.fill_rows(own, rows, short if kind == "8 batches" else length)
             batches.append(train.put({STREAM: {**filled, "labels": labels}}))
         steps[kind] = functools.partial(lambda batches: [train(b) for b in batches], batches)

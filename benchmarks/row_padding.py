@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=500, help="Of `by_length` batches.")
     parser.add_argument("--output", default="benchmarks/results/row_padding.json")
     options = parser.parse_args()
-    from xlme_jax.data.batches.row_lengths import row_length
+    from xlme_jax.data.batches.row_lengths import SHORTEST_LABELLED, row_length
     from xlme_jax.evaluation import encoding
 
     read = texts(options.file, (0, 0, 8_000, 0, options.length))
@@ -38,8 +38,8 @@ def main() -> None:
     arms = {"full rows": np.full(drawn.shape[:2], options.length)}
     for name, batches in (("rows of the batch", drawn), ("sorted by length", ordered)):
         longest = batches.max(axis=2)
-        lengths = [min(row_length(int(n), 32), options.length) for n in longest.ravel()]
-        arms[name] = np.array(lengths)
+        lengths = [row_length(int(n), SHORTEST_LABELLED) for n in longest.ravel()]
+        arms[name] = np.minimum(lengths, options.length)
     found = {}
     for name, lengths in arms.items():
         padding = 1 - drawn.sum() / (lengths.sum() * options.rows)

@@ -114,12 +114,6 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
 # Relative bias, and whether products are rounded to bfloat16.
 KINDS = {"ours": ("none", False), "gated": ("gated", False), "gated, mixed": ("gated", True)}
 PEERS = {"peer": (), "compiled peer": ("compile",)}
-# What `host_memory.keep_freed` sets.
-KEEP_FREED = {
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
-}
 
 
 def train_step(shape: tuple[int, ...], bias: Any) -> tuple[Callable[[], None], float]:
@@ -168,7 +162,7 @@ def timed(step: Callable[[], Any]) -> float:
 def peer(script: str, shape: tuple[int, ...], steps: int, flags: tuple[str, ...]) -> float:
     """Returns the peer's median seconds per step, as it prints them."""
     command = [sys.executable, script, *map(str, shape), str(steps), *flags]
-    environment = os.environ | KEEP_FREED
+    environment = os.environ | host_memory.environment()
     output = subprocess.run(
         command, capture_output=True, text=True, check=True, env=environment
     ).stdout

@@ -24,6 +24,7 @@ from xlme_jax.configuration import command_line
 from xlme_jax.evaluation import readouts
 from xlme_jax.evaluation.encoding import POOLINGS
 from xlme_jax.huggingface.conversion import as_run
+from xlme_jax.reports import evaluation_text
 from xlme_jax.runs import evaluating, probing
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import host_memory
@@ -71,7 +72,13 @@ _LANGUAGES = flags.DEFINE_list(
     "Evaluate only these languages (default: all found). Pairs such as en-fr are sets of word "
     "alignments.",
 )
-_LAYER = flags.DEFINE_integer("layer", None, "Layer to print; results.json contains all.", 0)
+_LAYER = flags.DEFINE_integer(
+    "layer",
+    None,
+    "Layer of the headline figures in results.json, which contains all layers (default: the best "
+    "on held-out translations; without these, the middle one).",
+    0,
+)
 _LENGTH = flags.DEFINE_integer("length", None, "Maximum tokens per row.", 8)
 _LIMIT = flags.DEFINE_integer(
     "limit", None, "Maximum examples per language (fine-tuned tasks, held_out_retrieval).", 1
@@ -96,7 +103,7 @@ _ALONG = flags.DEFINE_bool(
 
 
 def main() -> None:
-    """Evaluates the checkpoint and prints the headline figures."""
+    """Evaluates the checkpoint and prints its figures."""
     host_memory.keep_freed()
     source = _CHECKPOINT.value
     run = as_run(source)
@@ -122,12 +129,8 @@ def main() -> None:
         print(f"Written: {probing.evaluate_along(as_path(source), options)}")
         return
     outcomes, path = evaluating.evaluate(run, options)
-    for outcome in outcomes:
-        for name, value in outcome.headline.items():
-            print(f"{name:50} {value:.4f}")
-        for reason, count in outcome.skipped.items():
-            print(f"skipped: {count} ({reason})")
-    print(f"Written: {path}")
+    print(evaluation_text.to_text(outcomes, _LAYER.value))
+    print(f"\nWritten: {path}")
     for outcome in outcomes:
         for name in outcome.files:
             if name.endswith(".png"):

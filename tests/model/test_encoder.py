@@ -304,6 +304,12 @@ def test_chosen_positions_get_what_all_would_give(changes):
             assert_close(found, expected)
 
 
+@pytest.mark.parametrize("options", [{"all_layers": True}, {"source": Memory({}, *inputs())}])
+def test_chosen_positions_go_without_all_layers_and_a_source(options):
+    with pytest.raises(ValueError, match="goes without all_layers= and without source="):
+        encode(TINY, {}, at=jnp.zeros((ROWS, 1), jnp.int32), **options)
+
+
 def seeds(first):
     return jnp.arange(first, first + ROWS, dtype=jnp.uint32)
 

@@ -80,6 +80,13 @@ def test_causal_equals_a_naive_loop(with_bias):
     np.testing.assert_allclose(actual[0, 3], v[0, 3], atol=1e-6)
 
 
+def test_chosen_positions_are_refused_where_attention_is_causal():
+    q, k, v, segments, _, _ = inputs()
+    at = jnp.zeros((BATCH, 1), jnp.int32)
+    with pytest.raises(ValueError, match=r"causal=True, at=\.\.\.\) is not supported"):
+        attention(q[:, :1], k, v, segments, causal=True, at=at)
+
+
 def sources():
     """Returns keys and values of other, longer rows, and their segments."""
     rng = np.random.default_rng(3)

@@ -56,6 +56,12 @@ def test_a_page_shows_tokens_and_verdicts():
     assert '<bdi> <mark class="alarm">שלום</mark>' in page
 
 
+def test_marks_of_a_discriminator_are_explained_where_there_is_one():
+    reading = inspected.reading()._replace(detection=None)
+    page = batch_page.render(inspected.batch(inspected.stream(reading=reading)))
+    assert ">masked</mark>" in page and ">false alarm</mark>" not in page
+
+
 def test_nothing_executes():
     hostile = "<script>alert(1)</script>\x00\u202e\"'><img src=x onerror=alert(1)>&lt;"
     pieces = list(inspected.PIECES)

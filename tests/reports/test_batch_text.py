@@ -40,6 +40,13 @@ def test_a_batch_as_text():
     assert "\x1b" not in text
 
 
+def test_marks_of_a_discriminator_are_explained_where_there_is_one():
+    assert "the discriminator calls" in batch_text.render(inspected.batch())
+    reading = inspected.reading()._replace(detection=None)
+    text = batch_text.render(inspected.batch(inspected.stream(reading=reading)))
+    assert "x is masked" in text and "discriminator" not in text
+
+
 def test_colours_change_nothing_else():
     plain, colored = (batch_text.render(inspected.batch(), colors=c) for c in (False, True))
     assert ANSI.sub("", colored) == plain

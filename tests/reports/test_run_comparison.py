@@ -6,9 +6,10 @@ from xlme_jax.reports import run_comparison
 from xlme_jax.training.manifest import MANIFEST_FILE
 
 
-def write_run(folder, seed, loss, commit="aaaa"):
+def write_run(folder, seed, loss, commit="aaaa", steps=(10, 20), tokens=100.0):
     folder.mkdir()
-    lines = [{"step": step, "loss": loss, "grad_norm": 1.5} for step in (10, 20)]
+    values = {"loss": loss, "grad_norm": 1.5, "tokens_per_step": tokens}
+    lines = [{"step": step, **values} for step in steps]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "config.gin").write_text(f"SEED = {seed}\nTRAIN_STEPS = 20\n")
     start = {"started": folder.name, "commit": commit, "packages": {"jax": "0.10.2"}}
@@ -27,10 +28,29 @@ def test_shows_only_what_differs(tmp_path):
     assert "| `SEED` | 0 | 1 |" in text
     assert "| `commit` | aaaa | bbbb |" in text
     assert "| `loss` | 4 | 5 | +25.0% |" in text
-    assert f"| {a} | 20 |" in text
+    assert f"| {a} | 20 | 2,000 |" in text and "different lengths" not in text
     for same in ("TRAIN_STEPS", "packages/jax", "grad_norm", "started"):
         assert same not in text
-    assert "1 metrics are equal" in text
+    assert "2 metrics are equal" in text
+
+
+@pytest.mark.parametrize(
+    ("other", "said", "title"),
+    [
+        ({"steps": (10, 20, 40)}, "b has 40 steps and 4,000 tokens", "20, 40 steps"),
+        ({"tokens": 200.0}, "b has 20 steps and 4,000 tokens", "2,000, 4,000 tokens"),
+    ],
+)
+def test_runs_of_different_lengths_are_pointed_out(tmp_path, monkeypatch, other, said, title):
+    a = write_run(tmp_path / "a", seed=0, loss=4.0)
+    b = write_run(tmp_path / "b", seed=0, loss=4.0, **other)
+    found = run_comparison.compare([a, b])
+    titles = []
+    monkeypatch.setattr(run_comparison, "draw", lambda *given: titles.append(given[-1]) or b"png")
+    for shown in (run_comparison.to_markdown(found), run_comparison.to_html(found)):
+        assert shown.count("of different lengths") == 2  # At the top, and at the ends of curves.
+        assert "a has 20 steps and 2,000 tokens" in shown and said in shown
+    assert titles == [f"Runs of different lengths: {title}"]
 
 
 def test_a_run_compared_with_itself_has_no_differences(tmp_path):
@@ -61,7 +81,7 @@ def test_a_page_has_the_curves_of_all_runs(tmp_path, monkeypatch):
     lines = [{"step": n, "loss": 5.0 / n, "held_out/x/mlm_loss": n, "skipped": 0} for n in (1, 2)]
     (tmp_path / hostile / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     drawn = []
-    monkeypatch.setattr(run_comparison, "draw", lambda plots, curves: drawn.append(plots) or b"png")
+    monkeypatch.setattr(run_comparison, "draw", lambda plots, *_: drawn.append(plots) or b"png")
     page = run_comparison.to_html(run_comparison.compare(runs))
     assert [plot.title for plot in drawn[0]] == ["loss", "held_out/x/mlm_loss"]
     assert [line[1] for line in drawn[0][0].lines] == runs

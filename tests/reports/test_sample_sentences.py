@@ -21,7 +21,8 @@ def through_json(sentences):
 def test_sentences_are_lines_of_text_that_survive_json():
     found = samples.sentences(inspected.stream())
     lines = samples.to_text(found).splitlines()
-    assert lines[0] == samples.LEGEND
+    assert "x is masked" in lines[0] and "the discriminator finds" in lines[0]
+    assert "{y}" not in lines[0]
     assert lines[1:] == [
         "  text, en",
         "    generator (50.0% of the original): <s> the [cat>dog]!s sat </s>",
@@ -48,7 +49,13 @@ def test_right_predictions_and_those_called_replaced_are_marked():
     shown = inspected.stream(reading=reading._replace(guesses={"mlm": right}, detection=verdicts))
     assert "the [cat=]?s sat" in samples.to_text(samples.sentences(shown))
     without = inspected.stream(reading=reading._replace(guesses={"mlm": right}, detection=None))
-    assert "the [cat=]s sat" in samples.to_text(samples.sentences(without))
+    found = samples.sentences(without)
+    text = samples.to_text(found)
+    assert "the [cat=]s sat" in text and "x is masked" in text
+    page = samples_page.section([{"step": 0, "sentences": [samples.to_json(x) for x in found]}])
+    for shown in (text, page):  # A system without a discriminator has no marks of one.
+        assert "discriminator" not in shown and "called replaced" not in shown
+    assert '<mark class="missed">predicted wrong</mark>' in page
 
 
 def test_translations_stand_below_the_text():
@@ -60,13 +67,15 @@ def test_translations_stand_below_the_text():
     guess = Guess(guessed, share, share, chosen)
     reading = Reading(tokens, np.zeros(tokens.shape, bool), {"translation": guess})
     (found,) = samples.sentences(inspected.stream(reading=reading))
-    assert samples.to_text([found]).splitlines()[1:] == [
+    legend, *lines = samples.to_text([found]).splitlines()
+    assert legend == "{y}: y is predicted, and is not the original."
+    assert lines == [
         "  text, en",
         "    text: <s> \u2068שלום עולם\u2069 </s>",
         "    translation (50.0% of the original): <s> \u2068שלום {dog}\u2069 </s>",
     ]
     page = samples_page.section([{"step": 0, "sentences": [samples.to_json(found)]}])
-    assert '<mark class="missed">dog</mark>' in page
+    assert '<mark class="missed">dog</mark>' in page and ">masked<" not in page
 
 
 def test_sentences_without_predictions_are_left_out():

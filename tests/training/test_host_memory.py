@@ -10,7 +10,6 @@ from xlme_jax.training import host_memory
 
 PROBE = """
 import ctypes
-from xlme_jax.training import host_memory
 
 SIZE = 2**28
 libc = ctypes.CDLL(None)
@@ -31,6 +30,10 @@ def left_by_a_block():
     return resident() - before
 
 
+"""
+CALLED = """
+from xlme_jax.training import host_memory
+
 assert left_by_a_block() < SIZE / 2
 assert host_memory.keep_freed()
 assert left_by_a_block() > SIZE / 2
@@ -40,7 +43,13 @@ print("kept")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
 def test_a_large_block_stays_with_the_process():
-    assert "kept" in tiny.run(["-c", PROBE])
+    assert "kept" in tiny.run(["-c", PROBE + CALLED])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
+def test_a_large_block_stays_with_a_process_started_in_the_environment():
+    kept = PROBE + "assert left_by_a_block() > SIZE / 2"
+    tiny.run(["-c", kept], variables=host_memory.environment())
 
 
 @pytest.mark.parametrize("platforms", ["tpu", "cuda,cpu"])

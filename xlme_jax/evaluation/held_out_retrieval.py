@@ -123,18 +123,23 @@ class HeldOutRetrieval:
         return results + figures(TASK, "validation", setting, accuracies, groups)
 
 
-def choose_layers(results: Sequence[Result]) -> dict[tuple[str, str], int]:
+def choose_layers(
+    results: Sequence[Result], layer: int | None = None
+) -> dict[tuple[str, str], int]:
     """Returns {(system, readout): layer with the best mean over held-out pairs}.
 
     Args:
-      results: results; only those of `HeldOutRetrieval` are used. Ties select the lowest layer.
+      results: results; only those of `HeldOutRetrieval` select. Ties select the lowest layer.
+      layer: the layer of all systems and readouts; None selects it.
     """
+    if layer is not None:
+        return {(result.system, result.readout): layer for result in results}
     best: dict[tuple[str, str], tuple[float, int]] = {}
-    for (system, readout, layer), value in _means(results, TASK).items():
+    for (system, readout, number), value in _means(results, TASK).items():
         known = best.get((system, readout))
-        if known is None or (value, -layer) > (known[0], -known[1]):
-            best[system, readout] = value, layer
-    return {key: layer for key, (_, layer) in best.items()}
+        if known is None or (value, -number) > (known[0], -known[1]):
+            best[system, readout] = value, number
+    return {key: number for key, (_, number) in best.items()}
 
 
 def at_layers(task: str, results: Sequence[Result], layers: Layers) -> dict[str, float]:

@@ -453,14 +453,20 @@ class Encoder(nn.Module):
           dropout_seeds: uint32[B], a seed per row (`ops.dropout.seeds`); None for no dropout.
           all_layers: return the states of every layer.
           at: int32[B, M], positions whose output is read: the last layer computes only theirs, and
-            its dropout draws the numbers of positions 0 to M - 1. Not with `all_layers`.
+            its dropout draws the numbers of positions 0 to M - 1. Not with `all_layers`, nor with
+            `source`.
           source: what a decoder reads. If given, self-attention is causal, and cross-attention
             comes between it and the feed-forward layer (VECO Eq. 6).
 
         Returns:
           The output of the last layer, [B, L, D], or [B, M, D] with `at`; or a list of
           num_layers + 1 arrays, the embeddings (index 0) and the output of each layer.
+
+        Raises:
+          ValueError: `at` is given with `all_layers` or `source`.
         """
+        if at is not None and (all_layers or source is not None):
+            raise ValueError("Encoder(at=...) goes without all_layers= and without source=.")
         config = self.config
         x = layer_norm(config, self.dtype, "embedding_norm")(embedded.astype(self.dtype))
         x = dropout(x, config.dropout, dropout_seeds)

@@ -102,8 +102,14 @@ def attention(
       [B, L, H, K] in the type of `v`. Scores and softmax are float32 (float64 for float64 input).
 
     Raises:
-      ValueError: a kernel is requested where it is not supported, or `partition` is missing.
+      ValueError: a kernel is requested where it is not supported, `partition` is missing, or `at`
+        comes with `causal`.
     """
+    if causal and at is not None:
+        raise ValueError(
+            "attention(causal=True, at=...) is not supported: compute all positions, and pick "
+            "those of the result with take_positions."
+        )
     seeds = None
     if dropout_rate > 0.0 and dropout_seeds is not None:
         # One seed per head, from its global index, so that it does not depend on the split.

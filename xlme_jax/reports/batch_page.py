@@ -25,11 +25,6 @@ _STYLE = f"""{MARKS}
 .segment {{ border-left: 3px solid var(--line); padding: 0.1em 0.8em; margin: 0.6em 0; }}
 .segment p {{ margin: 0.2em 0; }}
 """
-_LEGEND = (
-    '<p class="note"><mark>masked</mark> <mark class="found">replaced, and found</mark> '
-    '<mark class="missed">replaced and missed, or predicted wrong</mark> '
-    '<mark class="alarm">false alarm</mark></p>'
-)
 _CLASSES = {"found": "found", "missed": "missed", "false alarm": "alarm"}
 
 
@@ -42,9 +37,20 @@ def render(batch: BatchRows, rows: int | None = 4) -> str:
     """
     title = f"Step {batch.step}"
     facts = ", ".join(f"{name} {visible(value)}" for name, value in batch.facts.items())
-    parts = [f"<h1>{title}</h1>", f'<p class="note">{html.escape(facts)}</p>', _LEGEND]
+    parts = [f"<h1>{title}</h1>", f'<p class="note">{html.escape(facts)}</p>', _legend(batch)]
     parts += [part for stream in batch.streams for part in _stream(stream, batch, rows)]
     return html_page.page(title, "\n".join(parts), _STYLE)
+
+
+def _legend(batch: BatchRows) -> str:
+    """Returns the meaning of the marks that the batch may have."""
+    marks = [("masked", "masked")]
+    if any(stream.is_judged for stream in batch.streams):
+        marks += [("replaced, and found", "found"), ("replaced and missed", "missed")]
+        marks.append(("false alarm", "alarm"))
+    if any(stream.is_continued for stream in batch.streams):
+        marks.append(("predicted wrong", "missed"))
+    return f'<p class="note">{" ".join(marked(*mark) for mark in marks)}</p>'
 
 
 def _stream(stream: StreamRows, batch: BatchRows, rows: int | None) -> Iterator[str]:

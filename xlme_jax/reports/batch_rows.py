@@ -178,6 +178,20 @@ class StreamRows:
             found["replaced"] = f"{replaced:,}, {replaced / real:.1%}"
         return found
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether a discriminator says something of its tokens."""
+        return self.reading is not None and self.reading.detection is not None
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether tokens are predicted that are not masked, as those of translations."""
+        reading = self.reading
+        return reading is not None and any(
+            bool((guess.is_predicted & ~reading.is_masked).any())
+            for guess in reading.guesses.values()
+        )
+
     def draws(self) -> list[tuple[str, float, float, int]]:
         """Returns (task, its share of the draws, that in this batch, number), largest first."""
         counts, total = Counter(self.drawn), max(len(self.drawn), 1)

@@ -24,10 +24,9 @@ _STYLES = {
     "missed": "\x1b[31m",
     "false alarm": "\x1b[35m",
 }
-LEGEND = (
-    "[x]: x is masked; [x>y]: y is read in its place, [x=]: x itself. x?: the discriminator calls "
-    "x replaced, though it is the original. {x}: x was predicted, and is not the original."
-)
+_OF_MASKS = "[x]: x is masked; [x>y]: y is read in its place, [x=]: x itself."
+_OF_VERDICTS = "x?: the discriminator calls x replaced, though it is the original."
+_OF_NEXT_TOKENS = "{x}: x was predicted, and is not the original."
 
 
 def has_colors() -> bool:
@@ -46,10 +45,18 @@ def render(batch: BatchRows, rows: int | None = 4, colors: bool = False) -> str:
     """
     painter = _Painter(colors)
     facts = ", ".join(f"{name} {visible(value)}" for name, value in batch.facts.items())
-    lines = [painter.paint(f"Step {batch.step}", "heading") + f": {facts}", LEGEND]
+    lines = [painter.paint(f"Step {batch.step}", "heading") + f": {facts}", _legend(batch)]
     for stream in batch.streams:
         lines += ["", *painter.stream(stream, batch.metrics, rows)]
     return "\n".join(lines) + "\n"
+
+
+def _legend(batch: BatchRows) -> str:
+    """Returns the meaning of the marks that the batch may have."""
+    parts = [_OF_MASKS]
+    parts += [_OF_VERDICTS] if any(stream.is_judged for stream in batch.streams) else []
+    parts += [_OF_NEXT_TOKENS] if any(stream.is_continued for stream in batch.streams) else []
+    return " ".join(parts)
 
 
 class _Painter:

@@ -11,6 +11,7 @@ import numpy as np
 from xlme_jax.preparation.inspecting import Content, Side
 from xlme_jax.reports import pictures
 from xlme_jax.reports.papers import families
+from xlme_jax.reports.text_table import aligned
 from xlme_jax.storage.files import replace_file
 
 TABLE, PICTURE = "inspect.tsv", "inspect.png"
@@ -47,14 +48,7 @@ def summary(contents: Sequence[Content]) -> str:
     for content in contents:
         cells = _cells(content)
         rows.append([cells[title] for title in titles])
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if number < 2 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = aligned(rows, texts=2)
     for content in contents:
         if content.skipped:
             why = ", ".join(f"{count:,} {reason}" for reason, count in content.skipped.items())

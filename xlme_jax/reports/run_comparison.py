@@ -23,6 +23,9 @@ _MOST_PLOTS, _MOST_DRAWN = 40, 12
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#9A6FC9", "#888888")
 _STYLES = ("-", "--", "-.", ":")
 _METRICS_FIRST = ("loss", "probe/retrieval_accuracy")
+# Runs whose tokens differ by more are of different lengths; packed rows of equal runs may differ by
+# less.
+_EQUAL_TOKENS = 1.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,17 +46,70 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True)
+class Lengths:
+    """How long runs have trained.
+
+    Attributes:
+      names: the runs.
+      steps: the last step of each.
+      tokens: real tokens that each has read; NaN if its log does not say.
+    """
+
+    names: Sequence[str]
+    steps: Sequence[int]
+    tokens: Sequence[float]
+
+    @property
+    def table(self) -> Table:
+        """A row for each run."""
+        rows = list(zip(self.names, (f"{step:,}" for step in self.steps), map(_count, self.tokens)))
+        return Table("", ("run", "steps", "tokens"), rows)
+
+    @property
+    def are_equal(self) -> bool:
+        """Whether all have as many steps, and about as many tokens."""
+        known = [tokens for tokens in self.tokens if math.isfinite(tokens)]
+        alike = not known or max(known) <= _EQUAL_TOKENS * min(known)
+        return alike and len(set(self.steps)) == 1
+
+    @property
+    def warning(self) -> str:
+        """What to heed if they are not equal; else empty."""
+        if self.are_equal:
+            return ""
+        each = (
+            f"{name} has {steps:,} steps and {_count(tokens)} tokens"
+            for name, steps, tokens in zip(self.names, self.steps, self.tokens)
+        )
+        return (
+            f"These runs are of different lengths: {'; '.join(each)}. The ends of their curves "
+            "compare a shorter run with a longer one; the curves show both at the same step."
+        )
+
+    @property
+    def title(self) -> str:
+        """What to heed, in short."""
+        if self.are_equal:
+            return ""
+        steps_differ = len(set(self.steps)) > 1
+        numbers, unit = (self.steps, "steps") if steps_differ else (self.tokens, "tokens")
+        return f"Runs of different lengths: {', '.join(map(_count, numbers))} {unit}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Comparison:
     """What differs between runs.
 
     Attributes:
       names: the folders as they were given.
       curves: metrics of each run.
+      lengths: their steps and tokens.
       tables: what differs.
     """
 
     names: Sequence[str]
     curves: Sequence[Curves]
+    lengths: Lengths
     tables: Sequence[Table]
 
 
@@ -70,17 +126,28 @@ def compare(model_dirs: Sequence[str]) -> Comparison:
         raise ValueError("--runs=A,B needs the folders of two runs.")
     folders = [as_path(folder) for folder in model_dirs]
     curves = [read_metrics(folder) for folder in folders]  # Raises if it is not a run.
-    steps = [max((curve[-1][0] for curve in run.values()), default=0) for run in curves]
     ends = [{name: final_value(curve) for name, curve in run.items()} for run in curves]
     names = [str(folder) for folder in model_dirs]
-    lengths = [(name, f"{step:,}") for name, step in zip(names, steps)]
+    steps = [max((curve[-1][0] for curve in run.values()), default=0) for run in curves]
+    lengths = Lengths(names, steps, list(map(_tokens, curves)))
     tables = (
-        Table("", ("run", "steps"), lengths),
         _differences("Configuration", names, [manifest.bindings(_text(f)) for f in folders]),
         _differences("Manifest", names, [_facts(folder) for folder in folders]),
-        _ends(names, ends),
+        _ends(names, ends, lengths.title),
     )
-    return Comparison(names, curves, tables)
+    return Comparison(names, curves, lengths, tables)
+
+
+def _tokens(run: Curves) -> float:
+    """Returns the tokens that a run has read by its log; NaN if it does not say."""
+    found, before = 0.0, 0
+    for step, mean in finite(run.get("tokens_per_step", [])):
+        found, before = found + mean * (step - before), step
+    return found if before else math.nan
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}" if math.isfinite(number) else _ABSENT
 
 
 def _text(folder: Path) -> str:
@@ -106,7 +173,7 @@ def _differences(title: str, names: Sequence[str], runs: Sequence[Mapping[str, s
     return Table(title, ["", *names], rows)
 
 
-def _ends(names: Sequence[str], ends: Sequence[Mapping[str, float]]) -> Table:
+def _ends(names: Sequence[str], ends: Sequence[Mapping[str, float]], lengths: str) -> Table:
     """Returns the table of the final values that differ; the last column compares the last run."""
     rows, equal = [], 0
     for metric in sorted(set().union(*ends)):
@@ -119,7 +186,9 @@ def _ends(names: Sequence[str], ends: Sequence[Mapping[str, float]]) -> Table:
         shown = [f"{value:.4g}" if math.isfinite(value) else _ABSENT for value in values]
         rows.append([metric, *shown, change])
     same = f" {equal} metrics are equal and left out." if equal else ""
-    note = f"Means over the last tenth of the logged points.{same}"
+    note = (
+        f"Means over the last tenth of the logged points.{same}{f' {lengths}.' if lengths else ''}"
+    )
     head = ["", *names, f"{names[-1]} to {names[0]}"]
     return Table("Ends of the curves", head, rows, note)
 
@@ -129,7 +198,9 @@ def _ends(names: Sequence[str], ends: Sequence[Mapping[str, float]]) -> Table:
 
 def to_markdown(found: Comparison) -> str:
     """Returns the tables as a page in Markdown."""
-    return "\n".join(["# Runs\n", *map(_markdown, found.tables)])
+    warning = f"**{found.lengths.warning}**\n" if found.lengths.warning else ""
+    parts = ["# Runs\n", _markdown(found.lengths.table), warning, *map(_markdown, found.tables)]
+    return "\n".join(part for part in parts if part)
 
 
 def _markdown(table: Table) -> str:
@@ -151,17 +222,19 @@ def _cell(value: str) -> str:
 def to_html(found: Comparison) -> str:
     """Returns a self-contained page with the curves of all runs in each plot, and the tables."""
     plots, curves, left_out = _plots(found)
-    explored = explore.explorable(plots, curves, draw(plots[:_MOST_DRAWN], curves))
-    lengths, *differences = found.tables
+    picture = draw(plots[:_MOST_DRAWN], curves, found.lengths.title)
+    explored = explore.explorable(plots, curves, picture)
+    warning = html.escape(found.lengths.warning)
     parts = [
         "<h1>Runs</h1>",
-        _html(lengths),
+        _html(found.lengths.table),
+        f"<p><strong>{warning}</strong></p>" if warning else "",
         "<h2>Curves</h2>",
         explored.body,
         f'<p class="note">{left_out} further metrics are in the last table.</p>'
         if left_out
         else "",
-        *map(_html, differences),
+        *map(_html, found.tables),
     ]
     body = "\n".join(part for part in parts if part)
     scripts = (html_page.SORTING, *explored.scripts)

@@ -10,10 +10,11 @@ from xlme_jax.reports.batch_text import isolated
 # Of each stream: rows that are read, and sentences that are shown of them.
 ROWS, SENTENCES = 2, 4
 _TOKENS = 64  # Of each sentence.
-LEGEND = (
-    "[x>y]: x is masked, and y predicted; [x=]: x itself. !: the discriminator finds that y is not "
-    "the original; x?: it calls an original replaced. {y}: y is predicted, and is not the original."
+_OF_MASKS = "[x>y]: x is masked, and y predicted; [x=]: x itself."
+_OF_VERDICTS = (
+    "!: the discriminator finds that y is not the original; x?: it calls an original replaced."
 )
+_OF_NEXT_TOKENS = "{y}: y is predicted, and is not the original."
 
 
 class Sentence(NamedTuple):
@@ -42,6 +43,16 @@ class Sentence(NamedTuple):
     def is_continued(self) -> bool:
         """Whether tokens are predicted that are not masked, as those of translations."""
         return bool(self.segment.continued)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether tokens are masked."""
+        return any(token.is_masked for token in self.segment.tokens)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether a discriminator says something of it."""
+        return any(token.verdict is not None for token in self.segment.tokens)
 
     def of_original(self, name: str) -> float:
         """Returns the mean probability of the original tokens where `name` predicts some."""
@@ -115,8 +126,17 @@ def _token_from_json(column: int, found: str | Mapping[str, Any]) -> Token:
 
 
 def to_text(found: Sequence[Sentence]) -> str:
-    """Returns sentences as lines, the first of which explains the marks."""
-    return "\n".join([LEGEND, *(line for sentence in found for line in _lines(sentence))])
+    """Returns sentences as lines, the first of which explains the marks that they may have."""
+    return "\n".join([_legend(found), *(line for sentence in found for line in _lines(sentence))])
+
+
+def _legend(found: Sequence[Sentence]) -> str:
+    parts = (
+        (_OF_MASKS, any(sentence.is_masked for sentence in found)),
+        (_OF_VERDICTS, any(sentence.is_judged for sentence in found)),
+        (_OF_NEXT_TOKENS, any(sentence.is_continued for sentence in found)),
+    )
+    return " ".join(text for text, is_needed in parts if is_needed)
 
 
 def _lines(sentence: Sentence) -> Iterator[str]:

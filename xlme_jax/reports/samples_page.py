@@ -19,13 +19,6 @@ STYLE = f"""{MARKS}
 """
 # Most steps of which samples are shown, evenly spread.
 _STEPS = 40
-_NOTE = (
-    '<p class="note">The same sentences, masks and random draws all along, from the first batch: '
-    '<mark class="masked">masked</mark> <mark class="right">predicted right</mark> '
-    '<mark class="missed">predicted wrong, and not found by a discriminator</mark> '
-    '<mark class="found">wrong, and found</mark> '
-    '<mark class="alarm">right, and called replaced</mark></p>'
-)
 
 
 def section(records: Sequence[Mapping[str, Any]]) -> str:
@@ -50,11 +43,27 @@ def section(records: Sequence[Mapping[str, Any]]) -> str:
             f"samples.jsonl: not the samples of a run ({error!r}); delete it"
         ) from error
     first = next(iter(found.values()))
-    parts = ["<h2>Samples as it learned</h2>", _NOTE]
+    parts = ["<h2>Samples as it learned</h2>", _note(first)]
     for number, sentence in enumerate(first):
         steps = {step: those[number] for step, those in found.items() if number < len(those)}
         parts += [f"<h3>{html_page.escaped(sentence.title)}</h3>", _table(sentence, steps)]
     return "\n".join(parts)
+
+
+def _note(found: Sequence[Sentence]) -> str:
+    """Returns what the sentences are, and the marks that they may have."""
+    marks: dict[str, str] = {}
+    if any(sentence.is_masked for sentence in found):
+        marks |= {"masked": "masked", "right": "predicted right"}
+    marks["missed"] = "predicted wrong"
+    if any(sentence.is_judged for sentence in found):
+        marks["missed"] = "predicted wrong, and not found by the discriminator"
+        marks |= {"found": "wrong, and found", "alarm": "right, and called replaced"}
+    shown = " ".join(f'<mark class="{kind}">{text}</mark>' for kind, text in marks.items())
+    return (
+        '<p class="note">The same sentences, masks and random draws all along, from the first '
+        f"batch: {shown}</p>"
+    )
 
 
 def _table(first: Sentence, steps: Mapping[int, Sentence]) -> str:

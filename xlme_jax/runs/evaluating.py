@@ -215,10 +215,7 @@ def with_system(outcome: Outcome, other: Outcome, system: str) -> Outcome:
 def _at_chosen_layers(outcomes: Sequence[Outcome], layer: int | None) -> list[Outcome]:
     """Adds each readout's mean at `layer` or the selected layer to the headlines, and plots."""
     results = [result for outcome in outcomes for result in outcome.results]
-    layers = held_out_retrieval.choose_layers(results)
-    if layer is not None:
-        pairs = {(result.system, result.readout) for result in results}
-        layers = dict.fromkeys(pairs, layer)
+    layers = held_out_retrieval.choose_layers(results, layer)
     return [
         dataclasses.replace(
             outcome,

@@ -5,15 +5,34 @@ import importlib.metadata
 import importlib.util
 import logging
 import sys
+from typing import NamedTuple
 
 import jax
 
-# Parameters of glibc's `mallopt`, and their values here.
-_KEEP = {
-    "M_ARENA_MAX": (-8, 1),  # Arenas of other threads cannot hold large blocks.
-    "M_MMAP_MAX": (-4, 0),  # Blocks of their own would be unmapped when they are freed.
-    "M_TRIM_THRESHOLD": (-1, 2**31 - 1),
-}
+
+class _Setting(NamedTuple):
+    """A setting of glibc's malloc.
+
+    Attributes:
+      name: the parameter of `mallopt`.
+      number: its number there.
+      variable: the environment variable of the same meaning.
+      value: the value here.
+    """
+
+    name: str
+    number: int
+    variable: str
+    value: int
+
+
+_KEEP = (
+    # Arenas of other threads cannot hold large blocks.
+    _Setting("M_ARENA_MAX", -8, "MALLOC_ARENA_MAX", 1),
+    # Blocks of their own would be unmapped when they are freed.
+    _Setting("M_MMAP_MAX", -4, "MALLOC_MMAP_MAX_", 0),
+    _Setting("M_TRIM_THRESHOLD", -1, "MALLOC_TRIM_THRESHOLD_", 2**31 - 1),
+)
 
 _log = logging.getLogger(__name__)
 
@@ -36,10 +55,18 @@ def keep_freed() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    refused = [name for name, setting in _KEEP.items() if not mallopt(*setting)]
+    refused = [setting.name for setting in _KEEP if not mallopt(setting.number, setting.value)]
     if refused:
         _log.warning("malloc does not take %s; steps may be slower.", ", ".join(refused))
     return not refused
+
+
+def environment() -> dict[str, str]:
+    """Returns environment variables that let a process started with them keep freed memory.
+
+    They are the settings of `keep_freed`, for programs that do not call it.
+    """
+    return {setting.variable: str(setting.value) for setting in _KEEP}
 
 
 def _is_for_cpus() -> bool:

@@ -402,7 +402,10 @@ def _roll_back(
 
 
 def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:
-    """FLOP/s of all devices: from data sheets for accelerators, measured for CPUs."""
+    """FLOP/s of all devices: from data sheets for accelerators, measured now for CPUs.
+
+    On CPUs it is too low, and MFU too high, while other programs use the cores.
+    """
     device = mesh.devices.flat[0]
     if device.platform == "cpu":
         # One product uses all cores of this host, however many virtual devices there are.

@@ -120,7 +120,10 @@ class Throughput:
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs utilisation in [0, 1]: achieved over peak FLOP/s; None where unknown."""
+        """Model FLOPs utilisation: achieved over peak FLOP/s; None where unknown.
+
+        Above 1 if the peak was measured too low (`loop._peak_flops`).
+        """
         steps = self.steps_per_second
         if steps is None or not self._flops_per_step or not self._peak:
             return None

@@ -3,6 +3,10 @@
 They are few, because every shape is compiled, and close, because padding costs as much as text.
 """
 
+# Training does not shorten rows of labelled examples further: a compilation would cost more than it
+# saves.
+SHORTEST_LABELLED = 32
+
 
 def row_length(tokens: int, shortest: int = 8) -> int:
     """Returns the length of a row for a text, at least `shortest` tokens.

@@ -11,7 +11,7 @@ import grain
 import numpy as np
 
 from xlme_jax.data.batches import layouts, mixing, packing
-from xlme_jax.data.batches.row_lengths import row_length
+from xlme_jax.data.batches.row_lengths import SHORTEST_LABELLED, row_length
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.data.prepared import PreparedDataError, TaskInfo
@@ -27,8 +27,6 @@ WINDOW_DRAWS = 4096
 LAST = 1 << 48
 # A stream fails after this many windows without a row, instead of searching forever.
 _MAX_EMPTY_WINDOWS = 64
-# Rows of labelled examples are not made shorter: a compilation would cost more than they save.
-_SHORTEST = 32
 # Batches carry their task numbers through the prefetching thread under this key.
 TASKS = "_tasks"
 # Batches carry the number of skipped items and of drawn items, float64[2], under this key.
@@ -325,7 +323,7 @@ class ReadLabelled(grain.transforms.Map):
     def map(self, rows: Sequence[int]) -> packing.Batch:
         """Draws and reads the rows; int[rows] task numbers ride along."""
         tasks, examples, lengths = self._draw(rows)
-        length = min(row_length(int(lengths.max()), _SHORTEST), self._stream.length)
+        length = min(row_length(int(lengths.max()), SHORTEST_LABELLED), self._stream.length)
         tasks, examples = self._shard.select(tasks), self._shard.select(examples)
         ids, sizes, found, counts = self._reader.read_labelled(tasks, examples)
         count, width = len(tasks), self._labels or length
