@@ -96,6 +96,8 @@ def _loop_settings(
             )
         examples = sum(task.examples for task in stream_tasks(dataset, streams[0]))
         steps = math.ceil(passes * examples / streams[0].rows)
-        _log.info("Train.%s: %g epochs of %d examples: %d steps.", name, passes, examples, steps)
+        _log.info(
+            "Train.%s = %g: %d steps; an epoch has %d examples.", name, passes, steps, examples
+        )
         settings = dataclasses.replace(settings, **{field: steps})
     return settings
