@@ -24,6 +24,14 @@ def describe(*packages: str) -> dict[str, Any]:
     }
 
 
+def keep_bytecode() -> None:
+    """Lets processes that are started from now on write and reuse bytecode, as installed packages.
+
+    Otherwise each of them would compile all modules, which takes as long as importing them.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 def write(path: str | Path, content: dict[str, Any]) -> None:
     """Writes results as JSON and prints the path."""
     path = Path(path)
