@@ -43,6 +43,12 @@ def commit() -> str:
     folder = Path(__file__).parent
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return done.stdout.strip()
+def keep_bytecode() -> None:
+    """Lets processes that are started from now on write and reuse bytecode, as installed packages.
+
+    Otherwise each of them would compile all modules, which takes as long as importing them.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def write(path: str | Path, content: dict[str, Any]) -> None:

@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", default="benchmarks/results/prepare.json")
     options = parser.parse_args()
+    machine.keep_bytecode()
     about = machine.describe("sentencepiece", "array_record", "numpy", "seqio", "tensorflow")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)

@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--output", default="benchmarks/results/train_vocabulary.json")
     options = parser.parse_args()
+    machine.keep_bytecode()
     about = machine.describe("sentencepiece", "numpy")
     with tempfile.TemporaryDirectory() as folder:
         found = measure(options, Path(folder))
@@ -70,6 +71,7 @@ def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     bare = ["-c", _BARE, str(work / "sample.txt"), str(work / "bare"), str(options.size)]
     commands = {"spm_train": bare, "train_vocabulary": ours}
     seconds: dict[str, Any] = {name: {"wall": [], "cpu": []} for name in commands}
+    _run(["-c", "import xlme_jax.train_vocabulary"])  # Compiles the modules.
     for _ in range(options.repeats):
         for name, command in commands.items():
             wall, cpu = _run(command)

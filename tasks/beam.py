@@ -1,9 +1,10 @@
 """`prepare` on Apache Beam: writes the same shards with any number of machines.
 
-SeqIO's `PreprocessTask` reads and tokenizes the source shards in parallel, one text per element.
-Beam does not preserve order, but the order of documents matters. So each text is grouped by its
-part, (source shard, number // part size), and one worker sorts and writes each part. The parts are
-the same as without Beam, and therefore also the bytes.
+SeqIO's `PreprocessTask` reads and tokenizes the source shards in parallel, many texts per element:
+Beam and TensorFlow spend as much time on an element as SentencePiece on a text. Beam does not
+preserve order, but the order of documents matters. So batches of texts are grouped by part, (source
+shard, number // part size), and one worker sorts and writes each part. The parts are the same as
+without Beam, and therefore also the bytes.
 
 Workers share the output folder and the sources with the command, and nothing else: the vocabulary
 is the copy in the output folder. A worker that is run again writes its part under another name, and
@@ -14,6 +15,7 @@ are read and written with `xlme_jax.storage`, since Beam's own output needs Goog
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import operator
 import os
@@ -26,7 +28,7 @@ import numpy as np
 import seqio
 from seqio import beam_utils
 
-from tasks import execution
+from tasks import execution, features
 from xlme_jax.data import prepared
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.preparation import on_beam, tokenizing
@@ -35,10 +37,13 @@ from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
 _SHOWN_ERRORS = 5
+# Most tokens of a batch, unless it is a single text, so that an element has about a megabyte.
+_BATCH_TOKENS = 1 << 18
+_NO_LABELS = np.empty(0, np.int32)
 
-# ((number of the job, source shard, part), (number of the text in its shard, content)). The content
-# is (ids, labels), and for the last element of a shard the counts of skipped texts, or the message
-# of the error that ended reading.
+# ((number of the job, source shard, part), (number of the first text in its shard, content)). The
+# content is a `tokenizing.Batch`, and for the last element of a shard the counts of skipped texts,
+# or the message of the error that ended reading.
 _Keyed = tuple[tuple[int, int, int], tuple[int, Any]]
 # [number of the job, source shard, part, row of the part, message of an error]; the row or the
 # message is None.
@@ -69,49 +74,73 @@ class _Work:
         task = seqio.TaskRegistry.get(job.name)
         end: dict[str, int] | str
         try:
-            for number, text in enumerate(self._texts(job, task, shard[1]), 1):
-                yield (*shard, (number - 1) // part_size), (number - 1, text)
+            for batch in _batches(job, task, shard[1]):
+                for piece in _pieces(batch, number, part_size):
+                    yield (*shard, number // part_size), (number, piece)
+                    number += len(piece[1])
             end = dict(execution.read_report(task, job.split, shard[1]).skipped)
         except DataError as error:
             # Not raised, because runners would read the shard again, and then drop all tasks.
             end = str(error)
         yield (*shard, number // part_size), (number, end)
 
-    def _texts(
-        self, job: tokenizing.Job, task: seqio.Task, shard: int
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields the framed ids and the labels of each text of a source shard."""
-        preprocess = beam_utils.PreprocessTask(task, job.split)
-        examples = preprocess._emit_examples(preprocess.shards[shard])
-        for example in execution.with_causes(task, examples):
-            if job.kind == "labelled":  # Already framed.
-                yield np.asarray(example["tokens"]), np.asarray(example["labels"])
-            else:
-                fields = [np.asarray(example[name]) for name in execution.field_names(job.kind)]
-                ids, _ = tokenizing.framed([(field, np.array([len(field)])) for field in fields])
-                yield ids, np.empty(0, np.int32)
-
     def write(self, keyed: tuple[tuple[int, int, int], Iterable[tuple[int, Any]]]) -> _Row:
         """Writes a part, unless reading its shard ended with an error."""
         self._register()
         (number, shard, part), unordered = keyed
-        texts = sorted(unordered, key=operator.itemgetter(0))
-        if isinstance(message := texts[-1][1], str):
+        batches = sorted(unordered, key=operator.itemgetter(0))
+        if isinstance(message := batches[-1][1], str):
             return [number, shard, part, None, message]
         writer = tokenizing.open_part(self.config, self.model, self.jobs[number], shard, part)
         with writer:
-            for _, content in texts:
+            for _, content in batches:
                 if isinstance(content, dict):
                     writer.skipped.update(content)
                 else:
-                    ids, labels = content
-                    tokenizing.add_texts(writer, ids, np.array([len(ids)]), labels)
+                    tokenizing.add_texts(writer, *content)
             return [number, shard, part, writer.close().to_json(), None]
 
     def _register(self) -> None:
         if self.tfds_data_dir:
             seqio.set_tfds_data_dir_override(self.tfds_data_dir)
         execution.register(self.config, self.model)
+
+
+def _batches(job: tokenizing.Job, task: seqio.Task, shard: int) -> Iterator[tokenizing.Batch]:
+    """Yields the framed texts of a source shard, in order."""
+    batched = execution.in_batches(task) if job.kind != "labelled" else None
+    preprocess = beam_utils.PreprocessTask(batched or task, job.split)
+    examples = execution.with_causes(task, preprocess._emit_examples(preprocess.shards[shard]))
+    if batched:
+        for batch in examples:
+            yield execution.framed(job.kind, batch)
+        return
+    labelled = job.kind == "labelled"
+    names = features.LABELLED_FIELDS if labelled else execution.field_names(job.kind)
+    fields = (tuple(np.asarray(example[name]) for name in names) for example in examples)
+    while chunk := list(itertools.islice(fields, tokenizing.BATCH_SIZE)):
+        columns = [
+            (np.concatenate(column), np.array(list(map(len, column)))) for column in zip(*chunk)
+        ]
+        if labelled:  # Already framed.
+            (ids, sizes), (labels, _) = columns
+            yield ids, sizes, labels
+        else:
+            yield (*tokenizing.framed(columns), _NO_LABELS)
+
+
+def _pieces(batch: tokenizing.Batch, number: int, part_size: int) -> Iterator[tokenizing.Batch]:
+    """Splits a batch, whose first text is text `number` of its shard, at parts and by tokens."""
+    ids, sizes, labels = batch
+    while len(sizes) > 1 and not len(labels):  # Parts do not split labelled tasks.
+        room = part_size - number % part_size
+        texts = int(np.searchsorted(np.cumsum(sizes[:room]), _BATCH_TOKENS, side="right")) or 1
+        if texts == len(sizes):
+            break
+        tokens = int(sizes[:texts].sum())
+        yield ids[:tokens], sizes[:texts], _NO_LABELS
+        ids, sizes, number = ids[tokens:], sizes[texts:], number + texts
+    yield ids, sizes, labels
 
 
 def run(

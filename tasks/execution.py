@@ -278,17 +278,50 @@ def encoded(
             vocabulary = tokenizing.load_vocabulary(model)
             yield tokenizing.encode_labelled(config, vocabulary, unit.job, texts, report)
         else:
-            ragged = [batch[name] for name in field_names(unit.job.kind)]
-            columns = [(ids.flat_values.numpy(), ids.row_lengths().numpy()) for ids in ragged]
-            yield (*tokenizing.framed(columns), np.empty(0, np.int32))
+            yield framed(unit.job.kind, batch)
     report.merge(read_report(task, unit.job.split, unit.shard))
+
+
+def framed(kind: str, batch: Mapping[str, tf.RaggedTensor]) -> tokenizing.Batch:
+    """Returns a ragged batch of a monolingual or bitext task as framed texts."""
+    ragged = [batch[name] for name in field_names(kind)]
+    columns = [(ids.flat_values.numpy(), ids.row_lengths().numpy()) for ids in ragged]
+    return (*tokenizing.framed(columns), np.empty(0, np.int32))
+
+
+def in_batches(task: seqio.Task) -> seqio.Task | None:
+    """Registers a variant of a text task that keeps the batches in which texts are tokenized.
+
+    Args:
+      task: A monolingual or bitext task; the variant has the same source.
+
+    Returns:
+      The variant; None for tasks of other projects, whose preprocessors are unknown.
+    """
+    last = features.preprocessors()
+    first = task.preprocessors[: -len(last)]
+    if not _is_ours(task) or task.preprocessors[len(first)] is not features.tokenize:
+        return None
+    name = f"{task.name}_in_batches"
+    with _registering:
+        if name not in seqio.TaskRegistry.names() or (
+            seqio.TaskRegistry.get(name).source is not task.source
+        ):
+            steps = [*first, features.tokenized_batches, *last[1:]]
+            seqio.TaskRegistry.remove(name)
+            seqio.TaskRegistry.add_provider(name, task.replace(name=name, preprocessors=steps))
+        return seqio.TaskRegistry.get(name)
+
+
+def _is_ours(task: seqio.Task) -> bool:
+    return isinstance(task.source, sources.TextSource | sources.LanguageTfdsSource)
 
 
 def _batches(task: seqio.Task, unit: tokenizing.Unit) -> tf.data.Dataset:
     """Returns ragged batches of a source shard, tokenized unless the task is labelled."""
     steps = task.preprocessors[: -len(features.preprocessors())]
     labelled_task = unit.job.kind == "labelled"
-    ours = isinstance(task.source, sources.TextSource | sources.LanguageTfdsSource)
+    ours = _is_ours(task)
     if ours or labelled_task:
         # Examples of our tasks stay in the batches in which they are tokenized: splitting and
         # batching them again costs TensorFlow more than SentencePiece needs to encode them.

@@ -3,7 +3,10 @@ import contextlib
 import dataclasses
 import threading
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("apache_beam")
 pytest.importorskip("seqio")
@@ -51,6 +54,20 @@ def files(folder):
     folder = as_path(folder)
     names = [str(path).removeprefix(f"{folder}/") for path in folder.rglob("*") if path.is_file()]
     return sorted(name for name in names if name != ".prepare.lock")
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.integers(0, 20), st.integers(1, 9))
+def test_pieces_are_small_and_within_a_part(sizes, number, part_size):
+    ids = np.arange(sum(sizes))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beam, "_BATCH_TOKENS", 12)
+        found = list(beam._pieces((ids, np.array(sizes), beam._NO_LABELS), number, part_size))
+    assert np.concatenate([piece[0] for piece in found]).tolist() == ids.tolist()
+    assert np.concatenate([piece[1] for piece in found]).tolist() == sizes
+    for ids, sizes, _ in found:
+        assert len(ids) == sizes.sum() and (len(ids) <= 12 or len(sizes) == 1)
+        assert number // part_size == (number + len(sizes) - 1) // part_size
+        number += len(sizes)
 
 
 @pytest.mark.slow
