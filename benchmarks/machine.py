@@ -43,6 +43,8 @@ def commit() -> str:
     folder = Path(__file__).parent
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return done.stdout.strip()
+
+
 def keep_bytecode() -> None:
     """Lets processes that are started from now on write and reuse bytecode, as installed packages.
 

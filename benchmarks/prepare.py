@@ -72,7 +72,6 @@ def main() -> None:
         workers = [int(number) for number in options.workers.split(",")]
         setting = Setting(files, str(model), work)
         found = measure(setting, workers, options.repeats, options.beam)
-    found["text"] = options.text_dir or "embedded corpus"
     machine.write(options.output, {**about, **found})
 
 

@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--depths", default="12,48")
     parser.add_argument("--output", default="benchmarks/results/startup.json")
     options = parser.parse_args()
+    machine.keep_bytecode()
     results = machine.describe("jax", "jaxlib")
     depths = [int(depth) for depth in options.depths.split(",")]
     results["compile_seconds"] = compiling(depths, options.rounds)

@@ -43,9 +43,8 @@ COMMANDS = {
     "attention": "benchmarks/attention.py --compile_for=v5e,h100",
     "prepare_real_text": "benchmarks/prepare.py --text_dir=$DATA/mono --vocabulary=$VOCABULARY "
     "--workers=1,2 --beam --repeats=3 --output=benchmarks/results/prepare_real_text.json",
-    "prepare": "benchmarks/prepare.py --megabytes=200 --workers=1,2 --repeats=3",
-    "train_vocabulary": "benchmarks/train_vocabulary.py --text_dir=$DATA/mono "
-    "--sample_bytes=8000000",
+    "prepare": "benchmarks/prepare.py --megabytes=200 --workers=1,2 --beam --repeats=3",
+    "train_vocabulary": "benchmarks/train_vocabulary.py --text_dir=$DATA/mono",
     "startup": "benchmarks/startup.py --rounds=2",
     "stacked_layers": "benchmarks/stacked_layers.py --rounds=4",
     "growth": "benchmarks/growth.py",
@@ -177,6 +176,45 @@ def _attention(results: dict[str, Any]) -> str:
     return markdown(["MB at L =", *(f"{length:,}" for length in lengths)], rows)
 
 
+_WAYS = {
+    "encode": "SentencePiece, lines in memory, lists of ids (its default)",
+    "encode to arrays": "SentencePiece, documents in memory, arrays of ids (its fastest)",
+    "read and encode": "SentencePiece reads the same files, lists of ids",
+    "prepare": "`prepare`, from the configuration to `dataset.json`",
+    "prepare on Beam": "`prepare` on Beam's local runner, worker processes",
+}
+
+
+def _prepare(results: dict[str, Any]) -> str:
+    runs = results["runs"]
+    head = [f"{results['bytes'] / 1e6:.0f} MB, V {results['vocabulary']:,}"]
+    for run in runs:
+        number = f"{run['workers']} process{'es' if run['workers'] > 1 else ''}"
+        head += [f"{number}: s", "CPU s", "speed of `prepare`, by CPU time"]
+    rows = []
+    for way in runs[0]["seconds"]:
+        row = [_WAYS[way]]
+        for run in runs:
+            times = run["seconds"][way]
+            ratio = run["share"].get(f"prepare / {way}, by cpu time")
+            # Not all of Beam's processes have ended when CPU time is read.
+            cpu = "" if "Beam" in way else f"{_median(times['cpu']):.1f}"
+            row += [f"{_median(times['wall']):.1f}", cpu, f"{ratio:.0%}" if ratio else ""]
+        rows.append([*row, f"{results['speed_up'][way]:.2f}"])
+    return markdown([*head, "speed of most processes over fewest"], rows)
+
+
+def _train_vocabulary(results: dict[str, Any]) -> str:
+    rows = [
+        [f"`{name}`", f"{_median(times['wall']):.1f} s", f"{_median(times['cpu']):.1f} s"]
+        for name, times in results["seconds"].items()
+    ]
+    share = results["share"]["spm_train / train_vocabulary, by cpu time"]
+    rows.append(["speed of `train_vocabulary`, by CPU time", "", f"{share:.0%}"])
+    size = f"{results['languages']} languages, {results['sentences']:,} sentences"
+    return markdown([size, "time", "CPU time"], rows)
+
+
 def _startup(results: dict[str, Any]) -> str:
     rows = []
     for kind, found in results["compile_seconds"].items():
@@ -250,6 +288,9 @@ TABLES: dict[str, Callable[..., str]] = {
     "head": _head,
     "head_memory": _head_memory,
     "attention": _attention,
+    "prepare": _prepare,
+    "prepare_real_text": _prepare,
+    "train_vocabulary": _train_vocabulary,
     "startup": _startup,
     "stacked_layers": _stacked_layers,
     "growth": _growth,
