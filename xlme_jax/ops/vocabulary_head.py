@@ -108,8 +108,8 @@ def _accumulator(hidden: jax.Array) -> jnp.dtype:
 
 
 def _logits(hidden: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
+    """Scores `hidden` against rows of the table in the compute type."""
     dtype = _accumulator(hidden)
-    table = _in_compute_type(table, hidden.dtype)
     return jnp.einsum("md,cd->mc", hidden, table, preferred_element_type=dtype) + bias
 
 
@@ -242,9 +242,13 @@ def _forward(
         uniforms = jax.lax.dynamic_slice_in_dim(uniforms, split.part() * chunks, chunks, axis=1)
     start = split.part() * size
     visits = 1 if keeps else _visits(rows, size, chunks)
-    logits = _logits(hidden, table, bias) if keeps else None
+    logits = None
+    if keeps:
+        logits = _logits(hidden, _in_compute_type(table, hidden.dtype), bias)
 
     def found_in(table: jax.Array, bias: jax.Array, uniforms: jax.Array, first: Any) -> _Best:
+        table = _in_compute_type(table, hidden.dtype)  # Once for all blocks.
+
         def block(hidden: jax.Array, targets: jax.Array, uniforms: jax.Array) -> _Best:
             return _statistics(_logits(hidden, table, bias), targets, uniforms, first)
 
@@ -371,6 +375,7 @@ def _gradients(
         hidden_grad: jax.Array, part: tuple[Any, ...]
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         index, table_k, bias_k = part
+        table_k = _in_compute_type(table_k, hidden.dtype)
         ids = start + index * (size // visits) + jnp.arange(table_k.shape[0], dtype=jnp.int32)
 
         def errors(
@@ -389,10 +394,9 @@ def _gradients(
             error, bias_grads = _by_rows(errors, table_k.shape[0], *arrays)
         else:
             error, bias_grads = errors(*arrays)
-        return hidden_grad + product("mc,cd->md", error, _in_compute_type(table_k, hidden.dtype)), (
-            product("mc,md->cd", error, hidden),
-            bias_grads.sum(axis=0),
-        )
+        table_grad = product("mc,md->cd", error, hidden)
+        hidden_grad = hidden_grad + product("mc,cd->md", error, table_k)
+        return hidden_grad, (table_grad, bias_grads.sum(axis=0))
 
     begin = jnp.zeros(hidden.shape, _accumulator(hidden))
     if visits == 1:
