@@ -6,6 +6,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec
 
+from xlme_jax.ops.attention_kernel import flash_attention
 from xlme_jax.planning.collectives import by_kind, find_collectives
 from xlme_jax.planning.counting import matmul_flops
 from xlme_jax.planning.hlo import Program, type_bytes
@@ -235,6 +236,19 @@ def test_kernels_count_on_their_whole_grid():
     )
     jaxpr = jax.make_jaxpr(product)(jnp.ones((32, 16)), jnp.ones((16, 6)))
     assert matmul_flops(jaxpr) == 2 * 32 * 16 * 6
+
+
+@pytest.mark.parametrize(("platform", "products"), [("tpu", 2 + 5), ("gpu", 2 + 3 + 4)])
+def test_attention_kernels_count_all_blocks(platform, products):
+    """The loop over blocks of keys has bounds that only the data tell."""
+    rows, length, heads, width = 2, 512, 3, 64
+
+    def total(q, k, v, segments):
+        return flash_attention(q, k, v, segments, platform=platform).sum()
+
+    sides = [jnp.ones((rows, length, heads, width))] * 3
+    jaxpr = jax.make_jaxpr(jax.grad(total, range(3)))(*sides, jnp.ones((rows, length), jnp.int32))
+    assert matmul_flops(jaxpr) == products * 2 * rows * heads * length**2 * width
 
 
 def test_the_most_expensive_branch_counts():

@@ -183,6 +183,13 @@ _AXES = {
     **dict.fromkeys(("gates", "log_sum", "delta", "words", "d_gates"), "bh.."),
 }
 _WIDE = {"tpu": "bh..", "gpu": "b.h."}
+# Matrix products of a block of queries with one of keys, in each kernel.
+_PRODUCTS = {
+    "attention_forward": 2,
+    "attention_backward": 5,
+    "attention_backward_queries": 3,
+    "attention_backward_keys": 4,
+}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -314,10 +321,22 @@ def _call(
         out_shape=list(outputs.values()),
         scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()],
         compiler_params=_compiler_params(plan),
+        cost_estimate=_most_costs(plan, name, given | outputs),
         interpret=plan.interpret,
         name=name,
     )(*given.values())
     return dict(zip(outputs, found))
+
+
+def _most_costs(plan: BlockPlan, name: str, arrays: Mapping[str, Any]) -> pl.CostEstimate:
+    """Returns the costs of a kernel if it skips no block; `arrays` are those of its refs."""
+    rows, heads = _rows_and_heads(plan, arrays["q"])
+    pairs = rows * heads * plan.padded * plan.key_padded
+    return pl.CostEstimate(
+        flops=2 * _PRODUCTS[name] * pairs * arrays["q"].shape[-1],
+        transcendentals=pairs,
+        bytes_accessed=sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays.values()),
+    )
 
 
 def _compiler_params(plan: BlockPlan) -> pltpu.CompilerParams | pltriton.CompilerParams:

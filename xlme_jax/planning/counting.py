@@ -13,7 +13,9 @@ from jax.extend.core import jaxprs_in_params
 def matmul_flops(jaxpr: Any) -> float:
     """Returns the FLOPs of a jaxpr's matrix products (open or closed); a multiply-add is two.
 
-    A `cond` counts as its most expensive branch, a `while` as one iteration.
+    A `cond` counts as its most expensive branch, a `while` as one iteration. A kernel counts as it
+    estimates itself (`cost_estimate`), because the length of its loops may depend on the data; one
+    without an estimate by its products, for its whole grid.
     """
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     return sum(_equation(equation) for equation in jaxpr.eqns)
@@ -32,6 +34,8 @@ def _equation(equation: Any) -> float:
     if name == "scan":
         times = params["length"]
     elif name == "pallas_call":
+        if params["cost_estimate"] is not None:
+            return float(params["cost_estimate"].flops)
         times = math.prod(size for size in params["grid_mapping"].grid if isinstance(size, int))
     elif name == "shard_map":  # The body is the work of one device.
         axes = params.get("newly_manual_axes", params["mesh"].axis_names)
