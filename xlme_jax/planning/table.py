@@ -59,10 +59,10 @@ class Shipped:
 # a node. On v5e, where a device has few tokens, fsdp also saves traffic: that of the optimizer,
 # whose state it splits. A group of 32 spans both dimensions of the torus and so uses all links.
 SHIPPED = (
-    Shipped("xlme_base", "v5e-256", (64, 4, 1)),
+    Shipped("xlme_base", "v5e-256", (64, 4, 1), 2),
     Shipped("xlme_base", "v4-128", (64, 1, 1)),
     Shipped("xlme_base", "a100:64", (64, 1, 1)),
-    Shipped("xlme_large", "v5e-256", (64, 4, 1)),
+    Shipped("xlme_large", "v5e-256", (64, 4, 1), 2),
     Shipped("xlme_large", "v4-128", (8, 8, 1), 2),
     Shipped("xlme_large", "a100:64", (8, 8, 1)),
     Shipped("xlme_xl", "v5e-256", (8, 32, 1), 2),
