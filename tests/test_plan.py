@@ -1,3 +1,4 @@
+import dataclasses
 import importlib.util
 import json
 
@@ -141,9 +142,29 @@ def test_the_papers_runs_have_a_plan_for_each_machine():
     assert len(table.chosen("all")) == len(table.SHIPPED)
 
 
+MEMORY = {"params": 2**30, "optimizer": 2**31, "total": 2**34, "available": 2**33}
+UNFIT = {"given": {"devices": 256, "memory_bytes": MEMORY, "fits": False}}
+
+
 def test_the_table_shows_what_does_not_fit():
-    memory = {"params": 2**30, "optimizer": 2**31, "total": 2**34, "available": 2**33}
-    facts = {"given": {"devices": 256, "memory_bytes": memory, "fits": False}}
-    text = table.markdown([(table.SHIPPED[0], facts)])
+    text = table.markdown([(table.SHIPPED[0], UNFIT)])
     assert "16.0 of 8.0 **does not fit** | 3.0 |" in text
     assert "v5e-256 (256 devices)" in text
+
+
+def test_plans_are_recorded_one_by_one(tmp_path):
+    path, (first, second) = tmp_path / "plans.json", table.SHIPPED[:2]
+    for shipped in (second, first, second):
+        table.record(path, shipped, UNFIT)
+    assert list(json.loads(path.read_text())) == [first.name, second.name]
+    rows = table.recorded(path, [first, second])
+    assert table.markdown(rows).count("16.0 of 8.0 **does not fit**") == 2
+    other = dataclasses.replace(first, micro_batches=64)
+    with pytest.raises(ValueError, match="has no plan of 'xlme_base v5e-256' with Mesh"):
+        table.recorded(path, [second, other])
+
+
+def test_the_documented_table_is_that_of_the_recorded_plans():
+    path = tiny.REPOSITORY / "benchmarks" / "results" / "plans.json"
+    rows = table.recorded(path, table.SHIPPED)
+    assert table.markdown(rows) in (tiny.REPOSITORY / "docs" / "scale.md").read_text()

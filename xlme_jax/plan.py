@@ -55,7 +55,15 @@ _ATTENTION = flags.DEFINE_enum(
     "What Encoder.attention = 'auto' stands for, as a run measured it (attention.json); 'auto' "
     "takes the kernel for long rows.",
 )
-_OUTPUT = flags.DEFINE_string("output", None, "Also write the plans to this file, as JSON.")
+_OUTPUT = flags.DEFINE_string(
+    "output",
+    None,
+    "Also write the plans to this file, as JSON. With --table, each is added to the file once it "
+    "is compiled.",
+)
+_RECORDED = flags.DEFINE_string(
+    "recorded", None, "Print --table from this file of an earlier --output, without compiling."
+)
 
 
 def main() -> int:
@@ -66,21 +74,29 @@ def main() -> int:
     """
     files, bindings = flags.FLAGS.gin_file, flags.FLAGS.gin_bindings
     if _TABLE.value is not None:
-        shipped = table.chosen(_TABLE.value)
-        plans = [
-            _plan([one.file], [*one.bindings(), *bindings], one.topology, "never")
-            for one in shipped
-        ]
-        rows = [(one, summary.facts(plan)) for one, plan in zip(shipped, plans)]
-        print(table.markdown(rows))
-    elif not _TOPOLOGIES.value:
+        return _table(table.chosen(_TABLE.value), bindings)
+    if not _TOPOLOGIES.value:
         raise values.ConfigError("No machine: pass --topology=v5e:16x16 (or another, see --help).")
-    else:
-        plans = [_plan(files, bindings, name, _SUGGEST.value) for name in _TOPOLOGIES.value]
+    plans = [_plan(files, bindings, name, _SUGGEST.value) for name in _TOPOLOGIES.value]
     if _OUTPUT.value:
         facts = [summary.facts(plan) for plan in plans]
         as_path(_OUTPUT.value).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     return 0 if all(plan.fits for plan in plans) else 1
+
+
+def _table(shipped: Sequence[table.Shipped], bindings: Sequence[str]) -> int:
+    """Plans shipped runs, or reads their plans, and prints their table."""
+    if _RECORDED.value:
+        rows = table.recorded(as_path(_RECORDED.value), shipped)
+    else:
+        rows = []
+        for one in shipped:
+            plan = _plan([one.file], [*one.bindings(), *bindings], one.topology, "never")
+            rows.append((one, summary.facts(plan)))
+            if _OUTPUT.value:
+                table.record(as_path(_OUTPUT.value), *rows[-1])
+    print(table.markdown(rows))
+    return 0 if all(facts["given"]["fits"] for _, facts in rows) else 1
 
 
 def _plan(

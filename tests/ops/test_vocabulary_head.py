@@ -8,9 +8,9 @@ import tiny
 
 from xlme_jax.ops import vocabulary_head as op
 
-VOCAB, ROWS, WIDTH = 1000, 9, 12
+VOCAB, ROWS, WIDTH = 1000, 12, 12
 # Most chunks, and bytes of logits that are kept: one chunk of 1,024 rows; eight of 128, looked at
-# together, one after the other, or by fours, with padding rows in the last.
+# together, one after the other and in blocks of 3 rows, or by fours, with padding rows in the last.
 WAYS = {"one": (1, 2**28), "together": (64, 2**28), "streamed": (64, 0), "by fours": (64, 20_000)}
 
 

@@ -11,7 +11,7 @@ from xlme_jax.model.parameters import ZEROS, Initializer, parameter, vocabulary_
 from xlme_jax.ops.activations import gelu
 from xlme_jax.ops.dropout import dropout
 from xlme_jax.ops.vocabulary_head import padded_size
-from xlme_jax.ops.vocabulary_split import lookup
+from xlme_jax.ops.vocabulary_split import VocabularySplit, lookup
 
 
 class TokenTable(nn.Module):
@@ -50,9 +50,12 @@ def embed(
     dtype: jnp.dtype,
 ) -> jax.Array:
     """Sums token and position embeddings: int32[B, L] twice -> [B, L, E] in `dtype`."""
-    embedded = lookup(table, tokens, dtype, vocabulary_split())
+    split = vocabulary_split()
+    embedded = lookup(table, tokens, dtype, split)
     if position_table is not None:
-        embedded = embedded + jnp.take(position_table.astype(dtype), positions, axis=0)
+        # Not a plain gather, whose gradient XLA sums on every device for all rows.
+        rows = VocabularySplit(rows=split.rows)
+        embedded = embedded + lookup(position_table, positions, dtype, rows)
     return nn.with_logical_constraint(embedded, ("batch", "length", "activation_embed"))
 
 

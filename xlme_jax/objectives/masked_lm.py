@@ -157,10 +157,12 @@ class MaskedLMObjective(PlainObjective):
     ) -> tuple["MaskedBatch", VocabularyPrediction]:
         """Masks rows of a stream, as its masking says, and predicts the original tokens."""
         masked = self.mask(rows, mask_rng, stream)
-        return masked, self._predict_masked(params, masked, dropout_rng)
+        return masked, self._predict_masked(
+            params, masked, dropout.seeds(dropout_rng, rows["rows"])
+        )
 
     def _predict_masked(
-        self, params: Params, masked: "MaskedBatch", dropout_rng: jax.Array
+        self, params: Params, masked: "MaskedBatch", dropout_seeds: jax.Array
     ) -> VocabularyPrediction:
         prediction: Any = self.model.apply(
             {"params": params},
@@ -168,7 +170,7 @@ class MaskedLMObjective(PlainObjective):
             masked.positions,
             masked.targets,
             masked.uniforms,
-            dropout.seeds(dropout_rng, masked.rows["rows"]),
+            dropout_seeds,
             method=self._predict,
         )
         return prediction
@@ -191,9 +193,10 @@ class MaskedLMObjective(PlainObjective):
         self, name: str, params: Params, rows: Rows, masked: "MaskedBatch", keys: jax.Array
     ) -> Reading:
         """Returns the reading of a stream's masked rows, with what is predicted of them."""
-        del name, rows
-        prediction = self._predict_masked(params, masked, keys[1])
-        of_best = self._predict_masked(params, masked.of(prediction.argmax), keys[1])
+        del name
+        seeds = dropout.seeds(keys[1], rows["rows"])
+        prediction = self._predict_masked(params, masked, seeds)
+        of_best = self._predict_masked(params, masked.of(prediction.argmax), seeds)
         return masked.reading({"mlm": masked.guess(prediction, prediction.argmax, of_best)})
 
     def fill(self, params: Params, rows: Rows, positions: jax.Array) -> jax.Array:
@@ -276,6 +279,7 @@ class OneEncoder(MaskedLMObjective):
         return {name: params[name] for name in ("tokens", "positions", "encoder") if name in params}
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class MaskedBatch:
     """Rows ready for masked language modelling; arrays [B, M] unless stated.

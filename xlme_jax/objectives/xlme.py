@@ -7,7 +7,7 @@ The papers' names depend on the stream: on "monolingual" rows the tasks are MLM 
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ from xlme_jax.objectives.base import (
     WarmStart,
     without_dropout,
 )
+from xlme_jax.objectives.joining import run_jointly
 from xlme_jax.objectives.masked_lm import (
     PANELS,
     MaskedBatch,
@@ -174,6 +175,28 @@ class XLMConfig:
         return XLM(self, vocab_size, dtype)
 
 
+class _Drawn(NamedTuple):
+    """Rows that both models read in a step.
+
+    Attributes:
+      tokens: int32[B, L], the original tokens.
+      masked: what the generator reads and predicts.
+      generator_seeds: uint32[B], of its dropout.
+      discriminator_seeds: the same for the discriminator.
+    """
+
+    tokens: jax.Array
+    masked: MaskedBatch
+    generator_seeds: jax.Array
+    discriminator_seeds: jax.Array
+
+
+def _drawn(rows: Rows, masked: MaskedBatch, keys: jax.Array) -> _Drawn:
+    """Draws the seeds of rows that are masked already; `keys` are the stream's."""
+    seeds = [dropout.seeds(key, rows["rows"]) for key in keys[1:]]
+    return _Drawn(rows["tokens"], masked, *seeds)
+
+
 class XLME(MaskedLMObjective):
     """The objective of `XLMEConfig`; see `objectives.base.Objective`."""
 
@@ -205,11 +228,13 @@ class XLME(MaskedLMObjective):
         loss = jnp.zeros(())
         metrics: Metrics = {}
         by_task: dict[str, TaskLosses] = {}
+        drawn = {}
         for name in self.streams:
-            rows = batch[name]
             keys = self.stream_keys(rng, name)
-            masked = self.mask(rows, keys[0], name)
-            prediction, replaced, logits = self._detect_samples(params, rows, masked, keys)
+            drawn[name] = _drawn(batch[name], self.mask(batch[name], keys[0], name), keys)
+        detected = run_jointly(lambda inputs: self._detect_samples(params, inputs), drawn)
+        for name, (prediction, replaced, logits) in detected.items():
+            rows, masked = batch[name], drawn[name].masked
             mlm_loss, mlm_metrics = masked.loss(prediction, totals[name]["masked"])
             is_real = rows["segment_ids"] > 0
             is_replaced = (replaced != rows["tokens"]) & is_real
@@ -219,29 +244,31 @@ class XLME(MaskedLMObjective):
             loss = loss + mlm_loss + self.config.rtd_weight * rtd_loss
             metrics |= {f"{name}/{k}": v for k, v in (mlm_metrics | rtd_metrics).items()}
             if "tasks" in rows:
-                detected = detection_losses(logits, is_replaced) * is_real
-                weighted = self.config.rtd_weight * detected
+                weighted = self.config.rtd_weight * detection_losses(logits, is_replaced) * is_real
                 by_task[f"{name}/mlm"] = masked.task_losses(prediction)
                 by_task[f"{name}/rtd"] = TaskLosses(weighted, is_real, rows["tasks"])
         return loss, ({TASK_LOSSES: by_task} if by_task else {}, metrics)
 
     def _detect_samples(
-        self, params: Params, rows: Rows, masked: MaskedBatch, keys: jax.Array
+        self, params: Params, drawn: _Drawn
     ) -> tuple[VocabularyPrediction, jax.Array, jax.Array]:
         """Returns predictions [B, M], rows with the samples [B, L] and the logits for them."""
-        prediction = self._predict_masked(params, masked, keys[1])
+        masked = drawn.masked
+        prediction = self._predict_masked(params, masked, drawn.generator_seeds)
         replaced = masking.replace(
-            rows["tokens"], masked.positions, masked.is_masked, prediction.sample
+            drawn.tokens, masked.positions, masked.is_masked, prediction.sample
         )
-        read = {**rows, "tokens": jax.lax.stop_gradient(replaced)}
-        logits = self.detect(params, read, dropout.seeds(keys[2], rows["rows"]))
-        return prediction, replaced, logits
+        read = {**masked.rows, "tokens": jax.lax.stop_gradient(replaced)}
+        return prediction, replaced, self.detect(params, read, drawn.discriminator_seeds)
 
     def _read_predicted(
         self, name: str, params: Params, rows: Rows, masked: MaskedBatch, keys: jax.Array
     ) -> Reading:
-        prediction, replaced, logits = self._detect_samples(params, rows, masked, keys)
-        of_samples = self._predict_masked(params, masked.of(prediction.sample), keys[1])
+        drawn = _drawn(rows, masked, keys)
+        prediction, replaced, logits = self._detect_samples(params, drawn)
+        of_samples = self._predict_masked(
+            params, masked.of(prediction.sample), drawn.generator_seeds
+        )
         guess = masked.guess(prediction, prediction.sample, of_samples)
         detection = Detection(replaced, jax.nn.sigmoid(logits))
         return masked.reading({"generator": guess})._replace(detection=detection)
@@ -361,14 +388,18 @@ class XLM(OneEncoder):
         loss = jnp.zeros(())
         metrics: Metrics = {}
         by_task: dict[str, TaskLosses] = {}
+        drawn = {}
         for name in self.masked_streams:
-            rows = batch[name]
             mask_rng, dropout_rng = self.stream_keys(rng, name)
-            masked, prediction = self.predict(params, rows, mask_rng, dropout_rng, name)
+            masked = self.mask(batch[name], mask_rng, name)
+            drawn[name] = masked, dropout.seeds(dropout_rng, batch[name]["rows"])
+        predicted = run_jointly(lambda inputs: self._predict_masked(params, *inputs), drawn)
+        for name, prediction in predicted.items():
+            masked = drawn[name][0]
             mlm_loss, mlm_metrics = masked.loss(prediction, totals[name]["masked"])
             loss = loss + mlm_loss
             metrics |= {f"{name}/{k}": v for k, v in mlm_metrics.items()}
-            if "tasks" in rows:
+            if "tasks" in batch[name]:
                 by_task[f"{name}/mlm"] = masked.task_losses(prediction)
         return loss, ({TASK_LOSSES: by_task} if by_task else {}, metrics)
 

@@ -13,6 +13,7 @@ from xlme_jax.ops import dropout
 from xlme_jax.ops.attention_blocks import MASKED, Platform
 from xlme_jax.ops.attention_kernel import BLOCKS, flash_attention
 from xlme_jax.ops.mesh_axes import automatic_axes
+from xlme_jax.ops.vocabulary_split import VocabularySplit, lookup
 
 # "kernel_64" is "kernel" with blocks of 64 queries and keys.
 Implementation = Literal[
@@ -125,7 +126,7 @@ def attention(
             return per_shard(fused, *parts, partition=partition)
     if platform is None or at is not None:  # After the checks, which `at` does not avoid.
         reads = _reads(segment_ids, key_segment_ids, causal, at)
-        bias = None if distance_bias is None else _bias(q, distance_bias, at)
+        bias = None if distance_bias is None else _bias(q, distance_bias, at, partition)
         mixed = _reference(q, k, v, reads, bias, gate, seeds, dropout_rate)
         if key_segment_ids is None:
             return mixed
@@ -296,10 +297,22 @@ def _reads(
     return jnp.tril(same) if causal else same
 
 
-def _bias(q: jax.Array, distance_bias: jax.Array, at: jax.Array | None) -> jax.Array:
+def _bias(
+    q: jax.Array,
+    distance_bias: jax.Array,
+    at: jax.Array | None,
+    partition: PartitionSpec | None,
+) -> jax.Array:
     """Returns the bias of every pair, [H, L, L], or of the queries `at`, [B, H, M, L]."""
     bias = toeplitz(distance_bias.astype(jnp.promote_types(q.dtype, jnp.float32)))
-    return bias if at is None else jnp.moveaxis(bias[:, at], 0, 1)
+    if at is None:
+        return bias
+    axes = (partition[0] if partition else None) or ()
+    rows = VocabularySplit(rows=(axes,) if isinstance(axes, str) else tuple(axes))
+    # As a lookup, whose gradient is summed on each device before it is summed over them.
+    table = bias.transpose(1, 0, 2).reshape(bias.shape[1], -1)
+    found = lookup(table, at, table.dtype, rows)
+    return found.reshape(*at.shape, *bias.shape[::2]).transpose(0, 2, 1, 3)
 
 
 def _reference(

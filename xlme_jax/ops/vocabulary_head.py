@@ -1,13 +1,14 @@
 """Cross-entropy, argmax and one sample over the vocabulary, without holding [M, V] at V = 250k+.
 
 The vocabulary is divided into chunks. If all logits would take too much memory, the chunks are
-processed one after the other, and the backward pass recomputes each chunk's logits. An exact sample
-from the full softmax needs two random numbers per chunk: Gumbel noise on the chunks' masses selects
-the chunk, an inverse CDF the entry in it. The sample does not depend on how many chunks a device
-holds or processes at once.
+processed one after the other, in blocks of rows, and the backward pass recomputes the logits. An
+exact sample from the full softmax needs two random numbers per chunk: Gumbel noise on the chunks'
+masses selects the chunk, an inverse CDF the entry in it. The sample does not depend on how many
+chunks a device holds or processes at once.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,9 +22,9 @@ MAX_CHUNKS = 64
 # short rows instead of a cumulative sum over the vocabulary, which is slow in XLA on CPUs.
 BLOCK_SIZE = 128
 # Up to this many bytes of logits per device are computed once and kept for the backward pass.
-KEPT_BYTES = 2**27
-# Beyond that, chunks are processed in groups of at most this many bytes: the logits of a group, in
-# two layouts, fit in the 128 MiB of on-chip memory of TPUs from v5 on.
+KEPT_BYTES = 2**28
+# Beyond that, groups of chunks and blocks of rows have at most this many bytes of logits, which in
+# two layouts fit in the 128 MiB of on-chip memory of TPUs.
 LOGITS_BYTES = 2**26
 _NEGATIVE = -1e30
 
@@ -107,8 +108,8 @@ def _accumulator(hidden: jax.Array) -> jnp.dtype:
 
 
 def _logits(hidden: jax.Array, table: jax.Array, bias: jax.Array) -> jax.Array:
+    """Scores `hidden` against rows of the table in the compute type."""
     dtype = _accumulator(hidden)
-    table = _in_compute_type(table, hidden.dtype)
     return jnp.einsum("md,cd->mc", hidden, table, preferred_element_type=dtype) + bias
 
 
@@ -204,6 +205,24 @@ def _visits(rows: int, size: int, chunks: int) -> int:
     return visits
 
 
+def _by_rows(function: Callable[..., Any], size: int, *arrays: jax.Array) -> Any:
+    """Applies a function to blocks of M / 2^n rows with at most `LOGITS_BYTES` of logits.
+
+    Args:
+      function: its arguments and results are arrays [M, ...].
+      size: logits of a row.
+      *arrays: the arguments for all rows.
+    """
+    rows, blocks = arrays[0].shape[0], 1
+    while rows % (2 * blocks) == 0 and 4 * rows * size > blocks * LOGITS_BYTES:
+        blocks *= 2
+    if blocks == 1:
+        return function(*arrays)
+    parts = tuple(x.reshape(blocks, -1, *x.shape[1:]) for x in arrays)
+    results = jax.lax.map(lambda part: function(*part), parts)
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), results)
+
+
 def _forward(
     split: VocabularySplit,
     keeps: bool,
@@ -224,15 +243,26 @@ def _forward(
     start = split.part() * size
     visits = 1 if keeps else _visits(rows, size, chunks)
     logits = None
-    if visits == 1:
-        logits = _logits(hidden, table, bias)
+    if keeps:
+        logits = _logits(hidden, _in_compute_type(table, hidden.dtype), bias)
+
+    def found_in(table: jax.Array, bias: jax.Array, uniforms: jax.Array, first: Any) -> _Best:
+        table = _in_compute_type(table, hidden.dtype)  # Once for all blocks.
+
+        def block(hidden: jax.Array, targets: jax.Array, uniforms: jax.Array) -> _Best:
+            return _statistics(_logits(hidden, table, bias), targets, uniforms, first)
+
+        return _by_rows(block, table.shape[0], hidden, targets, uniforms)
+
+    if logits is not None:
         found = _statistics(logits, targets, uniforms, start)
+    elif visits == 1:
+        found = found_in(table, bias, uniforms, start)
     else:
 
         def visit(best: _Best, part: tuple[jax.Array, ...]) -> tuple[_Best, None]:
             index, table_k, bias_k, u = part
-            first = start + index * (size // visits)
-            new = _statistics(_logits(hidden, table_k, bias_k), targets, u, first)
+            new = found_in(table_k, bias_k, u, start + index * (size // visits))
             return _merge(jax.tree.map(lambda a, b: jnp.stack([a, b]), best, new)), None
 
         dtype = _accumulator(hidden)
@@ -340,24 +370,33 @@ def _gradients(
     product = functools.partial(jnp.einsum, preferred_element_type=_accumulator(hidden))
     size = table.shape[0]
     visits = 1 if logits is not None else _visits(hidden.shape[0], size, chunks)
-    ones = jnp.ones(hidden.shape[:1], _accumulator(hidden))
 
     def visit(
         hidden_grad: jax.Array, part: tuple[Any, ...]
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         index, table_k, bias_k = part
-        scores = _logits(hidden, table_k, bias_k) if logits is None else logits
-        first = start + index * (size // visits)
-        ids = first + jnp.arange(scores.shape[1], dtype=jnp.int32)
-        error = jnp.exp(scores - log_normalizer[:, None])
-        error = (error - (ids[None, :] == targets[:, None])) * scale[:, None]
-        # A product, because XLA is many times slower at sums over rows of a wide matrix on CPUs.
-        bias_grad = jnp.einsum("mc,m->c", error, ones, precision=jax.lax.Precision.HIGHEST)
-        error = error.astype(hidden.dtype)
-        return hidden_grad + product("mc,cd->md", error, _in_compute_type(table_k, hidden.dtype)), (
-            product("mc,md->cd", error, hidden),
-            bias_grad,
-        )
+        table_k = _in_compute_type(table_k, hidden.dtype)
+        ids = start + index * (size // visits) + jnp.arange(table_k.shape[0], dtype=jnp.int32)
+
+        def errors(
+            hidden: jax.Array, targets: jax.Array, normalizer: jax.Array, scale: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
+            scores = _logits(hidden, table_k, bias_k) if logits is None else logits
+            error = jnp.exp(scores - normalizer[:, None])
+            error = (error - (ids[None, :] == targets[:, None])) * scale[:, None]
+            # A product: XLA is many times slower at sums over rows of a wide matrix on CPUs.
+            ones = jnp.ones(error.shape[:1], error.dtype)
+            summed = jnp.einsum("mc,m->c", error, ones, precision=jax.lax.Precision.HIGHEST)
+            return error.astype(hidden.dtype), summed[None]
+
+        arrays = hidden, targets, log_normalizer, scale
+        if logits is None:
+            error, bias_grads = _by_rows(errors, table_k.shape[0], *arrays)
+        else:
+            error, bias_grads = errors(*arrays)
+        table_grad = product("mc,md->cd", error, hidden)
+        hidden_grad = hidden_grad + product("mc,cd->md", error, table_k)
+        return hidden_grad, (table_grad, bias_grads.sum(axis=0))
 
     begin = jnp.zeros(hidden.shape, _accumulator(hidden))
     if visits == 1:

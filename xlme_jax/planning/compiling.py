@@ -269,8 +269,14 @@ def stream_shapes(config: TrainConfig, objective: Objective) -> dict[str, tuple[
 
 
 def _options(machine: Machine) -> dict[str, Any]:
-    """Returns compiler options; GPU autotuning is off, as it times kernels on the device."""
-    return {"xla_gpu_autotune_level": 0} if machine.platform == "cuda" else {}
+    """Returns compiler options.
+
+    GPU autotuning is off, as it times kernels on the device. Products are cuBLAS's: without
+    autotuning, XLA's own have tiles of a fixed size, which do not suit all shapes.
+    """
+    if machine.platform != "cuda":
+        return {}
+    return {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 
 
 def _out_of_memory(error: Exception) -> int:

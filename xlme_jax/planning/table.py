@@ -1,11 +1,18 @@
 """The papers' runs on machines with enough memory, and the table of docs/scale.md."""
 
+import contextlib
 import dataclasses
+import datetime
+import json
 from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from xlme_jax.planning.machines import GIB
 from xlme_jax.planning.search import Remat
+
+_COMPILERS = ("jax", "libtpu", "jax-cuda13-plugin")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +36,11 @@ class Shipped:
     folder: str = "runs"
 
     @property
+    def name(self) -> str:
+        """Name of the row, such as "xlme_base v5e-256"."""
+        return f"{self.run} {self.topology}"
+
+    @property
     def file(self) -> str:
         """Path of the gin file."""
         return f"gin_configs/{self.folder}/{self.run}.gin"
@@ -43,23 +55,23 @@ class Shipped:
         ]
 
 
-# If the weights do not fit unsharded, fsdp is as small as the memory allows, because smaller groups
-# send less. On GPUs, fsdp groups stay within a node. Products are kept where they are predicted to
-# fit.
+# Products are kept, in as few micro-batches as the memory allows. On GPUs, fsdp groups stay within
+# a node. On v5e, where a device has few tokens, fsdp also saves traffic: that of the optimizer,
+# whose state it splits. A group of 32 spans both dimensions of the torus and so uses all links.
 SHIPPED = (
-    Shipped("xlme_base", "v5e-256", (256, 1, 1)),
+    Shipped("xlme_base", "v5e-256", (64, 4, 1), 2),
     Shipped("xlme_base", "v4-128", (64, 1, 1)),
     Shipped("xlme_base", "a100:64", (64, 1, 1)),
-    Shipped("xlme_large", "v5e-256", (32, 8, 1)),
-    Shipped("xlme_large", "v4-128", (8, 8, 1)),
+    Shipped("xlme_large", "v5e-256", (64, 4, 1), 2),
+    Shipped("xlme_large", "v4-128", (8, 8, 1), 2),
     Shipped("xlme_large", "a100:64", (8, 8, 1)),
-    Shipped("xlme_xl", "v5e-256", (32, 8, 1), remat=True),
-    Shipped("xlme_xl", "v4-128", (8, 8, 1), remat=True),
-    Shipped("xlme_xl", "a100:64", (8, 8, 1)),
-    Shipped("xylent_base", "a100-40:128", (16, 8, 1)),
+    Shipped("xlme_xl", "v5e-256", (8, 32, 1), 2),
+    Shipped("xlme_xl", "v4-128", (8, 8, 1), 4),
+    Shipped("xlme_xl", "a100:64", (8, 8, 1), 2),
+    Shipped("xylent_base", "a100-40:128", (16, 8, 1), 2),
     Shipped("xylent_large", "a100-40:128", (16, 8, 1)),
     Shipped("xylent_xl", "a100:512", (64, 8, 1)),
-    Shipped("xylent_xl", "v5p-256", (16, 8, 1), remat=True),
+    Shipped("xylent_xl", "v5p-256", (16, 8, 1), 4),
     Shipped("veco_wmt14_en_de", "h100:8", (1, 8, 1), folder="finetune"),
     Shipped("veco_wmt14_en_de", "h100:64", (8, 8, 1), folder="finetune"),
     Shipped("veco_wmt14_en_fr", "h100:8", (1, 8, 1), 4, folder="finetune"),
@@ -76,11 +88,47 @@ def chosen(text: str) -> list[Shipped]:
     Raises:
       ValueError: no run matches.
     """
-    named = {f"{shipped.run} {shipped.topology}": shipped for shipped in SHIPPED}
-    found = [shipped for name, shipped in named.items() if text == "all" or text in name]
+    found = [shipped for shipped in SHIPPED if text == "all" or text in shipped.name]
     if not found:
-        raise ValueError(f"--table={text!r} matches none of: all, {', '.join(named)}.")
+        names = ", ".join(shipped.name for shipped in SHIPPED)
+        raise ValueError(f"--table={text!r} matches none of: all, {names}.")
     return found
+
+
+def record(path: Path, shipped: Shipped, facts: dict[str, Any]) -> None:
+    """Adds the plan of a shipped run to a JSON file, or replaces it there.
+
+    Args:
+      path: the file; it need not exist.
+      shipped: the run.
+      facts: its `summary.facts`.
+    """
+    plans = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    versions = {}
+    for name in _COMPILERS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    compiled = {"date": datetime.date.today().isoformat(), "versions": versions}
+    plans[shipped.name] = {"settings": shipped.bindings(), **compiled, **facts["given"]}
+    names = [one.name for one in SHIPPED if one.name in plans]
+    ordered = {name: plans[name] for name in names}
+    path.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+
+
+def recorded(path: Path, wanted: Sequence[Shipped]) -> list[tuple[Shipped, dict[str, Any]]]:
+    """Returns shipped runs with their plans from a file of `record`.
+
+    Raises:
+      ValueError: the file lacks a plan, or has one with other settings.
+    """
+    plans = json.loads(path.read_text(encoding="utf-8"))
+    for shipped in wanted:
+        if plans.get(shipped.name, {}).get("settings") != shipped.bindings():
+            raise ValueError(
+                f"{path} has no plan of {shipped.name!r} with {', '.join(shipped.bindings())}: "
+                f"run python -m xlme_jax.plan --table='{shipped.name}' --output={path}"
+            )
+    return [(shipped, {"given": plans[shipped.name]}) for shipped in wanted]
 
 
 def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
@@ -91,9 +139,9 @@ def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
     """
     lines = [
         "| run | machine | mesh (data x fsdp x tensor), micro-batches, remat | memory of a device, "
-        "GiB | of which state | read and written, GB a step | sent, GB a step | step, s | tokens/s "
-        "| MFU | days |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "GiB | of which state | read and written, GB | sent, GB | products, memory, links, s "
+        "| step, s | tokens/s | MFU (overlapped) | days |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for shipped, plan in rows:
         found = plan["given"]
@@ -108,12 +156,15 @@ def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
         ]
         if "seconds" in found:
             seconds = found["seconds"]
+            parts = (seconds[part] for part in ("compute", "memory", "collectives"))
+            overlapped = found["mfu"] * seconds["step"] / seconds["best"]
             cells += [
                 f"{found['hbm_bytes'] / 1e9:.0f}",
                 f"{sum(found['sent_bytes'].values()) / 1e9:.1f}",
-                f"{seconds['step']:.2f} ({seconds['best']:.2f})",
+                ", ".join(f"{part:.3f}" for part in parts),
+                f"{seconds['step']:.3f}",
                 f"{found['tokens_per_second'] / 1e6:.2f} M",
-                f"{found['mfu']:.0%}",
+                f"{found['mfu']:.0%} ({overlapped:.0%})",
                 f"{found['days']:.1f}",
             ]
         lines.append("| " + " | ".join(cells) + " |")
