@@ -8,8 +8,9 @@ stream, no dropout. "gated" adds XLM-E's gated relative position bias, which the
 "gated, mixed" is that with `Train.compute_dtype = 'mixed'`.
 PEER.py is called with hidden size, layers of discriminator and generator, vocabulary, rows, length
 and steps, once as it is and once with "compile" for torch.compile, and prints "median step 1.234s".
-Like our commands on CPUs, its process keeps freed memory. "Of the peer" compares with the faster
-of the two.
+With --bfloat16, it is called twice more, with "bfloat16" (torch.autocast) in addition. Like our
+commands on CPUs, its process keeps freed memory. "Of the peer" and "of bfloat16" are speeds
+relative to the faster of two peers.
 
 MFU = FLOPs of the step by `XLME.flops` / (seconds x peak). The peak is measured in the same run
 with a float32 (on accelerators bfloat16) product of 4,096 x 4,096 matrices. The FLOPs include full
@@ -21,13 +22,14 @@ GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for both, so that memory is allocated in h
 """
 
 import argparse
+import math
 import os
 import re
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,10 @@ SHAPES = {
     "tiny": (32, 1, 1, 256, 4, 32),  # For tests.
     "256": (256, 12, 4, 32_768, 16, 128),
     "512": (512, 6, 2, 65_536, 8, 256),
+    # gin_configs/runs/quickstart.gin and laptop_xlme.gin, with the rows of both streams in one, but
+    # heads of 64 and a feed-forward layer of 4 H as in all of these (laptop: of 32, and 2 H).
+    "quickstart": (128, 3, 2, 1_200, 24, 64),
+    "laptop": (192, 3, 3, 8_000, 14, 96),
     "base": (768, 12, 4, 250_002, 32, 512),
 }
 
@@ -58,6 +64,7 @@ def main() -> None:
     )
     parser.add_argument("--shapes", default="256,512", help=f"Any of {', '.join(SHAPES)}.")
     parser.add_argument("--peer", help="Script of the peer (default: measure only ours).")
+    parser.add_argument("--bfloat16", action="store_true", help="PEER.py takes this word too.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5, help="Steps of each per round.")
     parser.add_argument("--output", default="benchmarks/results/train_step.json")
@@ -71,13 +78,15 @@ def main() -> None:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Returns seconds per step of ours and the peer by round; prints a table."""
-    hidden, deep, shallow, vocabulary, rows, length = SHAPES[name]
+    """Returns seconds per step of ours and the peers by round; prints a table."""
     steps = {}
     for kind, (bias, is_mixed) in KINDS.items():
         with products.rounded(is_mixed):
             steps[kind] = train_step(SHAPES[name], bias)
-    seconds: dict[str, list[float]] = {kind: [] for kind in (*steps, *PEERS)}
+    peers: dict[str, tuple[str, ...]] = {}
+    if options.peer:
+        peers = PEERS | (BFLOAT16_PEERS if options.bfloat16 else {})
+    seconds: dict[str, list[float]] = {kind: [] for kind in (*steps, *peers)}
     peaks = []
     for _ in range(options.rounds):
         peaks.append(matrix_product_peak())
@@ -85,35 +94,54 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
             with products.rounded(KINDS[kind][1]):  # Else the step would be compiled without.
                 times = [timed(step) for _ in range(options.steps)]
             seconds[kind].append(statistics.median(times))
-        for kind, flags in PEERS.items():
-            if options.peer:
-                seconds[kind].append(peer(options.peer, SHAPES[name], options.steps, flags))
-    best = min(PEERS, key=lambda kind: statistics.median(seconds[kind])) if options.peer else None
-    tokens, peak = rows * length, statistics.median(peaks)
-    print(f"\nhidden {hidden}, {deep}+{shallow} layers, V {vocabulary:,}, {rows} x {length}")
-    print(f"matrix product: {peak / 1e9:.0f} GFLOP/s")
-    print(f"{'':14}{'s/step':>8}{'tokens/s':>10}{'MFU':>7}{'of the peer':>13}")
+        for kind, words in peers.items():
+            seconds[kind].append(peer(options.peer, SHAPES[name], options.steps, words))
+    peak = statistics.median(peaks)
     table = {}
     for kind, values in seconds.items():
-        if not values:
-            continue
-        middle = statistics.median(values)
-        row = {"seconds": values, "median": middle, "tokens_per_second": tokens / middle}
+        table[kind] = row = compared(values, seconds) | {"seconds": values}
+        row["tokens_per_second"] = math.prod(SHAPES[name][-2:]) / row["median"]
         if kind in steps:
-            row["mfu"] = steps[kind][1] / middle / peak
-        if best:
-            ratios = [theirs / own for own, theirs in zip(values, seconds[best])]
-            row["speed_over_peer"] = statistics.median(ratios)
-        table[kind] = row
-        mfu = f"{row['mfu']:7.1%}" if "mfu" in row else f"{'':7}"
-        ratio = f"{row['speed_over_peer']:12.2f}x" if best else ""
-        print(f"{kind:14}{middle:8.3f}{tokens / middle:10,.0f}{mfu}{ratio}", flush=True)
+            row["mfu"] = steps[kind][1] / row["median"] / peak
+    report(SHAPES[name], peak, table)
     return {"shape": SHAPES[name], "peak_flops_per_second": peaks, "table": table}
+
+
+def compared(values: list[float], seconds: Mapping[str, list[float]]) -> dict[str, float]:
+    """Returns the median of a step's seconds by round, and its speed relative to the peers."""
+    found = {"median": statistics.median(values)}
+    for name, peers in (("peer", PEERS), ("bfloat16", BFLOAT16_PEERS)):
+        measured = [seconds[kind] for kind in peers if kind in seconds]
+        if measured:
+            best = min(measured, key=statistics.median)
+            ratios = [theirs / own for own, theirs in zip(values, best)]
+            found[f"speed_over_{name}"] = statistics.median(ratios)
+    return found
+
+
+def report(shape: tuple[int, ...], peak: float, table: Mapping[str, Mapping[str, Any]]) -> None:
+    """Prints the table of a shape."""
+    hidden, deep, shallow, vocabulary, rows, length = shape
+    print(f"\nhidden {hidden}, {deep}+{shallow} layers, V {vocabulary:,}, {rows} x {length}")
+    print(f"matrix product: {peak / 1e9:.0f} GFLOP/s")
+    heads = ("s/step", "tokens/s", "MFU", "of the peer", "of bfloat16")
+    print(f"{'':24}" + "".join(f"{head:>13}" for head in heads))
+    for kind, row in table.items():
+        mfu = f"{row['mfu']:.1%}" if "mfu" in row else ""
+        ratios = [row.get(f"speed_over_{name}") for name in ("peer", "bfloat16")]
+        cells = f"{row['median']:.4f}", f"{row['tokens_per_second']:,.0f}", mfu
+        cells += tuple(f"{ratio:.2f}x" if ratio else "" for ratio in ratios)
+        print(f"{kind:24}" + "".join(f"{cell:>13}" for cell in cells), flush=True)
 
 
 # Relative bias, and whether products are rounded to bfloat16.
 KINDS = {"ours": ("none", False), "gated": ("gated", False), "gated, mixed": ("gated", True)}
-PEERS = {"peer": (), "compiled peer": ("compile",)}
+# The words that the peer is called with.
+PEERS: dict[str, tuple[str, ...]] = {"peer": (), "compiled peer": ("compile",)}
+BFLOAT16_PEERS: dict[str, tuple[str, ...]] = {
+    "bfloat16 peer": ("bfloat16",),
+    "compiled bfloat16 peer": ("compile", "bfloat16"),
+}
 
 
 def train_step(shape: tuple[int, ...], bias: Any) -> tuple[Callable[[], None], float]:
@@ -159,9 +187,9 @@ def timed(step: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def peer(script: str, shape: tuple[int, ...], steps: int, flags: tuple[str, ...]) -> float:
+def peer(script: str, shape: tuple[int, ...], steps: int, words: tuple[str, ...]) -> float:
     """Returns the peer's median seconds per step, as it prints them."""
-    command = [sys.executable, script, *map(str, shape), str(steps), *flags]
+    command = [sys.executable, script, *map(str, shape), str(steps), *words]
     environment = os.environ | host_memory.environment()
     output = subprocess.run(
         command, capture_output=True, text=True, check=True, env=environment

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny
 
+from xlme_jax.configuration import loading
 from xlme_jax.data import prepared
 from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary
 
@@ -40,6 +41,46 @@ def test_input(tmp_path):
             assert name in said
         assert 0.5 < results["filled"] <= 1
     assert found["cores"] >= 1 and found["versions"]["array_record"]
+
+
+@pytest.mark.slow
+def test_train_step(tmp_path):
+    peer = tmp_path / "peer.py"
+    # 32 is the width of "tiny".
+    peer.write_text(
+        "import sys\n"
+        "assert sys.argv[1] == '32'\n"
+        "speed = (4 if 'bfloat16' in sys.argv else 1) * (2 if 'compile' in sys.argv else 1)\n"
+        "print(f'median step {16 / speed}s')\n"
+    )
+    options = (f"--peer={peer}", "--bfloat16", "--shapes=tiny", "--rounds=1", "--steps=1")
+    found, said = run("train_step", tmp_path, *options)
+    table = found["shapes"]["tiny"]["table"]
+    for name, seconds in (("peer", 16), ("compiled peer", 8), ("compiled bfloat16 peer", 2)):
+        assert table[name]["median"] == seconds and name in said
+    for name in ("ours", "gated", "gated, mixed"):
+        row = table[name]
+        assert row["speed_over_peer"] == pytest.approx(8 / row["median"])
+        assert row["speed_over_bfloat16"] == pytest.approx(2 / row["median"])
+        assert f"{row['speed_over_bfloat16']:.2f}x" in said
+
+
+@pytest.mark.parametrize(
+    ("shape", "file"), [("quickstart", "quickstart"), ("laptop", "laptop_xlme")]
+)
+def test_small_shapes_of_the_train_step_are_those_of_runs(shape, file, monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import train_step
+
+    config = loading.load([f"gin_configs/runs/{file}.gin"], [], "Train")
+    system, streams = config.objective, config.streams
+    hidden, deep, shallow, vocabulary, rows, length = train_step.SHAPES[shape]
+    assert {system.generator.hidden_size, system.discriminator.hidden_size} == {hidden}
+    assert (system.discriminator.num_layers, system.generator.num_layers) == (deep, shallow)
+    assert sum(stream.rows for stream in streams) == rows
+    assert {stream.length for stream in streams} == {length}
+    if shape == "quickstart":
+        assert config.prepare.vocabulary_size == vocabulary
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Products of float32 arrays that round their operands to bfloat16."""
+"""Products, and those of float32 arrays that round their operands to bfloat16."""
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,19 @@ def test_result_is_that_of_rounded_operands(equation):
     gradients = value_and_gradients(equation, near(rows), near(kernel), near(weight))[1]
     np.testing.assert_allclose(of_rows, gradients[0], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(of_kernel, gradients[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("equation", SHAPES)
+def test_values_and_gradients_are_those_of_an_einsum(equation):
+    rows, kernel, weight = arguments(equation)
+
+    def value(multiply):
+        both = jax.value_and_grad(lambda *x: (multiply(equation, *x) * weight).sum(), (0, 1))
+        return jax.tree.leaves(jax.jit(both)(rows, kernel))
+
+    for found, expected in zip(value(product), value(jnp.einsum), strict=True):
+        # Sums of at most 42 products of about 1 each, in another order.
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_nothing_is_rounded_outside():

@@ -10,7 +10,10 @@ from xlme_jax.configuration import loading
 from xlme_jax.objectives.base import init_carried
 from xlme_jax.objectives.freezing import freeze
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training import state as states
 from xlme_jax.training import step as steps
+from xlme_jax.training.loop_config import LoopConfig
+from xlme_jax.training.optimizer import OptimizerConfig
 from xlme_jax.training.state import init_state
 
 
@@ -57,6 +60,17 @@ def test_an_update_that_is_not_finite_changes_nothing_but_the_step(value, micro_
     again, metrics = jax.jit(step)(new, batches.batch(2))
     assert metrics["skipped"][0] == 0
     assert not np.array_equal(again.params["w"], new.params["w"])
+
+
+def test_a_compiled_step_changes_the_moments_in_place():
+    mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
+    optimizer = OptimizerConfig().build(20_000)
+    with states.sharding_rules(mesh):
+        abstract = states.abstract_state(Toy(), optimizer, mesh)
+        step = states.compile_step(Toy(), optimizer, abstract, LoopConfig(20_000))
+        text = step.lower(abstract, Batches().batch(0)).compile().as_text()
+    assert "%state_opt_state_1__mu" in text
+    assert "copy(%state_opt_state_1__" not in text
 
 
 def test_randomness_comes_from_the_seed_and_the_step():

@@ -1,4 +1,4 @@
-"""Products of float32 rows and weights, rounded to bfloat16 where a run asks for it.
+"""Products of rows and weights, rounded to bfloat16 where a run asks for it.
 
 XLA's bfloat16 products on CPUs with AVX512-BF16 or AMX are up to twice as fast as float32, if their
 results are float32; activations in bfloat16 would be slower.
@@ -7,12 +7,16 @@ results are float32; activations in bfloat16 would be slower.
 import contextlib
 import functools
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from xlme_jax.ops.attention import compile_platform
+from xlme_jax.ops.mesh_axes import automatic_axes
 
 _CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
@@ -61,7 +65,35 @@ def product(equation: str, rows: jax.Array, kernel: jax.Array) -> jax.Array:
     """
     if is_rounded(rows):
         return _rounded(equation, rows, kernel)
-    return jnp.einsum(equation, rows, kernel)
+    if compile_platform() != "cpu" or automatic_axes():
+        return jnp.einsum(equation, rows, kernel)
+    # XLA on CPUs transposes arrays with several axes of inputs or outputs before it multiplies.
+    inputs, outputs = kernel.shape[: rows.ndim - 1], kernel.shape[rows.ndim - 1 :]
+    matrices = rows.reshape(-1, math.prod(inputs)), kernel.reshape(math.prod(inputs), -1)
+    multiply = jnp.matmul if math.prod(inputs) <= math.prod(outputs) else _tall
+    return multiply(*matrices).reshape(-1, *outputs)
+
+
+@jax.custom_vjp
+def _tall(rows: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Multiplies [R, I] by [I, O], where I > O."""
+    return rows @ kernel
+
+
+def _tall_forward(rows: jax.Array, kernel: jax.Array) -> tuple[jax.Array, Any]:
+    return rows @ kernel, (rows, kernel)
+
+
+def _tall_backward(
+    operands: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    rows, kernel = operands
+    # XLA on CPUs is up to 1.9 times as fast where the smaller matrix is the first of both.
+    of_kernel = jax.lax.optimization_barrier(gradient.T @ rows)
+    return gradient @ kernel.T, of_kernel.T
+
+
+_tall.defvjp(_tall_forward, _tall_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

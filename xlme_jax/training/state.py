@@ -139,4 +139,12 @@ def compile_step(
         task_counts=task_counts,
     )
     out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return jax.jit(step, donate_argnums=0, out_shardings=(out, None))
+    platforms = {device.platform for device in abstract.step.sharding.device_set}
+    # Without this, XLA on CPUs copies both of Adam's moments in each step before it changes them.
+    in_place = {"xla_cpu_copy_insertion_use_region_analysis": True}
+    return jax.jit(
+        step,
+        donate_argnums=0,
+        out_shardings=(out, None),
+        compiler_options=in_place if platforms == {"cpu"} else None,
+    )
