@@ -49,6 +49,12 @@ def write_labelled(folder, task, vocabulary, examples=64):
 
 def pretrain(folder, vocabulary, objective="xlme", **bindings):
     """Trains two steps on phrases; returns MODEL_DIR."""
+    run(pretrain_flags(folder, vocabulary, objective, **bindings))
+    return Path(folder) / "pretrained"
+
+
+def pretrain_flags(folder, vocabulary, objective="xlme", **bindings):
+    """Prepares phrases; returns the flags of a run of two steps on them."""
     data = Path(folder) / "phrases"
     writer = prepared.MonolingualWriter(data, "en", ["en"], vocabulary.size)
     for text in cldr.documents(CORPUS.config, "en", "train", 20):
@@ -64,8 +70,7 @@ def pretrain(folder, vocabulary, objective="xlme", **bindings):
         "TRAIN_STEPS": 2,
     }
     flags = tiny.flags(Path(folder) / "pretrained", data, objective, **sizes | bindings)
-    run([flag.replace("bitext.Stream", "bitext/Stream") for flag in flags])
-    return Path(folder) / "pretrained"
+    return [flag.replace("bitext.Stream", "bitext/Stream") for flag in flags]
 
 
 def finetune_flags(model_dir, data_dir, start, task, **bindings):
@@ -92,11 +97,16 @@ def finetune_flags(model_dir, data_dir, start, task, **bindings):
 
 def load(flags):
     """Returns the configuration of these flags."""
+    return loading.load(*files_and_bindings(flags), "Train")
+
+
+def files_and_bindings(flags):
+    """Returns the gin files and the bindings of flags."""
     files, rest = [], []
     for flag in command_line.gin_flags(flags):
         name, value = flag.split("=", 1)
         (files if name == "--gin_file" else rest).append(value)
-    return loading.load(files, rest, "Train")
+    return files, rest
 
 
 def run(flags):

@@ -70,16 +70,15 @@ def test_training_returns_what_is_loaded(tmp_path):
     words = finetuning.write_vocabulary(tmp_path)
     from xlme_jax.data.vocabulary import Vocabulary
 
-    vocabulary = Vocabulary.load(words)
-    first = finetuning.pretrain(tmp_path, vocabulary, "xlm")
-    text = (Path(first) / "config.gin").read_text()
-    (tmp_path / "again.gin").write_text(text)
-    config = api.load_config(tmp_path / "again.gin", {"MODEL_DIR": tmp_path / "again"})
-    model = api.load(api.train(config))
-    assert model.loaded.folder == tmp_path / "again" / "checkpoints" / "2"
-    assert (tmp_path / "again" / "report.html").is_file()
-    found, expected = model.encode(["русский"]), api.load(first).encode(["русский"])
-    assert found.tolist() == expected.tolist()
+    flags = finetuning.pretrain_flags(tmp_path, Vocabulary.load(words), "xlm")
+    config = api.load_config(*finetuning.files_and_bindings(flags))
+    run = api.train(config)
+    model = api.load(run)
+    assert model.loaded.folder == tmp_path / "pretrained" / "checkpoints" / "2"
+    assert (tmp_path / "pretrained" / "report.html").is_file()
+    again = api.load_config(tmp_path / "pretrained" / "config.gin")
+    assert (again.train, again.text) == (config.train, config.text)
+    assert model.encode(["русский"]).shape == (1, 32)
 
 
 def test_hugging_face_folders_are_models(tmp_path, monkeypatch):

@@ -81,11 +81,11 @@ def test_each_pair_is_drawn_in_the_direction_asked_for(data, prefetch):
 
 def test_a_pair_with_both_directions_takes_either(data):
     iterator = iterate(data, [directed("fr-en", "en-fr")])
-    counts = collections.Counter()
+    counts, pairs = collections.Counter(), stored(data, "en-fr")
     for _ in range(60):
         for source, _, *languages in items(next(iterator)["b"]):
             side = languages.index(1)  # The side of the English text.
-            assert any(source[1:] == sides[side] for sides in stored(data, "en-fr"))
+            assert any(source[1:] == sides[side] for sides in pairs)
             counts[tuple(languages)] += 1
     assert set(counts) == {(1, 2), (2, 1)}  # No pair of en-sw.
     assert abs(counts[1, 2] / counts.total() - 0.5) < 0.1

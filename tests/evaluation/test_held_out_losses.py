@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import runs
 import tiny
+from weights import random_weights
 
 from xlme_jax.data import prepared
 from xlme_jax.data.batches import layouts
@@ -80,12 +81,8 @@ def context_of(data, mesh, objective="xlme", **bindings):
 
 
 def weights(context):
-    """Returns initial weights with noise, so that no value is neutral."""
-    params = meshes.unbox(jax.jit(context.objective.init)(jax.random.key(3)))
-    rng = np.random.default_rng(0)
-    return jax.tree.map(
-        lambda x: x + rng.normal(size=x.shape, scale=0.05).astype(np.float32), params
-    )
+    """Returns weights with noise, so that no value is neutral."""
+    return random_weights(context.objective.init, jax.random.key(3), noise=0.05)
 
 
 def summed_here(context, params, passes):
@@ -203,8 +200,9 @@ def test_streams_without_held_out_text_are_skipped_and_named(tiny_data, mesh, ca
     measure = HeldOut().build(context)
     said = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
     assert len(said) == 1 and "'monolingual'" in said[0] and "--validation=every:20" in said[0]
+    params = weights(context)
     with states.sharding_rules(mesh):
-        found = measure(weights(context))
+        found = measure(params)
     assert {name.split("/")[0] for name in found} == {"bitext"}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny
 from flax.core import meta
+from weights import random_weights
 
 from xlme_jax.data.batches import layouts, packing
 from xlme_jax.model.electra import MaskedLM
@@ -25,7 +26,7 @@ from xlme_jax.planning.counting import matmul_flops
 ROWS, LENGTH = 2, 9
 TINY = EncoderConfig(
     hidden_size=16,
-    num_layers=3,
+    num_layers=2,
     num_heads=2,
     ffn_size=24,
     max_length=16,
@@ -48,18 +49,24 @@ def variant(**changes):
 
 
 @functools.cache
-def init(config, width=TINY.hidden_size):
-    with jax.enable_x64(False):
-        make = jax.jit(Encoder(config).init)
-        return meta.unbox(make(jax.random.key(0), *inputs(width)))["params"]
+def init(config):
+    """Returns initial weights."""
+    return meta.unbox(jax.jit(Encoder(config).init)(jax.random.key(0), *inputs()))["params"]
 
 
-def randomised(params, seed=1):
-    """Returns `params` with noise, so that biases, scales and w are not 0 and 1."""
-    leaves, tree = jax.tree.flatten(params)
-    rng = np.random.default_rng(seed)
-    noisy = [x + 0.2 * rng.normal(size=x.shape).astype(np.float32) for x in leaves]
-    return jax.tree.unflatten(tree, noisy)
+def boxed(config, width=TINY.hidden_size):
+    """Returns the boxed shapes of the weights."""
+    return jax.eval_shape(Encoder(config).init, jax.random.key(0), *inputs(width))["params"]
+
+
+@functools.cache
+def weights(config, width=TINY.hidden_size):
+    """Returns random weights, so that biases and scales are not 0 and 1."""
+    return random_weights(functools.partial(boxed, config, width), seed=1)
+
+
+def shapes(config):
+    return jax.tree.map(jnp.shape, meta.unbox(boxed(config)))
 
 
 def encode(config, params, dtype=jnp.float32, **options):
@@ -101,7 +108,6 @@ def test_tree_and_shapes():
         "relative_bias",
         "layer_0",
         "layer_1",
-        "layer_2",
     }
     assert jax.tree.map(jnp.shape, params["layer_0"]) == {
         "attention": {
@@ -132,7 +138,7 @@ def test_initial_standard_deviation():
 
 @pytest.mark.parametrize("relative_bias", ["gated", "plain", "none"])
 def test_relative_bias_parameters(relative_bias):
-    params = init(variant(relative_bias=relative_bias))
+    params = weights(variant(relative_bias=relative_bias))
     assert ("relative_bias" in params) == (relative_bias != "none")
     assert ("gate" in params["layer_0"]["attention"]) == (relative_bias == "gated")
 
@@ -164,7 +170,7 @@ def numpy_layer(config, params, x, segments, mixed):
 def test_where_normalisation_stands(pre_norm):
     """Post-LN normalises the sum after each sub-layer, pre-LN each input, and once at the end."""
     config = variant(pre_norm=pre_norm, relative_bias="none", layer_norm_eps=0.3)
-    params = jax.tree.map(np.asarray, randomised(init(config)))
+    params = jax.tree.map(np.asarray, weights(config))
     assert ("final_norm" in params) == pre_norm
     embedded, segments = inputs()
     norm = params["embedding_norm"]
@@ -201,8 +207,8 @@ SCANNED = [
 def test_scanned_layers_equal_unrolled_ones(changes):
     config = variant(**changes)
     scanned = variant(**changes, scan_layers=True)
-    params = randomised(init(config))
-    assert jax.tree.map(jnp.shape, init(scanned)) == jax.tree.map(jnp.shape, stacked(params))
+    params = weights(config)
+    assert shapes(scanned) == jax.tree.map(jnp.shape, stacked(params))
     value, grads = gradient(config, params)
     with jax.enable_x64(True):
         grads = stacked(grads)
@@ -211,16 +217,16 @@ def test_scanned_layers_equal_unrolled_ones(changes):
 
 def test_scanned_layers_start_different():
     kernel = init(variant(scan_layers=True))["layers"]["ffn"]["wi"]["kernel"]
-    assert kernel.shape[0] == 3
+    assert kernel.shape[0] == TINY.num_layers
     assert np.abs(np.asarray(kernel[0]) - kernel[1]).max() > 0.1
     np.testing.assert_allclose(kernel.std(), 0.3, rtol=0.1)
 
 
 def test_scanned_weights_name_their_layer_axis():
-    boxed = jax.jit(Encoder(variant(scan_layers=True)).init)(jax.random.key(0), *inputs())["params"]
-    kernel = boxed["layers"]["ffn"]["wi"]["kernel"]
+    found = boxed(variant(scan_layers=True))
+    kernel = found["layers"]["ffn"]["wi"]["kernel"]
     assert kernel.names == ("layers", "embed", "mlp") and kernel.value.ndim == 3
-    for leaf in jax.tree.leaves(boxed, is_leaf=lambda x: isinstance(x, meta.AxisMetadata)):
+    for leaf in jax.tree.leaves(found, is_leaf=lambda x: isinstance(x, meta.AxisMetadata)):
         if isinstance(leaf, meta.AxisMetadata):
             assert len(leaf.names) == leaf.value.ndim
 
@@ -230,8 +236,8 @@ def test_scanned_weights_name_their_layer_axis():
 def test_remat_changes_no_gradient(scan, kind):
     """With dropout, recomputation must drop the same values."""
     plain, remat = variant(scan_layers=scan), variant(scan_layers=scan, remat=kind)
-    params = randomised(init(plain))
-    assert jax.tree.map(jnp.shape, init(remat)) == jax.tree.map(jnp.shape, params)
+    params = weights(plain)
+    assert shapes(remat) == jax.tree.map(jnp.shape, params)
     options = {"dropout_seeds": seeds(3)}
     assert_close(gradient(plain, params, **options), gradient(remat, params, **options))
 
@@ -241,7 +247,7 @@ def test_remat_recomputes():
 
     def grad(remat):
         grad = jax.grad(lambda params: encode(variant(remat=remat), params).sum())
-        return jax.make_jaxpr(grad)(init(TINY))
+        return jax.make_jaxpr(grad)(weights(TINY))
 
     erf = {kind: str(grad(kind)).count("erf") for kind in (False, True, "products")}
     assert erf[True] == erf["products"] > erf[False]
@@ -257,14 +263,14 @@ def test_remat_recomputes():
 )
 def test_all_layers_are_the_states_on_the_way(scan, pre_norm):
     config = variant(scan_layers=scan, pre_norm=pre_norm)
-    params = randomised(init(variant(pre_norm=pre_norm)))
+    params = weights(variant(pre_norm=pre_norm))
     mine = stacked(params) if scan else params
     states = encode(config, mine, all_layers=True)
     assert len(states) == config.num_layers + 1
     assert all(state.shape == (ROWS, LENGTH, config.hidden_size) for state in states)
     np.testing.assert_allclose(states[-1], encode(config, mine), rtol=1e-5, atol=1e-6)
     # State k of a deep encoder is the last state of one with k layers (unless that normalises it).
-    for depth in (1, 2):
+    for depth in range(1, config.num_layers):
         shallow = variant(num_layers=depth, pre_norm=pre_norm)
         reached = encode(shallow, params, all_layers=True)
         np.testing.assert_allclose(states[depth - 1], reached[-2], rtol=1e-5, atol=1e-5)
@@ -272,19 +278,18 @@ def test_all_layers_are_the_states_on_the_way(scan, pre_norm):
             np.testing.assert_allclose(states[depth], reached[-1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"scan_layers": True, "remat": True, "pre_norm": True, "relative_bias": "plain"},
-        {"scan_layers": True, "num_layers": 1, "gate_input": "hidden"},
-    ],
-    ids=str,
-)
+CHOSEN = [
+    {},
+    {"scan_layers": True, "remat": True, "pre_norm": True, "relative_bias": "plain"},
+    {"scan_layers": True, "num_layers": 1, "gate_input": "hidden"},
+]
+
+
+@pytest.mark.parametrize("changes", tiny.slow_except([CHOSEN[0], CHOSEN[2]], CHOSEN), ids=str)
 def test_chosen_positions_get_what_all_would_give(changes):
     """In value and gradient; dropout draws other numbers, except for the first position."""
     config = variant(**changes)
-    params = randomised(init(config))
+    params = weights(config)
     rng = np.random.default_rng(2)
     weight = rng.normal(size=(ROWS, 3, config.hidden_size))
     chosen = jnp.asarray(rng.integers(0, LENGTH, (ROWS, 3)), jnp.int32)
@@ -315,7 +320,7 @@ def seeds(first):
 
 
 def test_dropout_only_when_asked_for():
-    params = randomised(init(TINY))
+    params = weights(TINY)
     plain = encode(TINY, params)
     one, other, same = (encode(TINY, params, dropout_seeds=seeds(k)) for k in (0, ROWS, 0))
     np.testing.assert_array_equal(one, same)
@@ -327,7 +332,7 @@ def test_dropout_only_when_asked_for():
 @pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
 def test_each_dropout_works_alone(name):
     config = dataclasses.replace(variant(dropout=0.0, attention_dropout=0.0), **{name: 0.5})
-    params = randomised(init(config))
+    params = weights(config)
     dropped = encode(config, params, dropout_seeds=seeds(0))
     assert np.abs(np.asarray(dropped) - encode(config, params)).max() > 0.05
 
@@ -335,13 +340,15 @@ def test_each_dropout_works_alone(name):
 @pytest.mark.parametrize("scan", [False, True])
 def test_layers_drop_differently(scan):
     """With pre-LN and all weights zero but one bias of 1, each layer adds 0 or 1 / (1 - .5)."""
-    config = variant(scan_layers=scan, pre_norm=True, dropout=0.5, relative_bias="none")
-    params = jax.tree.map(jnp.zeros_like, init(dataclasses.replace(config, scan_layers=False)))
+    config = variant(
+        scan_layers=scan, pre_norm=True, dropout=0.5, relative_bias="none", num_layers=3
+    )
+    params = jax.tree.map(jnp.zeros_like, weights(dataclasses.replace(config, scan_layers=False)))
     for index in range(config.num_layers):
         params[f"layer_{index}"]["ffn"]["wo"]["bias"] += 1.0
     states = encode(
         config,
-        stacked(params) if scan else params,
+        stacked(params, config.num_layers) if scan else params,
         all_layers=True,
         dropout_seeds=seeds(1),
     )
@@ -366,7 +373,7 @@ def test_no_two_masks_of_a_pass_are_the_same(monkeypatch):
     init_cross = jax.jit(functools.partial(init_cross_attention, config))
     cross = meta.unbox(init_cross(jax.random.key(1)))
     source = Memory(cross, inputs()[0], ids)
-    encode(config, init(config), dropout_seeds=seeds(5), source=source)
+    encode(config, weights(config), dropout_seeds=seeds(5), source=source)
     jax.effects_barrier()
     # Of each layer, in both attentions: 4 heads and the output; and the feed-forward layer.
     assert len(drawn) == 1 + config.num_layers * (2 * (4 + 1) + 1)
@@ -375,7 +382,7 @@ def test_no_two_masks_of_a_pass_are_the_same(monkeypatch):
 
 def test_embeddings_of_another_width_are_projected():
     config = variant(num_layers=1)
-    params = init(config, width=6)
+    params = weights(config, width=6)
     assert params["projection"]["kernel"].shape == (6, 16)
     assert params["embedding_norm"]["scale"].shape == (6,)
     hidden = Encoder(config).apply({"params": params}, *inputs(6))
@@ -383,7 +390,7 @@ def test_embeddings_of_another_width_are_projected():
 
 
 def test_segments_and_padding_do_not_reach_each_other():
-    params = randomised(init(TINY))
+    params = weights(TINY)
     embedded, segments = inputs()
     before = np.asarray(Encoder(TINY).apply({"params": params}, embedded, segments))
     changed = embedded.at[0, 4:].set(9.0 * jnp.arange(16.0))
@@ -398,7 +405,7 @@ def test_relative_bias_alone_knows_the_order():
     x = inputs()[0][:1]
     for kind in ("gated", "plain", "none"):
         config = variant(relative_bias=kind)
-        params = randomised(init(config))
+        params = weights(config)
         straight = Encoder(config).apply({"params": params}, x, segments)
         reverse = Encoder(config).apply({"params": params}, x[:, ::-1], segments)[:, ::-1]
         difference = np.abs(np.asarray(straight) - reverse).max()
@@ -406,13 +413,13 @@ def test_relative_bias_alone_knows_the_order():
 
 
 def test_gate_input_selects_its_input():
-    params = randomised(init(TINY))
+    params = weights(TINY)
     query, hidden = (encode(variant(gate_input=kind), params) for kind in ("query", "hidden"))
     assert np.abs(np.asarray(query) - hidden).max() > 1e-3
 
 
 def test_bfloat16_stays_near_float32():
-    params = randomised(init(variant(init_std=0.1)), seed=5)
+    params = weights(TINY)
     low = Encoder(TINY, jnp.bfloat16).apply({"params": params}, *inputs())
     assert low.dtype == jnp.bfloat16
     high = np.asarray(encode(TINY, params))
@@ -463,8 +470,8 @@ def test_both_sides_see_each_other_where_positions_restart(bias):
     plain = packing.lay_out_pieces(ids, sizes, rows, 1, 15)
     restarted = layouts.lay_out_restarting(ids, sizes, rows, 1, 15)
     slot = np.zeros((1, 1), np.int32)
-    params = model.init(jax.random.key(0), plain, slot, slot, np.zeros((1, 1, 1, 2)))["params"]
-    params = randomised(meta.unbox(params))
+    example = plain, slot, slot, np.zeros((1, 1, 1, 2))
+    params = random_weights(model.init, jax.random.key(0), *example)["params"]
 
     def states(batch, **changes):
         return np.asarray(model.apply({"params": params}, {**batch, **changes}, method="encode"))[0]

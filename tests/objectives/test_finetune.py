@@ -10,6 +10,7 @@ import optax
 import pytest
 import tiny
 import torch
+from weights import random_weights
 
 from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.model.encoder import EncoderConfig
@@ -138,7 +139,7 @@ def test_micro_batches_and_padding_change_nothing(task):
 @pytest.mark.parametrize("task", tiny.slow_except({"xnli", "panx"}, WIDTHS))
 def test_shorter_rows_change_nothing_but_padding(task):
     objective, batch = build(task, dropout=0.0), batch_of(task, length=13)
-    params = unbox(objective.init(jax.random.key(1)))
+    params = random_weights(objective.init, jax.random.key(1))
     fills = {"tokens": 1, "labels": IGNORED}
     long = {
         name: np.pad(x, ((0, 0), (0, 7)), constant_values=fills.get(name, 0))
@@ -159,7 +160,7 @@ def test_classification_reads_the_first_token_of_the_last_layer(pretrained, scan
     field = "discriminator" if pretrained == "xlme" else "encoder"
     config = dataclasses.replace(PRETRAINED[pretrained], **{field: encoder})
     objective = FineTuneConfig("xnli", config).build(100)
-    params = unbox(objective.init(jax.random.key(1)))
+    params = random_weights(objective.init, jax.random.key(1))
     rows, seeds = batch_of("xnli")["labelled"], jnp.arange(8, dtype=jnp.uint32)
     view = objective.pretraining.encoder
     first = view.first(objective.encoder_params(params), rows, seeds)
@@ -173,11 +174,11 @@ def test_classification_reads_the_first_token_of_the_last_layer(pretrained, scan
 def test_the_encoder_is_the_pretrained_one(pretrained):
     """Its weights keep their names, and its states equal those of pre-training."""
     objective = build("xnli", pretrained)
-    params = unbox(jax.jit(objective.init)(jax.random.key(1)))
+    params = random_weights(objective.init, jax.random.key(1))
     assert set(params) - {HEAD} == set(objective.encoder_params(params))
     rows = batch_of("xnli")["labelled"]
     pretraining = PRETRAINED[pretrained].build(100)
-    whole = unbox(jax.jit(pretraining.init)(jax.random.key(2)))
+    whole = random_weights(pretraining.init, jax.random.key(2), seed=2)
     expected = pretraining.encode(whole, rows)
     found = objective.encode({**pretraining.encoder_params(whole), HEAD: params[HEAD]}, rows)
     assert len(found) == ENCODER.num_layers + 1
@@ -189,7 +190,7 @@ def test_dropout_is_that_of_fine_tuning():
     objective = build("xnli", dropout=0.25)
     assert objective.encoder.config.dropout == objective.encoder.config.attention_dropout == 0.25
     assert build("xnli", dropout=None).encoder.config == ENCODER
-    params = unbox(jax.jit(objective.init)(jax.random.key(0)))
+    params = random_weights(objective.init, jax.random.key(0))
     losses = {float(loss_of(objective, params, batch_of("xnli"), seed)[0]) for seed in (0, 1)}
     assert len(losses) == 2
     rows = batch_of("xnli")["labelled"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 from flax.core import meta
+from weights import random_weights
 
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import RunFacts, init_carried
@@ -64,7 +65,7 @@ RNG = jax.random.key(5)
 @functools.cache
 def built(config=CONFIG, seed=0):
     objective = config.build(VOCAB)
-    params = meta.unbox(jax.jit(objective.init)(jax.random.key(seed)))
+    params = random_weights(objective.init, jax.random.key(0), seed=seed)
     carried = jax.jit(functools.partial(init_carried, objective))(params)
     return objective, params, meta.unbox(carried)
 

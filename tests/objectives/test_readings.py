@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
+from weights import random_weights
 
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import stream_rng
@@ -14,7 +14,6 @@ from xlme_jax.objectives.reading import at_slots
 from xlme_jax.objectives.translate import TranslateConfig
 from xlme_jax.objectives.xlme import XLMConfig
 from xlme_jax.training import mesh as meshes
-from xlme_jax.training.state import init_state
 
 VOCABULARY = 40
 RNG = jax.random.key(3)
@@ -54,7 +53,7 @@ def pairs(rows=3):
 
 
 def weights(objective):
-    return meshes.unbox(jax.jit(lambda: init_state(objective, optax.identity(), 0))()).params
+    return random_weights(objective.init, jax.random.key(0))
 
 
 @pytest.mark.parametrize("mask_inputs", [True, False])

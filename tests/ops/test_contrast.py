@@ -34,10 +34,10 @@ def test_no_gradient_is_lost_or_made_up():
         np.testing.assert_allclose(gradient[n], (share @ others - keys[n]) / 0.5, rtol=1e-4)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_the_queue_holds_the_last_keys_in_a_ring(data):
-    size = data.draw(st.integers(1, 7), "K")
+    size = data.draw(st.sampled_from([1, 2, 5]), "K")  # Each size and number of keys compiles.
     ring, count = jnp.zeros((size, 1)), jnp.zeros((), jnp.int32)
     written = []
     for _ in range(data.draw(st.integers(0, 9), "steps")):

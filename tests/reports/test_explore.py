@@ -40,15 +40,18 @@ def test_a_line_has_its_finite_points():
     assert "<noscript><img" in found.body
 
 
-def test_pages_are_bounded():
+def test_pages_are_bounded(monkeypatch):
     curve = [(step, 1.0 / (step + 1)) for step in range(5_000)]
-    many = [Plot("a", "", "", tuple((f"m{n}", f"{n}", "#0072B2", "-") for n in range(200)))]
-    found = explore.explorable(many, {f"m{n}": curve for n in range(200)}, b"png")
-    assert len(found.body) < 12 * explore._PAGE_POINTS * 3
     one = explore.explorable([plot()], {"loss": curve}, b"png")
     count = int(columns(items(one)[0])[0][0])
     assert 500 <= count <= explore._LINE_POINTS + 1
     assert f'value="{explore._WEIGHT}"' in one.body
+    monkeypatch.setattr(explore, "_PAGE_POINTS", 1_000)
+    many = [Plot("a", "", "", tuple((f"m{n}", f"{n}", "#0072B2", "-") for n in range(5)))]
+    found = explore.explorable(many, {f"m{n}": curve for n in range(5)}, b"png")
+    counts = [int(count) for count, _ in columns(items(found)[0])]
+    # Of each line the steps, and the values twice.
+    assert len(counts) == 5 * 3 and 100 <= min(counts) <= max(counts) <= 1_000 // 5 + 1
 
 
 def test_names_are_text():

@@ -1,5 +1,6 @@
 """Inspected batches, against what training read and logged."""
 
+import functools
 import json
 import math
 from unittest import mock
@@ -55,6 +56,24 @@ def of_system(tmp_path_factory, tiny_data):
     return get
 
 
+@pytest.fixture(scope="module")
+def predicted(of_system):
+    """Returns a function from a system to the batch of `STEP` and what its weights predict."""
+
+    @functools.cache
+    def get(system):
+        config, model_dir, _ = of_system(system)
+        return inspecting.inspect_batch(config, STEP, f"{model_dir}/checkpoints/{STEP - 1}")
+
+    return get
+
+
+@pytest.fixture
+def without_model(monkeypatch):
+    """Reads batches alone: compiles nothing."""
+    monkeypatch.setattr(inspecting, "_read", lambda *_: ({}, {}))
+
+
 def same_batch(found, expected):
     """Checks that a batch has the arrays of another."""
     assert {rows.stream.name for rows in found.streams} == set(expected)
@@ -89,9 +108,9 @@ def from_readings(rows):
 
 
 @pytest.mark.parametrize("system", tiny.slow_except({"xlme", "xlm"}, SYSTEMS))
-def test_metrics_are_those_of_the_log(of_system, system):
+def test_metrics_are_those_of_the_log(of_system, predicted, system):
     config, model_dir, read = of_system(system)
-    found = inspecting.inspect_batch(config, STEP, f"{model_dir}/checkpoints/{STEP - 1}")
+    found = predicted(system)
     same_batch(found, read[STEP - 1])
     (line,) = [line for line in tiny.metrics(model_dir) if line["step"] == STEP]
     compared = {name: value for name, value in found.metrics.items() if name != "loss"}
@@ -112,10 +131,9 @@ def test_metrics_are_those_of_the_log(of_system, system):
 
 
 @pytest.mark.parametrize("system", tiny.slow_except({"xlme"}, SYSTEMS))
-def test_without_weights_the_batch_and_its_masks_are_the_same(of_system, system):
-    config, model_dir, read = of_system(system)
-    with_weights = inspecting.inspect_batch(config, STEP, f"{model_dir}/checkpoints/{STEP - 1}")
-    found = inspecting.inspect_batch(config, STEP)
+def test_without_weights_the_batch_and_its_masks_are_the_same(of_system, predicted, system):
+    config, _, read = of_system(system)
+    with_weights, found = predicted(system), inspecting.inspect_batch(config, STEP)
     same_batch(found, read[STEP - 1])
     assert found.metrics == {}
     changed = 0
@@ -128,7 +146,7 @@ def test_without_weights_the_batch_and_its_masks_are_the_same(of_system, system)
     assert bool(changed) == (system != "translate")
 
 
-def test_the_step_after_a_checkpoint_is_the_default(of_system):
+def test_the_step_after_a_checkpoint_is_the_default(of_system, without_model):
     config, model_dir, read = of_system("xlm")
     assert inspecting.inspect_batch(config).step == 1
     found = inspecting.inspect_batch(config, checkpoint=f"{model_dir}/checkpoints/2")
@@ -136,7 +154,9 @@ def test_the_step_after_a_checkpoint_is_the_default(of_system):
     same_batch(found, read[2])
 
 
-def test_reading_begins_at_the_newest_checkpoint_before_the_step(of_system, monkeypatch):
+def test_reading_begins_at_the_newest_checkpoint_before_the_step(
+    of_system, without_model, monkeypatch
+):
     config, model_dir, read = of_system("xlm")
     advance, count = inspecting.BatchIterator.__next__, []
     monkeypatch.setattr(
@@ -149,7 +169,7 @@ def test_reading_begins_at_the_newest_checkpoint_before_the_step(of_system, monk
     assert len(count) == 2
 
 
-def test_positions_in_other_data_are_not_used(of_system, tmp_path):
+def test_positions_in_other_data_are_not_used(of_system, without_model, tmp_path):
     _, model_dir, _ = of_system("xlm")
     other = tiny.write_tiny_data(tmp_path, seed=1)
     config = load(model_dir, other, objective="xlm", **SAVED | SYSTEMS["xlm"])
@@ -165,7 +185,7 @@ def test_steps_that_the_run_does_not_have(of_system, step):
         inspecting.inspect_batch(config, step)
 
 
-def test_a_finished_run_shows_its_last_step(of_system):
+def test_a_finished_run_shows_its_last_step(of_system, without_model):
     config, model_dir, _ = of_system("xlm")
     found = inspecting.inspect_batch(config, None, str(model_dir))
     assert found.step == STEPS
@@ -197,7 +217,7 @@ ROBUST = {
 }
 
 
-def test_weights_that_follow_losses_are_those_of_the_run(tmp_path, tiny_data):
+def test_weights_that_follow_losses_are_those_of_the_run(tmp_path, tiny_data, without_model):
     read = trained(tmp_path, tiny_data, "xlm", **ROBUST)
     config = load(tmp_path, tiny_data, objective="xlm", **SAVED | ROBUST)
     first = inspecting.inspect_batch(config, 3)

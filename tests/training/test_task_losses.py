@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny
 from test_step import ragged_batch
+from weights import random_weights
 
 from xlme_jax.configuration import loading
 from xlme_jax.objectives.base import TASK_LOSSES, TaskLosses, init_carried
@@ -30,7 +31,7 @@ def built(objective):
     """Returns an objective, a function (batch, micro-batches) -> metrics, and a batch."""
     files = [f"gin_configs/models/{objective}.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin")]
     made = loading.load(files, [], "Train").objective.build(200)
-    params = meshes.unbox(jax.jit(made.init)(jax.random.key(0)))
+    params = random_weights(made.init, jax.random.key(0))
     carried = meshes.unbox(jax.jit(lambda params: init_carried(made, params))(params))
 
     def loss(params, carried, batch, totals, rng):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import time
@@ -414,6 +415,7 @@ def _peak_flops(mesh: jax.sharding.Mesh) -> float | None:
     return None if peak is None else peak * mesh.devices.size
 
 
+@functools.cache
 def _measured_flops(size: int = 1024, repeats: int = 5) -> float:
     """Returns the best rate of a float32 matrix product of `size`, in FLOP/s."""
     x = jnp.asarray(np.random.default_rng(0).standard_normal((size, size)), jnp.float32)

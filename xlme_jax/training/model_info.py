@@ -98,7 +98,7 @@ def describe(
     """
     boxed = jax.eval_shape(objective.init, jax.random.key(0))
     total = count_parameters(boxed, vocab_size)
-    encoder = encoder_parameters(objective, vocab_size)
+    encoder = count_parameters(objective.encoder.params(boxed), vocab_size)
     flops = objective.diagnostics.flops(shapes)
     tokens = sum(rows * length for rows, length in shapes.values())
     lines = [
