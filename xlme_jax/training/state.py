@@ -139,7 +139,8 @@ def compile_step(
         task_counts=task_counts,
     )
     out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    platforms = {device.platform for device in abstract.step.sharding.device_set}
+    devices: Any = abstract.step.sharding.device_set
+    platforms = {device.platform for device in devices}
     # Without this, XLA on CPUs copies both of Adam's moments in each step before it changes them.
     in_place = {"xla_cpu_copy_insertion_use_region_analysis": True}
     return jax.jit(
