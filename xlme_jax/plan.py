@@ -96,6 +96,9 @@ def _table(shipped: Sequence[table.Shipped], bindings: Sequence[str]) -> int:
             if _OUTPUT.value:
                 table.record(as_path(_OUTPUT.value), *rows[-1])
     print(table.markdown(rows))
+    done = [one for one, _ in rows]
+    if missing := [one.name for one in shipped if one not in done]:
+        print(f"Not in {_RECORDED.value}: {', '.join(missing)}")
     return 0 if all(facts["given"]["fits"] for _, facts in rows) else 1
 
 
