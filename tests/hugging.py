@@ -44,11 +44,25 @@ def random_tree(tree, seed=0):
     return jax.tree.map(lambda x: (0.05 + 0.2 * rng.standard_normal(x.shape)).astype("f4"), tree)
 
 
-def write_checkpoint(model_dir, objective="xlme", seed=0, origin="", **bindings):
-    """Writes a MODEL_DIR with a checkpoint of random weights and an origin; returns it."""
-    model_dir = Path(model_dir)
+def write_checkpoint(
+    model_dir, objective="xlme", words=None, steps=(STEP,), record=None, **bindings
+):
+    """Writes a MODEL_DIR with checkpoints of random weights.
+
+    Args:
+      model_dir: the folder.
+      objective: the system.
+      words: the `Vocabulary`; None for that of this module.
+      steps: those of the checkpoints; each has other weights.
+      record: fields of their `RunRecord`.
+      bindings: gin values, as of `tiny.flags`.
+
+    Returns:
+      The folder.
+    """
+    model_dir, words = Path(model_dir), words or vocabulary()
     model_dir.mkdir(parents=True)
-    (model_dir / "vocabulary.model").write_bytes(vocabulary().model)
+    (model_dir / "vocabulary.model").write_bytes(words.model)
     files, rest = [], []
     for flag in command_line.gin_flags(tiny.flags(model_dir, model_dir, objective, **bindings)):
         name, value = flag.split("=", 1)
@@ -58,11 +72,12 @@ def write_checkpoint(model_dir, objective="xlme", seed=0, origin="", **bindings)
     mesh, built = meshes.make_mesh(meshes.MeshConfig()), build(config)
     with states.sharding_rules(mesh):
         abstract = states.abstract_state(built, optax.identity(), mesh)
-        params = random_tree(abstract.params, seed)
-        state = jax.device_put(TrainState(jnp.int32(STEP), params, {}, abstract.opt_state))
-        with Checkpoints(model_dir, keep=1) as checkpoints:
-            record = RunRecord({}, "", text, vocabulary=vocabulary().digest, origin=str(origin))
-            checkpoints.save(STEP, state, record)
+        fields = {"vocabulary": words.digest, **(record or {})}
+        with Checkpoints(model_dir, keep=len(steps)) as checkpoints:
+            for seed, step in enumerate(steps):
+                params = random_tree(abstract.params, seed)
+                state = TrainState(jnp.int32(step), params, {}, abstract.opt_state)
+                checkpoints.save(step, jax.device_put(state), RunRecord({}, "", text, **fields))
     return model_dir
 
 

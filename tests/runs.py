@@ -1,5 +1,6 @@
 """Trains in this process and compares checkpoints bitwise."""
 
+import dataclasses
 from pathlib import Path
 from unittest import mock
 
@@ -11,6 +12,8 @@ import tiny
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.runs import assembly
+from xlme_jax.training import loop
+from xlme_jax.training.loop_config import LoopConfig
 
 
 class _Gin(str):
@@ -48,8 +51,31 @@ def load(model_dir, data_dir, **bindings):
 def run(model_dir, data_dir, **bindings):
     """Trains in this process; returns the final state on the host."""
     config = load(model_dir, data_dir, **bindings)
-    with mock.patch.object(assembly, "write_report"):  # Seconds of drawing, and tested elsewhere.
+    with (
+        mock.patch.object(assembly, "write_report"),  # Seconds of drawing, and tested elsewhere.
+        mock.patch.object(loop, "compile_step", _compiled_once(config)),
+    ):
         return jax.device_get(assembly.train(config, loading.operative_config()))
+
+
+def _compiled_once(config):
+    """Returns `compile_step`, which traces the step of runs that differ in no part of it once."""
+    settings = config.loop
+    parts = LoopConfig(
+        settings.train_steps, seed=settings.seed, micro_batches=settings.micro_batches
+    )
+    key = repr(dataclasses.replace(config, model_dir="", loop=parts, evaluators=()))
+    compile_step = loop.compile_step
+
+    def compiled(*arguments):
+        if key not in _steps:
+            _steps[key] = compile_step(*arguments)
+        return _steps[key]
+
+    return compiled
+
+
+_steps = {}
 
 
 def saved(model_dir, step, state):

@@ -292,46 +292,6 @@ def test_a_second_preparation_waits_for_the_first(config, done, monkeypatch):
     assert len([line for line in said if "Waiting" in line]) == 1 and not done
 
 
-# Runs preparations of one folder in children that are killed at their n-th use of a file of it, for
-# each n given or until one ends; then one that may end. Forked, since to import TensorFlow takes
-# longer than all the rest; the parent uses nothing of it.
-KILLS = """
-import itertools, os, signal, sys
-from xlme_jax import api
-from xlme_jax.preparation.config import PrepareConfig
-
-EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "fcntl.flock"}
-
-
-def run(config, last):
-    if child := os.fork():
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    count = itertools.count(1)
-
-    def hook(event, args):
-        if event in EVENTS and (event == "fcntl.flock" or str(args[0]).startswith(config.output)):
-            if next(count) == last:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(hook)
-    api.prepare(config)
-    os._exit(0)
-
-
-def attempts(config, moments):
-    api.load_tasks()
-    killed = 0
-    for last in moments:
-        status = run(config, last)
-        assert status in (0, -signal.SIGKILL), status
-        if status == 0:
-            break
-        killed += 1
-    assert run(config, None) == 0
-    print("killed", killed)
-"""
-
-
 @pytest.mark.parametrize(
     ("moments", "least"),
     [([9, 40, 33], 2), pytest.param(range(1, 500), 40, marks=pytest.mark.slow)],
@@ -341,12 +301,9 @@ def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(
 ):
     prepare(config)
     killed = dataclasses.replace(config, output=str(tmp_path / "killed"))
-    done = subprocess.run(
-        [sys.executable, "-c", f"{KILLS}\nattempts({killed!r}, {moments!r})"],
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
+    file = tmp_path / "arguments"
+    file.write_bytes(pickle.dumps((killed, moments)))
+    (done,) = tiny.run_each("tests.killed_preparation", [file])
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) >= least
     assert contents(killed.output) == contents(config.output)

@@ -128,7 +128,7 @@ def run_each(module, *commands, variables=None):
     """Runs a command of xlme_jax with several argument lists; imports its libraries once.
 
     Args:
-      module: the command, a module of xlme_jax.
+      module: the command, a module of xlme_jax; or another module, with its package.
       commands: one argument list each.
       variables: environment variables to add. Libraries read some when they are imported, so
         these commands have a process of their own that imports; others share one for all tests.
@@ -138,7 +138,8 @@ def run_each(module, *commands, variables=None):
       from one that had only imported modules.
     """
     later = _IMPORTED_LATER.get(module, ())
-    given = [f"xlme_jax.{module}", later, os.getcwd(), environment(variables=variables)]
+    name = module if "." in module else f"xlme_jax.{module}"
+    given = [name, later, os.getcwd(), environment(variables=variables)]
     request = json.dumps([*given, [list(map(str, arguments)) for arguments in commands]])
     if variables:
         with _forks(environment(variables=variables)) as process:
@@ -168,7 +169,7 @@ def _ask(process, request):
 
 
 # Commands that import SeqIO and TensorFlow after they have parsed their flags.
-_IMPORTED_LATER = {"prepare": ("tasks.execution",)}
+_IMPORTED_LATER = dict.fromkeys(("prepare", "tests.killed_preparation"), ("tasks.execution",))
 _FORKS = """
 import importlib, json, os, runpy, signal, sys, tempfile
 from absl import flags

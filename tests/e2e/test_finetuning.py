@@ -4,22 +4,21 @@ import dataclasses
 import json
 
 import finetuning
+import hugging
 import jax
 import numpy as np
 import pytest
 import tiny
-from finetuning import finetune_flags, load, pretrain, write_labelled, write_vocabulary
-from runs import Interrupted, assert_same_bits, saved
+from finetuning import finetune_flags, load, write_labelled, write_vocabulary
+from runs import Interrupted, assert_same_bits
 
-from xlme_jax.checkpoints.saved import read_best, read_record
+from xlme_jax.checkpoints.saved import read_best
 from xlme_jax.configuration import loading, values
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.results import read
 from xlme_jax.objectives.finetune import HEAD
 from xlme_jax.preparation.preparing import train_cldr_vocabulary
 from xlme_jax.runs import evaluating
-from xlme_jax.training import mesh as meshes
-from xlme_jax.training import state as states
 
 TASKS = ("cldr_classification", "cldr_tagging", "cldr_answers")
 
@@ -31,7 +30,9 @@ def vocabulary(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory, vocabulary):
-    return pretrain(tmp_path_factory.mktemp("start"), vocabulary)
+    """Returns a run with random weights."""
+    folder = tmp_path_factory.mktemp("start") / "pretrained"
+    return hugging.write_checkpoint(folder, words=vocabulary, Encoder__max_length=finetuning.LENGTH)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_a_run_starts_from_the_encoder_and_logs_its_figures(tmp_path, pretrained
     last = tiny.metrics(tmp_path)[-1]
     languages = {name.split("/")[-1] for name in last if name.startswith(f"eval/{task}")}
     assert languages == {"en", "ru", "el", "mean"}
-    began = saved(pretrained, 2, _pretrained_state(pretrained))[0].params
+    _, began = hugging.read_checkpoint(pretrained)
     moved = jax.tree.map(
         lambda a, b: float(np.abs(a - b).max()),
         state.params["discriminator"],
@@ -58,18 +59,6 @@ def test_a_run_starts_from_the_encoder_and_logs_its_figures(tmp_path, pretrained
     assert 0 < max(jax.tree.leaves(moved["encoder"])) < 0.05
     assert set(state.params) == {"generator", "discriminator", HEAD}
     assert set(state.params["generator"]) == {"tokens"}
-
-
-def _pretrained_state(pretrained):
-    """Returns the abstract state of the pre-training run."""
-    config = loading.load_text(read_record(pretrained).config, "Train", "test")
-    objective = config.objective.build(Vocabulary.load(_model(pretrained)).size)
-    optimizer = config.optimizer.build(config.loop.train_steps)
-    return states.abstract_state(objective, optimizer, meshes.make_mesh(config.mesh))
-
-
-def _model(pretrained):
-    return pretrained.parent / "phrases" / "vocabulary.model"
 
 
 @pytest.mark.slow
@@ -95,7 +84,7 @@ def test_the_configuration_of_a_run_runs_again_as_it_is(tmp_path, pretrained, da
     text = loading.operative_config()
     assert config.objective.pretrained.discriminator.hidden_size == 32
     assert loading.load_text(text, "Train", "test") == config
-    assert config.prepare.vocabulary == str(_model(pretrained))
+    assert config.prepare.vocabulary == str(pretrained / "vocabulary.model")
     override = "--gin.pretrained/discriminator/Encoder.attention='xla'"
     assert load([*flags, override]).objective.pretrained.discriminator.attention == "xla"
     with pytest.raises(values.ConfigError, match="pre-training"):

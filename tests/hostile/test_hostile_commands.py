@@ -5,6 +5,7 @@ import lzma
 import os
 import sys
 
+import in_workers
 import nasty
 import pytest
 import tiny
@@ -120,20 +121,12 @@ def test_a_name_cannot_steer_the_terminal(tmp_path, said):
     assert printed.startswith(f"DataError: {tmp_path}/\\x1b[31m\\x07\\u202een.txt: no text")
 
 
-def read(path, _):
-    return list(read_documents(path))
-
-
-def nothing():
-    pass
-
-
 def test_errors_of_workers_are_reported(tmp_path, said):
     paths = []
     for name, data in (("en.txt", b"text\n"), ("sw.txt.gz", nasty.COMPRESS["gz"](b"text\n")[:-4])):
         (tmp_path / name).write_bytes(data)
         paths.append(tmp_path / name)
-    printed = said(lambda: list(workers.run(read, paths, 2, nothing)))
+    printed = said(lambda: list(workers.run(in_workers.read, paths, 2, in_workers.nothing)))
     assert printed.startswith(f"DataError: {tmp_path}/sw.txt.gz: truncated or damaged")
 
 

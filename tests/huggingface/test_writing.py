@@ -174,16 +174,17 @@ def test_the_history_is_of_the_checkpoints_that_were_used(tmp_path):
     used = first / "checkpoints" / str(hugging.STEP)
     shutil.copytree(used, used.with_name("9"))
     start = {"INIT_FROM": str(first)}
-    run = hugging.write_checkpoint(tmp_path / "run", "infoxlm", origin=used, INIT_FROM=str(used))
+    run = hugging.write_checkpoint(
+        tmp_path / "run", "infoxlm", record={"origin": str(used)}, INIT_FROM=str(used)
+    )
     last = ("InfoXLM", hugging.STEP)
     assert history(run) == [last, ("XLM", hugging.STEP)]
     shutil.rmtree(used)
     assert history(run) == [last, ("XLM", hugging.STEP)]
     silent = hugging.write_checkpoint(tmp_path / "silent", "infoxlm", **start)
     assert history(silent) == [last, ("XLM", 9)]
-    moved = hugging.write_checkpoint(
-        tmp_path / "moved", "infoxlm", origin="/elsewhere/first/checkpoints/8", **start
-    )
+    elsewhere = {"origin": "/elsewhere/first/checkpoints/8"}
+    moved = hugging.write_checkpoint(tmp_path / "moved", "infoxlm", record=elsewhere, **start)
     assert history(moved) == [last, ("XLM", 8)]
     shutil.rmtree(first)
     assert history(run) == [last, ("Missing run (`first`)", hugging.STEP)]
@@ -204,9 +205,8 @@ def test_the_card_says_that_it_comes_from_xlmr(tmp_path):
     assert "converted from XLM-R (`xlm-roberta-tiny`).\n" in card and xlmr in card
     assert "## Training\n\n1. XLM-R, weights of `xlm-roberta-tiny`.\n\n## Licence" in card
     assert "pre-trained" not in card and "Conneau and Lample" not in card
-    more = hugging.write_checkpoint(
-        tmp_path / "more", "infoxlm", origin=run / "checkpoints" / "0", INIT_FROM=str(run)
-    )
+    origin = {"origin": str(run / "checkpoints" / "0")}
+    more = hugging.write_checkpoint(tmp_path / "more", "infoxlm", record=origin, INIT_FROM=str(run))
     hugging.export(more, tmp_path / "two")
     card = (tmp_path / "two" / "README.md").read_text()
     assert "XLM-R (`xlm-roberta-tiny`) trained further with xlme_jax.\n" in card and xlmr in card

@@ -332,7 +332,7 @@ def test_parameter_trees(sharing):
     assert set(handed_on["generator"]) == shared.get(sharing, {"tokens"})
 
 
-@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("sharing", tiny.slow_except({"tokens", "gdes"}, SHARINGS))
 def test_exported_weights_suffice_for_encode(sharing):
     objective = dataclasses.replace(CONFIG, embedding_sharing=sharing).build(VOCAB)
     params = weights(objective.config)
@@ -341,7 +341,7 @@ def test_exported_weights_suffice_for_encode(sharing):
     np.testing.assert_array_equal(states[-1], objective.encode(params, BATCH["bitext"])[-1])
 
 
-@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("sharing", tiny.slow_except({"none", "tokens"}, SHARINGS))
 def test_the_generator_is_an_encoder_beside(sharing):
     config = dataclasses.replace(CONFIG, embedding_sharing=sharing)
     objective, params = config.build(VOCAB), weights(config)

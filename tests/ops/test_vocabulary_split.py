@@ -28,11 +28,12 @@ with_eight_devices = pytest.mark.skipif(not EIGHT, reason="runs in a process of 
 
 
 OTHER_MESHES = [
-    pytest.param(mesh, marks=pytest.mark.slow) for mesh in [(8, 1, 1), (1, 1, 8), (1, 4, 2)]
+    pytest.param(mesh, marks=pytest.mark.slow)
+    for mesh in [(8, 1, 1), (1, 8, 1), (1, 1, 8), (1, 4, 2)]
 ]
 
 
-@pytest.fixture(params=[(2, 2, 2), (1, 8, 1), *OTHER_MESHES], ids=str)
+@pytest.fixture(params=[(2, 2, 2), *OTHER_MESHES], ids=str)
 def mesh(request):
     devices = np.array(jax.devices()[:8]).reshape(request.param)
     return Mesh(devices, ("data", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)

@@ -21,13 +21,14 @@ STEPS = (2, 4, 6, 8)
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("start")
-    vocabulary = Vocabulary.load(finetuning.write_vocabulary(folder))
-    settings = {"TRAIN_STEPS": 8, "CHECKPOINT_EVERY": 2, "Loop__keep_every": 2}
-    return finetuning.pretrain(folder, vocabulary, "xlm", **settings)
+    words = Vocabulary.load(finetuning.write_vocabulary(folder))
+    flops = {"flops_per_step": 1.0, "inherited_flops": 0.0}
+    length = {"Encoder__max_length": finetuning.LENGTH}
+    return hugging.write_checkpoint(folder / "run", "xlm", words, STEPS, flops, **length)
 
 
 def vocabulary_of(run):
-    return Vocabulary.load(run.parent / "vocabulary.model")
+    return Vocabulary.load(run / "vocabulary.model")
 
 
 def weights(checkpoint):
@@ -84,12 +85,11 @@ def test_the_mean_has_no_optimizer_to_go_on_with(tmp_path, run):
 
 
 def test_checkpoints_of_two_models_or_data_are_refused(tmp_path, run):
-    other = finetuning.pretrain(tmp_path, vocabulary_of(run), "xlm", Encoder__attention="xla")
-    place = other / "checkpoints" / "1"
+    words = vocabulary_of(run)
+    other = hugging.write_checkpoint(tmp_path / "run", "xlm", words, (2,), Encoder__attention="xla")
     (run / "checkpoints" / "2").rename(tmp_path / "aside")
-    (other / "checkpoints" / "2").rename(place)
     try:
-        place.rename(run / "checkpoints" / "2")
+        (other / "checkpoints" / "2").rename(run / "checkpoints" / "2")
         with pytest.raises(ValueError, match=r"differ in Train\.objective, .* smaller --last"):
             averaging.average(run, 4, tmp_path / "mean")
         averaging.average(run, 3, tmp_path / "mean")

@@ -16,8 +16,8 @@ from xlme_jax.evaluation.translation import Translator
 from xlme_jax.evaluation.translation_scores import score as score_lines
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMConfig
-from xlme_jax.runs import trained
-from xlme_jax.runs.translating import score
+from xlme_jax.runs import trained, translating
+from xlme_jax.runs.translating import score, translate
 from xlme_jax.training.mesh import MeshConfig
 
 
@@ -69,9 +69,15 @@ def test_scores_of_a_test_set_are_results_of_the_checkpoint(tmp_path):
     flags = [f"--checkpoint={run}", "--target=fr", f"--source={source}", "--beams=1"]
     flags += [f"--references={references}", f"--output={tmp_path / 'out.txt'}"]
     named = ["--test_set=wmt14_en_fr", "--multi_bleu=cat"]
+    explained = [f"--explain={tmp_path / 'explained'}", "--scripts=Latn"]
     first, failed, again = tiny.run_each(
-        "translate", [*flags, *named], [*flags, "--multi_bleu=head -n 1"], [*flags, *named]
+        "translate",
+        [*flags, *named, *explained],
+        [*flags, "--multi_bleu=head -n 1"],
+        [*flags, *named, "--scripts=Latn"],
     )
+    pictures = sorted(file.name for file in (tmp_path / "explained").glob("*.png"))
+    assert pictures == ["line_1.png", "line_3.png"]
     assert (first.returncode, failed.returncode, again.returncode) == (0, 1, 0), first.stderr
     assert "made 1 lines of 3" in failed.stderr and "BLEU of tokenized text" in first.stderr
     found = results.read(run / "evaluation" / str(hugging.STEP))
@@ -89,64 +95,67 @@ def test_scores_of_a_test_set_are_results_of_the_checkpoint(tmp_path):
     assert "Table 3: Machine translation\n  ours: mine\n  missing: wmt14_en_de\n" in shown
 
 
-def test_explained_lines_have_pictures_and_weights(tmp_path):
+def test_explained_lines_have_pictures_and_weights(tmp_path, monkeypatch, caplog):
     run = hugging.write_checkpoint(tmp_path / "run", "translate", Encoder__num_layers=2)
-    source, folder = tmp_path / "source.txt", tmp_path / "explained"
-    source.write_text("abc def\n\n" + "ghi я\n" * 20)
-    flags = [f"--checkpoint={run}", "--target=fr", f"--source={source}", "--beams=2"]
-    output = tmp_path / "out.txt"
-    flags += [f"--output={output}", f"--explain={folder}", "--scripts=Latn"]
-    explained, unknown = tiny.run_each("translate", flags, [*flags, "--scripts=Cyrl,Latn"])
-    assert (explained.returncode, unknown.returncode) == (0, 1), explained.stderr
-    assert "letters of Latn, not of Cyrl" in unknown.stderr
-    assert "--explain: the first 20 of 21 lines" in explained.stderr
-    names = [f"line_{n}" for n in (1, *range(3, 22))]
-    assert sorted(x.name for x in folder.glob("*.png")) == sorted(f"{name}.png" for name in names)
-    lines, words = output.read_text().split("\n"), Vocabulary.load(run / "vocabulary.model")
+    lines, folder = ["abc def", "", "ghi я", "ghi"], tmp_path / "explained"
+    monkeypatch.setattr(translating, "_EXPLAINED", 2)
+    options = {"scripts": ["Latn"], "explain": folder}
+    found = list(translate(str(run), lines, "fr", BeamSearch(2), **options))
+    assert "--explain: the first 2 of 3 lines" in caplog.text
+    names = ["line_1", "line_3"]
+    assert sorted(x.name for x in folder.glob("*.png")) == [f"{name}.png" for name in names]
+    words = Vocabulary.load(run / "vocabulary.model")
     for name in names:
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         pair = read_matrix(folder / "matrices" / f"{name}.json")
-        number = int(name.removeprefix("line_")) - 1
-        assert words.decode(map(words.piece_to_id, pair.target)) == lines[number]
+        (best,) = found[int(name.removeprefix("line_")) - 1]
+        assert words.decode(map(words.piece_to_id, pair.target)) == best.text
         assert pair.source[0] == "<s>" and pair.source[-1] == "</s>"
         np.testing.assert_allclose(pair.matrix.sum(axis=0), 1, atol=1e-4)
         assert len(pair.predicted) == len(pair.target)
+    with pytest.raises(ValueError, match="letters of Latn, not of Cyrl"):
+        next(translate(str(run), lines, "fr", BeamSearch(2), scripts=["Cyrl", "Latn"]))
 
 
-def test_bad_lines_are_named_before_anything_is_compiled(tmp_path):
+def test_lines_of_files_are_checked(tmp_path):
     run = hugging.write_checkpoint(tmp_path / "run", "translate")
-    texts = {
-        "good": b"abc\n\n   \nd e\n",
-        "none": b"",
-        "long": b"abc\n" + b"abc def " * 30 + b"\nd\n",
-        "latin1": b"abc\nd\xe9\n",
-    }
+    texts = {"good": b"abc\n\n   \nd e\n", "none": b"", "latin1": b"abc\nd\xe9\n"}
     for name, text in texts.items():
         (tmp_path / name).write_bytes(text)
     cases = {
-        ("long",): "long, line 2 has .* tokens, and the model reads 32; so have 0 other lines",
         ("latin1",): "latin1, line 2 is not UTF-8",
         ("missing",): "missing",
-        ("good", "references", "long"): "good has 4 lines, .*long has 3; line n of one must",
+        ("good", "references", "none"): "good has 4 lines, .*none has 0; line n of one must",
         ("good", "references", "latin1"): "latin1, line 2 is not UTF-8",
         ("good", "score", "none"): "good has 4 lines, .*none has 0; line n of one must",
-        ("long", "score", "long"): "long, line 2 has .* tokens, and the model reads 32",
     }
 
     def flags(source, *more):
-        found = [f"--checkpoint={run}", "--target=fr", f"--source={tmp_path / source}"]
+        found = [f"--checkpoint={run}", "--target=fr", f"--source={tmp_path / source}", "--beams=1"]
         return found + ([f"--{more[0]}={tmp_path / more[1]}"] if more else [])
 
-    logged = {"JAX_LOG_COMPILES": "1"}
-    runs = [flags("good"), flags("none"), *(flags(*case) for case in cases)]
-    good, none, *bad = tiny.run_each("translate", *runs, variables=logged)
+    score_flags = [flag for flag in flags("good", "score", "none") if "beams" not in flag]
+    runs = [score_flags if "score" in case else flags(*case) for case in cases]
+    good, none, *bad = tiny.run_each("translate", flags("good"), flags("none"), *runs)
     assert (good.returncode, none.returncode, none.stdout) == (0, 0, ""), good.stderr
     assert [bool(line) for line in good.stdout.split("\n")] == [True, False, False, True, False]
-    assert "jit(_of_rows)" in good.stderr
     for found, message in zip(bad, cases.values(), strict=True):
         assert found.returncode == 1 and re.search(message, found.stderr), (message, found)
-        assert not found.stdout and "jit(_of_rows)" not in found.stderr
-        assert "jit(_scores_of_rows)" not in found.stderr and "Traceback" not in found.stderr
+        assert not found.stdout and "Traceback" not in found.stderr
+
+
+def test_long_lines_are_named_before_anything_is_compiled(tmp_path, monkeypatch):
+    run = str(hugging.write_checkpoint(tmp_path / "run", "translate"))
+    for method in ("each", "score"):
+        monkeypatch.setattr(Translator, method, None)
+    lines = ["abc", "abc def " * 30, "", "d"]
+    message = "long, line 2 has .* tokens, and the model reads 32; so have 0 other lines"
+    with pytest.raises(ValueError, match=message):
+        next(translate(run, lines, "fr", BeamSearch(), name="long"))
+    for sides in ((lines, ["d"] * 4), (["d"] * 4, lines)):
+        names = ("long", "other") if sides[0] is lines else ("other", "long")
+        with pytest.raises(ValueError, match=message):
+            score(run, *sides, "fr", names=names)
 
 
 def test_the_mesh_of_a_run_is_kept_where_devices_allow(tmp_path, monkeypatch):
