@@ -9,7 +9,7 @@ of its measurement. Without --measure this takes no time and changes nothing els
 figure of these tables is typed. Measure on a quiet machine; `COMMANDS` says how. These environment
 variables are needed by some:
 
-- PEER: script of the train step's peer (`train_step.py`);
+- PEER: script of the train step's peer, which knows the word bfloat16 (`train_step.py`);
 - DATA: folder with mono/<language>.txt.xz and eval/, as in docs/real_text.md;
 - VOCABULARY: SentencePiece model, for `prepare.py`.
 """
@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import growth
-import machine
 
 from xlme_jax.planning import table as planning
 
@@ -36,7 +35,10 @@ ROOT = Path(__file__).parent.parent
 RESULTS = Path("benchmarks/results")
 # By name of the file of results.
 COMMANDS = {
-    "train_step": "benchmarks/train_step.py --peer=$PEER --rounds=2 --steps=3",
+    "train_step": "benchmarks/train_step.py --peer=$PEER --bfloat16 --rounds=2 --steps=3",
+    "train_step_small": "benchmarks/train_step.py --peer=$PEER --bfloat16 "
+    "--shapes=quickstart,laptop --rounds=2 --steps=20 "
+    "--output=benchmarks/results/train_step_small.json",
     "head": "benchmarks/head.py",
     "head_memory": "benchmarks/head.py --compile_for=v5e:1x1,h100:1 "
     "--output=benchmarks/results/head_memory.json",
@@ -71,13 +73,8 @@ def main() -> None:
     for name in filter(None, names):
         command = [sys.executable, *map(os.path.expandvars, shlex.split(COMMANDS[name]))]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        about = machine.describe("jax")
         # A plan that does not fit is exit code 1, and a row of the table.
         subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=name != "plans")
-        if name == "plans":  # The command writes the plans alone.
-            plans = json.loads((RESULTS / "plans.json").read_text(encoding="utf-8"))
-            about["versions"] |= machine.describe("libtpu")["versions"]
-            machine.write(RESULTS / "plans.json", {**about, "plans": plans})
     for page in ("docs/speed.md", "docs/scale.md"):
         text = Path(page).read_text(encoding="utf-8")
         Path(page).write_text(filled(text), encoding="utf-8")
@@ -98,6 +95,15 @@ def filled(page: str) -> str:
 
 def _source(results: dict[str, Any]) -> str:
     """Returns the sentence under a table."""
+    if "command" not in results:  # Plans, each with its date and versions.
+        dates = sorted({plan["date"] for plan in results.values()})
+        versions = sorted(
+            {f"{k} {v}" for plan in results.values() for k, v in plan["versions"].items()}
+        )
+        return (
+            f"`python {COMMANDS['plans']}`, compiled between {dates[0]} and {dates[-1]} with "
+            f"{', '.join(versions)}."
+        )
     cores = f"{results['cores']} {'core' if results['cores'] == 1 else 'cores'}"
     return (
         f"`{results['command']}`, commit {results['commit']}, {results['date']}, "
@@ -117,24 +123,19 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _train_step(results: dict[str, Any]) -> str:
-    shapes = results["shapes"].values()
-    kinds = list(next(iter(shapes))["table"])
-    compared = [kind for kind in kinds if "mfu" in next(iter(shapes))["table"][kind]]
     rows = []
-    for found in shapes:
-        hidden, deep, shallow, vocabulary, rows_, length = found["shape"]
-        table = found["table"]
-        rows.append(
-            [
-                f"hidden {hidden}, {deep}+{shallow} layers, V {vocabulary:,}, {rows_} x {length}",
-                *(f"{table[kind]['median']:.3f} s" for kind in kinds),
-                ", ".join(f"{table[kind]['speed_over_peer']:.2f}x" for kind in compared),
-                f"{table['ours']['mfu']:.0%} of "
-                f"{_median(found['peak_flops_per_second']) / 1e9:.0f} GFLOP/s",
-            ]
-        )
-    ratios = f"speed of {', '.join(compared)} over the faster peer in float32"
-    return markdown(["shape", *kinds, ratios, "MFU of ours"], rows)
+    for found in results["shapes"].values():
+        hidden, deep, shallow, vocabulary, batch, length = found["shape"]
+        peak = _median(found["peak_flops_per_second"]) / 1e9
+        shape = f"hidden {hidden}, {deep}+{shallow} layers, V {vocabulary:,}, {batch} x {length}"
+        for kind, row in found["table"].items():
+            ratios = (row.get(f"speed_over_{peer}") for peer in ("peer", "bfloat16"))
+            cells = ["", ""] if "mfu" not in row else [f"{ratio:.2f}" for ratio in ratios if ratio]
+            mfu = f"{row['mfu']:.0%} of {peak:.0f} GFLOP/s" if kind == "ours" else ""
+            rows.append([shape, kind, f"{row['median']:.4f} s", *cells, mfu])
+            shape = ""
+    faster = "speed over the faster peer in"
+    return markdown(["shape", "", "step", f"{faster} float32", f"{faster} bfloat16", "MFU"], rows)
 
 
 def _head(results: dict[str, Any]) -> str:
@@ -280,11 +281,14 @@ def _traffic(results: dict[str, Any]) -> str:
 
 
 def _plans(results: dict[str, Any]) -> str:
-    return planning.markdown(list(zip(planning.SHIPPED, results["plans"], strict=True))).rstrip()
+    del results  # The table reads them in its own order.
+    rows = planning.recorded(RESULTS / "plans.json", planning.SHIPPED)
+    return planning.markdown(rows).rstrip()
 
 
 TABLES: dict[str, Callable[..., str]] = {
     "train_step": _train_step,
+    "train_step_small": _train_step,
     "head": _head,
     "head_memory": _head_memory,
     "attention": _attention,

@@ -164,9 +164,3 @@ def test_plans_are_recorded_one_by_one(tmp_path):
     other = dataclasses.replace(first, micro_batches=64)
     with pytest.raises(ValueError, match="has no plan of 'xlme_base v5e-256' with Mesh"):
         table.recorded(path, [second, other])
-
-
-def test_the_documented_table_is_that_of_the_recorded_plans():
-    path = tiny.REPOSITORY / "benchmarks" / "results" / "plans.json"
-    rows = table.recorded(path, table.SHIPPED)
-    assert table.markdown(rows) in (tiny.REPOSITORY / "docs" / "scale.md").read_text()

@@ -61,9 +61,6 @@ _OUTPUT = flags.DEFINE_string(
     "Also write the plans to this file, as JSON. With --table, each is added to the file once it "
     "is compiled.",
 )
-_RECORDED = flags.DEFINE_string(
-    "recorded", None, "Print --table from this file of an earlier --output, without compiling."
-)
 
 
 def main() -> int:
@@ -85,20 +82,14 @@ def main() -> int:
 
 
 def _table(shipped: Sequence[table.Shipped], bindings: Sequence[str]) -> int:
-    """Plans shipped runs, or reads their plans, and prints their table."""
-    if _RECORDED.value:
-        rows = table.recorded(as_path(_RECORDED.value), shipped)
-    else:
-        rows = []
-        for one in shipped:
-            plan = _plan([one.file], [*one.bindings(), *bindings], one.topology, "never")
-            rows.append((one, summary.facts(plan)))
-            if _OUTPUT.value:
-                table.record(as_path(_OUTPUT.value), *rows[-1])
+    """Plans shipped runs and prints their table."""
+    rows = []
+    for one in shipped:
+        plan = _plan([one.file], [*one.bindings(), *bindings], one.topology, "never")
+        rows.append((one, summary.facts(plan)))
+        if _OUTPUT.value:
+            table.record(as_path(_OUTPUT.value), *rows[-1])
     print(table.markdown(rows))
-    done = [one for one, _ in rows]
-    if missing := [one.name for one in shipped if one not in done]:
-        print(f"Not in {_RECORDED.value}: {', '.join(missing)}")
     return 0 if all(facts["given"]["fits"] for _, facts in rows) else 1
 
 
