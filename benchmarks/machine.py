@@ -38,11 +38,15 @@ def describe(*packages: str) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Returns the commit, with a + if files have changed since."""
-    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
-    folder = Path(__file__).parent
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    """Returns the commit, with a + if files other than results and pages have changed since."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parents[1]), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    others = (".", ":!benchmarks/results", ":!docs")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", *others)
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 
 def keep_bytecode() -> None:
