@@ -96,12 +96,12 @@ def filled(page: str) -> str:
 def _source(results: dict[str, Any]) -> str:
     """Returns the sentence under a table."""
     if "command" not in results:  # Plans, each with its date and versions.
-        dates = sorted({plan["date"] for plan in results.values()})
+        dates = " and ".join(sorted({plan["date"] for plan in results.values()}))
         versions = sorted(
             {f"{k} {v}" for plan in results.values() for k, v in plan["versions"].items()}
         )
         return (
-            f"`python {COMMANDS['plans']}`, compiled between {dates[0]} and {dates[-1]} with "
+            f"`python {COMMANDS['plans']}`, a row at a time, compiled on {dates} with "
             f"{', '.join(versions)}."
         )
     cores = f"{results['cores']} {'core' if results['cores'] == 1 else 'cores'}"
