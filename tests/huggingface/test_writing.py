@@ -214,9 +214,9 @@ def test_the_card_says_that_it_comes_from_xlmr(tmp_path):
     assert "InfoXLM: An Information-Theoretic" in card and "Conneau and Lample" not in card
 
 
-def test_a_run_at_step_0_without_data_in_its_record_is_no_import(tmp_path, monkeypatch):
-    monkeypatch.setattr(hugging, "STEP", 0)
-    hugging.export(hugging.write_checkpoint(tmp_path / "run"), tmp_path / "exported")
+def test_a_run_at_step_0_without_data_in_its_record_is_no_import(tmp_path):
+    run = hugging.write_checkpoint(tmp_path / "run", steps=(0,))
+    hugging.export(run, tmp_path / "exported")
     card = (tmp_path / "exported" / "README.md").read_text()
     assert "pre-trained with xlme_jax" in card and "1. XLME, 0 steps.\n" in card
     assert "Conneau et al." not in card and "embedding_sharing: 'tokens'" in card
