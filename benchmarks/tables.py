@@ -20,11 +20,11 @@ import math
 import os
 import re
 import shlex
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import growth
@@ -118,16 +118,16 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _median(values: Sequence[float]) -> float:
-    return statistics.median(values)
+def _shape(hidden: int, layers: int | str, vocabulary: int, rows: int, length: int) -> str:
+    return f"hidden {hidden}, {layers} layers, V {vocabulary:,}, {rows} x {length}"
 
 
 def _train_step(results: dict[str, Any]) -> str:
     rows = []
     for found in results["shapes"].values():
-        hidden, deep, shallow, vocabulary, batch, length = found["shape"]
-        peak = _median(found["peak_flops_per_second"]) / 1e9
-        shape = f"hidden {hidden}, {deep}+{shallow} layers, V {vocabulary:,}, {batch} x {length}"
+        hidden, deep, shallow, *rest = found["shape"]
+        peak = median(found["peak_flops_per_second"]) / 1e9
+        shape = _shape(hidden, f"{deep}+{shallow}", *rest)
         for kind, row in found["table"].items():
             ratios = (row.get(f"speed_over_{peer}") for peer in ("peer", "bfloat16"))
             cells = ["", ""] if "mfu" not in row else [f"{ratio:.2f}" for ratio in ratios if ratio]
@@ -141,7 +141,7 @@ def _train_step(results: dict[str, Any]) -> str:
 def _head(results: dict[str, Any]) -> str:
     rows = []
     for shape, found in results["seconds"].items():
-        streamed, dense = (_median(found["seconds"][kind]) for kind in ("streamed", "dense"))
+        streamed, dense = (median(found["seconds"][kind]) for kind in ("streamed", "dense"))
         ratio = found["streamed_over_dense"]
         rows.append(
             [
@@ -199,15 +199,19 @@ def _prepare(results: dict[str, Any]) -> str:
             times = run["seconds"][way]
             ratio = run["share"].get(f"prepare / {way}, by cpu time")
             # Not all of Beam's processes have ended when CPU time is read.
-            cpu = "" if "Beam" in way else f"{_median(times['cpu']):.1f}"
-            row += [f"{_median(times['wall']):.1f}", cpu, f"{ratio:.0%}" if ratio else ""]
+            cpu = "" if "Beam" in way else f"{median(times['cpu']):.1f}"
+            row += [f"{median(times['wall']):.1f}", cpu, f"{ratio:.0%}" if ratio else ""]
         rows.append([*row, f"{results['speed_up'][way]:.2f}"])
     return markdown([*head, "speed of most processes over fewest"], rows)
 
 
 def _train_vocabulary(results: dict[str, Any]) -> str:
     rows = [
-        [f"`{name}`", f"{_median(times['wall']):.1f} s", f"{_median(times['cpu']):.1f} s"]
+        [
+            f"`{name}`",
+            f"{median(times['wall']):.1f} s",
+            f"{median(times['cpu']):.1f} s",
+        ]
         for name, times in results["seconds"].items()
     ]
     share = results["share"]["spm_train / train_vocabulary, by cpu time"]
@@ -220,16 +224,16 @@ def _startup(results: dict[str, Any]) -> str:
     rows = []
     for kind, found in results["compile_seconds"].items():
         times = found["seconds"].items()
-        depths = ", ".join(f"{_median(values):.1f} s ({depth} layers)" for depth, values in times)
+        depths = ", ".join(f"{median(values):.1f} s ({depth} layers)" for depth, values in times)
         rows.append([f"trace and compile the train step, {kind}", depths])
     for kind, values in results["first_step_seconds"].items():
-        rows.append([f"quickstart, command to first step, {kind}", f"{_median(values):.1f} s"])
+        rows.append([f"quickstart, command to first step, {kind}", f"{median(values):.1f} s"])
     return markdown(["", "time"], rows)
 
 
 def _stacked_layers(results: dict[str, Any]) -> str:
     rows = [
-        [kind, f"{results['compilation'][kind]:.1f} s", f"{_median(values):.3f} s"]
+        [kind, f"{results['compilation'][kind]:.1f} s", f"{median(values):.3f} s"]
         for kind, values in results["steps"].items()
     ]
     return markdown(["layers", "compilation, CPU time", "step, CPU time"], rows)
@@ -257,12 +261,10 @@ def _evaluation(results: dict[str, Any]) -> str:
 def _finetune_step(results: dict[str, Any]) -> str:
     rows = []
     for found in results["shapes"].values():
-        hidden, layers, vocabulary, batch, length = found["shape"]
         table = found["table"]
-        shape = f"hidden {hidden}, {layers} layers, V {vocabulary:,}, {batch} x {length}"
         ratios = [table[kind]["speed_over_peer"] for kind in ("train", "predict", "file")]
         ratios.append(table["8 batches"]["speed_over_padded"])
-        rows.append([shape, *(f"{ratio:.2f}" for ratio in ratios)])
+        rows.append([_shape(*found["shape"]), *(f"{ratio:.2f}" for ratio in ratios)])
     kinds = ["train step", "prediction, full rows", "prediction, XNLI's development set"]
     kinds.append("eight train steps with rows as long as their texts, over full rows")
     return markdown(["speed over the peer", *kinds], rows)
@@ -270,12 +272,12 @@ def _finetune_step(results: dict[str, Any]) -> str:
 
 def _traffic(results: dict[str, Any]) -> str:
     rows = [
-        [name, f"{_median(found['seconds']) * 1e3:.1f}", f"{ratios['max']:.2f}"]
+        [name, f"{median(found['seconds']) * 1e3:.1f}", f"{ratios['max']:.2f}"]
         for name, found in results["programs"].items()
         for ratios in [found["estimate_over_measured"]]
     ]
     off = [abs(math.log(float(ratio))) for _, _, ratio in rows]
-    mean = math.exp(statistics.fmean(off))
+    mean = math.exp(fmean(off))
     rows.append(["mean factor by which the estimate is off", "", f"{mean:.2f}"])
     return markdown(["program", "measured, ms", "estimate / measured"], rows)
 

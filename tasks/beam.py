@@ -108,14 +108,14 @@ class _Work:
 
 def _batches(job: tokenizing.Job, task: seqio.Task, shard: int) -> Iterator[tokenizing.Batch]:
     """Yields the framed texts of a source shard, in order."""
-    batched = execution.in_batches(task) if job.kind != "labelled" else None
+    labelled = job.kind == "labelled"
+    batched = None if labelled else execution.in_batches(task)
     preprocess = beam_utils.PreprocessTask(batched or task, job.split)
     examples = execution.with_causes(task, preprocess._emit_examples(preprocess.shards[shard]))
     if batched:
         for batch in examples:
             yield execution.framed(job.kind, batch)
         return
-    labelled = job.kind == "labelled"
     names = features.LABELLED_FIELDS if labelled else execution.field_names(job.kind)
     fields = (tuple(np.asarray(example[name]) for name in names) for example in examples)
     while chunk := list(itertools.islice(fields, tokenizing.BATCH_SIZE)):

@@ -111,10 +111,7 @@ def attention(
             "attention(causal=True, at=...) is not supported: compute all positions, and pick "
             "those of the result with take_positions."
         )
-    seeds = None
-    if dropout_rate > 0.0 and dropout_seeds is not None:
-        # One seed per head, from its global index, so that it does not depend on the split.
-        seeds = dropout.fold_in(dropout_seeds[:, None], jnp.arange(q.shape[2]))
+    seeds = _head_seeds(dropout_seeds, q.shape[2]) if dropout_rate > 0.0 else None
     platform = None
     if implementation != "cudnn":
         platform = _kernel_platform(q, implementation, partition)
@@ -141,6 +138,13 @@ def attention(
 
     arrays = (q, k, v, segment_ids, distance_bias, gate, seeds, key_segment_ids)
     return per_shard(kernel, *arrays, partition=partition)
+
+
+def _head_seeds(dropout_seeds: jax.Array | None, heads: int) -> jax.Array | None:
+    """Returns a seed per head from its global index, which no split changes: [B] -> [B, H]."""
+    if dropout_seeds is None:
+        return None
+    return dropout.fold_in(dropout_seeds[:, None], jnp.arange(heads))
 
 
 def per_shard(

@@ -185,14 +185,7 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
     objective.check(RunFacts(lengths, items, train_steps=config.loop.train_steps))
     optimizer = objective.optimizer(config.optimizer.build(config.loop.train_steps))
     config.optimizer.schedule(config.loop.train_steps)
-    sharding = meshes.batch_sharding(mesh)
-    batch = {
-        stream.name: {
-            name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
-            for name, shape in stream.array_shapes().items()
-        }
-        for stream in config.streams_of(objective)
-    }
+    batch = _abstract_batch(config, objective, mesh)
     with states.sharding_rules(mesh):
         abstract = states.abstract_state(objective, optimizer, mesh, config.loop.seed)
         step: Any = states.compile_step(objective, optimizer, abstract, config.loop)
@@ -246,6 +239,20 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
         unknown_loops=program.unknown_loops,
         **facts,
     )
+
+
+def _abstract_batch(
+    config: TrainConfig, objective: Objective, mesh: jax.sharding.Mesh
+) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
+    """Returns the arrays of a batch of each stream, without data."""
+    sharding = meshes.batch_sharding(mesh)
+    return {
+        stream.name: {
+            name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
+            for name, shape in stream.array_shapes().items()
+        }
+        for stream in config.streams_of(objective)
+    }
 
 
 def build_objective(config: TrainConfig, platform: str) -> Objective:
