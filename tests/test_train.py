@@ -11,7 +11,7 @@ import tiny
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.runs import assembly, datasets
-from xlme_jax.training import loop
+from xlme_jax.training import loop, starting
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def no_compilation(monkeypatch):
     def fail(*_):
         raise AssertionError("the error came too late")
 
-    monkeypatch.setattr(loop, "fresh_state", fail)
+    monkeypatch.setattr(starting, "fresh_state", fail)
     monkeypatch.setattr(loop, "compile_step", fail)
 
 

@@ -15,7 +15,7 @@ from xlme_jax.configuration import loading
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.runs import assembly
-from xlme_jax.training import loop
+from xlme_jax.training import starting
 
 
 def next_batch(data_dir, record, config):
@@ -145,14 +145,14 @@ def test_other_data_is_not_resumed_with(tmp_path, tiny_data, uninterrupted):
 
 def test_another_model_is_not_resumed(tiny_data, whole, monkeypatch):
     objective, model_dir, _ = whole
-    monkeypatch.setattr(loop, "fresh_state", None)  # refused before it is called
+    monkeypatch.setattr(starting, "fresh_state", None)  # refused before it is called
     with pytest.raises(ValueError, match=r"weight \S+ has shape .* this model needs .*MODEL_DIR"):
         run(model_dir, tiny_data, objective=objective, **BINDINGS, Encoder__ffn_size=48)
 
 
 def test_another_queue_is_not_resumed(tiny_data, whole, monkeypatch):
     objective, model_dir, _ = whole
-    monkeypatch.setattr(loop, "fresh_state", None)
+    monkeypatch.setattr(starting, "fresh_state", None)
     bindings = {"objective": objective, **BINDINGS, "XLCo__queue_size": 24}
     if objective != "infoxlm":
         pytest.skip(f"{objective} has no queue")
@@ -219,6 +219,6 @@ def test_a_warm_start_from_one_checkpoint(tmp_path, tiny_data, uninterrupted):
 def test_a_warm_start_from_another_model_names_the_weight(
     tmp_path, tiny_data, uninterrupted, monkeypatch, bindings, expected
 ):
-    monkeypatch.setattr(loop, "fresh_state", None)  # refused before it is called
+    monkeypatch.setattr(starting, "fresh_state", None)  # refused before it is called
     with pytest.raises(ValueError, match=expected):
         run(tmp_path, tiny_data, **BINDINGS, **bindings, INIT_FROM=str(uninterrupted[0]))

@@ -3,7 +3,7 @@ import pytest
 from xlme_jax.planning import machines
 from xlme_jax.planning.compiling import gpu_target
 from xlme_jax.planning.machines import GIB, MACHINES, parse_topology
-from xlme_jax.training.progress import peak_flops
+from xlme_jax.training.peak import peak_flops
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.best import Best, BestSteps
 from xlme_jax.training.loop_config import LoopConfig
+from xlme_jax.training.run import Run
 from xlme_jax.training.stopping import NEVER, Stopped
 
 # The scores of two languages by step. Ties at 4 and 8; "de" is best where "en" is not.
@@ -41,7 +42,7 @@ def run(model_dir, mesh, best=None, stop=NEVER, batches=None, objective=None, **
     config = LoopConfig(**{**defaults, "keep_checkpoints": 1, **settings})
     schedule = optax.constant_schedule(0.1)
     return loop.train(
-        loop.Run(
+        Run(
             objective or Toy(),
             optax.sgd(schedule),
             schedule,

@@ -9,11 +9,12 @@ import pytest
 from toy import Batches, StopAt, Toy
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
-from xlme_jax.training import loop
+from xlme_jax.training import loop, starting
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.optimizer import OptimizerConfig
+from xlme_jax.training.run import Run
 from xlme_jax.training.stopping import NEVER, Stopped
 
 FIRST, MORE = 6, 5
@@ -29,7 +30,7 @@ def run(model_dir, steps, optimizer, begin=0, stop=NEVER, **settings):
     schedule = optimizer.schedule(steps)
     mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
     made = optimizer.build(steps)
-    one = loop.Run(Toy(), made, schedule, batches, mesh, config, model_dir, "digest")
+    one = Run(Toy(), made, schedule, batches, mesh, config, model_dir, "digest")
     return jax.device_get(loop.train(one, stop))
 
 
@@ -144,13 +145,13 @@ def test_an_optimizer_without_a_source_is_refused():
 
 def test_a_refused_optimizer_leaves_the_folder_empty(tmp_path, first, monkeypatch):
     """The check comes before anything is compiled or written."""
-    monkeypatch.setattr(loop, "fresh_state", None)
+    monkeypatch.setattr(starting, "fresh_state", None)
     source, rate = first
     said = r"opt_state.* this model .*Set Loop\.init_optimizer = False"
     mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
     config = LoopConfig(1, init_from=str(source), init_optimizer=True)
     other = optax.sgd(rate, momentum=0.9)
-    one = loop.Run(Toy(), other, lambda step: rate, Batches(), mesh, config, tmp_path, "digest")
+    one = Run(Toy(), other, lambda step: rate, Batches(), mesh, config, tmp_path, "digest")
     with pytest.raises(ValueError, match=said):
         loop.train(one)
     assert list((tmp_path / "checkpoints").iterdir()) == []

@@ -16,6 +16,7 @@ from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 from xlme_jax.training.journal import Diverged
 from xlme_jax.training.loop_config import LoopConfig
+from xlme_jax.training.run import Run
 from xlme_jax.training.stopping import NEVER, NeverStop, Stopped
 
 
@@ -40,7 +41,7 @@ def run(
     settings = {"log_every": 3, "evaluate_every": 5, "checkpoint_every": 4, **settings}
     config = LoopConfig(**{"train_steps": 11, **settings})
     schedule = optax.linear_schedule(0.1, 0.0, config.train_steps)
-    run = loop.Run(
+    run = Run(
         objective,
         optax.sgd(schedule),
         schedule,
@@ -325,9 +326,9 @@ def test_the_seed_makes_the_weights(mesh):
 
 
 def test_rows_are_divisible_by_devices_and_micro_batches(mesh):
-    loop.check_divisible({"monolingual": 8, "bitext": 16}, mesh, 4)
+    meshes.check_divisible({"monolingual": 8, "bitext": 16}, mesh, 4)
     with pytest.raises(ValueError, match=r"'bitext' has rows = 18, .* by 4 .* Choose rows = 20"):
-        loop.check_divisible({"monolingual": 8, "bitext": 18}, mesh, 4)
+        meshes.check_divisible({"monolingual": 8, "bitext": 18}, mesh, 4)
 
 
 @pytest.mark.parametrize(

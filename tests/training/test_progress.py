@@ -2,12 +2,12 @@ import io
 
 import pytest
 
+from xlme_jax.training.peak import peak_flops
 from xlme_jax.training.progress import (
     ProgressLine,
     Throughput,
     format_line,
     format_seconds,
-    peak_flops,
 )
 
 

@@ -16,6 +16,7 @@ from xlme_jax.training import loop, stop_rule
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.metrics import MetricsWriter, read_lines
+from xlme_jax.training.run import Run
 from xlme_jax.training.stop_rule import Line, RuleNotMet, StopRule, StopRules
 from xlme_jax.training.stopping import NEVER, Stopped
 
@@ -158,7 +159,7 @@ def run(model_dir, mesh, rules=(), stop=NEVER, objective=None, batches=None, **s
     )
     schedule = optax.constant_schedule(0.1)
     return loop.train(
-        loop.Run(
+        Run(
             objective or Toy(),
             optax.sgd(schedule),
             schedule,

@@ -1,7 +1,7 @@
 """The interface of evaluations that the train loop runs on a schedule.
 
 Entries of `Train.evaluators` have `evaluator(context)`, which raises errors before compilation and
-returns an entry of `loop.Run.evaluators`.
+returns an entry of `training.run.Run.evaluators`.
 """
 
 import abc

@@ -22,7 +22,6 @@ from xlme_jax.planning.counting import matmul_flops
 from xlme_jax.planning.hlo import Program
 from xlme_jax.planning.machines import GPUS_A_NODE, Machine, Topology
 from xlme_jax.planning.traffic import Transfer, find_transfers
-from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 from xlme_jax.training.model_info import bytes_per_device
@@ -179,7 +178,7 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
     mesh = meshes.make_mesh(config.mesh, devices)
     shapes = stream_shapes(config, objective)
     rows = {name: shape[0] for name, shape in shapes.items()}
-    loop.check_divisible(rows, mesh, config.loop.micro_batches)
+    meshes.check_divisible(rows, mesh, config.loop.micro_batches)
     lengths = {name: length for name, (_, length) in shapes.items()}
     items = items_per_step(config.streams_of(objective))
     objective.check(RunFacts(lengths, items, train_steps=config.loop.train_steps))

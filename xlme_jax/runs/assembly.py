@@ -30,6 +30,7 @@ from xlme_jax.storage.paths import as_path
 from xlme_jax.training import loop, manifest, model_info
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
+from xlme_jax.training.run import Run
 from xlme_jax.training.stopping import NEVER, NeverStop
 
 _log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ def assemble(
     config_text: str = "",
     prepare_command: Sequence[str] = (),
     command: str = "",
-) -> loop.Run:
+) -> Run:
     """Builds the inputs of the train loop; compiles only what it measures (`attention_choice`).
 
     Args:
@@ -86,7 +87,7 @@ def assemble(
     dataset, objective, dtype, streams, settings = built
     shapes = {stream.name: (stream.rows, stream.length) for stream in streams}
     rows = {name: shape[0] for name, shape in shapes.items()}
-    loop.check_divisible(rows, mesh, settings.micro_batches)
+    meshes.check_divisible(rows, mesh, settings.micro_batches)
     attention = attention_choice.decide(config, streams, mesh, dtype)
     if attention.choices:
         objective = attention.objective.build(dataset.vocabulary_size, dtype)
@@ -115,7 +116,7 @@ def assemble(
     )
     whole = manifest.with_start(model_dir, start)
     facts = {**whole, "config": manifest.bindings(config_text)}
-    return loop.Run(
+    return Run(
         objective,
         optimizer,
         schedule,

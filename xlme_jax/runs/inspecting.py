@@ -38,8 +38,8 @@ from xlme_jax.reports import batch_page, batch_text
 from xlme_jax.reports.batch_rows import BatchRows, StreamRows
 from xlme_jax.runs.parts import Parts, build
 from xlme_jax.storage.paths import as_path
-from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
+from xlme_jax.training import starting
 from xlme_jax.training import state as states
 from xlme_jax.training.metrics import ratios
 from xlme_jax.training.step import make_reading, read_rows
@@ -187,7 +187,7 @@ def _fill(batches: BatchIterator, parts: Parts, config: TrainConfig) -> None:
     with states.sharding_rules(mesh):
         abstract = states.abstract_state(objective, optax.identity(), mesh, settings.seed)
         state = states.fresh_state(objective, optax.identity(), abstract, settings.seed)
-        loop.fill(objective, batches, mesh, settings, state, abstract)
+        starting.fill(objective, batches, mesh, settings, state, abstract)
 
 
 # ---- What the model reads ------------------------------------------------------------------
@@ -204,7 +204,7 @@ def _read(
         return jax.device_get(read(arrays, number)), {}
     mesh = meshes.make_mesh(config.mesh)
     rows = {stream.name: stream.rows for stream in parts.streams}
-    loop.check_divisible(rows, mesh, settings.micro_batches)
+    meshes.check_divisible(rows, mesh, settings.micro_batches)
     with states.sharding_rules(mesh):
         weights = _weights(folder, objective, mesh, parts.dataset)
         compute = make_reading(

@@ -7,36 +7,29 @@ checkpoint, so that a resumed run writes the lines that the uninterrupted one wo
 import collections
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
-import optax
 from jax.experimental import multihost_utils
 
 from xlme_jax.objectives.base import Metrics, Params
 from xlme_jax.training import task_losses
-from xlme_jax.training.best import Best, BestSteps
+from xlme_jax.training.best import BestSteps
 from xlme_jax.training.metrics import (
     TENSORBOARD_DIRECTORY,
     MetricsWriter,
-    ReadSamples,
-    Tracker,
     ratios,
     read_lines,
 )
 from xlme_jax.training.progress import ProgressLine, Throughput
-from xlme_jax.training.stop_rule import StopRule, StopRules
+from xlme_jax.training.run import Evaluator, Run, Tasks
+from xlme_jax.training.stop_rule import StopRules
 from xlme_jax.training.waits import DEVICE, INPUT, Waits
 
 _log = logging.getLogger(__name__)
-
-Evaluator = Callable[[Params, int], Mapping[str, float]]
-# {stream: {task: rows or pairs}} of this process's part of a batch.
-Tasks = Mapping[str, Mapping[str, int]]
 
 
 class Diverged(ValueError):
@@ -47,43 +40,20 @@ class Journal:
     """The log of one run; call `begin` before anything else.
 
     Args:
-      model_dir: where `metrics.jsonl` goes.
-      settings: the loop's `LoopConfig`.
-      schedule: learning rate by step.
-      alarms: returns the alarms for a line's values (`Diagnostics.alarms`).
-      evaluators: run every `evaluate_every` steps.
+      run: the run.
+      evaluators: run every `config.evaluate_every` steps.
       meter: measures throughput.
-      stop_rules: rules that the log must meet for the run to continue.
-      trackers: as in `MetricsWriter`.
-      best: which checkpoints are best, and when the run has stopped improving.
-      phases: is given the losses by task of each step whose update was not skipped.
-      read_samples: reads what is shown every `samples_every` steps; None for nothing.
     """
 
-    def __init__(
-        self,
-        model_dir: Path,
-        settings: Any,
-        schedule: optax.Schedule,
-        alarms: Callable[[Mapping[str, float]], list[str]],
-        evaluators: Sequence[Evaluator],
-        meter: Throughput,
-        stop_rules: Sequence[StopRule] = (),
-        trackers: Sequence[Callable[[Path, int], Tracker]] = (),
-        best: Best | None = None,
-        phases: task_losses.Phases | None = None,
-        read_samples: ReadSamples | None = None,
-    ):
-        self._model_dir, self._settings, self._schedule = model_dir, settings, schedule
-        self._find_alarms, self._evaluators, self._meter = alarms, evaluators, meter
+    def __init__(self, run: Run, evaluators: Sequence[Evaluator], meter: Throughput):
+        self._run, self._settings = run, run.config
+        self._evaluators, self._meter = evaluators, meter
         self._active = jax.process_index() == 0
-        self._progress = ProgressLine(settings.train_steps, meter, active=self._active)
+        self._progress = ProgressLine(run.config.train_steps, meter, active=self._active)
         self._writer: MetricsWriter | None = None
         self._alarms: set[str] = set()
-        self._rules, self.best = StopRules(stop_rules), BestSteps(best, model_dir)
-        self._needs_past = bool(stop_rules) or best is not None
-        self._trackers, self._waits, self._phases = trackers, Waits(), phases
-        self._read_samples = read_samples
+        self._rules, self.best = StopRules(run.stop_rules), BestSteps(run.best, run.model_dir)
+        self._waits = Waits()
 
     def begin(
         self, step: int, window: Mapping[str, Sequence[float]], skipped: int, params: Params
@@ -98,7 +68,7 @@ class Journal:
         """
         if self._writer is not None:
             self._writer.close()
-        self._writer = MetricsWriter(self._model_dir, step, self._active, self._trackers)
+        self._writer = MetricsWriter(self._run.model_dir, step, self._active, self._run.trackers)
         past = self._past()
         self._rules.begin(past)
         self.best.begin(past)
@@ -117,7 +87,8 @@ class Journal:
     def _past(self) -> dict[int, dict[str, float]]:
         """Returns the lines of the log by step, if they are needed here."""
         local = self._writer and self._writer.local
-        return read_lines(local) if self._needs_past and local else {}
+        is_needed = self._run.stop_rules or self._run.best is not None
+        return read_lines(local) if is_needed and local else {}
 
     def is_due(self, step: int) -> bool:
         """Returns whether a line is written after `step`."""
@@ -155,8 +126,8 @@ class Journal:
             pairs = {name: pairs[name] for name in ("tokens_per_step", "skipped")}
         else:
             self.skipped = 0
-            if self._phases is not None:
-                self._phases.observe(task_losses.fetch(by_task))
+            if self._run.phases is not None:
+                self._run.phases.observe(task_losses.fetch(by_task))
         for name, pair in pairs.items():
             self._sums[name] += np.asarray(pair, np.float64)
         self._meter.update(step, tokens)
@@ -185,7 +156,7 @@ class Journal:
         values = ratios(self.window())
         self._sums.clear()
         if step > 0:
-            values["learning_rate"] = float(self._schedule(step - 1))
+            values["learning_rate"] = float(self._run.schedule(step - 1))
             # Null in the first line of a run that logs every step: a rate takes two steps.
             values["tokens_per_second"] = self._meter.tokens_per_second or math.nan
             if self._meter.mfu is not None:
@@ -207,11 +178,11 @@ class Journal:
 
     def show_samples(self, step: int, params: Params) -> None:
         """Shows what the weights after `step` predict of the samples, if it is time to."""
-        every = self._settings.samples_every
-        if self._read_samples is None or not every or (step % every and not self._is_last(step)):
+        every, read = self._settings.samples_every, self._run.read_samples
+        if read is None or not every or (step % every and not self._is_last(step)):
             return
         with self._meter.pause():
-            samples = self._read_samples(params)
+            samples = read(params)
         if samples is not None and self._writer is not None:
             self._writer.write_samples(step, samples)
             self._progress.message(f"Step {step}, samples. {samples.text}")
@@ -224,7 +195,8 @@ class Journal:
         """Reports an alarm when it starts and when it clears, not on every line in between."""
         if step < self._settings.alarms_after or not self._active:
             return
-        found = {text.split(":")[0]: text for text in self._find_alarms(values)}
+        alarms = self._run.objective.diagnostics.alarms(values)
+        found = {text.split(":")[0]: text for text in alarms}
         for name in found.keys() - self._alarms:
             self._progress.message(f"Step {step}: {found[name]}")
         for name in sorted(self._alarms - found.keys()):

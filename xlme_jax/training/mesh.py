@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -190,3 +190,15 @@ def put_batch(batch: Any, sharding: NamedSharding, shares: int = 1) -> Any:
         return jax.make_array_from_process_local_data(sharding, rows, shape)
 
     return jax.tree.map(put, batch)
+
+
+def check_divisible(rows: Mapping[str, int], mesh: Mesh, micro_batches: int) -> None:
+    """Raises ValueError if a stream's rows cannot be split evenly, before anything is compiled."""
+    parts = batch_shards(mesh) * micro_batches
+    for name, count in rows.items():
+        if count % parts:
+            raise ValueError(
+                f"Stream {name!r} has rows = {count}, not divisible by {parts} = mesh data x fsdp "
+                f"({batch_shards(mesh)}) x micro_batches ({micro_batches}). Choose rows = "
+                f"{math.ceil(count / parts) * parts}, or another mesh."
+            )

@@ -1,0 +1,64 @@
+"""Peak FLOP/s of devices, for MFU."""
+
+import functools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Dense bfloat16 peaks in FLOP/s of one JAX device, from the vendors' data sheets, by a substring of
+# `jax.Device.device_kind`; the first match is used, so longer names come first.
+_PEAK_FLOPS = {
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,
+    "TPU v4": 275e12,
+    "TPU v3": 61.5e12,
+    "B200": 2250e12,
+    "H200": 989e12,  # GH200 as well.
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "A10G": 70e12,
+    "A10": 125e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L4": 121e12,
+    "V100": 125e12,
+}
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Returns a device's peak FLOP/s (dense bfloat16; V100: float16), None where unknown."""
+    fits = (peak for name, peak in _PEAK_FLOPS.items() if name.lower() in device_kind.lower())
+    return next(fits, None)
+
+
+def mesh_peak_flops(mesh: jax.sharding.Mesh) -> float | None:
+    """Returns the FLOP/s of all devices: from data sheets for accelerators, measured now for CPUs.
+
+    On CPUs it is too low, and MFU too high, while other programs use the cores.
+    """
+    device = mesh.devices.flat[0]
+    if device.platform == "cpu":
+        # One product uses all cores of this host, however many virtual devices there are.
+        return _measured_flops() * jax.process_count()
+    peak = peak_flops(device.device_kind)
+    return None if peak is None else peak * mesh.devices.size
+
+
+@functools.cache
+def _measured_flops(size: int = 1024, repeats: int = 5) -> float:
+    """Returns the best rate of a float32 matrix product of `size`, in FLOP/s."""
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((size, size)), jnp.float32)
+    product = jax.jit(jnp.matmul)
+    product(x, x).block_until_ready()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        product(x, x).block_until_ready()
+        seconds.append(time.perf_counter() - start)
+    return 2.0 * size**3 / min(seconds)

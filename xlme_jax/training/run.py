@@ -1,0 +1,99 @@
+"""The inputs of the train loop."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+import optax
+
+from xlme_jax.checkpoints.growth import Growth
+from xlme_jax.objectives.base import Objective, Params
+from xlme_jax.training import task_losses
+from xlme_jax.training.best import Best
+from xlme_jax.training.loop_config import LoopConfig
+from xlme_jax.training.metrics import ReadSamples, Tracker
+from xlme_jax.training.step import Points
+from xlme_jax.training.stop_rule import StopRule
+
+# Returns the figures of parameters after a step, by name.
+Evaluator = Callable[[Params, int], Mapping[str, float]]
+# {stream: {task: rows or pairs}} of this process's part of a batch.
+Tasks = Mapping[str, Mapping[str, int]]
+
+
+class Batches(Protocol):
+    """The data pipeline as the loop sees it (`data.batches.pipeline.make_iterator`)."""
+
+    def __next__(self) -> Mapping[str, Mapping[str, np.ndarray]]:
+        """Returns this process's rows of the next global batch."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the position of the next batch, JSON-serializable."""
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Moves to a position returned by `get_state`."""
+
+    def tasks(self) -> Tasks:
+        """Returns where this process's rows of the last batch came from."""
+
+    def left_out(self) -> Mapping[str, tuple[float, float]]:
+        """Returns {stream: (items of the last global batch that fit no row, all items drawn)}."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The inputs of the loop.
+
+    Attributes:
+      objective: what to train.
+      optimizer: gradient transformation.
+      schedule: the optimizer's learning rate by step, for the log.
+      batches: data; its position is saved and restored with the state.
+      mesh: devices.
+      config: the loop's own settings.
+      model_dir: where checkpoints and metrics go.
+      dataset_digest: digest of the prepared data, which a resumed run must match.
+      evaluators: each is given the parameters of step 0 and returns an evaluator.
+      files: texts to write into `model_dir` once all checks have passed, by name; "config.gin" is
+        kept in each checkpoint too.
+      flops_per_step: floating-point operations of a step, for MFU and the checkpoints' records.
+      table_4_flops_per_step: these as XLM-E's Table 4 counts, for the checkpoints' records.
+      encoder_parameters: parameters of the exported encoder, for the checkpoints' records.
+      vocabulary_digest: digest of the data's vocabulary, which a warm start's source must match.
+      growth: how weights of the vocabulary that the data's one extends are grown in a warm start.
+      weights: weight schedules of streams, for `make_train_step`.
+      stop_rules: rules that the log must meet for the run to continue.
+      best: which checkpoints are kept as the best, and when the run has stopped improving.
+      trackers: where metrics go besides `metrics.jsonl` (`training.metrics.MetricsWriter`).
+      manifest: the entry of this start, for checkpoints (`training.manifest`).
+      choices: the implementations that were chosen, for the checkpoints' records.
+      phases: `batches`, if sampling weights follow the losses of tasks; else None.
+      read_samples: reads what is shown every `config.samples_every` steps; None for nothing.
+    """
+
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    schedule: optax.Schedule
+    batches: Batches
+    mesh: jax.sharding.Mesh
+    config: LoopConfig
+    model_dir: Path
+    dataset_digest: str
+    evaluators: Sequence[Callable[[Params], Evaluator]] = ()
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    flops_per_step: float | None = None
+    table_4_flops_per_step: float | None = None
+    encoder_parameters: int | None = None
+    vocabulary_digest: str = ""
+    growth: Growth | None = None
+    weights: Mapping[str, Points] = dataclasses.field(default_factory=dict)
+    stop_rules: Sequence[StopRule] = ()
+    best: Best | None = None
+    trackers: Sequence[Callable[[Path, int], Tracker]] = ()
+    manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    choices: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    phases: task_losses.Phases | None = None
+    read_samples: ReadSamples | None = None

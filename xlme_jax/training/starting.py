@@ -1,0 +1,180 @@
+"""Where a run starts: at its newest checkpoint, at the weights of another run, or from scratch."""
+
+import dataclasses
+import logging
+from typing import Any
+
+import jax
+
+from xlme_jax.checkpoints.checkpoints import Checkpoints
+from xlme_jax.checkpoints.saved import RunRecord, checkpoint_of, pretraining_flops
+from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.checkpoints.warm_optimizer import check_warm_optimizer, warm_optimizer
+from xlme_jax.checkpoints.warm_start import check_warm_start, warm_start
+from xlme_jax.objectives.base import Objective, init_carried
+from xlme_jax.storage.paths import as_path
+from xlme_jax.training import mesh as meshes
+from xlme_jax.training.journal import Diverged
+from xlme_jax.training.loop_config import LoopConfig
+from xlme_jax.training.run import Batches, Evaluator, Run
+from xlme_jax.training.state import WarmParams, fresh_state
+from xlme_jax.training.step import make_fill_step
+
+_log = logging.getLogger(__name__)
+_MAX_ROLL_BACKS = 3  # To one and the same checkpoint.
+# Fields of a checkpoint's record that the run goes on with.
+_KEPT = ("window", "origin", "inherited_flops", "inherited_table_4_flops")
+
+
+def starting_point(
+    run: Run, abstract: TrainState, checkpoints: Checkpoints
+) -> tuple[TrainState, RunRecord, list[Evaluator]]:
+    """Resumes, else warm-starts, else initialises the weights, and logs which.
+
+    Args:
+      run: what to train, how and where.
+      abstract: shapes and shardings of its state.
+      checkpoints: those of its folder.
+
+    Returns:
+      The state, the record of its checkpoint (existing or not), and the evaluators.
+    """
+    config, resumes = run.config, checkpoints.latest_step() is not None
+    warm = WarmParams(run.objective, abstract, run.mesh, config.seed)
+    if not resumes and config.init_from is not None:
+        check_warm_start(*_warm_source(run, warm))
+        if config.init_optimizer:
+            check_warm_optimizer(as_path(config.init_from), abstract.opt_state, run.growth)
+    _log.info("Compiling what starts a run; programs are kept for the next start.")
+    evaluators: list[Evaluator] = []
+    state = None
+    if run.evaluators or not resumes:
+        state = fresh_state(run.objective, run.optimizer, abstract, config.seed)
+        evaluators = [make(state.params) for make in run.evaluators]
+        if resumes:
+            jax.tree.map(lambda leaf: leaf.delete(), state)  # Two states may not fit in memory.
+    if (restored := checkpoints.restore_newest(abstract)) is not None:
+        state, record = restored
+        run.batches.set_state(record.data)
+        _log.info("Resuming from the checkpoint of step %d.", int(state.step))
+        kept = {name: getattr(record, name) for name in ("skipped", *_KEPT)}
+        return state, _record(run, **kept), evaluators
+    assert state is not None  # Damaged checkpoints raise.
+    if config.init_from is None:
+        _log.info("Starting from scratch.")
+        record = _record(run, inherited_flops=0.0, inherited_table_4_flops=0.0)
+    else:
+        source = as_path(config.init_from)
+        flops = pretraining_flops(source)
+        record = _record(
+            run,
+            origin=str(checkpoint_of(source)),
+            inherited_flops=flops.ours,
+            inherited_table_4_flops=flops.table_4,
+        )
+        state = _warm_state(run, state, abstract, warm)
+    filled = fill(run.objective, run.batches, run.mesh, config, state, abstract)
+    return filled, record, evaluators
+
+
+def _warm_source(run: Run, warm: WarmParams) -> tuple[Any, ...]:
+    """Returns the arguments of `warm_start`."""
+    start = run.objective.warm_start
+    names = start.new, start.counterparts
+    source = as_path(run.config.init_from or "")
+    return (source, warm.wanted, run.vocabulary_digest, *names, run.growth)
+
+
+def _warm_state(run: Run, state: TrainState, abstract: TrainState, warm: WarmParams) -> TrainState:
+    """Replaces the fresh weights, and what follows from them, by those of `config.init_from`."""
+    params = warm(state.params, warm_start(*_warm_source(run, warm)))
+    out = jax.tree.map(lambda leaf: leaf.sharding, abstract.aux)
+    carried = jax.jit(
+        lambda params: meshes.unbox(init_carried(run.objective, params)), out_shardings=out
+    )
+    state = dataclasses.replace(state, params=params, aux=carried(params))
+    if run.config.init_optimizer:
+        jax.tree.map(lambda leaf: leaf.delete(), state.opt_state)
+        source = as_path(run.config.init_from or "")
+        state = dataclasses.replace(state, opt_state=warm_optimizer(source, abstract.opt_state))
+    return state
+
+
+def fill(
+    objective: Objective,
+    batches: Batches,
+    mesh: jax.sharding.Mesh,
+    config: LoopConfig,
+    state: TrainState,
+    abstract: TrainState,
+) -> TrainState:
+    """Reads batches until the carried state is ready for the first step; returns the new state."""
+    carry = objective.carry
+    if carry is None or bool(carry.ready(state.aux)):
+        return state
+    sharding, (_, shares) = meshes.batch_sharding(mesh), meshes.batch_share(mesh)
+    out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    fill_step = make_fill_step(objective, seed=config.seed, micro_batches=config.micro_batches)
+    add = jax.jit(fill_step, donate_argnums=0, out_shardings=out)
+    number = 0
+    while not bool(carry.ready(state.aux)):
+        state = add(state, meshes.put_batch(next(batches), sharding, shares), number)
+        number += 1
+    _log.info("Read %d batches before the first step to fill the objective's state.", number)
+    return state
+
+
+def _record(run: Run, **fields: Any) -> RunRecord:
+    """Returns the record of a checkpoint saved now, with this run's configuration."""
+    text = run.files.get("config.gin", "")
+    counts = run.objective.diagnostics.is_pretraining
+    return RunRecord(
+        run.batches.get_state(),
+        run.dataset_digest,
+        text,
+        vocabulary=run.vocabulary_digest,
+        manifest=run.manifest,
+        choices=run.choices,
+        flops_per_step=run.flops_per_step if counts else 0.0,
+        table_4_flops_per_step=run.table_4_flops_per_step if counts else 0.0,
+        encoder_parameters=run.encoder_parameters,
+        **fields,
+    )
+
+
+def roll_back(
+    error: Diverged,
+    run: Run,
+    abstract: TrainState,
+    checkpoints: Checkpoints,
+    roll_backs: dict[int, int],
+) -> tuple[TrainState, RunRecord]:
+    """Restores the newest checkpoint, to continue with the data that comes next.
+
+    Args:
+      error: why.
+      run: the run.
+      abstract: shapes and shardings of its state.
+      checkpoints: those of its folder.
+      roll_backs: how often the run has rolled back to each step; is updated.
+
+    Raises:
+      Diverged: `config.on_divergence` is not "roll_back", there is no checkpoint, or rolling back
+        to it did not help.
+    """
+    if run.config.on_divergence != "roll_back":
+        raise error
+    error.__traceback__ = None  # It references the state, and two states may not fit in memory.
+    checkpoints.wait()
+    restored = checkpoints.restore_newest(abstract)
+    if restored is None:
+        raise Diverged(f"{error} There is no checkpoint to roll back to yet.") from error
+    state, record = restored
+    step = int(state.step)
+    roll_backs[step] = roll_backs.get(step, 0) + 1
+    if roll_backs[step] > _MAX_ROLL_BACKS:
+        raise Diverged(
+            f"{error} Rolling back to step {step} {_MAX_ROLL_BACKS} times did not help."
+        ) from error
+    _log.warning("%s Rolling back to step %d and continuing with other data.", error, step)
+    return state, _record(run, **{name: getattr(record, name) for name in _KEPT})
