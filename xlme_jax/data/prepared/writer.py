@@ -39,7 +39,7 @@ from xlme_jax.data.prepared.format import (
     unseal,
 )
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
-from xlme_jax.storage.files import copy_file, remove_folder, replace_file, sync_folder
+from xlme_jax.storage.files import copy_file, remove_folder, replace_file
 from xlme_jax.storage.paths import as_path, is_bucket
 
 # Records per ArrayRecord chunk. Pages are large enough for chunks of their own; for other examples,
@@ -395,7 +395,6 @@ def merge_parts(directory: str | os.PathLike[str], parts: Sequence[TaskInfo]) ->
         lengths=lengths,
         skipped=dict(skipped),
     )
-    sync_folder(folder)
     replace_file(folder / f"{info.split}.json", info.sealed())
     for stage in {(directory / file.file).parent for part in parts for file in part.files}:
         remove_folder(stage)

@@ -117,7 +117,8 @@ class _Compression:
         decompressor: Creates the decompressor of one stream.
         check: Command that checks a file.
         can_limit: Whether the decompressor can limit its output; bz2 expands up to 1,000,000:1.
-        input_bytes: Bytes to decompress at a time. Bounds the memory for zstd (up to 30,000:1).
+        input_bytes: Bytes to decompress at a time. About 100 KB of text, which fits a processor's
+            cache, unless the decompressor cannot limit its output: zstd expands up to 30,000:1.
     """
 
     suffixes: tuple[str, ...]
@@ -125,7 +126,7 @@ class _Compression:
     decompressor: Callable[[], Any]
     check: str
     can_limit: bool = True
-    input_bytes: int = 1 << 13
+    input_bytes: int = 1 << 15
 
 
 _COMPRESSIONS = (
