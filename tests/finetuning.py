@@ -1,5 +1,6 @@
 """A tiny encoder pre-trained on the embedded corpus, and fine-tuning runs."""
 
+import functools
 from pathlib import Path
 from unittest import mock
 
@@ -23,10 +24,15 @@ CORPUS = CldrCorpus(
 )
 
 
+@functools.cache
+def _vocabulary():
+    return train_cldr_vocabulary(CORPUS, 400).model
+
+
 def write_vocabulary(folder):
     """Writes a vocabulary of the corpus; returns the file."""
     file = Path(folder) / "vocabulary.model"
-    file.write_bytes(train_cldr_vocabulary(CORPUS, 400).model)
+    file.write_bytes(_vocabulary())
     return file
 
 

@@ -69,31 +69,30 @@ def write_checkpoint(
         (files if name == "--gin_file" else rest).append(value)
     config = loading.load(files, rest, "Train")
     text = loading.operative_config()
-    mesh, built = meshes.make_mesh(meshes.MeshConfig()), build(config)
-    with states.sharding_rules(mesh):
-        abstract = states.abstract_state(built, optax.identity(), mesh)
-        fields = {"vocabulary": words.digest, **(record or {})}
-        with Checkpoints(model_dir, keep=len(steps)) as checkpoints:
-            for seed, step in enumerate(steps):
-                params = random_tree(abstract.params, seed)
-                state = TrainState(jnp.int32(step), params, {}, abstract.opt_state)
-                checkpoints.save(step, jax.device_put(state), RunRecord({}, "", text, **fields))
+    _, mesh, abstract = _built(config.objective, words.size)
+    fields = {"vocabulary": words.digest, **(record or {})}
+    with states.sharding_rules(mesh), Checkpoints(model_dir, keep=len(steps)) as checkpoints:
+        for seed, step in enumerate(steps):
+            params = random_tree(abstract.params, seed)
+            state = TrainState(jnp.int32(step), params, {}, abstract.opt_state)
+            checkpoints.save(step, jax.device_put(state), RunRecord({}, "", text, **fields))
     return model_dir
 
 
-def build(config):
-    """Returns the objective of a configuration."""
-    words = Vocabulary.load(Path(config.data_dir) / "vocabulary.model")
-    return config.objective.build(words.size, jnp.float32)
+@functools.cache
+def _built(objective, size):
+    """Returns an objective for a vocabulary of this size, a mesh, and shapes of its state."""
+    mesh, built = meshes.make_mesh(meshes.MeshConfig()), objective.build(size, jnp.float32)
+    return built, mesh, states.abstract_state(built, optax.identity(), mesh)
 
 
 def read_checkpoint(model_dir):
     """Returns objective and weights of a MODEL_DIR's newest checkpoint."""
     folder = checkpoint_of(Path(model_dir))
-    objective = build(loading.load_text(read_record(folder).config, "Train", str(folder)))
-    mesh = meshes.make_mesh(meshes.MeshConfig())
+    config = loading.load_text(read_record(folder).config, "Train", str(folder))
+    words = Vocabulary.load(Path(config.data_dir) / "vocabulary.model")
+    objective, mesh, abstract = _built(config.objective, words.size)
     with states.sharding_rules(mesh):
-        abstract = states.abstract_state(objective, optax.identity(), mesh)
         return objective, warm_start(folder, abstract.params)
 
 

@@ -13,6 +13,7 @@ from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.runs import assembly
 from xlme_jax.training import loop
+from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
 
 
@@ -58,6 +59,19 @@ def run(model_dir, data_dir, **bindings):
         return jax.device_get(assembly.train(config, loading.operative_config()))
 
 
+def run_and_read(model_dir, data_dir, **bindings):
+    """Trains in this process; returns the final state and the batches of the steps."""
+    read, put = [], meshes.put_batch
+
+    def keep(batch, *arguments):
+        read.append(batch)
+        return put(batch, *arguments)
+
+    with mock.patch.object(meshes, "put_batch", keep):
+        state = run(model_dir, data_dir, **bindings)
+    return state, read[-int(state.step) :]
+
+
 def _compiled_once(config):
     """Returns `compile_step`, which traces the step of runs that differ in no part of it once."""
     settings = config.loop
@@ -94,6 +108,16 @@ def assert_same_bits(left, right):
     assert len(left_leaves) == len(right_leaves) > 1
     for name, a, b in zip(names, left_leaves, right_leaves):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes(), jax.tree_util.keystr(name)
+
+
+def assert_same_batch(found, expected):
+    """Checks that an inspected batch has the arrays of {stream: {name: array}}."""
+    assert {rows.stream.name for rows in found.streams} == set(expected)
+    for rows in found.streams:
+        own = expected[rows.stream.name]
+        assert set(rows.arrays) == set(own)
+        for name, array in own.items():
+            np.testing.assert_array_equal(rows.arrays[name], array)
 
 
 def same_metrics(found_dir, expected_dir):

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+import tiny
 from test_pipeline import build, iterate, pair, segments, take
 
 from xlme_jax.data.batches import mixing
@@ -142,7 +143,7 @@ def test_draws_of_a_schedule_are_counted():
         np.testing.assert_array_equal(schedule.drawn(count), expected)
 
 
-@pytest.mark.parametrize("layout", ["joint", "sides", "restart"])
+@pytest.mark.parametrize("layout", tiny.slow_except({"sides"}, ["joint", "sides", "restart"]))
 def test_every_token_has_the_task_of_its_pair(data, layout):
     fields = {"positions": "restart"} if layout == "restart" else {"layout": layout}
     iterator = iterate(data, [dataclasses.replace(STREAM, **fields)])

@@ -4,6 +4,7 @@ import dataclasses
 import random
 import shutil
 
+import hugging
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,7 +39,7 @@ def lines_of(language, count):
 
 @dataclasses.dataclass
 class Setting:
-    """Data of the old and of the extended vocabulary, and a run with the old one."""
+    """Data of the old and of the extended vocabulary, and random weights with the old one."""
 
     old: Vocabulary
     new: Vocabulary
@@ -72,7 +73,7 @@ def setting(tmp_path_factory):
             workers=1,
         )
         prepare(config)
-    runs.run(folder / "run", folder / "old", objective="xlm", TRAIN_STEPS=6)
+    hugging.write_checkpoint(folder / "run", "xlm", old)
     return Setting(old, new, *(str(folder / name) for name in ("old", "new", "run")))
 
 
@@ -84,12 +85,16 @@ def outputs(objective, params, ids):
         "positions": jnp.arange(size)[None],
         "segment_ids": jnp.ones((1, size), jnp.int32),
     }
-    hidden = objective.encoder.encode(params, rows, None)
-    scored, bias = objective.model.apply(
-        {"params": params}, hidden[-1][0], method=lambda model, x: model.head(x)
-    )
-    table = params["tokens"]["embedding"]
-    return hidden, scored @ table.T + bias
+
+    @jax.jit
+    def compute(params):
+        hidden = objective.encoder.encode(params, rows, None)
+        scored, bias = objective.model.apply(
+            {"params": params}, hidden[-1][0], method=lambda model, x: model.head(x)
+        )
+        return hidden, scored @ params["tokens"]["embedding"].T + bias
+
+    return compute(params)
 
 
 def weights(config, source):

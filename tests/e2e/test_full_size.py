@@ -62,7 +62,10 @@ def test_the_train_step_lowers_with_its_full_shapes(run):
     assert config.vocab_size <= largest.shape[0] < config.vocab_size * 1.01
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(
+    "run",
+    tiny.slow_except({"xlme_xl", "xylent_xl", "infoxlm_large", "veco_large", "xlm_base"}, RUNS),
+)
 def test_256_devices_hold_equal_parts(run):
     """With data x fsdp x tensor = 2 x 64 x 2, every large weight is split evenly."""
     _, objective = build(run)

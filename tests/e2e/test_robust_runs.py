@@ -5,9 +5,19 @@ import json
 import numpy as np
 import pytest
 import tiny
-from runs import Interrupted, _Gin, assert_same_bits, run, same_metrics, saved
+from runs import (
+    Interrupted,
+    _Gin,
+    assert_same_batch,
+    assert_same_bits,
+    load,
+    run,
+    run_and_read,
+    same_metrics,
+    saved,
+)
 
-from xlme_jax.runs import assembly
+from xlme_jax.runs import assembly, inspecting
 from xlme_jax.training.task_losses import PAIR_WEIGHTS_FILE
 
 ROBUST = {
@@ -25,9 +35,9 @@ def phases(model_dir):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, tiny_data):
-    """Returns folder and final state of an uninterrupted run."""
+    """Returns folder, final state and batches of an uninterrupted run."""
     model_dir = tmp_path_factory.mktemp("whole")
-    return model_dir, run(model_dir, tiny_data, objective="xlm", **SHORT)
+    return model_dir, *run_and_read(model_dir, tiny_data, objective="xlm", **SHORT)
 
 
 def test_weights_change_between_phases(whole):
@@ -50,13 +60,30 @@ def test_a_killed_run_continues_with_the_same_bits(tmp_path, tiny_data, whole, i
         run(tmp_path, tiny_data, objective="xlm", **SHORT)
     restore()
     found = run(tmp_path, tiny_data, objective="xlm", **SHORT)
-    expected_dir, expected = whole
+    expected_dir, expected, _ = whole
     assert_same_bits(found, expected)
     same_metrics(tmp_path, expected_dir)
     assert phases(tmp_path) == phases(expected_dir)
     for step in (6, 12):
         record, expected_record = (saved(d, step, expected)[1] for d in (tmp_path, expected_dir))
         assert record.data == expected_record.data
+
+
+def test_inspected_batches_have_the_weights_of_the_run(whole, tiny_data, monkeypatch):
+    monkeypatch.setattr(inspecting, "_read", lambda *_: ({}, {}))  # Compiles nothing.
+    model_dir, _, read = whole
+    config = load(model_dir, tiny_data, objective="xlm", **SHORT)
+    first = inspecting.inspect_batch(config, 3)
+    assert_same_batch(first, read[2])
+    later = inspecting.inspect_batch(config, 8, f"{model_dir}/checkpoints/6")
+    assert_same_batch(later, read[7])
+    shares = [dict(found.streams[1].shares) for found in (first, later)]
+    assert first.streams[1].stream.name == "bitext" and shares[0] != shares[1]
+    assert set(shares[1]) == set(shares[0]) and sum(shares[1].values()) == pytest.approx(1)
+    with pytest.raises(ValueError, match="step = 9: the weights of tasks change after step 8"):
+        inspecting.inspect_batch(config, 9, f"{model_dir}/checkpoints/6")
+    with pytest.raises(ValueError, match="change after step 4, by losses that only the run knows"):
+        inspecting.inspect_batch(config, 5)
 
 
 def test_a_run_cannot_be_resumed_without_its_phases(tiny_data, whole):

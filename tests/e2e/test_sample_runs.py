@@ -10,7 +10,7 @@ from runs import Interrupted, assert_same_bits, run, same_metrics
 BINDINGS = {
     "objective": "xlm",  # One encoder: most of the time goes into tracing the step.
     "TRAIN_STEPS": 7,
-    "CHECKPOINT_EVERY": 2,
+    "CHECKPOINT_EVERY": 100,
     "Loop__keep_checkpoints": 9,
 }
 SAMPLES = {**BINDINGS, "Loop__samples_every": 3}

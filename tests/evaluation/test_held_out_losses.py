@@ -181,12 +181,19 @@ def test_a_cap_and_a_larger_batch(data, mesh):
     assert whole["monolingual/mlm_loss"] != eight["monolingual/mlm_loss"]
 
 
-def test_other_weights_give_other_figures_and_the_step_does_not(data, mesh):
+@pytest.fixture(scope="module")
+def one_stream(data, mesh):
+    """Returns a context, an evaluator of it, weights and their figures."""
     context = context_of(data, mesh, "xlm", **ONE_STREAM)
     params = weights(context)
     with states.sharding_rules(mesh):
         evaluate = HeldOut().evaluator(context)(params)
-        first = evaluate(params, 0)
+        return context, evaluate, params, evaluate(params, 0)
+
+
+def test_other_weights_give_other_figures_and_the_step_does_not(one_stream, mesh):
+    _, evaluate, params, first = one_stream
+    with states.sharding_rules(mesh):
         assert evaluate(params, 7) == first
         other = evaluate(jax.tree.map(lambda x: x * 1.1, params), 7)
     assert first.keys() == other.keys()
@@ -234,11 +241,9 @@ def test_a_cap_below_one_row_is_refused(rows):
         HeldOut(max_rows=rows)
 
 
-def test_a_checkpoints_outcome_has_the_same_figures(data, mesh):
-    context = context_of(data, mesh, "xlm", **ONE_STREAM)
-    params = weights(context)
+def test_a_checkpoints_outcome_has_the_same_figures(one_stream, mesh):
+    context, _, params, expected = one_stream
     with states.sharding_rules(mesh):
-        expected = HeldOut().evaluator(context)(params)(params, 0)
         outcome = OfCheckpoint(HeldOut(), context).build(None)(params)
     assert outcome.headline == expected
     assert {f"held_out/{r.language}/{r.metric}": r.value for r in outcome.results} == expected

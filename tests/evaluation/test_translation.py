@@ -16,7 +16,7 @@ from xlme_jax.objectives.veco import VecoConfig
 
 VOCAB = 40
 ENCODER = EncoderConfig(
-    hidden_size=16, num_layers=2, num_heads=2, ffn_size=20, max_length=24, relative_bias="none"
+    hidden_size=16, num_layers=1, num_heads=2, ffn_size=20, max_length=24, relative_bias="none"
 )
 # Even ids, and specials.
 ALLOWED = (np.arange(VOCAB) % 2 == 0) | (np.arange(VOCAB) < 4)

@@ -26,9 +26,10 @@ CASES = {
 }
 
 
-@pytest.fixture(params=tiny.slow_except({"copied"}, CASES))
-def exported(request, tmp_path):
+@pytest.fixture(params=tiny.slow_except({"copied"}, CASES), scope="module")
+def exported(request, tmp_path_factory):
     """Returns a translator, and a folder of it."""
+    tmp_path = tmp_path_factory.mktemp("exported")
     run = hugging.write_checkpoint(
         tmp_path / "run",
         "translate",

@@ -99,7 +99,7 @@ def test_the_losses_are_pytorchs(kind):
 
 @pytest.mark.parametrize(
     ("pretrained", "task"),
-    tiny.slow_except({("xlm", "xnli"), ("xlm", "panx")}, itertools.product(PRETRAINED, WIDTHS)),
+    tiny.slow_except({("xlm", "panx")}, itertools.product(PRETRAINED, WIDTHS)),
 )
 def test_a_step_of_each_task_lowers_the_loss(task, pretrained):
     objective, batch = build(task, pretrained, dropout=0.0), batch_of(task)
@@ -152,8 +152,12 @@ def test_shorter_rows_change_nothing_but_padding(task):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6), one, other)
 
 
-@pytest.mark.parametrize("pretrained", ["xlme", "xlm"])
-@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize(
+    ("pretrained", "scan"),
+    tiny.slow_except(
+        {("xlme", False), ("xlm", True)}, itertools.product(("xlme", "xlm"), (False, True))
+    ),
+)
 def test_classification_reads_the_first_token_of_the_last_layer(pretrained, scan):
     """What is computed for it alone equals what is computed for all, which is the fallback."""
     encoder = dataclasses.replace(ENCODER, num_layers=2, scan_layers=scan)
@@ -163,9 +167,9 @@ def test_classification_reads_the_first_token_of_the_last_layer(pretrained, scan
     params = random_weights(objective.init, jax.random.key(1))
     rows, seeds = batch_of("xnli")["labelled"], jnp.arange(8, dtype=jnp.uint32)
     view = objective.pretraining.encoder
-    first = view.first(objective.encoder_params(params), rows, seeds)
     other = dataclasses.replace(view, encode_first=None)
-    whole = other.first(objective.encoder_params(params), rows, seeds)
+    arguments = objective.encoder_params(params), rows, seeds
+    first, whole = (jax.jit(one.first)(*arguments) for one in (view, other))
     assert first.shape == whole.shape == (8, 1, 16)
     np.testing.assert_allclose(first, whole, rtol=0, atol=2e-6)  # Values up to 4, in float32.
 
@@ -179,8 +183,9 @@ def test_the_encoder_is_the_pretrained_one(pretrained):
     rows = batch_of("xnli")["labelled"]
     pretraining = PRETRAINED[pretrained].build(100)
     whole = random_weights(pretraining.init, jax.random.key(2), seed=2)
-    expected = pretraining.encode(whole, rows)
-    found = objective.encode({**pretraining.encoder_params(whole), HEAD: params[HEAD]}, rows)
+    expected = jax.jit(pretraining.encode)(whole, rows)
+    own = {**pretraining.encoder_params(whole), HEAD: params[HEAD]}
+    found = jax.jit(objective.encode)(own, rows)
     assert len(found) == ENCODER.num_layers + 1
     for one, other in zip(found, expected):
         np.testing.assert_array_equal(one, other)

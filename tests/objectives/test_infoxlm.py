@@ -76,13 +76,24 @@ def filled(objective, params, aux):
     return {**aux, "queue": queue, "count": jnp.asarray(len(queue))}
 
 
-def loss(objective, params, aux, batch=None, rng=RNG):
-    batch = batch or BATCH
-    return objective.loss(params, aux, batch, objective.totals(batch), rng)
+@functools.cache
+def compiled(objective):
+    @jax.jit
+    def loss(params, aux, batch, rng):
+        return objective.loss(params, aux, batch, objective.totals(batch), rng)
+
+    return loss
+
+
+def loss(objective, params, aux, batch=BATCH, rng=RNG):
+    batch = {name: batch[name] for name in objective.streams}
+    return compiled(objective)(params, aux, batch, rng)
 
 
 def changed(**settings):
-    return dataclasses.replace(CONFIG, contrast=dataclasses.replace(CONTRAST, **settings))
+    """Returns CONFIG with other settings of the contrast, and one stream less to compile."""
+    contrast = dataclasses.replace(CONTRAST, **settings)
+    return dataclasses.replace(CONFIG, contrast=contrast, translation_pairs=False)
 
 
 @pytest.mark.slow
@@ -124,8 +135,7 @@ def test_items_share_one_denominator():
 
 
 def test_gradients_reach_the_lower_layers_and_the_projection_alone():
-    config = dataclasses.replace(changed(mask_inputs=False), translation_pairs=False)
-    objective, params, aux = built(config)
+    objective, params, aux = built(changed(mask_inputs=False))
     aux = filled(objective, params, aux)
     batch = {name: BATCH[name] for name in objective.streams}
     totals = objective.totals(batch)
@@ -148,7 +158,7 @@ def test_gradients_reach_the_lower_layers_and_the_projection_alone():
 
 @pytest.mark.parametrize(
     ("layer", "scan"),
-    tiny.slow_except({(0, False), (3, True)}, itertools.product((0, 1, 3), (False, True))),
+    tiny.slow_except({(3, True)}, itertools.product((0, 1, 3), (False, True))),
 )
 def test_the_layer_that_is_contrasted(layer, scan):
     """Contrasts the projected `<s>` states of `encode`."""
@@ -156,7 +166,7 @@ def test_the_layer_that_is_contrasted(layer, scan):
     config = dataclasses.replace(changed(layer=layer, mask_inputs=False), encoder=encoder)
     objective, params, aux = built(config)
     _, (left, _) = loss(objective, params, filled(objective, params, aux))
-    states = objective.encode(params, BATCH["contrast"])[layer]
+    states = jax.jit(objective.encode)(params, BATCH["contrast"])[layer]
     starts = BATCH["contrast"]["starts"]
     for row, pair in zip(*np.nonzero(left["is_key"])):
         expected = states[row, starts[row, 2 * pair + 1]] @ params["projection"]["kernel"]
@@ -187,7 +197,7 @@ def test_normalised_keys_have_length_1():
 def test_inputs_are_masked_by_default():
     masked, params, aux = built()
     aux = filled(masked, params, aux)
-    plain = changed(mask_inputs=False).build(VOCAB)
+    plain, *_ = built(changed(mask_inputs=False))
     keys = [
         loss(o, params, aux, rng=r)[1][0]["keys"]
         for o in (masked, plain)
@@ -201,7 +211,8 @@ def test_inputs_are_masked_by_default():
 def test_without_momentum_the_key_encoder_is_the_query_encoder():
     objective, params, aux = built(changed(momentum=0.0))
     other = jax.tree.map(lambda x: x + 1.0, params)
-    _, (left, _) = loss(objective, params, filled(objective, params, aux))
+    plain, *_ = built()
+    _, (left, _) = loss(plain, params, filled(plain, params, aux))
     after = objective.carry.next(other, aux, left)
     expected = objective._contrasted(other)
     for a, b in zip(jax.tree.leaves(after["key"]), jax.tree.leaves(expected), strict=True):
@@ -263,5 +274,6 @@ def test_unsupported_inputs_raise():
     objective, params, aux = built(changed(queue_size=5))
     with pytest.raises(ValueError, match=r"queue_size = 5 must not be below the 8 keys"):
         objective.check(RunFacts({"contrast": 8}, {"contrast": 8}))
+    left = {"keys": jnp.zeros((ROWS, 2, 8)), "is_key": jnp.ones((ROWS, 2), bool)}
     with pytest.raises(ValueError, match=r"cannot enqueue 8 keys at once in a queue of 5"):
-        objective.carry.next(params, aux, loss(objective, params, aux)[1][0])
+        objective.carry.next(params, aux, left)

@@ -1,5 +1,6 @@
 """Beam search against Hugging Face's `generate`, and against all sequences."""
 
+import functools
 import itertools
 
 import jax
@@ -27,8 +28,13 @@ class Weights:
         self.bias[EOS] = ending
 
     def step(self, tokens, state):
-        state = 0.8 * state + jnp.asarray(self.embedding)[tokens]
-        return jnp.tanh(state) @ self.output + self.bias, state
+        return _step(tokens, state, (self.embedding, self.output, self.bias))
+
+
+def _step(tokens, state, arrays):
+    embedding, output, bias = map(jnp.asarray, arrays)
+    state = 0.8 * state + embedding[tokens]
+    return jnp.tanh(state) @ output + bias, state
 
 
 class Reference(PreTrainedModel, GenerationMixin):
@@ -56,16 +62,25 @@ class Reference(PreTrainedModel, GenerationMixin):
 
 
 def ours(weights, first, config, length, allowed=None):
+    arrays = weights.embedding, weights.output, weights.bias
+    return _search(config, length)(arrays, jnp.asarray(first, jnp.int32), allowed)
+
+
+@functools.cache
+def _search(config, length):
+    """Returns the search, compiled once for all weights of the same shapes."""
+
     def select(state, beams):
         return jnp.take_along_axis(state, beams[..., None], axis=1)
 
     @jax.jit
-    def run(first):
+    def run(arrays, first, allowed):
         state = jnp.zeros((len(first), config.beams, WIDTH))
         limits = {"length": length, "eos": EOS, "pad": PAD, "allowed": allowed}
-        return search(config, weights.step, select, state, first, **limits)
+        step = functools.partial(_step, arrays=arrays)
+        return search(config, step, select, state, first, **limits)
 
-    return run(jnp.asarray(first, jnp.int32))
+    return run
 
 
 SETTINGS = itertools.product([4, 5], [0.6, 1.0, 2.0], [True, False, "never"])

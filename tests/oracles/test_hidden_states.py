@@ -11,6 +11,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+import tiny
 from test_electra import CONFIG, LAYERS, VOCAB, close, masked_lm, numpy_of
 
 from xlme_jax.evaluation import encoding
@@ -53,7 +54,7 @@ def hidden_states(model, text):
     return np.stack([numpy_of(layer)[0] for layer in found])
 
 
-@pytest.mark.parametrize("embedding_size", [CONFIG.hidden_size, 12])
+@pytest.mark.parametrize("embedding_size", tiny.slow_except({12}, [CONFIG.hidden_size, 12]))
 def test_states_of_all_layers_in_batches(embedding_size):
     model, ours, params = masked_lm(embedding_size)
     subject, found = Subject(ours), texts()

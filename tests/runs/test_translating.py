@@ -62,7 +62,7 @@ def test_flags_that_exclude_each_other_are_refused():
 
 
 def test_scores_of_a_test_set_are_results_of_the_checkpoint(tmp_path):
-    run = hugging.write_checkpoint(tmp_path / "run", "translate", Encoder__num_layers=2)
+    run = hugging.write_checkpoint(tmp_path / "run", "translate")
     source, references = tmp_path / "source.txt", tmp_path / "references.txt"
     source.write_text("abc def\n\nghi\n")
     references.write_text("ab cd ef gh\n\nij\n")
@@ -90,7 +90,7 @@ def test_scores_of_a_test_set_are_results_of_the_checkpoint(tmp_path):
     assert values["bleu"] == pytest.approx(expected["bleu"])
     assert values["chrf"] == pytest.approx(expected["chrf"]) and "multi_bleu" in values
     setting = found.results[0].setting
-    assert setting.startswith("2 layers, decoder last 2; BLEU: nrefs:1|") and "-lc, cat" in setting
+    assert setting.startswith("1 layers, decoder last 1; BLEU: nrefs:1|") and "-lc, cat" in setting
     shown = tiny.run_each("report", ["--paper=veco", f"--results=mine={run}"])[0].stdout
     assert "Table 3: Machine translation\n  ours: mine\n  missing: wmt14_en_de\n" in shown
 

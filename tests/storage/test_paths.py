@@ -1,5 +1,6 @@
 import pathlib
 import pickle
+import types
 
 import pytest
 import tiny
@@ -117,12 +118,19 @@ def test_a_refused_request_does_not_look_like_a_missing_object(folder, server):
         (folder / "secret").exists()
 
 
-def test_busy_servers_and_resets_are_retried(folder, server):
+def test_busy_servers_and_resets_are_retried(folder, server, monkeypatch):
+    retry, waits = pytest.importorskip("gcsfs.retry"), []
+
+    async def sleep(seconds):
+        waits.append(seconds)
+
+    monkeypatch.setattr(retry, "asyncio", types.SimpleNamespace(sleep=sleep))
     server.inject(busy=0.1, resets=0.1, seed=3)
     for number in range(10):
         (folder / f"{number}").write_text(str(number))
     server.inject()
     assert names(folder) == [str(number) for number in range(10)]
+    assert waits and min(waits) >= 1
 
 
 def test_a_missing_bucket_is_named():
