@@ -10,17 +10,18 @@ from xlme_jax.planning.products import instruction_flops
 from xlme_jax.planning.traffic import find_transfers
 
 V5E = parse_topology("v5e:16x16")
-SENT = 2 * 1024**2 / 100e9  # Neighbours use the links of one of two dimensions.
+SENT = 1024**2 / 50e9  # Half of a matrix, to the next in one direction of one dimension.
 PRODUCT = 2 * 1024**3 / (197e12 * 0.6)
 ARRAY = "bf16[1024,1024]{1,0:T(8,128)(2,1)S(1)}"  # In on-chip memory: no traffic.
 DOT = f"{ARRAY} dot(%a, %b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
+HALF = "bf16[512,1024]{1,0:T(8,128)(2,1)S(1)}"
 PAIRS = "source_target_pairs={{0,1},{1,0}}"
-WAIT = f"%s = {ARRAY} collective-permute(%a), {PAIRS}"
+WAIT = f"%s = {HALF} collective-permute(%h), {PAIRS}"
 START, START_2 = (
-    f"%s{n} = ({ARRAY}, {ARRAY}, u32[]{{:S(2)}}) collective-permute-start(%a), {PAIRS}"
+    f"%s{n} = ({HALF}, {HALF}, u32[]{{:S(2)}}) collective-permute-start(%h), {PAIRS}"
     for n in (1, 2)
 )
-DONE, DONE_2 = (f"%d{n} = {ARRAY} collective-permute-done(%s{n})" for n in (1, 2))
+DONE, DONE_2 = (f"%d{n} = {HALF} collective-permute-done(%s{n})" for n in (1, 2))
 DOT_1, DOT_2 = (f"%p{n} = {DOT}" for n in (1, 2))
 LOOP = "%w = () while(%a), condition=%c, body=%body, backend_config={known_trip_count:{n:5}}"
 # A collective that TPUs fuse with products is listed in each fusion.
@@ -31,8 +32,8 @@ BRANCHES = f"%w = {ARRAY} conditional(%a), branch_computations={{%body, %other}}
 
 
 def computation(name, *lines):
-    """Returns the text of a computation with two parameters."""
-    head = [f"%a = {ARRAY} parameter(0)", f"%b = {ARRAY} parameter(1)"]
+    """Returns the text of a computation with three parameters."""
+    head = [f"%{n} = {kind} parameter(0)" for n, kind in zip("abh", (ARRAY, ARRAY, HALF))]
     return "\n".join((f"{name} () -> () {{", *(f"  {line}" for line in (*head, *lines)), "}", ""))
 
 

@@ -192,6 +192,12 @@ def test_bandwidth_of_a_group(topology, group, expected):
     assert bandwidth(parse_topology(topology), collective) == pytest.approx(expected)
 
 
+def test_a_permutation_uses_one_direction_of_a_ring():
+    shift = Collective("collective-permute", (0, 1), 1.0, 1, "", "")
+    assert bandwidth(parse_topology("v5e:16x16"), shift) == pytest.approx(50e9)
+    assert bandwidth(parse_topology("h100:16"), shift) == pytest.approx(450e9)
+
+
 def test_gpus_short_of_jax_default_memory_get_a_hint(config):
     compile_candidate, _ = compiler(config, lambda _: 55 * GIB)
     compiled = dataclasses.replace(compile_candidate(GIVEN), topology=parse_topology("a100:64"))

@@ -96,7 +96,9 @@ def bandwidth(topology: Topology, collective: Collective) -> float:
         while reach < len(group) and spanned < len(dims):
             reach *= dims[spanned]
             spanned += 1
-        return machine.link_bandwidth * max(spanned, 1) / len(dims)
+        # A permutation shifts along a ring in one of its two directions.
+        used = 0.5 if collective.kind == "collective-permute" else 1.0
+        return machine.link_bandwidth * used * max(spanned, 1) / len(dims)
     nodes = {device // GPUS_A_NODE for device in group}
     if len(nodes) == 1:
         return machine.link_bandwidth

@@ -230,7 +230,8 @@ def lower_step(config: TrainConfig, topology: Topology, devices: list[Any]) -> L
         abstract = states.abstract_state(objective, optimizer, mesh, config.loop.seed)
         step: Any = states.compile_step(objective, optimizer, abstract, config.loop)
         traced = step.trace(abstract, batch)
-        program = traced.lower()
+        with _without_locations():
+            program = traced.lower()
     params = bytes_per_device(abstract.params)
     known = {
         "params": params,
@@ -329,6 +330,18 @@ def _out_of_memory(error: Exception) -> int:
     if "RESOURCE_EXHAUSTED" not in str(error) or used is None:
         raise error
     return int(float(used[1]) * _UNITS[used[2]])
+
+
+@contextlib.contextmanager
+def _without_locations() -> Iterator[None]:
+    """Leaves source locations out of programs, so that they are the same in any folder."""
+    name = "jax_traceback_in_locations_limit"
+    limit = getattr(jax.config, name)
+    jax.config.update(name, 0)
+    try:
+        yield
+    finally:
+        jax.config.update(name, limit)
 
 
 @contextlib.contextmanager

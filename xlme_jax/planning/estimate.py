@@ -9,8 +9,9 @@
 `exposed` comes from the order of the compiled instructions (`planning.overlap`); `best`, the
 maximum of compute, memory and collectives, assumes that everything overlaps. A group on TPUs uses
 the links of the torus dimensions that it spans: 16 chips of a v5e:16x16 span one of two dimensions
-and send over half of the links. A GPU group within a node uses NVLink; one that spans nodes uses
-the slower of NVLink and its GPUs' share of the network.
+and send over half of the links, and a permutation to neighbours in one direction over a quarter. A
+GPU group within a node uses NVLink; one that spans nodes uses the slower of NVLink and its GPUs'
+share of the network.
 
 The estimate is for comparing machines and meshes. It is not a measurement: the two constants are
 typical of well-tuned encoders.

@@ -155,8 +155,8 @@ def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
     """
     lines = [
         "| run | machine | mesh (data x fsdp x tensor), micro-batches, remat | memory of a device, "
-        "GiB | of which state | read and written, GB | sent, GB | products, memory, links, s "
-        "| step, s | tokens/s | MFU (overlapped) | days |",
+        "GiB | of which state | read and written, GB | sent, GB | products, memory, links (not "
+        "hidden), s | step, s | tokens/s | MFU (overlapped) | days |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for shipped, plan in rows:
@@ -172,12 +172,13 @@ def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
         ]
         if "seconds" in found:
             seconds = found["seconds"]
-            parts = (seconds[part] for part in ("compute", "memory", "collectives"))
+            seconds = {"exposed": seconds["collectives"], **seconds}  # In older files, all of it.
+            parts = [seconds[part] for part in ("compute", "memory", "collectives", "exposed")]
             overlapped = found["mfu"] * seconds["step"] / seconds["best"]
             cells += [
                 f"{found['hbm_bytes'] / 1e9:.0f}",
                 f"{sum(found['sent_bytes'].values()) / 1e9:.1f}",
-                ", ".join(f"{part:.3f}" for part in parts),
+                "{:.3f}, {:.3f}, {:.3f} ({:.3f})".format(*parts),
                 f"{seconds['step']:.3f}",
                 f"{found['tokens_per_second'] / 1e6:.2f} M",
                 f"{found['mfu']:.0%} ({overlapped:.0%})",
