@@ -1,11 +1,14 @@
 import dataclasses
 import json
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import tiny
 
 from xlme_jax.planning import table
+from xlme_jax.planning.compiling import Lowered
+from xlme_jax.planning.digest import digest
 from xlme_jax.planning.machines import parse_topology
 
 
@@ -164,3 +167,32 @@ def test_plans_are_recorded_one_by_one(tmp_path):
     other = dataclasses.replace(first, micro_batches=64)
     with pytest.raises(ValueError, match="has no plan of 'xlme_base v5e-256' with Mesh"):
         table.recorded(path, [second, other])
+
+
+def test_a_recorded_plan_is_known_by_its_digest(tmp_path):
+    path, (first, second) = tmp_path / "plans.json", table.SHIPPED[:2]
+    assert table.known(path, first, "1") is None
+    table.record(path, first, UNFIT, "1")
+    found = table.known(path, first, "1")
+    assert table.markdown([(first, found)]) == table.markdown([(first, UNFIT)])
+    assert table.known(path, first, "2") is None
+    assert table.known(path, second, "1") is None
+
+
+def test_a_digest_covers_all_that_a_plan_depends_on(monkeypatch):
+    def lowered(text="module", topology="v5e:4x4", **numbers):
+        program = SimpleNamespace(as_text=lambda: text)
+        known = {"params": 1, "optimizer": 2, "batch": 3}
+        return Lowered(program, None, parse_topology(topology), {"data": 16}, known, numbers)
+
+    found = {
+        digest(lowered()),
+        digest(lowered("other module")),
+        digest(lowered(topology="v5e:4x8")),
+        digest(lowered(tokens=4)),
+    }
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_enable_async_collective_fusion=false")
+    found.add(digest(lowered()))
+    monkeypatch.delenv("LIBTPU_INIT_ARGS")
+    assert len(found) == 5
+    assert digest(lowered()) in found

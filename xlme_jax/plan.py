@@ -16,7 +16,7 @@ os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 from absl import flags
@@ -25,7 +25,7 @@ from xlme_jax.configuration import command_line, loading, values
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.model.attention_fields import automatic_encoders, with_attention
 from xlme_jax.ops.attention import Implementation
-from xlme_jax.planning import compiling, search, summary, table
+from xlme_jax.planning import compiling, digest, search, summary, table
 from xlme_jax.planning.machines import parse_topology
 from xlme_jax.storage.paths import as_path
 
@@ -59,7 +59,8 @@ _OUTPUT = flags.DEFINE_string(
     "output",
     None,
     "Also write the plans to this file, as JSON. With --table, each is added to the file once it "
-    "is compiled.",
+    "is compiled; a plan that the file already has of the same program, compilers and planner is "
+    "not compiled again.",
 )
 
 
@@ -83,12 +84,21 @@ def main() -> int:
 
 def _table(shipped: Sequence[table.Shipped], bindings: Sequence[str]) -> int:
     """Plans shipped runs and prints their table."""
+    path = as_path(_OUTPUT.value) if _OUTPUT.value else None
     rows = []
     for one in shipped:
-        plan = _plan([one.file], [*one.bindings(), *bindings], one.topology, "never")
-        rows.append((one, summary.facts(plan)))
-        if _OUTPUT.value:
-            table.record(as_path(_OUTPUT.value), *rows[-1])
+        config = _loader([one.file], [*one.bindings(), *bindings])([])
+        topology = parse_topology(one.topology)
+        lowered = compiling.lower_step(config, topology, compiling.devices_of(topology))
+        key = digest.digest(lowered)
+        facts = table.known(path, one, key) if path else None
+        if facts is None:
+            plan = search.alone(compiling.compile_lowered(lowered))
+            print(f"{one.file} on {summary.describe(plan)}", flush=True)
+            facts = summary.facts(plan)
+            if path:
+                table.record(path, one, facts, key)
+        rows.append((one, facts))
     print(table.markdown(rows))
     return 0 if all(facts["given"]["fits"] for _, facts in rows) else 1
 
@@ -97,18 +107,26 @@ def _plan(
     files: Sequence[str], bindings: Sequence[str], topology_name: str, suggest: str
 ) -> search.Plan:
     """Plans one configuration for one topology and prints it."""
-
-    def load(more: Sequence[str]) -> TrainConfig:
-        config = loading.load(files, [*bindings, *more], "Train")
-        chosen = dict.fromkeys(automatic_encoders(config.objective), _ATTENTION.value)
-        return dataclasses.replace(config, objective=with_attention(config.objective, chosen))
-
+    load = _loader(files, bindings)
     load([])  # Reports configuration errors before the slow compilation.
     topology = parse_topology(topology_name)
     devices = compiling.devices_of(topology)
     plan = search.plan(load, topology, devices, suggest, _COMPILATIONS.value)
     print(f"{' '.join(files)} on {summary.describe(plan)}", flush=True)
     return plan
+
+
+def _loader(
+    files: Sequence[str], bindings: Sequence[str]
+) -> Callable[[Sequence[str]], TrainConfig]:
+    """Returns a function that loads a configuration with more bindings."""
+
+    def load(more: Sequence[str]) -> TrainConfig:
+        config = loading.load(files, [*bindings, *more], "Train")
+        chosen = dict.fromkeys(automatic_encoders(config.objective), _ATTENTION.value)
+        return dataclasses.replace(config, objective=with_attention(config.objective, chosen))
+
+    return load
 
 
 if __name__ == "__main__":

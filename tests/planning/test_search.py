@@ -6,9 +6,9 @@ import pytest
 
 from xlme_jax.configuration import loading
 from xlme_jax.planning import summary
-from xlme_jax.planning.collectives import Collective
+from xlme_jax.planning.collectives import Collective, bandwidth
 from xlme_jax.planning.compiling import Compiled, MemoryUse
-from xlme_jax.planning.estimate import HEADROOM, bandwidth, estimate, fits
+from xlme_jax.planning.estimate import HEADROOM, estimate, fits
 from xlme_jax.planning.machines import GIB, parse_topology
 from xlme_jax.planning.search import CostModel, MeshCandidate, look
 
@@ -148,16 +148,16 @@ def test_the_fastest_that_fits_is_taken_by_its_estimate_not_by_rule(config, cost
 def test_an_estimate_adds_up(config):
     compile_candidate, _ = compiler(config, lambda _: GIB)
     ring = Collective("all-reduce", tuple(range(256)), 2e9, 3, "", "")
-    compiled = dataclasses.replace(compile_candidate(GIVEN), collectives=(ring,))
+    compiled = dataclasses.replace(compile_candidate(GIVEN), collectives=(ring,), exposed=0.02)
     times = estimate(compiled)
     assert times.compute == pytest.approx(1e15 / 256 / (197e12 * 0.6))
     assert times.memory == pytest.approx(1.0)
     assert times.collectives == pytest.approx(6e9 / 200e9)
-    assert times.step == pytest.approx(1.0 + 0.03)
+    assert times.step == pytest.approx(1.0 + 0.02)
     assert times.best == pytest.approx(1.0)
-    assert times.tokens_per_second == pytest.approx(2**21 / 1.03)
-    assert times.days == pytest.approx(125_000 * 1.03 / 86_400)
-    assert times.mfu == pytest.approx(1e15 / 1.03 / (256 * 197e12))
+    assert times.tokens_per_second == pytest.approx(2**21 / 1.02)
+    assert times.days == pytest.approx(125_000 * 1.02 / 86_400)
+    assert times.mfu == pytest.approx(1e15 / 1.02 / (256 * 197e12))
 
 
 def test_what_is_to_stay_free(config):
@@ -190,6 +190,12 @@ def test_what_is_to_stay_free(config):
 def test_bandwidth_of_a_group(topology, group, expected):
     collective = Collective("all-gather", tuple(group), 1.0, 1, "", "")
     assert bandwidth(parse_topology(topology), collective) == pytest.approx(expected)
+
+
+def test_a_permutation_uses_one_direction_of_a_ring():
+    shift = Collective("collective-permute", (0, 1), 1.0, 1, "", "")
+    assert bandwidth(parse_topology("v5e:16x16"), shift) == pytest.approx(50e9)
+    assert bandwidth(parse_topology("h100:16"), shift) == pytest.approx(450e9)
 
 
 def test_gpus_short_of_jax_default_memory_get_a_hint(config):

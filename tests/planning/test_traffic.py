@@ -56,6 +56,17 @@ UPDATED = """\
   ROOT %t = f32[12,8,128]{2,1,0} bitcast(%u)
 }
 """
+# The start of a fused collective, and a fusion that carries it on.
+BEGUN = """\
+%begun (g0: f32[12,8,128]) -> (f32[12,8,128], f32[24,8,128]) {
+  %g0 = f32[12,8,128]{2,1,0} parameter(0)
+  %g1 = f32[24,8,128]{2,1,0} all-gather(%g0), backend_config=\
+{"async_collective_fusion_config":{"flag_start":"-1"}}
+  ROOT %g2 = (f32[12,8,128]{2,1,0}, f32[24,8,128]{2,1,0}) tuple(%g0, %g1)
+}
+"""
+CARRIED = BEGUN.replace("-1", "2").replace("%begun", "%carried")
+GATHERED = "(f32[12,8,128]{2,1,0}, f32[24,8,128]{2,1,0})"
 WHOLE = UPDATED.replace("bitcast(%u)", "negate(%u)").replace("%updated", "%whole")
 
 
@@ -69,6 +80,8 @@ WHOLE = UPDATED.replace("bitcast(%u)", "negate(%u)").replace("%updated", "%whole
         ("f32[12,8,128]{2,1,0} fusion(%a, %b, %i), calls=%updated", [UPDATED], 3 * ROW + 4),
         # Not in place, because all of it changes: everything is read and written.
         ("f32[12,8,128]{2,1,0} fusion(%a, %b, %i), calls=%whole", [WHOLE], 2 * STACK + ROW + 4),
+        (f"{GATHERED} fusion(%a), calls=%begun", [BEGUN], 3 * STACK),
+        (f"{GATHERED} fusion(%a), calls=%carried", [CARRIED], 0),
         ("f32[1,8,128]{2,1,0} dynamic-slice(%a, %i)", [], 2 * ROW + 4),
         ("f32[12,8,128]{2,1,0} dynamic-update-slice(%a, %b, %i)", [], 2 * ROW),
         ("f32[12,8,128]{2,1,0} scatter(%a, %i, %b), to_apply=%add", [], 4 + 3 * ROW),

@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from xlme_jax.planning.hlo import Program, operand_type, type_bytes
+from xlme_jax.planning.machines import GPUS_A_NODE, Topology
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -23,6 +24,7 @@ class Collective:
       times: executions per step.
       what: `op_name` of the model operation that it belongs to.
       types: result type, as printed in the HLO.
+      name: name of the instruction.
     """
 
     kind: str
@@ -31,6 +33,7 @@ class Collective:
     times: int
     what: str
     types: str
+    name: str = ""
 
     @property
     def total(self) -> float:
@@ -48,7 +51,7 @@ def find_collectives(program: Program, devices: int) -> list[Collective]:
     found = []
     for instruction, computation, times in program.instructions():
         kind = instruction.opcode.removesuffix("-start")
-        if kind not in KINDS:
+        if kind not in KINDS or instruction.continues:
             continue
         operands = sum(type_bytes(operand_type(name, computation)) for name in instruction.operands)
         group = _group(instruction.text, devices)
@@ -62,8 +65,17 @@ def find_collectives(program: Program, devices: int) -> list[Collective]:
             "collective-permute": operands,
         }[kind]
         if sent:
-            what, types = instruction.what, instruction.type
-            found.append(Collective(kind, group, float(sent), times, what, types))
+            found.append(
+                Collective(
+                    kind,
+                    group,
+                    float(sent),
+                    times,
+                    what=instruction.what,
+                    types=instruction.type,
+                    name=instruction.name,
+                )
+            )
     return sorted(found, key=lambda collective: -collective.total)
 
 
@@ -73,6 +85,25 @@ def by_kind(collectives: list[Collective]) -> dict[str, float]:
     for collective in collectives:
         totals[collective.kind] += collective.total
     return {kind: totals[kind] for kind in KINDS if kind in totals}
+
+
+def bandwidth(topology: Topology, collective: Collective) -> float:
+    """Returns the bytes per second that each device can send to the others of its group."""
+    machine, group = topology.machine, collective.group
+    if machine.platform != "cuda":
+        dims = sorted(topology.dims, reverse=True)
+        spanned, reach = 0, 1
+        while reach < len(group) and spanned < len(dims):
+            reach *= dims[spanned]
+            spanned += 1
+        # A permutation shifts along a ring in one of its two directions.
+        used = 0.5 if collective.kind == "collective-permute" else 1.0
+        return machine.link_bandwidth * used * max(spanned, 1) / len(dims)
+    nodes = {device // GPUS_A_NODE for device in group}
+    if len(nodes) == 1:
+        return machine.link_bandwidth
+    # In a ring over nodes, a node sends through the network cards of its GPUs in the group.
+    return min(machine.link_bandwidth, machine.network_bandwidth * len(group) / len(nodes))
 
 
 def _group(text: str, devices: int) -> tuple[int, ...]:

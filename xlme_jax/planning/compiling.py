@@ -21,6 +21,7 @@ from xlme_jax.planning.collectives import Collective, find_collectives
 from xlme_jax.planning.counting import matmul_flops
 from xlme_jax.planning.hlo import Program
 from xlme_jax.planning.machines import GPUS_A_NODE, Machine, Topology
+from xlme_jax.planning.overlap import exposed_seconds
 from xlme_jax.planning.traffic import Transfer, find_transfers
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
@@ -67,6 +68,7 @@ class Compiled:
       executed_flops: FLOPs per step of all matrix products on all devices, with recomputation.
       tokens: token slots per batch, including padding.
       collectives: communication per step; empty if the compiler ran out of memory.
+      exposed: seconds per step that a device waits for links (`planning.overlap`).
       hbm_bytes: HBM bytes read and written per device and step; 0 if the compiler ran out of
         memory.
       transfers: the instructions with the largest HBM traffic.
@@ -83,6 +85,7 @@ class Compiled:
     executed_flops: float
     tokens: int
     collectives: tuple[Collective, ...] = ()
+    exposed: float = 0.0
     hbm_bytes: int = 0
     transfers: tuple[Transfer, ...] = ()
     compiler_flops: float | None = None
@@ -163,6 +166,38 @@ device_description_str: "NVIDIA {machine.name.upper()}"
 """
 
 
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A train step before it is compiled for a topology.
+
+    Attributes:
+      program: the traced step, in StableHLO.
+      config: the run's configuration.
+      topology: the accelerators.
+      mesh: size of each mesh axis.
+      known: bytes per device of parameters, optimizer and batch, as in `MemoryUse`.
+      numbers: `model_flops`, `executed_flops` and `tokens`, as in `Compiled`.
+    """
+
+    program: jax.stages.Lowered
+    config: TrainConfig
+    topology: Topology
+    mesh: dict[str, int]
+    known: dict[str, int]
+    numbers: dict[str, Any]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Compiler options.
+
+        GPU autotuning is off, as it times kernels on the device. Products are cuBLAS's: without
+        autotuning, XLA's own have tiles of a fixed size, which do not suit all shapes.
+        """
+        if self.topology.machine.platform != "cuda":
+            return {}
+        return {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+
+
 def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) -> Compiled:
     """Compiles the train step of a configuration, without data or attached devices.
 
@@ -174,6 +209,11 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
     Raises:
       ValueError: `train` would reject the configuration too; the message names the field.
     """
+    return compile_lowered(lower_step(config, topology, devices))
+
+
+def lower_step(config: TrainConfig, topology: Topology, devices: list[Any]) -> Lowered:
+    """Traces and lowers the train step, as `compile_step`, in seconds."""
     objective = build_objective(config, topology.machine.platform)
     mesh = meshes.make_mesh(config.mesh, devices)
     shapes = stream_shapes(config, objective)
@@ -189,32 +229,37 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
         abstract = states.abstract_state(objective, optimizer, mesh, config.loop.seed)
         step: Any = states.compile_step(objective, optimizer, abstract, config.loop)
         traced = step.trace(abstract, batch)
-        params = bytes_per_device(abstract.params)
-        known = {
-            "params": params,
-            "optimizer": bytes_per_device(abstract) - params,
-            "batch": bytes_per_device(batch),
-        }
-        facts: dict[str, Any] = {
-            "config": config,
-            "topology": topology,
-            "mesh": dict(mesh.shape),
-            "model_flops": sum(objective.diagnostics.flops(shapes).values()),
-            "executed_flops": matmul_flops(traced.jaxpr),
-            "tokens": sum(rows * length for rows, length in shapes.values()),
-        }
-        parts = config.loop.micro_batches
-        _log.info(
-            "Compiling for %s, mesh %s, %d micro-batches.", topology.name, dict(mesh.shape), parts
-        )
-        try:
-            with _quiet():
-                compiled = traced.lower().compile(_options(topology.machine))
-        except jax.errors.JaxRuntimeError as error:
-            memory = MemoryUse(**known, temporary=None, code=0, total=_out_of_memory(error))
-            return Compiled(memory=memory, **facts)
+        with _without_locations():
+            program = traced.lower()
+    params = bytes_per_device(abstract.params)
+    known = {
+        "params": params,
+        "optimizer": bytes_per_device(abstract) - params,
+        "batch": bytes_per_device(batch),
+    }
+    numbers = {
+        "model_flops": sum(objective.diagnostics.flops(shapes).values()),
+        "executed_flops": matmul_flops(traced.jaxpr),
+        "tokens": sum(rows * length for rows, length in shapes.values()),
+    }
+    return Lowered(program, config, topology, dict(mesh.shape), known, numbers)
+
+
+def compile_lowered(lowered: Lowered) -> Compiled:
+    """Compiles what `lower_step` returned."""
+    config, topology, numbers = lowered.config, lowered.topology, lowered.numbers
+    parts = config.loop.micro_batches
+    _log.info("Compiling for %s, mesh %s, %d micro-batches.", topology.name, lowered.mesh, parts)
+    try:
+        with _quiet():
+            compiled = lowered.program.compile(lowered.options)
+    except jax.errors.JaxRuntimeError as error:
+        memory = MemoryUse(**lowered.known, temporary=None, code=0, total=_out_of_memory(error))
+        return Compiled(config, topology, lowered.mesh, memory, **numbers)
     program = Program(compiled.as_text())
-    transfers = find_transfers(program)
+    transfers, collectives = find_transfers(program), find_collectives(program, topology.size)
+    hbm_bytes = sum(transfer.total for transfer in transfers)
+    busy = topology.machine.seconds(numbers["executed_flops"] / topology.size, hbm_bytes)
     stats, costs = compiled.memory_analysis(), compiled.cost_analysis() or {}
     total = (
         stats.argument_size_in_bytes
@@ -224,19 +269,23 @@ def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) ->
         + stats.generated_code_size_in_bytes
     )
     memory = MemoryUse(
-        **known,
+        **lowered.known,
         temporary=stats.temp_size_in_bytes,
         code=stats.generated_code_size_in_bytes,
         total=total,
     )
     return Compiled(
-        memory=memory,
-        collectives=tuple(find_collectives(program, topology.size)),
-        hbm_bytes=sum(transfer.total for transfer in transfers),
+        config,
+        topology,
+        lowered.mesh,
+        memory,
+        **numbers,
+        collectives=tuple(collectives),
+        exposed=exposed_seconds(program, topology, collectives, transfers, max(busy)),
+        hbm_bytes=hbm_bytes,
         transfers=tuple(transfers[:_LARGEST]),
         compiler_flops=costs.get("flops"),
         unknown_loops=program.unknown_loops,
-        **facts,
     )
 
 
@@ -274,23 +323,24 @@ def stream_shapes(config: TrainConfig, objective: Objective) -> dict[str, tuple[
     return {stream.name: (stream.rows, stream.length) for stream in streams}
 
 
-def _options(machine: Machine) -> dict[str, Any]:
-    """Returns compiler options.
-
-    GPU autotuning is off, as it times kernels on the device. Products are cuBLAS's: without
-    autotuning, XLA's own have tiles of a fixed size, which do not suit all shapes.
-    """
-    if machine.platform != "cuda":
-        return {}
-    return {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
-
-
 def _out_of_memory(error: Exception) -> int:
     """Returns the bytes that the compiler reports as needed; reraises any other error."""
     used = re.search(r"Used ([\d.]+)([KMGT]?)i?B? of [\d.]+[KMGT]?i?B? hbm", str(error))
     if "RESOURCE_EXHAUSTED" not in str(error) or used is None:
         raise error
     return int(float(used[1]) * _UNITS[used[2]])
+
+
+@contextlib.contextmanager
+def _without_locations() -> Iterator[None]:
+    """Leaves source locations out of programs, so that they are the same in any folder."""
+    name = "jax_traceback_in_locations_limit"
+    limit = getattr(jax.config, name)
+    jax.config.update(name, 0)
+    try:
+        yield
+    finally:
+        jax.config.update(name, limit)
 
 
 @contextlib.contextmanager

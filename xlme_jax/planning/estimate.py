@@ -3,13 +3,15 @@
     compute      executed FLOPs per device / (peak x EFFICIENCY)
     memory       bytes read and written / (HBM bandwidth x STREAMING)
     collectives  sum of bytes sent / bandwidth of the group's links
-    step         max(compute, memory) + collectives
+    exposed      the part of collectives that the compiler's schedule does not hide
+    step         max(compute, memory) + exposed
 
-`step` assumes that communication does not overlap with anything; `best`, the maximum of the three,
-assumes that it overlaps completely. A group on TPUs uses the links of the torus dimensions that it
-spans: 16 chips of a v5e:16x16 span one of two dimensions and send over half of the links. A GPU
-group within a node uses NVLink; one that spans nodes uses the slower of NVLink and its GPUs' share
-of the network.
+`exposed` comes from the order of the compiled instructions (`planning.overlap`); `best`, the
+maximum of compute, memory and collectives, assumes that everything overlaps. A group on TPUs uses
+the links of the torus dimensions that it spans: 16 chips of a v5e:16x16 span one of two dimensions
+and send over half of the links, and a permutation to neighbours in one direction over a quarter. A
+GPU group within a node uses NVLink; one that spans nodes uses the slower of NVLink and its GPUs'
+share of the network.
 
 The estimate is for comparing machines and meshes. It is not a measurement: the two constants are
 typical of well-tuned encoders.
@@ -17,12 +19,9 @@ typical of well-tuned encoders.
 
 import dataclasses
 
-from xlme_jax.planning.collectives import Collective
+from xlme_jax.planning.collectives import bandwidth
 from xlme_jax.planning.compiling import Compiled
-from xlme_jax.planning.machines import GPUS_A_NODE, Topology
 
-EFFICIENCY = 0.6
-STREAMING = 0.8
 # Fraction of a device's memory to keep free for prefetched batches, the runtime and fragmentation;
 # on GPUs also for NCCL and the CUDA context.
 HEADROOM = 0.08
@@ -37,6 +36,7 @@ class Estimate:
       compute: seconds of matrix products.
       memory: seconds of HBM reads and writes.
       collectives: seconds of communication.
+      exposed: seconds of it in which the device waits.
       train_steps: steps of the run.
       tokens: token slots per batch, including padding.
       flops: model FLOPs per step, all devices together.
@@ -46,6 +46,7 @@ class Estimate:
     compute: float
     memory: float
     collectives: float
+    exposed: float
     train_steps: int
     tokens: int
     flops: float
@@ -53,8 +54,8 @@ class Estimate:
 
     @property
     def step(self) -> float:
-        """Seconds per step if communication does not overlap with anything."""
-        return max(self.compute, self.memory) + self.collectives
+        """Seconds per step if communication overlaps as the program is scheduled."""
+        return max(self.compute, self.memory) + self.exposed
 
     @property
     def best(self) -> float:
@@ -80,10 +81,13 @@ class Estimate:
 def estimate(compiled: Compiled) -> Estimate:
     """Returns the estimated times of a step that compiled without running out of memory."""
     topology, machine = compiled.topology, compiled.topology.machine
+    flops = compiled.executed_flops / topology.size
+    compute, memory = machine.seconds(flops, compiled.hbm_bytes)
     return Estimate(
-        compute=compiled.executed_flops / topology.size / (machine.flops * EFFICIENCY),
-        memory=compiled.hbm_bytes / (machine.hbm_bandwidth * STREAMING),
+        compute=compute,
+        memory=memory,
         collectives=sum(c.total / bandwidth(topology, c) for c in compiled.collectives),
+        exposed=compiled.exposed,
         train_steps=compiled.config.loop.train_steps,
         tokens=compiled.tokens,
         flops=compiled.model_flops,
@@ -96,20 +100,3 @@ def fits(compiled: Compiled) -> bool:
     memory = compiled.memory
     limit = compiled.topology.machine.hbm * (1 - HEADROOM)
     return memory.temporary is not None and memory.total <= limit
-
-
-def bandwidth(topology: Topology, collective: Collective) -> float:
-    """Returns the bytes per second that each device can send to the others of its group."""
-    machine, group = topology.machine, collective.group
-    if machine.platform != "cuda":
-        dims = sorted(topology.dims, reverse=True)
-        spanned, reach = 0, 1
-        while reach < len(group) and spanned < len(dims):
-            reach *= dims[spanned]
-            spanned += 1
-        return machine.link_bandwidth * max(spanned, 1) / len(dims)
-    nodes = {device // GPUS_A_NODE for device in group}
-    if len(nodes) == 1:
-        return machine.link_bandwidth
-    # In a ring over nodes, a node sends through the network cards of its GPUs in the group.
-    return min(machine.link_bandwidth, machine.network_bandwidth * len(group) / len(nodes))

@@ -44,6 +44,18 @@ class Instruction:
         found = re.search(r'op_name="([^"]*)"', self.text)
         return found[1] if found else ""
 
+    @property
+    def continues(self) -> bool:
+        """Whether it is a collective that only goes on with, or ends, a transfer begun before.
+
+        TPU programs fuse a collective into the products that run meanwhile, and list it in each:
+        in the fusion `async-collective-start`, in those that carry it on, even inside loops, and
+        in `async-collective-done`. Only that of the start has negative flags.
+        """
+        return (
+            re.search(r'async_collective_fusion_config":\{"flag_start":"\d', self.text) is not None
+        )
+
 
 Computation = dict[str, Instruction]
 
@@ -119,9 +131,11 @@ class Program:
         def visit(name: str, count: int) -> None:
             times[name] += count
             for instruction in self.computations.get(name, {}).values():
+                trips: int | None = 1
+                if instruction.opcode == "while" and (trips := self.trips(instruction)) is None:
+                    self.unknown_loops += 1
                 for called in self.called(instruction):
-                    trips = self._trips(instruction) if instruction.opcode == "while" else 1
-                    visit(called, count * trips)
+                    visit(called, count * (trips or 1))
 
         visit(self.entry, 1)
         return times
@@ -135,8 +149,8 @@ class Program:
             found = _APPLIED.findall(instruction.text)
         return [name for group in found for name in re.findall(r"%([\w.\-]+)", group)]
 
-    def _trips(self, loop: Instruction) -> int:
-        """Returns the trip count of a `while`: the compiler's, else from its condition."""
+    def trips(self, loop: Instruction) -> int | None:
+        """Returns the trip count of a `while`: the compiler's, else from its condition, or None."""
         if known := _TRIPS.search(loop.text):
             return int(known[1])
         condition, body = (
@@ -147,13 +161,11 @@ class Program:
         )
         compared = find_root(condition)
         if compared is None or compared.opcode != "compare" or "direction=LT" not in compared.text:
-            self.unknown_loops += 1
-            return 1
+            return None
         bounds = [_constant(name, condition) for name in compared.operands]
         counters = [_element(name, condition) for name in compared.operands]
         if bounds[1] is None or counters[0] is None:
-            self.unknown_loops += 1
-            return 1
+            return None
         return -(-bounds[1] // _step(body, counters[0]))
 
     def instructions(self) -> Iterator[tuple[Instruction, Computation, int]]:

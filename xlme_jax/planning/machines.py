@@ -21,6 +21,9 @@ import re
 
 GIB = 1 << 30
 GPUS_A_NODE = 8
+# Fractions of the peak FLOP/s and of the HBM bandwidth that well-tuned encoders reach.
+EFFICIENCY = 0.6
+STREAMING = 0.8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +54,15 @@ class Machine:
     max_dims: int = 0
     cores: int = 1
     target: tuple[tuple[int, int], int, int, int, float] | None = None
+
+    def seconds(self, flops: float, moved: float) -> tuple[float, float]:
+        """Returns the estimated seconds of matrix products and of HBM traffic on one device.
+
+        Args:
+          flops: FLOPs of the products.
+          moved: bytes read and written.
+        """
+        return flops / (self.flops * EFFICIENCY), moved / (self.hbm_bandwidth * STREAMING)
 
 
 def _tpu(name: str, hbm: float, flops: float, bandwidth: float, link: float, **more) -> Machine:

@@ -15,10 +15,10 @@ from jax.sharding import AbstractMesh, AxisType
 
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.planning.collectives import Collective
+from xlme_jax.planning.collectives import Collective, bandwidth
 from xlme_jax.planning.compiling import Compiled, build_objective, compile_step, stream_shapes
-from xlme_jax.planning.estimate import EFFICIENCY, HEADROOM, bandwidth, estimate, fits
-from xlme_jax.planning.machines import Topology
+from xlme_jax.planning.estimate import HEADROOM, estimate, fits
+from xlme_jax.planning.machines import EFFICIENCY, Topology
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.state import init_state
 
@@ -91,13 +91,18 @@ def plan(
     config = load([])
     given = compile_step(config, topology, devices)
     if suggest == "never" or (suggest == "auto" and fits(given)):
-        return Plan(given, best=(None, given) if fits(given) else None)
+        return alone(given)
     costs = CostModel(config, topology)
 
     def compile_candidate(candidate: MeshCandidate) -> Compiled:
         return compile_step(load(candidate.bindings()), topology, devices)
 
     return look(costs, given, compile_candidate, compilations)
+
+
+def alone(given: Compiled) -> Plan:
+    """Returns the plan of a compiled configuration without a search."""
+    return Plan(given, best=(None, given) if fits(given) else None)
 
 
 def look(

@@ -4,8 +4,8 @@ from typing import Any
 
 from xlme_jax.planning.collectives import by_kind
 from xlme_jax.planning.compiling import Compiled
-from xlme_jax.planning.estimate import EFFICIENCY, HEADROOM, STREAMING, estimate, fits
-from xlme_jax.planning.machines import GIB
+from xlme_jax.planning.estimate import HEADROOM, estimate, fits
+from xlme_jax.planning.machines import EFFICIENCY, GIB, STREAMING
 from xlme_jax.planning.search import MeshCandidate, Plan
 
 _GPU_SHARE = 0.75  # Fraction of a GPU's memory that JAX preallocates by default.
@@ -92,8 +92,9 @@ def _times(compiled: Compiled) -> list[str]:
     return [
         *lines,
         f"  estimate: compute {times.compute:.3f} s (at {EFFICIENCY:.0%} of peak), memory "
-        f"{times.memory:.3f} s (at {STREAMING:.0%}), collectives {times.collectives:.3f} s",
-        f"    step = max(compute, memory) + collectives = {times.step:.3f} s ({times.best:.3f} s "
+        f"{times.memory:.3f} s (at {STREAMING:.0%}), collectives {times.collectives:.3f} s, of "
+        f"which {times.exposed:.3f} s are not hidden by the compiler's schedule",
+        f"    step = max(compute, memory) + not hidden = {times.step:.3f} s ({times.best:.3f} s "
         f"with full overlap): {times.tokens_per_second:,.0f} tokens/s, MFU {times.mfu:.0%}, "
         f"{times.days:.1f} days for {times.train_steps:,} steps",
     ]
@@ -138,6 +139,7 @@ def _facts(candidate: MeshCandidate | None, compiled: Compiled) -> dict[str, Any
                 "compute": times.compute,
                 "memory": times.memory,
                 "collectives": times.collectives,
+                "exposed": times.exposed,
                 "step": times.step,
                 "best": times.best,
             },

@@ -1,18 +1,18 @@
 """The papers' runs on machines with enough memory, and the table of docs/scale.md."""
 
-import contextlib
 import dataclasses
 import datetime
 import json
+import logging
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from xlme_jax.planning.digest import versions
 from xlme_jax.planning.machines import GIB
 from xlme_jax.planning.search import Remat
 
-_COMPILERS = ("jax", "libtpu", "jax-cuda13-plugin")
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,24 +96,38 @@ def chosen(text: str) -> list[Shipped]:
     return found
 
 
-def record(path: Path, shipped: Shipped, facts: dict[str, Any]) -> None:
+def record(path: Path, shipped: Shipped, facts: dict[str, Any], digest: str = "") -> None:
     """Adds the plan of a shipped run to a JSON file, or replaces it there.
 
     Args:
       path: the file; it need not exist.
       shipped: the run.
       facts: its `summary.facts`.
+      digest: of what it was compiled from.
     """
-    plans = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    versions = {}
-    for name in _COMPILERS:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    compiled = {"date": datetime.date.today().isoformat(), "versions": versions}
+    plans = _read(path)
+    compiled = {
+        "date": datetime.date.today().isoformat(),
+        "versions": versions(),
+        "digest": digest,
+    }
     plans[shipped.name] = {"settings": shipped.bindings(), **compiled, **facts["given"]}
     names = [one.name for one in SHIPPED if one.name in plans]
     ordered = {name: plans[name] for name in names}
     path.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+
+
+def known(path: Path, shipped: Shipped, digest: str) -> dict[str, Any] | None:
+    """Returns the facts of a run if the file has its plan with this digest; else None."""
+    found = _read(path).get(shipped.name, {})
+    if found.get("digest") != digest:
+        return None
+    _log.info("%s: listed from %s, which has the plan of this program.", shipped.name, path)
+    return {"given": found}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def recorded(path: Path, wanted: Sequence[Shipped]) -> list[tuple[Shipped, dict[str, Any]]]:
@@ -122,7 +136,7 @@ def recorded(path: Path, wanted: Sequence[Shipped]) -> list[tuple[Shipped, dict[
     Raises:
       ValueError: a plan in the file is of other settings.
     """
-    plans = json.loads(path.read_text(encoding="utf-8"))
+    plans = _read(path)
     found = [shipped for shipped in wanted if shipped.name in plans]
     for shipped in found:
         if plans[shipped.name]["settings"] != shipped.bindings():
@@ -141,8 +155,8 @@ def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
     """
     lines = [
         "| run | machine | mesh (data x fsdp x tensor), micro-batches, remat | memory of a device, "
-        "GiB | of which state | read and written, GB | sent, GB | products, memory, links, s "
-        "| step, s | tokens/s | MFU (overlapped) | days |",
+        "GiB | of which state | read and written, GB | sent, GB | products, memory, links (not "
+        "hidden), s | step, s | tokens/s | MFU (overlapped) | days |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for shipped, plan in rows:
@@ -158,12 +172,13 @@ def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
         ]
         if "seconds" in found:
             seconds = found["seconds"]
-            parts = (seconds[part] for part in ("compute", "memory", "collectives"))
+            seconds = {"exposed": seconds["collectives"], **seconds}  # In older files, all of it.
+            parts = [seconds[part] for part in ("compute", "memory", "collectives", "exposed")]
             overlapped = found["mfu"] * seconds["step"] / seconds["best"]
             cells += [
                 f"{found['hbm_bytes'] / 1e9:.0f}",
                 f"{sum(found['sent_bytes'].values()) / 1e9:.1f}",
-                ", ".join(f"{part:.3f}" for part in parts),
+                "{:.3f}, {:.3f}, {:.3f} ({:.3f})".format(*parts),
                 f"{seconds['step']:.3f}",
                 f"{found['tokens_per_second'] / 1e6:.2f} M",
                 f"{found['mfu']:.0%} ({overlapped:.0%})",

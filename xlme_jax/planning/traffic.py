@@ -8,6 +8,7 @@ padding of TPU layouts, except
   inserts a copy, which is counted, where it cannot update in place);
 - what lives in on-chip memory, `S(1)` in the layouts of TPUs: a prefetch counts as one read of
   HBM, and reading the prefetched array as none;
+- collectives that are fused with products, which are listed in each but move their data once;
 - tuples, bitcasts, loops and calls, which move nothing themselves.
 
 XLA's own `cost_analysis` counts the body of a loop once and returns nothing for GPUs. The sum is an
@@ -193,6 +194,8 @@ class _Counter:
             return 0 if value.opcode == "parameter" else math.inf
         total = 0.0
         for user, position in self._users_of(called)[value.name]:
+            if user.continues:
+                continue
             if user.opcode in _SLICES and position == 0:
                 total += _elements(user.type)
             elif user.opcode == "fusion":
@@ -222,6 +225,8 @@ class _Counter:
     def _written(self, called: str, value: Instruction) -> float:
         """Returns the bytes that a computation writes of a result; infinity for all of it."""
         computation = self._program.computations[called]
+        if value.continues:
+            return 0
         if value.opcode == "bitcast":
             source = computation.get(value.operands[0])
             return self._written(called, source) if source else math.inf
