@@ -10,6 +10,8 @@ from xlme_jax.planning.compiling import Lowered
 
 _COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+# Modules of this package that no figure of a plan depends on.
+_NOT_IN_PLANS = ("search.py", "table.py")
 
 
 def versions() -> dict[str, str]:
@@ -25,12 +27,13 @@ def digest(lowered: Lowered) -> str:
     """Returns a digest of a step that is not compiled yet: equal if its plan would be.
 
     It covers the program, its options, the facts that the plan reports beside it, the versions of
-    the compilers, variables with flags for them and the source of this package.
+    the compilers, variables with flags for them and the source of this package but for what
+    selects configurations and lists plans.
     """
     source = [
         path.read_text(encoding="utf-8")
         for path in sorted(resources.files(__package__).iterdir(), key=lambda path: path.name)
-        if path.name.endswith(".py")
+        if path.name.endswith(".py") and path.name not in _NOT_IN_PLANS
     ]
     variables = {name: os.environ.get(name, "") for name in _VARIABLES}
     facts = [lowered.topology.name, lowered.options, lowered.known, lowered.numbers]

@@ -58,7 +58,8 @@ class Shipped:
 # Products are kept, in as few micro-batches as the memory allows, but on TPUs in so many that a
 # device has 4,096 tokens of XLM-E (XL on v4: 8,192), whose activations mostly stay in on-chip
 # memory. On GPUs, fsdp groups stay within a node. On v5e, where a device has few tokens, fsdp also
-# saves the traffic of the optimizer; a group of 32 spans both dimensions of the torus.
+# saves the traffic of the optimizer; a group of 32 spans both dimensions of the torus. On v5p, the
+# whole state fits a device, which then sends the gradients alone, once a step.
 SHIPPED = (
     Shipped("xlme_base", "v5e-256", (64, 4, 1), 2),
     Shipped("xlme_base", "v4-128", (64, 1, 1), 8),
@@ -72,7 +73,7 @@ SHIPPED = (
     Shipped("xylent_base", "a100-40:128", (16, 8, 1)),
     Shipped("xylent_large", "a100-40:128", (16, 8, 1)),
     Shipped("xylent_xl", "a100:512", (64, 8, 1)),
-    Shipped("xylent_xl", "v5p-256", (16, 8, 1), 4),
+    Shipped("xylent_xl", "v5p-256", (128, 1, 1), 16),
     Shipped("veco_wmt14_en_de", "h100:8", (1, 8, 1), folder="finetune"),
     Shipped("veco_wmt14_en_de", "h100:64", (8, 8, 1), folder="finetune"),
     Shipped("veco_wmt14_en_fr", "h100:8", (1, 8, 1), 4, folder="finetune"),
