@@ -113,11 +113,14 @@ def metrics_of(config):
     return {k: tuple(map(float, v)) for k, v in metrics(weights(), batch).items()}
 
 
+drawn = jax.jit(MaskedBatch.draw, static_argnums=(0, 3))
+
+
 def draw(name, rows=None, rng=RNG):
     """Returns the corrupted rows of a stream, as drawn by the objective."""
     mask_rng = jax.random.split(stream_rng(rng, name), 5)[0]
     config = {"monolingual": CONFIG.masking, "bitext": CONFIG.bitext_masking}[name]
-    return MaskedBatch.draw(config, BATCH[name] if rows is None else rows, mask_rng, VOCAB)
+    return drawn(config, BATCH[name] if rows is None else rows, mask_rng, VOCAB)
 
 
 # ---- An independent model: a sentence at a time, no rows, no packing ----------------------------

@@ -79,6 +79,9 @@ BATCH = {
 }
 
 
+draw = jax.jit(MaskedBatch.draw, static_argnums=(0, 3))
+
+
 @functools.cache
 def weights(objective_config):
     """Returns weights with noise, so that no value is neutral."""
@@ -154,7 +157,7 @@ def recompute(config, name, batch=None):
     objective, params = config.build(VOCAB), weights(config)
     rows = (batch or BATCH)[name]
     mask_rng = jax.random.split(stream_rng(RNG, name), 3)[0]
-    masked = MaskedBatch.draw(config.masking, rows, mask_rng, VOCAB)
+    masked = draw(config.masking, rows, mask_rng, VOCAB)
     losses, hits = dense_mlm(objective.model, params, masked)
     prediction = applied(objective.model, Electra.generate)(
         params, masked.rows, masked.positions, masked.targets, masked.uniforms
@@ -437,7 +440,7 @@ def test_specials_and_padding_are_never_masked(mask_bos):
     masked_tokens = []
     for seed in range(40):
         for rows in BATCH.values():
-            masked = MaskedBatch.draw(config, rows, jax.random.key(seed), VOCAB)
+            masked = draw(config, rows, jax.random.key(seed), VOCAB)
             chosen = np.asarray(masked.is_masked)
             masked_tokens.append(np.asarray(masked.targets)[chosen])
             changed = np.asarray(masked.rows["tokens"] != rows["tokens"])
@@ -452,9 +455,9 @@ def test_specials_and_padding_are_never_masked(mask_bos):
 
 def test_masks_follow_the_row_not_the_batch():
     rows = BATCH["monolingual"]
-    whole = MaskedBatch.draw(CONFIG.masking, rows, RNG, VOCAB)
+    whole = draw(CONFIG.masking, rows, RNG, VOCAB)
     order = jnp.array([3, 1])
-    part = MaskedBatch.draw(CONFIG.masking, {k: v[order] for k, v in rows.items()}, RNG, VOCAB)
+    part = draw(CONFIG.masking, {k: v[order] for k, v in rows.items()}, RNG, VOCAB)
     for name in ("positions", "is_masked", "targets", "uniforms"):
         np.testing.assert_array_equal(getattr(whole, name)[order], getattr(part, name))
 
@@ -479,7 +482,7 @@ def test_a_stream_of_padding_alone_adds_nothing(config):
 
 
 def test_rows_with_one_maskable_token_mask_it():
-    masked = MaskedBatch.draw(CONFIG.masking, stream(0, [[3], [2]]), RNG, VOCAB)
+    masked = draw(CONFIG.masking, stream(0, [[3], [2]]), RNG, VOCAB)
     assert np.asarray(masked.is_masked).sum(axis=1).tolist() == [1, 0]
     assert masked.positions[0, 0] == 1
 
@@ -531,7 +534,7 @@ def test_xlm_loss_by_definition(bitext):
     maskings = {"monolingual": config.masking, "bitext": bitext or config.masking}
     for name, rows in BATCH.items():
         mask_rng = jax.random.split(stream_rng(RNG, name))[0]
-        masked = MaskedBatch.draw(maskings[name], rows, mask_rng, VOCAB)
+        masked = draw(maskings[name], rows, mask_rng, VOCAB)
         losses, hits = dense_mlm(objective.model, params, masked)
         total += np.mean(losses)
         assert metrics[f"{name}/mlm_accuracy"] == (hits, len(losses))

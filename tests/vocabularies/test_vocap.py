@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import sentencepiece
+import tiny
 from sentencepiece import sentencepiece_model_pb2
 
 from xlme_jax import api
@@ -267,41 +268,24 @@ def test_the_command_compares_with_temperature_sampling(mono, tmp_path):
     ]
 
 
-# One process for all, because most of the time is its start.
-REFUSED = """
-from absl import flags
-from absl.testing import flagsaver
-from xlme_jax import train_vocabulary
-from xlme_jax.configuration import command_line
-command_line.define_flags()
-flags.FLAGS(["train_vocabulary", "--tasks=cc100", "--cc100_dir=mono", "--size=400"])
-for given in (
-    {"beta": "0.5"},
-    {"method": "vocap", "candidate_sizes": "50,many"},
-    {"report": "file"},
-    {"against": "temperature.model"},
-    {"report": "report", "against": "missing.model"},
-):
-    with flagsaver.as_parsed(**given):
-        try:
-            train_vocabulary.main()
-        except ValueError as error:
-            print(error)
-"""
+REFUSED = {
+    "--beta is a flag of --method=vocap": ["--beta=0.5"],
+    "--candidate_sizes=50,many: give whole numbers": [
+        "--method=vocap",
+        "--candidate_sizes=50,many",
+    ],
+    "--report=file is not a folder": ["--report=file"],
+    "--against needs --report": ["--against=temperature.model"],
+    "No vocabulary at missing.model": ["--report=report", "--against=missing.model"],
+}
 
 
-def test_flags_are_checked_before_text_is_read(tmp_path):
+def test_flags_are_checked_before_text_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    done = subprocess.run(
-        [sys.executable, "-c", REFUSED], cwd=tmp_path, capture_output=True, text=True
-    )
-    said = done.stdout.splitlines()
-    expected = (
-        "--beta is a flag of --method=vocap",
-        "--candidate_sizes=50,many: give whole numbers",
-        "--report=file is not a folder",
-        "--against needs --report",
-        "No vocabulary at missing.model",
-    )
-    assert len(said) == len(expected), done.stderr
-    assert all(line.startswith(start) for line, start in zip(said, expected))
+    flags = ["--tasks=cc100", "--cc100_dir=mono", "--size=400"]
+    done = tiny.run_each("train_vocabulary", *([*flags, *more] for more in REFUSED.values()))
+    for message, one in zip(REFUSED, done, strict=True):
+        assert one.returncode == 1
+        said = one.stderr.splitlines()[-1]
+        assert said.partition(": ")[2].startswith(message), one.stderr
