@@ -69,6 +69,23 @@ def test_equals_a_naive_loop(with_bias, with_gate):
     np.testing.assert_allclose(actual, expected, atol=2e-6)
 
 
+def test_the_layout_for_cpus_changes_no_value_and_no_gradient(monkeypatch):
+    *arrays, segments, bias, gate = inputs()
+
+    def compute():
+        def value(q, k, v, bias, gate):
+            options = {"dropout_rate": 0.5, "dropout_seeds": jnp.arange(BATCH, dtype=jnp.uint32)}
+            out = attention(q, k, v, segments, bias, gate, implementation="xla", **options)
+            return (out * jnp.arange(out.size).reshape(out.shape) / out.size).sum()
+
+        return jax.tree.leaves(jax.value_and_grad(value, range(5))(*arrays, bias, gate))
+
+    here = compute()
+    monkeypatch.setattr("xlme_jax.ops.attention.compile_platform", lambda: "tpu")
+    for found, expected in zip(here, compute(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("with_bias", [True, False])
 def test_causal_equals_a_naive_loop(with_bias):
     q, k, v, segments, bias, gate = inputs()

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.model.parameters import ONES, Initializer, parameter
+from xlme_jax.ops.attention import compile_platform
+from xlme_jax.ops.mesh_axes import automatic_axes
 
 
 def distance_buckets(length: int, num_buckets: int, max_distance: int) -> np.ndarray:
@@ -80,9 +82,21 @@ def gate_value(q: jax.Array, u: jax.Array, v: jax.Array, w: jax.Array) -> jax.Ar
       [B, L, H] in float32 or better.
     """
     dtype = jnp.promote_types(q.dtype, jnp.float32)
-    update = jax.nn.sigmoid(jnp.einsum("blhk,hk->blh", q, u.astype(q.dtype)).astype(dtype))
-    reset = jax.nn.sigmoid(jnp.einsum("blhk,hk->blh", q, v.astype(q.dtype)).astype(dtype))
+    update, reset = (jax.nn.sigmoid(x.astype(dtype)) for x in _projected(q, u, v))
     return 1.0 + update + (1.0 - update) * w * reset
+
+
+def _projected(q: jax.Array, u: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns q.u and q.v of each head, [B, L, H] each, in the type of `q`."""
+    u, v = u.astype(q.dtype), v.astype(q.dtype)
+    if compile_platform() != "cpu" or automatic_axes():
+        return jnp.einsum("blhk,hk->blh", q, u), jnp.einsum("blhk,hk->blh", q, v)
+    # One product with a matrix that is zero between heads: XLA on CPUs would transpose `q` first.
+    heads, width = u.shape
+    own = jnp.eye(heads, dtype=q.dtype)[:, None, None, :]
+    matrix = (jnp.stack([u, v], axis=2)[..., None] * own).reshape(heads * width, 2 * heads)
+    both = (q.reshape(-1, heads * width) @ matrix).reshape(*q.shape[:2], 2, heads)
+    return both[:, :, 0], both[:, :, 1]
 
 
 class Gate(nn.Module):

@@ -34,6 +34,8 @@ _LONG = 256
 # TPUs without the kernel, and one that needs its variant without strided rotations.
 _OLD_TPUS = ("TPU v2", "TPU v3", "TPU v4 lite")
 _UNSTRIDED = ("TPU v4",)
+# Scores and mixed values, for rows of tokens with heads and for heads with tokens.
+_EQUATIONS = ("bihk,bjhk->bhij", "bhij,bjhk->bihk"), ("bhik,bhjk->bhij", "bhij,bhjk->bhik")
 
 
 def toeplitz(by_distance: jax.Array) -> jax.Array:
@@ -335,7 +337,12 @@ def _reference(
     """
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
     exact = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
-    scores = jnp.einsum("bihk,bjhk->bhij", q, k, preferred_element_type=accumulate, precision=exact)
+    is_on_cpu = compile_platform() == "cpu"
+    if is_on_cpu:
+        # XLA on CPUs would lay out keys and values, and the result, by columns.
+        q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+    scored, mixed = _EQUATIONS[is_on_cpu]
+    scores = jnp.einsum(scored, q, k, preferred_element_type=accumulate, precision=exact)
     scores = scores * q.shape[-1] ** -0.5
     if bias is not None:
         if gate is not None:
@@ -348,4 +355,5 @@ def _reference(
     if seeds is not None:
         keep = dropout.keep_mask(seeds, weights.shape[2:], dropout_rate)
         weights = jnp.where(keep, weights * (1.0 / (1.0 - dropout_rate)), 0.0)
-    return jnp.einsum("bhij,bjhk->bihk", weights.astype(v.dtype), v, precision=exact)
+    found = jnp.einsum(mixed, weights.astype(v.dtype), v, precision=exact)
+    return found.transpose(0, 2, 1, 3) if is_on_cpu else found
