@@ -34,8 +34,6 @@ _LONG = 256
 # TPUs without the kernel, and one that needs its variant without strided rotations.
 _OLD_TPUS = ("TPU v2", "TPU v3", "TPU v4 lite")
 _UNSTRIDED = ("TPU v4",)
-# Scores and mixed values, for rows of tokens with heads and for heads with tokens.
-_EQUATIONS = ("bihk,bjhk->bhij", "bhij,bjhk->bihk"), ("bhik,bhjk->bhij", "bhij,bhjk->bhik")
 
 
 def toeplitz(by_distance: jax.Array) -> jax.Array:
@@ -338,10 +336,11 @@ def _reference(
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
     exact = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
     is_on_cpu = compile_platform() == "cpu"
+    scored, mixed = "bihk,bjhk->bhij", "bhij,bjhk->bihk"
     if is_on_cpu:
         # XLA on CPUs would lay out keys and values, and the result, by columns.
         q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
-    scored, mixed = _EQUATIONS[is_on_cpu]
+        scored, mixed = "bhik,bhjk->bhij", "bhij,bhjk->bhik"
     scores = jnp.einsum(scored, q, k, preferred_element_type=accumulate, precision=exact)
     scores = scores * q.shape[-1] ** -0.5
     if bias is not None:
