@@ -252,7 +252,7 @@ def compile_lowered(lowered: Lowered) -> Compiled:
     _log.info("Compiling for %s, mesh %s, %d micro-batches.", topology.name, lowered.mesh, parts)
     try:
         with _quiet():
-            compiled = lowered.program.compile(lowered.options)
+            compiled: Any = lowered.program.compile(lowered.options)
     except jax.errors.JaxRuntimeError as error:
         memory = MemoryUse(**lowered.known, temporary=None, code=0, total=_out_of_memory(error))
         return Compiled(config, topology, lowered.mesh, memory, **numbers)

@@ -173,13 +173,14 @@ def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
         ]
         if "seconds" in found:
             seconds = found["seconds"]
-            seconds = {"exposed": seconds["collectives"], **seconds}  # In older files, all of it.
-            parts = [seconds[part] for part in ("compute", "memory", "collectives", "exposed")]
+            parts = [f"{seconds[part]:.3f}" for part in ("compute", "memory", "collectives")]
+            if "exposed" in seconds:  # Not in files of before schedules were read.
+                parts[2] += f" ({seconds['exposed']:.3f})"
             overlapped = found["mfu"] * seconds["step"] / seconds["best"]
             cells += [
                 f"{found['hbm_bytes'] / 1e9:.0f}",
                 f"{sum(found['sent_bytes'].values()) / 1e9:.1f}",
-                "{:.3f}, {:.3f}, {:.3f} ({:.3f})".format(*parts),
+                ", ".join(parts),
                 f"{seconds['step']:.3f}",
                 f"{found['tokens_per_second'] / 1e6:.2f} M",
                 f"{found['mfu']:.0%} ({overlapped:.0%})",
