@@ -10,6 +10,7 @@ from xlme_jax.planning import table
 from xlme_jax.planning.compiling import Lowered
 from xlme_jax.planning.digest import digest
 from xlme_jax.planning.machines import parse_topology
+from xlme_jax.training.loop_config import LoopConfig
 
 
 def flags(*arguments, **bindings):
@@ -180,19 +181,21 @@ def test_a_recorded_plan_is_known_by_its_digest(tmp_path):
 
 
 def test_a_digest_covers_all_that_a_plan_depends_on(monkeypatch):
-    def lowered(text="module", topology="v5e:4x4", **numbers):
+    def lowered(text="module", topology="v5e:4x4", options=(), **numbers):
         program = SimpleNamespace(as_text=lambda: text)
         known = {"params": 1, "optimizer": 2, "batch": 3}
-        return Lowered(program, None, parse_topology(topology), {"data": 16}, known, numbers)
+        config = SimpleNamespace(loop=LoopConfig(9, compiler_options=options))
+        return Lowered(program, config, parse_topology(topology), {"data": 16}, known, numbers)
 
     found = {
         digest(lowered()),
         digest(lowered("other module")),
         digest(lowered(topology="v5e:4x8")),
         digest(lowered(tokens=4)),
+        digest(lowered(options=("xla_some_option=1",))),
     }
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_enable_async_collective_fusion=false")
     found.add(digest(lowered()))
     monkeypatch.delenv("LIBTPU_INIT_ARGS")
-    assert len(found) == 5
+    assert len(found) == 6
     assert digest(lowered()) in found

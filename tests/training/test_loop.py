@@ -397,3 +397,15 @@ def test_carried_state_is_filled_before_the_first_step(tmp_path, mesh, micro_bat
     # A resumed run is ready.
     resumed = run(tmp_path / "filled", mesh, objective=Filling(), train_steps=3)
     assert int(resumed.aux["steps"]) == 3 + 3
+
+
+def test_unknown_compiler_options_are_refused(tmp_path, mesh):
+    with pytest.raises(ValueError, match=r"Loop.compiler_options has 'x': write .* 'name=value'"):
+        LoopConfig(9, compiler_options=("x",))
+    with pytest.raises(ValueError, match=r"Loop.compiler_options = .*No such compile option: 'x'"):
+        states.check_compiler_options(LoopConfig(9, compiler_options=("x=1",)))
+    known = ("xla_cpu_enable_fast_math=false", "xla_backend_optimization_level=1")
+    states.check_compiler_options(LoopConfig(9, compiler_options=known))
+    # The step is compiled with them.
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option: 'x'"):
+        run(tmp_path, mesh, compiler_options=("x=1",))

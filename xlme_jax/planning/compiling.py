@@ -188,14 +188,15 @@ class Lowered:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Compiler options.
+        """Compiler options: those of the run.
 
         GPU autotuning is off, as it times kernels on the device. Products are cuBLAS's: without
         autotuning, XLA's own have tiles of a fixed size, which do not suit all shapes.
         """
-        if self.topology.machine.platform != "cuda":
-            return {}
-        return {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+        options: dict[str, Any] = {**self.config.loop.xla_options()}
+        if self.topology.machine.platform == "cuda":
+            options |= {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+        return options
 
 
 def compile_step(config: TrainConfig, topology: Topology, devices: list[Any]) -> Compiled:
@@ -254,6 +255,8 @@ def compile_lowered(lowered: Lowered) -> Compiled:
         with _quiet():
             compiled: Any = lowered.program.compile(lowered.options)
     except jax.errors.JaxRuntimeError as error:
+        if "compile option" in str(error) and config.loop.compiler_options:
+            raise ConfigError(f"Loop.compiler_options on {topology.name}: {error}.") from error
         memory = MemoryUse(**lowered.known, temporary=None, code=0, total=_out_of_memory(error))
         return Compiled(config, topology, lowered.mesh, memory, **numbers)
     program = Program(compiled.as_text())

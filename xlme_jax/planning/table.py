@@ -26,6 +26,7 @@ class Shipped:
       micro_batches: micro-batches per step.
       remat: what encoders recompute, as `Encoder.remat`.
       folder: folder of the gin file.
+      compiler_options: as `Loop.compiler_options`.
     """
 
     run: str
@@ -34,6 +35,7 @@ class Shipped:
     micro_batches: int = 1
     remat: Remat = "products"
     folder: str = "runs"
+    compiler_options: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -48,10 +50,12 @@ class Shipped:
     def bindings(self) -> list[str]:
         """Returns the gin bindings of the mesh, the micro-batches and remat."""
         sizes = zip(("data", "fsdp", "tensor"), self.mesh)
+        options = self.compiler_options
         return [
             *(f"Mesh.{axis} = {size}" for axis, size in sizes),
             f"Loop.micro_batches = {self.micro_batches}",
             f"Encoder.remat = {self.remat!r}",
+            *([f"Loop.compiler_options = {options}"] if options else []),
         ]
 
 
@@ -60,14 +64,17 @@ class Shipped:
 # memory. On GPUs, fsdp groups stay within a node. On v5e, where a device has few tokens, fsdp also
 # saves the traffic of the optimizer; a group of 32 spans both dimensions of the torus. On v5p, the
 # whole state fits a device, which then sends the gradients alone, once a step.
+# On more than 16 chips of v5e, XLA waits for permutations, which it sends between the parts of a
+# product elsewhere: there, products wait for whole weights instead.
+_WHOLE_PRODUCTS = ("xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000",)
 SHIPPED = (
-    Shipped("xlme_base", "v5e-256", (64, 4, 1), 2),
+    Shipped("xlme_base", "v5e-256", (64, 4, 1), 2, compiler_options=_WHOLE_PRODUCTS),
     Shipped("xlme_base", "v4-128", (64, 1, 1), 8),
     Shipped("xlme_base", "a100:64", (64, 1, 1)),
-    Shipped("xlme_large", "v5e-256", (64, 4, 1), 2),
+    Shipped("xlme_large", "v5e-256", (64, 4, 1), 2, compiler_options=_WHOLE_PRODUCTS),
     Shipped("xlme_large", "v4-128", (64, 1, 1), 8),
     Shipped("xlme_large", "a100:64", (8, 8, 1)),
-    Shipped("xlme_xl", "v5e-256", (8, 32, 1), 2),
+    Shipped("xlme_xl", "v5e-256", (8, 32, 1), 2, compiler_options=_WHOLE_PRODUCTS),
     Shipped("xlme_xl", "v4-128", (8, 8, 1), 4),
     Shipped("xlme_xl", "a100:64", (8, 8, 1), 2),
     Shipped("xylent_base", "a100-40:128", (16, 8, 1)),

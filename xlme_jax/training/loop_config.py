@@ -34,6 +34,7 @@ class LoopConfig:
       profile_steps: first and last step, from 1, to trace with JAX's profiler; the trace goes to
         `MODEL_DIR/tensorboard`.
       alarms_after: step from which alarms are reported; an untrained model triggers them all.
+      compiler_options: options of XLA for the train step, such as "xla_some_option=1".
     """
 
     train_steps: int
@@ -51,6 +52,7 @@ class LoopConfig:
     on_divergence: Literal["stop", "roll_back"] = "stop"
     profile_steps: tuple[int, int] | None = None
     alarms_after: int = 1000
+    compiler_options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_choices(self, "Loop")
@@ -58,6 +60,10 @@ class LoopConfig:
         counts = [f.name for f in fields if f.type in (int, "int") and f.name != "seed"]
         check_at_least(self, "Loop", 1, *counts, "keep_every")
         check_at_least(self, "Loop", 0, "samples_every")
+        if wrong := [option for option in self.compiler_options if "=" not in option]:
+            raise ValueError(
+                f"Loop.compiler_options has {wrong[0]!r}: write options as 'name=value'."
+            )
         if self.keep_every is not None and self.keep_every % self.checkpoint_every:
             raise ValueError(
                 f"Loop.keep_every = {self.keep_every} must be a multiple of Loop.checkpoint_every "
@@ -76,3 +82,9 @@ class LoopConfig:
                 f"Loop.profile_steps = {self.profile_steps}: give the first and the last step, "
                 "counted from 1, such as (11, 15)."
             )
+
+    def xla_options(self) -> dict[str, str | bool]:
+        """Returns `compiler_options` as JAX takes them."""
+        parts = (option.partition("=") for option in self.compiler_options)
+        truths = {"true": True, "false": False}
+        return {name: truths.get(value, value) for name, _, value in parts}

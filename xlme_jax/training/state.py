@@ -121,6 +121,17 @@ def fresh_state(
     return jax.jit(lambda: meshes.unbox(init()), out_shardings=out)()
 
 
+def check_compiler_options(config: LoopConfig) -> None:
+    """Raises ValueError if XLA does not know one of the compiler options."""
+    try:
+        jax.jit(lambda: 0, compiler_options=config.xla_options()).lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(
+            f"Loop.compiler_options = {config.compiler_options}: {error}. Use options that XLA "
+            f"has on {jax.default_backend()}."
+        ) from error
+
+
 def compile_step(
     objective: Objective,
     optimizer: optax.GradientTransformation,
@@ -141,11 +152,13 @@ def compile_step(
     out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     devices: Any = abstract.step.sharding.device_set
     platforms = {device.platform for device in devices}
-    # Without this, XLA on CPUs copies both of Adam's moments in each step before it changes them.
-    in_place = {"xla_cpu_copy_insertion_use_region_analysis": True}
+    options: dict[str, Any] = {**config.xla_options()}
+    if platforms == {"cpu"}:
+        # Without this, XLA copies both of Adam's moments in each step before it changes them.
+        options.setdefault("xla_cpu_copy_insertion_use_region_analysis", True)
     return jax.jit(
         step,
         donate_argnums=0,
         out_shardings=(out, None),
-        compiler_options=in_place if platforms == {"cpu"} else None,
+        compiler_options=options or None,
     )
