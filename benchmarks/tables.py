@@ -37,15 +37,15 @@ RESULTS = Path("benchmarks/results")
 COMMANDS = {
     "train_step": "benchmarks/train_step.py --peer=$PEER --bfloat16 --rounds=2 --steps=3",
     "train_step_small": "benchmarks/train_step.py --peer=$PEER --bfloat16 "
-    "--shapes=quickstart,laptop --rounds=2 --steps=20 "
+    "--shapes=quickstart,laptop --rounds=2 --steps=10 "
     "--output=benchmarks/results/train_step_small.json",
     "head": "benchmarks/head.py",
     "head_memory": "benchmarks/head.py --compile_for=v5e:1x1,h100:1 "
     "--output=benchmarks/results/head_memory.json",
     "attention": "benchmarks/attention.py --compile_for=v5e,h100",
     "prepare_real_text": "benchmarks/prepare.py --text_dir=$DATA/mono --vocabulary=$VOCABULARY "
-    "--workers=1,2 --beam --repeats=3 --output=benchmarks/results/prepare_real_text.json",
-    "prepare": "benchmarks/prepare.py --megabytes=200 --workers=1,2 --beam --repeats=3",
+    "--workers=1,2 --repeats=3 --output=benchmarks/results/prepare_real_text.json",
+    "prepare": "benchmarks/prepare.py --megabytes=200 --workers=1,2 --beam --repeats=2",
     "train_vocabulary": "benchmarks/train_vocabulary.py --text_dir=$DATA/mono",
     "startup": "benchmarks/startup.py --rounds=2",
     "stacked_layers": "benchmarks/stacked_layers.py --rounds=4",
@@ -53,7 +53,7 @@ COMMANDS = {
     "row_padding": "benchmarks/row_padding.py --file=$DATA/eval/xnli/dev-en.tsv",
     "evaluation": "benchmarks/evaluation.py --data=$DATA/eval --languages=2 --rounds=1 "
     "--corpora=en-fr,en-es_xlwa_dev",
-    "finetune_step": "benchmarks/finetune_step.py --rounds=3 --steps=2 "
+    "finetune_step": "benchmarks/finetune_step.py --rounds=2 --steps=2 "
     "--file=$DATA/eval/xnli/dev-en.tsv",
     "traffic": "benchmarks/traffic.py",
     "plans": "-m xlme_jax.plan --table=all --output=benchmarks/results/plans.json",
