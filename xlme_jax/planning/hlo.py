@@ -44,7 +44,7 @@ class Instruction:
         found = re.search(r'op_name="([^"]*)"', self.text)
         return found[1] if found else ""
 
-    @property
+    @functools.cached_property
     def continues(self) -> bool:
         """Whether it is a collective that only goes on with, or ends, a transfer begun before.
 

@@ -121,6 +121,8 @@ class _Counter:
     def __init__(self, program: Program):
         self._program = program
         self._users: dict[str, dict[str, list[tuple[Instruction, int]]]] = {}
+        # Many paths lead through the same values.
+        self._elements_read = functools.cache(self._find_elements_read)
 
     def moved(self, instruction: Instruction, computation: Computation) -> int:
         """Returns the bytes that one execution of an instruction reads and writes."""
@@ -188,7 +190,7 @@ class _Counter:
                 return self._elements_read(called, instruction) * _bits(instruction.type) / 8
         return math.inf
 
-    def _elements_read(self, called: str, value: Instruction) -> float:
+    def _find_elements_read(self, called: str, value: Instruction) -> float:
         """Returns how many elements of a value a computation reads; infinity for all of them."""
         if value.root:
             return 0 if value.opcode == "parameter" else math.inf
