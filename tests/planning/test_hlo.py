@@ -177,6 +177,28 @@ ENTRY %main (a: f32[8,128]) -> f32[64,128] {
     assert found.total == 7 * ARRAY
 
 
+@pytest.mark.parametrize(("kept", "factor"), [("%sum", 1), ("%doubled", 2)])
+def test_a_sum_of_which_a_fusion_keeps_a_slice_is_scattered(kept, factor):
+    text = f"""\
+%all-reduce-scatter (p: f32[8,128], i: s32[]) -> f32[1,128] {{
+  %p = f32[8,128]{{1,0}} parameter(0)
+  %i = s32[] parameter(1)
+  %sum = f32[8,128]{{1,0}} all-reduce(%p), replica_groups={{}}, to_apply=%add
+  %doubled = f32[8,128]{{1,0}} add(%sum, %sum)
+  ROOT %own = f32[1,128]{{1,0}} dynamic-slice({kept}, %i, %i), dynamic_slice_sizes={{1,128}}
+}}
+
+ENTRY %main (a: f32[8,128], i: s32[]) -> f32[1,128] {{
+  %a = f32[8,128]{{1,0}} parameter(0)
+  %i = s32[] parameter(1)
+  ROOT %f = f32[1,128]{{1,0}} fusion(%a, %i), kind=kCustom, calls=%all-reduce-scatter
+}}
+"""
+    (found,) = find_collectives(Program(text), 8)
+    assert found.kind == ("reduce-scatter" if factor == 1 else "all-reduce")
+    assert found.total == factor * 7 / 8 * ARRAY
+
+
 def test_the_compilers_own_text_is_understood():
     """Compiles an all-reduce in a loop here; one device sends nothing, but the loop is counted."""
 

@@ -6,7 +6,14 @@ import re
 
 import numpy as np
 
-from xlme_jax.planning.hlo import Program, operand_type, type_bytes
+from xlme_jax.planning.hlo import (
+    Computation,
+    Instruction,
+    Program,
+    find_root,
+    operand_type,
+    type_bytes,
+)
 from xlme_jax.planning.machines import GPUS_A_NODE, Topology
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
@@ -53,6 +60,8 @@ def find_collectives(program: Program, devices: int) -> list[Collective]:
         kind = instruction.opcode.removesuffix("-start")
         if kind not in KINDS or instruction.continues:
             continue
+        if _is_scattered(instruction, computation):
+            kind = "reduce-scatter"
         operands = sum(type_bytes(operand_type(name, computation)) for name in instruction.operands)
         group = _group(instruction.text, devices)
         size = len(group)
@@ -104,6 +113,20 @@ def bandwidth(topology: Topology, collective: Collective) -> float:
         return machine.link_bandwidth
     # In a ring over nodes, a node sends through the network cards of its GPUs in the group.
     return min(machine.link_bandwidth, machine.network_bandwidth * len(group) / len(nodes))
+
+
+def _is_scattered(instruction: Instruction, computation: Computation) -> bool:
+    """Returns whether an all-reduce is that of a fusion which keeps a slice of the sum alone.
+
+    TPU programs write a reduce-scatter so.
+    """
+    root = find_root(computation)
+    return (
+        instruction.opcode == "all-reduce"
+        and root is not None
+        and root.opcode == "dynamic-slice"
+        and root.operands[0] == instruction.name
+    )
 
 
 def _group(text: str, devices: int) -> tuple[int, ...]:
