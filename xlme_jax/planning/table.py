@@ -68,10 +68,10 @@ class Shipped:
 # product elsewhere: there, products wait for whole weights instead.
 _WHOLE_PRODUCTS = ("xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000",)
 SHIPPED = (
-    Shipped("xlme_base", "v5e-256", (64, 4, 1), 2, compiler_options=_WHOLE_PRODUCTS),
+    Shipped("xlme_base", "v5e-256", (64, 4, 1), 1, compiler_options=_WHOLE_PRODUCTS),
     Shipped("xlme_base", "v4-128", (64, 1, 1), 8),
     Shipped("xlme_base", "a100:64", (64, 1, 1)),
-    Shipped("xlme_large", "v5e-256", (64, 4, 1), 2, compiler_options=_WHOLE_PRODUCTS),
+    Shipped("xlme_large", "v5e-256", (64, 4, 1), 1, compiler_options=_WHOLE_PRODUCTS),
     Shipped("xlme_large", "v4-128", (64, 1, 1), 8),
     Shipped("xlme_large", "a100:64", (8, 8, 1)),
     Shipped("xlme_xl", "v5e-256", (8, 32, 1), 2, compiler_options=_WHOLE_PRODUCTS),
