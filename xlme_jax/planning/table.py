@@ -59,8 +59,8 @@ class Shipped:
         ]
 
 
-# Products are kept, in as few micro-batches as the memory allows, but on TPUs in so many that a
-# device has 4,096 tokens of XLM-E (XL on v4: 8,192), whose activations mostly stay in on-chip
+# Products are kept, in as few micro-batches as the memory allows, but on v4 and v5p in so many that
+# a device has 4,096 tokens (XLM-E XL on v4: 8,192), whose activations mostly stay in on-chip
 # memory. On GPUs, fsdp groups stay within a node. On v5e, where a device has few tokens, fsdp also
 # saves the traffic of the optimizer; a group of 32 spans both dimensions of the torus. On v5p, the
 # whole state fits a device, which then sends the gradients alone, once a step.
@@ -180,14 +180,12 @@ def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
         ]
         if "seconds" in found:
             seconds = found["seconds"]
-            parts = [f"{seconds[part]:.3f}" for part in ("compute", "memory", "collectives")]
-            if "exposed" in seconds:  # Not in files of before schedules were read.
-                parts[2] += f" ({seconds['exposed']:.3f})"
+            parts = (seconds[part] for part in ("compute", "memory", "collectives", "exposed"))
             overlapped = found["mfu"] * seconds["step"] / seconds["best"]
             cells += [
                 f"{found['hbm_bytes'] / 1e9:.0f}",
                 f"{sum(found['sent_bytes'].values()) / 1e9:.1f}",
-                ", ".join(parts),
+                "{:.3f}, {:.3f}, {:.3f} ({:.3f})".format(*parts),
                 f"{seconds['step']:.3f}",
                 f"{found['tokens_per_second'] / 1e6:.2f} M",
                 f"{found['mfu']:.0%} ({overlapped:.0%})",

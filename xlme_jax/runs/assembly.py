@@ -86,10 +86,8 @@ def assemble(
     built = parts.build(config, prepare_command)
     dataset, objective, dtype, streams, settings = built
     shapes = {stream.name: (stream.rows, stream.length) for stream in streams}
-    rows = {name: shape[0] for name, shape in shapes.items()}
-    meshes.check_divisible(rows, mesh, settings.micro_batches)
-    if settings.compiler_options:
-        states.check_compiler_options(settings)
+    meshes.check_divisible({s.name: s.rows for s in streams}, mesh, settings.micro_batches)
+    states.check_compiler_options(settings)
     attention = attention_choice.decide(config, streams, mesh, dtype)
     if attention.choices:
         objective = attention.objective.build(dataset.vocabulary_size, dtype)

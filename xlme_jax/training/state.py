@@ -123,6 +123,8 @@ def fresh_state(
 
 def check_compiler_options(config: LoopConfig) -> None:
     """Raises ValueError if XLA does not know one of the compiler options."""
+    if not config.compiler_options:
+        return
     try:
         jax.jit(lambda: 0, compiler_options=config.xla_options()).lower().compile()
     except jax.errors.JaxRuntimeError as error:
