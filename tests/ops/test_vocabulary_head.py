@@ -9,21 +9,32 @@ import tiny
 from xlme_jax.ops import vocabulary_head as op
 
 VOCAB, ROWS, WIDTH = 1000, 12, 12
-# Most chunks, and bytes of logits that are kept: one chunk of 1,024 rows; eight of 128, looked at
-# together, one after the other and in blocks of 3 rows, or by fours, with padding rows in the last.
-WAYS = {"one": (1, 2**28), "together": (64, 2**28), "streamed": (64, 0), "by fours": (64, 20_000)}
+# Most chunks, bytes of logits that are looked at together, and whether their exponentials are kept:
+# one chunk of 1,024 rows; eight of 128, looked at together, one after the other and in blocks of
+# 3 rows, or by fours, with padding rows in the last.
+WAYS = {
+    "one": (1, 2**28, False),
+    "together": (64, 2**28, False),
+    "streamed": (64, 0, False),
+    "streamed and kept": (64, 0, True),
+    "by fours": (64, 20_000, False),
+    "by fours and kept": (64, 20_000, True),
+}
 
 
-@pytest.fixture(params=tiny.slow_except({"streamed"}, WAYS))
+@pytest.fixture(params=tiny.slow_except({"streamed", "streamed and kept"}, WAYS))
 def chunks(request, monkeypatch):
     set_way(monkeypatch, request.param)
     return op.num_chunks(VOCAB)
 
 
 def set_way(monkeypatch, name):
-    chunks, kept = WAYS[name]
-    for field, value in (("MAX_CHUNKS", chunks), ("KEPT_BYTES", kept), ("LOGITS_BYTES", kept)):
-        monkeypatch.setattr(op, field, value)
+    chunks, together, keep = WAYS[name]
+    for field in ("KEPT_BYTES", "LOGITS_BYTES"):
+        monkeypatch.setattr(op, field, together)
+    monkeypatch.setattr(op, "MAX_CHUNKS", chunks)
+    whole = functools.partial(op.vocabulary_head, keep=keep)
+    monkeypatch.setattr(op, "vocabulary_head", whole)
 
 
 def inputs(seed=0, vocab=VOCAB, rows=ROWS, scale=1.0):
@@ -119,11 +130,11 @@ def test_chunks_do_not_change_the_loss(monkeypatch):
     for name in WAYS:
         set_way(monkeypatch, name)
         results[name] = jax.jit(functools.partial(head))(*inputs())
-    for other in ("together", "streamed", "by fours"):
+    for other in ("together", "streamed", "streamed and kept", "by fours"):
         np.testing.assert_allclose(results[other].loss, results["one"].loss, rtol=1e-6)
         np.testing.assert_array_equal(results[other].argmax, results["one"].argmax)
     # The same random numbers, so the same samples whichever chunks are looked at together.
-    for other in ("streamed", "by fours"):
+    for other in ("streamed", "streamed and kept", "by fours"):
         np.testing.assert_array_equal(results[other].sample, results["together"].sample)
 
 

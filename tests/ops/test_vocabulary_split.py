@@ -48,10 +48,10 @@ def arrays(rows=ROWS):
     return *(x.astype(np.float32) for x in floats), targets, uniforms
 
 
-def head_and_gradients(split, *inputs):
+def head_and_gradients(split, *inputs, keep=False):
     def loss(hidden, table, bias, targets, uniforms):
         prediction = op.vocabulary_head(
-            hidden, table, bias, targets, uniforms, vocab_size=VOCAB, split=split
+            hidden, table, bias, targets, uniforms, vocab_size=VOCAB, split=split, keep=keep
         )
         return (prediction.loss * (1 + targets)).sum(), prediction
 
@@ -73,16 +73,17 @@ def assert_equal(found, expected):
 
 
 @with_eight_devices
-@pytest.mark.parametrize("kept", [2**28, 0], ids=["together", "streamed"])
-def test_head(mesh, kept, monkeypatch):
+@pytest.mark.parametrize("keep", [False, True], ids=["recomputed", "kept"])
+@pytest.mark.parametrize("size", [2**28, 0], ids=["together", "streamed"])
+def test_head(mesh, size, keep, monkeypatch):
     for field in ("KEPT_BYTES", "LOGITS_BYTES"):
-        monkeypatch.setattr(op, field, kept)
+        monkeypatch.setattr(op, field, size)
     inputs = arrays()
     expected = head_and_gradients(VocabularySplit(), *inputs)
     with jax.set_mesh(mesh):
         axes = (SPLIT.rows, SPLIT.vocabulary, SPLIT.vocabulary, SPLIT.rows, SPLIT.rows)
         parts = [spread(mesh, x, a) for x, a in zip(inputs, axes)]
-        found = head_and_gradients(SPLIT, *parts)
+        found = head_and_gradients(SPLIT, *parts, keep=keep)
     assert_equal(found, expected)
 
 

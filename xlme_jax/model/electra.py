@@ -88,6 +88,7 @@ class MaskedLM(nn.Module):
             uniforms.reshape(-1, *uniforms.shape[2:]),
             vocab_size=self.vocab_size,
             split=vocabulary_split(),
+            keep=self.config.remat is not True,
         )
         return jax.tree.map(lambda x: x.reshape(targets.shape), prediction)
 

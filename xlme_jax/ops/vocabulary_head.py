@@ -1,10 +1,11 @@
 """Cross-entropy, argmax and one sample over the vocabulary, without holding [M, V] at V = 250k+.
 
 The vocabulary is divided into chunks. If all logits would take too much memory, the chunks are
-processed one after the other, in blocks of rows, and the backward pass recomputes the logits. An
-exact sample from the full softmax needs two random numbers per chunk: Gumbel noise on the chunks'
-masses selects the chunk, an inverse CDF the entry in it. The sample does not depend on how many
-chunks a device holds or processes at once.
+processed one after the other, in blocks of rows. The backward pass then recomputes the logits, or
+the forward pass keeps their exponentials in the compute type. An exact sample from the full softmax
+needs two random numbers per chunk: Gumbel noise on the chunks' masses selects the chunk, an inverse
+CDF the entry in it. The sample does not depend on how many chunks a device holds or processes at
+once.
 """
 
 import functools
@@ -21,11 +22,11 @@ MAX_CHUNKS = 64
 # Inside a chunk, argmax and inverse CDF first pick a block, then an entry of it: reductions over
 # short rows instead of a cumulative sum over the vocabulary, which is slow in XLA on CPUs.
 BLOCK_SIZE = 128
-# Up to this many bytes of logits per device are computed once and kept for the backward pass.
+# Up to this many bytes of logits of one device are computed together and always kept.
 KEPT_BYTES = 2**28
-# Beyond that, groups of chunks and blocks of rows have at most this many bytes of logits, which in
-# two layouts fit in the 128 MiB of on-chip memory of TPUs.
-LOGITS_BYTES = 2**26
+# Otherwise, groups of chunks and blocks of rows have at most this many bytes of logits, which in
+# three layouts fit in the 128 MiB of on-chip memory of TPUs.
+LOGITS_BYTES = 2**25
 _NEGATIVE = -1e30
 
 
@@ -65,6 +66,7 @@ def vocabulary_head(
     *,
     vocab_size: int,
     split: VocabularySplit = WHOLE,
+    keep: bool = False,
 ) -> VocabularyPrediction:
     """Scores `hidden` against every row of `table`.
 
@@ -76,6 +78,8 @@ def vocabulary_head(
       uniforms: float32[M, num_chunks, 2] in [0, 1), the randomness of the sample.
       vocab_size: V, number of real entries.
       split: how a mesh splits M and Vp.
+      keep: whether to keep M x Vp values of the compute type for the backward pass instead of
+        computing a third of the head's products again.
 
     Returns:
       float32[M] loss, int32[M] argmax, int32[M] sample at temperature 1. Only the loss has a
@@ -88,7 +92,24 @@ def vocabulary_head(
         )
     bias = jnp.where(jnp.arange(bias.shape[0]) < vocab_size, bias, _NEGATIVE)
     split = split.fit(hidden.shape[0], num_chunks(vocab_size))
-    return VocabularyPrediction(*_head(hidden, table, bias, targets, uniforms, split))
+    whole = split == WHOLE and 4 * hidden.shape[0] * table.shape[0] <= KEPT_BYTES
+    way = _Way(split, whole, keep or whole)
+    return VocabularyPrediction(*_head(hidden, table, bias, targets, uniforms, way))
+
+
+class _Way(NamedTuple):
+    """How to compute the head."""
+
+    split: VocabularySplit
+    together: bool  # All logits at once.
+    keep: bool  # Exponentials for the backward pass.
+
+
+class _Kept(NamedTuple):
+    """What a device keeps of V visits of n chunks each, from its rows and those it gathered."""
+
+    mass: jax.Array  # [V, M, C], exp(logit - maximum of its chunk), in the compute type
+    maximum: jax.Array  # [V, M, n], of the chunks
 
 
 class _Best(NamedTuple):
@@ -146,11 +167,22 @@ def _inverse_cdf(weights: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array
 
 def _statistics(
     logits: jax.Array, targets: jax.Array, uniforms: jax.Array, first: jax.Array | int
-) -> _Best:
-    """Statistics of n chunks, from logits [M, n C] and uniforms [M, n, 2]; ids start at `first`."""
+) -> tuple[_Best, jax.Array, jax.Array]:
+    """Computes statistics of n chunks.
+
+    Args:
+      logits: [M, n C].
+      targets: int32[M].
+      uniforms: [M, n, 2].
+      first: id of the first entry.
+
+    Returns:
+      The statistics, exp(logits - maxima) [M, n C] and the maxima of the chunks [M, n].
+    """
     rows, chunks = uniforms.shape[:2]
     blocks = logits.reshape(rows, -1, BLOCK_SIZE)
-    block_max = blocks.max(axis=-1)
+    # Without barriers, XLA reads all logits once more for each sum or maximum of the blocks'.
+    block_max = jax.lax.optimization_barrier(blocks.max(axis=-1))
     best_block = block_max.argmax(axis=-1)
     best = best_block * BLOCK_SIZE + _pick(blocks, best_block).argmax(axis=-1)
     maximum = block_max.max(axis=-1)
@@ -158,7 +190,8 @@ def _statistics(
     # whichever chunks are processed together.
     chunk_max = block_max.reshape(rows, chunks, -1).max(axis=-1)
     per_block = jnp.repeat(chunk_max, blocks.shape[1] // chunks, axis=1)
-    block_mass = jnp.exp(blocks - per_block[..., None]).sum(axis=-1).reshape(rows, chunks, -1)
+    block_mass = jnp.exp(blocks - per_block[..., None]).sum(axis=-1)
+    block_mass = jax.lax.optimization_barrier(block_mass).reshape(rows, chunks, -1)
     mass = block_mass.sum(axis=-1)
     gumbel = -jnp.log(-jnp.log(jnp.maximum(uniforms[..., 0], 1e-30)))
     keys = chunk_max + jnp.log(mass) + gumbel
@@ -168,7 +201,7 @@ def _statistics(
     entry, _ = _inverse_cdf(jnp.exp(_pick(blocks, block) - _pick(chunk_max, chunk)[:, None]), rest)
     place = targets - first
     here = (place >= 0) & (place < logits.shape[1])
-    return _Best(
+    found = _Best(
         maximum,
         (mass * jnp.exp(chunk_max - maximum[:, None])).sum(axis=1),
         jnp.where(here, _pick(logits, jnp.where(here, place, 0)), 0.0),
@@ -176,6 +209,8 @@ def _statistics(
         keys.max(axis=1),
         (first + block * BLOCK_SIZE + entry).astype(jnp.int32),
     )
+    masses = jnp.exp(logits.reshape(rows, chunks, -1) - chunk_max[..., None])
+    return found, masses.reshape(logits.shape), chunk_max
 
 
 def _merge(parts: _Best) -> _Best:
@@ -205,34 +240,34 @@ def _visits(rows: int, size: int, chunks: int) -> int:
     return visits
 
 
-def _by_rows(function: Callable[..., Any], size: int, *arrays: jax.Array) -> Any:
-    """Applies a function to blocks of M / 2^n rows with at most `LOGITS_BYTES` of logits.
-
-    Args:
-      function: its arguments and results are arrays [M, ...].
-      size: logits of a row.
-      *arrays: the arguments for all rows.
-    """
-    rows, blocks = arrays[0].shape[0], 1
+def _blocks(rows: int, size: int) -> int:
+    """Returns a power of two of blocks of rows with at most `LOGITS_BYTES` of logits each."""
+    blocks = 1
     while rows % (2 * blocks) == 0 and 4 * rows * size > blocks * LOGITS_BYTES:
         blocks *= 2
-    if blocks == 1:
-        return function(*arrays)
-    parts = tuple(x.reshape(blocks, -1, *x.shape[1:]) for x in arrays)
-    results = jax.lax.map(lambda part: function(*part), parts)
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), results)
+    return blocks
+
+
+def _scan(
+    function: Callable[[Any, tuple[Any, ...]], tuple[Any, Any]], carry: Any, parts: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    """Does as `jax.lax.scan`, without a loop if there is one part."""
+    if parts[0].shape[0] > 1:
+        return jax.lax.scan(function, carry, parts)
+    carry, result = function(carry, tuple(part[0] for part in parts))
+    return carry, jax.tree.map(lambda x: x[None], result)
 
 
 def _forward(
-    split: VocabularySplit,
-    keeps: bool,
+    way: _Way,
     hidden: jax.Array,
     targets: jax.Array,
     uniforms: jax.Array,
     table: jax.Array,
     bias: jax.Array,
 ) -> tuple[jax.Array, ...]:
-    """Runs the forward pass on a device; returns results [M] of its rows, and logits if kept."""
+    """Runs the forward pass on a device; returns results [M] of its rows, and what is kept."""
+    split = way.split
     own_rows = hidden.shape[0]
     hidden, targets, uniforms = map(split.gather, (hidden, targets, uniforms))
     rows, size = hidden.shape[0], table.shape[0]
@@ -241,51 +276,57 @@ def _forward(
         chunks //= jax.lax.axis_size(split.vocabulary)
         uniforms = jax.lax.dynamic_slice_in_dim(uniforms, split.part() * chunks, chunks, axis=1)
     start = split.part() * size
-    visits = 1 if keeps else _visits(rows, size, chunks)
-    logits = None
-    if keeps:
-        logits = _logits(hidden, _in_compute_type(table, hidden.dtype), bias)
+    visits = 1 if way.together else _visits(rows, size, chunks)
+    blocks = 1 if way.together else _blocks(rows, size // visits)
+    masses = None
+    if way.keep:
+        # Written in place by both loops.
+        masses = jnp.zeros((visits, rows, size // visits), hidden.dtype)
 
-    def found_in(table: jax.Array, bias: jax.Array, uniforms: jax.Array, first: Any) -> _Best:
-        table = _in_compute_type(table, hidden.dtype)  # Once for all blocks.
+    def visit(
+        carry: tuple[_Best, jax.Array | None], part: tuple[jax.Array, ...]
+    ) -> tuple[tuple[_Best, jax.Array | None], jax.Array]:
+        index, table_k, bias_k, uniforms_k = part
+        table_k = _in_compute_type(table_k, hidden.dtype)  # Once for all blocks.
+        first = start + index * (size // visits)
 
-        def block(hidden: jax.Array, targets: jax.Array, uniforms: jax.Array) -> _Best:
-            return _statistics(_logits(hidden, table, bias), targets, uniforms, first)
+        def block(
+            masses: jax.Array | None, part: tuple[jax.Array, ...]
+        ) -> tuple[jax.Array | None, tuple[_Best, jax.Array]]:
+            at, hidden, targets, uniforms = part
+            logits = _logits(hidden, table_k, bias_k)
+            found, mass, maximum = _statistics(logits, targets, uniforms, first)
+            if masses is not None:
+                place = (index, at * (rows // blocks), jnp.int32(0))
+                masses = jax.lax.dynamic_update_slice(
+                    masses, mass[None].astype(masses.dtype), place
+                )
+            return masses, (found, maximum)
 
-        return _by_rows(block, table.shape[0], hidden, targets, uniforms)
+        best, masses = carry
+        by_block = (x.reshape(blocks, -1, *x.shape[1:]) for x in (hidden, targets, uniforms_k))
+        parts = (jnp.arange(blocks, dtype=jnp.int32), *by_block)
+        masses, found = _scan(block, masses, parts)
+        new, maximum = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), found)
+        return (_merge(jax.tree.map(lambda a, b: jnp.stack([a, b]), best, new)), masses), maximum
 
-    if logits is not None:
-        found = _statistics(logits, targets, uniforms, start)
-    elif visits == 1:
-        found = found_in(table, bias, uniforms, start)
-    else:
-
-        def visit(best: _Best, part: tuple[jax.Array, ...]) -> tuple[_Best, None]:
-            index, table_k, bias_k, u = part
-            new = found_in(table_k, bias_k, u, start + index * (size // visits))
-            return _merge(jax.tree.map(lambda a, b: jnp.stack([a, b]), best, new)), None
-
-        dtype = _accumulator(hidden)
-        lowest = jnp.full((rows,), -jnp.inf, dtype)
-        zero, none = jnp.zeros((rows,), dtype), jnp.zeros((rows,), jnp.int32)
-        begin = _Best(lowest, zero, zero, none, lowest, none)
-        by_visit = uniforms.reshape(rows, visits, -1, 2).swapaxes(0, 1)
-        found, _ = jax.lax.scan(visit, begin, (*_parts(table, bias, visits), by_visit))
+    dtype = _accumulator(hidden)
+    lowest = jnp.full((rows,), -jnp.inf, dtype)
+    zero, none = jnp.zeros((rows,), dtype), jnp.zeros((rows,), jnp.int32)
+    begin = _Best(lowest, zero, zero, none, lowest, none)
+    by_visit = uniforms.reshape(rows, visits, -1, 2).swapaxes(0, 1)
+    parts = (*_parts(table, bias, visits), by_visit)
+    (found, masses), maximum = _scan(visit, (begin, masses), parts)
     found = jax.tree.map(lambda x: split.own(x, own_rows), _merge(jax.tree.map(split.parts, found)))
     log_normalizer = found.maximum + jnp.log(found.mass)
     results = (log_normalizer - found.target, found.argmax, found.sample, log_normalizer)
-    return (*results, logits) if keeps else results  # type: ignore[return-value]
+    return results if masses is None else (*results, masses, maximum)
 
 
 def _parts(table: jax.Array, bias: jax.Array, count: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Indices [n], rows [n, C, D] and biases [n, C] of n equal parts of a device's vocabulary."""
     number = jnp.arange(count, dtype=jnp.int32)
     return number, table.reshape(count, -1, table.shape[1]), bias.reshape(count, -1)
-
-
-def _keeps_logits(split: VocabularySplit, hidden: jax.Array, table: jax.Array) -> bool:
-    """Returns whether to keep logits; with several devices they would include others' rows."""
-    return split == WHOLE and 4 * hidden.shape[0] * table.shape[0] <= KEPT_BYTES
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
@@ -295,9 +336,10 @@ def _head(
     bias: jax.Array,
     targets: jax.Array,
     uniforms: jax.Array,
-    split: VocabularySplit,
+    way: _Way,
 ) -> tuple[jax.Array, ...]:
-    return _head_forward(hidden, table, bias, targets, uniforms, split)[0]
+    way = way._replace(keep=False)
+    return _head_forward(hidden, table, bias, targets, uniforms, way)[0]
 
 
 def _head_forward(
@@ -306,105 +348,104 @@ def _head_forward(
     bias: jax.Array,
     targets: jax.Array,
     uniforms: jax.Array,
-    split: VocabularySplit,
+    way: _Way,
 ) -> tuple[tuple[jax.Array, ...], tuple[Any, ...]]:
-    keeps = _keeps_logits(split, hidden, table)
-
-    def body(
-        hidden: jax.Array,
-        targets: jax.Array,
-        uniforms: jax.Array,
-        table: jax.Array,
-        bias: jax.Array,
-    ) -> tuple[jax.Array, ...]:
-        return _forward(split, keeps, hidden, targets, uniforms, table, bias)
-
-    arrays = (hidden, targets, uniforms, table, bias)
-    results = split.run(body, "bbbvv", "bbbbb" if keeps else "bbbb", *arrays)
-    log_normalizer, logits = results[3], results[4] if keeps else None
-    return results[:3], (hidden, table, bias, targets, log_normalizer, logits, uniforms.shape[1])
+    body = functools.partial(_forward, way)
+    kinds = "bbbbkk" if way.keep else "bbbb"
+    results = way.split.run(body, "bbbvv", kinds, hidden, targets, uniforms, table, bias)
+    loss, argmax, sample, log_normalizer, *kept = results
+    residuals = (hidden, table, bias, targets, loss, log_normalizer, kept, uniforms.shape[1])
+    return (loss, argmax, sample), residuals
 
 
 def _head_backward(
-    split: VocabularySplit, residuals: tuple[Any, ...], cotangents: tuple[jax.Array, ...]
+    way: _Way, residuals: tuple[Any, ...], cotangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array | None, ...]:
-    hidden, table, bias, targets, log_normalizer, logits, chunks = residuals
+    hidden, table, bias, targets, loss, log_normalizer, kept, chunks = residuals
+    split = way.split
 
-    def body(
-        hidden: jax.Array,
-        targets: jax.Array,
-        log_normalizer: jax.Array,
-        scale: jax.Array,
-        table: jax.Array,
-        bias: jax.Array,
-    ) -> tuple[jax.Array, ...]:
+    def body(table: jax.Array, bias: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
         count = chunks // jax.lax.axis_size(split.vocabulary) if split.vocabulary else chunks
-        rows = (split.gather(x) for x in (hidden, targets, log_normalizer, scale))
-        hidden, targets, log_normalizer, scale = rows
+        rows = _Rows(*map(split.gather, arrays[:5]))
+        kept = _Kept(*arrays[5:]) if way.keep else None
+        visits = 1 if way.together else _visits(rows.hidden.shape[0], table.shape[0], count)
         start = split.part() * table.shape[0]
-        hidden_grad, table_grad, bias_grad = _gradients(
-            hidden, targets, log_normalizer, scale, table, bias, logits, count, start
-        )
+        hidden_grad, table_grad, bias_grad = _gradients(rows, table, bias, kept, visits, start)
         return (
             split.sum_parts(hidden_grad).astype(hidden.dtype),
             split.sum_rows(table_grad).astype(table.dtype),
             split.sum_rows(bias_grad).astype(bias.dtype),
         )
 
-    arrays = (hidden, targets, log_normalizer, cotangents[0], table, bias)
-    return (*split.run(body, "bbbbvv", "bvv", *arrays), None, None)
+    arrays = (table, bias, hidden, targets, loss, log_normalizer, cotangents[0], *kept)
+    kinds = "vvbbbbb" + "k" * len(kept)
+    return (*split.run(body, kinds, "bvv", *arrays), None, None)
+
+
+class _Rows(NamedTuple):
+    """Rows of the backward pass: hidden [M, D], the others [M]."""
+
+    hidden: jax.Array
+    targets: jax.Array
+    loss: jax.Array
+    log_normalizer: jax.Array
+    scale: jax.Array  # the loss's cotangent
 
 
 def _gradients(
-    hidden: jax.Array,
-    targets: jax.Array,
-    log_normalizer: jax.Array,
-    scale: jax.Array,
+    rows: _Rows,
     table: jax.Array,
     bias: jax.Array,
-    logits: jax.Array | None,
-    chunks: int,
+    kept: _Kept | None,
+    visits: int,
     start: jax.Array | int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Gradients for hidden [M, D], table and bias of a device's vocabulary, from its rows."""
+    hidden = rows.hidden
     product = functools.partial(jnp.einsum, preferred_element_type=_accumulator(hidden))
-    size = table.shape[0]
-    visits = 1 if logits is not None else _visits(hidden.shape[0], size, chunks)
+    size = table.shape[0] // visits
+    blocks = 1 if kept else _blocks(hidden.shape[0], size)
 
     def visit(
         hidden_grad: jax.Array, part: tuple[Any, ...]
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        index, table_k, bias_k = part
+        index, table_k, bias_k, *kept_k = part
         table_k = _in_compute_type(table_k, hidden.dtype)
-        ids = start + index * (size // visits) + jnp.arange(table_k.shape[0], dtype=jnp.int32)
+        ids = start + index * size + jnp.arange(size, dtype=jnp.int32)
 
-        def errors(
-            hidden: jax.Array, targets: jax.Array, normalizer: jax.Array, scale: jax.Array
-        ) -> tuple[jax.Array, jax.Array]:
-            scores = _logits(hidden, table_k, bias_k) if logits is None else logits
-            error = jnp.exp(scores - normalizer[:, None])
-            error = (error - (ids[None, :] == targets[:, None])) * scale[:, None]
+        def errors(_: None, part: tuple[jax.Array, ...]) -> tuple[None, tuple[jax.Array, ...]]:
+            block = _Rows(*part)
+            if kept_k:
+                probability = _probabilities(kept_k[0], kept_k[1], block.log_normalizer)
+            else:
+                scores = _logits(block.hidden, table_k, bias_k)
+                probability = jnp.exp(scores - block.log_normalizer[:, None])
+            hit = ids[None, :] == block.targets[:, None]
+            error = jnp.where(hit, jnp.expm1(-block.loss)[:, None], probability)
+            error = error * block.scale[:, None]
             # A product: XLA is many times slower at sums over rows of a wide matrix on CPUs.
             ones = jnp.ones(error.shape[:1], error.dtype)
             summed = jnp.einsum("mc,m->c", error, ones, precision=jax.lax.Precision.HIGHEST)
-            return error.astype(hidden.dtype), summed[None]
+            return None, (error.astype(hidden.dtype), summed)
 
-        arrays = hidden, targets, log_normalizer, scale
-        if logits is None:
-            error, bias_grads = _by_rows(errors, table_k.shape[0], *arrays)
-        else:
-            error, bias_grads = errors(*arrays)
+        by_block = (x.reshape(blocks, -1, *x.shape[1:]) for x in rows)
+        error, bias_grads = _scan(errors, None, tuple(by_block))[1]
+        error = error.reshape(-1, size)
         table_grad = product("mc,md->cd", error, hidden)
         hidden_grad = hidden_grad + product("mc,cd->md", error, table_k)
         return hidden_grad, (table_grad, bias_grads.sum(axis=0))
 
     begin = jnp.zeros(hidden.shape, _accumulator(hidden))
-    if visits == 1:
-        hidden_grad, (table_grad, bias_grad) = visit(begin, (0, table, bias))
-    else:
-        hidden_grad, grads = jax.lax.scan(visit, begin, _parts(table, bias, visits))
-        table_grad, bias_grad = grads
+    parts = (*_parts(table, bias, visits), *(kept or ()))
+    hidden_grad, (table_grad, bias_grad) = _scan(visit, begin, parts)
     return hidden_grad, table_grad.reshape(table.shape), bias_grad.reshape(bias.shape)
+
+
+def _probabilities(mass: jax.Array, maximum: jax.Array, log_normalizer: jax.Array) -> jax.Array:
+    """Probabilities [M, n C] from masses [M, n C] relative to the maxima [M, n] of n chunks."""
+    factor = jnp.exp(maximum - log_normalizer[:, None])
+    by_chunk = mass.reshape(*factor.shape, -1).astype(factor.dtype) * factor[..., None]
+    return by_chunk.reshape(mass.shape)
 
 
 _head.defvjp(_head_forward, _head_backward)

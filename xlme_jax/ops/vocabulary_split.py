@@ -55,16 +55,21 @@ class VocabularySplit:
 
         Args:
           function: takes the local parts; may call the methods below.
-          kinds: for each array, whether its leading dimension is the batch ("b") or the
-            vocabulary ("v").
+          kinds: for each array, whether its leading dimension is the batch ("b"), the vocabulary
+            ("v"), or parts of the vocabulary, for the rows that `gather` collects, its second
+            dimension ("k").
           results: the same for the results, a tuple.
           *arrays: the global arrays.
         """
-        axes = {"b": self.rows, "v": self.vocabulary}
         used = {*self.rows, *self.vocabulary}
         if not used:
             return function(*arrays)
-        specs = {kind: PartitionSpec(axes[kind] or None) for kind in "bv"}
+        apart = tuple(axis for axis in self.rows if axis not in self.vocabulary)
+        specs = {
+            "b": PartitionSpec(self.rows or None),
+            "v": PartitionSpec(self.vocabulary or None),
+            "k": PartitionSpec(self.vocabulary or None, apart or None),
+        }
         mapped = jax.shard_map(
             function,
             axis_names=used,

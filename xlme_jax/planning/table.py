@@ -67,6 +67,8 @@ class Shipped:
 # On more than 16 chips of v5e, XLA waits for permutations, which it sends between the parts of a
 # product elsewhere: there, products wait for whole weights instead.
 _WHOLE_PRODUCTS = ("xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000",)
+# XLA's GPU programs wait for each transfer at once unless asked not to.
+_HIDDEN_TRANSFERS = ("xla_gpu_enable_latency_hiding_scheduler=true",)
 SHIPPED = (
     Shipped("xlme_base", "v5e-256", (64, 4, 1), 1, compiler_options=_WHOLE_PRODUCTS),
     Shipped("xlme_base", "v4-128", (64, 1, 1), 8),
@@ -78,7 +80,7 @@ SHIPPED = (
     Shipped("xlme_xl", "v4-128", (8, 8, 1), 4),
     Shipped("xlme_xl", "a100:64", (8, 8, 1), 2),
     Shipped("xylent_base", "a100-40:128", (16, 8, 1)),
-    Shipped("xylent_large", "a100-40:128", (16, 8, 1)),
+    Shipped("xylent_large", "a100-40:128", (16, 8, 1), compiler_options=_HIDDEN_TRANSFERS),
     Shipped("xylent_xl", "a100:512", (64, 8, 1)),
     Shipped("xylent_xl", "v5p-256", (128, 1, 1), 16),
     Shipped("veco_wmt14_en_de", "h100:8", (1, 8, 1), folder="finetune"),
