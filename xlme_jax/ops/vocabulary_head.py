@@ -270,43 +270,50 @@ def _forward(
     split = way.split
     own_rows = hidden.shape[0]
     hidden, targets, uniforms = map(split.gather, (hidden, targets, uniforms))
-    rows, size = hidden.shape[0], table.shape[0]
-    chunks = uniforms.shape[1]
     if split.vocabulary:
-        chunks //= jax.lax.axis_size(split.vocabulary)
-        uniforms = jax.lax.dynamic_slice_in_dim(uniforms, split.part() * chunks, chunks, axis=1)
-    start = split.part() * size
-    visits = 1 if way.together else _visits(rows, size, chunks)
-    blocks = 1 if way.together else _blocks(rows, size // visits)
-    masses = None
-    if way.keep:
-        # Written in place by both loops.
-        masses = jnp.zeros((visits, rows, size // visits), hidden.dtype)
+        own = uniforms.shape[1] // jax.lax.axis_size(split.vocabulary)
+        uniforms = jax.lax.dynamic_slice_in_dim(uniforms, split.part() * own, own, axis=1)
+    start = split.part() * table.shape[0]
+    found, kept = _search(way, hidden, targets, uniforms, table, bias, start)
+    found = jax.tree.map(lambda x: split.own(x, own_rows), _merge(jax.tree.map(split.parts, found)))
+    log_normalizer = found.maximum + jnp.log(found.mass)
+    return (log_normalizer - found.target, found.argmax, found.sample, log_normalizer, *kept)
 
-    def visit(
-        carry: tuple[_Best, jax.Array | None], part: tuple[jax.Array, ...]
-    ) -> tuple[tuple[_Best, jax.Array | None], jax.Array]:
+
+def _search(
+    way: _Way,
+    hidden: jax.Array,
+    targets: jax.Array,
+    uniforms: jax.Array,
+    table: jax.Array,
+    bias: jax.Array,
+    start: jax.Array | int,
+) -> tuple[_Best, tuple[jax.Array, ...]]:
+    """Visits a device's vocabulary, which starts at id `start`; returns statistics and `_Kept`."""
+    rows, size = hidden.shape[0], table.shape[0]
+    visits = 1 if way.together else _visits(rows, size, uniforms.shape[1])
+    blocks = 1 if way.together else _blocks(rows, size // visits)
+    # Both loops write into this array. Stacking results of the inner one would copy them.
+    masses = jnp.zeros((visits, rows, size // visits), hidden.dtype) if way.keep else None
+
+    def visit(carry: tuple[Any, ...], part: tuple[jax.Array, ...]) -> tuple[Any, jax.Array]:
         index, table_k, bias_k, uniforms_k = part
         table_k = _in_compute_type(table_k, hidden.dtype)  # Once for all blocks.
         first = start + index * (size // visits)
 
-        def block(
-            masses: jax.Array | None, part: tuple[jax.Array, ...]
-        ) -> tuple[jax.Array | None, tuple[_Best, jax.Array]]:
-            at, hidden, targets, uniforms = part
+        def block(masses: Any, part: tuple[jax.Array, ...]) -> tuple[Any, tuple[_Best, jax.Array]]:
+            number, hidden, targets, uniforms = part
             logits = _logits(hidden, table_k, bias_k)
             found, mass, maximum = _statistics(logits, targets, uniforms, first)
-            if masses is not None:
-                place = (index, at * (rows // blocks), jnp.int32(0))
-                masses = jax.lax.dynamic_update_slice(
-                    masses, mass[None].astype(masses.dtype), place
-                )
+            if way.keep:
+                place = (index, number * (rows // blocks), jnp.int32(0))
+                mass = mass[None].astype(masses.dtype)
+                masses = jax.lax.dynamic_update_slice(masses, mass, place)
             return masses, (found, maximum)
 
         best, masses = carry
         by_block = (x.reshape(blocks, -1, *x.shape[1:]) for x in (hidden, targets, uniforms_k))
-        parts = (jnp.arange(blocks, dtype=jnp.int32), *by_block)
-        masses, found = _scan(block, masses, parts)
+        masses, found = _scan(block, masses, (jnp.arange(blocks, dtype=jnp.int32), *by_block))
         new, maximum = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), found)
         return (_merge(jax.tree.map(lambda a, b: jnp.stack([a, b]), best, new)), masses), maximum
 
@@ -317,10 +324,7 @@ def _forward(
     by_visit = uniforms.reshape(rows, visits, -1, 2).swapaxes(0, 1)
     parts = (*_parts(table, bias, visits), by_visit)
     (found, masses), maximum = _scan(visit, (begin, masses), parts)
-    found = jax.tree.map(lambda x: split.own(x, own_rows), _merge(jax.tree.map(split.parts, found)))
-    log_normalizer = found.maximum + jnp.log(found.mass)
-    results = (log_normalizer - found.target, found.argmax, found.sample, log_normalizer)
-    return results if masses is None else (*results, masses, maximum)
+    return found, _Kept(masses, maximum) if way.keep else ()
 
 
 def _parts(table: jax.Array, bias: jax.Array, count: int) -> tuple[jax.Array, jax.Array, jax.Array]:
