@@ -50,7 +50,8 @@ class EncoderConfig:
       remat: what the backward pass recomputes. True: each layer, so that only its input is kept.
         "products": only what lies between matrix products and attention, whose results are kept;
         it costs next to no FLOPs, and memory for ten arrays of the layer's width.
-        False: nothing; about 17 arrays are kept.
+        False: nothing; about 17 arrays are kept. Only with True does an MLM head over a large
+        vocabulary recompute its logits; else it keeps predicted tokens x vocabulary numbers.
       attention: "xla" materialises all scores of a layer; "kernel" does not, and needs a TPU or
         GPU ("kernel_64": with blocks of 64); "cudnn" is for NVIDIA GPUs, bfloat16, no relative bias
         and no attention dropout. "auto": a training run on TPUs or GPUs measures which of them is
