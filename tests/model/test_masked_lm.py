@@ -15,7 +15,7 @@ VOCAB, WIDTH, ROWS = 300, 6, 5
 
 
 def test_the_head_recomputes_logits_only_if_layers_are(monkeypatch):
-    monkeypatch.setattr(vocabulary_head, "KEPT_BYTES", 0)
+    monkeypatch.setattr(vocabulary_head, "LOGITS_BYTES", 0)
 
     def flops(remat):
         model = MaskedLM(dataclasses.replace(ENCODER, remat=remat), VOCAB, WIDTH)

@@ -30,8 +30,7 @@ def chunks(request, monkeypatch):
 
 def set_way(monkeypatch, name):
     chunks, together, keep = WAYS[name]
-    for field in ("KEPT_BYTES", "LOGITS_BYTES"):
-        monkeypatch.setattr(op, field, together)
+    monkeypatch.setattr(op, "LOGITS_BYTES", together)
     monkeypatch.setattr(op, "MAX_CHUNKS", chunks)
     whole = functools.partial(op.vocabulary_head, keep=keep)
     monkeypatch.setattr(op, "vocabulary_head", whole)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from xlme_jax.ops.attention import compile_platform
 from xlme_jax.ops.vocabulary_split import WHOLE, VocabularySplit
 
 # Chunks of a large vocabulary, and so the maximum number of devices that it can be split over.
@@ -22,11 +23,11 @@ MAX_CHUNKS = 64
 # Inside a chunk, argmax and inverse CDF first pick a block, then an entry of it: reductions over
 # short rows instead of a cumulative sum over the vocabulary, which is slow in XLA on CPUs.
 BLOCK_SIZE = 128
-# Up to this many bytes of logits of one device are computed together and always kept.
-KEPT_BYTES = 2**28
-# Otherwise, groups of chunks and blocks of rows have at most this many bytes of logits, which in
-# three layouts fit in the 128 MiB of on-chip memory of TPUs.
-LOGITS_BYTES = 2**25
+# Up to this many bytes of logits of one device are computed together and always kept. If there are
+# more, this is the limit for groups of chunks and blocks of rows.
+LOGITS_BYTES = 2**28
+# The limit on TPUs: in three layouts, these fit in 128 MiB of on-chip memory.
+TPU_LOGITS_BYTES = 2**25
 _NEGATIVE = -1e30
 
 
@@ -92,7 +93,7 @@ def vocabulary_head(
         )
     bias = jnp.where(jnp.arange(bias.shape[0]) < vocab_size, bias, _NEGATIVE)
     split = split.fit(hidden.shape[0], num_chunks(vocab_size))
-    whole = split == WHOLE and 4 * hidden.shape[0] * table.shape[0] <= KEPT_BYTES
+    whole = split == WHOLE and 4 * hidden.shape[0] * table.shape[0] <= LOGITS_BYTES
     way = _Way(split, whole, keep or whole)
     return VocabularyPrediction(*_head(hidden, table, bias, targets, uniforms, way))
 
@@ -235,17 +236,22 @@ def _merge(parts: _Best) -> _Best:
 def _visits(rows: int, size: int, chunks: int) -> int:
     """Returns the visits, a power of two, of `chunks` chunks of `size` entries in all."""
     visits = 1
-    while visits < chunks and 4 * rows * size > visits * LOGITS_BYTES:
+    while visits < chunks and 4 * rows * size > visits * _limit():
         visits *= 2
     return visits
 
 
 def _blocks(rows: int, size: int) -> int:
-    """Returns a power of two of blocks of rows with at most `LOGITS_BYTES` of logits each."""
+    """Returns the blocks, a power of two, of rows with `size` entries each."""
     blocks = 1
-    while rows % (2 * blocks) == 0 and 4 * rows * size > blocks * LOGITS_BYTES:
+    while rows % (2 * blocks) == 0 and 4 * rows * size > blocks * _limit():
         blocks *= 2
     return blocks
+
+
+def _limit() -> int:
+    """Returns the most bytes of logits that a visit computes for a block of rows."""
+    return TPU_LOGITS_BYTES if compile_platform() == "tpu" else LOGITS_BYTES
 
 
 def _scan(
