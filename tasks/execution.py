@@ -30,7 +30,7 @@ from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation import dropping, preparing, tokenizing
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.sources import SOURCES
-from xlme_jax.storage.paths import keep_listings
+from xlme_jax.storage.buckets import keep_listings
 
 # Beam's workers run threads, and SeqIO's registry belongs to all of them.
 _registering = threading.RLock()

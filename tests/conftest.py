@@ -125,7 +125,7 @@ def server(tmp_path_factory):
     pytest.importorskip("gcp_storage_emulator", reason="needs the extra test")
     import buckets
 
-    from xlme_jax.storage import paths
+    from xlme_jax.storage.buckets import file_system
 
     server = buckets.Bucket(tmp_path_factory.mktemp("bucket"))
     with contextlib.ExitStack() as stack:
@@ -136,6 +136,6 @@ def server(tmp_path_factory):
         # Imported here, because it reads some variables when it is imported.
         gcsfs = pytest.importorskip("gcsfs", reason="needs the extra gcs")
         gcsfs.GCSFileSystem.clear_instance_cache()
-        paths.file_system.cache_clear()
+        file_system.cache_clear()
         yield server
-        paths.file_system.cache_clear()
+        file_system.cache_clear()

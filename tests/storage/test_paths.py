@@ -6,9 +6,11 @@ import pytest
 import tiny
 
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
+from xlme_jax.storage.bucket_paths import BucketPath
+from xlme_jax.storage.buckets import file_system, keep_listings
 from xlme_jax.storage.files import copy_file, local_folder, remove_folder, replace_file
 from xlme_jax.storage.mirrors import Mirror
-from xlme_jax.storage.paths import BucketPath, as_path, file_system, is_bucket, keep_listings
+from xlme_jax.storage.paths import as_path, is_bucket
 
 
 def names(folder):

@@ -13,7 +13,7 @@ from typing import Any
 from absl import app, flags
 from absl import logging as absl_logging
 
-from xlme_jax.storage.paths import explain
+from xlme_jax.storage.buckets import explain
 
 _OUR_PACKAGES = ("xlme_jax", "tasks")
 

@@ -10,7 +10,8 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
-from xlme_jax.storage.paths import file_system, is_bucket, naming
+from xlme_jax.storage.buckets import file_system, naming
+from xlme_jax.storage.paths import is_bucket
 
 
 def replace_file(path: pathlib.Path, content: bytes) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
-from xlme_jax.storage.paths import file_system, naming
+from xlme_jax.storage.buckets import file_system, naming
 
 _log = logging.getLogger(__name__)
 RENEW_SECONDS = 10.0

@@ -1,0 +1,154 @@
+"""Paths in buckets, with the methods of `pathlib.Path`; made by `paths.as_path`."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from collections.abc import Iterator
+from typing import IO, Any, cast
+
+from etils.epath import gpath
+
+from xlme_jax.storage.buckets import MISSING, file_system, listing, naming
+
+
+@dataclasses.dataclass(frozen=True)
+class Stat:
+    """Size in bytes, and time of the last change, of an object."""
+
+    st_size: int
+    st_mtime_ns: int
+
+
+class BucketPath(gpath.PosixGPath):
+    """A path in a bucket; differs from a local one in that folders exist by their objects only.
+
+    Writing an object replaces it at once when it is closed; there is no appending.
+    """
+
+    def _info(self) -> dict[str, Any] | None:
+        with naming(self):
+            try:
+                return cast(dict[str, Any], listing().info(str(self)))
+            except FileNotFoundError:
+                return None
+
+    def exists(self) -> bool:
+        """Returns whether there is such an object or folder."""
+        return self._info() is not None
+
+    def is_dir(self) -> bool:
+        """Returns whether objects lie below this path."""
+        info = self._info()
+        return info is not None and info["type"] == "directory"
+
+    def is_file(self) -> bool:
+        """Returns whether there is such an object."""
+        info = self._info()
+        return info is not None and info["type"] == "file"
+
+    def is_symlink(self) -> bool:
+        """Returns False: buckets have no links."""
+        return False
+
+    def stat(self) -> Stat:
+        """Returns size and time of an object; raises FileNotFoundError."""
+        if (info := self._info()) is None:
+            raise FileNotFoundError(errno.ENOENT, MISSING, str(self))
+        changed = info.get("mtime")
+        return Stat(info["size"] or 0, int(changed.timestamp() * 1e9) if changed else 0)
+
+    def iterdir(self) -> Iterator[BucketPath]:
+        """Yields the objects and folders directly below."""
+        with naming(self):
+            found = listing().ls(str(self), detail=False)
+        names = (name.rstrip("/").rsplit("/", 1)[-1] for name in found)
+        yield from (self / name for name in names if self / name != self)
+
+    def glob(self, pattern: str) -> Iterator[BucketPath]:
+        """Yields the objects and folders that match a pattern."""
+        with naming(self):
+            found = file_system().glob(f"{self}/{pattern}")
+        yield from (self._new(f"gs://{name}") for name in found)
+
+    def rglob(self, pattern: str) -> Iterator[BucketPath]:
+        """Yields all objects below for the pattern "*"."""
+        assert pattern == "*", pattern
+        with naming(self):
+            found = file_system().find(str(self))
+        yield from (self._new(f"gs://{name}") for name in found if not name.endswith("/"))
+
+    def sizes(self) -> dict[str, int]:
+        """Returns {name relative to this path: bytes} of all objects below, from one listing."""
+        with naming(self):
+            found = file_system().find(str(self), detail=True)
+        start = str(self).removeprefix("gs://") + "/"
+        return {name.removeprefix(start): info["size"] or 0 for name, info in found.items()}
+
+    def open(self, mode: str = "r", **kwargs: Any) -> IO[Any]:
+        """Opens an object for reading, or to write it whole when it is closed."""
+        with naming(self):
+            return cast(IO[Any], file_system().open(str(self), mode, **kwargs))
+
+    def read_bytes(self) -> bytes:
+        """Returns the content of an object."""
+        with naming(self):
+            return cast(bytes, file_system().cat_file(str(self)))
+
+    def read_text(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Returns the text of an object."""
+        return self.read_bytes().decode(encoding, errors)
+
+    def write_bytes(self, content: bytes) -> int:
+        """Writes an object at once."""
+        with naming(self):
+            file_system().pipe_file(str(self), content)
+        return len(content)
+
+    def write_text(self, content: str, encoding: str = "utf-8") -> int:
+        """Writes the text of an object at once."""
+        return self.write_bytes(content.encode(encoding))
+
+    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        """Does nothing: buckets have no folders, and are not created."""
+
+    def rmdir(self) -> None:
+        """Does nothing: an empty folder does not exist."""
+
+    def rmtree(self, missing_ok: bool = False) -> None:
+        """Deletes everything below."""
+        with naming(self):
+            try:
+                file_system().rm(str(self), recursive=True)
+            except FileNotFoundError:
+                if not missing_ok:
+                    raise
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Deletes an object."""
+        with naming(self):
+            try:
+                file_system().rm_file(str(self))
+            except FileNotFoundError:
+                if not missing_ok:
+                    raise
+
+    def rename(self, target: str | os.PathLike[str]) -> BucketPath:
+        """Moves an object, or everything below, by copies within the bucket; not atomic."""
+        moved = self._new(target)
+        with naming(self):
+            names = ["gs://" + name for name in file_system().find(str(self))] or [str(self)]
+            targets = [str(moved) + name.removeprefix(str(self)) for name in names]
+            # Not `mv`, which tries an endpoint that not all servers have, for half a minute.
+            file_system().copy(names, targets)
+            file_system().rm(names)
+        return moved
+
+    replace = rename
+
+    def absolute(self) -> BucketPath:
+        """Returns the path itself."""
+        return self
+
+    resolve = expanduser = absolute
