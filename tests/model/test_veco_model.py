@@ -291,10 +291,16 @@ def test_pairs_of_a_row(pairs, padding):
         along += range(one + two)
     end = padding + (not pairs)
     row = jnp.asarray([segments + [0] * end], jnp.int32)
-    assert partners(row)[0].tolist() == other + [-1] * end
-    assert has_partner(row)[0].tolist() == both + [False] * end
+
+    @jax.jit
+    def read(rows):
+        whole = joined(rows)
+        assert whole["tokens"] is rows["tokens"]
+        return partners(rows["segment_ids"]), has_partner(rows["segment_ids"]), whole
+
     rows = {"segment_ids": row, "positions": jnp.asarray([positions + [0] * end]), "tokens": row}
-    whole = joined(rows)
+    found, has_other, whole = read(rows)
+    assert found[0].tolist() == other + [-1] * end
+    assert has_other[0].tolist() == both + [False] * end
     assert whole["positions"][0].tolist() == along + [0] * end
     assert whole["segment_ids"][0].tolist() == [(s + 1) // 2 for s in segments] + [0] * end
-    assert whole["tokens"] is row

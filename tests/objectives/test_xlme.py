@@ -354,9 +354,10 @@ def test_parameter_trees(sharing):
 def test_exported_weights_suffice_for_encode(sharing):
     objective = dataclasses.replace(CONFIG, embedding_sharing=sharing).build(VOCAB)
     params = weights(objective.config)
-    states = objective.encode(objective.encoder_params(params), BATCH["bitext"])
+    encode = jax.jit(objective.encode)
+    states = encode(objective.encoder_params(params), BATCH["bitext"])
     assert len(states) == 2 and states[-1].shape == (4, 10, 8)
-    np.testing.assert_array_equal(states[-1], objective.encode(params, BATCH["bitext"])[-1])
+    np.testing.assert_array_equal(states[-1], encode(params, BATCH["bitext"])[-1])
 
 
 @pytest.mark.parametrize("sharing", tiny.slow_except({"none", "tokens"}, SHARINGS))
@@ -367,10 +368,11 @@ def test_the_generator_is_an_encoder_beside(sharing):
     (other,) = others.values()
     assert list(others) == ["generator"] and other.config == GENERATOR
     rows = BATCH["bitext"]
-    states = other.encode(params, rows)
+    states = jax.jit(other.encode)(params, rows)
     own = GENERATOR if sharing == "none" else DISCRIMINATOR
     alone = MaskedLM(GENERATOR, VOCAB, own.hidden_size)
-    expected = alone.apply({"params": params["generator"]}, rows, method=MaskedLM.encode)
+    encode = jax.jit(functools.partial(alone.apply, method=MaskedLM.encode))
+    expected = encode({"params": params["generator"]}, rows)
     assert len(states) == GENERATOR.num_layers + 1
     np.testing.assert_array_equal(states[-1], expected)
     assert not XLM_CONFIG.build(VOCAB).diagnostics.encoders
