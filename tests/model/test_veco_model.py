@@ -125,7 +125,8 @@ def by_hand(params, x, segments, states, source_segments):
 def test_cross_attention_by_hand():
     x, states = inputs()
     params = weights(TINY)["cross"]["layer_1"]
-    actual = CrossAttention(TINY).apply({"params": params}, x, SEGMENTS, states, SOURCE_SEGMENTS)
+    apply = jax.jit(CrossAttention(TINY).apply)
+    actual = apply({"params": params}, x, SEGMENTS, states, SOURCE_SEGMENTS)
     expected = by_hand(params, x, SEGMENTS, states, SOURCE_SEGMENTS)
     np.testing.assert_allclose(actual, expected, atol=2e-5)
 
@@ -139,7 +140,7 @@ def test_cross_attention_stands_between_self_attention_and_feed_forward():
     for zeroed in (layer["attention"]["out"], layer["ffn"]["wo"]):
         zeroed.update(jax.tree.map(jnp.zeros_like, zeroed))
     cross = params["cross"]["layer_0"]
-    actual = Layer(config).apply(
+    actual = jax.jit(Layer(config).apply)(
         {"params": layer}, x, None, SEGMENTS, None, cross, states, SOURCE_SEGMENTS
     )[0]
 

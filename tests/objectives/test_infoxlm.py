@@ -169,7 +169,8 @@ def test_the_layer_that_is_contrasted(layer, scan):
     states = jax.jit(objective.encode)(params, BATCH["contrast"])[layer]
     starts = BATCH["contrast"]["starts"]
     for row, pair in zip(*np.nonzero(left["is_key"])):
-        expected = states[row, starts[row, 2 * pair + 1]] @ params["projection"]["kernel"]
+        start = np.asarray(states)[row, starts[row, 2 * pair + 1]]
+        expected = start @ np.asarray(params["projection"]["kernel"])
         np.testing.assert_allclose(left["keys"][row, pair], expected, rtol=1e-4, atol=1e-5)
 
 

@@ -237,7 +237,7 @@ def test_detection_loss_by_hand():
     logits = jnp.array([[2.0, -1.0, 3.0, 9.0]])
     replaced = jnp.array([[True, False, False, False]])
     real = jnp.array([[True, True, True, False]])
-    loss, metrics = detection_loss(logits, replaced, real, jnp.float32(3))
+    loss, metrics = jax.jit(detection_loss)(logits, replaced, real, jnp.float32(3))
     expected = -np.log(sigmoid(2.0)) - np.log(1 - sigmoid(-1.0)) - np.log(1 - sigmoid(3.0))
     np.testing.assert_allclose(loss, expected / 3, rtol=1e-6)
     values = {k: tuple(float(x) for x in v) for k, v in metrics.items()}
@@ -245,7 +245,7 @@ def test_detection_loss_by_hand():
     assert values["rtd_f1"] == (2, 3) and values["replace_rate"] == (1, 3)
     assert values["rtd_auc"] == (1, 2)
     # Extreme logits neither overflow nor lose the gradient.
-    big = detection_loss(jnp.array([[-1e4, 1e4]]), real[:, :2], real[:, :2], 2.0)[0]
+    big = jax.jit(detection_loss)(jnp.array([[-1e4, 1e4]]), real[:, :2], real[:, :2], 2.0)[0]
     np.testing.assert_allclose(big, 5e3)
 
 
