@@ -90,7 +90,7 @@ def gradient(config, params, **options):
     with jax.enable_x64(True):
         params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params)
         loss = lambda params: (encode(config, params, jnp.float64, **options) * weight).sum()  # noqa: E731
-        return jax.value_and_grad(loss)(params)
+        return jax.jit(jax.value_and_grad(loss))(params)
 
 
 def assert_close(tree, other):
@@ -304,7 +304,10 @@ def test_chosen_positions_get_what_all_would_give(changes):
         params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params)
         for at, options in ((chosen, {}), (jnp.zeros((ROWS, 1), jnp.int32), first)):
             found, expected = (
-                jax.value_and_grad(value)(params, at, given, **options) for given in (True, False)
+                jax.jit(functools.partial(jax.value_and_grad(value), given=given))(
+                    params, at, **options
+                )
+                for given in (True, False)
             )
             assert_close(found, expected)
 
@@ -385,16 +388,17 @@ def test_embeddings_of_another_width_are_projected():
     params = weights(config, width=6)
     assert params["projection"]["kernel"].shape == (6, 16)
     assert params["embedding_norm"]["scale"].shape == (6,)
-    hidden = Encoder(config).apply({"params": params}, *inputs(6))
+    hidden = jax.jit(Encoder(config).apply)({"params": params}, *inputs(6))
     assert hidden.shape == (ROWS, LENGTH, 16)
 
 
 def test_segments_and_padding_do_not_reach_each_other():
     params = weights(TINY)
     embedded, segments = inputs()
-    before = np.asarray(Encoder(TINY).apply({"params": params}, embedded, segments))
+    apply = jax.jit(Encoder(TINY).apply)
+    before = np.asarray(apply({"params": params}, embedded, segments))
     changed = embedded.at[0, 4:].set(9.0 * jnp.arange(16.0))
-    after = np.asarray(Encoder(TINY).apply({"params": params}, changed, segments))
+    after = np.asarray(apply({"params": params}, changed, segments))
     np.testing.assert_array_equal(before[0, :4], after[0, :4])
     assert np.isfinite(after).all()
 
@@ -406,8 +410,9 @@ def test_relative_bias_alone_knows_the_order():
     for kind in ("gated", "plain", "none"):
         config = variant(relative_bias=kind)
         params = weights(config)
-        straight = Encoder(config).apply({"params": params}, x, segments)
-        reverse = Encoder(config).apply({"params": params}, x[:, ::-1], segments)[:, ::-1]
+        apply = jax.jit(Encoder(config).apply)
+        straight = apply({"params": params}, x, segments)
+        reverse = apply({"params": params}, x[:, ::-1], segments)[:, ::-1]
         difference = np.abs(np.asarray(straight) - reverse).max()
         assert (difference < 1e-4) if kind == "none" else (difference > 1e-2)
 
@@ -420,7 +425,7 @@ def test_gate_input_selects_its_input():
 
 def test_bfloat16_stays_near_float32():
     params = weights(TINY)
-    low = Encoder(TINY, jnp.bfloat16).apply({"params": params}, *inputs())
+    low = jax.jit(Encoder(TINY, jnp.bfloat16).apply)({"params": params}, *inputs())
     assert low.dtype == jnp.bfloat16
     high = np.asarray(encode(TINY, params))
     assert np.abs(np.asarray(low, np.float32) - high).mean() < 0.05 * np.abs(high).mean()

@@ -14,7 +14,7 @@ def test_the_gate_of_cpus_has_the_values_and_gradients_of_others(monkeypatch):
         def value(*arrays):
             return (gate_value(*arrays) * np.arange(30.0).reshape(2, 5, 3)).sum()
 
-        return jax.tree.leaves(jax.value_and_grad(value, range(4))(q, u, v, w))
+        return jax.tree.leaves(jax.jit(jax.value_and_grad(value, range(4)))(q, u, v, w))
 
     here = compute()
     monkeypatch.setattr("xlme_jax.model.relative_bias.compile_platform", lambda: "tpu")

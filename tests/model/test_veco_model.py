@@ -125,7 +125,8 @@ def by_hand(params, x, segments, states, source_segments):
 def test_cross_attention_by_hand():
     x, states = inputs()
     params = weights(TINY)["cross"]["layer_1"]
-    actual = CrossAttention(TINY).apply({"params": params}, x, SEGMENTS, states, SOURCE_SEGMENTS)
+    apply = jax.jit(CrossAttention(TINY).apply)
+    actual = apply({"params": params}, x, SEGMENTS, states, SOURCE_SEGMENTS)
     expected = by_hand(params, x, SEGMENTS, states, SOURCE_SEGMENTS)
     np.testing.assert_allclose(actual, expected, atol=2e-5)
 
@@ -139,7 +140,7 @@ def test_cross_attention_stands_between_self_attention_and_feed_forward():
     for zeroed in (layer["attention"]["out"], layer["ffn"]["wo"]):
         zeroed.update(jax.tree.map(jnp.zeros_like, zeroed))
     cross = params["cross"]["layer_0"]
-    actual = Layer(config).apply(
+    actual = jax.jit(Layer(config).apply)(
         {"params": layer}, x, None, SEGMENTS, None, cross, states, SOURCE_SEGMENTS
     )[0]
 
@@ -291,10 +292,16 @@ def test_pairs_of_a_row(pairs, padding):
         along += range(one + two)
     end = padding + (not pairs)
     row = jnp.asarray([segments + [0] * end], jnp.int32)
-    assert partners(row)[0].tolist() == other + [-1] * end
-    assert has_partner(row)[0].tolist() == both + [False] * end
+
+    @jax.jit
+    def read(rows):
+        whole = joined(rows)
+        assert whole["tokens"] is rows["tokens"]
+        return partners(rows["segment_ids"]), has_partner(rows["segment_ids"]), whole
+
     rows = {"segment_ids": row, "positions": jnp.asarray([positions + [0] * end]), "tokens": row}
-    whole = joined(rows)
+    found, has_other, whole = read(rows)
+    assert found[0].tolist() == other + [-1] * end
+    assert has_other[0].tolist() == both + [False] * end
     assert whole["positions"][0].tolist() == along + [0] * end
     assert whole["segment_ids"][0].tolist() == [(s + 1) // 2 for s in segments] + [0] * end
-    assert whole["tokens"] is row

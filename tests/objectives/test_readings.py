@@ -27,7 +27,9 @@ def test_slots_are_spread_over_the_row():
     positions = jnp.array([[3, 0, 1], [2, 1, 0]])
     used = jnp.array([[True, True, False], [True, False, False]])
     tokens, halves = jnp.array([[7, 8, 9], [5, 6, 4]]), jnp.full((2, 3), np.log(2))
-    guess = at_slots((2, 4), positions, used, tokens, (halves, 2 * halves))
+    guess = jax.jit(at_slots, static_argnums=0)(
+        (2, 4), positions, used, tokens, (halves, 2 * halves)
+    )
     np.testing.assert_array_equal(guess.tokens, [[8, 0, 0, 7], [0, 0, 5, 0]])
     expected = np.array([[1, 0, 0, 1], [0, 0, 1, 0]])
     np.testing.assert_array_equal(guess.is_predicted, expected.astype(bool))
@@ -89,7 +91,8 @@ def test_contrasted_rows_are_masked_as_the_loss_does(mask_inputs, monkeypatch):
 def test_masks_differ_between_streams_and_steps():
     objective = XLMConfig(ENCODER, MaskingConfig(0.4)).build(VOCABULARY)
     batch = dict.fromkeys(("monolingual", "bitext"), pairs())
-    one, other = (objective.read(batch, key) for key in (RNG, jax.random.key(4)))
+    read = jax.jit(lambda key: objective.read(batch, key))
+    one, other = (read(key) for key in (RNG, jax.random.key(4)))
     masks = [reading[name].is_masked for reading in (one, other) for name in batch]
     assert len({np.asarray(mask).tobytes() for mask in masks}) == 4
     # The documented order of a step's keys: masks first, of two.

@@ -237,7 +237,7 @@ def test_detection_loss_by_hand():
     logits = jnp.array([[2.0, -1.0, 3.0, 9.0]])
     replaced = jnp.array([[True, False, False, False]])
     real = jnp.array([[True, True, True, False]])
-    loss, metrics = detection_loss(logits, replaced, real, jnp.float32(3))
+    loss, metrics = jax.jit(detection_loss)(logits, replaced, real, jnp.float32(3))
     expected = -np.log(sigmoid(2.0)) - np.log(1 - sigmoid(-1.0)) - np.log(1 - sigmoid(3.0))
     np.testing.assert_allclose(loss, expected / 3, rtol=1e-6)
     values = {k: tuple(float(x) for x in v) for k, v in metrics.items()}
@@ -245,7 +245,7 @@ def test_detection_loss_by_hand():
     assert values["rtd_f1"] == (2, 3) and values["replace_rate"] == (1, 3)
     assert values["rtd_auc"] == (1, 2)
     # Extreme logits neither overflow nor lose the gradient.
-    big = detection_loss(jnp.array([[-1e4, 1e4]]), real[:, :2], real[:, :2], 2.0)[0]
+    big = jax.jit(detection_loss)(jnp.array([[-1e4, 1e4]]), real[:, :2], real[:, :2], 2.0)[0]
     np.testing.assert_allclose(big, 5e3)
 
 
@@ -354,9 +354,10 @@ def test_parameter_trees(sharing):
 def test_exported_weights_suffice_for_encode(sharing):
     objective = dataclasses.replace(CONFIG, embedding_sharing=sharing).build(VOCAB)
     params = weights(objective.config)
-    states = objective.encode(objective.encoder_params(params), BATCH["bitext"])
+    encode = jax.jit(objective.encode)
+    states = encode(objective.encoder_params(params), BATCH["bitext"])
     assert len(states) == 2 and states[-1].shape == (4, 10, 8)
-    np.testing.assert_array_equal(states[-1], objective.encode(params, BATCH["bitext"])[-1])
+    np.testing.assert_array_equal(states[-1], encode(params, BATCH["bitext"])[-1])
 
 
 @pytest.mark.parametrize("sharing", tiny.slow_except({"none", "tokens"}, SHARINGS))
@@ -367,10 +368,11 @@ def test_the_generator_is_an_encoder_beside(sharing):
     (other,) = others.values()
     assert list(others) == ["generator"] and other.config == GENERATOR
     rows = BATCH["bitext"]
-    states = other.encode(params, rows)
+    states = jax.jit(other.encode)(params, rows)
     own = GENERATOR if sharing == "none" else DISCRIMINATOR
     alone = MaskedLM(GENERATOR, VOCAB, own.hidden_size)
-    expected = alone.apply({"params": params["generator"]}, rows, method=MaskedLM.encode)
+    encode = jax.jit(functools.partial(alone.apply, method=MaskedLM.encode))
+    expected = encode({"params": params["generator"]}, rows)
     assert len(states) == GENERATOR.num_layers + 1
     np.testing.assert_array_equal(states[-1], expected)
     assert not XLM_CONFIG.build(VOCAB).diagnostics.encoders

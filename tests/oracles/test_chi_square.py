@@ -1,7 +1,10 @@
 """The best response in a chi-square ball equals SciPy's solution of the constrained problem."""
 
+import itertools
+
 import numpy as np
 import pytest
+import tiny
 from scipy import optimize
 
 from xlme_jax.data.batches.robust_sampling import best_response
@@ -33,8 +36,13 @@ def solved(losses, weights, rho, floor):
     return weights * found.x
 
 
-@pytest.mark.parametrize("rho", [1e-3, 0.05, 0.5, 3.0])
-@pytest.mark.parametrize("floor", [0.0, 0.2])
+@pytest.mark.parametrize(
+    ("rho", "floor"),
+    tiny.slow_except(
+        {(1e-3, 0.0), (0.05, 0.0), (0.5, 0.2), (3.0, 0.2)},
+        itertools.product((1e-3, 0.05, 0.5, 3.0), (0.0, 0.2)),
+    ),
+)
 def test_the_best_response_is_the_solvers(rho, floor):
     largest = 0.0
     for seed in range(8):

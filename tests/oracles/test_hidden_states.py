@@ -133,9 +133,9 @@ def test_links_of_all_layers():
         for index, layers in zip(chosen, links["transport"]):
             text = found[index]
             source = text.index(2) - 1
+            states = torch.from_numpy(hidden_states(model, text))
             for layer, linked in enumerate(layers):
-                states = torch.from_numpy(hidden_states(model, text)[layer])
-                expected, unclear = torch_links(states, source, len(text) - source - 3)
+                expected, unclear = torch_links(states[layer], source, len(text) - source - 3)
                 actual = {(i - 1, j - source - 2) for i, j in enumerate(linked) if j >= 0}
                 assert actual - unclear == expected - unclear
                 agreed += len(expected - unclear)

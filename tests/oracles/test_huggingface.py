@@ -4,6 +4,7 @@ Transformers writes and reads the folders, with random weights; nothing is downl
 are of float32 on values of size 1, or logits of size 1 to 10.
 """
 
+import functools
 import itertools
 
 import hugging
@@ -37,11 +38,12 @@ def mlm_logits(objective, params, batch):
         scores = (hidden @ module.tables()[0].T + bias)[:, : objective.vocab_size]
         return scores.reshape(*shape, -1)
 
-    return objective.model.apply({"params": params}, method=logits)
+    return jax.jit(lambda params: objective.model.apply({"params": params}, method=logits))(params)
 
 
 def rtd_logits(objective, params, batch):
-    return objective.model.apply({"params": params}, batch, method=Electra.discriminate)
+    apply = functools.partial(objective.model.apply, method=Electra.discriminate)
+    return jax.jit(apply)({"params": params}, batch)
 
 
 SHAPES = [
@@ -63,7 +65,7 @@ def test_imported_states_and_logits(tmp_path, shape, scan_layers):
     batch = hugging.rows()
     with torch.no_grad():
         expected = model(**hugging.torch_inputs(batch), output_hidden_states=True)
-    states = objective.encode(params, batch)
+    states = jax.jit(objective.encode)(params, batch)
     assert hugging.largest_difference(states, expected.hidden_states, batch) < TOLERANCE
     logits = mlm_logits(objective, params, batch)
     assert hugging.largest_difference([logits], [expected.logits], batch) < TOLERANCE
@@ -76,7 +78,7 @@ def test_imported_encoder_without_a_head(tmp_path):
     batch = hugging.rows()
     with torch.no_grad():
         expected = model(**hugging.torch_inputs(batch), output_hidden_states=True)
-    states = objective.encode(params, batch)
+    states = jax.jit(objective.encode)(params, batch)
     assert hugging.largest_difference(states, expected.hidden_states, batch) < TOLERANCE
     assert np.std(params["head"]["dense"]["kernel"]) == pytest.approx(0.02, rel=0.2)
 
@@ -135,7 +137,7 @@ def check_exported(run, folder, logits):
     batch = hugging.rows()
     with torch.no_grad():
         actual = model(**hugging.torch_inputs(batch), output_hidden_states=True)
-    states = objective.encode(params, batch)
+    states = jax.jit(objective.encode)(params, batch)
     assert hugging.largest_difference(states, actual.hidden_states, batch) < TOLERANCE
     assert torch.equal(actual.last_hidden_state, actual.hidden_states[-1])
     expected = logits(objective, params, batch)
@@ -157,7 +159,7 @@ def test_exported_masked_lm(tmp_path, bias):
     batch = hugging.rows()
     with torch.no_grad():
         actual = model(**hugging.torch_inputs(batch), output_hidden_states=True)
-    states = objective.encode(params, batch)
+    states = jax.jit(objective.encode)(params, batch)
     assert hugging.largest_difference(states, actual.hidden_states, batch) < TOLERANCE
     logits = mlm_logits(objective, params, batch)
     assert hugging.largest_difference([logits], [actual.logits], batch) < TOLERANCE

@@ -72,7 +72,7 @@ def our_params(module):
 def our_bias(table, length, num_buckets, max_distance):
     """Returns [H, 2L] from a table [buckets, H]."""
     module = RelativeBiasTable(HEADS, num_buckets, max_distance, jax.nn.initializers.zeros)
-    return module.apply({"params": {"table": table}}, length)
+    return jax.jit(lambda table: module.apply({"params": {"table": table}}, length))(table)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_attention_equals_wavlm(length, num_buckets, max_distance):
         expected = numpy_of(module(torch.from_numpy(x))[0])
     config = EncoderConfig(hidden_size=HIDDEN, num_heads=HEADS, gate_input="hidden")
     table = numpy_of(module.rel_attn_embed.weight)
-    actual, _ = SelfAttention(config, jnp.float64).apply(
+    actual, _ = jax.jit(SelfAttention(config, jnp.float64).apply)(
         {"params": our_params(module)},
         x,
         jnp.ones((2, length), jnp.int32),
@@ -107,7 +107,7 @@ def test_padding_equals_wavlms_key_padding_mask():
     with torch.no_grad():
         expected = numpy_of(module(torch.from_numpy(x), torch.from_numpy(segments))[0])
     config = EncoderConfig(hidden_size=HIDDEN, num_heads=HEADS, gate_input="hidden")
-    actual, _ = SelfAttention(config, jnp.float64).apply(
+    actual, _ = jax.jit(SelfAttention(config, jnp.float64).apply)(
         {"params": our_params(module)},
         x,
         segments,
@@ -173,7 +173,7 @@ def test_query_gate_equals_the_papers_equations():
     x = rng.normal(size=(2, length, HIDDEN))
     expected = [paper_attention(row, params, table, num_buckets, max_distance) for row in x]
     config = EncoderConfig(hidden_size=HIDDEN, num_heads=HEADS, gate_input="query")
-    actual, _ = SelfAttention(config, jnp.float64).apply(
+    actual, _ = jax.jit(SelfAttention(config, jnp.float64).apply)(
         {"params": params},
         x,
         jnp.ones((2, length), jnp.int32),

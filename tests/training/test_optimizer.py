@@ -64,15 +64,16 @@ def test_the_update_is_adamw_on_clipped_gradients():
     )
     params = other = tree(0)
     state, other_state = ours.init(params), theirs.init(other)
+    update, their_update = jax.jit(ours.update), jax.jit(theirs.update)
     clipped = 0
     for step in range(6):
         gradient = jax.tree.map(lambda x, scale=0.1 * 3**step: scale * x, tree(step + 1))
         norm = optax.global_norm(gradient)
         clipped += norm > 1.5
         scaled = jax.tree.map(lambda x, norm=norm: x * jnp.minimum(1.0, 1.5 / norm), gradient)
-        updates, state = ours.update(gradient, state, params)
+        updates, state = update(gradient, state, params)
         params = optax.apply_updates(params, updates)
-        updates, other_state = theirs.update(scaled, other_state, other)
+        updates, other_state = their_update(scaled, other_state, other)
         other = optax.apply_updates(other, updates)
     assert 0 < clipped < 6
     for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(other)):
