@@ -80,7 +80,7 @@ def vocabulary_head(
       vocab_size: V, number of real entries.
       split: how a mesh splits M and Vp.
       keep: whether to keep M x Vp values of the compute type for the backward pass instead of
-        computing a third of the head's products again.
+        computing the logits again.
 
     Returns:
       float32[M] loss, int32[M] argmax, int32[M] sample at temperature 1. Only the loss has a
@@ -93,8 +93,8 @@ def vocabulary_head(
         )
     bias = jnp.where(jnp.arange(bias.shape[0]) < vocab_size, bias, _NEGATIVE)
     split = split.fit(hidden.shape[0], num_chunks(vocab_size))
-    whole = split == WHOLE and 4 * hidden.shape[0] * table.shape[0] <= LOGITS_BYTES
-    way = _Way(split, whole, keep or whole)
+    together = split == WHOLE and 4 * hidden.shape[0] * table.shape[0] <= LOGITS_BYTES
+    way = _Way(split, together, keep or together)
     return VocabularyPrediction(*_head(hidden, table, bias, targets, uniforms, way))
 
 
