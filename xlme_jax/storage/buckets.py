@@ -66,8 +66,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     except Exception as error:
         if (status := _status(error)) is None:
             raise
-        reason = _REMEDIES.get(status) or f"storage failed ({_first_line(error)})"
-        raise OSError(_STATUS.get(status, errno.EIO), reason, str(path)) from error
+        raise OSError(_STATUS.get(status, errno.EIO), explain(error), str(path)) from error
 
 
 def _status(error: BaseException) -> int | None:
