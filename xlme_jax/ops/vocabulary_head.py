@@ -94,7 +94,8 @@ def vocabulary_head(
     bias = jnp.where(jnp.arange(bias.shape[0]) < vocab_size, bias, _NEGATIVE)
     split = split.fit(hidden.shape[0], num_chunks(vocab_size))
     together = split == WHOLE and 4 * hidden.shape[0] * table.shape[0] <= LOGITS_BYTES
-    way = _Way(split, together, keep or together)
+    small = compile_platform() == "tpu" and not together
+    way = _Way(split, TPU_LOGITS_BYTES if small else LOGITS_BYTES, keep or together)
     return VocabularyPrediction(*_head(hidden, table, bias, targets, uniforms, way))
 
 
@@ -102,7 +103,7 @@ class _Way(NamedTuple):
     """How to compute the head."""
 
     split: VocabularySplit
-    together: bool  # All logits at once.
+    limit: int  # Most bytes of logits that a visit computes for a block of rows.
     keep: bool  # Exponentials for the backward pass.
 
 
@@ -233,25 +234,16 @@ def _merge(parts: _Best) -> _Best:
     )
 
 
-def _visits(rows: int, size: int, chunks: int) -> int:
-    """Returns the visits, a power of two, of `chunks` chunks of `size` entries in all."""
-    visits = 1
-    while visits < chunks and 4 * rows * size > visits * _limit():
-        visits *= 2
-    return visits
+def _divisions(count: int, logits: int, limit: int) -> int:
+    """Divides `count` chunks or rows, which have `logits` in all, into parts of `limit` bytes.
 
-
-def _blocks(rows: int, size: int) -> int:
-    """Returns the blocks, a power of two, of rows with `size` entries each."""
-    blocks = 1
-    while rows % (2 * blocks) == 0 and 4 * rows * size > blocks * _limit():
-        blocks *= 2
-    return blocks
-
-
-def _limit() -> int:
-    """Returns the most bytes of logits that a visit computes for a block of rows."""
-    return TPU_LOGITS_BYTES if compile_platform() == "tpu" else LOGITS_BYTES
+    Returns:
+      The smallest power of two of equal parts that small, or the largest that divides `count`.
+    """
+    parts = 1
+    while count % (2 * parts) == 0 and 4 * logits > parts * limit:
+        parts *= 2
+    return parts
 
 
 def _scan(
@@ -277,7 +269,7 @@ def _forward(
     own_rows = hidden.shape[0]
     hidden, targets, uniforms = map(split.gather, (hidden, targets, uniforms))
     if split.vocabulary:
-        own = uniforms.shape[1] // jax.lax.axis_size(split.vocabulary)
+        own = split.own_count(uniforms.shape[1])
         uniforms = jax.lax.dynamic_slice_in_dim(uniforms, split.part() * own, own, axis=1)
     start = split.part() * table.shape[0]
     found, kept = _search(way, hidden, targets, uniforms, table, bias, start)
@@ -297,8 +289,8 @@ def _search(
 ) -> tuple[_Best, tuple[jax.Array, ...]]:
     """Visits a device's vocabulary, which starts at id `start`; returns statistics and `_Kept`."""
     rows, size = hidden.shape[0], table.shape[0]
-    visits = 1 if way.together else _visits(rows, size, uniforms.shape[1])
-    blocks = 1 if way.together else _blocks(rows, size // visits)
+    visits = _divisions(uniforms.shape[1], rows * size, way.limit)
+    blocks = _divisions(rows, rows * size // visits, way.limit)
     # Both loops write into this array. Stacking results of the inner one would copy them.
     masses = jnp.zeros((visits, rows, size // visits), hidden.dtype) if way.keep else None
 
@@ -375,12 +367,15 @@ def _head_backward(
     split = way.split
 
     def body(table: jax.Array, bias: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        count = chunks // jax.lax.axis_size(split.vocabulary) if split.vocabulary else chunks
         rows = _Rows(*map(split.gather, arrays[:5]))
         kept = _Kept(*arrays[5:]) if way.keep else None
-        visits = 1 if way.together else _visits(rows.hidden.shape[0], table.shape[0], count)
+        logits = rows.hidden.shape[0] * table.shape[0]
+        visits = _divisions(split.own_count(chunks), logits, way.limit)
+        blocks = 1 if kept else _divisions(rows.hidden.shape[0], logits // visits, way.limit)
         start = split.part() * table.shape[0]
-        hidden_grad, table_grad, bias_grad = _gradients(rows, table, bias, kept, visits, start)
+        hidden_grad, table_grad, bias_grad = _gradients(
+            rows, table, bias, kept, (visits, blocks), start
+        )
         return (
             split.sum_parts(hidden_grad).astype(hidden.dtype),
             split.sum_rows(table_grad).astype(table.dtype),
@@ -407,14 +402,16 @@ def _gradients(
     table: jax.Array,
     bias: jax.Array,
     kept: _Kept | None,
-    visits: int,
+    divisions: tuple[int, int],
     start: jax.Array | int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Gradients for hidden [M, D], table and bias of a device's vocabulary, from its rows."""
-    hidden = rows.hidden
+    """Gradients for hidden [M, D], table and bias of a device's vocabulary, from its rows.
+
+    `divisions` are the visits of the vocabulary and the blocks of rows.
+    """
+    hidden, (visits, blocks) = rows.hidden, divisions
     product = functools.partial(jnp.einsum, preferred_element_type=_accumulator(hidden))
     size = table.shape[0] // visits
-    blocks = 1 if kept else _blocks(hidden.shape[0], size)
 
     def visit(
         hidden_grad: jax.Array, part: tuple[Any, ...]

@@ -83,6 +83,10 @@ class VocabularySplit:
         """Inside `run`: the index of this device's part of the vocabulary."""
         return jax.lax.axis_index(self.vocabulary) if self.vocabulary else 0
 
+    def own_count(self, parts: int) -> int:
+        """Inside `run`: how many of `parts` equal parts of the vocabulary this device has."""
+        return parts // jax.lax.axis_size(self.vocabulary) if self.vocabulary else parts
+
     def gather(self, x: jax.Array) -> jax.Array:
         """Inside `run`: the batch rows of all devices with which this one shares the vocabulary."""
         return jax.lax.all_gather(x, self._shared, tiled=True) if self._shared else x
