@@ -18,11 +18,14 @@ PLACES = ("PEER", "DATA", "VOCABULARY")
 def describe(*packages: str) -> dict[str, Any]:
     """Returns command, commit, date, cores, CPU, load and versions of Python and `packages`.
 
-    Values of the environment variables in `PLACES` appear in the command as their names.
+    The command contains the environment variable that asks for large pages, if it is set. Values of
+    those in `PLACES` appear as their names.
     """
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    command = " ".join(["python", *map(shlex.quote, sys.argv)])
+    pages = os.environ.get("GLIBC_TUNABLES")
+    settings = [f"GLIBC_TUNABLES={pages}"] if pages else []
+    command = " ".join([*settings, "python", *map(shlex.quote, sys.argv)])
     for name in filter(os.environ.get, PLACES):
         command = command.replace(os.environ[name], f"${name}")
     return {

@@ -35,9 +35,9 @@ ROOT = Path(__file__).parent.parent
 RESULTS = Path("benchmarks/results")
 # By name of the file of results.
 COMMANDS = {
-    "train_step": "benchmarks/train_step.py --peer=$PEER --bfloat16 --rounds=2 --steps=3",
+    "train_step": "benchmarks/train_step.py --peer=$PEER --bfloat16 --rounds=3 --steps=3",
     "train_step_small": "benchmarks/train_step.py --peer=$PEER --bfloat16 "
-    "--shapes=quickstart,laptop --rounds=3 --steps=10 "
+    "--shapes=quickstart,laptop --rounds=5 --steps=10 "
     "--output=benchmarks/results/train_step_small.json",
     "head": "benchmarks/head.py",
     "head_memory": "benchmarks/head.py --compile_for=v5e:1x1,h100:1 "
@@ -53,11 +53,13 @@ COMMANDS = {
     "row_padding": "benchmarks/row_padding.py --file=$DATA/eval/xnli/dev-en.tsv",
     "evaluation": "benchmarks/evaluation.py --data=$DATA/eval --languages=2 --rounds=1 "
     "--corpora=en-fr,en-es_xlwa_dev",
-    "finetune_step": "benchmarks/finetune_step.py --rounds=2 --steps=2 "
+    "finetune_step": "benchmarks/finetune_step.py --rounds=3 --steps=2 "
     "--file=$DATA/eval/xnli/dev-en.tsv",
     "traffic": "benchmarks/traffic.py",
     "plans": "-m xlme_jax.plan --table=all --output=benchmarks/results/plans.json",
 }
+# Of steps beside those of a peer: both get large pages.
+LARGE_PAGES = {"train_step", "train_step_small", "finetune_step"}
 
 
 def main() -> None:
@@ -73,8 +75,11 @@ def main() -> None:
     for name in filter(None, names):
         command = [sys.executable, *map(os.path.expandvars, shlex.split(COMMANDS[name]))]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        settings = {"PYTHONPATH": path}
+        if name in LARGE_PAGES:
+            settings["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         # A plan that does not fit is exit code 1, and a row of the table.
-        subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=name != "plans")
+        subprocess.run(command, env=os.environ | settings, check=name != "plans")
     for page in ("docs/speed.md", "docs/scale.md"):
         text = Path(page).read_text(encoding="utf-8")
         Path(page).write_text(filled(text), encoding="utf-8")

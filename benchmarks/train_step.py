@@ -71,7 +71,6 @@ def main() -> None:
     options = parser.parse_args()
     host_memory.keep_freed()
     results = machine.describe("jax", "jaxlib", "torch", "transformers") | {
-        "huge_pages": os.environ.get("GLIBC_TUNABLES", ""),
         "shapes": {name: measure(name, options) for name in options.shapes.split(",")},
     }
     machine.write(options.output, results)
