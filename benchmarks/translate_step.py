@@ -227,18 +227,16 @@ def packed(shape: Shape, pairs: Pairs) -> dict[str, np.ndarray]:
 
 
 def train_step(shape: Shape, kind: str) -> Callable[[], Any]:
-    """Returns a compiled and warmed-up train step."""
+    """Returns a train step, which compiles at its first call."""
     from steps import TrainStep
 
     from xlme_jax.objectives.translate import STREAM
 
-    step = TrainStep(translator(shape), {STREAM: packed(shape, training_pairs(shape, kind))})
-    step(), step()
-    return step
+    return TrainStep(translator(shape), {STREAM: packed(shape, training_pairs(shape, kind))})
 
 
 def decoding(shape: Shape, folder: Path) -> Callable[[], list[list[int]]]:
-    """Returns a compiled and warmed-up translation; writes the weights for the peer."""
+    """Returns a translation, which compiles at its first call; writes the weights for the peer."""
     import jax
     from flax.core import meta
 
@@ -264,7 +262,6 @@ def decoding(shape: Shape, folder: Path) -> Callable[[], list[list[int]]]:
     def translate() -> list[list[int]]:
         return [list(best[0].tokens) for best in run(params, texts, "fr")]
 
-    translate()
     return translate
 
 
@@ -277,7 +274,6 @@ def peer(options: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for kind in kinds:
         run = marian_step(shape, kind) if kind != "decode" else generation(shape, options.folder)
-        run(), run()
         found[kind] = timed(run, repeats(kind, options))
         if kind == "decode":
             found["translations"] = run()
@@ -393,7 +389,6 @@ def anchors(shape: Shape, folder: str) -> dict[str, float]:
         search = functools.partial(
             translator.translate_batch, texts, beam_size=BEAMS, max_batch_size=0, **steps
         )
-        search()
         found[f"CTranslate2 {weights}"] = timed(search, 3)
     return found
 
