@@ -1,0 +1,357 @@
+"""What a language is: codes, scripts and names, and which spellings mean the same one.
+
+Languages are those of ISO 639-1, 639-2 and 639-3 (tables of SIL, in `python-iso639`). Retired
+codes, default scripts, and the language that a macrolanguage's code usually means are those of
+Unicode CLDR (in `Babel`). Each language, in each script, has one canonical tag, which everything
+keyed by a language uses: data sets, held-out text, means of encodings, choices of checkpoints.
+
+Names of files are harder than codes: ISO 639-3 has Domung (dev), Edo (bin), Logo (log) and
+Logudorese (src). `tags_of_names` and `tags_of_suffixes` say which names are languages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import babel
+    import iso639
+
+UNKNOWN_SCRIPT = "Zzzz"
+
+_XLMR_TAGS = """
+    af am ar as az be bg bn bn_rom br bs ca cs cy da de el en eo es et eu fa fi fr fy ga gd gl gu ha
+    he hi hi_rom hr hu hy id is it ja jv ka kk km kn ko ku ky la lo lt lv mg mk ml mn mr ms my
+    my_zaw ne nl no om or pa pl ps pt ro ru sa sd si sk sl so sq sr su sv sw ta ta_rom te te_rom th
+    tl tr ug uk ur ur_rom uz vi xh yi zh zh-Hant
+"""
+XLMR: tuple[str, ...] = tuple(_XLMR_TAGS.split())
+"""Tags of XLM-R's 100 languages (Conneau et al., 2020, Table 6). CC-100 spells zh as zh-Hans."""
+
+# Codes that several languages share, in the order of this project: XLM-R's code, where it has one.
+_PREFERRED = {
+    "nb": "no",
+    "nob": "no",
+    "fil": "tl",
+    "tgl": "tl",
+    "hbs": "sh",
+    "sh": "sh",
+    "pbt": "ps",
+}
+# Groups that Tatoeba and AmericasNLI use as one language; ISO 639-3 has only their members.
+_GROUPS = {"ber": "Berber languages", "nah": "Nahuatl languages", "oto": "Otomian languages"}
+# Spellings of Wikipedia's editions that are not language tags.
+_WIKIPEDIA = {
+    "bat-smg": "sgs",
+    "be-x-old": "be",
+    "cbk-zam": "cbk",
+    "fiu-vro": "vro",
+    "map-bms": "jv",
+    "roa-rup": "rup",
+    "roa-tara": "nap",
+    "simple": "en",
+    "zh-classical": "lzh",
+    "zh-min-nan": "nan",
+    "zh-wuu": "wuu",
+    "zh-yue": "yue",
+}
+# Words after "@" or "_" in names of locales and corpora, as scripts. "Qaag" is CLDR's for Zawgyi.
+_SCRIPT_WORDS = {
+    "arabic": "Arab",
+    "cyrillic": "Cyrl",
+    "devanagari": "Deva",
+    "latin": "Latn",
+    "rom": "Latn",
+    "zaw": "Qaag",
+}
+# Scripts that a language's text has in some corpora, as the one that CLDR gives for the language.
+_SAME_SCRIPT = {
+    ("ja", "Hrkt"): "Jpan",
+    ("ko", "Hang"): "Kore",
+    ("zh", "Hani"): "Hans",
+}
+_STYLES = {"Aran": "Arab", "Cyrs": "Cyrl", "Latf": "Latn", "Latg": "Latn", "Syre": "Syrc"}
+_XLMR_SPELLING = {"my-Qaag": "my_zaw"} | {
+    f"{code}-Latn": f"{code}_rom" for code in ("bn", "hi", "ta", "te", "ur")
+}
+# Names of dialects in Glottolog, as FLORES+ has them: por_Latn_braz1246.
+_GLOTTOCODE = re.compile(r"[a-z]{4}\d{4}")
+_PART = re.compile("[a-z0-9]{1,8}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Language:
+    """A language in a script.
+
+    Attributes:
+      tag: The canonical tag, such as "sw", "sr-Latn" or "zh-Hant".
+      code: Its ISO 639 code without script, of two letters if it has one.
+      script: ISO 15924 code; "Zzzz" if CLDR knows none.
+      name: English name, with the script if it is not the default.
+    """
+
+    tag: str
+    code: str
+    script: str
+    name: str
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def find(code: str) -> Language | None:
+    """Returns the language of a code in any spelling, or None if it is none.
+
+    A spelling is a code of ISO 639, followed by a script, region, variant or dialect, with "-", "_"
+    or "@" between them, in either case: `swh_Latn`, `pt_br`, `ca@valencia`, `zh-min-nan`, `iw`.
+    Region, variant and dialect are checked but make no other language; a region may imply a script
+    (`zh_TW`).
+    """
+    parts = _parts(code)
+    primary = _primary(parts[0]) if parts else None
+    if primary is None:
+        return None
+    script = region = ""
+    for number, part in enumerate(parts[1:], 1):
+        if part == "x":  # The rest is private use, which says nothing that we know.
+            break
+        if not script and (named := _script_of(part)):
+            script = named
+        elif not region and part.upper() in _english().territories:
+            region = part.upper()
+        elif part.upper() not in _english().variants and not (
+            _GLOTTOCODE.fullmatch(part) and number > 1
+        ):
+            return None
+    return _language(primary, script, region)
+
+
+def is_language(code: str) -> bool:
+    """Returns whether a code is a language, in any spelling that `find` knows."""
+    return find(code) is not None
+
+
+def canonical(code: str) -> str:
+    """Returns the one tag of a language: `swh_Latn`, `swa` and `sw-KE` are "sw".
+
+    It is XLM-R's code where XLM-R has the language, else that of ISO 639-1, else of ISO 639-3. A
+    script that is not the language's default follows as in BCP 47: "sr-Latn".
+
+    Raises:
+      ValueError: The code is not a language; names the nearest ones.
+    """
+    language = find(code)
+    if language is None:
+        raise ValueError(f"{code!r} is not a language code of ISO 639{nearest_text(code)}")
+    return language.tag
+
+
+def same_language(code: str, other: str) -> bool:
+    """Returns whether two codes are one language in one script; other words equal themselves."""
+    language = find(code)
+    return code == other or (language is not None and language == find(other))
+
+
+def tag_or_code(code: str) -> str:
+    """Returns the canonical tag, or the code as it is if it is not a language."""
+    language = find(code)
+    return code if language is None else language.tag
+
+
+def script(code: str) -> str:
+    """Returns the ISO 15924 code of a language's script; "Zzzz" if it is not known."""
+    language = find(code)
+    return UNKNOWN_SCRIPT if language is None else language.script
+
+
+def english_name(code: str) -> str:
+    """Returns the English name of a language, or the code if it is not a language."""
+    language = find(code)
+    return code if language is None else language.name
+
+
+def nearest(code: str, count: int = 3) -> list[Language]:
+    """Returns the languages that a code or a name may mean, the most likely first."""
+    parts = re.split(r"[\W_]+", code.lower())
+    prefixes = ["-".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    names = _codes_of_names()
+    close = difflib.get_close_matches(code.lower(), names, n=count, cutoff=0.8)
+    codes = difflib.get_close_matches(parts[0], XLMR, n=count, cutoff=0.6)
+    candidates = [find(text) for text in [*prefixes, *(names[name] for name in close), *codes]]
+    return list(dict.fromkeys(filter(None, candidates)))[:count]
+
+
+def nearest_text(code: str) -> str:
+    """Returns "; the nearest are ..." for an error about a code, or "" if nothing is near."""
+    languages = nearest(code)
+    if not languages:
+        return ""
+    return "; nearest: " + ", ".join(f"{language.tag} ({language.name})" for language in languages)
+
+
+# --- Names of files and folders ---
+
+# Names of parts of corpora, and of what lies beside them, that are languages of ISO 639-3 too.
+_PARTS_OF_CORPORA = """
+    ali all bak bin bpe clf cls cnt dat dep dev dic dir doc dup err ext idx ids inp key lab lbl lem
+    len lex lid log lst map mdl mix mod neu nmt not num old one org out pho pos pre raw ref rel res
+    seg spk spl spm src srt std sub sym sys tab tag tbl tem ter tgt tmp tok top trg trn tst two txt
+    typ uni val var ver wav wer
+"""
+_WORDS = frozenset(_PARTS_OF_CORPORA.split())
+# Languages of CLDR that are usual suffixes of files too.
+_SUFFIXES = frozenset(("arc", "asc", "ext", "in", "mid", "mo", "new", "sam", "sco", "sh", "vec"))
+# So many other codes of three letters show that a folder is named by ISO 639-3.
+_ENOUGH = 10
+
+
+def tags_of_names(names: Iterable[str]) -> dict[str, str]:
+    """Returns which of the names of one folder are languages, and their canonical tags.
+
+    For names that stand alone: `sw` of `sw.txt` or of a folder `sw/`, in lower case. A word such as
+    `dev`, `raw` or `src` is a language with a script (`src_Latn`), or among ten or more other codes
+    of three letters.
+    """
+    return _tags(names, _WORDS)
+
+
+def tags_of_suffixes(suffixes: Iterable[str]) -> dict[str, str]:
+    """Returns which suffixes of files with one stem (`corpus.en`, `corpus.sw`) are languages.
+
+    As `tags_of_names`, but so is a code of three letters that CLDR has no name for, as nearly every
+    suffix of three letters is in ISO 639-3.
+    """
+    return _tags(suffixes, _WORDS | _SUFFIXES, only_known=True)
+
+
+def is_pair(name: str) -> bool:
+    """Returns whether a name such as `en-ca` is rather two languages than one as in a region.
+
+    `en_CA` is English as in Canada; `pt-br` and `zh-tw` are no pairs that corpora have.
+    """
+    halves = name.split("-")
+    return (
+        len(halves) == 2
+        and name not in ("pt-br", "zh-tw")
+        and all(half in _iso_table() for half in halves)
+        and not same_language(halves[0], halves[1])
+    )
+
+
+def _tags(names: Iterable[str], words: Collection[str], only_known: bool = False) -> dict[str, str]:
+    languages = {name: find(name) for name in names if name[:2].islower() and not is_pair(name)}
+    tags = {name: language for name, language in languages.items() if language is not None}
+
+    def is_doubtful(name: str) -> bool:
+        if name in words:
+            return True
+        known = _english().languages
+        return only_known and len(name) == 3 and not {name, tags[name].code} & known.keys()
+
+    certain = {name for name in tags if not is_doubtful(name)}
+    if sum(len(name) == 3 for name in certain) < _ENOUGH:
+        tags = {name: tags[name] for name in tags if name in certain}
+    return {name: language.tag for name, language in tags.items()}
+
+
+# --- Parts of a code ---
+
+
+def _parts(code: str) -> list[str]:
+    """Returns the parts of a code in lower case, Wikipedia's codes resolved; [] if it is none."""
+    parts = re.split("[-_@]", code.lower())
+    parts = _WIKIPEDIA.get("-".join(parts), "-".join(parts)).split("-")
+    return parts if all(map(_PART.fullmatch, parts)) else []
+
+
+@functools.cache
+def _iso_table() -> dict[str, iso639.Language]:
+    """Returns {code of ISO 639-1, -2 or -3: its language}."""
+    import iso639
+
+    rows: dict[str, iso639.Language] = {}
+    for language in iso639.ALL_LANGUAGES:
+        for code in (language.part3, language.part1, language.part2b, language.part2t):
+            if code:
+                rows.setdefault(code, language)
+    return rows
+
+
+def _cldr(table: Literal["language_aliases", "likely_subtags"]) -> Mapping[str, str]:
+    from babel.core import get_global
+
+    return get_global(table)
+
+
+@functools.cache
+def _english() -> babel.Locale:
+    """Returns CLDR's English names of languages, scripts, regions and variants."""
+    from babel import Locale
+
+    return Locale("en")
+
+
+@functools.cache
+def _codes_of_names() -> dict[str, str]:
+    """Returns {English name in lower case: code}."""
+    names = {name.lower(): code for code, name in _english().languages.items() if find(code)}
+    iso = {language.name.lower(): language.part3 for language in _iso_table().values()}
+    return iso | names
+
+
+def _primary(code: str) -> str | None:
+    """Returns the canonical code of a language without script, or None."""
+    if code in _PREFERRED or code in _GROUPS:
+        return _PREFERRED.get(code, code)
+    row = _iso_table().get(code)
+    if row is not None and row.scope == "S":  # Such as und, mul and zxx.
+        return None
+    if row is not None and row.part1:
+        return _PREFERRED.get(row.part1, row.part1)
+    alias = _cldr("language_aliases").get(code, "")
+    if alias and "_" not in alias:
+        return _PREFERRED.get(alias, alias)
+    if row is None:
+        return None
+    return _primary(row.retire_change_to) if row.retire_change_to else row.part3
+
+
+def _script_of(part: str) -> str:
+    """Returns the script that a part of a code names, or ""."""
+    name = _SCRIPT_WORDS.get(part, part.title() if len(part) == 4 else "")
+    name = _STYLES.get(name, name)
+    return name if name in _english().scripts else ""
+
+
+def _language(code: str, named_script: str, region: str) -> Language:
+    default = _default_script(code)
+    implied = _script_in(_cldr("likely_subtags").get(f"{code}_{region}", ""))
+    # The languages that CLDR has no script for are mostly written in Latin, if at all.
+    default = default or "Latn" if named_script == "Latn" else default
+    script = named_script or implied or default or UNKNOWN_SCRIPT
+    script = _SAME_SCRIPT.get((code, script), script)
+    names = _english().languages
+    name = names.get(code) or _GROUPS.get(code) or _iso_table()[code].name
+    if script in (default, UNKNOWN_SCRIPT):
+        return Language(code, code, script, name)
+    tag = f"{code}-{script}"
+    name = f"{name} ({_english().scripts.get(script, script)})"
+    return Language(_XLMR_SPELLING.get(tag, tag), code, script, name)
+
+
+def _default_script(code: str) -> str:
+    """Returns the script of a language, else of its macrolanguage (prs: fas), else ""."""
+    for table in ("likely_subtags", "language_aliases"):  # An alias: sh is sr_Latn.
+        if name := _script_in(_cldr(table).get(code, "")):
+            return name
+    row = _iso_table().get(code)
+    macrolanguage = _primary(row.macrolanguage) if row is not None and row.macrolanguage else None
+    return _default_script(macrolanguage) if macrolanguage else ""
+
+
+def _script_in(locale: str) -> str:
+    """Returns the script of a locale such as `zh_Hant_TW`, or ""."""
+    return next((part for part in locale.split("_")[1:] if len(part) == 4), "")
