@@ -21,7 +21,7 @@ RUN = CORE | {"configuration", "evaluation", "preparation", "reports", "training
 ALLOWED = {
     "model": {"ops", "validation"},
     "data": {"storage", "validation"},
-    "data.text": {"storage"},
+    "data.text": {"data", "storage"},
     "data.cldr": set(),
     "data.benchmarks": {"data", "data.cldr", "data.text", "storage"},
     "data.prepared": {"data", "storage"},

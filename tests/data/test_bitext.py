@@ -258,12 +258,10 @@ class TestTmx:
             ("underscore", "old attribute"),
             ("exact wins", "A"),
             ("first wins", "B"),
+            ("another code", "C"),
         ]
-        assert report.skipped == {"missing language": 1}
-        assert collect(read_tmx, path, "en-GB", "fr")[0][1:] == [
-            ("colour", "A"),
-            ("first wins", "B"),
-        ]
+        assert not report.skipped
+        assert collect(read_tmx, path, "eng-GB", "fra")[0] == pairs
 
     def test_formatting_codes_are_no_text(self, tmp_path):
         marked = (
@@ -435,11 +433,11 @@ class TestDiscovery:
             ("en-ja", "tsv", ["en-ja-00001-of-00002.tsv"], False),
             ("en-ja", "tsv", ["en-ja-2.tsv"], False),
             ("en-ko", "tsv", ["set.en-ko.part1.tsv.zst"], False),
-            ("en-pt_br", "tmx", ["QED.en-pt_br.tmx.gz"], False),
+            ("en-pt", "tmx", ["QED.en-pt_br.tmx.gz"], False),
             ("en-sw", "moses", ["bible.sw-en.en", "bible.sw-en.sw"], True),
             ("en-sw", "tsv", ["news.sw-en.tsv"], True),
             ("en-sw", "tsv", ["wiki.en-sw.v1.tsv.gz"], False),
-            ("en-zh-Hans", "tsv", ["zh-Hans-en.tsv"], True),
+            ("en-zh", "tsv", ["zh-Hans-en.tsv"], True),
         ]
 
     def test_all_pairs_of_many_languages(self, tmp_path):
@@ -470,6 +468,11 @@ class TestDiscovery:
             pairs(pairs=["en-de", "en-sw"])
         with pytest.raises(DataError, match="'english' is not one language pair"):
             pairs(pairs=["english"])
+        with pytest.raises(DataError, match=r"pairs: 'en-sw_clean' is .* nearest: sw \(Swahili\)"):
+            pairs(pairs=["en-sw_clean"])
+        assert pairs(pairs=["swh_Latn-eng_Latn"]) == ["en-sw"]
+        with pytest.raises(DataError, match="languages: 'english' is not a language code"):
+            pairs(languages=["english", "sw"])
 
     def test_errors(self, tmp_path):
         with pytest.raises(DataError, match="no such folder"):
@@ -480,9 +483,9 @@ class TestDiscovery:
         touch(tmp_path, "a/x.en-sw.sw")
         with pytest.raises(DataError, match=r"x\.en-sw\.en: missing; .*other half .*x\.en-sw\.sw"):
             discover_bitext(tmp_path / "a")
-        touch(tmp_path, "b/pt-br-en.tsv")
+        touch(tmp_path, "b/en-pt-br.tsv")
         with pytest.raises(
-            DataError, match=r"ambiguous name \(pt with br-en or pt-br with en\); .*`pt_br-en`"
+            DataError, match=r"ambiguous name \(en with pt-br or en-pt with br\); .*`pt_br-en`"
         ):
             discover_bitext(tmp_path / "b")
         touch(tmp_path, "c/en-sw.tsv", "c/en-sw.tsv.xz")
@@ -491,21 +494,54 @@ class TestDiscovery:
         with pytest.raises(ValueError, match="must be in sorted order, got sw-en"):
             BitextSource("sw", "en", "tsv", (tmp_path,))
 
-    @pytest.mark.parametrize(
-        ("names", "others"),
-        [
-            (("b.en-zh-TW.tsv", "en-zh_TW.tsv"), ()),
-            (("b.en-pt_br.tsv", "en-pt_BR.tsv"), ("en-fr.tsv",)),
-            (("x.en-zh-TW.zh-TW", "y.fr-zh_TW.zh_TW"), ("x.en-zh-TW.en", "y.fr-zh_TW.fr")),
-            (("a/zh-TW.txt", "b/zh_TW.txt"), ("a/ids.txt", "a/en.txt", "b/ids.txt", "b/en.txt")),
-            (("a/en-zh-TW.tmx", "de-zh_TW.txt.zip"), ()),
-        ],
-    )
-    def test_two_spellings_of_a_language_are_refused(self, tmp_path, names, others):
-        touch(tmp_path, *names, *others)
-        with pytest.raises(DataError, match="two spellings of one language; rename one") as caught:
-            discover_bitext(tmp_path, pivot="en")
-        assert all(str(tmp_path / name) in str(caught.value) for name in names)
+    def test_spellings_of_a_language_are_one(self, tmp_path):
+        touch(tmp_path, "b.en-zh-TW.tsv", "en-zh_tw.tmx", "zho_Hant-eng_Latn.txt.zip")
+        touch(
+            tmp_path,
+            "x.en-zh-Hant.zh-Hant",
+            "x.en-zh-Hant.en",
+            "w/ids.txt",
+            "w/zh-TW.txt",
+            "w/en.txt",
+        )
+        touch(tmp_path, "w/zh-hk.txt")
+        sources = discover_bitext(tmp_path, pivot="eng")
+        assert [source.pair for source in sources] == ["en-zh-Hant"] * 6
+        assert {len(source.paths) for source in sources if source.kind == "multiway"} == {2}
+        assert discover_bitext(tmp_path, languages=["zh_TW", "en"]) == sources
+
+    def test_suffixes_that_are_no_languages_are_not_read(self, tmp_path, caplog):
+        rubbish = ("sym", "bpe", "bak", "tok", "sh", "log", "A3", "new", "tar", "ner")
+        touch(tmp_path, *(f"corpus.{suffix}" for suffix in ("de", "en", *rubbish)))
+        assert [source.pair for source in discover_bitext(tmp_path)] == ["de-en"]
+        (said,) = [record.getMessage() for record in caplog.records]
+        assert all(f"corpus.{suffix} (" in said for suffix in rubbish)
+        assert "'sym' is a usual name of files; write 'sym_Latn' for Maya Samo" in said
+        assert caplog.records[0].levelname == "WARNING"
+
+    def test_a_named_pair_makes_any_suffix_a_language(self, tmp_path):
+        touch(tmp_path, *("OPUS.en-sh.en", "OPUS.en-sh.sh", "en-tar/x.en", "en-tar/x.tar"))
+        touch(tmp_path, "en-tar/x.log", "de-new/y.de", "de-new/y.new", "de-new/y.en")
+        touch(tmp_path, *("z.bak_Cyrl", "z.src_Latn"))
+        pairs = [source.pair for source in discover_bitext(tmp_path)]
+        assert pairs == ["ba-sc", "de-new", "en-sh", "en-tar"]
+
+    def test_sides_by_role(self, tmp_path):
+        names = ("train.src.gz", "train.trg.gz", "train.id.gz", "dev.src", "dev.tgt", "x.tsv")
+        touch(tmp_path, *(f"eng-swa/{name}" for name in names))
+        found = self.found(tmp_path)
+        assert found == [
+            ("en-sw", "moses", ["eng-swa/dev.src", "eng-swa/dev.tgt"], False),
+            ("en-sw", "moses", ["eng-swa/train.src.gz", "eng-swa/train.trg.gz"], False),
+            ("en-sw", "tsv", ["eng-swa/x.tsv"], False),
+        ]
+
+    def test_binary_forms_of_text_are_no_pair(self, tmp_path, caplog):
+        sides = ("train.en-de.de", "train.en-de.en")
+        touch(tmp_path, *(f"{side}.{suffix}" for side in sides for suffix in ("bin", "idx")))
+        touch(tmp_path, "dict.de.txt", "dict.en.txt", "raw.de-en.tsv")
+        assert [source.pair for source in discover_bitext(tmp_path)] == ["de-en"]
+        assert "train.en-de.en.bin (fairseq's binary form of text" in caplog.text
 
     @pytest.mark.parametrize(
         "names",
@@ -524,11 +560,15 @@ class TestDiscovery:
             discover_bitext(tmp_path)
         assert str(tmp_path / "w" / names[0]) in str(caught.value)
 
-    def test_other_files_of_a_multiway_folder_are_logged(self, tmp_path, caplog):
-        touch(tmp_path, "ids.txt", "en.txt", "pt-br.txt", "README.md", "versions.tsv", "notes.en")
-        with caplog.at_level("INFO"):
-            assert [source.pair for source in discover_bitext(tmp_path)] == ["en-pt-br"]
-        assert "ignored files that are not bitext: README.md, notes.en, versions.tsv" in caplog.text
+    def test_other_files_of_a_multiway_folder_are_reported(self, tmp_path, caplog):
+        touch(tmp_path, "ids.txt", "en.txt", "pt-br.txt", "ha-ne.txt", "sw_clean.txt")
+        touch(tmp_path, "README.md", "versions.tsv", "notes.en")
+        pairs = [source.pair for source in discover_bitext(tmp_path)]
+        assert pairs == ["en-ha", "en-pt", "ha-pt"]
+        (said,) = [record.getMessage() for record in caplog.records]
+        assert "README" not in said and "versions.tsv" in said
+        assert "notes.en (no text of another language" in said
+        assert "sw_clean.txt ('sw_clean' is not a language; nearest: sw (Swahili))" in said
 
     def test_training_files_named_as_held_out_are_logged(self, tmp_path, caplog):
         touch(tmp_path, "train.en", "train.fr", "contest.en-fr.tsv", "latest/devices.en-fr.tsv")

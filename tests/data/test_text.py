@@ -5,7 +5,6 @@ import gzip
 import lzma
 import pathlib
 import random
-import re
 import tracemalloc
 
 import pytest
@@ -322,42 +321,63 @@ class TestDiscovery:
         assert found == {
             "de": ["de.gz"],
             "en": ["en-2.txt.xz", "en.txt.xz", "en/more.txt"],
-            "es": ["es.txt"],
-            "es-419": ["es-419.txt"],
+            "es": ["es-419.txt", "es.txt"],
             "fr": ["fr.part1.txt", "fr.part2.txt"],
             "hi": ["hi/a.txt", "hi/b.txt.xz"],
             "my_zaw": ["my_zaw.txt.xz"],
             "ru": ["ru-00000-of-00002.txt", "ru-00001-of-00002.txt"],
             "sw": ["cc100.sw.txt.zst"],
-            "zh-Hans": ["zh-Hans.txt.xz"],
+            "zh": ["zh-Hans.txt.xz"],
         }
         assert list(found) == sorted(found)
 
     @pytest.mark.parametrize(
         "names",
         [
-            ("zh-TW.txt", "zh_TW.txt.xz"),
-            ("pt_BR.txt", "pt_br.txt"),
-            ("cc100.pt-br.txt", "pt_BR/a.txt"),
-            ("en/a.txt", "zh-Hans/a.txt", "zh_hans/a.txt"),
+            ("zh-TW.txt", "zh_TW.txt.xz", "zho_Hant.txt"),
+            ("pt_BR.txt", "pt_br.part1.txt", "por_Latn.txt"),
+            ("cc100.pt-br.txt", "pt_BR/a.txt", "pt.txt"),
+            ("sw.txt", "swa/a.txt", "swh_Latn.txt", "swh-Latn.txt", "sw_KE.txt"),
         ],
     )
-    def test_two_spellings_of_a_language_are_refused(self, tmp_path, names):
+    def test_spellings_of_a_language_are_one(self, tmp_path, names):
         for name in names:
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).touch()
-        with pytest.raises(DataError, match="two spellings of one language; rename one") as caught:
-            discover_documents(tmp_path)
-        for name in names[-2:]:  # in a folder of its own, the folder is what must be renamed
-            place = str(tmp_path / name).removesuffix("/a.txt")
-            assert re.search(re.escape(place) + "(:| and)", str(caught.value))
+        ((_, files),) = discover_documents(tmp_path).items()
+        assert sorted(path.relative_to(tmp_path).as_posix() for path in files) == sorted(names)
+
+    def test_text_without_a_language_is_reported(self, tmp_path, caplog):
+        names = [
+            "sw_clean.txt",
+            "en_meta.txt",
+            "notes.txt",
+            "raw.txt",
+            "log.txt",
+            "en-ca.txt",
+            "x.csv",
+        ]
+        for name in [*names, "en.txt", "sh.txt", "tar.txt", "dev.txt", "README.txt"]:
+            (tmp_path / name).touch()
+        (tmp_path / "swh_Latn_removed").mkdir()
+        assert list(discover_documents(tmp_path)) == ["en", "sh", "tar"]
+        said = caplog.records[0].getMessage()
+        assert caplog.records[0].levelname == "WARNING"
+        assert all(name in said for name in names) and "README" not in said
+        assert "swh_Latn_removed/ ('swh_Latn_removed' is not a language; nearest: sw" in said
+        assert "raw.txt ('raw' is a usual name of files; write 'raw_Latn' for Rawang)" in said
+        assert "en-ca.txt ('en-ca' reads as a pair of languages; 'en' is English)" in said
+        assert list(discover_documents(tmp_path, ["raw"])) == ["raw"]
 
     def test_chosen_languages(self, tmp_path):
         for name in ("en.txt", "fr.txt", "sw.txt"):
             (tmp_path / name).touch()
         assert list(discover_documents(tmp_path, ["sw", "en"])) == ["en", "sw"]
-        with pytest.raises(DataError, match="no file for xx, yy; there are en, fr, sw"):
-            discover_documents(tmp_path, ["en", "yy", "xx"])
+        with pytest.raises(DataError, match="no file for ha, swe; there are en, fr, sw"):
+            discover_documents(tmp_path, ["en", "swe", "ha"])
+        assert list(discover_documents(tmp_path, ["swa", "eng_Latn"])) == ["en", "sw"]
+        with pytest.raises(DataError, match=r"languages: 'sw_x1' is not .*nearest: sw \(Swahili\)"):
+            discover_documents(tmp_path, ["sw_x1"])
 
     def test_training_files_named_as_held_out_are_logged(self, tmp_path, caplog):
         for name in ("en.txt", "fr.dev.txt", "sw.test.txt"):

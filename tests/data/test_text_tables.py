@@ -39,7 +39,7 @@ def test_languages_are_those_of_names(tmp_path):
     touch(tmp_path, FILES)
     found = discover_tables(tmp_path, None, "text")
     names = {code: [str(x.path.relative_to(tmp_path)) for x in xs] for code, xs in found.items()}
-    codes = ("en", "fr", "sw", "de", "zh-Hans", "ru", "ar", "es")
+    codes = ("en", "fr", "sw", "de", "zh", "ru", "ar", "es")
     assert names == {code: [name] for code, name in sorted(zip(codes, FILES))}
     held_out = {
         path.relative_to(tmp_path).as_posix() for path in table_files(tmp_path, "validation")
@@ -47,7 +47,10 @@ def test_languages_are_those_of_names(tmp_path):
     assert {"en/validation/0000.parquet", "hi/dev.jsonl", "en.parquet"} <= held_out
     assert not held_out & {"en-test.csv", "ar-train.arrow", "dataset_infos.json"}
     assert len(table_files(tmp_path, "all")) == len(FILES) - 2
-    with pytest.raises(DataError, match="no text in xx; there is ar, de"):
+    assert set(discover_tables(tmp_path, ["swh_Latn", "zho_Hans"], "text")) == {"sw", "zh"}
+    with pytest.raises(DataError, match="no text in is; there is ar, de"):
+        discover_tables(tmp_path, ["isl"], "text")
+    with pytest.raises(DataError, match="languages: 'xx' is not a language code"):
         discover_tables(tmp_path, ["xx"], "text")
     touch(tmp_path, ["corpus.csv"])
     with pytest.raises(DataError, match=r"corpus\.csv: no language in the name .*--text_language"):
@@ -79,8 +82,8 @@ def test_pairs_are_those_of_names_or_columns(tmp_path):
     assert sorted(source.pair for source in found) == ["en-fr", "en-is", "en-sw", "en-sw", "is-sw"]
     (source,) = discover_table_pairs(tmp_path, None, ["sw-is"], None)
     assert list(read_bitext(source)) == [("c0", "a"), ("c1", "a")]
-    with pytest.raises(DataError, match=r"no file for the pairs en-xx"):
-        discover_table_pairs(tmp_path, None, ["en-sw", "xx-en"], None)
+    with pytest.raises(DataError, match=r"no file for the pairs en-it"):
+        discover_table_pairs(tmp_path, None, ["en-sw", "ita-en"], None)
     with pytest.raises(DataError, match=r"no matching pair; there are en-fr, en-is, en-sw, is-sw"):
         discover_table_pairs(tmp_path, ["de", "en"], None, None)
 

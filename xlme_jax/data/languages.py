@@ -185,7 +185,7 @@ def nearest(code: str, count: int = 3) -> list[Language]:
 
 
 def nearest_text(code: str) -> str:
-    """Returns "; the nearest are ..." for an error about a code, or "" if nothing is near."""
+    """Returns "; nearest: ..." for a message about a code, or "" if nothing is near."""
     languages = nearest(code)
     if not languages:
         return ""
@@ -225,6 +225,29 @@ def tags_of_suffixes(suffixes: Iterable[str]) -> dict[str, str]:
     suffix of three letters is in ISO 639-3.
     """
     return _tags(suffixes, _WORDS | _SUFFIXES, only_known=True)
+
+
+def tag_of_half(name: str) -> str | None:
+    """Returns the canonical tag of one half of a pair's name (`en` of `en-sw`), or None."""
+    # Bashkir is in pairs of Tatoeba; other words, as in `raw-tok`, are no languages.
+    is_word = name in _WORDS and name != "bak"
+    language = find(name) if name[:2].islower() and not is_word else None
+    return None if language is None else language.tag
+
+
+def why_not(name: str) -> str:
+    """Returns why a name is not taken for a language, and what would make it one; "" if it is."""
+    language = find(name)
+    if language is None:
+        return f"{name!r} is not a language{nearest_text(name)}"
+    if not name[:2].islower():
+        return f"{name!r} is {language.name} if written as {language.tag!r}"
+    if is_pair(name):
+        return f"{name!r} reads as a pair of languages; {language.tag!r} is {language.name}"
+    if name in tags_of_suffixes([name]):
+        return ""
+    spelling = f"{name}_{language.script if language.script != UNKNOWN_SCRIPT else 'Latn'}"
+    return f"{name!r} is a usual name of files; write {spelling!r} for {language.name}"
 
 
 def is_pair(name: str) -> bool:

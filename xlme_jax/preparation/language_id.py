@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterable
 
-from xlme_jax.data.text.reading import normalized_language
+from xlme_jax.data import languages
 
 # Shorter texts (names, numbers, "OK") are of any language.
 MIN_CHARS = 20
@@ -27,15 +27,21 @@ def others(texts: Iterable[str], language: str) -> float | None:
 
     Args:
       texts: Texts; those shorter than `MIN_CHARS` are left out.
-      language: Code of their language, of which the part before "-" or "_" counts.
+      language: Code of their language, in any spelling and script.
 
     Returns:
       The share, or None if no text is long enough or the package does not know the language.
     """
     import py3langid
 
-    code = normalized_language(language).split("-")[0]
+    code = _code(language)
     long = [text for text in texts if len(text) >= MIN_CHARS]
-    if not long or code not in {label for label, _ in py3langid.rank("")}:
+    if not long or code not in {_code(label) for label, _ in py3langid.rank("")}:
         return None
-    return sum(py3langid.classify(text)[0] != code for text in long) / len(long)
+    return sum(_code(py3langid.classify(text)[0]) != code for text in long) / len(long)
+
+
+def _code(label: str) -> str:
+    """Returns the code of a language in any script."""
+    language = languages.find(label)
+    return label if language is None else language.code

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from xlme_jax.data import languages
 from xlme_jax.data.benchmarks.official.files import Skips, numbered_lines
 from xlme_jax.data.text.reading import (
     DataError,
@@ -19,7 +20,6 @@ from xlme_jax.data.text.reading import (
     Rejected,
     aligned_lines,
     check_folder,
-    is_language,
     read_blocks,
 )
 from xlme_jax.storage.paths import as_path
@@ -320,7 +320,7 @@ def english_first(name: str) -> str:
 def languages_of_pair(name: str) -> tuple[str, ...]:
     """Returns the two languages that a name such as "en-fr_dev" begins with; () if it does not."""
     match = _NAME.match(name)
-    if match is None or not all(map(is_language, match.groups())):
+    if match is None or not all(map(languages.tag_of_half, match.groups())):
         return ()
     return match[1], match[2]
 

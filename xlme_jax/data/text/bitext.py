@@ -14,10 +14,11 @@ import stat
 import struct
 import zipfile
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from xlme_jax.data import languages
 from xlme_jax.data.text import pair_scores, reading
 from xlme_jax.data.text.bitext_files import (
     MULTIWAY_LAYOUT,
@@ -238,11 +239,11 @@ def _moses_members(
 
     With `min_score`, the member with the scores of their lines is added where there is one.
     """
-    keys = reading.normalized_language(lang1), reading.normalized_language(lang2)
+    keys = lang1, lang2
     stems: dict[str, dict[str, zipfile.ZipInfo]] = defaultdict(dict)
     for member in archive.infolist():
         stem, dot, suffix = strip_compression(member.filename).rpartition(".")
-        language = reading.normalized_language(suffix)
+        language = languages.tag_or_code(suffix)
         is_scores = min_score is not None and dot + suffix == pair_scores.SUFFIX
         if language not in keys and not is_scores:
             continue
@@ -348,14 +349,22 @@ def read_multiway(
         DataError: A file is missing, damaged or without text, or the files differ in length.
     """
     files = multiway_files(reading.check_folder(folder))
-    missing = [language for language in (lang1, lang2) if language not in files]
-    if missing:
+    first, second = (_multiway_file(files, code) for code in (lang1, lang2))
+    if first is None or second is None:
+        missing = [code for code, file in ((lang1, first), (lang2, second)) if file is None]
         raise DataError(
             f"{folder}: no file for {', '.join(missing)}; there are "
-            f"{', '.join(sorted(files)) or 'none'} ({MULTIWAY_LAYOUT})"
+            f"{', '.join(sorted(set(files.values()))) or 'none'} ({MULTIWAY_LAYOUT})"
         )
     report = ReadReport() if report is None else report
-    return _counted(_multiway_units(files[lang1], files[lang2], report), report)
+    return _counted(_multiway_units(first, second, report), report)
+
+
+def _multiway_file(files: Mapping[Path, str], code: str) -> Path | None:
+    """Returns the file of a language: the one spelled like `code` if there are several."""
+    paths = [path for path, tag in files.items() if tag == languages.tag_or_code(code)]
+    exact = (path for path in paths if path.name.startswith(f"{code}."))
+    return next(exact, paths[0] if paths else None)
 
 
 def _multiway_units(first: Path, second: Path, report: ReadReport) -> Units:

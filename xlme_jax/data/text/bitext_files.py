@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from xlme_jax.data import languages
 from xlme_jax.data.text import pair_scores, reading
 from xlme_jax.data.text.decompression import DataError, strip_compression
 
@@ -100,9 +101,12 @@ def discover_bitext(
     If a file's name has no pair, that of its folder is used (`en-sw/news.tsv`). Each file of a pair
     is a source of its own; `group_by_pair` groups them.
 
+    Languages are canonical tags (`xlme_jax.data.languages`): `eng_Latn-swh_Latn.tsv` is text of
+    en-sw. Files that are none of this are not read, and a warning says why.
+
     Args:
         folder: Folder to search, or several in order of preference.
-        languages: Keep only pairs of two of these.
+        languages: Keep only pairs of two of these, in any spelling.
         pairs: Keep only these pairs, in either order ("en-sw", "sw-en").
         pivot: Keep only pairs with this language ("en": English-centric).
         tsv_columns: See `BitextSource.columns`; a third number is its `score_column`.
@@ -115,20 +119,18 @@ def discover_bitext(
 
     Raises:
         DataError: A folder is missing, no file is found, one of `pairs` or half of a Moses pair is
-            missing, a name is ambiguous, a language has two spellings, a multi-way folder contains
-            a pair file, or there is a `min_score` but no file has scores.
+            missing, a name is ambiguous, a multi-way folder contains a pair file, or there is a
+            `min_score` but no file has scores.
     """
     folders = folder if isinstance(folder, list) else [folder]
-    wanted = None if pairs is None else canonical_names(pairs)
-    found = {path: _sources_in(path) for path in map(reading.check_folder, folders)}
-    check_spellings(itertools.chain.from_iterable(found.values()))
+    selection = Selection.of(languages, pairs, pivot)
     sources: list[BitextSource] = []
-    for path, listed in found.items():
+    for path in map(reading.check_folder, folders):
         known = {source.pair for source in sources} if first_only else set()
         chosen = [
             source
-            for source in listed
-            if is_wanted(source, languages, wanted, pivot) and source.pair not in known
+            for source in _sources_in(path)
+            if selection.has(source) and source.pair not in known
         ]
         reading.warn_of_held_out(path, {file for source in chosen for file in source.paths})
         sources += chosen
@@ -139,46 +141,57 @@ def discover_bitext(
             "example `news.en-sw.tsv.xz`, `news.en-sw.en` + `news.en-sw.sw`, `en-sw.tmx` or "
             f"`en-sw.txt.zip`; {MULTIWAY_LAYOUT}"
         )
-    check_found(names, wanted, sources)
+    selection.check(names, sources)
     if tsv_columns is not None:
         sources = [_with_columns(source, tsv_columns) for source in sources]
     return sorted(sources if min_score is None else _scored(sources, min_score, names))
 
 
-def canonical_names(pairs: Collection[str]) -> set[str]:
-    """Returns pairs such as "sw-en" as "en-sw"; raises DataError if one is not a pair."""
-    return {_canonical_name(pair) for pair in pairs}
+@dataclass(frozen=True)
+class Selection:
+    """Which language pairs are read, by canonical tags.
 
+    Attributes:
+        languages: Both languages are among these; None for all.
+        pairs: Canonical names; None for all.
+        pivot: One of the languages, or "" for any.
+    """
 
-def check_spellings(sources: Iterable[BitextSource]) -> None:
-    """Raises DataError if a language has two spellings; see `reading.check_spellings`."""
-    reading.check_spellings(
-        (language, path)
-        for source in sources
-        for language, path in ((source.lang1, source.paths[0]), (source.lang2, source.paths[-1]))
-    )
+    languages: frozenset[str] | None
+    pairs: frozenset[str] | None
+    pivot: str
 
+    @classmethod
+    def of(
+        cls, codes: Collection[str] | None, pairs: Collection[str] | None, pivot: str | None
+    ) -> Selection:
+        """Returns the selection for languages and pairs in any spelling.
 
-def is_wanted(
-    source: BitextSource,
-    languages: Collection[str] | None,
-    pairs: Collection[str] | None,
-    pivot: str | None,
-) -> bool:
-    """Returns whether a source is of one of the pairs and languages; None for all."""
-    return (
-        (languages is None or (source.lang1 in languages and source.lang2 in languages))
-        and (pairs is None or source.pair in pairs)
-        and (pivot is None or pivot in (source.lang1, source.lang2))
-    )
-
-
-def check_found(names: str, wanted: set[str] | None, sources: Iterable[BitextSource]) -> None:
-    """Raises DataError if a pair of `wanted` has no source in the folders `names`."""
-    if missing := (wanted or set()) - {source.pair for source in sources}:
-        raise DataError(
-            f"{names}: no file for the pairs {', '.join(sorted(missing))}; add them or fix `pairs`"
+        Raises:
+            DataError: One of them is no language or pair.
+        """
+        return cls(
+            None if codes is None else frozenset(reading.canonical_languages(codes)),
+            None if pairs is None else frozenset(map(_canonical_name, pairs)),
+            reading.canonical_languages([pivot], "pivot")[0] if pivot else "",
         )
+
+    def has(self, source: BitextSource) -> bool:
+        """Returns whether a source is of one of the pairs and languages."""
+        sides = {source.lang1, source.lang2}
+        return (
+            (self.languages is None or sides <= self.languages)
+            and (self.pairs is None or source.pair in self.pairs)
+            and (not self.pivot or self.pivot in sides)
+        )
+
+    def check(self, names: str, sources: Iterable[BitextSource]) -> None:
+        """Raises DataError if one of the pairs has no source in the folders `names`."""
+        if missing := (self.pairs or frozenset()) - {source.pair for source in sources}:
+            raise DataError(
+                f"{names}: no file for the pairs {', '.join(sorted(missing))}; add them or fix "
+                "`pairs`"
+            )
 
 
 def _sources_in(folder: Path) -> list[BitextSource]:
@@ -190,7 +203,7 @@ def _sources_in(folder: Path) -> list[BitextSource]:
         sources = [] if unit_ids else _pair_sources(directory, files)
         if not sources:
             sources = _multiway_sources(directory, unit_ids)
-        _log_ignored(directory, files, sources, unit_ids)
+        _report_unread(directory, files, sources, unit_ids)
         found += sources
     return found
 
@@ -241,28 +254,30 @@ def group_by_pair(sources: Iterable[BitextSource]) -> dict[str, list[BitextSourc
     return dict(groups)
 
 
-def _pair_splits(name: str) -> list[tuple[str, str]]:
+def _halves(name: str) -> list[tuple[str, str]]:
     """Returns all splits of `name` into two languages: `en-zh-Hans` -> [(en, zh-Hans)]."""
     parts = name.split("-")
-    splits = (("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts)))
-    return [
-        (a, b) for a, b in splits if reading.is_language(a) and reading.is_language(b) and a != b
-    ]
+    splits = [("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts))]
+    tags = [(languages.tag_of_half(a), languages.tag_of_half(b)) for a, b in splits]
+    return [split for split, (a, b) in zip(splits, tags) if a and b and a != b]
 
 
 def pair_of(stem: str) -> list[tuple[str, str]]:
-    """Parses the pair in a file's name, between dots or after a `_`; returns all readings."""
+    """Parses the pair in a file's name, between dots or after a `_`; returns all readings.
+
+    The two languages are spelled as in the name.
+    """
     for part in reversed(stem.split(".")):
         words = part.split("_")
         for i in range(len(words)):
-            if splits := _pair_splits("_".join(words[i:])):
+            if splits := _halves("_".join(words[i:])):
                 return splits
     return []
 
 
-def _one_pair(path: Path, stem: str) -> tuple[str, str] | None:
+def _pair_in(path: Path, stem: str) -> tuple[str, str] | None:
     """Returns the pair in the file's name, else in its folder's name, else None."""
-    splits = pair_of(reading.strip_shard(stem)) or _pair_splits(path.parent.name)
+    splits = pair_of(reading.strip_shard(stem)) or _halves(path.parent.name)
     if len(splits) > 1:
         readings = " or ".join(f"{a} with {b}" for a, b in splits)
         raise DataError(
@@ -272,25 +287,33 @@ def _one_pair(path: Path, stem: str) -> tuple[str, str] | None:
 
 
 def _canonical_name(pair: str) -> str:
-    splits = _pair_splits(pair)
+    splits = _halves(pair)
     if len(splits) != 1:
-        raise DataError(f"pairs: {pair!r} is not one language pair such as 'en-sw'")
-    return "-".join(sorted(splits[0]))
+        reasons = "; ".join(filter(None, map(languages.why_not, pair.split("-", 1))))
+        raise DataError(
+            f"pairs: {pair!r} is not one language pair such as 'en-sw'"
+            + (f" ({reasons})" if reasons and not splits else "")
+        )
+    return "-".join(sorted(map(languages.canonical, splits[0])))
 
 
-def _source(kind: str, pair: tuple[str, str], *paths: Path) -> BitextSource:
-    lang1, lang2 = sorted(pair)
-    swap = (lang1, lang2) != pair
-    return BitextSource(
-        lang1, lang2, kind, paths[::-1] if swap and len(paths) == 2 else paths, swap
-    )
+def canonical_source(
+    kind: str, pair: tuple[str, str], *paths: Path, fields: tuple[str, ...] | None = None
+) -> BitextSource:
+    """Returns the source of a pair; languages, files and fields have the order of its name."""
+    first, second = map(languages.canonical, pair)
+    swap = first > second
+    if swap:
+        first, second = second, first
+        paths = paths[::-1] if len(paths) == 2 else paths
+        fields = None if fields is None else (fields[1], fields[0], *fields[2:])
+    return BitextSource(first, second, kind, paths, swap, fields=fields)
 
 
-_SIDES = ("src", "ref")
+# Suffixes of the first and the second language of a pair: sacreBLEU, WMT, Tatoeba Challenge.
+_SIDES = (("src",), ("ref", "trg", "tgt"))
 # newstest2014-deen-src.de.sgm
-_SGM = re.compile(
-    rf"(?P<set>.+)-(?P<side>src|ref)\.(?P<language>{reading.LANGUAGE.pattern})\.sgml?"
-)
+_SGM = re.compile(r"(?P<set>.+)-(?P<side>src|ref)\.(?P<language>[A-Za-z]{2,3}(?:[-_]\w+)*)\.sgml?")
 _KINDS = {".tsv": "tsv", ".tmx": "tmx", ".zip": "zip", ".txt": "tsv"}
 
 
@@ -301,29 +324,24 @@ def _pair_sources(directory: Path, files: Sequence[Path]) -> list[BitextSource]:
     test_sets: dict[str, list[tuple[str, str, Path]]] = defaultdict(list)
     for path in files:
         stem, dot, suffix = strip_compression(path.name).rpartition(".")
-        if named := _SGM.fullmatch(strip_compression(path.name)):
-            test_sets[named["set"]].append((named["side"], named["language"], path))
+        match = _SGM.fullmatch(strip_compression(path.name))
+        if match and languages.is_language(match["language"]):
+            test_sets[match["set"]].append((match["side"], match["language"], path))
             continue
         kind = _KINDS.get(f".{suffix}")
-        if dot and not kind and reading.is_language(suffix):
-            moses[stem][_side_language(stem, suffix)] = path
+        if dot and not kind:
+            moses[stem][suffix] = path
             continue
-        pair = _one_pair(path, stem.removesuffix(".txt")) if kind else None
+        pair = _pair_in(path, stem.removesuffix(".txt")) if kind else None
         # ParaCrawl names TSV files en-sw.txt, so a .txt file is TSV only if its own name is a pair.
         unnamed = suffix == "txt" and not pair_of(reading.strip_shard(stem))
         if kind and pair and not unnamed:
-            sources.append(_source(kind, pair, path))
-    for stem, sides in moses.items():
-        sources += _moses_sources(directory / stem, sides)
-    for name, found in test_sets.items():
-        sources += _test_set_sources(directory / name, found)
+            sources.append(canonical_source(kind, pair, path))
+    for stem, by_suffix in moses.items():
+        sources += _moses_sources(directory / stem, by_suffix)
+    for name, sides in test_sets.items():
+        sources += _test_set_sources(directory / name, sides)
     return sources
-
-
-def _side_language(stem: str, suffix: str) -> str:
-    """Returns the language of `<stem>.<suffix>`; sacreBLEU has src and ref as suffixes."""
-    pairs = pair_of(stem)
-    return pairs[0][_SIDES.index(suffix)] if suffix in _SIDES and len(pairs) == 1 else suffix
 
 
 def _test_set_sources(name: Path, files: Sequence[tuple[str, str, Path]]) -> list[BitextSource]:
@@ -332,47 +350,95 @@ def _test_set_sources(name: Path, files: Sequence[tuple[str, str, Path]]) -> lis
     Raises:
       DataError: It has only one of them.
     """
-    ends = {side: [(code, path) for own, code, path in files if own == side] for side in _SIDES}
+    ends = {
+        side: [(code, path) for end, code, path in files if end == side] for side in ("src", "ref")
+    }
     pairs = [
         (source, reference)
         for source in ends["src"]
         for reference in ends["ref"]
-        if source[0] != reference[0]
+        if not languages.same_language(source[0], reference[0])
     ]
     if not pairs:
         other = "ref" if ends["src"] else "src"
         raise DataError(
             f"{name}-{other}.LANGUAGE.sgm: missing; add it, or remove its other half {files[0][2]}"
         )
-    return [_source("sgm", (a, b), one, two) for (a, one), (b, two) in pairs]
+    return [canonical_source("sgm", (a, b), source, ref) for (a, source), (b, ref) in pairs]
 
 
-def _log_ignored(
+# Binary files that fairseq and Marian write beside text, by suffix.
+_BINARY = {
+    "bin": "fairseq's binary form of text; give the text that it was made of",
+    "idx": "fairseq's binary form of text; give the text that it was made of",
+    "npz": "NumPy arrays, not text",
+}
+
+
+def _report_unread(
     directory: Path, files: Sequence[Path], sources: Sequence[BitextSource], unit_ids: Path | None
 ) -> None:
-    """Logs the files of a folder that belong to no source."""
-    taken = {path for source in sources for path in source.paths} | {unit_ids}
-    if unknown := [path.name for path in files if path not in taken]:
-        _logger.info(
-            "%s: ignored files that are not bitext: %s", directory, ", ".join(unknown[:20])
-        )
+    """Warns of the files of a folder that belong to no source."""
+    read = {path for source in sources for path in source.paths} | {unit_ids}
+    reasons = {}
+    for path in files:
+        if path in read:
+            continue
+        stem, _, suffix = strip_compression(path.name).rpartition(".")
+        reasons[path.name] = _BINARY.get(suffix, "")
+        if suffix == "txt":
+            reasons[path.name] = languages.why_not(stem)
+        elif not reasons[path.name] and f".{suffix}" not in (*_KINDS, pair_scores.SUFFIX):
+            beside = "no text of another language with this stem beside it"
+            reasons[path.name] = languages.why_not(suffix) or beside
+    remedy = "name pairs after their languages, such as news.en-sw.en + news.en-sw.sw"
+    reading.report_unread(directory, reasons, remedy)
 
 
 def _moses_sources(stem: Path, files: dict[str, Path]) -> list[BitextSource]:
-    """Pairs the files `<stem>.<language>`: those of the pair in the stem, else all of them."""
-    named = pair_of(reading.strip_shard(stem.name))
-    complete = [pair for pair in named if pair[0] in files and pair[1] in files]
+    """Pairs the files `<stem>.<suffix>` by their languages.
+
+    If the stem or its folder names a pair, only the two sides of that pair are read.
+
+    Args:
+        stem: The common part of the paths.
+        files: {suffix: file}.
+
+    Raises:
+        DataError: A side of the named pair is missing.
+    """
+    named = pair_of(reading.strip_shard(stem.name)) or _halves(stem.parent.name)
+    sides = {pair: [_sides_of(files, pair, end) for end in (0, 1)] for pair in named}
+    complete = [pair for pair in named if all(sides[pair])]
     if complete:
-        pairs = complete
-    elif half := [pair for pair in named if pair[0] in files or pair[1] in files]:
-        found = next(iter(files.values()))
-        languages = [language for language in half[0] if language not in files]
-        own = strip_compression(found.name).rpartition(".")[2]
-        lost = _SIDES[1 - _SIDES.index(own)] if own in _SIDES else languages[0]
-        raise DataError(f"{stem}.{lost}: missing; add it, or remove its other half {found}")
-    else:
-        pairs = list(itertools.combinations(sorted(files), 2))
-    return [_source("moses", (a, b), files[a], files[b]) for a, b in pairs]
+        return [
+            canonical_source("moses", pair, first, second)
+            for pair in complete
+            for first, second in [(sides[pair][0][0], sides[pair][1][0])]
+        ]
+    if half := [pair for pair in named if any(sides[pair])]:
+        end = 0 if sides[half[0]][0] else 1
+        present = sides[half[0]][end][0]
+        suffix = strip_compression(present.name).rpartition(".")[2]
+        roles = suffix in _SIDES[end]
+        lost = _SIDES[1 - end][0] if roles else half[0][1 - end]
+        raise DataError(f"{stem}.{lost}: missing; add it, or remove its other half {present}")
+    by_language = languages.tags_of_suffixes(files)
+    pairs = itertools.combinations(sorted(by_language), 2)
+    return [
+        canonical_source("moses", (a, b), files[a], files[b])
+        for a, b in pairs
+        if by_language[a] != by_language[b]
+    ]
+
+
+def _sides_of(files: dict[str, Path], pair: tuple[str, str], end: int) -> list[Path]:
+    """Returns the files of one language of a named pair, or of its role (`src`)."""
+    return [
+        path
+        for suffix, path in files.items()
+        if languages.same_language(suffix, pair[end]) or suffix in _SIDES[end]
+    ]
 
 
 def unit_ids_file(directory: Path) -> Path | None:
@@ -383,14 +449,22 @@ def unit_ids_file(directory: Path) -> Path | None:
     return None
 
 
-def multiway_files(directory: Path) -> dict[str, Path]:
-    """Returns {language: file} of a multi-way folder."""
-    files = {}
+def multiway_files(directory: Path) -> dict[Path, str]:
+    """Returns {file: canonical tag of its language} of a multi-way folder.
+
+    Several files may be text of one language: `pt.txt` and `pt-br.txt`.
+    """
+    names = {}
     for path in reading.data_files(directory):
-        language, dot, suffix = strip_compression(path.name).rpartition(".")
-        if dot and suffix == "txt" and reading.is_language(language):
-            files[language] = path
-    return files
+        name, dot, suffix = strip_compression(path.name).rpartition(".")
+        if dot and suffix == "txt":
+            names[path] = name
+    tags = languages.tags_of_names(names.values())
+    if unit_ids_file(directory) is not None:  # Then `ha-ne.txt` is no pair.
+        tags |= {
+            name: languages.canonical(name) for name in names.values() if languages.is_pair(name)
+        }
+    return {path: tags[name] for path, name in names.items() if name in tags}
 
 
 def _multiway_sources(directory: Path, unit_ids: Path | None) -> list[BitextSource]:
@@ -405,9 +479,10 @@ def _multiway_sources(directory: Path, unit_ids: Path | None) -> list[BitextSour
         DataError: There are both unit ids and pair files.
     """
     files = multiway_files(directory)
-    if unit_ids is None and any(reading.strip_shard(language) != language for language in files):
+    stems = [strip_compression(path.name).removesuffix(".txt") for path in files]
+    if unit_ids is None and any(reading.strip_shard(stem) != stem for stem in stems):
         return []
-    known = {unit_ids, *files.values()}
+    known = {unit_ids, *files}
     others = [path for path in reading.data_files(directory) if path not in known]
     if unit_ids is not None and (pairs := _pair_sources(directory, others)):
         raise DataError(
@@ -415,6 +490,7 @@ def _multiway_sources(directory: Path, unit_ids: Path | None) -> list[BitextSour
             f"are read in such a folder, so move it to another one ({MULTIWAY_LAYOUT})"
         )
     return [
-        BitextSource(a, b, "multiway", (files[a], files[b]))
+        canonical_source("multiway", (files[a], files[b]), a, b)
         for a, b in itertools.combinations(sorted(files), 2)
+        if files[a] != files[b]
     ]

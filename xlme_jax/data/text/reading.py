@@ -14,13 +14,14 @@ import itertools
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from xlme_jax.data import languages
 from xlme_jax.data.text.decompression import DataError, read_blocks, strip_compression
 from xlme_jax.storage.paths import as_path, is_folder
 
@@ -353,46 +354,11 @@ def _documents(path: str | Path, report: ReadReport, max_chars: int) -> Iterator
 
 # --- Discovery ---
 
-LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z0-9]+)*")
-# Suffixes of file names that look like language codes.
-NOT_LANGUAGES = frozenset(
-    {"bz2", "cfg", "csv", "doc", "gz", "ids", "ini", "log", "md", "pdf", "png", "py", "sgm", "sh"}
-    | {"tar", "tmx", "tsv", "txt", "xml", "xz", "yml", "zip", "zst"}
-)
 # Shards of one language: en-2, en.part1, en_shard-03, en.00, en-00001-of-00010. Three digits after
 # "-" or "_" are a United Nations region code (es-419, en-001), not a shard number.
 _SHARD = re.compile(
     r"(?:[-_.](?:part|shard|split)[-_.]?\d+|[-_.]\d+(?=-of-)|\.\d+|[-_](?!\d{3}$)\d+)(?:-of-\d+)?$"
 )
-
-
-def is_language(code: str) -> bool:
-    """Returns whether `code` looks like a language code: `en`, `pcm`, `zh-Hans`, `my_zaw`."""
-    return LANGUAGE.fullmatch(code) is not None and code not in NOT_LANGUAGES
-
-
-def normalized_language(code: str) -> str:
-    """Returns a language code in the form used for comparison: `pt_BR` -> `pt-br`."""
-    return code.replace("_", "-").lower()
-
-
-def check_spellings(found: Iterable[tuple[str, Path]]) -> None:
-    """Checks that each language has one spelling; two would be treated as two languages.
-
-    Args:
-        found: Language codes, each with a file or folder of that name.
-
-    Raises:
-        DataError: Two codes have the same normalized form.
-    """
-    known: dict[str, tuple[str, Path]] = {}
-    for code, path in found:
-        other, first = known.setdefault(normalized_language(code), (code, path))
-        if other != code:
-            raise DataError(
-                f"{first} and {path}: {other!r} and {code!r} are two spellings of one language; "
-                f"rename one, so that both use {other!r} or {code!r}"
-            )
 
 
 _HELD_OUT = frozenset({"dev", "devtest", "test", "valid", "validation"})
@@ -474,79 +440,115 @@ def check_folder(folder: str | Path) -> Path:
     return path
 
 
-def _language_of(name: str) -> str | None:
-    """Returns the language in a name like `en.txt.xz`, `en.xz` or `cc100.en.txt.gz`, or None."""
+# Files about a corpus.
+_ABOUT = re.compile(r"(?i)(?:readme|licen[cs]e|citation|changelog|(?:sha|md5).*sums?)\b.*|.+\.md")
+_REGION_OR_SHARD = re.compile(r"[-_]\d{3}$")
+
+
+def report_unread(folder: Path, reasons: Mapping[str, str], remedy: str) -> None:
+    """Warns of the files and folders in `folder` that are not read.
+
+    Args:
+        folder: The folder.
+        reasons: {name: why it is not read, or ""}. Files about a corpus (README.md) are not named.
+        remedy: What to do if they are data.
+    """
+    names = [
+        f"{name} ({why})" if why else name
+        for name, why in sorted(reasons.items())
+        if not _ABOUT.fullmatch(name)
+    ]
+    if names:
+        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+        _logger.warning("%s: not read: %s%s; %s", folder, ", ".join(names[:20]), more, remedy)
+
+
+def _language_words(name: str) -> tuple[str, ...]:
+    """Returns the words of a text file's name that may be its language; () if it is not text.
+
+    `en` of `en.txt.xz` and `en.xz`; `cc100` and `en` of `cc100.en.txt.gz`. Regions by number, as in
+    `es-419`, make no other language, and `en-003` may be a shard.
+    """
     stem = strip_compression(name)
     if stem == name and not name.endswith(".txt"):
-        return None
+        return ()
     parts = strip_shard(stem.removesuffix(".txt")).split(".")
-    return next((part for part in (parts[0], parts[-1]) if is_language(part)), None)
+    return parts[0], _REGION_OR_SHARD.sub("", parts[-1])
+
+
+def canonical_languages(codes: Iterable[str], field: str = "languages") -> list[str]:
+    """Returns canonical tags; raises DataError naming `field` and the first code that is none."""
+    try:
+        return [languages.canonical(code) for code in codes]
+    except ValueError as error:
+        raise DataError(f"{field}: {error}") from error
 
 
 def discover_documents(
-    folder: str | Path, languages: Collection[str] | None = None, may_be_empty: bool = False
+    folder: str | Path, chosen: Collection[str] | None = None, may_be_empty: bool = False
 ) -> dict[str, list[Path]]:
     """Finds the monolingual files of each language by name, without opening them.
 
     A language has one file (`en.txt`, `en.txt.xz`, `cc100.en.txt.gz`), several (`en-1.txt.xz`,
     `en.part2.txt`, `en-00001-of-00010.txt.zst`), a folder of text files (`en/`), or all of these.
+    Spellings of one language (`sw.txt`, `swh_Latn.txt`) are one. Text whose name is no language is
+    not read, and a warning says why.
 
     Args:
         folder: Folder to search.
-        languages: Languages to find, all of them required. None returns all languages.
+        chosen: Languages to find, in any spelling, all of them required. None returns all.
         may_be_empty: Whether to return {} instead of raising if nothing is found.
 
     Returns:
-        {language: files sorted by name}, sorted by language.
+        {canonical tag: files sorted by name}, sorted by tag.
 
     Raises:
-        DataError: The folder is missing, no language is found, one of `languages` is missing, or a
-            language has two spellings (`zh_TW.txt` and `zh-TW.txt`).
+        DataError: The folder is missing, no language is found, or one of `chosen` is missing or no
+            language.
     """
     folder = check_folder(folder)
-    found: dict[str, list[Path]] = {}
-    unknown = []
-    for path in data_files(folder):
-        language = _language_of(path.name)
-        if language:
-            found.setdefault(language, []).append(path)
+    words = {path: _language_words(path.name) for path in data_files(folder)}
+    folders = [path for path in listed(folder) if path.is_dir()]
+    names = [*itertools.chain.from_iterable(words.values()), *(path.name for path in folders)]
+    tags = languages.tags_of_names(names)
+    if chosen is not None:  # A word such as `log` is a language if it is asked for.
+        tags |= dict(zip(chosen, canonical_languages(chosen)))
+    files: dict[str, list[Path]] = {}
+    unread: dict[str, str] = {}
+    for path, candidates in words.items():
+        if tag := next((tags[word] for word in candidates if word in tags), None):
+            files.setdefault(tag, []).append(path)
         else:
-            unknown.append(path.name)
-    for sub in listed(folder):
-        if not sub.is_dir():
-            continue
-        if not is_language(sub.name):
-            if language := _language_of(sub.name):
-                raise DataError(f"{sub}: folder with the name of a file; rename it to `{language}`")
-            continue
-        files = [
-            p for p in data_files(sub) if p.suffix == ".txt" or strip_compression(p.name) != p.name
-        ]
-        if files:
-            found.setdefault(sub.name, []).extend(files)
-    if unknown:
-        _logger.info(
-            "%s: ignored files without a language in their names: %s",
-            folder,
-            ", ".join(unknown[:20]),
-        )
-    if not found and not may_be_empty:
+            unread[path.name] = languages.why_not(candidates[-1]) if candidates else ""
+    for sub in folders:
+        if sub.name in tags:
+            if texts := [path for path in data_files(sub) if _language_words(path.name)]:
+                files.setdefault(tags[sub.name], []).extend(texts)
+        elif words_of_file := [word for word in _language_words(sub.name) if word in tags]:
+            raise DataError(
+                f"{sub}: folder with the name of a file; rename it to `{words_of_file[0]}`"
+            )
+        else:
+            unread[f"{sub.name}/"] = languages.why_not(sub.name)
+    report_unread(folder, unread, "name text after its language, such as sw.txt or sw/")
+    if not files and not may_be_empty:
         raise DataError(
             f"{folder}: no monolingual text found; files must be named by language, for example "
             "`en.txt.xz`"
         )
-    check_spellings(
-        (language, path if path.parent == folder else path.parent)
-        for language, paths in found.items()
-        for path in paths[:1]
-    )
-    if languages is not None:
-        missing = sorted(set(languages) - set(found))
-        if missing:
-            raise DataError(
-                f"{folder}: no file for {', '.join(missing)}; there are "
-                f"{', '.join(sorted(found))}. Fix `languages` or add the files"
-            )
-        found = {language: found[language] for language in languages}
-    warn_of_held_out(folder, itertools.chain.from_iterable(found.values()))
-    return {language: found[language] for language in sorted(found)}
+    if chosen is not None:
+        files = _chosen_files(folder, files, chosen)
+    warn_of_held_out(folder, itertools.chain.from_iterable(files.values()))
+    return {tag: files[tag] for tag in sorted(files)}
+
+
+def _chosen_files(
+    folder: Path, files: Mapping[str, list[Path]], chosen: Collection[str]
+) -> dict[str, list[Path]]:
+    tags = dict(zip(canonical_languages(chosen), chosen))
+    if missing := sorted(code for tag, code in tags.items() if tag not in files):
+        raise DataError(
+            f"{folder}: no file for {', '.join(missing)}; there are {', '.join(sorted(files))}. "
+            "Fix `languages` or add the files"
+        )
+    return {tag: files[tag] for tag in tags}

@@ -15,8 +15,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from xlme_jax.data import languages
 from xlme_jax.data.text import bitext_files, reading
-from xlme_jax.data.text.bitext_files import BitextSource
+from xlme_jax.data.text.bitext_files import BitextSource, Selection, canonical_source
 from xlme_jax.data.text.decompression import DataError, shown, strip_compression
 from xlme_jax.data.text.tables import (
     TRANSLATION,
@@ -135,11 +136,13 @@ def _split_of(path: Path, place: Path) -> str | None:
 
 
 def _language_of(path: Path, place: Path) -> str | None:
+    """Returns the canonical tag of the nearest name that is a language."""
     for name in _names(path, place):
         parts = name.split(".")
-        for part in (parts[0], parts[-1]):
-            if reading.is_language(part) and part not in _SPLITS:
-                return part
+        candidates = [part for part in (parts[0], parts[-1]) if part not in _SPLITS]
+        tags = languages.tags_of_names(candidates)
+        if tag := next((tags[part] for part in candidates if part in tags), None):
+            return tag
     return None
 
 
@@ -171,40 +174,44 @@ def discover_tables(
 
     Args:
         place: A file or folder, see `table_files`.
-        languages: Languages to find, all of them required. None returns all languages.
+        languages: Languages to find, in any spelling, all of them required. None returns all.
         column: Column of the text.
-        language: Language of all text; None: that of the names.
+        language: Language of all text, in any spelling; None: that of the names.
         language_column: Column of the language, which is read to find the languages.
         split: See `table_files`.
 
     Returns:
-        {language: its files, sorted}, sorted by language.
+        {canonical tag: its files, sorted}, sorted by tag.
 
     Raises:
-        DataError: A file has no language, or a language is missing or spelled in two ways.
+        DataError: A file has no language, or a language is missing or none.
     """
-    found: dict[str, list[TableText]] = {}
+    given = reading.canonical_languages([language], "text_language")[0] if language else ""
+    texts: dict[str, list[TableText]] = {}
     for path in table_files(place, split):
         if language_column:
-            codes = table_languages(path, language_column)
+            of_file = table_languages(path, language_column)
         else:
-            codes = [language or _language_of(path, place) or _raise_unnamed(path)]
-        for code in codes:
-            text = TableText(path, code, column, language_column or "")
-            found.setdefault(code, []).append(text)
-    reading.check_spellings((code, texts[0].path) for code, texts in found.items())
-    if missing := sorted(set(languages or ()) - found.keys()):
+            of_file = [given or _language_of(path, place) or _raise_unnamed(path, place)]
+        for tag in of_file:
+            text = TableText(path, tag, column, language_column or "")
+            texts.setdefault(tag, []).append(text)
+    tags = reading.canonical_languages(languages or ()) or list(texts)
+    if missing := sorted(set(tags) - texts.keys()):
         raise DataError(
-            f"{place}: no text in {', '.join(missing)}; there is {', '.join(sorted(found))}. Fix "
+            f"{place}: no text in {', '.join(missing)}; there is {', '.join(sorted(texts))}. Fix "
             "`languages` or add the files"
         )
-    return {code: found[code] for code in sorted(languages or found)}
+    return {tag: texts[tag] for tag in sorted(tags)}
 
 
-def _raise_unnamed(path: Path) -> NoReturn:
+def _raise_unnamed(path: Path, place: Path) -> NoReturn:
+    names = [name for name in _names(path, place) if name not in _SPLITS][:2]
     raise DataError(
-        f"{path}: no language in the name of the file or of its folder; pass --text_language=CODE, "
-        "or --language_column=NAME if a column has it, or name the file as en.parquet"
+        f"{path}: no language in the name of the file or of its folder "
+        f"({'; '.join(map(languages.why_not, names)) or 'none'}); pass --text_language=CODE, or "
+        "--language_column=NAME if a column has it, or name the file as en.parquet, or move it out "
+        "of this folder"
     )
 
 
@@ -228,7 +235,7 @@ def discover_table_pairs(
 
     Args:
         place: A file or folder, see `table_files`.
-        languages: Keep only pairs of two of these.
+        languages: Keep only pairs of two of these, in any spelling.
         pairs: Keep only these pairs, in either order.
         pivot: Keep only pairs with this language.
         columns: Columns of the first and the second text. Empty: the fields of `translation`, or
@@ -243,18 +250,17 @@ def discover_table_pairs(
     Raises:
         DataError: A file has no pair, or one of `pairs` is missing.
     """
-    wanted = None if pairs is None else bitext_files.canonical_names(pairs)
-    found = [
+    selection = Selection.of(languages, pairs, pivot)
+    sources = [
         source
         for path in table_files(place, split)
         for source in _sources_of(path, place, tuple(columns), score_column)
     ]
-    bitext_files.check_spellings(found)
-    chosen = [x for x in found if bitext_files.is_wanted(x, languages, wanted, pivot)]
+    chosen = [source for source in sources if selection.has(source)]
     if not chosen:
-        known = ", ".join(sorted({source.pair for source in found}))
+        known = ", ".join(sorted({source.pair for source in sources}))
         raise DataError(f"{place}: no matching pair; there are {known}")
-    bitext_files.check_found(str(place), wanted, chosen)
+    selection.check(str(place), chosen)
     return sorted(dataclasses.replace(source, min_score=min_score) for source in chosen)
 
 
@@ -265,26 +271,29 @@ def _sources_of(
     pair = _pair_of(path, place)
     if columns:
         codes = pair or tuple(column.rpartition(".")[2] for column in columns)
-        if not all(map(reading.is_language, codes)) or codes[0] == codes[1]:
+        if not _is_pair(codes):
             _raise_no_pair(path, columns)
-        found = [tuple(zip(codes, columns))]
+        sides = [tuple(zip(codes, columns))]
     elif pair is None:
         prefix = f"{TRANSLATION}."
         names = [name for name in column_names(path) if name.startswith(prefix)]
         codes = tuple(name.removeprefix(prefix) for name in names)
-        found = list(itertools.combinations(zip(codes, names), 2))
-        if not found or not all(map(reading.is_language, codes)):
+        sides = list(itertools.combinations(zip(codes, names), 2))
+        if not sides or not all(_is_pair((a, b)) for (a, _), (b, _) in sides):
             _raise_no_pair(path, column_names(path))
     elif score:
-        found = [tuple(zip(pair, pair_columns(path, pair)))]
+        sides = [tuple(zip(pair, pair_columns(path, pair)))]
     else:
-        lang1, lang2 = sorted(pair)
-        yield BitextSource(lang1, lang2, "table", (path,))
+        yield dataclasses.replace(canonical_source("table", pair, path), swap=False)
         return
-    for sides in found:
-        (lang1, first), (lang2, second) = sorted(sides)
+    for (code, first), (other, second) in sides:
         fields = (first, second) + ((score,) if score else ())
-        yield BitextSource(lang1, lang2, "table", (path,), fields=fields)
+        source = canonical_source("table", (code, other), path, fields=fields)
+        yield dataclasses.replace(source, swap=False)  # The fields have its order.
+
+
+def _is_pair(codes: Sequence[str]) -> bool:
+    return all(map(languages.is_language, codes)) and not languages.same_language(*codes)
 
 
 def _raise_no_pair(path: Path, names: Sequence[str]) -> NoReturn:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from xlme_jax.data import languages
 from xlme_jax.data.text import columnar, pair_scores, reading, row_lines
 from xlme_jax.data.text.decompression import DataError, shown, strip_compression
 from xlme_jax.data.text.reading import BLANK_LINE, ReadReport, Rejected
@@ -152,9 +153,9 @@ def _document(table: TableText, row: Any, report: ReadReport) -> str | None:
         return None
     if table.language_column:
         code = _clean(row[1], report)
-        if code != table.language:
-            is_code = isinstance(code, str) and reading.is_language(code)
-            report.skip("another language" if is_code else "no language")
+        language = languages.find(code) if isinstance(code, str) else None
+        if language is None or language.tag != table.language:
+            report.skip("no language" if language is None else "another language")
             return None
     text = _clean(row[0], report)
     if isinstance(text, str) and text:
@@ -179,7 +180,7 @@ def _clean(value: Any, report: ReadReport) -> str | Rejected:
 
 
 def table_languages(path: Path, column: str) -> list[str]:
-    """Returns the languages in a column, sorted; reads this column of all rows.
+    """Returns the canonical tags of the languages in a column, sorted; reads it in all rows.
 
     Raises:
         DataError: The file is damaged, lacks the column, or has no language code in it.
@@ -195,8 +196,8 @@ def _languages(path: Path, column: str, version: int) -> tuple[str, ...]:
         code = row if isinstance(row, str) else _clean(row[0], ReadReport())
         if isinstance(row, str) or not isinstance(code, str):
             continue
-        if reading.is_language(code):
-            found.add(code)
+        if language := languages.find(code):
+            found.add(language.tag)
         elif other is None and code:
             other = code
         if len(found) > _MOST_LANGUAGES:
@@ -207,7 +208,11 @@ def _languages(path: Path, column: str, version: int) -> tuple[str, ...]:
     if not found:
         raise DataError(
             f"{path}: no language code in column {shown(column)!r}"
-            + (f", which has {shown(other)!r}" if other else "")
+            + (
+                f", which has {shown(other)!r}{languages.nearest_text(shown(other))}"
+                if other
+                else ""
+            )
             + "; name another one with --language_column, or the language with --text_language"
         )
     return tuple(sorted(found))
@@ -216,24 +221,31 @@ def _languages(path: Path, column: str, version: int) -> tuple[str, ...]:
 # --- Translation pairs ---
 
 
-def pair_columns(path: Path, languages: tuple[str, str]) -> tuple[str, str]:
+def pair_columns(path: Path, pair: tuple[str, str]) -> tuple[str, str]:
     """Returns the columns of the texts of two languages, which are named after them.
 
     Raises:
         DataError: The file is damaged, or lacks them.
     """
     names = column_names(path)
-    by_code = {reading.normalized_language(name): name for name in names}
-    codes = [reading.normalized_language(language) for language in languages]
     for prefix in (f"{TRANSLATION}.", ""):
-        found = [by_code[prefix + code] for code in codes if prefix + code in by_code]
-        if len(found) == 2:
-            return found[0], found[1]
+        columns = [_column_of(names, prefix, code) for code in pair]
+        if columns[0] and columns[1]:
+            return columns[0], columns[1]
     raise DataError(
-        f"{path}: no columns {' and '.join(languages)}, and no column `{TRANSLATION}` with both; "
+        f"{path}: no columns {' and '.join(pair)}, and no column `{TRANSLATION}` with both; "
         f"its columns are {', '.join(map(shown, names[:20])) or 'none'}. Name two of them with "
         "--pair_columns, in the order of the languages in the file's name"
     )
+
+
+def _column_of(names: Sequence[str], prefix: str, code: str) -> str:
+    """Returns the column that is named after a language, exactly or in another spelling, or ""."""
+    columns = [name for name in names if name.startswith(prefix)]
+    if prefix + code in columns:
+        return prefix + code
+    is_same = (name for name in columns if languages.same_language(name[len(prefix) :], code))
+    return next(is_same, "")
 
 
 def table_units(

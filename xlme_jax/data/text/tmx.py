@@ -16,8 +16,9 @@ from html import unescape
 from pathlib import Path
 from xml.parsers import expat
 
+from xlme_jax.data import languages
 from xlme_jax.data.text.decompression import DataError, read_blocks, shown
-from xlme_jax.data.text.reading import MAX_LINE_BYTES, ReadReport, Rejected, normalized_language
+from xlme_jax.data.text.reading import MAX_LINE_BYTES, ReadReport, Rejected
 
 # Elements of a segment with formatting codes of the original document instead of text.
 _CODES = frozenset({"bpt", "ept", "it", "ph", "ut"})
@@ -131,7 +132,7 @@ class _Units:
         self.complete = 0  # Number of pairs so far.
         self.languages: set[str] = set()
         self._name = name
-        self._wanted = [normalized_language(lang1), normalized_language(lang2)]
+        self._sides = [languages.tag_or_code(lang1), languages.tag_or_code(lang2)]
         self._report = report
         self._pairs: list[tuple[str, str]] = []
         self._texts: dict[int, str | None] = {}  # {side: text} of the current unit.
@@ -230,19 +231,20 @@ class _Units:
     def _side_of(self, code: str) -> int | None:
         """Returns the side of a segment in this language, or None.
 
-        An exact match takes precedence over a regional variant, and the first segment wins.
+        The language without a region takes precedence (`pt` before `pt-BR`), and the first wins.
         """
         if len(self.languages) < 100:
             self.languages.add(shown(code))
-        code = normalized_language(code)
-        if code in self._wanted:
-            side = self._wanted.index(code)
-            if side in self._exact:
-                return None
+        tag = languages.tag_or_code(code)
+        if tag not in self._sides:
+            return None
+        side = self._sides.index(tag)
+        is_exact = ("-" not in code and "_" not in code) or code == tag
+        if side in self._exact or (side in self._texts and not is_exact):
+            return None
+        if is_exact:
             self._exact.add(side)
-            return side
-        sides = (i for i, wanted in enumerate(self._wanted) if code.startswith(f"{wanted}-"))
-        return next((side for side in sides if side not in self._texts), None)
+        return side
 
     def _end_unit(self) -> None:
         texts, self._texts = self._texts, {}

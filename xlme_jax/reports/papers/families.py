@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from xlme_jax.data import languages
 from xlme_jax.data.benchmarks.registry import BENCHMARKS
-from xlme_jax.data.text.reading import normalized_language
 from xlme_jax.reports import pictures
 from xlme_jax.reports.papers.entries import Entry, score
 from xlme_jax.reports.papers.sheets import Cell, Sheet
@@ -63,14 +63,15 @@ _MORE: Mapping[str, tuple[str, ...]] = {
 _FAMILY = {
     language: family
     for table in (FAMILIES, _MORE)
-    for family, languages in table.items()
-    for language in languages
+    for family, members in table.items()
+    for language in members
 }
 
 
 def family(language: str) -> str:
     """Returns the family of a language (`zh-Hans`: that of zh), or "" if it is not listed here."""
-    return _FAMILY.get(normalized_language(language).split("-")[0], "")
+    known = languages.find(language)
+    return _FAMILY.get(language if known is None else known.code, "")
 
 
 TASKS = ("xquad", "mlqa", "tydiqa", "xnli", "pawsx")
@@ -98,10 +99,10 @@ def _scores(entry: Entry) -> dict[tuple[str, str], float]:
 def _means(scores: Mapping[tuple[str, str], float]) -> dict[str, float]:
     """Returns {family: mean over tasks of the mean over languages} for those with scores."""
     means = {}
-    for family, languages in FAMILIES.items():
+    for family, members in FAMILIES.items():
         by_task: dict[str, list[float]] = {}
         for (task, language), value in scores.items():
-            if language in languages:
+            if language in members:
                 by_task.setdefault(task, []).append(value)
         if by_task:
             means[family] = float(np.mean([np.mean(values) for values in by_task.values()]))

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from xlme_jax.data import languages
 from xlme_jax.data.benchmarks.examples import Example
 from xlme_jax.data.text.reading import (
     DataError,
     ReadReport,
     Rejected,
     aligned_lines,
-    is_language,
     read_blocks,
 )
 from xlme_jax.storage.paths import as_path
@@ -128,11 +128,11 @@ def _regular_expression(template: str) -> str:
 
 
 def _languages(found: dict[str, str]) -> tuple[str, ...]:
-    """Returns the language in a file name; () if it is not a language ("dev-all.tsv")."""
+    """Returns the language in a file's name, as spelled; () if it is none ("dev-all.tsv")."""
     if "context" in found:
         context, question = found["context"], found["question"]
         return (context if context == question else f"{context}-{question}",)
-    return (found["language"],) if is_language(found["language"]) else ()
+    return tuple(languages.tags_of_names([found["language"]]))
 
 
 @dataclasses.dataclass(frozen=True)
