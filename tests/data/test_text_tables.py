@@ -58,6 +58,18 @@ def test_languages_are_those_of_names(tmp_path):
     assert set(discover_tables(tmp_path, None, "text", language="is")) == {"is"}
 
 
+def test_what_a_publisher_removed_is_a_split_of_its_own(tmp_path, caplog):
+    train = ["swh_Latn/train/000_00000.parquet", "sw/sw_clean_0000.jsonl.gz"]
+    removed = ["swh_Latn_removed/train/000_00000.parquet", "sw/sw_noisy_0000.jsonl.gz"]
+    touch(tmp_path, train + removed)
+    (texts,) = discover_tables(tmp_path, None, "text").values()
+    assert {text.path for text in texts} == {tmp_path / name for name in train}
+    assert all(name in caplog.text for name in removed) and "--table_split" in caplog.text
+    files = table_files(tmp_path, "removed")
+    assert set(files) == {tmp_path / name for name in removed} and len(files) == 2
+    assert len(table_files(tmp_path, "all")) == 4
+
+
 def test_a_saved_data_set_is_the_files_of_its_state(tmp_path):
     saved = tmp_path / "en" / "train"
     touch(saved, ["data-00000-of-00001.arrow", "cache-1f.arrow", "dataset_info.json"])

@@ -32,6 +32,7 @@ _XLMR_TAGS = """
 """
 XLMR: tuple[str, ...] = tuple(_XLMR_TAGS.split())
 """Tags of XLM-R's 100 languages (Conneau et al., 2020, Table 6). CC-100 spells zh as zh-Hans."""
+_XLMR_CODES = frozenset(XLMR)
 
 # Codes that several languages share, in the order of this project: XLM-R's code, where it has one.
 _PREFERRED = {
@@ -143,6 +144,8 @@ def canonical(code: str) -> str:
     Raises:
       ValueError: The code is not a language; names the nearest ones.
     """
+    if code in _XLMR_CODES:  # Most calls, without loading tables.
+        return code
     language = find(code)
     if language is None:
         raise ValueError(f"{code!r} is not a language code of ISO 639{nearest_text(code)}")
@@ -151,14 +154,21 @@ def canonical(code: str) -> str:
 
 def same_language(code: str, other: str) -> bool:
     """Returns whether two codes are one language in one script; other words equal themselves."""
-    language = find(code)
-    return code == other or (language is not None and language == find(other))
+    return tag_or_code(code) == tag_or_code(other)
 
 
 def tag_or_code(code: str) -> str:
     """Returns the canonical tag, or the code as it is if it is not a language."""
+    if code in _XLMR_CODES:
+        return code
     language = find(code)
     return code if language is None else language.tag
+
+
+def matching(codes: Iterable[str], available: Collection[str]) -> tuple[str, ...]:
+    """Returns those of `available` that are one of the languages `codes`, in their order."""
+    tags = {tag_or_code(code): code for code in available}
+    return tuple(tags[tag] for tag in map(tag_or_code, codes) if tag in tags)
 
 
 def script(code: str) -> str:

@@ -219,8 +219,8 @@ class _Corpora:
 def _spaces(sides: Sides, languages: tuple[str, str], fitted: Fitted) -> dict[str, Sides]:
     """Returns the embeddings for each readout; centred only with training text."""
     found = {RAW: sides}
-    if set(languages) <= fitted.means.keys():
-        one, other = (side - fitted.means[x] for side, x in zip(sides, languages))
+    if centres := fitted.centres(languages):
+        one, other = (side - centre for side, centre in zip(sides, centres))
         found["centred"] = one, other
     return found
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.prepared import PreparedDataset, TaskInfo
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.evaluation import encoding, readouts
@@ -43,25 +44,26 @@ class TrainingText:
 
     @property
     def languages(self) -> frozenset[str]:
-        """Languages with text."""
-        return frozenset(language for task in self._tasks for language in task.languages)
+        """Languages with text, as canonical tags."""
+        return frozenset(tag for task in self._tasks for tag in task.tags)
 
     def texts(self, language: str, count: int, length: int) -> list[Text]:
         """Samples distinct texts of a language; fewer if there are not enough.
 
         Args:
-          language: one of `languages`.
+          language: one of `languages`, in any spelling.
           count: number of texts, spread evenly over tasks if possible.
           length: maximum tokens per text, including specials; longer texts are truncated.
         """
-        tasks = [task for task in self._tasks if language in task.languages]
+        tag = tag_or_code(language)
+        tasks = [task for task in self._tasks if tag in task.tags]
         tasks = [task for task in tasks if task.kind == "bitext"] or tasks
         found: list[Text] = []
         # Large tasks fill up the share of small ones.
         for left, task in zip(range(len(tasks), 0, -1), sorted(tasks, key=lambda t: t.tokens)):
             share = -(-(count - len(found)) // left)
             read = (
-                self._sides(task, language, share)
+                self._sides(task, tag, share)
                 if task.kind == "bitext"
                 else self._pieces(task, share, length)
             )
@@ -70,21 +72,22 @@ class TrainingText:
 
     def pairs(self, one: str, other: str, count: int, length: int) -> list[tuple[Text, Text]]:
         """Samples translations of two languages, in this order; empty if there are none."""
+        tags = tag_or_code(one), tag_or_code(other)
         tasks = [
             task
             for task in self._tasks
-            if task.kind == "bitext" and set(task.languages) == {one, other} and one != other
+            if task.kind == "bitext" and set(task.tags) == set(tags) and tags[0] != tags[1]
         ]
         share = -(-count // len(tasks)) if tasks else 0
         found = []
         for task in tasks:
             for pair in self.dataset.read_pairs(task, _some(task.examples, share)):
                 source, target = (encoding.cut(tuple(side.tolist()), length) for side in pair)
-                found.append((source, target) if task.languages[0] == one else (target, source))
+                found.append((source, target) if task.tags[0] == tags[0] else (target, source))
         return found[:count]
 
-    def _sides(self, task: TaskInfo, language: str, count: int) -> Iterable[Text]:
-        side = task.languages.index(language)
+    def _sides(self, task: TaskInfo, tag: str, count: int) -> Iterable[Text]:
+        side = task.tags.index(tag)
         # Some texts repeat, for example in Bibles and menus.
         for pair in self.dataset.read_pairs(task, _some(task.examples, 2 * count)):
             yield tuple(pair[side].tolist())
@@ -103,8 +106,8 @@ class Fitted:
     """Means and rotations of one encoder with one set of weights.
 
     Attributes:
-      means: {language: mean embedding at each layer, float32[K, D]}.
-      rotations: {(source, target): `readouts.orthogonal_map`, float32[K, D, D]}.
+      means: {canonical tag of a language: mean embedding at each layer, float32[K, D]}.
+      rotations: {(source, target): `readouts.orthogonal_map`, float32[K, D, D]}, by such tags.
     """
 
     means: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -118,11 +121,15 @@ class Fitted:
         wanted: Sequence[str] = readouts.READOUTS,
     ) -> dict[str, readouts.Found]:
         """Runs `readouts.search` on embeddings [K, N, D] with the languages' means and rotation."""
-        one, other = languages
-        known = one in self.means and other in self.means
-        centres = (self.means[one], self.means[other]) if known else None
-        rotation = self.rotations.get(languages) if known else None
+        centres = self.centres(languages)
+        tags = tag_or_code(languages[0]), tag_or_code(languages[1])
+        rotation = self.rotations.get(tags) if centres else None
         return readouts.search(source, target, centres, rotation, wanted)
+
+    def centres(self, languages: tuple[str, str]) -> tuple[np.ndarray, np.ndarray] | None:
+        """Returns the means of two languages in any spelling; None if one has no text."""
+        one, other = (self.means.get(tag_or_code(language)) for language in languages)
+        return None if one is None or other is None else (one, other)
 
 
 class Sample:
@@ -154,7 +161,8 @@ class Sample:
         self._pairs: dict[tuple[str, str], tuple[list[Batch], list[Batch]]] = {}
         if text is None:
             return
-        both = [pair for pair in languages if text.languages.issuperset(pair)]
+        tags = [(tag_or_code(one), tag_or_code(other)) for one, other in languages]
+        both = [pair for pair in tags if text.languages.issuperset(pair)]
         for language in sorted({language for pair in both for language in pair}):
             self._texts[language] = batches(text.texts(language, texts, length))
         for one, other in both if "procrustes" in wanted else []:

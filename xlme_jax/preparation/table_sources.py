@@ -15,6 +15,7 @@ from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.text.table_files import (
     ALL_SPLITS,
+    REMOVED,
     TRAIN,
     discover_table_pairs,
     discover_tables,
@@ -28,7 +29,7 @@ from xlme_jax.storage.paths import as_path, is_file
 
 _logger = logging.getLogger(__name__)
 _CONTENT = "tables (Parquet, save_to_disk, JSON Lines, CSV or TSV)"
-_SPLITS = (TRAIN, "validation", "test", ALL_SPLITS)
+_SPLITS = (TRAIN, "validation", "test", REMOVED, ALL_SPLITS)
 _SHARED_FLAGS = (
     Flag(
         "hf_dataset",

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from xlme_jax.data.benchmarks.languages import script_distance, word_order_distance
 from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.data.benchmarks.typology import script_distance, word_order_distance
 from xlme_jax.evaluation import scores, similarity
 from xlme_jax.reports import pictures
 from xlme_jax.reports.papers.entries import (

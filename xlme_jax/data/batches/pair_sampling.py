@@ -232,7 +232,7 @@ def task_weights(tasks: Sequence[TaskInfo], stream: Stream) -> np.ndarray:
     if stream.sampling == "temperature":
         return mixing.temperature_weights(sizes, stream.alpha)
     try:
-        languages, counts = count_matrix([(task.languages, task.examples) for task in tasks])
+        languages, counts = count_matrix([(task.tags, task.examples) for task in tasks])
         if stream.sampling == "sinkhorn":
             sampled = entropic(languages, counts, stream.alpha, stream.smoothing)
         else:
@@ -240,7 +240,7 @@ def task_weights(tasks: Sequence[TaskInfo], stream: Stream) -> np.ndarray:
     except ValueError as error:
         raise ValueError(f"stream {stream.name!r}, sampling={stream.sampling!r}: {error}") from None
     number = {language: n for n, language in enumerate(languages)}
-    one, other = np.array([[number[language] for language in task.languages] for task in tasks]).T
+    one, other = np.array([[number[tag] for tag in task.tags] for task in tasks]).T
     weights = (sampled + sampled.T)[one, other] * sizes / counts[one, other]
     return mixing.rounded(weights)  # Of several equal pairs, none is drawn more.
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from xlme_jax.data.batches.robust_sampling import RobustSampling
+from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, TaskInfo
 from xlme_jax.validation.fields import check_at_least, check_choices, check_directions
 
@@ -203,22 +204,29 @@ class Stream:
                 f"{where}: weights={self.weights!r}: each weight must be a number of at least 0"
             )
 
-    def flips(self, languages: tuple[str, ...]) -> float:
+    def flips(self, tags: tuple[str, ...]) -> float:
         """Returns the probability that the two sides of a pair of these languages are swapped."""
         if not self.directions:
             return self.flip
-        forward, backward = (self._translates(pair) for pair in (languages, languages[::-1]))
+        forward, backward = (self._translates(pair) for pair in (tags, tags[::-1]))
         return backward / (forward + backward)
 
-    def draws_pair(self, languages: tuple[str, ...]) -> bool:
+    def draws_pair(self, tags: tuple[str, ...]) -> bool:
         """Returns whether `pivot` and `directions` admit a pair of these languages."""
-        if self.pivot is not None and self.pivot not in languages:
+        if self.pivot is not None and tag_or_code(self.pivot) not in tags:
             return False
-        found = self._translates(languages) or self._translates(languages[::-1])
-        return not self.directions or found
+        return not self.directions or self._translates(tags) or self._translates(tags[::-1])
 
-    def _translates(self, languages: tuple[str, ...]) -> bool:
-        return "-".join(languages) in self.directions
+    def _translates(self, tags: tuple[str, ...]) -> bool:
+        return tags in self.pairs_of_directions().values()
+
+    def pairs_of_directions(self) -> dict[str, tuple[str, str]]:
+        """Returns {direction: canonical tags of its two languages}."""
+        return {
+            f"{source}-{target}": (tag_or_code(source), tag_or_code(target))
+            for source, target in itertools.permutations(self.languages, 2)
+            if f"{source}-{target}" in self.directions
+        }
 
     def weight_points(self) -> tuple[tuple[int, float], ...]:
         """Returns the schedule of the weight as points (step, weight); () if it is always 1."""
@@ -281,7 +289,7 @@ def stream_tasks(
     patterns = stream.tasks or ("*",)
     chosen = [t for t in known if any(fnmatch.fnmatchcase(t.name, p) for p in patterns)]
     if stream.kind == "bitext":
-        chosen = [task for task in chosen if stream.draws_pair(task.languages)]
+        chosen = [task for task in chosen if stream.draws_pair(task.tags)]
         _check_all_directions(stream, chosen)
         if not chosen:
             raise PreparedDataError(
@@ -289,7 +297,9 @@ def stream_tasks(
                 "correct it, or prepare pairs with this language"
             )
     for task in chosen:
-        if stream.languages and (unknown := set(task.languages) - set(stream.languages)):
+        if stream.languages and (
+            unknown := set(task.tags) - set(map(tag_or_code, stream.languages))
+        ):
             raise PreparedDataError(
                 f"{where}: task {task.name} has the languages {', '.join(sorted(unknown))}, which "
                 f"languages={stream.languages!r} lacks; add them, or select other tasks in `tasks`"
@@ -315,8 +325,9 @@ def stream_tasks(
 
 def _check_all_directions(stream: Stream, tasks: Sequence[TaskInfo]) -> None:
     """Raises PreparedDataError if no task has the pair of a direction."""
-    pairs = {"-".join(pair) for task in tasks for pair in (task.languages, task.languages[::-1])}
-    if missing := [direction for direction in stream.directions if direction not in pairs]:
+    pairs = {pair for task in tasks for pair in (task.tags, task.tags[::-1])}
+    directions = stream.pairs_of_directions()
+    if missing := [direction for direction, pair in directions.items() if pair not in pairs]:
         raise PreparedDataError(
             f"stream {stream.name!r}: no bitext task of the stream has pairs for "
             f"directions={tuple(missing)!r}; prepare them, or correct the directions"

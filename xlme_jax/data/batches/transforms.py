@@ -14,6 +14,7 @@ from xlme_jax.data.batches import layouts, mixing, packing
 from xlme_jax.data.batches.row_lengths import SHORTEST_LABELLED, row_length
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.benchmarks.examples import IGNORED
+from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.prepared import PreparedDataError, TaskInfo
 from xlme_jax.data.prepared.format import LABELS
 from xlme_jax.data.prepared.reader import TaskReader, ranges
@@ -259,10 +260,10 @@ class ReadPairs(grain.transforms.Map):
 
     def __init__(self, reader: TaskReader, stream: Stream, shard: ProcessShard, seed: int):
         self._reader, self._stream, self._shard, self._seed = reader, stream, shard, seed
-        self._flips = np.array([stream.flips(task.languages) for task in reader.tasks])
+        self._flips = np.array([stream.flips(task.tags) for task in reader.tasks])
         if stream.languages:
-            codes = {code: number for number, code in enumerate(stream.languages, start=1)}
-            pairs = [[codes[code] for code in task.languages] for task in reader.tasks]
+            tags = {tag_or_code(code): n for n, code in enumerate(stream.languages, start=1)}
+            pairs = [[tags[tag] for tag in task.tags] for task in reader.tasks]
             self._languages = np.array(pairs, np.int32)
 
     def map(self, plans: Sequence[RowPlan]) -> packing.Batch:

@@ -38,6 +38,7 @@ from typing import Any
 
 import numpy as np
 
+from xlme_jax.data.languages import tag_or_code
 from xlme_jax.storage import sealed_json
 from xlme_jax.storage.paths import as_path, is_bucket
 from xlme_jax.storage.sealed_json import seal
@@ -167,6 +168,11 @@ class TaskInfo:
             sum(shard.records for shard in self.shards) == self.lengths.records == self.examples
         ):
             raise ValueError(f"shards and lengths do not have the {self.examples} examples")
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Returns the canonical tags of the languages, which older data spells in other ways."""
+        return tuple(map(tag_or_code, self.languages))
 
     @property
     def files(self) -> tuple[FileInfo, ...]:

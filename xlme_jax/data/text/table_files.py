@@ -29,12 +29,14 @@ from xlme_jax.data.text.tables import (
 )
 from xlme_jax.storage.paths import is_file
 
-TRAIN, ALL_SPLITS = "train", "all"
+TRAIN, REMOVED, ALL_SPLITS = "train", "removed", "all"
 _SPLITS = {
     **{word: TRAIN for word in ("train", "training")},
     **{word: "validation" for word in ("validation", "valid", "val", "dev", "eval")},
     **{word: "test" for word in ("test", "devtest")},
 }
+# Parts that a corpus's publishers filtered out (FineWeb-2) or did not clean (MADLAD-400).
+_REMOVED_WORDS = frozenset(("discarded", "noisy", "rejected", "removed"))
 _SAVED = "state.json"  # In a folder that `save_to_disk` wrote.
 # What `datasets` and the hub put beside the files.
 _NOT_DATA = {_SAVED, "dataset_info.json", "dataset_infos.json", "dataset_dict.json"}
@@ -48,11 +50,12 @@ def table_files(place: Path, split: str = TRAIN) -> list[Path]:
     """Lists the tables of a split.
 
     Files are of the split that their name, or the nearest folder's below `place`, contains as a
-    word; those without such a word are of every split.
+    word; those without such a word are of every split. What a publisher removed, by a word such as
+    `removed` or `noisy` in any of the names, is a split of its own.
 
     Args:
         place: A file, or a folder that is searched with its subfolders.
-        split: "train", "validation", "test", or "all".
+        split: "train", "validation", "test", "removed", or "all".
 
     Raises:
         DataError: There is no file, or one of a saved data set is missing.
@@ -64,14 +67,21 @@ def table_files(place: Path, split: str = TRAIN) -> list[Path]:
     splits = {path: _split_of(path, place) for path in _tables_in(reading.check_folder(place))}
     chosen = [path for path, own in splits.items() if split == ALL_SPLITS or own in (split, None)]
     if not chosen:
-        others = ", ".join(sorted(set(filter(None, splits.values()))))
+        present = ", ".join(sorted(set(filter(None, splits.values()))))
         raise DataError(
-            f"{place}: no table of split {split!r}, but of {others}; choose with --table_split"
-            if others
+            f"{place}: no table of split {split!r}, but of {present}; choose with --table_split"
+            if present
             else f"{place}: no table in this folder; files must be {_KINDS}"
         )
-    if left_out := [str(path.relative_to(place)) for path in splits if path not in chosen]:
-        _logger.info("%s: not of split %s: %s", place, split, ", ".join(left_out[:20]))
+    if others := [str(path.relative_to(place)) for path in splits if path not in chosen]:
+        more = f" and {len(others) - 20} more" if len(others) > 20 else ""
+        _logger.warning(
+            "%s: not read, as of another split than %s: %s%s; choose with --table_split",
+            place,
+            split,
+            ", ".join(others[:20]),
+            more,
+        )
     return sorted(chosen)
 
 
@@ -128,11 +138,10 @@ def _names(path: Path, place: Path) -> Iterator[str]:
 
 def _split_of(path: Path, place: Path) -> str | None:
     names = (path.name, *reversed(path.relative_to(place).parent.parts))
-    for name in names:
-        for word in _WORDS.split(name.lower()):
-            if word in _SPLITS:
-                return _SPLITS[word]
-    return None
+    words = [word for name in names for word in _WORDS.split(name.lower())]
+    if not _REMOVED_WORDS.isdisjoint(words):
+        return REMOVED
+    return next((_SPLITS[word] for word in words if word in _SPLITS), None)
 
 
 def _language_of(path: Path, place: Path) -> str | None:
