@@ -292,13 +292,14 @@ def test_values_are_checked(config, raw, changed, message, monkeypatch):
         prepare(dataclasses.replace(config, cldr=corpus, **changed))
 
 
-def test_both_spellings_of_a_language_in_two_folders_are_refused(config, raw, tmp_path):
-    for folder, name in (("one", "en-pt_BR.tsv"), ("two", "en-pt_br.tsv")):
+def test_spellings_of_a_language_in_two_folders_are_one(config, raw, tmp_path):
+    for folder, name in (("one", "en-pt_BR.tsv"), ("two", "eng_Latn-por_Latn.tsv")):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / name).write_text("House.\tCasa.\t1.4\n")
+        (tmp_path / folder / name).write_text(f"House {folder}.\tCasa {folder}.\t1.4\n")
     folders = f"{tmp_path / 'one'},{tmp_path / 'two'}"
-    with pytest.raises(ValueError, match="two spellings of one language"):
-        prepare(dataclasses.replace(config, bitext_dir=folders))
+    counts = r"no language has as many pairs \(en 2, pt 2\)"
+    with pytest.raises(ValueError, match=counts):
+        prepare(dataclasses.replace(config, bitext_dir=folders, bitext_merge="all"))
 
 
 def test_the_flags_set_the_fields():

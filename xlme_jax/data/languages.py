@@ -206,10 +206,10 @@ def nearest_text(code: str) -> str:
 
 # Names of parts of corpora, and of what lies beside them, that are languages of ISO 639-3 too.
 _PARTS_OF_CORPORA = """
-    ali all bak bin bpe clf cls cnt dat dep dev dic dir doc dup err ext idx ids inp key lab lbl lem
-    len lex lid log lst map mdl mix mod neu nmt not num old one org out pho pos pre raw ref rel res
-    seg spk spl spm src srt std sub sym sys tab tag tbl tem ter tgt tmp tok top trg trn tst two txt
-    typ uni val var ver wav wer
+    ali all bak bin bpe clf cls cnt csv dat dep dev dic dir doc dtd dup err ext ids idx inp key
+    lab lbl lem len lex lid log lst map mdl mix mod neu nmt not num old one org out pho png pos
+    pre raw ref rel res seg sgm spk spl spm src srt std sub sym sys tab tag tbl tcl tem ter tex
+    tgt tmp tok top trg trn tst tsv two txt typ uni val var ver wav wer xls xml yml
 """
 _WORDS = frozenset(_PARTS_OF_CORPORA.split())
 # Languages of CLDR that are usual suffixes of files too.

@@ -26,7 +26,6 @@ from xlme_jax.preparation.source_types import (
     Shard,
     Source,
     TextTask,
-    check_names,
     file_bytes,
     task_name,
 )
@@ -240,17 +239,10 @@ def pair_tasks(
       held_out: Selects the split "validation"; None: no such split.
       deduplicate: Whether a pair is read only the first time. The files of a split are then one
         shard, so that the result does not depend on the number of workers.
-
-    Raises:
-      ValueError: Two pairs would have the same task name.
     """
-    groups = list(group_by_pair(sources).values())
-    names = [task_name(name, group[0].lang1, group[0].lang2) for group in groups]
-    # `en-pt_sw` and `en_pt-sw` are different pairs with the same task name.
-    files = [group[0].paths[0] for group in groups]
-    check_names(zip(names, files), "move one of them to another folder")
     tasks = []
-    for task, group in zip(names, groups):
+    for group in group_by_pair(sources).values():
+        task = task_name(name, group[0].lang1, group[0].lang2)
         splits = {"train": [_pair_shard(source) for source in group]}
         if held_out is not None:
             splits = _pair_splits(held_out, group)

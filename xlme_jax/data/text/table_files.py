@@ -65,7 +65,8 @@ def table_files(place: Path, split: str = TRAIN) -> list[Path]:
             raise DataError(f"{place}: not a table by its name; give one of {_KINDS}")
         return [place]
     splits = {path: _split_of(path, place) for path in _tables_in(reading.check_folder(place))}
-    chosen = [path for path, own in splits.items() if split == ALL_SPLITS or own in (split, None)]
+    admitted = {split, None} if split != REMOVED else {REMOVED}
+    chosen = [path for path in splits if split == ALL_SPLITS or splits[path] in admitted]
     if not chosen:
         present = ", ".join(sorted(set(filter(None, splits.values()))))
         raise DataError(
