@@ -117,6 +117,25 @@ def test_splits_part_the_corpora_and_share_no_text(rows, documents, spec):
         assert len(lines) + report.skipped[held_out.REASON] == whole
 
 
+SWAHILI = ("sw", "swa", "swh_Latn", "swh-Latn", "sw_KE")
+
+
+@pytest.mark.parametrize(("of_documents", "of_pairs"), list(itertools.product(SWAHILI, repeat=2)))
+def test_text_is_held_out_in_every_spelling_of_its_language(tmp_path, of_documents, of_pairs):
+    lines = [f"Sentensi ya {i} kwa jaribio." for i in range(8)]
+    documents = [["Mwanzo."], *([line] for line in lines)]  # One of two is held out itself.
+    write_documents(tmp_path / "mono" / f"{of_documents}.txt", documents)
+    (tmp_path / "pairs").mkdir()
+    for language, word in (("en", "Sentence"), (of_pairs, "Sentensi ya")):
+        text = "".join(f"{word} {i} kwa jaribio.\n" for i in range(8))
+        (tmp_path / "pairs" / f"x.en-{of_pairs}.{language}").write_text(text)
+    corpora = find_corpora(tmp_path / "mono", tmp_path / "pairs")
+    held = HeldOutText("every:2", corpora=Corpora(sources=corpora.sources))
+    ((language, file),) = corpora.documents
+    train, report = read_documents(held, language, file, "train")
+    assert (train, report.skipped[held_out.REASON]) == (["Mwanzo."], 4)
+
+
 @settings(deadline=None)
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_digests_are_equal_where_normalised_texts_are(one, two):

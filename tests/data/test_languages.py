@@ -158,5 +158,7 @@ def test_words_of_corpora_are_languages_with_a_script_or_among_many_codes():
     assert set(languages.tags_of_suffixes(suffixes)) == {"en", "swh", "fr", "id"}
 
 
-def test_matching_keeps_the_order_and_the_spelling_of_what_there_is():
-    assert languages.matching(["zho_Hans", "swa", "xx"], ["en", "sw", "zh"]) == ("zh", "sw")
+def test_codes_are_spelled_as_what_there_is():
+    available = ["en", "swh_Latn", "zh"]
+    codes = ["zho_Hans", "swa", "xx", "fr"]
+    assert languages.spelled_as(codes, available) == ("zh", "swh_Latn", "xx", "fr")

@@ -67,8 +67,34 @@ def test_pairs_come_in_the_order_that_is_asked_for(text):
     assert text.pairs("fr", "el", 15, 64) == text.pairs("sw", "en", 15, 64) == []
 
 
+def test_languages_of_older_data_are_found_in_every_spelling(tmp_path):
+    with BitextWriter(tmp_path, "a", ("eng_Latn", "swh_Latn"), VOCABULARY_SIZE) as writer:
+        writer.add([BOS, 10, EOS, 100, EOS])
+        rows = [writer.close()]
+    (tmp_path / "source.model").write_bytes(b"model")
+    write_dataset(tmp_path, rows, tmp_path / "source.model", VOCABULARY_SIZE)
+    text = TrainingText(PreparedDataset.load(tmp_path))
+    assert text.languages == {"en", "sw"}
+    for english, swahili in (("en", "sw"), ("eng", "swa"), ("eng_Latn", "sw_KE")):
+        assert text.texts(swahili, 1, 64) == [(BOS, 100, EOS)]
+        assert text.pairs(swahili, english, 1, 64) == [((BOS, 100, EOS), (BOS, 10, EOS))]
+        sample = Sample(text, [(swahili, english)], 64, encoding.batches)
+        fitted = sample.fit(first_token, table())
+        assert fitted.centres(("swh", "en")) is not None and fitted.rotations.keys() == {
+            ("sw", "en")
+        }
+
+
+def first_token(params, rows):
+    return jnp.asarray(params)[rows["tokens"][:, 1]][:, None]
+
+
+def table():
+    return np.random.default_rng(0).normal(size=(VOCABULARY_SIZE, 6)).astype(np.float32)
+
+
 def test_means_and_rotations_are_of_the_encoder_that_is_asked(text):
-    table = np.random.default_rng(0).normal(size=(VOCABULARY_SIZE, 6)).astype(np.float32)
+    weights = table()
 
     def pooled(params, rows):
         weight = (rows["segment_ids"] > 0)[..., None]
@@ -78,13 +104,15 @@ def test_means_and_rotations_are_of_the_encoder_that_is_asked(text):
     wanted = [("fr", "en"), ("sw", "en"), ("en", "de")]
     sample = Sample(text, wanted, 64, encoding.batches, texts=30, pairs=40)
     # Nothing is known of German.
-    assert sample.fit(pooled, table).means.keys() == {"fr", "en", "sw"}
-    fitted = sample.fit(pooled, table)
-    expected = np.mean([table[list(one)].mean(axis=0) for one in text.texts("fr", 30, 64)], axis=0)
+    assert sample.fit(pooled, weights).means.keys() == {"fr", "en", "sw"}
+    fitted = sample.fit(pooled, weights)
+    expected = np.mean(
+        [weights[list(one)].mean(axis=0) for one in text.texts("fr", 30, 64)], axis=0
+    )
     np.testing.assert_allclose(fitted.means["fr"], [expected, 2 * expected], atol=1e-6)
     assert fitted.rotations.keys() == {("fr", "en")}
     assert fitted.rotations["fr", "en"].shape == (2, 6, 6)
-    np.testing.assert_allclose(sample.fit(pooled, -table).means["fr"], -fitted.means["fr"])
+    np.testing.assert_allclose(sample.fit(pooled, -weights).means["fr"], -fitted.means["fr"])
     none = np.zeros((2, 5, 6), np.float32)
     assert set(fitted.search(("sw", "en"), none, none)) == {
         "raw", "centred", "centred_transductive", "csls", "centred_csls",

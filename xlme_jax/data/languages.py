@@ -165,10 +165,10 @@ def tag_or_code(code: str) -> str:
     return code if language is None else language.tag
 
 
-def matching(codes: Iterable[str], available: Collection[str]) -> tuple[str, ...]:
-    """Returns those of `available` that are one of the languages `codes`, in their order."""
-    tags = {tag_or_code(code): code for code in available}
-    return tuple(tags[tag] for tag in map(tag_or_code, codes) if tag in tags)
+def spelled_as(codes: Iterable[str], available: Iterable[str]) -> tuple[str, ...]:
+    """Returns the codes in the spelling that `available` has for the same language, if any."""
+    by_tag = {tag_or_code(code): code for code in available}
+    return tuple(by_tag.get(tag_or_code(code), code) for code in codes)
 
 
 def script(code: str) -> str:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.data.benchmarks.parallel_sets import MiningCorpus, bucc_languages, read_bucc
+from xlme_jax.data.languages import spelled_as
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.context import OfficialEvaluation
@@ -146,7 +147,8 @@ class Bucc(OfficialEvaluation):
     def _read(
         self, split: str, report: ReadReport, languages: Sequence[str] = ()
     ) -> list[MiningCorpus]:
-        languages = languages or self.languages or bucc_languages(self.folder, split)
+        available = bucc_languages(self.folder, split)
+        languages = spelled_as(languages or self.languages, available) or available
         if not languages:
             name = "zh-en.dev" if split == "validation" else "zh-en.training"
             raise ValueError(

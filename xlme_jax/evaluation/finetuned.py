@@ -17,6 +17,7 @@ from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.examples import Example, Features
 from xlme_jax.data.benchmarks.featurize import encode
 from xlme_jax.data.benchmarks.registry import Benchmark, benchmark
+from xlme_jax.data.languages import spelled_as
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import answers, encoding, scores
 from xlme_jax.evaluation.context import OfficialEvaluation
@@ -98,7 +99,8 @@ class TaskEvaluation(OfficialEvaluation):
 
     def _languages(self, task: Benchmark) -> Sequence[str]:
         available = task.available(self._folder(task)).get(self.split, ())
-        return self.languages or available or task.languages  # Reading reports missing files.
+        # Reading reports missing files.
+        return spelled_as(self.languages, available) or available or task.languages
 
     def _folder(self, task: Benchmark) -> str:
         if labelled_rows.is_embedded(task.name):

@@ -20,6 +20,7 @@ from xlme_jax.data.benchmarks.parallel_sets import (
     read_tatoeba,
     tatoeba_languages,
 )
+from xlme_jax.data.languages import spelled_as
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import encoding, readouts, similarity
 from xlme_jax.evaluation.context import OfficialEvaluation
@@ -70,7 +71,8 @@ class Tatoeba(OfficialEvaluation):
         """
         headline = encoding.choose_layer(self.layer, subject.num_layers, "Tatoeba.layer")
         report = ReadReport()
-        languages = self.languages or tatoeba_languages(self.folder)
+        available = tatoeba_languages(self.folder)
+        languages = spelled_as(self.languages, available) or available
         if not languages:
             raise ValueError(
                 f"{self.folder}: no files of Tatoeba's; get LASER's data/tatoeba/v1, whose names "

@@ -17,6 +17,7 @@ from xlme_jax.data.benchmarks.parallel_sets import (
     languages_of_pair,
 )
 from xlme_jax.data.benchmarks.registry import BENCHMARKS, alternatives
+from xlme_jax.data.languages import spelled_as, tag_or_code
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.evaluation import finetuned, held_out_retrieval, readouts, results, similarity
 from xlme_jax.evaluation.alignment import WordAlignment
@@ -105,8 +106,9 @@ def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
         name = str(header.step)
     else:
         run, parted = as_path(checkpoint).absolute(), []
+        requested = set(map(tag_or_code, options.languages))
         for step, languages in parts.items():
-            wanted = tuple(c for c in languages if not options.languages or c in options.languages)
+            wanted = tuple(c for c in languages if not requested or tag_or_code(c) in requested)
             if wanted:
                 some = dataclasses.replace(options, languages=wanted)
                 parted.append(_evaluated(str(run / FOLDER / str(step)), some))
@@ -349,7 +351,8 @@ def _aligned(folder: str, languages: Sequence[str]) -> tuple[str, ...]:
     if named or not languages:
         return named
     there = alignment_folders(folder)
-    found = tuple(name for name in there if set(languages) & set(languages_of_pair(name)) - {"en"})
+    tags = set(map(tag_or_code, languages)) - {"en"}
+    found = tuple(name for name in there if tags & set(map(tag_or_code, languages_of_pair(name))))
     if not found:
         raise ValueError(
             f"--languages={','.join(languages)}: {folder} has no word alignments of these; choose "
@@ -368,7 +371,7 @@ def _mined(folder: str, split: str, options: Options) -> tuple[str, ...]:
     if not codes or options.tasks == ("bucc",):
         return codes
     there = bucc_languages(folder, split)
-    found = tuple(code for code in codes if code in there)
+    found = tuple(code for code in spelled_as(codes, there) if code in there)
     if not found:
         raise ValueError(
             f"--languages={','.join(codes)}: {folder} has none of these, {split}; choose from "
