@@ -22,7 +22,7 @@ ALLOWED = {
     "model": {"ops", "validation"},
     "data": {"storage", "validation"},
     "data.text": {"data", "storage"},
-    "data.cldr": set(),
+    "data.cldr": {"data"},
     "data.benchmarks": {"data", "data.cldr", "data.text", "storage"},
     "data.prepared": {"data", "storage"},
     "data.batches": {"data", "data.benchmarks", "data.prepared", "storage", "validation"},

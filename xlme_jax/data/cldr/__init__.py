@@ -9,7 +9,7 @@ from xlme_jax.data.cldr.corpus import (
     pairs,
     words,
 )
-from xlme_jax.data.cldr.phrasing import WITHOUT_CLDR, Message, Speaker, script
+from xlme_jax.data.cldr.phrasing import WITHOUT_CLDR, Message, Speaker
 
 __all__ = [
     "KINDS",
@@ -21,6 +21,5 @@ __all__ = [
     "available_kinds",
     "documents",
     "pairs",
-    "script",
     "words",
 ]

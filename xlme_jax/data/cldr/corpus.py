@@ -38,7 +38,6 @@ from xlme_jax.data.cldr.phrasing import (
     Speaker,
     check_choice,
     check_language,
-    script,
 )
 
 __all__ = [
@@ -53,7 +52,6 @@ __all__ = [
     "documents",
     "pairs",
     "phrases",
-    "script",
     "word_links",
     "words",
 ]

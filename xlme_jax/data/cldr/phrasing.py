@@ -16,19 +16,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from xlme_jax.data import languages
+from xlme_jax.data.languages import XLMR
+
 if TYPE_CHECKING:
     from babel import Locale
 
-_XLMR_CODES = """
-    af am ar as az be bg bn br bs ca cs cy da de el en eo es et eu fa fi fr fy ga gd gl gu ha he hi
-    hr hu hy id is it ja jv ka kk km kn ko ku ky la lo lt lv mg mk ml mn mr ms my ne nl no om or pa
-    pl ps pt ro ru sa sd si sk sl so sq sr su sv sw ta te th tl tr ug uk ur uz vi xh yi zh zh-Hant
-"""
-LANGUAGES: tuple[str, ...] = tuple(_XLMR_CODES.split())
-"""XLM-R's language codes with CLDR data (`zh` is simplified Chinese, as in XLM-R)."""
-
 WITHOUT_CLDR: tuple[str, ...] = ("bn_rom", "hi_rom", "my_zaw", "ta_rom", "te_rom", "ur_rom")
-"""The rest of XLM-R's 100, without CLDR locales (CLDR's `hi_Latn` has English names)."""
+"""XLM-R's languages without CLDR locales (CLDR's `hi_Latn` has English names)."""
+
+LANGUAGES: tuple[str, ...] = tuple(code for code in XLMR if code not in WITHOUT_CLDR)
+"""XLM-R's other languages (`zh` is simplified Chinese, as in XLM-R)."""
 
 LIST_FAMILIES: dict[str, tuple[str, ...]] = {
     "territory_list": ("territory",),
@@ -115,23 +113,10 @@ def check_language(language: str) -> None:
 
 @functools.cache
 def _locale(language: str) -> Locale:
+    from babel import Locale
+
     check_language(language)
-    try:
-        from babel import Locale
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "the cldr corpus needs Babel: run pip install 'xlme_jax[data]'", name="babel"
-        ) from error
     return Locale.parse(_LOCALES.get(language, language))
-
-
-@functools.cache
-def script(language: str) -> str:
-    """Returns the ISO 15924 code of the script of `language`, such as "Cyrl"."""
-    locale = _locale(language)
-    from babel.core import get_global
-
-    return locale.script or get_global("likely_subtags")[locale.language].split("_")[1]
 
 
 class Speaker:
@@ -139,7 +124,7 @@ class Speaker:
 
     def __init__(self, language: str):
         self._locale = _locale(language)
-        self._latin = script(language) == "Latn"
+        self._latin = languages.script(language) == "Latn"
         self._separators = _list_separators(self._locale)
         zero = _ZEROS.get(self._locale.default_numbering_system)
         self._digits = {ord("0") + i: zero + i for i in range(10)} if zero else {}
