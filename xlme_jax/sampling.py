@@ -17,6 +17,7 @@ from absl import flags
 from xlme_jax.configuration import command_line, values
 from xlme_jax.data.batches import pair_sampling
 from xlme_jax.data.batches.streams import Stream, stream_tasks
+from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.reports import pair_densities
 
@@ -42,11 +43,12 @@ def main() -> int:
         smoothing=_SMOOTHING.value,
     )
     tasks = stream_tasks(PreparedDataset.load(_DATA.value), stream)
-    languages, counts = pair_sampling.count_matrix((t.languages, t.examples) for t in tasks)
+    languages, counts = pair_sampling.count_matrix((t.tags, t.examples) for t in tasks)
     found = pair_densities.samplers(languages, counts, stream.alpha, stream.smoothing)
     print(f"alpha={stream.alpha:g}, {pair_densities.table(counts, found)}")
+    drawn = [tag_or_code(code) for code in _LANGUAGES.value]
     # Only the two samplers that give languages the same shares.
-    pair_densities.draw(Path(_OUTPUT.value), languages, counts, found[1:], _LANGUAGES.value)
+    pair_densities.draw(Path(_OUTPUT.value), languages, counts, found[1:], drawn)
     _log.info("Picture: %s", _OUTPUT.value)
     return 0
 

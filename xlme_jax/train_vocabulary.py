@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from xlme_jax.configuration import source_flags, worker_flags
+from xlme_jax.data.languages import tag_or_code
 from xlme_jax.preparation import sources
 from xlme_jax.storage.paths import as_path, is_bucket
 
@@ -144,7 +145,8 @@ def _check_method() -> None:
         raise ValueError("--extend needs --languages, the new languages, such as --languages=el,sw")
     if _KEEP.value and not _EXTEND.value:
         raise ValueError("--keep is a flag of --extend=FILE.model; add that, or remove --keep.")
-    if both := sorted(set(_KEEP.value) & set(flags.FLAGS.languages)):
+    old, new = (set(map(tag_or_code, codes)) for codes in (_KEEP.value, flags.FLAGS.languages))
+    if both := sorted(old & new):
         raise ValueError(f"--keep and --languages both have {both[0]}; a language is old or new.")
     given = [name for name in _OF_VOCAP if flags.FLAGS[name].present]
     if given and _METHOD.value != "vocap":
@@ -218,14 +220,18 @@ def _by_extension(texts: Sequence[LanguageText], old: Vocabulary) -> Vocabulary:
         found = vocabulary_text.sample_text(chosen, _budget(), _ALPHA.value, _SEED.value)
         return list(sentences(vocabulary_text.progress_bar(found)))
 
-    new = flags.FLAGS.languages
+    new = [tag_or_code(code) for code in flags.FLAGS.languages]
+    retained = [tag_or_code(code) for code in _KEEP.value]
     extended = extending.extend(
-        *(old, sample(new), _SIZE.value, sample(_KEEP.value)),
+        old,
+        sample(new),
+        _SIZE.value,
+        sample(retained),
         character_coverage=_COVERAGE.value,
         allow_smaller=_ALLOW_SMALLER.value,
     )
     found = []
-    for language in (*_KEEP.value, *new):
+    for language in (*retained, *new):
         lines = vocabulary_text.sample_language(texts, language, _CHANGE_BYTES, _SEED.value + 1)
         found.append((language, extending.changes(old, extended, sentences(lines))))
     print(extending.summary(found))

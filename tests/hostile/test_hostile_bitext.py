@@ -247,7 +247,9 @@ def test_any_names(tmp_path, cases):
             path.parent.mkdir(exist_ok=True, parents=True)
             if not path.is_dir():
                 path.touch()
-        found, _ = outcome(lambda: discover_bitext(folder, **wanted), folder.name, "pairs: ")
+        found, _ = outcome(
+            lambda: discover_bitext(folder, **wanted), folder.name, "pairs: ", "pivot: "
+        )
         for source in found or []:
             assert source.lang1 < source.lang2
             assert all(path.is_file() for path in source.paths)

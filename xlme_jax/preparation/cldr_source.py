@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from xlme_jax.data import cldr
+from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation import examples
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
@@ -66,9 +67,9 @@ def _corpus(config: PrepareConfig) -> CldrCorpus:
 def _from_flags(values: Mapping[str, Any]) -> dict[str, CldrCorpus]:
     if NAME not in values["tasks"]:
         return {}
-    languages = tuple(values["languages"]) or tuple(_DEFAULT_LANGUAGES.split(","))
+    languages = values["languages"] or _DEFAULT_LANGUAGES.split(",")
     corpus = CldrCorpus(
-        cldr.CldrConfig(languages, kinds=tuple(values["cldr_kinds"])),
+        cldr.CldrConfig(tuple(map(tag_or_code, languages)), kinds=tuple(values["cldr_kinds"])),
         documents=values["cldr_documents"],
         pairs=values["cldr_pairs"],
         validation_pairs=values["cldr_validation_pairs"],

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from xlme_jax.data import cldr
+from xlme_jax.data.languages import canonical
 from xlme_jax.data.text import held_out
 from xlme_jax.data.text.reading import DEFAULT_MAX_DOCUMENT_CHARS
 
@@ -56,7 +57,7 @@ class PrepareConfig:
       bitext_dir: Folder of pair files, or several, separated by commas, in order of preference.
       bitext_merge: "all" reads a pair in all folders of `bitext_dir`, "first" in the first that has
         it.
-      languages: Languages to use; empty: all that are found.
+      languages: Languages to use, in any spelling; empty: all that are found.
       pairs: Language pairs to use ("en-sw"); empty: all that are found.
       pivot: Use only pairs with this language ("en": English-centric).
       tfds: TFDS data sets, "wiki40b/th:1.3.0=th" or "para_crawl/ende:1.2.0=en-de"; see
@@ -131,6 +132,10 @@ class PrepareConfig:
                     f"prepare: `{field}` is {value!r}; give a list, such as ({value!r},)"
                 )
             object.__setattr__(self, field, tuple(value))
+        try:
+            object.__setattr__(self, "languages", tuple(map(canonical, self.languages)))
+        except ValueError as error:
+            raise ValueError(f"prepare: `languages`: {error}") from error
         object.__setattr__(self, "options", tuple(dict(self.options).items()))
         if not self.output:
             raise ValueError("prepare: `output` is empty; give the folder of the prepared data set")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from xlme_jax.data.languages import canonical
 from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
 from xlme_jax.data.text.reading import DataError
@@ -97,7 +98,10 @@ class TfdsText:
                 "such as wiki40b/th:1.3.0=th or para_crawl/ende:1.2.0=en-de, with @FIELD or "
                 "@FIELD1,FIELD2 if the fields have other names"
             )
-        return cls(match["name"], languages, fields)
+        try:
+            return cls(match["name"], tuple(map(canonical, languages)), fields)
+        except ValueError as error:
+            raise ValueError(f"tfds: {line!r}: {error}") from error
 
     @property
     def task(self) -> str:

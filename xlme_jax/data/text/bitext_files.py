@@ -380,19 +380,20 @@ def _report_unread(
 ) -> None:
     """Warns of the files of a folder that belong to no source."""
     read = {path for source in sources for path in source.paths} | {unit_ids}
-    reasons = {}
-    for path in files:
-        if path in read:
-            continue
-        stem, _, suffix = strip_compression(path.name).rpartition(".")
-        reasons[path.name] = _BINARY.get(suffix, "")
-        if suffix == "txt":
-            reasons[path.name] = languages.why_not(stem)
-        elif not reasons[path.name] and f".{suffix}" not in (*_KINDS, pair_scores.SUFFIX):
-            beside = "no text of another language with this stem beside it"
-            reasons[path.name] = languages.why_not(suffix) or beside
     remedy = "name pairs after their languages, such as news.en-sw.en + news.en-sw.sw"
-    reading.report_unread(directory, reasons, remedy)
+    names = [path.name for path in files if path not in read]
+    reading.report_unread(directory, names, _why_unread, remedy)
+
+
+def _why_unread(name: str) -> str:
+    stem, _, suffix = strip_compression(name).rpartition(".")
+    if suffix in _BINARY:
+        return _BINARY[suffix]
+    if suffix == "txt":
+        return languages.why_not(stem)
+    if f".{suffix}" in (*_KINDS, pair_scores.SUFFIX):
+        return "no language pair in its name"
+    return languages.why_not(suffix) or "no text of another language with this stem beside it"
 
 
 def _moses_sources(stem: Path, files: dict[str, Path]) -> list[BitextSource]:

@@ -445,22 +445,24 @@ _ABOUT = re.compile(r"(?i)(?:readme|licen[cs]e|citation|changelog|(?:sha|md5).*s
 _REGION_OR_SHARD = re.compile(r"[-_]\d{3}$")
 
 
-def report_unread(folder: Path, reasons: Mapping[str, str], remedy: str) -> None:
+def report_unread(
+    folder: Path, names: Iterable[str], reason: Callable[[str], str], remedy: str
+) -> None:
     """Warns of the files and folders in `folder` that are not read.
 
     Args:
         folder: The folder.
-        reasons: {name: why it is not read, or ""}. Files about a corpus (README.md) are not named.
+        names: What is not read. Files about a corpus (README.md) are not named.
+        reason: Returns why a name is not read, or "".
         remedy: What to do if they are data.
     """
-    names = [
-        f"{name} ({why})" if why else name
-        for name, why in sorted(reasons.items())
-        if not _ABOUT.fullmatch(name)
-    ]
+    names = sorted(name for name in names if not _ABOUT.fullmatch(name))
     if names:
+        # Looking for the nearest languages takes milliseconds a name.
+        reasons = [(name, reason(name)) for name in names[:20]]
+        listed = ", ".join(f"{name} ({why})" if why else name for name, why in reasons)
         more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-        _logger.warning("%s: not read: %s%s; %s", folder, ", ".join(names[:20]), more, remedy)
+        _logger.warning("%s: not read: %s%s; %s", folder, listed, more, remedy)
 
 
 def _language_words(name: str) -> tuple[str, ...]:
@@ -509,17 +511,19 @@ def discover_documents(
     folder = check_folder(folder)
     words = {path: _language_words(path.name) for path in data_files(folder)}
     folders = [path for path in listed(folder) if path.is_dir()]
-    names = [*itertools.chain.from_iterable(words.values()), *(path.name for path in folders)]
+    names = [path.name for path in folders]
+    for path in (*words, *folders):
+        names += _language_words(path.name)
     tags = languages.tags_of_names(names)
     if chosen is not None:  # A word such as `log` is a language if it is asked for.
         tags |= dict(zip(chosen, canonical_languages(chosen)))
     files: dict[str, list[Path]] = {}
-    unread: dict[str, str] = {}
+    unread: dict[str, str] = {}  # {name: the word that is no language}
     for path, candidates in words.items():
         if tag := next((tags[word] for word in candidates if word in tags), None):
             files.setdefault(tag, []).append(path)
         else:
-            unread[path.name] = languages.why_not(candidates[-1]) if candidates else ""
+            unread[path.name] = candidates[-1] if candidates else ""
     for sub in folders:
         if sub.name in tags:
             if texts := [path for path in data_files(sub) if _language_words(path.name)]:
@@ -529,8 +533,13 @@ def discover_documents(
                 f"{sub}: folder with the name of a file; rename it to `{words_of_file[0]}`"
             )
         else:
-            unread[f"{sub.name}/"] = languages.why_not(sub.name)
-    report_unread(folder, unread, "name text after its language, such as sw.txt or sw/")
+            unread[f"{sub.name}/"] = sub.name
+
+    def reason(name: str) -> str:
+        return languages.why_not(unread[name]) if unread[name] else ""
+
+    remedy = "name text after its language, such as sw.txt or sw/"
+    report_unread(folder, unread, reason, remedy)
     if not files and not may_be_empty:
         raise DataError(
             f"{folder}: no monolingual text found; files must be named by language, for example "
