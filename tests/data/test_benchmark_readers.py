@@ -2,6 +2,7 @@
 
 import json
 import re
+import unicodedata
 
 import pytest
 import tiny
@@ -444,25 +445,28 @@ def test_tydiqa_tells_languages_by_ids(tmp_path):
     write(tmp_path, **{"tydiqa-goldp-v1.1-train.json": both})
     found, _ = read("tydiqa", tmp_path, "train", "ko")
     assert [e.question for e in found] == ["Where?"]
+    other = squad(("korean-1-0", "Where?", [("mat", 19)]), ("7", "Who?", [("cat", 4)]))
+    write(tmp_path, **{"tydiqa-goldp-v1.1-train.json": other})
+    assert read("tydiqa", tmp_path, "train", "ko")[1].skipped == {
+        "id that begins with no language": 1
+    }
 
 
-def test_bad_answers_are_counted_and_listed(tmp_path, caplog):
-    write(
-        tmp_path,
-        **{
-            "xquad.en.json": squad(
-                ("good", "Who?", [("cat", 4)]),
-                ("half", "Who?", [("dog", 4), ("cat", 4)]),
-                ("off", "Who?", [("cat", 5)]),
-                ("before", "Who?", [("mat.", -4)]),
-                ("beyond", "Who?", [("mat.", 19), ("mat.", 900)]),
-                ("none", "Who?", []),
-                ("good", "Who?", [("cat", 4)]),
-                ("good", "What?", [("cat", 4)]),
-            )
-        },
-    )
-    found, report = read("xquad", tmp_path, "test", "en")
+QUESTIONS = squad(
+    ("good", "Who?", [("cat", 4)]),
+    ("half", "Who?", [("dog", 4), ("cat", 4)]),
+    ("off", "Who?", [("cat", 5)]),
+    ("before", "Who?", [("mat.", -4)]),
+    ("beyond", "Who?", [("mat.", 19), ("mat.", 900)]),
+    ("none", "Who?", []),
+    ("good", "Who?", [("cat", 4)]),
+    ("good", "What?", [("cat", 4)]),
+)
+
+
+def test_answers_that_cannot_be_trained_on_are_counted_and_listed(tmp_path, caplog):
+    write(tmp_path, **{"train-v1.1.json": QUESTIONS})
+    found, report = read("squad", tmp_path, "train", "en")
     assert [e.id for e in found] == ["good", "half", "beyond", "good#2"]
     assert found[1].answers == (Answer("cat", 4),)
     assert report.skipped == {
@@ -473,7 +477,73 @@ def test_bad_answers_are_counted_and_listed(tmp_path, caplog):
         "question given twice": 1,
     }
     assert report.repaired == {"ids made unique": 1}
-    assert "question off: answer not at its offset ('cat': 5, found at 4)" in caplog.text
+    assert "question off: answer not at its offset ('cat': 5, found at 4); left out" in caplog.text
+
+
+def test_every_question_is_scored_by_its_texts(tmp_path, caplog):
+    """Official scorers never read `answer_start`."""
+    write(tmp_path, **{"xquad.en.json": QUESTIONS})
+    found, report = read("xquad", tmp_path, "test", "en")
+    assert {e.id: [a.text for a in e.answers] for e in found} == {
+        "good": ["cat"],
+        "half": ["dog", "cat"],
+        "off": ["cat"],
+        "before": ["mat."],
+        "beyond": ["mat.", "mat."],
+        "none": [""],
+        "good#2": ["cat"],
+        "good#3": ["cat"],
+    }
+    assert report.read == 8 and not report.skipped
+    assert report.repaired == {
+        "answer not in its context": 1,
+        "answer not at its offset": 3,
+        "question without an answer: scored as wrong": 1,
+        "ids made unique": 2,
+    }
+    assert [e.span for e in found] == [
+        *((4, 7), (4, 7), None, None, (19, 23), None, (4, 7), (4, 7)),
+    ]
+    assert "question off: answer not at its offset ('cat': 5, found at 4); used" in caplog.text
+    assert "question none: question without an answer; scored as wrong" in caplog.text
+
+
+def test_offsets_of_other_units_and_forms_of_unicode_vanish_no_question(tmp_path):
+    """Byte offsets, none, decomposed contexts, and answers that only an annotator wrote."""
+    context = unicodedata.normalize("NFD", "Zürich é größer als Bern.")
+    qas = [
+        {"id": "bytes", "question": "?", "answers": [{"text": "Bern", "answer_start": 27}]},
+        {"id": "none", "question": "?", "answers": [{"text": "Bern"}]},
+        {"id": "null", "question": "?", "answers": [{"text": "Bern", "answer_start": None}]},
+        {"id": "text", "question": "?", "answers": [{"text": "Bern", "answer_start": "23"}]},
+        {"id": "nfc", "question": "?", "answers": [{"text": "Zürich", "answer_start": 0}]},
+        {"id": "free", "question": "?", "answers": [{"text": "die Stadt", "answer_start": 0}]},
+    ]
+    content = json.dumps({"data": [{"paragraphs": [{"context": context, "qas": qas}]}]})
+    for name, file, split, language in (
+        ("xquad", "xquad.de.json", "test", "de"),
+        ("mlqa", "test/test-context-de-question-de.json", "test", "de"),
+        ("tydiqa", "tydiqa-goldp-v1.1-dev/tydiqa-goldp-dev-finnish.json", "validation", "fi"),
+        ("squad", "dev-v1.1.json", "validation", "en"),
+        ("squad2", "dev-v2.0.json", "validation", "en"),
+    ):
+        write_file(tmp_path / name / file, content)
+        found, report = read(name, tmp_path / name, split, language)
+        assert [e.id for e in found] == ["bytes", "none", "null", "text", "nfc", "free"]
+        assert all(e.answers[0].text and e.span is None for e in found) and not report.skipped
+    write_file(tmp_path / "squad" / "train-v1.1.json", content)
+    with pytest.raises(DataError, match=r"no example of 'en' in this file \(skipped: 12\)"):
+        read("squad", tmp_path / "squad", "train", "en")
+
+
+def test_squad2_counts_an_id_once(tmp_path):
+    content = squad(
+        ("1", "Who?", [("cat", 4)]), ("1", "Who?", [("cat", 4)]), ("1", "Where?", [("mat", 19)])
+    )
+    write(tmp_path, **{"dev-v2.0.json": content})
+    found, report = read("squad2", tmp_path, "validation", "en")
+    assert [(e.id, e.question) for e in found] == [("1", "Where?")]
+    assert report.skipped == {"question whose id comes again": 2}
 
 
 def test_questions_without_an_answer_are_right_in_squad2_only(tmp_path):
@@ -482,7 +552,8 @@ def test_questions_without_an_answer_are_right_in_squad2_only(tmp_path):
     found, _ = read("squad2", tmp_path, "validation", "en")
     assert [e.answers for e in found] == [(Answer("cat", 4),), ()]
     found, report = read("squad", tmp_path, "validation", "en")
-    assert len(found) == 1 and report.skipped == {"question without an answer": 1}
+    assert len(found) == 2 and not report.skipped
+    assert report.repaired == {"question without an answer: scored as wrong": 1}
 
 
 def test_files_without_answers_are_files_without_labels(tmp_path):
@@ -502,8 +573,7 @@ def test_files_without_answers_are_files_without_labels(tmp_path):
         ("[]", "not in SQuAD's form"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', "'context'"),
         (squad(("1", 7, [])), r"data\[0\]\.paragraphs\[0\]\.qas\[0\]: not in SQuAD's form"),
-        (squad(("1", "Who?", [("cat", 4.5)])), "answer_start that is no whole number"),
-        (squad(("1", "Who?", [("cat", 9)])), "no example of 'en' in this file .skipped: 2"),
+        (squad(("1", "Who?", [(7, 4)])), "a text that is no string"),
     ],
 )
 def test_bad_json(tmp_path, content, message):

@@ -274,7 +274,7 @@ def test_windows_cover_the_context_and_give_answers_back(vocabulary, seed, data)
     example = question(context, text, start)
     rows, _ = rows_of(vocabulary, "xquad", [example], max_length, stride=stride)
     ids, offsets = ContextEncoder(vocabulary).encode(context)
-    span = answer_tokens(example.answers[0], offsets)
+    span = answer_tokens(example.span, offsets)
     assert span is not None
     # Windows put together again, without what they share, are the context.
     together, spans = [], []
@@ -315,6 +315,19 @@ def test_unanswerable_and_empty_contexts(vocabulary):
     assert [row.labels.tolist() for row in rows] == [[0, 0], [0, 0]]
     assert (rows[1].offsets == -1).all()
     assert lost_answers(examples, rows) == {}
+
+
+def test_answers_without_a_place_train_nothing(vocabulary):
+    known = (Answer("猫", None), Answer("кот", 4))
+    examples = [
+        QuestionExample("0", "abc?", "abc кот", known),
+        QuestionExample("1", "abc?", "abc кот " * 20, (Answer("猫", None),)),
+    ]
+    rows, report = rows_of(vocabulary, "xquad", examples, 64, training=True, stride=8)
+    assert [row.example for row in rows] == [0] and rows[0].labels.all()
+    assert report.skipped == {"no label to train on": 1}
+    rows, report = rows_of(vocabulary, "xquad", examples, 64, stride=8)
+    assert {row.example for row in rows} == {0, 1} and not report.skipped
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,44 @@ def test_answers_are_found_where_the_logits_point(vocabulary, language):
     assert found == {example.id: example.answers[0].text for example in examples}
 
 
+def test_every_question_counts_whatever_its_offset(tmp_path, vocabulary):
+    """Two answers have no place in the context, and one question has no answer."""
+    task = benchmark("cldr_answers")
+    examples = task.read("", "validation", "en", ReadReport())[:4]
+    paragraphs = []
+    for number, example in enumerate(examples):
+        given = [{"text": example.answers[0].text, "answer_start": example.answers[0].start}]
+        if number == 1:
+            given = [{"text": example.answers[0].text, "answer_start": 10_000}]
+        elif number == 2:
+            given = [{"text": "no such words"}]
+        elif number == 3:
+            given = []
+        qas = [{"id": example.id, "question": example.question, "answers": given}]
+        paragraphs.append({"context": example.context, "qas": qas})
+    (tmp_path / "xquad").mkdir()
+    content = json.dumps({"data": [{"paragraphs": paragraphs}]})
+    (tmp_path / "xquad" / "xquad.en.json").write_text(content)
+    rows = encode(vocabulary, task, examples, 64, report=ReadReport(), training=False, stride=8)
+    gold = {tuple(row.tokens.tolist()): row.labels for row in rows if row.labels.any()}
+
+    def logits_of(tokens):
+        logits = np.zeros((*tokens.shape, 2), np.float32)
+        for row, line in zip(logits, tokens):
+            for side, token in enumerate(gold.get(tuple(line[line != 1].tolist()), ())):
+                row[token, side] = 9
+        return logits
+
+    def predict(params, rows):
+        shape = jax.ShapeDtypeStruct((*rows["tokens"].shape, 2), jnp.float32)
+        return jax.pure_callback(logits_of, shape, rows["tokens"])
+
+    subject = subject_of(vocabulary, "xquad", predict)
+    outcome = TaskEvaluation(str(tmp_path), split="test", stride=8).build(subject)({})
+    assert values(outcome)["exact_match", "en"] == 2 / 4
+    assert not outcome.skipped
+
+
 def test_a_model_may_answer_the_questions_of_another_set(tmp_path, vocabulary):
     write_xnli(tmp_path, ["neutral"])
     questions = subject_of(vocabulary, "xquad", constant(2, per_token=True))

@@ -93,7 +93,7 @@ class TaskEvaluation(OfficialEvaluation):
                 written |= prediction_files(
                     task.name, task.kind, self.split, file.language, predictions
                 )
-            return _outcome(results, written, report.skipped)
+            return _outcome(results, written, report.skipped, report.repaired)
 
         return evaluate
 
@@ -256,14 +256,19 @@ def merge(outcomes: Sequence[Outcome]) -> Outcome:
     """Merges outcomes of one task in different languages, with means over all of them."""
     results = [row for outcome in outcomes for row in outcome.results if row.language != "mean"]
     skipped: collections.Counter[str] = collections.Counter()
+    repaired: collections.Counter[str] = collections.Counter()
     for outcome in outcomes:
         skipped.update(outcome.skipped)
+        repaired.update(outcome.repaired)
     files = {name: text for outcome in outcomes for name, text in outcome.files.items()}
-    return _outcome(results, files, skipped)
+    return _outcome(results, files, skipped, repaired)
 
 
 def _outcome(
-    results: Sequence[Result], files: Mapping[str, str | bytes], skipped: Mapping[str, int]
+    results: Sequence[Result],
+    files: Mapping[str, str | bytes],
+    skipped: Mapping[str, int],
+    repaired: Mapping[str, int],
 ) -> Outcome:
     """Returns the outcome of a task's results, with means over its languages."""
     every = [*results, *_means(results)]
@@ -272,7 +277,7 @@ def _outcome(
         for result in every
         if result.system == "model"
     }
-    return Outcome(tuple(every), headline, files, dict(skipped))
+    return Outcome(tuple(every), headline, files, dict(skipped), repaired=dict(repaired))
 
 
 def _means(results: Sequence[Result]) -> list[Result]:

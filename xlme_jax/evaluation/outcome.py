@@ -89,6 +89,8 @@ class Outcome:
         "xnli/accuracy/de").
       files: {relative path: content}, such as predictions.
       skipped: {reason: number of skipped examples}; nothing is skipped silently.
+      repaired: {what: number of examples that are scored, but not as the file has them}, such as
+        texts that were cut and questions without an accepted answer.
       embeddings: {language: float32[K, N, D]}: some texts of each language by every layer, for
         pictures; {} where an evaluation has none.
     """
@@ -98,6 +100,7 @@ class Outcome:
     files: Mapping[str, str | bytes] = dataclasses.field(default_factory=dict)
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
     embeddings: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    repaired: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 Evaluation = Callable[[Any], Outcome]

@@ -26,7 +26,8 @@ def to_text(outcomes: Sequence[Outcome], layer: int | None = None) -> str:
         task = outcome.results[0].task if outcome.results else ""
         lines = _retrieval(task, outcome, layers, layer) if task in _TABLES else _list(outcome)
         skipped = (f"skipped: {count} ({reason})" for reason, count in outcome.skipped.items())
-        parts.append("\n".join([*lines, *skipped]))
+        scored = (f"scored: {count} ({what})" for what, count in outcome.repaired.items())
+        parts.append("\n".join([*lines, *skipped, *scored]))
     return "\n\n".join(parts)
 
 

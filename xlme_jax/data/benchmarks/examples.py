@@ -11,6 +11,9 @@ Kind = Literal["classification", "regression", "tagging", "question_answering"]
 KINDS: tuple[Kind, ...] = ("classification", "regression", "tagging", "question_answering")
 # Label of tokens without a prediction.
 IGNORED = -100
+# Gold label and gold tag that no prediction equals: the file has none where there should be one.
+NO_LABEL = ""
+NO_TAG = "_"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +23,8 @@ class TextExample:
     Attributes:
       id: unique in its file.
       texts: one or two texts.
-      label: name of the class, or the score (regression); None if the file has no label.
+      label: name of the class, or the score (regression); `NO_LABEL` if the file has labels, but
+        none for this example; None if it has no labels.
     """
 
     id: str
@@ -35,7 +39,7 @@ class TaggedExample:
     Attributes:
       id: unique in its file.
       words: the words as split in the file.
-      tags: one tag per word; () if the file has none.
+      tags: one tag per word, `NO_TAG` where there is none; () if the file has no tags.
     """
 
     id: str
@@ -45,10 +49,16 @@ class TaggedExample:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A span of a context: `context[start : start + len(text)] == text`."""
+    """An accepted answer.
+
+    Attributes:
+      text: the answer.
+      start: its place, `context[start : start + len(text)] == text`. None if the file gives no such
+        place: scores compare texts, so that the answer counts, but nothing can be trained on it.
+    """
 
     text: str
-    start: int
+    start: int | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +76,12 @@ class QuestionExample:
     question: str
     context: str
     answers: tuple[Answer, ...]
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """Characters [begin, end) of the first answer whose place is known, which is trained on."""
+        known = ((a.start, a.start + len(a.text)) for a in self.answers if a.start is not None)
+        return next(known, None)
 
 
 Example = TextExample | TaggedExample | QuestionExample

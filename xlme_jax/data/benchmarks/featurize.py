@@ -15,7 +15,7 @@ import numpy as np
 
 from xlme_jax.data.benchmarks.examples import (
     IGNORED,
-    Answer,
+    NO_LABEL,
     Example,
     Features,
     Kind,
@@ -84,12 +84,10 @@ def encode(
         rows = _texts(vocabulary, benchmark, examples, max_length, report)
     if not training:
         return list(rows)
-    labelled = []
-    for row in rows:
-        if row.labels.size:
-            labelled.append(row)
-        else:
-            report.skip("no label to train on")
+    rows = list(rows)
+    labelled = [row for row in rows if row.labels.size]
+    lost = {row.example for row in rows if not row.labels.size}
+    report.skip("no label to train on", len(lost))
     return labelled
 
 
@@ -130,7 +128,7 @@ def _texts(
         tokens = [vocabulary.bos_id]
         for part, length in zip(parts, lengths):
             tokens += [*part[:length], vocabulary.eos_id]
-        if example.label is None:
+        if example.label is None or example.label == NO_LABEL:
             labels = _array(())
         elif benchmark.kind == "regression":
             labels = np.asarray([example.label], np.float32).view(np.int32)
@@ -179,7 +177,7 @@ def _tagged(
                 inside = len(pieces[word]) - 1
                 tokens += pieces[word]
                 words += [word, *[-1] * inside]
-                tag = ids[example.tags[word]] if example.tags else IGNORED
+                tag = ids.get(example.tags[word], IGNORED) if example.tags else IGNORED
                 labels += [tag, *[IGNORED] * inside]
             yield Features(
                 _array([*tokens, vocabulary.eos_id]),
@@ -238,13 +236,14 @@ def _questions(
         if example.context != last:  # Questions about one context are adjacent.
             last, (ids, offsets) = example.context, context.encode(example.context)
         size = max_length - len(head) - 1
-        span = answer_tokens(example.answers[0], offsets) if example.answers else None
+        place = example.span
+        span = answer_tokens(place, offsets) if place else None
         for start in range(0, max(len(ids) - stride, 1), size - stride):
             end = min(start + size, len(ids))
             tokens = [*head, *ids[start:end], vocabulary.eos_id]
             of_context = np.full((len(tokens), 2), -1, np.int32)
             of_context[len(head) : -1] = offsets[start:end]
-            labels = [0, 0]
+            labels = [0, 0] if place or not example.answers else []
             if span and start <= span[0] and span[1] < end:
                 labels = [len(head) + token - start for token in span]
             yield Features(_array(tokens), _array(labels), index, offsets=of_context)
@@ -322,18 +321,18 @@ def _is_punctuation(character: str) -> bool:
     return unicodedata.category(character)[0] in "PS"
 
 
-def answer_tokens(answer: Answer, offsets: np.ndarray) -> tuple[int, int] | None:
+def answer_tokens(span: tuple[int, int], offsets: np.ndarray) -> tuple[int, int] | None:
     """Finds the tokens that cover an answer.
 
     Args:
-      answer: a span of the context.
+      span: its characters [begin, end) of the context.
       offsets: int32[n, 2], characters of each token (see `Vocabulary.encode_with_offsets`).
 
     Returns:
       (first, last) token, or None if no token covers the answer (only white space).
     """
-    first = int(np.searchsorted(offsets[:, 1], answer.start, side="right"))
-    last = int(np.searchsorted(offsets[:, 0], answer.start + len(answer.text), side="left")) - 1
+    first = int(np.searchsorted(offsets[:, 1], span[0], side="right"))
+    last = int(np.searchsorted(offsets[:, 0], span[1], side="left")) - 1
     return (first, last) if first <= last else None
 
 
@@ -347,8 +346,8 @@ def lost_answers(
       rows: all of their windows, from `encode`.
 
     Returns:
-      {id: (reason, labelled text or "")} of the examples whose first answer differs from the text
-      that the labels select in a window.
+      {id: (reason, labelled text or "")} of the examples whose answer (`QuestionExample.span`)
+      differs from the text that the labels select in a window.
     """
     cuts: dict[int, str] = {}
     for row in rows:
@@ -358,9 +357,9 @@ def lost_answers(
             cuts[row.example] = examples[row.example].context[begin:end]
     lost = {}
     for index, example in enumerate(examples):
-        if not example.answers:
+        if not example.span:
             continue
-        answer, cut = example.answers[0].text, cuts.get(index, "")
+        answer, cut = example.context[slice(*example.span)], cuts.get(index, "")
         if cut == answer:
             continue
         if not cut:

@@ -31,35 +31,60 @@ _logger = logging.getLogger(__name__)
 
 
 class Skips:
-    """Counts and logs the skipped items of a file.
+    """Counts and logs the items of a file that are left out, scored as wrong, or repaired.
 
     Attributes:
       path: the file.
       report: collects the counts by reason.
-      total: number of skipped items in this file.
+      total: number of items in this file that cannot be used as they are.
     """
 
     def __init__(self, path: Path, report: ReadReport):
         self.path = path
         self.report = report
         self.total = 0
-        self._by_reason: Counter[str] = Counter()
+        self._unusable: Counter[str] = Counter()
+        self._logged: Counter[str] = Counter()
 
     def skip(self, where: str, reason: str, detail: str = "") -> None:
         """Skips the item at `where` ("line 7", "question 12")."""
-        self.total += 1
-        self._by_reason[reason] += 1
+        self._count(reason)
         self.report.skip(reason)
-        if self._by_reason[reason] <= _LISTED:
-            about = f" ({detail})" if detail else ""
-            _logger.warning("%s, %s: %s%s; left out", self.path, where, reason, about)
+        self._log(where, reason, detail, "left out")
 
-    def check_share(self, read: int) -> None:
-        """Raises DataError if more than 1% of the items were skipped: a wrong file."""
-        if self.total * 100 > self.total + read:
-            reasons = ", ".join(f"{n} x {reason}" for reason, n in self._by_reason.most_common())
+    def unusable(self, split: str, where: str, reason: str, detail: str = "") -> None:
+        """Skips an item of training data; one of a set to be scored counts, as wrong.
+
+        A score's denominator is that of the official scorer, which knows nothing of our skips.
+        """
+        if split == "train":
+            self.skip(where, reason, detail)
+            return
+        self._count(reason)
+        self.report.repair(f"{reason}: scored as wrong")
+        self._log(where, reason, detail, "scored as wrong")
+
+    def note(self, where: str, reason: str, detail: str = "") -> None:
+        """Counts an item that is used all the same."""
+        self.report.repair(reason)
+        self._log(where, reason, detail, "used all the same")
+
+    def _count(self, reason: str) -> None:
+        self.total += 1
+        self._unusable[reason] += 1
+
+    def _log(self, where: str, reason: str, detail: str, what: str) -> None:
+        self._logged[reason] += 1
+        if self._logged[reason] <= _LISTED:
+            about = f" ({detail})" if detail else ""
+            _logger.warning("%s, %s: %s%s; %s", self.path, where, reason, about, what)
+
+    def check_share(self, usable: int) -> None:
+        """Raises DataError if more than 1% of the items cannot be used: a wrong file."""
+        if self.total * 100 > self.total + usable:
+            reasons = ", ".join(f"{n} x {reason}" for reason, n in self._unusable.most_common())
             raise DataError(
-                f"{self.path}: {self.total} of {self.total + read} items cannot be used "
+                f"{self.path}: {self.total} of {self.total + usable} items cannot be used "
                 f"({reasons}; the log lists the first); the file is damaged or has another format: "
                 "download it again"
             )
@@ -204,11 +229,21 @@ class Official:
         return examples
 
 
-def numbered_lines(path: Path, skips: Skips) -> Iterator[tuple[int, str]]:
-    """Yields (1-based number, line) of a text file; lines that cannot be decoded are skipped."""
+# Stands for a line that cannot be read.
+UNREADABLE = "\ufffd"
+
+
+def numbered_lines(path: Path, skips: Skips, split: str = "train") -> Iterator[tuple[int, str]]:
+    """Yields (1-based number, line) of a text file.
+
+    Lines that cannot be decoded are skipped in training data; in a set to be scored they are
+    `UNREADABLE`, so that readers can count them.
+    """
     for number, line in enumerate(aligned_lines(read_blocks(path), str(path), skips.report), 1):
         if isinstance(line, Rejected):
-            skips.skip(f"line {number}", line.value)
+            skips.unusable(split, f"line {number}", line.value)
+            if split != "train":
+                yield number, UNREADABLE
         else:
             yield number, line
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,14 @@ from xlme_jax.data.text.reading import DataError, read_blocks
 class Squad:
     """SQuAD 1.1 or 2.0: data > paragraphs > qas > answers.
 
-    An answer that is not in the context at its offset is skipped and counted, even if it occurs
-    elsewhere in the context. A question without remaining answers is skipped. A file in which no
-    question has an answer has no labels, which is an error for training. If an id recurs with
-    another question, as in XTREME's files of TyDiQA, it becomes "7#2", "7#3", ...
+    Official scorers compare texts and never read `answer_start`, so a set to be scored keeps every
+    question and every accepted answer; a question without one counts, and is always wrong. Training
+    needs places: answers that are not in the context at their offset are skipped and counted, even
+    if they occur elsewhere in it, and so are questions without another answer. A file in which no
+    question has an answer has no labels, which is an error for training.
+
+    An id that recurs, as in XTREME's files of TyDiQA, becomes "7#2", "7#3", ... Training has equal
+    questions once; a scorer counts each. SQuAD 2.0's counts an id once, by its last question.
 
     Attributes:
       unanswerable: whether questions may have no answer (SQuAD 2.0).
@@ -34,58 +38,108 @@ class Squad:
         self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
     ) -> list[Example]:
         """Reads the questions of a language; see `Format.read`."""
-        examples: list[QuestionExample] = []
-        empty: list[QuestionExample] = []
-        seen: dict[str, list[tuple[str, str]]] = {}
-        for context, question in _questions(path):
-            id = str(question["id"])
-            if self.languages and self.languages.get(id.split("-")[0]) != language:
-                continue
-            same_id = seen.setdefault(id, [])
-            if (context, question["question"]) in same_id:
-                skips.skip(f"question {id}", "question given twice")
-                continue
-            same_id.append((context, question["question"]))
-            if len(same_id) > 1:
-                id = f"{id}#{len(same_id)}"
-                skips.report.repair("ids made unique")
-            # All answers in XTREME's test files have an empty text.
-            given = [answer for answer in question.get("answers") or [] if answer["text"]]
-            answers = tuple(_answers(given, id, context, skips))
-            example = QuestionExample(id, question["question"], context, answers)
-            if answers or (self.unanswerable and (question.get("is_impossible") or not given)):
-                examples.append(example)
-            elif given:
-                skips.skip(f"question {id}", "question without a usable answer")
-            else:
-                empty.append(example)
-        if empty and not examples and split == "train":
+        questions = self._by_id(path, split, language, skips)
+        # All answers in XTREME's test files have an empty text.
+        has_labels = self.unanswerable or any(
+            answer["text"] for _, question in questions.values() for answer in _given(question)
+        )
+        if questions and not has_labels and split == "train":
             raise DataError(
                 f"{path}: no question has an answer to train on; download the file again"
             )
-        if empty and not examples:
-            return list(empty)
-        for example in empty:
-            skips.skip(f"question {example.id}", "question without an answer")
-        return list(examples)
+        examples: list[Example] = []
+        for id, (context, question) in questions.items():
+            accepted: tuple[Answer, ...] | None = ()
+            if split == "train":
+                accepted = self._trainable(id, context, question, skips)
+            elif has_labels:
+                accepted = self._accepted(id, context, question, skips)
+            if accepted is not None:
+                examples.append(QuestionExample(id, question["question"], context, accepted))
+        return examples
+
+    def _by_id(
+        self, path: Path, split: str, language: str, skips: Skips
+    ) -> dict[str, tuple[str, Mapping[str, Any]]]:
+        """Returns {unique id: (context, question)} of a language."""
+        found: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        seen: dict[str, list[tuple[str, str]]] = {}
+        for context, question in _questions(path):
+            id = str(question["id"])
+            if self.languages:
+                prefix = id.split("-")[0]
+                if prefix not in self.languages:
+                    skips.skip(f"question {id}", "id that begins with no language")
+                if self.languages.get(prefix) != language:
+                    continue
+            same_id = seen.setdefault(id, [])
+            is_repeated = (context, question["question"]) in same_id
+            same_id.append((context, question["question"]))
+            if self.unanswerable and split != "train":
+                if len(same_id) > 1:
+                    skips.skip(f"question {id}", "question whose id comes again")
+            elif is_repeated and split == "train":
+                same_id.pop()
+                skips.skip(f"question {id}", "question given twice")
+                continue
+            elif len(same_id) > 1:
+                id = f"{id}#{len(same_id)}"
+                skips.report.repair("ids made unique")
+            found[id] = context, question
+        return found
+
+    def _trainable(
+        self, id: str, context: str, question: Mapping[str, Any], skips: Skips
+    ) -> tuple[Answer, ...] | None:
+        """Returns the answers at their offsets; None if the question is skipped."""
+        given = [answer for answer in _given(question) if answer["text"]]
+        answers = tuple(_answers(given, id, context, skips.skip))
+        located = tuple(answer for answer in answers if answer.start is not None)
+        if located or (self.unanswerable and (question.get("is_impossible") or not given)):
+            return located
+        reason = "question without a usable answer" if given else "question without an answer"
+        skips.skip(f"question {id}", reason)
+        return None
+
+    def _accepted(
+        self, id: str, context: str, question: Mapping[str, Any], skips: Skips
+    ) -> tuple[Answer, ...]:
+        """Returns all answers, as scorers accept them."""
+        answers = tuple(_answers(_given(question), id, context, skips.note))
+        if answers or self.unanswerable:
+            return answers
+        skips.unusable("test", f"question {id}", "question without an answer")
+        return (Answer("", None),)
+
+
+def _given(question: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return question.get("answers") or []
 
 
 def _answers(
-    given: Sequence[Mapping[str, Any]], id: str, context: str, skips: Skips
+    given: Sequence[Mapping[str, Any]],
+    id: str,
+    context: str,
+    log: Callable[[str, str, str], None],
 ) -> Iterator[Answer]:
+    """Yields answers; those that are not in the context at their offset have no place."""
     for answer in given:
-        text, start = answer["text"], answer["answer_start"]
-        if not text.strip():
-            skips.skip(f"question {id}", "empty answer")
-        elif start >= 0 and context.startswith(text, start):
+        text, start = answer["text"], answer.get("answer_start")
+        is_number = type(start) is int and start >= 0
+        if is_number and text.strip() and context.startswith(text, start):
             yield Answer(text, start)
-        elif text in context:
-            at = context.find(text)
-            skips.skip(
-                f"question {id}", "answer not at its offset", f"{text!r}: {start}, found at {at}"
-            )
+            continue
+        yield Answer(text, None)
+        if not text.strip():
+            reason, detail = "empty answer", ""
+        elif text not in context:
+            reason, detail = "answer not in its context", repr(text)
+        elif type(start) is not int:
+            reason, detail = "answer without an offset", f"{text!r}: {start!r}"
         else:
-            skips.skip(f"question {id}", "answer not in its context", repr(text))
+            reason = "answer not at its offset"
+            detail = f"{text!r}: {start}, found at {context.find(text)}"
+        log(f"question {id}", reason, detail)
 
 
 def _questions(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -110,17 +164,14 @@ def _questions(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     except (KeyError, TypeError) as error:
         raise DataError(
             f"{path}, {place}: not in SQuAD's format ({error!r}); expected data > paragraphs > "
-            "context, qas > id, question, answers > text, answer_start"
+            "context, qas > id, question, answers > text"
         ) from error
 
 
 def _check_question(context: Any, question: Any) -> None:
     """Raises TypeError or KeyError if `question` does not have the fields of a question."""
-    texts = [context, question["question"], *(a["text"] for a in question.get("answers") or [])]
+    texts = [context, question["question"], *(answer["text"] for answer in _given(question))]
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a text that is no string")
     if not isinstance(question["id"], (str, int)):
         raise TypeError("an id that is no string")
-    for answer in question.get("answers") or []:
-        if type(answer["answer_start"]) is not int:
-            raise TypeError("an answer_start that is no whole number")
