@@ -53,8 +53,10 @@ def test_tatoeba(tmp_path):
     report = ReadReport()
     found = read_tatoeba(tmp_path, "de", report)
     assert found.languages == ("de", "en")
-    assert found.sources == ("Ja.", "Nein.", "Ende") and found.targets == ("Yes.", "No.", "End")
-    assert report.read == 3 and report.skipped == {"empty side": 1}
+    # The scorers of LASER and XTREME count every line.
+    assert found.sources == ("Ja.", "Nein.", "", "Ende")
+    assert found.targets == ("Yes.", "No.", "Empty.", "End")
+    assert report.read == 4 and not report.skipped and report.repaired == {"empty side": 1}
     assert read_tatoeba(tmp_path, "deu", ReadReport()).sources == found.sources
     assert read_tatoeba(tmp_path, "epo", ReadReport()).sources == ("Jes.",)
 
@@ -69,7 +71,9 @@ def test_bad_tatoeba(tmp_path):
     report = ReadReport()
     with pytest.raises(DataError, match="no usable pair of lines"):
         read_tatoeba(tmp_path, "el", report)
-    assert report.skipped == {"invalid UTF-8": 1}
+    assert report.repaired == {"invalid UTF-8": 1}
+    tatoeba(tmp_path, "ell", b"\xff\n1\n", "Yes.\nOne\n")
+    assert read_tatoeba(tmp_path, "el", ReadReport()).sources == ("\ufffd", "1")
 
 
 def test_the_sorted_copy_of_xtreme_is_refused(tmp_path):
@@ -112,6 +116,22 @@ def test_the_test_set_is_the_labelled_one(tmp_path):
             **{f"fr-en.{name}.fr": f"fr-1\t{name}\n", f"fr-en.{name}.en": "en-1\tx\n"},
         )
     assert read_bucc(tmp_path, "fr", "test", ReadReport()).sources == ("training",)
+
+
+def test_gold_pairs_without_sentences_are_counted(tmp_path):
+    ids = range(1, 201)
+    write(
+        tmp_path,
+        **{
+            "de-en.dev.de": "".join(f"de-{n}\tJa {n}.\n" for n in ids),
+            "de-en.dev.en": "".join(f"en-{n}\tYes {n}.\n" for n in ids),
+            "de-en.dev.gold": "".join(f"de-{n}\ten-{n}\n" for n in ids) + "de-7\ten-999\n",
+        },
+    )
+    report = ReadReport()
+    found = read_bucc(tmp_path, "de", "validation", report)
+    assert found.gold is not None and (len(found.gold), found.outside) == (200, 1)
+    assert report.repaired == {"gold names no sentence of the files: scored as wrong": 1}
 
 
 @pytest.mark.parametrize(
@@ -294,6 +314,72 @@ def test_the_base_given_is_checked(tmp_path):
         read(folder, 1)
     with pytest.raises(ValueError, match="expected 0, 1 or None"):
         read(folder, 2)
+
+
+def wpt(nulls=(), sentences=20, numbers=None, start=1):
+    """Returns texts of 4 to 8 words and gold links n-n of most sentences, as WPT has them."""
+    lengths = [4 + n % 5 for n in range(sentences)]
+    gold = []
+    for n, length in enumerate(lengths):
+        if numbers is None or n in numbers:
+            gold += [f"{n + start:04} {i} {i} S" for i in range(1, length + 1) if i != 3]
+    texts = ["".join(" ".join(f"{x}{i}" for i in range(n)) + "\n" for n in lengths) for x in "ab"]
+    return (*texts, "".join(f"{line}\n" for line in [*gold, *nulls]))
+
+
+@pytest.mark.parametrize(
+    "nulls",
+    [
+        ["0001 0 3 S"],
+        ["0001 3 0 P"],
+        ["0001 0 3 S", "0002 3 0 S", "0002 0 3 P"],
+        [f"{n:04} {link} S" for n in range(1, 21) for link in ("0 3", "3 0", "0 4", "4 0")],
+    ],
+)
+def test_links_to_null_are_left_out_and_shift_nothing(tmp_path, nulls, caplog):
+    expected, _ = read(listed(tmp_path / "plain", *wpt()))
+    folder = listed(tmp_path / "null", *wpt(nulls))
+    found, report = read(folder)
+    assert found == expected and found.index_base == 1
+    assert (0, 0) in found.sure[0] and not found.outside[0]
+    assert report.skipped == {"link to NULL, word 0 of words counted from 1": len(nulls)}
+    assert f"words count from 1, so 0 is NULL in {len(nulls)} links, the first" in caplog.text
+
+
+def test_no_single_line_tips_the_base(tmp_path):
+    """Neither two zeros in a file that counts from 1, nor an end in one that counts from 0."""
+    found, report = read(listed(tmp_path / "one", *wpt(["0001 0 0 S"])))
+    assert found.index_base == 1 and report.skipped == {"link outside its sentence": 1}
+    texts = "a b c d\n" * 20, "x y z w\n" * 20
+    from_zero = "".join(f"{n} {i} {i} S\n" for n in range(1, 21) for i in range(3))
+    found, report = read(listed(tmp_path / "zero", *texts, from_zero + "7 4 2 S\n"))
+    assert found.index_base == 0 and report.skipped == {"link outside its sentence": 1}
+    # Pharaoh's links count from 0 and have no NULL: first words that are linked are no NULLs.
+    lines = ["0-1 1-0 2-2"] * 20
+    lines[6] += " 4-2"
+    found, report = read(inline(tmp_path, *texts, "\n".join(lines) + "\n"))
+    assert found.index_base == 0 and report.skipped == {"link outside its sentence": 1}
+    lines = [line.replace("2-2", "0-2 4-4 1-4 4-1 2-4") for line in ["0-1 1-1 2-2"] * 20]
+    found, report = read(inline(tmp_path, *texts, "\n".join(lines) + "\n"))
+    assert found.index_base == 1 and found.sure[0] == {(0, 0), (3, 3), (0, 3), (3, 0), (1, 3)}
+    assert report.skipped == {"link to NULL, word 0 of words counted from 1": 40}
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("missing", [{0}, {19}, {0, 7}, {7, 19}, {0, 19}])
+def test_sentences_are_numbered_as_their_links_fit(tmp_path, start, missing):
+    """The first or last sentence may be without links, so the least number proves nothing."""
+    numbers = set(range(20)) - missing
+    found, report = read(listed(tmp_path, *wpt(numbers=numbers, start=start)))
+    assert {n for n, links in enumerate(found.sure) if links} == numbers and not report.skipped
+    assert all(links == {(i, i) for i in range(4 + n % 5) if i != 2}
+               for n, links in enumerate(found.sure) if links)  # fmt: skip
+
+
+def test_the_remedy_of_unfit_links_exists(tmp_path):
+    folder = inline(tmp_path, "a b\n" * 4, "x y\n" * 4, "0-0 2-2\n" * 4)
+    with pytest.raises(DataError, match="correct these links, or use the texts of this gold file"):
+        read(folder)
 
 
 def test_undetermined_base_is_logged(tmp_path, caplog):

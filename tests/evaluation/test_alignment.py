@@ -290,7 +290,7 @@ def one_corpus(folder, name):
     return WordAlignment(str(folder), (name,)).build(Subject())(parameters()).results
 
 
-def test_long_pairs_are_skipped_and_counted(tmp_path, corpora):
+def test_long_pairs_are_cut_and_counted(tmp_path, corpora):
     subject, params = Subject(), parameters()
     subject.max_length = 30
     outcome = WordAlignment(str(tmp_path)).build(subject)(params)
@@ -299,13 +299,31 @@ def test_long_pairs_are_skipped_and_counted(tmp_path, corpora):
         for name, corpus in corpora.items()
     }
     expected = {
-        f"{name}: longer than 30 tokens": sum(n > 30 for n in of) for name, of in sizes.items()
+        f"{name}: pairs cut to 30 tokens: words beyond have no link": sum(n > 30 for n in of)
+        for name, of in sizes.items()
     }
-    assert outcome.skipped == expected
+    assert outcome.repaired == expected and not outcome.skipped
     assert all(expected.values())
     assert WordAlignment(str(tmp_path), length=30).build(Subject())(params) == outcome
     with pytest.raises(ValueError, match=r"en-fr: no pair has 3 tokens or fewer; raise Word"):
         WordAlignment(str(tmp_path), length=3).build(Subject())
+
+
+def test_gold_links_of_words_beyond_the_length_count_as_missed(tmp_path):
+    """The short pair is aligned at its only link, the long one can find one of its four."""
+    short, long = (("a",), ("b",)), (tuple("cdef"), tuple("ghij"))
+    corpus = corpus_of([short, long])
+    sure = (frozenset({(0, 0)}), frozenset({(n, n) for n in range(4)}))
+    write_corpus(tmp_path / "en-fr", dataclasses.replace(corpus, sure=sure, possible=sure))
+    # Five tokens are `<s> c </s> g </s>`.
+    outcome = WordAlignment(str(tmp_path), length=5).build(Subject())(parameters())
+    values = {
+        r.metric: r.value
+        for r in outcome.results
+        if (r.language, r.layer, r.system) == ("en-fr", 1, "model")
+    }
+    assert values["precision"] == 1 and values["recall"] == 2 / 5
+    assert values["aer"] == pytest.approx(1 - (2 + 2) / (2 + 5))
 
 
 def test_a_damaged_set_does_not_stop_the_others(tmp_path, corpora, caplog):

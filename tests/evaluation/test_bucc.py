@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from xlme_jax.data.benchmarks.parallel_sets import MiningCorpus
 from xlme_jax.evaluation import bucc
 from xlme_jax.evaluation.bucc import Bucc, at_threshold, mine, tune
 
@@ -166,6 +167,14 @@ def test_translations_are_mined_from_files(tmp_path):
     assert list(outcome.files) == ["predictions/bucc2018/dev-zh.tsv"]
     lines = outcome.files["predictions/bucc2018/dev-zh.tsv"].splitlines()
     assert sorted(lines) == [f"zh-{index:03}\ten-{15 + index:03}" for index in range(1, 8)]
+
+
+def test_gold_pairs_without_sentences_are_missed(tmp_path):
+    gold = frozenset({(0, 0)})
+    corpus = MiningCorpus(("zh", "en"), ("zh-1",), ("A",), ("en-1",), ("a",), gold, outside=3)
+    found = bucc._Corpora(corpus, Bucc(str(tmp_path)), Subject()).gold
+    figures = at_threshold([(1.0, (0, 0))], found, 0.5)[1]
+    assert figures["recall"] == 1 / 4 and figures["precision"] == 1
 
 
 def test_the_test_split_uses_the_threshold_of_the_validation_split(tmp_path):

@@ -21,7 +21,8 @@ Differences from XLM-Align's script (word_aligner/xlmalign-ot-aligner.py of its 
 - Clamping: the script means to raise dot products of 0 or less to 1e-6, but fills a copy, so that
   they stay as they are in its sums and maxima. Ours are raised. The links can differ only in pairs
   with such a product.
-- Pairs longer than the encoder's maximum are skipped and counted; the script fails.
+- Pairs longer than the encoder's maximum are cut and counted: words beyond it have no link, so that
+  their gold links are missed. The script fails.
 
 Scores follow its rules: sums over all pairs of a set; S is part of P; a sure link that names no
 word is part of S. The language that a set's name has first is the first in the row, as in the gold
@@ -38,6 +39,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xlme_jax.data.benchmarks.featurize import truncated
 from xlme_jax.data.benchmarks.parallel_sets import (
     ALIGNMENTS_4,
     AlignedCorpus,
@@ -74,7 +76,7 @@ class WordAlignment(OfficialEvaluation):
       layer: layer of the headline; None for the middle one. Results contain every layer.
       temperature: None uses the dot products as the kernel, as XLM-Align's aligner does; a number
         uses exp(dot product / temperature).
-      length: maximum tokens per pair, including specials; longer pairs are skipped and counted.
+      length: maximum tokens per pair, including specials; longer pairs are cut and counted.
       batch_tokens: tokens encoded at once.
     """
 
@@ -106,9 +108,10 @@ class WordAlignment(OfficialEvaluation):
         headline = encoding.choose_layer(self.layer, subject.num_layers, "WordAlignment.layer")
         length = min(self.length, subject.max_length or self.length)
         skipped: dict[str, int] = {}
+        repaired: dict[str, int] = {}
         kept = [
             (name, row)
-            for name, rows in self._read(subject, length, skipped).items()
+            for name, rows in self._read(subject, length, skipped, repaired).items()
             for row in rows
         ]
         batches = encoding.batches(
@@ -135,27 +138,28 @@ class WordAlignment(OfficialEvaluation):
             for name, matrix in zip(names, matrices):
                 files |= matrix_file(f"{name}_layer_{headline}", matrix)
             results, shown = self._results(counts, headline, subject.restarts)
-            return Outcome(tuple(results), shown, files, skipped)
+            return Outcome(tuple(results), shown, files, skipped, repaired=repaired)
 
         return evaluate
 
     def _read(
-        self, subject: Subject, length: int, skipped: dict[str, int]
+        self, subject: Subject, length: int, skipped: dict[str, int], repaired: dict[str, int]
     ) -> dict[str, list["_Row"]]:
-        """Returns {set: tokenized pairs}; counts skipped pairs and the sets that are left out."""
+        """Returns {set: tokenized pairs}; counts skipped links, cut pairs and left out sets."""
         found: dict[str, list[_Row]] = {}
         left_out: list[str] = []
         for name in self._names():
             report = ReadReport()
             try:
                 corpus = read_alignments(as_path(self.folder) / name, report)
-                found[name] = self._short_rows(corpus, subject, length, report)
+                found[name] = self._cut_rows(corpus, subject, length, report)
             except DataError as error:
                 left_out.append(str(error))
                 _logger.warning("word alignment set %s is left out: %s", name, error)
                 skipped[f"{name}: the whole set: {error}"] = 1
                 continue
             skipped |= {f"{name}: {reason}": count for reason, count in report.skipped.items()}
+            repaired |= {f"{name}: {what}": count for what, count in report.repaired.items()}
         if not found:
             raise ValueError("no set of word alignments can be used: " + "; ".join(left_out))
         return found
@@ -178,23 +182,23 @@ class WordAlignment(OfficialEvaluation):
             yield name if name in there else same[english_first(name)]
 
     @staticmethod
-    def _short_rows(
+    def _cut_rows(
         corpus: AlignedCorpus, subject: Subject, length: int, report: ReadReport
     ) -> list["_Row"]:
-        """Returns the tokenized pairs of at most `length` tokens; counts the others.
+        """Returns the tokenized pairs, cut to `length` tokens; counts those that are cut.
 
         Raises:
-          DataError: there are none.
+          DataError: all are cut.
         """
         rows = _rows(corpus, subject.vocabulary)
-        short = [row for row in rows if len(row.tokens) <= length]
-        if not short:
+        longer = sum(len(row.tokens) > length for row in rows)
+        if longer == len(rows):
             raise DataError(
                 f"{corpus.name}: no pair has {length} tokens or fewer; raise WordAlignment.length, "
                 "or leave it out of WordAlignment.corpora"
             )
-        report.skip(f"longer than {length} tokens", len(rows) - len(short))
-        return short
+        report.repair(f"pairs cut to {length} tokens: words beyond have no link", longer)
+        return _rows(corpus, subject.vocabulary, length) if longer else rows
 
     def _results(
         self, counts: "_Tally", headline: int, restarts: bool
@@ -290,22 +294,29 @@ class _Row:
         return Counts.of(predicted, self.sure | self.outside, self.possible)
 
 
-def _rows(corpus: AlignedCorpus, vocabulary: Vocabulary) -> list[_Row]:
-    """Tokenizes each pair word by word, so that tokens belong to words."""
+def _rows(corpus: AlignedCorpus, vocabulary: Vocabulary, length: int | None = None) -> list[_Row]:
+    """Tokenizes each pair word by word, so that tokens belong to words.
+
+    Pairs with more than `length` tokens are cut, token by token at the end of the longer side.
+    """
     sides = corpus.sources, corpus.targets
     words = list(dict.fromkeys(word for side in sides for text in side for word in text))
     pieces = dict(zip(words, vocabulary.encode_batch(words)))
     rows = []
     outside = corpus.outside or (frozenset(),) * len(corpus.sources)
     for source, target, sure, possible, stray in zip(*sides, corpus.sure, corpus.possible, outside):
-        tokens, owners = [BOS_ID], [-1]
-        for text in (source, target):
-            for index, word in enumerate(text):
-                tokens += pieces[word]
-                owners += [index] * len(pieces[word])
-            tokens.append(EOS_ID)
-            owners.append(-1)
-        rows.append(_Row(source, target, sure, possible, stray, tuple(tokens), np.array(owners)))
+        texts = [
+            [(token, index) for index, word in enumerate(text) for token in pieces[word]]
+            for text in (source, target)
+        ]
+        sizes = list(map(len, texts))
+        if length is not None:
+            sizes = truncated(sizes, length - 3)
+        row = [(BOS_ID, -1)]
+        for text, size in zip(texts, sizes):
+            row += [*text[:size], (EOS_ID, -1)]
+        tokens, owners = zip(*row)
+        rows.append(_Row(source, target, sure, possible, stray, tokens, np.array(owners)))
     return rows
 
 

@@ -132,7 +132,13 @@ class Bucc(OfficialEvaluation):
                 if len(found) == len(corpora):
                     shown = "bucc/f1" if readout == RAW else f"bucc/{readout}/f1"
                     headline[shown] = float(np.mean(found))
-            return Outcome(tuple(results), headline, files, dict(report.skipped))
+            return Outcome(
+                tuple(results),
+                headline,
+                files,
+                dict(report.skipped),
+                repaired=dict(report.repaired),
+            )
 
         return evaluate
 
@@ -171,7 +177,9 @@ class _Corpora:
 
     def __init__(self, corpus: MiningCorpus, settings: Bucc, subject: Subject):
         self.corpus, self.languages = corpus, corpus.languages
-        self.gold: Set[Pair] = corpus.gold or frozenset()
+        # No mined pair equals those of negative indices: they count as missed.
+        outside = {(-number, -number) for number in range(1, corpus.outside + 1)}
+        self.gold: Set[Pair] = (corpus.gold or frozenset()) | outside
         length = min(settings.length, subject.max_length or settings.length)
         self.occurrences, self.batches = [], []
         for side in (corpus.sources, corpus.targets):

@@ -117,7 +117,9 @@ class Tatoeba(OfficialEvaluation):
                 and result.layer in (headline, None)
                 and result.metric not in similarity.METRICS
             }
-            return Outcome(tuple(results), shown, files, dict(report.skipped))
+            return Outcome(
+                tuple(results), shown, files, dict(report.skipped), repaired=dict(report.repaired)
+            )
 
         return evaluate
 

@@ -1,6 +1,7 @@
 """Reads parallel evaluation sets: Tatoeba, BUCC and gold word alignments.
 
-All indices are 0-based and in the order (source, target); the base that a file uses is detected.
+All indices are 0-based and in the order (source, target); the base that a file uses is decided from
+all of its links and the lengths of the sentences.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from xlme_jax.data import languages
-from xlme_jax.data.benchmarks.official.files import Skips, numbered_lines
+from xlme_jax.data.benchmarks.official.files import UNREADABLE, Skips, numbered_lines
 from xlme_jax.data.text.reading import (
     DataError,
     ReadReport,
@@ -110,21 +111,25 @@ def read_tatoeba(folder: str | Path, language: str, report: ReadReport) -> Paral
 def _parallel_lines(
     source: Path, target: Path, report: ReadReport
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Reads two parallel files, skipping pairs with an empty or undecodable side."""
+    """Reads two parallel files.
+
+    Pairs with an empty or undecodable side are counted and stay: LASER's and XTREME's scorers
+    divide by the number of lines.
+    """
     sides = _aligned_files(source, target, report)
     skips = Skips(source, report)
-    kept = []
+    pairs = []
+    unusable = 0
     for number, pair in enumerate(zip(*sides), 1):
         rejected = next((line for line in pair if isinstance(line, Rejected)), None)
-        if rejected:
-            skips.skip(f"line {number}", rejected.value)
-        elif not all(str(line).strip() for line in pair):
-            skips.skip(f"line {number}", "empty side")
-        else:
-            kept.append((str(pair[0]).strip(), str(pair[1]).strip()))
-    if not kept:
+        texts = [UNREADABLE if isinstance(line, Rejected) else line.strip() for line in pair]
+        if rejected or not all(texts):
+            unusable += 1
+            skips.note(f"line {number}", rejected.value if rejected else "empty side")
+        pairs.append((texts[0], texts[1]))
+    if unusable == len(pairs):
         raise DataError(f"{source}: no usable pair of lines; download the files again")
-    return tuple(first for first, _ in kept), tuple(second for _, second in kept)
+    return tuple(first for first, _ in pairs), tuple(second for _, second in pairs)
 
 
 def _aligned_files(
@@ -161,6 +166,8 @@ class MiningCorpus:
       target_ids: ids of the target sentences.
       targets: target sentences.
       gold: 0-based (source, target) indices of all translations; None without a gold file.
+      outside: number of gold pairs that name no sentence of the files. No mined pair can match
+        them, but scorers count them.
     """
 
     languages: tuple[str, str]
@@ -169,6 +176,7 @@ class MiningCorpus:
     target_ids: tuple[str, ...]
     targets: tuple[str, ...]
     gold: frozenset[tuple[int, int]] | None
+    outside: int = 0
 
 
 # XTREME calls BUCC's sample "dev" and its training set "test"; the true test set has no gold.
@@ -208,11 +216,11 @@ def read_bucc(folder: str | Path, language: str, split: str, report: ReadReport)
             )
     (source_ids, sources), (target_ids, targets) = (_identified(path, report) for path in files)
     gold_file = folder / f"{stem}.gold"
-    gold = None
+    gold, outside = None, 0
     if gold_file.is_file():
-        gold = _mining_gold(gold_file, source_ids, target_ids, report)
+        gold, outside = _mining_gold(gold_file, source_ids, target_ids, report)
     report.read += len(sources) + len(targets)
-    return MiningCorpus((language, "en"), source_ids, sources, target_ids, targets, gold)
+    return MiningCorpus((language, "en"), source_ids, sources, target_ids, targets, gold, outside)
 
 
 def _bucc_names(split: str) -> tuple[str, ...]:
@@ -239,10 +247,12 @@ def _identified(path: Path, report: ReadReport) -> tuple[tuple[str, ...], tuple[
 
 def _mining_gold(
     path: Path, source_ids: Sequence[str], target_ids: Sequence[str], report: ReadReport
-) -> frozenset[tuple[int, int]]:
+) -> tuple[frozenset[tuple[int, int]], int]:
+    """Returns the gold pairs, and the number of those that name no sentence."""
     sources = {id: i for i, id in enumerate(source_ids)}
     targets = {id: i for i, id in enumerate(target_ids)}
     gold = set()
+    unknown = set()
     skips = Skips(path, report)
     for number, line in numbered_lines(path, skips):
         ids = line.split()
@@ -254,9 +264,11 @@ def _mining_gold(
                 "must come first, so swap the columns"
             )
         else:
-            skips.skip(f"line {number}", "gold names no sentence of the files", line[:80])
+            unknown.add(line.strip())
+            reason = "gold names no sentence of the files"
+            skips.unusable("test", f"line {number}", reason, line[:80])
     skips.check_share(len(gold))
-    return frozenset(gold)
+    return frozenset(gold), len(unknown - {""})
 
 
 # --- Word alignments ---
@@ -355,10 +367,12 @@ def read_alignments(
         with XLM-Align, or with XL-WA's `src.txt`, `tgt.txt` and `gold.txt`. Its name begins with
         the languages, source first: "en-fr", or "de-en" if the gold links go from German.
       report: collects the counts.
-      index_base: index of the first word in the gold file, 0 or 1; None detects it.
+      index_base: index of the first word in the gold file, 0 or 1; None decides it from all links
+        and the lengths of the sentences.
 
     Returns:
-      The pairs with 0-based links.
+      The pairs with 0-based links. Where words count from 1, word 0 is NULL, as in the format of
+      WPT: links to it are left out and counted.
 
     Raises:
       DataError: files are missing, have different numbers of lines, or the links do not fit the
@@ -374,15 +388,18 @@ def read_alignments(
     source, target, gold, languages = files
     sources, targets = (_words(path) for path in (source, target))
     _check_lines(source, len(sources), target, len(targets))
-    links, usual_base = _read_links(gold, len(sources), report)
     sizes = [(len(s), len(t)) for s, t in zip(sources, targets)]
-    base = _checked_base(gold, links, sizes, index_base, usual_base)
+    links, base = _decided(gold, _read_links(gold, sizes, report), sizes, index_base)
     sure: list[set[tuple[int, int]]] = [set() for _ in sizes]
     possible: list[set[tuple[int, int]]] = [set() for _ in sizes]
     outside: list[set[tuple[int, int]]] = [set() for _ in sizes]
     skips = Skips(gold, report)
+    nulls: list[_Link] = []
     for link in links:
         found = (link.source - base, link.target - base)
+        if _is_null(link, base):
+            nulls.append(link)
+            continue
         if not _fits(link, sizes, base):
             words = f"{link.source}-{link.target} in {sizes[link.pair]} words, counted from {base}"
             skips.skip(f"line {link.line}", "link outside its sentence", words)
@@ -392,6 +409,14 @@ def read_alignments(
         possible[link.pair].add(found)
         if link.sure:
             sure[link.pair].add(found)
+    if nulls:
+        report.skip("link to NULL, word 0 of words counted from 1", len(nulls))
+        _logger.warning(
+            "%s: words count from 1, so 0 is NULL in %d links, the first in line %d; left out",
+            gold,
+            len(nulls),
+            nulls[0].line,
+        )
     report.read += len(sizes)
     return AlignedCorpus(
         folder.name,
@@ -439,17 +464,32 @@ def _words(path: Path) -> tuple[tuple[str, ...], ...]:
     return tuple(found)
 
 
-def _read_links(path: Path, pairs: int, report: ReadReport) -> tuple[list[_Link], int]:
-    """Reads a gold file in either format, which is detected by the first line with links.
+@dataclasses.dataclass(frozen=True)
+class _Gold:
+    """The links of a gold file, as one way of numbering the sentences has them.
 
-    Returns:
-      The links and the usual index base of the format.
+    Attributes:
+      links: the links.
+      usual: index of the first word by the definition of the format: 0 for `i-j` (Pharaoh), 1 for
+        `sentence source target` (WPT).
+      numbering: how sentences are numbered, for messages.
+    """
+
+    links: Sequence[_Link]
+    usual: int
+    numbering: str = ""
+
+
+def _read_links(path: Path, sizes: Sequence[tuple[int, int]], report: ReadReport) -> list[_Gold]:
+    """Reads a gold file in either format, in all ways of numbering the sentences that are possible.
+
+    The first line with links tells the format; another format in a later line is an error.
     """
     lines = list(numbered_lines(path, Skips(path, report)))
     first = next((line for _, line in lines if line.strip()), "")
     if re.match(r"\s*-?\d+[-p]-?\d+(\s|$)", first):
-        return list(_inline_links(path, lines, pairs)), 0
-    return _listed_links(path, lines, pairs), 1
+        return [_Gold(list(_inline_links(path, lines, len(sizes))), 0)]
+    return list(_listed_links(path, lines, len(sizes)))
 
 
 def _inline_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> Iterator[_Link]:
@@ -473,12 +513,12 @@ def _inline_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> I
 _LISTED_LINK = r"\s*(\d+)\s+(-?\d+)\s+(-?\d+)(?:\s+([SP])(?:\s+[\d.]+)?)?\s*"
 
 
-def _listed_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> list[_Link]:
+def _listed_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> Iterator[_Gold]:
     """Reads lines of `sentence source target [S|P [confidence]]`.
 
     Files often begin in the middle of a corpus and have gaps, so the n-th distinct sentence number
-    is pair n. If some sentences have no links, the number is the line instead: counted from 0 if a
-    sentence has the number 0, else from 1.
+    is pair n. If some sentences have no links, the number is the line instead, counted from 1 or
+    from 0; both are yielded if both are possible.
     """
     links = []
     for number, line in lines:
@@ -494,16 +534,26 @@ def _listed_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> l
         sentence, source, target = (int(match[i]) for i in (1, 2, 3))
         links.append(_Link(number, sentence, source, target, match[4] != "P"))
     numbers = sorted({link.pair for link in links})
+    places: dict[str, dict[int, int]] = {}
     if len(numbers) == pairs:
-        places = {number: pair for pair, number in enumerate(numbers)}
-    elif numbers and numbers[-1] < pairs + min(numbers[0], 1):
-        places = {number: number - min(numbers[0], 1) for number in numbers}
-    else:
+        places[""] = {number: pair for pair, number in enumerate(numbers)}
+    elif numbers:
+        for start in (1, 0):
+            if start <= numbers[0] and numbers[-1] < pairs + start:
+                places[f"sentences count from {start}"] = {n: n - start for n in numbers}
+    if not places:
         raise DataError(
             f"{path} links {len(numbers)} sentences (numbers {numbers[:1]} to {numbers[-1:]}), but "
             f"the texts have {pairs} lines; use files of the same set"
         )
-    return [dataclasses.replace(link, pair=places[link.pair]) for link in links]
+    for name, place in places.items():
+        placed = [dataclasses.replace(link, pair=place[link.pair]) for link in links]
+        yield _Gold(placed, 1, name)
+
+
+def _is_null(link: _Link, base: int) -> bool:
+    """Returns whether a link of words counted from 1 says that a word has no translation."""
+    return base == 1 and min(link.source, link.target) == 0 < max(link.source, link.target)
 
 
 def _fits(link: _Link, sizes: Sequence[tuple[int, int]], base: int) -> bool:
@@ -511,41 +561,86 @@ def _fits(link: _Link, sizes: Sequence[tuple[int, int]], base: int) -> bool:
     return 0 <= link.source - base < sources and 0 <= link.target - base < targets
 
 
-def _checked_base(
-    path: Path,
-    links: Sequence[_Link],
-    sizes: Sequence[tuple[int, int]],
-    given: int | None,
-    usual: int,
-) -> int:
-    """Returns the index base, 0 or 1, that fits the lengths of the sentences.
+def _decided(
+    path: Path, golds: Sequence[_Gold], sizes: Sequence[tuple[int, int]], given: int | None
+) -> tuple[Sequence[_Link], int]:
+    """Returns the links of the numbering, and the index base, that fit the sentences best.
 
-    An index of 0 implies base 0; an index equal to the number of words implies base 1. `usual` is
-    used if neither occurs, which is possible in very small sets. Negative indices fit neither.
+    All links count, so that no single line tips the decision: an index equal to the number of words
+    does not fit base 0, and a link of two zeros does not fit base 1. A link of one zero may be
+    NULL in base 1. In `i-j` files, which have no NULL by definition, it speaks against base 1
+    unless base 0 is out of the question. The definition of the format decides ties. Negative
+    indices fit neither base.
 
     Raises:
-      DataError: neither base fits, or the links fit better with the sides swapped; names the first
+      DataError: nothing fits, or the links fit better with the sides swapped; names the first
         violating links.
       ValueError: `given` is neither 0 nor 1.
     """
     if given not in (None, 0, 1):
         raise ValueError(f"{path}: index_base is {given}; expected 0, 1 or None")
-    links = [link for link in links if min(link.source, link.target) >= 0]
+    ways = [_base(path, gold, sizes, given) for gold in golds]
+    misfits = [
+        sum(not _agrees(link, sizes, base) for link in of.links) for of, base in zip(golds, ways)
+    ]
+    best = misfits.index(min(misfits))
+    gold, base = golds[best], ways[best]
+    if misfits.count(misfits[best]) > 1:
+        _logger.warning("%s: the links do not tell how sentences count; %s", path, gold.numbering)
+    _check_base(path, gold, sizes, base, (0, 1) if given is None else (given,))
+    _logger.info("%s: words count from %d, %s", path, base, gold.numbering or "sentences in order")
+    return gold.links, base
+
+
+def _agrees(link: _Link, sizes: Sequence[tuple[int, int]], base: int) -> bool:
+    """Returns whether a link is possible in a base, with NULL."""
+    if _is_null(link, base):
+        sources, targets = sizes[link.pair]
+        return link.source <= sources and link.target <= targets
+    return min(link.source, link.target) < 0 or _fits(link, sizes, base)
+
+
+def _base(path: Path, gold: _Gold, sizes: Sequence[tuple[int, int]], given: int | None) -> int:
+    """Returns the index base that fits the lengths of the sentences; see `_decided`."""
+    links = [link for link in gold.links if min(link.source, link.target) >= 0]
     if not links:
         raise DataError(f"{path}: no links in this file; download it again")
-    bases = (0, 1) if given is None else (given,)
-    outside = {base: [link for link in links if not _fits(link, sizes, base)] for base in bases}
-    best = min(bases, key=lambda base: len(outside[base]))
-    if outside[best]:
-        swapped = [
-            dataclasses.replace(link, source=link.target, target=link.source) for link in links
-        ]
-        fewest = min(sum(not _fits(link, sizes, base) for link in swapped) for base in bases)
-        _check_outside(path, len(links), outside, sizes, len(outside[best]), fewest)
-    if given is None and len(outside[0]) == len(outside[1]):
-        _logger.warning("%s: the links do not determine the index base; using %d", path, usual)
-        return usual
-    return best
+    if given is not None:
+        return given
+    against = [sum(not _agrees(link, sizes, base) for link in links) for base in (0, 1)]
+    if gold.usual == 0 and _is_tolerable(against[0], len(links)):
+        against[1] += sum(_is_null(link, 1) for link in links)
+    if against[0] == against[1]:
+        _logger.warning(
+            "%s: the links do not determine the index base; using %d, that of the format",
+            path,
+            gold.usual,
+        )
+        return gold.usual
+    return against.index(min(against))
+
+
+def _is_tolerable(outside: int, links: int) -> bool:
+    """Returns whether so few links are outside their sentences that the file is not misread."""
+    # One link proves nothing.
+    return outside <= _MOST_OUTSIDE * links or outside == 1 < links
+
+
+def _check_base(
+    path: Path,
+    gold: _Gold,
+    sizes: Sequence[tuple[int, int]],
+    base: int,
+    bases: Sequence[int],
+) -> None:
+    """Raises DataError if too many links do not fit the chosen base, of the possible `bases`."""
+    links = [link for link in gold.links if min(link.source, link.target) >= 0]
+    outside = {x: [link for link in links if not _agrees(link, sizes, x)] for x in bases}
+    if not outside[base]:
+        return
+    swapped = [dataclasses.replace(link, source=link.target, target=link.source) for link in links]
+    fewest = min(sum(not _agrees(link, sizes, x) for link in swapped) for x in bases)
+    _check_outside(path, len(links), outside, sizes, len(outside[base]), fewest)
 
 
 def _check_outside(
@@ -566,19 +661,19 @@ def _check_outside(
       fewest: links outside with the better base.
       swapped: links outside if source and target are swapped.
     """
-    # One link proves nothing; more may, if they fit the other side.
-    is_small_share = fewest <= min(_MOST_OUTSIDE * count, swapped)
-    if is_small_share or fewest == 1 < count:
+    # Few links prove nothing, but more may, if they fit the other side.
+    if _is_tolerable(fewest, count) and (fewest <= swapped or fewest == 1):
         return
     against = "; ".join(
         f"counted from {base}, {len(wrong)} of {count} links are outside their sentences, such as "
         f"{wrong[0].source}-{wrong[0].target} in line {wrong[0].line} "
         f"({sizes[wrong[0].pair][0]} and {sizes[wrong[0].pair][1]} words)"
         for base, wrong in outside.items()
+        if wrong
     )
     remedy = (
         "source and target seem swapped: swap the languages in the folder's name or the texts"
         if swapped < fewest
-        else "pass index_base=0 or 1, or use the texts of this gold file"
+        else "correct these links, or use the texts of this gold file"
     )
     raise DataError(f"{path}: {against}; {remedy}")

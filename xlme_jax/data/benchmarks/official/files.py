@@ -24,8 +24,8 @@ from xlme_jax.storage.paths import as_path
 SPLITS = ("train", "validation", "test")
 # Names of the splits in file names.
 _SPLIT_NAMES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
-# Maximum number of skips per reason that are logged; the report counts all.
-_LISTED = 20
+# Maximum number of items per reason that are logged; the report counts all.
+_LISTED, _LISTED_NOTES = 20, 3
 
 _logger = logging.getLogger(__name__)
 
@@ -64,18 +64,25 @@ class Skips:
         self.report.repair(f"{reason}: scored as wrong")
         self._log(where, reason, detail, "scored as wrong")
 
-    def note(self, where: str, reason: str, detail: str = "") -> None:
-        """Counts an item that is used all the same."""
+    def leave_out(self, where: str, reason: str, detail: str = "") -> None:
+        """Leaves out an item that is as its authors meant it to be, unlike those of `skip`."""
+        self.report.skip(reason)
+        self._log(where, reason, detail, "left out")
+
+    def note(self, where: str, reason: str, detail: str = "", is_damage: bool = False) -> None:
+        """Counts an item that is used all the same; `is_damage` counts it in `check_share`."""
+        if is_damage:
+            self._count(reason)
         self.report.repair(reason)
-        self._log(where, reason, detail, "used all the same")
+        self._log(where, reason, detail, "used all the same", _LISTED_NOTES)
 
     def _count(self, reason: str) -> None:
         self.total += 1
         self._unusable[reason] += 1
 
-    def _log(self, where: str, reason: str, detail: str, what: str) -> None:
+    def _log(self, where: str, reason: str, detail: str, what: str, most: int = _LISTED) -> None:
         self._logged[reason] += 1
-        if self._logged[reason] <= _LISTED:
+        if self._logged[reason] <= most:
             about = f" ({detail})" if detail else ""
             _logger.warning("%s, %s: %s%s; %s", self.path, where, reason, about, what)
 
