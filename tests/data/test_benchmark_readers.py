@@ -1,5 +1,7 @@
 """Official files of every benchmark, in every layout, and malformed files."""
 
+import csv
+import io
 import json
 import re
 import unicodedata
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from xlme_jax.data.benchmarks.examples import (
     KINDS,
+    NO_LABEL,
     Answer,
     QuestionExample,
     TaggedExample,
@@ -263,15 +266,103 @@ def test_bad_tables(tmp_path, content, message):
         read("xnli", tmp_path, "validation", "en")
 
 
-def test_a_few_bad_rows_are_counted_and_listed(tmp_path, caplog):
-    rows = ["a\tb\tneutral"] * 300
-    rows[7] = "a\tb"
-    write(tmp_path, **{"dev-en.tsv": "\n".join(rows).encode() + b"\n\xe9\tb\tneutral\n"})
-    found, report = read("xnli", tmp_path, "validation", "en")
-    assert len(found) == report.read == 299
-    assert report.skipped == {"wrong number of columns": 1, "invalid UTF-8": 1}
-    assert "dev-en.tsv, line 8: wrong number of columns" in caplog.text
-    assert "dev-en.tsv, line 301: invalid UTF-8" in caplog.text
+BAD_ROWS = "\n".join(["a\tb\tneutral"] * 7 + ["a\tb"] + ["a\tb\tneutral"] * 292).encode()
+BAD_ROWS += b"\n\xe9\tb\tneutral\na\tb\t\na\tb\tneutral\t\n"
+
+
+def test_a_few_bad_rows_are_left_out_of_training(tmp_path, caplog):
+    write(tmp_path, **{"train-en.tsv": BAD_ROWS})
+    found, report = read("xnli", tmp_path, "train", "en")
+    assert len(found) == report.read == 300
+    assert report.skipped == {"wrong number of columns": 1, "invalid UTF-8": 1, "no label": 1}
+    assert "train-en.tsv, line 8: wrong number of columns" in caplog.text
+    assert "train-en.tsv, line 301: invalid UTF-8; left out" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["dev-en.tsv", "test-en.tsv"])
+def test_a_few_bad_rows_count_as_wrong(tmp_path, name, caplog):
+    """Scorers divide by the number of rows, whatever their reader made of them."""
+    write(tmp_path, **{name: BAD_ROWS})
+    split = "test" if name.startswith("test") else "validation"
+    found, report = read("xnli", tmp_path, split, "en")
+    assert len(found) == report.read == 303 and not report.skipped
+    labels = [example.label for example in found]
+    assert [n for n, label in enumerate(labels, 1) if label != "neutral"] == [8, 301, 302]
+    assert {labels[7], labels[300], labels[301]} == {NO_LABEL} and found[7].texts == ("a", "b")
+    assert report.repaired == {
+        f"{reason}: scored as wrong": 1
+        for reason in ("wrong number of columns", "invalid UTF-8", "no label")
+    }
+    assert f"{name}, line 8: wrong number of columns (2 cells for 3 columns: " in caplog.text
+    assert f"{name}, line 301: invalid UTF-8; scored as wrong" in caplog.text
+
+
+def test_no_single_row_decides_whether_a_test_file_has_labels(tmp_path):
+    rows = ["a\tb"] + ["a\tb\tneutral"] * 200
+    write(tmp_path, **{"test-en.tsv": "\n".join(rows)})
+    found, _ = read("xnli", tmp_path, "test", "en")
+    assert [e.label for e in found] == [NO_LABEL] + ["neutral"] * 200
+    rows = ["a\tb\tneutral"] + ["a\tb"] * 200
+    write(tmp_path, **{"test-en.tsv": "\n".join(rows)})
+    found, _ = read("xnli", tmp_path, "test", "en")
+    assert texts(found) == [("a", "b", None)] * 201
+
+
+PAWSX = (
+    "id\tsentence1\tsentence2\tlabel\n"
+    '1\ta\tb\t1\n2\t\t\t0\n3\tc\tNS\t0\n4\t \td\t0\n5\the said "x.\the said "x".\t1\n6\tNS\tNS\t0\n'
+)
+
+
+def test_untranslated_pairs_are_scored_but_not_trained_on(tmp_path, caplog):
+    write(
+        tmp_path,
+        **{"zh__translated_train.tsv": PAWSX, "zh__dev_2k.tsv": PAWSX, "zh__test_2k.tsv": PAWSX},
+    )
+    found, report = read("pawsx", tmp_path, "train", "zh")
+    assert texts(found) == [("a", "b", "1"), ('he said "x.', 'he said "x".', "1")]
+    assert report.read == 2 and report.skipped == {"sentence not translated": 4}
+    assert "translated_train.tsv, line 4: sentence not translated (('c', 'NS')); left out" in (
+        caplog.text
+    )
+    for split in ("validation", "test"):
+        found, report = read("pawsx", tmp_path, split, "zh")
+        assert [e.label for e in found] == ["1", "0", "0", "0", "1", "0"]
+        assert report.repaired == {"sentence not translated": 4} and not report.skipped
+
+
+def test_untranslated_pairs_as_xtreme_has_them(tmp_path):
+    rows = "a\tNS\t0\na\tb\t1\n\t\t0\n"
+    write(tmp_path, **{"dev-ja.tsv": rows, "PAWSX__en-ja-translated.tsv": rows})
+    assert len(read("pawsx", tmp_path, "validation", "ja")[0]) == 3
+    found, report = read("pawsx", tmp_path, "train", "ja")
+    assert texts(found) == [("a", "b", "1")] and report.skipped == {"sentence not translated": 2}
+
+
+def test_rows_of_qqp_are_those_of_csv_dictreader(tmp_path):
+    """Short rows are left out, as by GLUE's readers; empty questions and long rows stay."""
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    rows = ["0\t1\t2\ta\tb\t0"] * 300 + ["1\t1\t2\ta", "2\t1\t2\t\tb\t1", "3\t1\t2\ta\tb\t1\t"]
+    content = header + "\n".join(rows) + "\n"
+    write(tmp_path, **{"QQP__train.tsv": content})
+    found, report = read("qqp", tmp_path, "train", "en")
+    expected = [
+        (row["question1"], row["question2"], row["is_duplicate"])
+        for row in csv.DictReader(io.StringIO(content), delimiter="\t", quoting=csv.QUOTE_NONE)
+        if row["is_duplicate"] is not None
+    ]
+    assert texts(found) == expected and len(expected) == 302
+    assert report.skipped == {"wrong number of columns": 1}
+    assert report.repaired == {"empty text": 1}
+
+
+@pytest.mark.parametrize("split, file", [("train", "train.tsv"), ("validation", "dev_matched.tsv")])
+def test_pairs_without_a_majority_are_left_out(tmp_path, split, file):
+    header = "index\tsentence1\tsentence2\tgold_label\n"
+    write(tmp_path, **{f"MNLI__{file}": header + "0\ta\tb\tneutral\n1\tc\td\t-\n"})
+    found, report = read("mnli", tmp_path, split, "en")
+    assert texts(found) == [("a", "b", "neutral")]
+    assert report.skipped == {"label '-': annotators did not agree": 1}
 
 
 @pytest.mark.parametrize(
@@ -283,6 +374,7 @@ def test_a_few_bad_rows_are_counted_and_listed(tmp_path, caplog):
         ),
         ("sentence1\tsentence2\tscore\na\tb\thigh\n", "line 2: score 'high' is not a number"),
         ("sentence1\tsentence2\tscore\na\tb\tnan\n", "line 2: score 'nan' is not a number"),
+        ("sentence1\tsentence2\tscore\na\tb\n", "line 2: wrong number of columns .2 cells for 3"),
     ],
 )
 def test_bad_headers_and_scores(tmp_path, content, message):
@@ -387,6 +479,42 @@ def test_conllu_is_read_as_xtreme_does(tmp_path):
     found, _ = read("udpos", tmp_path, "train", "fr")
     assert found == [TaggedExample("0", ("auquel", "va"), ("PRON", "VERB"))]
     assert read("udpos", tmp_path, "test", "it")[0] == [TaggedExample("0", ("dal",), ("ADP",))]
+
+
+@pytest.mark.parametrize("split, name", [("train", "train"), ("validation", "dev")])
+def test_words_without_a_tag_stay(tmp_path, split, name):
+    """Gold "_" is never predicted; the scorer of the CoNLL shared tasks counts such words."""
+    rows = [
+        ("1-2", "zum", "_", "_"),
+        ("1", "zu", "_", "3"),
+        ("2", "dem", "DET", "3"),
+        ("3", "Haus", "NOUN", "0"),
+        ("3.1", "leer", "_", "_"),
+        ("4", "xyz", "_", "3"),
+    ]
+    write(
+        tmp_path,
+        **{f"de_x-ud-{name}.conllu": conllu(*rows), f"{name}-fr.tsv": "ab\tNOUN\ncd\t_\n"},
+    )
+    found, report = read("udpos", tmp_path, split, "de")
+    # Of the parts of "zum", equally near to the root, the one with a tag is preferred.
+    assert found == [TaggedExample("0", ("zum", "Haus", "xyz"), ("DET", "NOUN", "_"))]
+    reason = "not trained on" if split == "train" else "scored as wrong"
+    assert report.repaired == {f"word without a tag: {reason}": 1} and not report.skipped
+    found, report = read("udpos", tmp_path, split, "fr")
+    assert found == [TaggedExample("0", ("ab", "cd"), ("NOUN", "_"))]
+    assert report.repaired == {f"word without a tag: {reason}": 1}
+
+
+def test_lines_of_tagged_files_are_words_whatever_they_contain(tmp_path):
+    words = b"-DOCSTART-\n\na\tO\n\xe9\tB-LOC\n\xc2\xa0\tO\n\tO\n" + b"b\tO\n" * 200
+    write(tmp_path, **{"dev-en.tsv": words, "test-en.tsv": b"a\n\xc2\xa0\nb\n"})
+    (found,), report = read("panx", tmp_path, "validation", "en")
+    assert found.words == ("a", "\ufffd", "\xa0", "", *["b"] * 200)
+    assert found.tags == ("O", "_", "O", "O", *["O"] * 200)
+    assert report.repaired == {"invalid UTF-8: scored as wrong": 1} and not report.skipped
+    (found,), _ = read("panx", tmp_path, "test", "en")
+    assert found.words == ("a", "\xa0", "b")
 
 
 def test_the_first_layout_with_a_file_is_read(tmp_path):
@@ -650,5 +778,8 @@ def test_counts_are_those_of_the_distribution():
         ("rte", "test", "en", 1_384),
     ):
         assert len(read(name, EVAL / FOLDERS.get(name, name), split, language)[0]) == count
+    # Those of XTREME, 68 of which PAWS-X's paper does not count.
+    found, report = read("pawsx", EVAL / "pawsx", "validation", "de")
+    assert len(found) == 2_000 and report.repaired == {"sentence not translated": 68}
     found, _ = read("pawsx", EVAL / "pawsx", "validation", "fr")
     assert not any('""' in text for example in found for text in example.texts)

@@ -121,6 +121,22 @@ def test_an_entity_that_is_not_at_its_offset_is_left_out(tmp_path):
         read(write(tmp_path, entities=rows[:8]))
 
 
+@pytest.mark.parametrize("begin, end", [("1", "8"), ("99998", "99999")])
+def test_an_entity_that_is_not_at_its_offset_is_scored(tmp_path, begin, end):
+    """The official scorer compares ids: its pairs are in the denominator wherever they stand."""
+    abstracts = [(str(pmid), TITLE, BODY) for pmid in range(17, 37)]
+    rows = [row for pmid, *_ in abstracts for row in entity_rows(pmid)]
+    right, _ = read(write(tmp_path / "right", "validation", abstracts=abstracts, entities=rows),
+                    split="validation")  # fmt: skip
+    rows[0] = (*rows[0][:3], begin, end, "Aspirin")
+    folder = write(tmp_path / "wrong", "validation", abstracts=abstracts, entities=rows)
+    found, report = read(folder, split="validation")
+    related = {id for id, (_, label) in right.items() if label != "false"}
+    assert related and {id: found[id][1] for id in related} == {id: right[id][1] for id in related}
+    assert report.repaired == {"entity not at its offset": 1}
+    assert report.skipped == {"further group of a pair": 1}
+
+
 @pytest.mark.parametrize("folder", ["chemprot", "ChemProt_Corpus"])
 def test_the_folder_of_the_archive_serves_both_tasks(tmp_path, folder):
     write(tmp_path / folder)

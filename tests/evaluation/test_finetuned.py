@@ -88,6 +88,16 @@ def test_classes_figures_and_files(tmp_path, vocabulary):
     assert outcome.files["predictions/xnli/dev-de.tsv"] == "neutral\n" * 3
 
 
+def test_rows_without_a_label_are_wrong(tmp_path, vocabulary):
+    write_xnli(tmp_path, ["neutral"] * 150 + [""] + ["entailment"] * 49)
+    subject = subject_of(vocabulary, "xnli", constant(3, per_token=False))
+    outcome = TaskEvaluation(str(tmp_path)).build(subject)({})
+    assert (
+        values(outcome)["accuracy", "en"] == values(outcome, "majority")["accuracy", "en"] == 0.75
+    )
+    assert outcome.repaired == {"no label: scored as wrong": 1} and not outcome.skipped
+
+
 def test_a_limit_stands_in_the_setting_of_every_figure(tmp_path, vocabulary):
     write_xnli(tmp_path, ["neutral", "neutral", "entailment"])
     subject = subject_of(vocabulary, "xnli", constant(3, per_token=False))
@@ -136,6 +146,20 @@ def test_every_word_gets_a_tag_also_in_sentences_that_are_split(tmp_path, vocabu
     assert values(outcome)["token_accuracy", "en"] == pytest.approx(60 / 61)
     assert values(outcome)["chunk_f1", "en"] == 0
     assert outcome.files["predictions/panx/dev-en.tsv"] == "O\n" * 60 + "\nO\n\n"
+
+
+def test_words_without_a_tag_and_beyond_the_length_count(tmp_path, vocabulary):
+    """Always the last tag, X: two of five words, one without a tag, one cut to the length."""
+    folder = tmp_path / "udpos"
+    folder.mkdir()
+    word = "Russian" * 40
+    (folder / "dev-en.tsv").write_text(f"Greek\tX\nEnglish\t_\n{word}\tX\n\na\tNOUN\nb\tADJ\n")
+    subject = subject_of(vocabulary, "udpos", constant(17, per_token=True), max_length=16)
+    outcome = TaskEvaluation(str(tmp_path)).build(subject)({})
+    assert values(outcome)["token_accuracy", "en"] == 2 / 5
+    assert outcome.repaired["word without a tag: scored as wrong"] == 1
+    assert outcome.repaired["words cut"] == 1 and not outcome.skipped
+    assert outcome.files["predictions/udpos/dev-en.tsv"] == "X\nX\nX\n\nX\nX\n\n"
 
 
 @pytest.mark.parametrize("language", ["en", "ru", "el"])

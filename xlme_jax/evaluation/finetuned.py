@@ -7,7 +7,7 @@ or answers decoded from random logits ("random").
 
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -24,6 +24,9 @@ from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.evaluation.results import prediction_files
 from xlme_jax.validation.fields import check_at_least, check_choices
+
+# Gold class of examples without a label, which no prediction equals.
+_NO_CLASS = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,7 +197,7 @@ class _File:
         kind, gold = self.task.kind, self.gold
         if kind == "classification":
             ids = {label: number for number, label in enumerate(self.task.labels)}
-            gold = [ids[label] for label in gold]
+            gold = [ids.get(label, _NO_CLASS) for label in gold]
             predictions = [ids[label] for label in predictions]
         elif kind == "question_answering":
             predictions = [predictions[example.id] for example in self.examples]
@@ -229,10 +232,15 @@ class _File:
         if kind == "regression":
             return []  # The correlation with a constant counts as 0.
         if kind == "classification":
-            most = collections.Counter(self.gold).most_common(1)[0][0]
+            most = self._most_common(self.gold)
             return self.score([most] * len(self.gold), "majority")
-        most = collections.Counter(tag for tags in self.gold for tag in tags).most_common(1)[0][0]
+        most = self._most_common(tag for tags in self.gold for tag in tags)
         return self.score([[most] * len(tags) for tags in self.gold], "majority")
+
+    def _most_common(self, gold: Iterable[str]) -> str:
+        """Returns the most frequent label; not that of examples without one."""
+        counts = collections.Counter(label for label in gold if label in self.task.labels)
+        return max(counts, key=counts.__getitem__, default=self.task.labels[0])
 
 
 def _gold(example: Example, no_answer: bool) -> list[Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from xlme_jax.data.benchmarks import embedded
-from xlme_jax.data.benchmarks.examples import Example, Kind
+from xlme_jax.data.benchmarks.examples import NO_TAG, Example, Kind
 from xlme_jax.data.benchmarks.official import chemprot
 from xlme_jax.data.benchmarks.official.files import SPLITS, Layout, Official
 from xlme_jax.data.benchmarks.official.squad import Squad
@@ -136,9 +136,11 @@ def _codes(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-def _xtreme_pairs(first: str, second: str) -> tuple[Layout, ...]:
+def _xtreme_pairs(table: Table) -> tuple[Layout, ...]:
     """Returns the layouts of XTREME's sentence pairs and its machine-translated training data."""
-    table = Table((first, second), columns=(first, second, "label"), csv=True, renamed=_MNLI_LABELS)
+    table = dataclasses.replace(
+        table, label="label", columns=(*table.texts, "label"), csv=True, renamed=_MNLI_LABELS
+    )
     return (
         Layout("{split}-{language}.tsv", table),
         Layout("{any}/en-{language}-translated.tsv", table, split="train"),
@@ -159,6 +161,7 @@ def _folders(layouts: Sequence[Layout], *folders: str) -> tuple[Layout, ...]:
 _NLI = ("contradiction", "entailment", "neutral")
 # The spelling in MultiNLI's training data as distributed with XNLI.
 _MNLI_LABELS = {"contradictory": "contradiction"}
+_NO_CONSENSUS = "-"  # MultiNLI's and SNLI's gold label of pairs without a majority.
 _XNLI_LANGUAGES = _codes("ar bg de el en es fr hi ru sw th tr ur vi zh")
 _XNLI = Benchmark(
     name="xnli",
@@ -169,12 +172,17 @@ _XNLI = Benchmark(
     gap_metric="accuracy",
     source=Official(
         (
-            *_xtreme_pairs("premise", "hypothesis"),
+            *_xtreme_pairs(Table(("premise", "hypothesis"), no_label=_NO_CONSENSUS)),
             *_folders(
                 [
                     Layout(
                         "xnli.{split}.tsv",
-                        Table(("sentence1", "sentence2"), label="gold_label", language="language"),
+                        Table(
+                            ("sentence1", "sentence2"),
+                            label="gold_label",
+                            language="language",
+                            no_label=_NO_CONSENSUS,
+                        ),
                         languages=_XNLI_LANGUAGES,
                     )
                 ],
@@ -184,7 +192,7 @@ _XNLI = Benchmark(
                 [
                     Layout(
                         "multinli.train.{language}.tsv",
-                        Table(("premise", "hypo"), renamed=_MNLI_LABELS),
+                        Table(("premise", "hypo"), renamed=_MNLI_LABELS, no_label=_NO_CONSENSUS),
                         split="train",
                     )
                 ],
@@ -196,7 +204,7 @@ _XNLI = Benchmark(
 )
 
 _AMERICASNLI_LANGUAGES = _codes("aym bzd cni gn hch nah oto quy shp tar")
-_AMERICASNLI_TABLE = Table(("premise", "hypothesis"))
+_AMERICASNLI_TABLE = Table(("premise", "hypothesis"), no_label=_NO_CONSENSUS)
 _AMERICASNLI = Benchmark(
     name="americasnli",
     kind="classification",
@@ -219,7 +227,8 @@ _AMERICASNLI = Benchmark(
     ),
 )
 
-_PAWSX_TABLE = Table(("sentence1", "sentence2"))
+# Translators left out sentences that they could not translate, and machine translation lost some.
+_PAWSX_TABLE = Table(("sentence1", "sentence2"), no_text=("", "NS"))
 _PAWSX = Benchmark(
     name="pawsx",
     kind="classification",
@@ -229,7 +238,7 @@ _PAWSX = Benchmark(
     gap_metric="accuracy",
     source=Official(
         (
-            *_xtreme_pairs("sentence1", "sentence2"),
+            *_xtreme_pairs(_PAWSX_TABLE),
             *_folders(
                 [
                     Layout("{language}/train.tsv", _PAWSX_TABLE, split="train"),
@@ -287,7 +296,7 @@ def _glue(
 
 
 _ENTAILED = ("entailment", "not_entailment")
-_MNLI_TABLE = Table(("sentence1", "sentence2"), label="gold_label")
+_MNLI_TABLE = Table(("sentence1", "sentence2"), label="gold_label", no_label=_NO_CONSENSUS)
 _GLUE = (
     _glue(
         "cola",
@@ -416,7 +425,7 @@ _UDPOS = Benchmark(
     gap_metric="chunk_f1",
     source=Official(
         (
-            Layout("{split}-{language}.tsv", Columns()),
+            Layout("{split}-{language}.tsv", Columns(untagged=NO_TAG)),
             *_folders([Layout("{language}_{any}-ud-{split}.conllu", Conllu())], "{any}"),
         )
     ),

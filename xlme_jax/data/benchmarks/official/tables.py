@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from xlme_jax.data.benchmarks.examples import Example, TextExample
-from xlme_jax.data.benchmarks.official.files import Skips, checked_label, numbered_lines
+from xlme_jax.data.benchmarks.examples import NO_LABEL, Example, TextExample
+from xlme_jax.data.benchmarks.official.files import (
+    UNREADABLE,
+    Skips,
+    checked_label,
+    numbered_lines,
+)
 from xlme_jax.data.text.reading import DataError
 
 
@@ -16,7 +22,10 @@ from xlme_jax.data.text.reading import DataError
 class Table:
     """A table with a text, or a pair of texts, in each row.
 
-    Quotation marks are plain characters, except in the files written by XTREME's script.
+    Quotation marks are plain characters, except in the files written by XTREME's script. Cells
+    beyond the columns are ignored, as by `csv.DictReader` and XTREME's reader. A row without all of
+    its cells, or without a label, is skipped in training; among rows to be scored it counts as
+    wrong, since scorers divide by the number of rows.
 
     Attributes:
       texts: names of the columns with the texts.
@@ -27,6 +36,9 @@ class Table:
       score: whether the label is a number (regression).
       csv: whether cells with quotation marks are quoted as by `csv.writer`.
       part: (ks, n): use only rows whose line number (from 0) modulo n is in `ks`.
+      no_text: what stands for a sentence that was not translated. Such rows are left out of
+        training, and scored like all others.
+      no_label: label of rows whose annotators did not agree; left out, as in the authors' scores.
     """
 
     texts: tuple[str, ...]
@@ -37,45 +49,42 @@ class Table:
     score: bool = False
     csv: bool = False
     part: tuple[tuple[int, ...], int] = ((0,), 1)
+    no_text: tuple[str, ...] = ()
+    no_label: str = ""
 
     def read(
         self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
     ) -> list[Example]:
         """Reads the rows of a language; see `Format.read`."""
+        rows = list(self._rows(path, split, skips))
+        if self.columns:
+            columns = self._usual_columns(rows, path, split)
+        else:
+            columns = self._header(rows.pop(0)[1], path, split) if rows else ()
+        reader = _RowReader(self, columns, path, split, labels, skips)
         examples: list[Example] = []
-        columns = self.columns
-        rows = 0
-        for line, text in numbered_lines(path, skips):
-            cells = text.split("\t")
-            if self.csv:
-                cells = [_unquoted(cell) for cell in cells]
-            if not columns:
-                columns = self._header(cells, path, split)
-                continue
-            if not rows and self.columns:
-                columns = self._without_label(cells, columns, path, split)
-            if len(cells) != len(columns):
-                skips.skip(
-                    f"line {line}",
-                    "wrong number of columns",
-                    f"{len(cells)} instead of {len(columns)}: {', '.join(columns)}",
-                )
-                continue
-            rows += 1
+        for line, cells in rows:
+            row = dict(zip(columns, cells))
             if (line - 1) % self.part[1] not in self.part[0]:
                 continue
-            row = dict(zip(columns, cells))
-            if self.language and row[self.language] != language:
+            if self.language and row.get(self.language) != language:
+                if row.get(self.language) in (None, UNREADABLE):
+                    skips.skip(f"line {line}", "row without a language")
                 continue
-            examples.append(
-                TextExample(
-                    id=str(len(examples)),
-                    texts=tuple(row[name].strip() for name in self.texts),
-                    label=self._label(row, labels, path, line),
-                )
-            )
-        skips.check_share(rows)
+            example = reader.example(line, row, len(cells), str(len(examples)))
+            if example is not None:
+                examples.append(example)
+        skips.check_share(len(rows) - skips.total)
         return examples
+
+    def _rows(self, path: Path, split: str, skips: Skips) -> Iterator[tuple[int, list[str]]]:
+        """Yields (line, cells)."""
+        for line, text in numbered_lines(path, skips, split):
+            if not text:
+                skips.report.skip("empty line")
+                continue
+            cells = text.split("\t")
+            yield line, [_unquoted(cell) for cell in cells] if self.csv else cells
 
     def _header(self, cells: Sequence[str], path: Path, split: str) -> tuple[str, ...]:
         needed = {*self.texts, *([self.language] if self.language else [])}
@@ -89,35 +98,88 @@ class Table:
             )
         return tuple(cells)
 
-    def _without_label(
-        self, cells: Sequence[str], columns: tuple[str, ...], path: Path, split: str
+    def _usual_columns(
+        self, rows: Sequence[tuple[int, list[str]]], path: Path, split: str
     ) -> tuple[str, ...]:
-        """Returns the columns, without the label if the first row lacks it (test files)."""
-        if len(cells) == len(columns):
-            return columns
-        fewer = tuple(name for name in columns if name != self.label)
-        if len(cells) == len(fewer) and split == "test":
+        """Returns the columns, without the label if most rows lack it (test files)."""
+        counts = collections.Counter(len(cells) for _, cells in rows)
+        usual = counts.most_common(1)[0][0] if counts else len(self.columns)
+        if usual == len(self.columns):
+            return self.columns
+        fewer = tuple(name for name in self.columns if name != self.label)
+        if usual == len(fewer) and split == "test":
             return fewer
+        line = next(line for line, cells in rows if len(cells) == usual)
         raise DataError(
-            f"{path}, line 1: {len(cells)} columns, expected {len(columns)}: "
-            f"{', '.join(columns)}, separated by tabs. Give the file as it was distributed"
+            f"{path}, line {line}: {usual} columns, expected {len(self.columns)}: "
+            f"{', '.join(self.columns)}, separated by tabs. Give the file as it was distributed"
         )
 
-    def _label(
-        self, row: Mapping[str, str], labels: Sequence[str], path: Path, line: int
-    ) -> str | float | None:
-        if self.label not in row:
+
+@dataclasses.dataclass(frozen=True)
+class _RowReader:
+    """Reads the rows of a file of known columns."""
+
+    table: Table
+    columns: tuple[str, ...]
+    path: Path
+    split: str
+    labels: Sequence[str]
+    skips: Skips
+
+    def example(self, line: int, row: Mapping[str, str], cells: int, id: str) -> Example | None:
+        """Returns the example of a row of so many cells; None if it is left out."""
+        table, where = self.table, f"line {line}"
+        if table.no_label and row.get(table.label) == table.no_label:
+            self.skips.leave_out(where, f"label {table.no_label!r}: annotators did not agree")
             return None
-        label = row[self.label].strip()
-        if not self.score:
-            return checked_label(self.renamed.get(label, label), labels, path, line)
+        texts = tuple(row.get(name, "").strip() for name in table.texts)
+        problem = self._problem(row, cells)
+        if problem:
+            detail = f"{cells} cells for {len(self.columns)} columns: {', '.join(self.columns)}"
+            if row[self.columns[0]] != UNREADABLE:  # These are counted already.
+                self.skips.unusable(self.split, where, problem, detail)
+            if self.split == "train":
+                return None
+            if table.score:  # No correlation counts it as wrong.
+                raise DataError(f"{self.path}, line {line}: {problem} ({detail}); correct the line")
+            return TextExample(id, texts, NO_LABEL if table.label in self.columns else None)
+        if not all(texts) or any(text in table.no_text for text in texts):
+            if table.no_text and self.split == "train":
+                self.skips.leave_out(where, "sentence not translated", repr(texts))
+                return None
+            self.skips.note(where, "sentence not translated" if table.no_text else "empty text")
+        return TextExample(id, texts, self._label(row, line))
+
+    def _problem(self, row: Mapping[str, str], cells: int) -> str:
+        """Returns why a row cannot be used; "" if it can."""
+        label = row.get(self.table.label, "").strip()
+        needed = {*self.table.texts, self.table.label} & set(self.columns)
+        is_shifted = cells > len(self.columns) and not self._is_label(label)
+        if needed - row.keys() or is_shifted:
+            return "wrong number of columns"
+        is_missing = self.table.label in self.columns and not label and not self.table.score
+        return "no label" if is_missing else ""
+
+    def _is_label(self, label: str) -> bool:
+        if self.table.label not in self.columns or self.table.score:
+            return True
+        return self.table.renamed.get(label, label) in self.labels
+
+    def _label(self, row: Mapping[str, str], line: int) -> str | float | None:
+        if self.table.label not in row:
+            return None
+        label = row[self.table.label].strip()
+        if not self.table.score:
+            label = self.table.renamed.get(label, label)
+            return checked_label(label, self.labels, self.path, line)
         try:
             score = float(label)
         except ValueError:
             score = math.nan
         if not math.isfinite(score):
             raise DataError(
-                f"{path}, line {line}: score {label!r} is not a number; correct the line"
+                f"{self.path}, line {line}: score {label!r} is not a number; correct the line"
             )
         return score
 

@@ -7,8 +7,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from xlme_jax.data.benchmarks.examples import Example, TaggedExample
-from xlme_jax.data.benchmarks.official.files import Skips, checked_label, numbered_lines
+from xlme_jax.data.benchmarks.examples import NO_TAG, Example, TaggedExample
+from xlme_jax.data.benchmarks.official.files import (
+    UNREADABLE,
+    Skips,
+    checked_label,
+    numbered_lines,
+)
 from xlme_jax.data.text.reading import DataError
 
 
@@ -20,9 +25,12 @@ class Columns:
 
     Attributes:
       prefixed: whether words are written "en:word" (WikiANN as first published).
+      untagged: what stands for the tag of a word without one, which nothing is trained on and
+        which is scored as wrong; "" if all words have tags.
     """
 
     prefixed: bool = False
+    untagged: str = ""
 
     def read(
         self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
@@ -32,23 +40,37 @@ class Columns:
         words: list[str] = []
         tags: list[str] = []
         columns = 0
-        for line, text in numbered_lines(path, skips):
+        for line, text in numbered_lines(path, skips, split):
             cells = text.split("\t")
-            if not text.strip():
+            # Not `strip()`: a word may be a no-break space.
+            if not text.strip(" \t") or text.startswith("-DOCSTART-"):
                 _end_sentence(examples, words, tags)
                 continue
             columns = columns or (1 if split == "test" and len(cells) == 1 else 2)
-            if len(cells) != columns:
+            if text == UNREADABLE:
+                cells = [text, NO_TAG][:columns]
+            elif len(cells) != columns:
                 raise DataError(
                     f"{path}, line {line}: {len(cells)} columns, expected "
                     f"{columns}: a word, a tab and its tag. Correct the line"
                 )
             words.append(cells[0].removeprefix(f"{language}:") if self.prefixed else cells[0])
             if columns == 2:
-                tags.append(checked_label(cells[1].strip(), labels, path, line))
+                tag = cells[1].strip()
+                if self.untagged and tag == self.untagged:
+                    tag = NO_TAG
+                    _count_untagged(split, f"line {line}", cells[0], skips)
+                elif text != UNREADABLE:
+                    checked_label(tag, labels, path, line)
+                tags.append(tag)
         _end_sentence(examples, words, tags)
-        skips.check_share(sum(len(example.words) for example in examples))
+        skips.check_share(sum(len(example.words) for example in examples) - skips.total)
         return list(examples)
+
+
+def _count_untagged(split: str, where: str, word: str, skips: Skips) -> None:
+    reason = "not trained on" if split == "train" else "scored as wrong"
+    skips.note(where, f"word without a tag: {reason}", repr(word))
 
 
 def _end_sentence(examples: list[TaggedExample], words: list[str], tags: list[str]) -> None:
@@ -86,7 +108,9 @@ class Conllu:
 
     A multiword token ("im", "du", "dámelo") is one word with the tag of the part nearest to the
     root. Empty nodes are skipped. Spaces and zero-width non-joiners are removed from words.
-    Sentences whose words the treebank withholds ("_") are skipped and counted.
+    Sentences whose words the treebank withholds ("_") are skipped and counted. A word without a tag
+    ("_") stays and is counted: nothing is trained on it, and it is scored as wrong, as by the
+    scorer of the CoNLL shared tasks.
     """
 
     def read(
@@ -94,24 +118,27 @@ class Conllu:
     ) -> list[Example]:
         """Reads all sentences; see `Format.read`."""
         examples: list[Example] = []
-        for nodes in _sentences(path, skips):
+        for nodes in _sentences(path, split, skips):
             words, tags = [], []
             for node in _surface(nodes, language):
                 words.append(node.form.replace("\u200c", "").replace(" ", ""))
                 tags.append(node.tag)
             withheld = words.count("_")
             if withheld and withheld >= len(words) - 1:
-                skips.skip(f"line {nodes[0].line}", "sentence without its words")
+                skips.leave_out(f"line {nodes[0].line}", "sentence without its words")
                 continue
             for node in _surface(nodes, language):
-                checked_label(node.tag, labels, path, node.line)
+                if node.tag == NO_TAG:
+                    _count_untagged(split, f"line {node.line}", node.form, skips)
+                else:
+                    checked_label(node.tag, labels, path, node.line)
             examples.append(TaggedExample(str(len(examples)), tuple(words), tuple(tags)))
         return examples
 
 
-def _sentences(path: Path, skips: Skips) -> Iterator[list[_Node]]:
+def _sentences(path: Path, split: str, skips: Skips) -> Iterator[list[_Node]]:
     nodes: list[_Node] = []
-    for line, text in numbered_lines(path, skips):
+    for line, text in numbered_lines(path, skips, split):
         if not text.strip():
             if nodes:
                 yield nodes
