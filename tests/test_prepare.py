@@ -836,6 +836,23 @@ def test_overlap_with_evaluation_text_is_reported(held_config, multiway, capfd):
     assert preparing.settings(config) == preparing.settings(held_config)
 
 
+def test_evaluation_text_that_could_not_be_read_is_no_all_clear(held_config, tmp_path, capfd):
+    folder = tmp_path / "eval"
+    folder.mkdir()
+    (folder / "test.sgm").write_text('<doc docid="a"><seg id="1">House number 5.</seg></doc>')
+    (folder / "test.pdf").write_bytes(b"%PDF-1.4\n")
+    config = dataclasses.replace(held_config, check_overlap=str(folder))
+    with pytest.raises(DataError, match=r"complete, but 1 evaluation files .* unknown: test\.pdf"):
+        prepare(config)
+    assert preparing.is_prepared(config)
+    report = json.loads((Path(config.output) / "overlap.json").read_text())
+    assert report["files"]["test.sgm"]["found"]["cc100_en"] == 1
+    assert list(report["unread"]) == ["test.pdf"]
+    said = capfd.readouterr().err
+    assert "overlap: NOT CHECKED: test.pdf: not text; convert it to a file of lines\n" in said
+    assert "overlap: none in 0 of 1 evaluation files that were read, and 1 COULD NOT BE" in said
+
+
 def test_columns_of_scored_pairs(config, tmp_path):
     (tmp_path / "pairs").mkdir()
     lines = [f"1.{i:03}\tNyumba {i}.\tThe house {i}.\n" for i in range(30)]

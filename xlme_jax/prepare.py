@@ -100,7 +100,10 @@ flags.DEFINE_bool(
     "shuffle_pairs", False, "Mismatch training pairs, as a control without translations."
 )
 flags.DEFINE_string(
-    "check_overlap", "", "Folder of evaluation files; reports their texts in the training text."
+    "check_overlap",
+    "",
+    "Folder of evaluation files; reports their texts in the training text. Fails at the end if a "
+    "file could not be read.",
 )
 _INSPECT = flags.DEFINE_bool(
     "inspect", False, "Only measure the text: a table and a picture in the output folder."
@@ -140,6 +143,11 @@ def _inspect(config: PrepareConfig) -> None:
     print(corpora.summary(contents))
     corpora.write(as_path(config.output), contents)
     print(f"{config.output}: {corpora.TABLE}, {corpora.PICTURE}", file=sys.stderr)
+    if any(content.unread for content in contents):
+        raise ValueError(
+            f"{config.check_overlap}: some evaluation files could not be read (see above), so "
+            "their overlap is unknown; convert them to files of lines, or move them elsewhere"
+        )
 
 
 def _command(config: PrepareConfig) -> str:

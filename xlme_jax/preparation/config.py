@@ -85,7 +85,8 @@ class PrepareConfig:
         text is removed from all training text: "every:20", "count:1000", "ids:FILE" or
         "folder:PATH", see `held_out`. Empty: none.
       check_overlap: Folder of evaluation files. Their texts that occur in the training text are
-        reported and counted in `overlap.json`. Empty: no report.
+        reported and counted in `overlap.json`, and files that could not be read are an error at the
+        end. Empty: no report.
       workers: Worker processes; 0 selects a number from the amount of text and the cores.
       runner: Apache Beam runner ("DirectRunner", "DataflowRunner", ...); empty: no Beam.
       runner_options: Further Beam options, as on the command line ("--project=...").

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,8 @@ from xlme_jax.preparation.tokenizing import load_vocabulary
 
 SAMPLE = 2000  # Lines or pairs that are tokenized and identified.
 _BATCH = 4096
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Content:
       duplicates: Lines, or pairs, that occur before in the task.
       evaluation: Evaluation texts that occur in the task; None if not asked for.
       skipped: Skipped texts by reason.
+      unread: Evaluation files that could not be read, so that `evaluation` may be too low.
     """
 
     task: str
@@ -75,6 +79,7 @@ class Content:
     duplicates: int
     evaluation: int | None
     skipped: dict[str, int]
+    unread: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,16 +210,19 @@ def inspect(config: PrepareConfig, limit: int, identify: bool = False) -> list[C
         Vocabulary.load(config.vocabulary)
     plain = dataclasses.replace(config, validation="", deduplicate=False, shuffle_pairs=False)
     tasks = list(_tasks(plain))
-    evaluation = None
+    evaluation, unread = None, 0
     if config.check_overlap:
         found = overlap.evaluation_digests(config.check_overlap)
         evaluation = np.unique(np.concatenate(list(found.values())))
+        unread = len(found.unread)
+        for line in found.warnings():
+            _log.warning("%s", line)
     work = _Work(limit, config.vocabulary, evaluation, identify)
     sizes = {task.task: _bytes(_files(task)) for task in tasks}
     ordered = sorted(tasks, key=lambda task: (-sizes[task.task], task.task))
     workers = preparing.worker_count(config, sum(sizes.values()))
     results = worker_pool.run(work, ordered, workers, None, "inspect", "task")
-    measured = {task.task: content for task, content in results}
+    measured = {task.task: dataclasses.replace(content, unread=unread) for task, content in results}
     return [measured[task.task] for task in tasks]
 
 

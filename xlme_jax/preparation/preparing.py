@@ -121,12 +121,13 @@ def prepare(
         prepared.write_dataset(output, table, model, vocabulary.size, command, dropped)
         prepared.remove_unused(output, shared)
         _write_settings(config, command)
-        if config.check_overlap:
-            _report_overlap(config, tasks, jobs)
+        problem = _report_overlap(config, tasks, jobs) if config.check_overlap else ""
         remove_folder(output / prepared_format.PARTS_FOLDER)
     _summarize(table)
     for line in dropping.lines(dropped):
         _say(line)
+    if problem:
+        raise DataError(f"{output}: the data set is complete, but {problem}")
     return table
 
 
@@ -262,16 +263,21 @@ def _say_empty(jobs: Sequence[Job]) -> None:
 # --- Overlap with evaluation text ---
 
 
-def _report_overlap(config: PrepareConfig, tasks: Tasks, jobs: Sequence[Job]) -> None:
-    """Reports and writes which evaluation texts occur in the training text of which task."""
+def _report_overlap(config: PrepareConfig, tasks: Tasks, jobs: Sequence[Job]) -> str:
+    """Reports and writes which evaluation texts occur in the training text of which task.
+
+    Returns:
+      An error if not all evaluation files could be read, else "".
+    """
     evaluation = overlap.evaluation_digests(config.check_overlap)
     training = [job for job in jobs if job.split == "train" and job.kind != "labelled"]
     with worker_pool.open_bar(desc="overlap", unit="task", total=len(training), delay=5) as bar:
         found = overlap.find(evaluation, _training_text(tasks, training, bar.update))
     content = json.dumps({"folder": config.check_overlap, **found.to_json()}, indent=1) + "\n"
     replace_file(as_path(config.output) / OVERLAP_FILE, content.encode())
-    for line in found.lines():
+    for line in (*found.lines(), *evaluation.warnings()):
         _say(line)
+    return evaluation.problem()
 
 
 def _training_text(

@@ -53,6 +53,8 @@ def summary(contents: Sequence[Content]) -> str:
         if content.skipped:
             why = ", ".join(f"{count:,} {reason}" for reason, count in content.skipped.items())
             lines.append(f"skipped in {content.task}: {why}")
+    if unread := max((content.unread for content in contents), default=0):
+        lines.append(f"evaluation: {unread:,} files COULD NOT BE READ and were not compared")
     return "\n".join(lines)
 
 
@@ -75,14 +77,20 @@ def _cells(content: Content) -> dict[str, str]:
         "duplicates": f"{content.duplicates / max(1, content.lines):.2%}",
         "tokens/char": both("tokens_per_character", ".3f"),
         "other language": both("other_language", ".1%"),
-        "evaluation": _NONE if content.evaluation is None else f"{content.evaluation:,}",
+        "evaluation": _NONE if content.evaluation is None else _evaluation(content),
     }
+
+
+def _evaluation(content: Content) -> str:
+    return f"{content.evaluation:,}" + (
+        f" ({content.unread:,} files unread)" if content.unread else ""
+    )
 
 
 def table(contents: Sequence[Content]) -> str:
     """Returns all measures as tab-separated values; the second side of a pair has the suffix 2."""
     sides = [field.name for field in dataclasses.fields(Side)]
-    plain = ["files", "bytes", "texts", "complete", "lines", "duplicates", "evaluation"]
+    plain = ["files", "bytes", "texts", "complete", "lines", "duplicates", "evaluation", "unread"]
     titles = ["task", *plain, "skipped"]
     titles += [f"{name}{suffix}" for suffix in ("", "2") for name in (*sides, "family")]
     lines = ["\t".join(titles)]

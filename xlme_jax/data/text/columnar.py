@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _BATCH_ROWS = 1024
 _BUFFER_BYTES = 1 << 20
 _ARROW_FILE = b"ARROW1"
+_PARQUET = b"PAR1"
 # Ends every stream that was written to its end.
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 _SHOWN_CHARS = 200
@@ -69,6 +70,26 @@ def arrow_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
             progress.append(batch.num_rows)
 
 
+def objects(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a Parquet or Arrow file with all columns, lists and structs included.
+
+    Raises:
+        DataError: The file is damaged or truncated, or has text that is not UTF-8.
+    """
+    with open_file(path) as file:
+        is_parquet = file.read(len(_PARQUET)) == _PARQUET
+        with _readable(path, "Parquet" if is_parquet else "Arrow") as progress:
+            batches: Iterator[pa.RecordBatch] = (
+                _parquet(file).iter_batches(_BATCH_ROWS)
+                if is_parquet
+                else _batches(path, file, None)
+            )
+            for batch in batches:
+                batch.validate(full=True)
+                yield from batch.to_pylist()
+                progress.append(batch.num_rows)
+
+
 def _parquet(file: BinaryIO) -> Any:
     from pyarrow import parquet
 
@@ -86,7 +107,7 @@ def _arrow(file: BinaryIO, places: Sequence[int] | None = None) -> Any:
     return (ipc.open_file if is_file else ipc.open_stream)(file, options=options)
 
 
-def _batches(path: Path, file: BinaryIO, places: Sequence[int]) -> Iterator[pa.RecordBatch]:
+def _batches(path: Path, file: BinaryIO, places: Sequence[int] | None) -> Iterator[pa.RecordBatch]:
     reader = _arrow(file, places)
     if hasattr(reader, "num_record_batches"):
         yield from (reader.get_batch(number) for number in range(reader.num_record_batches))

@@ -1,0 +1,437 @@
+"""Reads the texts of evaluation files of any common format, to compare them with training text.
+
+A check must not pass what it did not understand, so that a text is given in every form in which
+training text could have it: a line and its fields, a quoted field without its quotes, the words of
+a tagged sentence with and without the spaces between them. What cannot be read raises `DataError`
+or is added to `problems`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import csv
+import io
+import json
+import os
+import re
+import stat
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from html import unescape
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from xlme_jax.data.text import columnar, row_lines
+from xlme_jax.data.text.decompression import (
+    Allowance,
+    DataError,
+    open_file,
+    read_blocks,
+    shown,
+    strip_compression,
+)
+from xlme_jax.data.text.reading import ReadReport, byte_lines, decoded
+from xlme_jax.storage.paths import is_bucket
+
+_COLUMNAR = (".parquet", ".arrow", ".feather")
+_MARKUP = (".sgm", ".sgml", ".tmx", ".xml", ".xlf", ".xliff", ".html", ".htm", ".xhtml", ".rels")
+_SETTINGS = (".yaml", ".yml", ".toml", ".po", ".pot", ".ini", ".cfg", ".properties", ".strings")
+_WHOLE = (".json", ".ipynb", ".geojson", ".csv")
+_PICKLES = (".pkl", ".pickle")
+_TAR = (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
+_MAX_DEPTH = 3  # Of archives in archives.
+_MAX_BYTES = 1 << 28  # Of files that are read whole.
+_BLOCK_BYTES = 1 << 18
+# Raised by `zipfile` and `tarfile` for damaged and encrypted archives.
+_DAMAGE = (
+    *(zipfile.BadZipFile, tarfile.TarError, NotImplementedError, RuntimeError, OSError, EOFError),
+    *(ValueError, zipfile.LargeZipFile),
+)
+
+# --- Files ---
+
+
+def files_in(root: Path) -> tuple[list[Path], dict[str, str], int]:
+    """Lists the files of a folder and its subfolders, links to folders included.
+
+    Returns:
+      The files, sorted; {path in the folder: why it cannot be read} of what is neither a file nor a
+      folder, or cannot be listed; and the number of hidden files, which are left out.
+    """
+    if is_bucket(root):
+        paths = [path for path in root.rglob("*") if path.is_file()]
+        unread: dict[str, str] = {}
+    else:
+        paths, unread = _walk(root)
+    names = {path: path.relative_to(root).parts for path in paths}
+    hidden = [path for path, parts in names.items() if any(x.startswith(".") for x in parts)]
+    return sorted(set(paths) - set(hidden)), unread, len(hidden)
+
+
+def _walk(root: Path) -> tuple[list[Path], dict[str, str]]:
+    paths: list[Path] = []
+    unread: dict[str, str] = {}
+    seen = set()
+
+    def not_listed(error: OSError) -> None:
+        name = Path(error.filename).relative_to(root).as_posix()
+        unread[name] = f"cannot be listed ({error.strerror})"
+
+    for folder, subfolders, names in os.walk(root, onerror=not_listed, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:  # A link to a folder above.
+            subfolders.clear()
+            continue
+        seen.add(real)
+        for name in names:
+            path = Path(folder, name)
+            if path.is_file():
+                paths.append(path)
+            else:
+                unread[path.relative_to(root).as_posix()] = "broken link, pipe or device"
+    return paths, unread
+
+
+@contextlib.contextmanager
+def members(path: Path, name: str, depth: int = 0) -> Iterator[Iterator[tuple[str, Path]]]:
+    """Gives (name, file) of a file itself, or of each file in a zip or tar archive.
+
+    Files of archives are written to a temporary folder, one at a time.
+
+    Args:
+      path: the file.
+      name: its name in messages.
+      depth: number of archives around it.
+
+    Raises:
+      DataError: while they are iterated: an archive is damaged, encrypted or nested too deep.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        yield _members(path, name, Path(folder), depth)
+
+
+def _members(path: Path, name: str, folder: Path, depth: int) -> Iterator[tuple[str, Path]]:
+    is_tar = strip_compression(path.name).lower().endswith(_TAR)
+    if not is_tar and not _is_zip(path):
+        yield name, path
+        return
+    if depth == _MAX_DEPTH:
+        raise DataError(f"{name}: archives are nested more than {_MAX_DEPTH} deep; unpack them")
+    # Of one name, so that a member replaces the one before.
+    place = folder / str(depth)
+    place.mkdir(exist_ok=True)
+    try:
+        for member, file in (_tar_files if is_tar else _zip_files)(path, place):
+            yield from _members(file, f"{name}:{shown(member)}", folder, depth + 1)
+            file.unlink()
+    except DataError:
+        raise
+    except _DAMAGE as error:
+        raise DataError(f"{name}: not a readable archive ({error}); unpack it") from error
+
+
+def _is_zip(path: Path) -> bool:
+    with open_file(path) as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def _zip_files(path: Path, place: Path) -> Iterator[tuple[str, Path]]:
+    with open_file(path) as file, zipfile.ZipFile(file) as archive:
+        allowance = Allowance(file.seek(0, os.SEEK_END))
+        for member in archive.infolist():
+            is_link = stat.S_ISLNK(member.external_attr >> 16)
+            if member.is_dir() or is_link or _is_hidden(member.filename):
+                continue
+            with archive.open(member) as content:
+                yield member.filename, _written(content, member.filename, place, allowance)
+
+
+def _tar_files(path: Path, place: Path) -> Iterator[tuple[str, Path]]:
+    with tempfile.TemporaryFile() as plain:
+        for block in read_blocks(path):
+            plain.write(block)
+        size = plain.tell()
+        plain.seek(0)
+        with tarfile.open(fileobj=plain, mode="r:") as archive:
+            for member in archive:
+                if not member.isfile() or _is_hidden(member.name):
+                    continue
+                if (content := archive.extractfile(member)) is not None:
+                    yield member.name, _written(content, member.name, place, Allowance(size))
+
+
+def _is_hidden(name: str) -> bool:
+    """Returns whether a file in an archive is hidden, or belongs to macOS."""
+    return any(part.startswith(".") or part == "__MACOSX" for part in PurePosixPath(name).parts)
+
+
+def _written(content: IO[bytes], name: str, place: Path, allowance: Allowance) -> Path:
+    """Writes a member of an archive, under the last part of its name."""
+    file = place / (PurePosixPath(name).name[-100:] or "file")
+    with file.open("wb") as copy:
+        while block := content.read(_BLOCK_BYTES):
+            allowance.use(len(block), name)
+            copy.write(block)
+    return file
+
+
+# --- Texts ---
+
+
+def texts(path: Path, problems: list[str]) -> Iterator[str]:
+    """Yields the texts of a file in all their forms; a text may have several lines.
+
+    Args:
+      path: the file, compressed or not; not an archive.
+      problems: receives what could not be read of a file that is text otherwise.
+
+    Raises:
+      DataError: the file is damaged, too large, or not text.
+    """
+    suffix = Path(strip_compression(path.name)).suffix.lower()
+    if suffix in _COLUMNAR:
+        for row in columnar.objects(path):
+            yield from _strings(row)
+        return
+    start = next(iter(read_blocks(path)), b"")
+    if start.startswith((b"%PDF", b"{\\rtf")) or suffix in _PICKLES:
+        raise DataError("not text; convert it to a file of lines")
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _is_utf16(start):
+        yield from _of_content(_whole(path), suffix)
+    elif b"\0" in start:
+        raise DataError("binary, not text; convert it to a file of lines")
+    elif suffix in _MARKUP or start.lstrip().startswith((b"<?xml", b"<!DOCTYPE", b"<refset")):
+        yield from _marked_up(_whole(path))
+    elif suffix in _WHOLE:
+        yield from _of_content(_whole(path), suffix)
+    else:
+        yield from _of_lines(_lines(path, problems), suffix)
+
+
+def _is_utf16(start: bytes) -> bool:
+    """Returns whether text looks like UTF-16 without a byte order mark: every other byte is 0."""
+    return len(start) > 3 and (not any(start[:64:2]) or not any(start[1:64:2]))
+
+
+def _whole(path: Path) -> str:
+    """Returns a file's content.
+
+    Raises:
+      DataError: it is too large, or not in UTF-8, UTF-16 or the encoding that XML declares.
+    """
+    data = bytearray()
+    for block in read_blocks(path):
+        data += block
+        if len(data) > _MAX_BYTES:
+            raise DataError(f"more than {_MAX_BYTES >> 20} MiB; convert it to a file of lines")
+    encoding = "utf-8-sig"
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif _is_utf16(bytes(data[:64])):
+        encoding = "utf-16-be" if not data[0] else "utf-16-le"
+    elif declared := re.match(rb"\s*<\?xml[^>]*encoding\s*=\s*[\"']([\w.:-]+)", data):
+        encoding = declared[1].decode()
+    try:
+        return str(data, "utf-8-sig" if encoding.lower() == "utf-8" else encoding)
+    except (LookupError, UnicodeError) as error:
+        raise DataError(f"not {encoding} ({error}); convert it to UTF-8 with iconv") from error
+
+
+def _lines(path: Path, problems: list[str]) -> Iterator[str]:
+    unreadable = 0
+    for line in byte_lines(read_blocks(path), str(path)):
+        for part in line.split(b"\r") if isinstance(line, bytes) else (None,):
+            text = None if part is None else decoded(part, ReadReport())
+            if text is None:
+                unreadable += 1
+            else:
+                yield text
+    if unreadable:
+        problems.append(f"{unreadable:,} lines are too long or not UTF-8; convert it with iconv")
+
+
+def _of_content(content: str, suffix: str) -> Iterator[str]:
+    """Yields the texts of a file that is read whole."""
+    if suffix in _MARKUP:
+        yield from _marked_up(content)
+    elif suffix == ".csv":
+        yield from _cells(content)
+    elif suffix in _WHOLE:
+        try:
+            yield from _strings(json.loads(content))
+            return
+        except (ValueError, RecursionError):
+            pass  # JSON Lines, or not JSON.
+    yield from _of_lines(content.splitlines(), suffix)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yields all strings in a value of JSON or of a table, except keys; and lists of words."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, bytes):
+            value = value.decode(errors="ignore")
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple)):
+            waiting += value
+            if len(value) > 1 and all(
+                isinstance(x, str) and not re.search(r"\s", x) for x in value
+            ):
+                yield from sentence(value)
+
+
+# --- Lines ---
+
+
+def _of_lines(lines: Iterable[str], suffix: str) -> Iterator[str]:
+    """Yields lines and their fields, and the sentences of blocks of words with their tags."""
+    block: list[str] = []
+    for line in lines:
+        yield from _forms(line, suffix)
+        if line.strip() and len(block) <= _MOST_WORDS:
+            block.append(line)
+        elif not line.strip():
+            yield from _tagged(block)
+            block = []
+    yield from _tagged(block)
+
+
+def _forms(line: str, suffix: str) -> Iterator[str]:
+    stripped = line.strip()
+    if stripped[:1] in ("{", "[") and stripped[-1:] in ("}", "]"):
+        with contextlib.suppress(ValueError, RecursionError):
+            yield from _strings(json.loads(stripped))
+            return
+    yield line
+    for separator in ("\t", "|||", "|"):
+        if separator in line:
+            fields = line.split(separator)
+            yield from fields
+            yield from (_unquoted(field) for field in fields if '"' in field)
+            break
+    if suffix in (".conllu", ".conll") and (comment := re.match(r"#\s*text\w*\s*=\s*(.+)", line)):
+        yield comment[1]
+    if suffix == ".csv":  # Again line by line, for quotes that nothing closes.
+        yield from _cells(line)
+    if suffix in _SETTINGS:
+        yield from (_unescaped(quoted) for quoted in re.findall(r'"((?:[^"\\]|\\.)*)"', line))
+        yield re.split(r"^\s*(?:-\s+)?(?:[\w.-]+\s*[:=]\s*)?", line, maxsplit=1)[-1].strip("'\" ")
+
+
+def _unquoted(field: str) -> str:
+    return field.strip().removeprefix('"').removesuffix('"').replace('""', '"')
+
+
+def _unescaped(quoted: str) -> str:
+    try:
+        return str(json.loads(f'"{quoted}"'))
+    except ValueError:
+        return quoted
+
+
+def _cells(content: str) -> Iterator[str]:
+    """Yields the fields of CSV, for each separator that its first line has."""
+    csv.field_size_limit(max(csv.field_size_limit(), row_lines.MAX_ROW_BYTES))
+    first = content.partition("\n")[0]
+    for separator in (x for x in ",;\t|" if x in first):
+        with contextlib.suppress(csv.Error):
+            for row in csv.reader(io.StringIO(content, newline=""), delimiter=separator):
+                yield from row
+
+
+# --- Tagged sentences ---
+
+_MOST_WORDS = 1000
+_TAG = re.compile(r"[A-Z][A-Z0-9$'-]{0,11}|[BIESLUO]-[\w-]{1,20}|_|O|-X-")
+_SPACE_BEFORE = re.compile(
+    r" (?=[.,!?;:%)\]}»”’…、。，！？；：）」』】])|(?<=[(\[{«“‘¿¡（「『【]) "
+)
+# Scripts without spaces: Thai, Lao, Tibetan, Burmese, Khmer, kana and Han characters.
+_UNSPACED = re.compile("[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+
+
+def _tagged(lines: Sequence[str]) -> Iterator[str]:
+    """Yields the sentence of a block of lines that have a word each, if that is what they are."""
+    rows = [line for line in lines if not (line.startswith("#") and "\t" not in line)]
+    if not 1 < len(rows) <= _MOST_WORDS:
+        return
+    if all(row.count("\t") == 9 for row in rows):
+        yield from _conllu([row.split("\t") for row in rows])
+        return
+    cells = [row.split("\t") if "\t" in row else row.split() for row in rows]
+    is_tagged = all(
+        1 < len(row) == len(cells[0]) and _TAG.fullmatch(row[-1]) and " " not in row[0].strip()
+        for row in cells
+    )
+    if is_tagged or _are_words(cells):
+        # WikiANN has "en:word".
+        words = [re.sub(r"^[a-z-]{2,12}:(?=.)", "", row[0].strip()) for row in cells]
+        yield from sentence([row[0] for row in cells])
+        yield from sentence(words)
+
+
+def _are_words(cells: Sequence[Sequence[str]]) -> bool:
+    """Returns whether lines have a word each, and are not sentences of a script without spaces."""
+    characters = sum(len(row[0]) for row in cells)
+    return len(cells) > 2 and all(len(row) == 1 for row in cells) and characters < 10 * len(cells)
+
+
+def _conllu(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yields the sentence of a block of CoNLL-U, of surface words."""
+    words, spaced, covered = [], "", 0
+    for row in rows:
+        first, _, last = row[0].partition("-")
+        if not first.isdecimal() or int(first) <= covered:  # An empty node, or part of a word.
+            continue
+        covered = int(last) if last.isdecimal() else covered
+        words.append(row[1])
+        spaced += row[1] + ("" if "SpaceAfter=No" in row[9] else " ")
+    yield spaced
+    yield from sentence(words)
+
+
+def sentence(words: Sequence[str]) -> Iterator[str]:
+    """Yields a sentence of words: with spaces, without those at punctuation, and without any."""
+    joined = " ".join(words)
+    yield joined
+    written = _SPACE_BEFORE.sub("", joined)
+    if written != joined:
+        yield written
+    if _UNSPACED.search(joined):
+        yield "".join(words)
+
+
+# --- Markup ---
+
+_TAGS = re.compile(r"<(?:!--.*?--|[^<>]*)>", re.S)
+_VALUES = re.compile(r"""=\s*(?:"([^"]*)"|'([^']*)')""")
+_SEGMENTS = re.compile(r"<(seg|source|target|p|s|q)\b[^>]*>(.*?)</\1>", re.S | re.I)
+# Formatting codes of the original document in TMX and XLIFF.
+_CODES = re.compile(r"<(bpt|ept|it|ph|ut)\b[^>]*>.*?</\1>", re.S | re.I)
+
+
+def _marked_up(content: str) -> Iterator[str]:
+    """Yields the segments of SGM, TMX, XLIFF and the like, and each text between two tags."""
+    content = re.sub(
+        r"<!\[CDATA\[(.*?)\]\]>", lambda match: _escaped(match[1]), content, flags=re.S
+    )
+    for match in _SEGMENTS.finditer(content):
+        for text in {match[2], _CODES.sub("", match[2])}:
+            for space in ("", " "):
+                yield " ".join(unescape(_TAGS.sub(space, text)).split())
+    values = ("".join(value) for tag in _TAGS.findall(content) for value in _VALUES.findall(tag))
+    for text in (*_TAGS.split(content), *values):
+        plain = unescape(text)
+        yield " ".join(plain.split())
+        yield plain
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
