@@ -49,14 +49,15 @@ def load(model_dir, data_dir, **bindings):
     return loading.load(files, rest, "Train")
 
 
-def run(model_dir, data_dir, **bindings):
+def run(model_dir, data_dir, resume_with_changes=False, **bindings):
     """Trains in this process; returns the final state on the host."""
     config = load(model_dir, data_dir, **bindings)
     with (
         mock.patch.object(assembly, "write_report"),  # Seconds of drawing, and tested elsewhere.
         mock.patch.object(loop, "compile_step", _compiled_once(config)),
     ):
-        return jax.device_get(assembly.train(config, loading.operative_config()))
+        text = loading.operative_config()
+        return jax.device_get(assembly.train(config, text, resume_with_changes=resume_with_changes))
 
 
 def run_and_read(model_dir, data_dir, **bindings):

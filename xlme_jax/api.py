@@ -58,26 +58,42 @@ def load_config(
     return configured.load(files, overrides)
 
 
-def train(config: RunConfig, *, stop: NeverStop | None = None, command: str = "") -> Path:
+def train(
+    config: RunConfig,
+    *,
+    stop: NeverStop | None = None,
+    command: str = "",
+    resume_with_changes: bool = False,
+) -> Path:
     """Trains as configured, in this process; resumes a run that was interrupted.
 
     Args:
       config: from `load_config`.
       stop: may request an early end.
       command: the command line, for the manifest.
+      resume_with_changes: whether to resume a run in MODEL_DIR although it was trained with other
+        values of what determines the weights; its newest checkpoint is continued with those of now.
 
     Returns:
       MODEL_DIR, with the checkpoints and `report.html`.
 
     Raises:
-      ValueError: an invalid configuration, before compilation; names the field and the remedy.
+      ValueError: an invalid configuration, or MODEL_DIR holds a run with another one, before
+        compilation; names the fields and the remedy.
       Stopped: `stop` asked for the end; the state is saved.
     """
     from xlme_jax.runs import assembly
     from xlme_jax.storage.paths import as_path
     from xlme_jax.training.stopping import NEVER
 
-    assembly.train(config.train, config.text, config.prepare_command, stop or NEVER, command)
+    assembly.train(
+        config.train,
+        config.text,
+        config.prepare_command,
+        stop or NEVER,
+        command,
+        resume_with_changes,
+    )
     return as_path(config.train.model_dir)
 
 

@@ -27,6 +27,12 @@ _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the processes of a 
 _PEER_TIMEOUT = flags.DEFINE_integer(
     "peer_timeout", 60, "Seconds without a sign of life from another process that end this one.", 1
 )
+_RESUME_WITH_CHANGES = flags.DEFINE_bool(
+    "resume_with_changes",
+    False,
+    "Resume the run in MODEL_DIR although it was trained with other values of what determines the "
+    "weights: its newest checkpoint is continued with those of now. Otherwise that is refused.",
+)
 
 
 def main() -> int:
@@ -43,7 +49,12 @@ def main() -> int:
         config = api.load_config(flags.FLAGS.gin_file, flags.FLAGS.gin_bindings)
         command = shlex.join(["python", "-m", "xlme_jax.train", *sys.argv[1:]])
         try:
-            api.train(config, stop=stop, command=command)
+            api.train(
+                config,
+                stop=stop,
+                command=command,
+                resume_with_changes=_RESUME_WITH_CHANGES.value,
+            )
         except Stopped as stopped:
             say(str(stopped))
             return EXIT_STOPPED

@@ -105,16 +105,39 @@ def test_a_finished_run_has_nothing_to_do(tiny_data, uninterrupted, caplog):
     files = ("metrics.jsonl", "config.gin", "manifest.json", "model-info.txt")
     before = [(model_dir / name).read_text() for name in files]
     with caplog.at_level("INFO"):
-        assert_same_bits(run(model_dir, tiny_data, **BINDINGS | {"TRAIN_STEPS": 8}), expected)
+        assert_same_bits(run(model_dir, tiny_data, **BINDINGS), expected)
     assert "Nothing to do" in caplog.text
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
     assert [(model_dir / name).read_text() for name in files] == before
+
+
+@pytest.mark.parametrize(
+    ("binding", "line"),
+    [
+        ({"TRAIN_STEPS": 8}, "TRAIN_STEPS: 12 there, 8 now, which are behind it"),
+        ({"SEED": 1}, "Loop.seed: 0 there, 1 now"),
+        ({"INIT_FROM": "/a/run"}, "Loop.init_from: None there, '/a/run' now"),
+        ({"XLME__rtd_weight": 25.0}, "XLME.rtd_weight: 50.0 there, 25.0 now"),
+    ],
+)
+def test_the_folder_of_another_run_is_refused_before_compilation(
+    tiny_data, uninterrupted, monkeypatch, binding, line
+):
+    model_dir, _ = uninterrupted
+    monkeypatch.setattr(starting, "fresh_state", None)
+    before = (model_dir / "config.gin").read_text()
+    with pytest.raises(ValueError, match="has the checkpoint of step 12") as error:
+        run(model_dir, tiny_data, **BINDINGS | binding)
+    assert str(error.value).splitlines()[1:-1] == [f"  {line}"]
+    assert "--resume_with_changes" in str(error.value)
+    assert (model_dir / "config.gin").read_text() == before
 
 
 def test_a_start_with_other_streams_leaves_the_run_as_it_is(tiny_data, uninterrupted):
     model_dir, _ = uninterrupted
     before = (model_dir / "config.gin").read_text()
     with pytest.raises(ValueError, match="resume with the streams"):
-        run(model_dir, tiny_data, **BINDINGS, XLME__translation_pairs=False)
+        run(model_dir, tiny_data, True, **BINDINGS, XLME__translation_pairs=False)
     assert (model_dir / "config.gin").read_text() == before
 
 
@@ -147,7 +170,7 @@ def test_another_model_is_not_resumed(tiny_data, whole, monkeypatch):
     objective, model_dir, _ = whole
     monkeypatch.setattr(starting, "fresh_state", None)  # refused before it is called
     with pytest.raises(ValueError, match=r"weight \S+ has shape .* this model needs .*MODEL_DIR"):
-        run(model_dir, tiny_data, objective=objective, **BINDINGS, Encoder__ffn_size=48)
+        run(model_dir, tiny_data, True, objective=objective, **BINDINGS, Encoder__ffn_size=48)
 
 
 def test_another_queue_is_not_resumed(tiny_data, whole, monkeypatch):
@@ -157,7 +180,7 @@ def test_another_queue_is_not_resumed(tiny_data, whole, monkeypatch):
     if objective != "infoxlm":
         pytest.skip(f"{objective} has no queue")
     with pytest.raises(ValueError, match=r"weight queue has shape \(20, 32\), .*\(24, 32\)"):
-        run(model_dir, tiny_data, **bindings)
+        run(model_dir, tiny_data, True, **bindings)
 
 
 # At this learning rate weights stay where they began.
@@ -189,8 +212,10 @@ def test_resume_comes_before_warm_start_before_scratch(tmp_path, tiny_data, trai
 
     assert distance(warm) < 1e-6 < 1e-3 < distance(scratch)
     assert int(warm.step) == 5  # the other run had 12: step, data and Adam start over
+    other_dir.rename(tmp_path / "gone")
     with caplog.at_level("INFO"):
-        resumed = run(tmp_path / "warm", tiny_data, **bindings, INIT_FROM="/gone")
+        resumed = run(tmp_path / "warm", tiny_data, **bindings, INIT_FROM=str(other_dir))
+    (tmp_path / "gone").rename(other_dir)
     assert "Resuming from the checkpoint of step 5" in caplog.text
     assert "Warm start" not in caplog.text
     assert_same_bits(resumed, warm)

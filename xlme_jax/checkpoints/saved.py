@@ -155,14 +155,25 @@ def read_record(run: Path) -> RunRecord:
         return RunRecord(**record)
 
 
-def recorded_choices(model_dir: Path) -> Mapping[str, str]:
-    """Returns `RunRecord.choices` of a run's newest readable checkpoint; {} if there is none."""
+def newest_record(model_dir: Path) -> tuple[int, RunRecord] | None:
+    """Returns step and record of a run's newest readable checkpoint; None if there is none.
+
+    Reads and verifies no weights: a run may find this checkpoint damaged, and resume an older one.
+    """
     folder = model_dir / FOLDER
     for step in sorted(saved_steps(folder), reverse=True):
-        checkpoint = folder / str(step)
-        with contextlib.suppress(Damaged), damage_if_unsealed(checkpoint):
-            return read_fields(checkpoint).get("choices", {})
-    return {}
+        # ValueError: damaged, or JSON that cannot be parsed.
+        with contextlib.suppress(ValueError, FileNotFoundError):
+            record = read_fields(folder / str(step))
+            record.pop("digests")
+            return step, RunRecord(**record)
+    return None
+
+
+def recorded_choices(model_dir: Path) -> Mapping[str, str]:
+    """Returns `RunRecord.choices` of a run's newest readable checkpoint; {} if there is none."""
+    newest = newest_record(model_dir)
+    return {} if newest is None else newest[1].choices
 
 
 class Flops(NamedTuple):

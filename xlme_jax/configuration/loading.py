@@ -19,7 +19,7 @@ from xlme_jax.configuration.references import (
     check_references,
     suggestion,
 )
-from xlme_jax.configuration.registry import CONFIGURABLES, add
+from xlme_jax.configuration.registry import CONFIGURABLES, add, gin_name
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.storage.paths import as_path, is_file
@@ -137,15 +137,11 @@ def _pretrained() -> str:
         )
     run = load_text(read_record(as_path(source)).config, "Train", f"INIT_FROM = {source!r}")
     objective = getattr(run.objective, "pretrained", run.objective)
-    lines = [f"{name}.pretrained = @pretrained/{_name_of(objective)}()"]
+    lines = [f"{name}.pretrained = @pretrained/{gin_name(type(objective))}()"]
     lines += _bindings(objective, "pretrained")
     if vocabulary is None:
         lines.append(f"VOCABULARY = {str(as_path(run.data_dir) / VOCABULARY_FILE)!r}")
     return "\n".join(lines)
-
-
-def _name_of(config: Any) -> str:
-    return next(name for name, cls in CONFIGURABLES.items() if type(config) is cls)
 
 
 def _bindings(config: Any, scope: str) -> Iterator[str]:
@@ -154,10 +150,10 @@ def _bindings(config: Any, scope: str) -> Iterator[str]:
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
             yield from _bindings(value, f"{scope}/{field.name}")
-            text = f"@{scope}/{field.name}/{_name_of(value)}()"
+            text = f"@{scope}/{field.name}/{gin_name(type(value))}()"
         else:
             text = repr(value)
-        yield f"{scope}/{_name_of(config)}.{field.name} = {text}"
+        yield f"{scope}/{gin_name(type(config))}.{field.name} = {text}"
 
 
 def _build_checked(root: str, scopes: set[str]) -> Any:

@@ -88,6 +88,11 @@ def add(name: str, cls: type) -> None:
         _in_gin.add(name)
 
 
+def gin_name(cls: type) -> str:
+    """Returns the name of a dataclass in gin files; of one that gin does not know, its own."""
+    return next((name for name, known in CONFIGURABLES.items() if known is cls), cls.__name__)
+
+
 def describe() -> str:
     """Returns a list of all configurables with types and defaults, for --help."""
     lines = ["Configurables (--gin.NAME=VALUE, or in a file):"]

@@ -24,7 +24,7 @@ from xlme_jax.objectives.base import Objective
 from xlme_jax.ops import products
 from xlme_jax.ops.vocabulary_head import padded_size
 from xlme_jax.reports.run_page import write_report
-from xlme_jax.runs import attention_choice, parts, samples
+from xlme_jax.runs import attention_choice, parts, resuming, samples
 from xlme_jax.storage import locks
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import loop, manifest, model_info
@@ -42,6 +42,7 @@ def train(
     prepare_command: Sequence[str] = (),
     stop: NeverStop = NEVER,
     command: str = "",
+    resume_with_changes: bool = False,
 ) -> TrainState:
     """Trains as configured and writes the report; returns the final state.
 
@@ -51,12 +52,13 @@ def train(
       prepare_command: command that prepares the data set.
       stop: may request an early end.
       command: the command line, for the manifest.
+      resume_with_changes: whether to resume a run that had another configuration (`resuming`).
 
     Raises:
       ValueError: an invalid configuration, before compilation; names the field and the remedy.
       Stopped: `stop` asked for the end; the state is saved.
     """
-    run = assemble(config, config_text, prepare_command, command)
+    run = assemble(config, config_text, prepare_command, command, resume_with_changes)
     with reserved(run.model_dir), products.rounded(config.compute_dtype == "mixed"):
         state = loop.train(run, stop)
         if jax.process_index() == 0:
@@ -70,6 +72,7 @@ def assemble(
     config_text: str = "",
     prepare_command: Sequence[str] = (),
     command: str = "",
+    resume_with_changes: bool = False,
 ) -> Run:
     """Builds the inputs of the train loop; compiles only what it measures (`attention_choice`).
 
@@ -78,6 +81,7 @@ def assemble(
       config_text: the operative configuration, written to MODEL_DIR/config.gin.
       prepare_command: command that prepares the data set.
       command: the command line, for the manifest.
+      resume_with_changes: whether to resume a run that had another configuration.
 
     Raises:
       ValueError: an invalid configuration; names the field and the remedy.
@@ -85,6 +89,7 @@ def assemble(
     mesh = meshes.make_mesh(config.mesh)
     built = parts.build(config, prepare_command)
     dataset, objective, dtype, streams, settings = built
+    changes = resuming.check(config, dataset, streams, settings.train_steps, resume_with_changes)
     shapes = {stream.name: (stream.rows, stream.length) for stream in streams}
     meshes.check_divisible({s.name: s.rows for s in streams}, mesh, settings.micro_batches)
     states.check_compiler_options(settings)
@@ -112,7 +117,11 @@ def assemble(
     # Rows of labelled examples are of several lengths.
     is_fixed = all(stream.kind != "labelled" for stream in streams)
     start = manifest.describe_start(
-        command, seed=settings.seed, data=dataset.digest, vocabulary=dataset.vocabulary_digest
+        command,
+        seed=settings.seed,
+        data=dataset.digest,
+        vocabulary=dataset.vocabulary_digest,
+        **({"changes": changes} if changes else {}),
     )
     whole = manifest.with_start(model_dir, start)
     facts = {**whole, "config": manifest.bindings(config_text)}

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,10 +94,29 @@ def _loop_settings(
                 f"Train.{name} = {passes} counts the examples of one labelled stream, which this "
                 f"objective does not read; set it to None and give Loop.{field}."
             )
-        examples = sum(task.examples for task in stream_tasks(dataset, streams[0]))
-        steps = math.ceil(passes * examples / streams[0].rows)
+        steps, examples = _steps_of(passes, dataset, streams[0])
         _log.info(
             "Train.%s = %g: %d steps; an epoch has %d examples.", name, passes, steps, examples
         )
         settings = dataclasses.replace(settings, **{field: steps})
     return settings
+
+
+def total_steps(config: TrainConfig, dataset: PreparedDataset, names: Collection[str]) -> int:
+    """Returns the steps of a run, of `Train.epochs` or TRAIN_STEPS.
+
+    Args:
+      config: configuration of the run.
+      dataset: its data.
+      names: the streams that its objective reads.
+    """
+    streams = [stream for stream in config.streams if stream.name in names]
+    if config.epochs is None or [stream.kind for stream in streams] != ["labelled"]:
+        return config.loop.train_steps
+    return _steps_of(config.epochs, dataset, streams[0])[0]
+
+
+def _steps_of(passes: float, dataset: PreparedDataset, stream: Stream) -> tuple[int, int]:
+    """Returns the steps of a number of passes over a stream's examples, and the examples."""
+    examples = sum(task.examples for task in stream_tasks(dataset, stream))
+    return math.ceil(passes * examples / stream.rows), examples

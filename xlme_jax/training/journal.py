@@ -145,9 +145,9 @@ class Journal:
         raise Diverged(
             f"Step {step}: loss or gradient were NaN or infinite in {limit} steps in a row "
             f"({step - limit + 1} to {step}); {what}. None of these updates was applied. Lower "
-            "Optimizer.learning_rate or Optimizer.clip_norm, check these tasks, or set "
-            "Loop.on_divergence = 'roll_back' to continue from the newest checkpoint with other "
-            "data."
+            "Optimizer.learning_rate or Optimizer.clip_norm (with --resume_with_changes), check "
+            "these tasks, or set Loop.on_divergence = 'roll_back' to continue from the newest "
+            "checkpoint with other data."
         )
 
     def write(self, step: int, params: Params) -> None:

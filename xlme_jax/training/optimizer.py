@@ -52,11 +52,15 @@ class OptimizerConfig:
         if self.clip_norm <= 0:
             raise ValueError(f"Optimizer.clip_norm = {self.clip_norm} must be positive.")
 
+    def warmup(self, train_steps: int) -> int:
+        """Returns the steps of warm-up of a run of `train_steps`."""
+        if self.warmup_steps is None and self.warmup_fraction is not None:
+            return round(self.warmup_fraction * train_steps)
+        return 10_000 if self.warmup_steps is None else self.warmup_steps
+
     def schedule(self, train_steps: int) -> optax.Schedule:
         """Returns the learning rate by step: int -> float32."""
-        warmup = 10_000 if self.warmup_steps is None else self.warmup_steps
-        if self.warmup_steps is None and self.warmup_fraction is not None:
-            warmup = round(self.warmup_fraction * train_steps)
+        warmup = self.warmup(train_steps)
         if warmup >= train_steps:
             raise ValueError(
                 f"Optimizer.warmup_steps = {warmup} must be smaller than TRAIN_STEPS = "

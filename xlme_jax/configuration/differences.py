@@ -1,0 +1,195 @@
+"""How two configurations differ in what determines the weights of a run.
+
+A field determines the weights unless it is listed here, so that a new field is safe by default.
+"""
+
+import dataclasses
+import enum
+import os
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from xlme_jax.configuration.registry import gin_name
+from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.configuration.values import shown
+from xlme_jax.data.batches.streams import Stream
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.storage.paths import is_bucket
+from xlme_jax.training.loop_config import LoopConfig
+
+
+class Effect(enum.IntEnum):
+    """What another value of a field does to the weights after a number of steps.
+
+    Attributes:
+      NONE: no bit changes.
+      ROUNDING: sums are rounded in another order.
+      WEIGHTS: they are those of another run.
+    """
+
+    NONE = 0
+    ROUNDING = 1
+    WEIGHTS = 2
+
+
+# Where they are written, what is measured and when, what ends a run early, how memory is used. The
+# data are compared by their digest, and the vocabulary's size with that of the data; the number of
+# steps, also as passes, is compared by the schedule (`runs.resuming`).
+_NO_EFFECT: dict[type, frozenset[str]] = {
+    TrainConfig: frozenset(
+        {
+            *("model_dir", "data_dir", "prepare", "prepare_if_missing", "verify_data"),
+            *("data_cache", "data_cache_gb", "vocab_size"),
+            *("evaluators", "evaluate_epochs", "best", "trackers", "stop_rules", "epochs"),
+        }
+    ),
+    LoopConfig: frozenset(
+        {
+            *("train_steps", "checkpoint_every", "keep_checkpoints", "keep_every"),
+            *("log_every", "evaluate_every", "samples_every", "alarms_after", "profile_steps"),
+            *("max_skipped", "on_divergence"),  # They apply where training cannot go on as it was.
+        }
+    ),
+    EncoderConfig: frozenset({"scan_layers", "remat"}),
+}
+# How the same computation is divided, and by what it is done.
+_ROUNDING: dict[type, frozenset[str]] = {
+    TrainConfig: frozenset({"mesh"}),
+    LoopConfig: frozenset({"micro_batches", "compiler_options"}),
+    EncoderConfig: frozenset({"attention"}),
+}
+
+
+class Difference(NamedTuple):
+    """A field that two configurations set to different values.
+
+    Attributes:
+      name: as in gin files, "bitext/Stream.rows"; the scope is left out where there is but one.
+      before: its value in the first configuration, as text.
+      now: its value in the second.
+      effect: what that does to the weights.
+    """
+
+    name: str
+    before: str
+    now: str
+    effect: Effect
+
+    def __str__(self) -> str:
+        """Returns name and values on one line."""
+        return f"{self.name}: {self.before} there, {self.now} now"
+
+
+def differences(
+    before: TrainConfig, now: TrainConfig, streams: Collection[str], platform: str
+) -> list[Difference]:
+    """Returns how two configurations differ in what has an effect on the weights.
+
+    Values are compared by what they do, defaults included: a file that spells out a default, or
+    the warm-up in another unit, does not differ from one that does not.
+
+    Args:
+      before: the configuration of a run.
+      now: another one.
+      streams: names of the streams that the objective reads; others do not matter.
+      platform: of the devices ("cpu", "gpu", "tpu"), for `compute_dtype = "auto"`.
+    """
+    steps = now.loop.train_steps
+    return list(
+        _compared(*(_normalized(x, streams, platform, steps) for x in (before, now)), "Train", "")
+    )
+
+
+def effect_of(cls: type, field: str) -> Effect:
+    """Returns the effect of a field of a configuration class."""
+    if any(field in fields for known, fields in _NO_EFFECT.items() if issubclass(cls, known)):
+        return Effect.NONE
+    if any(field in fields for known, fields in _ROUNDING.items() if issubclass(cls, known)):
+        return Effect.ROUNDING
+    return Effect.WEIGHTS
+
+
+def _normalized(
+    config: TrainConfig, streams: Collection[str], platform: str, steps: int
+) -> TrainConfig:
+    """Returns a configuration with one spelling of what can be written in several ways."""
+    dtype = config.compute_dtype
+    if dtype == "auto":
+        dtype = jnp.dtype(config.dtype_on(platform)).name
+    source = config.loop.init_from
+    optimizer = dataclasses.replace(
+        config.optimizer, warmup_steps=config.optimizer.warmup(steps), warmup_fraction=None
+    )
+    return dataclasses.replace(
+        config,
+        compute_dtype=dtype,
+        optimizer=optimizer,
+        loop=dataclasses.replace(
+            config.loop, init_from=None if source is None else _absolute(source)
+        ),
+        streams=tuple(
+            dataclasses.replace(stream, weight=1.0, weights=_factors(stream))
+            for stream in config.streams
+            if stream.name in streams
+        ),
+    )
+
+
+def _factors(stream: Stream) -> tuple[tuple[int, float], ...]:
+    """Returns the schedule of a stream's weight; () if it is always 1."""
+    points = stream.weight_points()
+    return points if any(factor != 1.0 for _, factor in points) else ()
+
+
+def _absolute(path: str) -> str:
+    return path if is_bucket(path) else os.path.realpath(path)
+
+
+def _compared(before: Any, now: Any, name: str, scope: str) -> Iterator[Difference]:
+    """Yields the differences between two dataclasses of one type, called `name` in a scope."""
+    for field in dataclasses.fields(now):
+        effect = effect_of(type(now), field.name)
+        if effect is Effect.NONE:
+            continue
+        old, new = getattr(before, field.name), getattr(now, field.name)
+        yield from _compared_values(old, new, name, scope, field.name, effect, now)
+
+
+def _compared_values(
+    old: Any, new: Any, name: str, scope: str, field: str, effect: Effect, owner: Any
+) -> Iterator[Difference]:
+    """Yields the differences between two values of a field."""
+    if _is_config(new) and type(old) is type(new):
+        inner = "/".join(filter(None, (scope, _scope_of(owner, field))))
+        found = _compared(old, new, gin_name(type(new)), inner)
+        # A part has at most the effect of the whole.
+        yield from (x._replace(effect=min(x.effect, effect)) for x in found)
+    elif isinstance(new, tuple) and any(isinstance(x, Stream) for x in (*old, *new)):
+        streams = [{stream.name: stream for stream in value} for value in (old, new)]
+        for key in sorted({**streams[0], **streams[1]}):
+            left, right = (part.get(key) for part in streams)
+            if left is None or right is None:
+                yield Difference(f"{name}.{field}", *map(_text, (left, right)), effect)
+            else:
+                yield from _compared(left, right, "Stream", key)
+    elif old != new:
+        yield Difference(f"{scope}/{name}.{field}".lstrip("/"), _text(old), _text(new), effect)
+
+
+def _is_config(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _scope_of(owner: Any, field: str) -> str:
+    """Returns a scope for a field's value if others of the dataclass have the same type."""
+    values = [getattr(owner, f.name) for f in dataclasses.fields(owner)]
+    same = [value for value in values if type(value) is type(getattr(owner, field))]
+    return field if len(same) > 1 or field == "pretrained" else ""
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Stream):
+        return f"@{value.name}/Stream()"
+    return f"@{gin_name(type(value))}()" if _is_config(value) else shown(value)

@@ -1,0 +1,158 @@
+"""Compares a run with the one that its folder holds, before anything is compiled.
+
+A run resumes from the newest checkpoint of MODEL_DIR. If that was trained with other values of what
+determines the weights, the result would be neither this run nor that one, so it is refused. What
+may change: where and how the same computation is done, what is logged, evaluated and kept, and the
+number of steps, with which the learning rate changes; all but what is logged and kept is reported.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from xlme_jax.checkpoints.saved import FOLDER, RunRecord, newest_record
+from xlme_jax.configuration import loading
+from xlme_jax.configuration.differences import Difference, Effect, differences
+from xlme_jax.configuration.train_config import TrainConfig
+from xlme_jax.configuration.values import ConfigError
+from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.runs import parts
+from xlme_jax.storage.paths import as_path
+
+_log = logging.getLogger(__name__)
+_ALLOW = (
+    "To resume that run, set these values back; for a new run, choose another MODEL_DIR. "
+    "--resume_with_changes (in Python api.train(config, resume_with_changes=True)) continues from "
+    "that checkpoint with the values of now."
+)
+
+
+def check(
+    config: TrainConfig,
+    dataset: PreparedDataset,
+    streams: Sequence[Stream],
+    train_steps: int,
+    with_changes: bool,
+) -> dict[str, str]:
+    """Compares a run with that of the newest checkpoint in its folder, and logs how they differ.
+
+    Args:
+      config: configuration of the run.
+      dataset: its data.
+      streams: the streams that its objective reads.
+      train_steps: its steps.
+      with_changes: whether it may resume although weights are affected.
+
+    Returns:
+      {name: "BEFORE -> NOW"} of what differs, for the manifest; {} without a checkpoint.
+
+    Raises:
+      ValueError: the folder's run has other values of what determines the weights, or more steps
+        than this run has in all; names them, and the remedy.
+    """
+    folder = as_path(config.model_dir)
+    newest = newest_record(folder)
+    if newest is None or newest[1].dataset != dataset.digest:  # Other data are refused as such.
+        return {}
+    step, record = newest
+    where = f"MODEL_DIR = {str(folder)!r} has the checkpoint of step {step:,}"
+    if not record.config:
+        _log.warning("%s without a configuration: nothing shows whether it is of this run.", where)
+        return {}
+    before = _configuration(record, folder / FOLDER / str(step), with_changes, where)
+    if before is None:
+        return {}
+    names = [stream.name for stream in streams]
+    found = differences(_from_same(before, config, record), config, names, jax.default_backend())
+    former = parts.total_steps(before, dataset, names)
+    changes = [difference for difference in found if difference.effect is Effect.WEIGHTS]
+    _refuse_or_report(where, step, train_steps, former, changes, with_changes)
+    for difference in found:
+        if difference.effect is Effect.ROUNDING:
+            _log.info("%s. Results are equal but for rounding.", difference)
+    if said := schedule_change((before, former), (config, train_steps), step):
+        _log.warning("%s", said)
+    text = {difference.name: f"{difference.before} -> {difference.now}" for difference in found}
+    return text | ({"TRAIN_STEPS": f"{former} -> {train_steps}"} if former != train_steps else {})
+
+
+def _configuration(
+    record: RunRecord, source: Path, with_changes: bool, where: str
+) -> TrainConfig | None:
+    """Returns the configuration of a checkpoint; None if it is unreadable, and that is allowed."""
+    try:
+        config: TrainConfig = loading.load_text(record.config, "Train", str(source))
+    except ConfigError as error:
+        said = f"{where}, whose configuration this version cannot read: {error}"
+        if not with_changes:
+            raise ValueError(f"{said}\n{_ALLOW}") from error
+        _log.warning("%s Resuming with the configuration of now, as the flag allows.", said)
+        return None
+    return config
+
+
+def _from_same(before: TrainConfig, now: TrainConfig, record: RunRecord) -> TrainConfig:
+    """Returns `before` with INIT_FROM of `now` if that names the checkpoint which was taken."""
+    source = now.loop.init_from
+    if source is None or str(as_path(source).absolute()) != record.origin:
+        return before
+    return dataclasses.replace(before, loop=dataclasses.replace(before.loop, init_from=source))
+
+
+def _refuse_or_report(
+    where: str,
+    step: int,
+    train_steps: int,
+    former: int,
+    changes: Sequence[Difference],
+    with_changes: bool,
+) -> None:
+    """Raises ValueError on changes of the weights, unless they are allowed; then logs them."""
+    lines = [f"  {difference}" for difference in changes]
+    if step > train_steps:
+        lines.append(f"  TRAIN_STEPS: {former} there, {train_steps} now, which are behind it")
+    if not lines:
+        return
+    said = "\n".join([f"{where}, of a run with another configuration:", *lines])
+    if not with_changes:
+        raise ValueError(f"{said}\n{_ALLOW}")
+    _log.warning("%s\nResuming it with the values of now, as the flag allows.", said)
+
+
+def schedule_change(
+    before: tuple[TrainConfig, int], now: tuple[TrainConfig, int], step: int
+) -> str:
+    """Returns what changes with the number of steps where a run resumes; "" if nothing does.
+
+    Args:
+      before: configuration and steps in all of the run of the checkpoint.
+      now: those of the run that resumes.
+      step: step of the checkpoint.
+    """
+    (old, old_steps), (new, new_steps) = before, now
+    if step >= new_steps:
+        return ""
+    old_rate = old.optimizer.schedule(old_steps)
+    rate = float(new.optimizer.schedule(new_steps)(step))
+    former = float(old_rate(min(step, old_steps)))  # 0 at its end.
+    warmups = old.optimizer.warmup(old_steps), new.optimizer.warmup(new_steps)
+    if (former, old_steps, warmups[0]) == (rate, new_steps, warmups[1]):
+        return ""
+    sentences = [
+        f"The learning rate follows another schedule from here on (TRAIN_STEPS = {new_steps:,}, "
+        f"and {old_steps:,} in the run that saved step {step:,}): it was "
+        f"{float(old_rate(step - 1)):.3g} at step {step:,}, and is {rate:.3g} at step {step + 1:,} "
+        f"({former:.3g} by the former schedule); it falls to 0 at step {new_steps:,}, not "
+        f"{old_steps:,}, after a warm-up of {warmups[1]:,} steps ({warmups[0]:,} before)."
+    ]
+    sentences += [
+        f"The {stream.robust.updates} updates of the sampling weights of stream {stream.name!r} "
+        f"are spread over {new_steps:,} steps, not {old_steps:,}."
+        for stream in new.streams
+        if stream.robust is not None and old_steps != new_steps
+    ]
+    return " ".join(sentences)
