@@ -18,11 +18,11 @@ TABLE = RNG.normal(size=(SIZE, SIZE))
 TABLE[:, EOS] = -1.0
 
 
-def drawn(config, rows, length=3):
+def drawn(config, rows, length=3, limits=None):
     """Returns translations of a model whose next token depends on the last one alone."""
 
     @jax.jit
-    def run(first, numbers):
+    def run(first, numbers, limits):
         return sample(
             config,
             lambda tokens, state: (jnp.asarray(TABLE, jnp.float32)[tokens], state),
@@ -30,11 +30,13 @@ def drawn(config, rows, length=3):
             first,
             numbers,
             length=length,
+            limits=limits,
             eos=EOS,
             pad=PAD,
         )
 
-    return jax.tree.map(np.asarray, run(jnp.full(rows, 3), jnp.arange(rows)))
+    limits = jnp.full(rows, length) if limits is None else jnp.asarray(limits)
+    return jax.tree.map(np.asarray, run(jnp.full(rows, 3), jnp.arange(rows), limits))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -86,3 +88,17 @@ def test_cut_distributions_are_those_of_hugging_face(options):
         expected = transformers.TopPLogitsWarper(top_p)(None, expected)
     found = allowed(Sampling(temperature=0.7, **options), jnp.asarray(logits))
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6)
+
+
+def test_each_text_has_a_limit_of_its_own():
+    """A text draws the same tokens whatever the limits of the others, and stops at its own."""
+    limits = np.tile([2, 9, 4], 10)
+    alone = {limit: drawn(Sampling(3), 30, limit) for limit in (2, 4, 9)}
+    whole, found = alone[9], drawn(Sampling(3), 30, 9, limits)
+    for number, limit in enumerate(limits):
+        same = whole.tokens[number, :, :limit]
+        np.testing.assert_array_equal(found.tokens[number, :, :limit], same)
+        assert (found.tokens[number, :, limit:] == PAD).all()
+        np.testing.assert_allclose(found.scores[number], alone[limit].scores[number], rtol=1e-6)
+    is_longer = (whole.tokens != found.tokens).any(axis=(1, 2))
+    assert is_longer[limits < 9].any() and not is_longer[limits == 9].any()

@@ -95,14 +95,13 @@ def test_logits_and_translations(exported):
 
     translator = Translator(objective, BeamSearch(3), batch_tokens=len(texts) * 32)
     found = translator(params, texts, language)
-    limit = min(2 * row_length(len(max(texts, key=len))), hugging.LENGTH)
     for text, best in zip(texts, found):
         result = model.generate(
             torch.tensor([text]),
             decoder_start_token_id=start,
             num_beams=3,
             num_return_sequences=3,
-            max_length=limit,
+            max_length=min(2 * row_length(len(text)), hugging.LENGTH),
             return_dict_in_generate=True,
             output_scores=True,
         )

@@ -346,6 +346,35 @@ def test_translations_do_not_depend_on_the_batch():
     assert found != many(params, texts, "fr")
 
 
+@pytest.mark.parametrize(
+    "how",
+    slow_except(
+        [BeamSearch(1), BeamSearch(3, 2.0, "never")],
+        [BeamSearch(1), BeamSearch(3), BeamSearch(3, 2.0, "never"), Sampling(3, 1.5, seed=2)],
+    ),
+    ids=lambda how: f"{type(how).__name__}-{how.hypotheses}",
+)
+def test_the_longest_line_sets_no_limit_for_the_others(how):
+    """The position table has room for all; the limit of a line is twice its own row."""
+    objective = config(encoder={**ONE_LAYER, "max_length": 128}).held_out().build(VOCAB)
+    params = weights(objective)
+    texts = [(BOS, 5, 9, EOS), (BOS, *[7, 8, 11, 12] * 15, EOS), (BOS, *[6, 5, 4] * 6, EOS)]
+    translator = Translator(objective, how)
+    assert [translator.limit(text) for text in texts] == [2 * 8, 2 * 64, 2 * 24]
+    assert translator.limit((BOS, *[5] * 68, EOS)) == 128  # Of the position table, not 2 * 80.
+    alone = [dict(translator.each(params, [text], "fr", [n]))[0] for n, text in enumerate(texts)]
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2), (0, 2)):
+        found = dict(translator.each(params, [texts[n] for n in order], "fr", order))
+        for place, number in enumerate(order):
+            together = [one.tokens for one in found[place]]
+            assert together == [one.tokens for one in alone[number]]
+    for best, text in zip(alone, texts):
+        for one in best:
+            ends = translator.limit(text) - 1  # `<s>` is not among the tokens.
+            assert len(one.tokens) == ends if one.is_cut else len(one.tokens) <= ends - 1
+    assert any(one.is_cut for best in alone for one in best)
+
+
 def test_scores_are_those_of_search():
     objective = config(encoder={"num_layers": 3}).held_out().build(VOCAB)
     params, rng = weights(objective), np.random.default_rng(3)

@@ -12,7 +12,7 @@ import torch
 from transformers import GenerationConfig, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from xlme_jax.evaluation.beam_search import BeamSearch, search
+from xlme_jax.evaluation.beam_search import NONE, BeamSearch, search
 
 EOS, PAD, WIDTH = 2, 1, 6
 
@@ -61,9 +61,10 @@ class Reference(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(logits=logits)
 
 
-def ours(weights, first, config, length, allowed=None):
+def ours(weights, first, config, length, allowed=None, limits=None):
     arrays = weights.embedding, weights.output, weights.bias
-    return _search(config, length)(arrays, jnp.asarray(first, jnp.int32), allowed)
+    limits = jnp.asarray(np.full(len(first), length) if limits is None else limits, jnp.int32)
+    return _search(config, length)(arrays, jnp.asarray(first, jnp.int32), allowed, limits)
 
 
 @functools.cache
@@ -74,11 +75,11 @@ def _search(config, length):
         return jnp.take_along_axis(state, beams[..., None], axis=1)
 
     @jax.jit
-    def run(arrays, first, allowed):
+    def run(arrays, first, allowed, limits):
         state = jnp.zeros((len(first), config.beams, WIDTH))
-        limits = {"length": length, "eos": EOS, "pad": PAD, "allowed": allowed}
+        ends = {"length": length, "limits": limits, "eos": EOS, "pad": PAD}
         step = functools.partial(_step, arrays=arrays)
-        return search(config, step, select, state, first, **limits)
+        return search(config, step, select, state, first, allowed=allowed, **ends)
 
     return run
 
@@ -99,36 +100,67 @@ def test_search_among_some_tokens_equals_generate(excluded):
     compare_with_generate(4, 1.0, False, excluded)
 
 
+@pytest.mark.parametrize(
+    ("beams", "penalty", "early_stopping"),
+    tiny.slow_except(
+        {(4, 0.6, True), (5, 1.0, False), (4, 2.0, "never")},
+        itertools.product([4, 5], [0.6, 1.0, 2.0], [True, False, "never"]),
+    ),
+)
+def test_each_sentence_has_a_limit_of_its_own(beams, penalty, early_stopping):
+    """Together they are what `generate` finds of each one alone, with its own `max_length`."""
+    first, limits, length = [3, 5, 7, 11, 4, 6], [12, 4, 7, 3, 12, 1], 12
+    config = BeamSearch(beams, penalty, early_stopping)
+    was_cut = set()
+    for seed, ending in ((0, -3.0), (1, 0.0)):
+        weights = Weights(30, seed, ending)
+        found = ours(weights, first, config, length, limits=limits)
+        for number, limit in enumerate(limits[:-1]):
+            theirs, scores = generated(weights, first[number : number + 1], config, limit)
+            np.testing.assert_array_equal(found.tokens[number, :, :limit], theirs[0])
+            assert (found.tokens[number, :, limit:] == PAD).all()
+            np.testing.assert_allclose(found.scores[number], scores[0], rtol=1e-5, atol=1e-5)
+            was_cut |= {limit} if (theirs[..., -1] > EOS).any() else set()
+        assert (found.scores[-1] < NONE).all()  # Nothing fits one token, which is given.
+    assert was_cut >= {3, 4, 7}
+
+
 def compare_with_generate(beams, penalty, early_stopping, excluded=()):
     first, length = [3, 5, 7, 11, 4, 6], 12
     allowed = ~np.isin(np.arange(30), excluded) if excluded else None
     for seed, ending in ((0, -3.0), (1, 0.0), (2, 3.0)):
         weights = Weights(30, seed, ending)
-        found = ours(weights, first, BeamSearch(beams, penalty, early_stopping), length, allowed)
-        expected = Reference(weights).generate(
-            torch.tensor(first)[:, None],
-            GenerationConfig(
-                num_beams=beams,
-                length_penalty=penalty,
-                early_stopping=early_stopping,
-                max_length=length,
-                eos_token_id=EOS,
-                pad_token_id=PAD,
-                num_return_sequences=beams,
-                do_sample=False,
-                use_cache=False,
-                return_dict_in_generate=True,
-                output_scores=True,
-                suppress_tokens=list(excluded) or None,
-            ),
-        )
-        theirs = expected.sequences.reshape(len(first), beams, -1).numpy()
-        padded = np.full((len(first), beams, length), PAD)
-        padded[:, :, : theirs.shape[2]] = theirs
-        np.testing.assert_array_equal(found.tokens, padded)
-        scores = expected.sequences_scores.reshape(len(first), beams).numpy()
+        config = BeamSearch(beams, penalty, early_stopping)
+        found = ours(weights, first, config, length, allowed)
+        tokens, scores = generated(weights, first, config, length, excluded)
+        np.testing.assert_array_equal(found.tokens, tokens)
         # Sums of up to 11 log-probabilities of size 10 in float32.
         np.testing.assert_allclose(found.scores, scores, rtol=1e-5, atol=1e-5)
+
+
+def generated(weights, first, config, length, excluded=()):
+    """Returns tokens [B, W, length] and scores [B, W] of `generate`."""
+    expected = Reference(weights).generate(
+        torch.tensor(first)[:, None],
+        GenerationConfig(
+            num_beams=config.beams,
+            length_penalty=config.length_penalty,
+            early_stopping=config.early_stopping,
+            max_length=length,
+            eos_token_id=EOS,
+            pad_token_id=PAD,
+            num_return_sequences=config.beams,
+            do_sample=False,
+            use_cache=False,
+            return_dict_in_generate=True,
+            output_scores=True,
+            suppress_tokens=list(excluded) or None,
+        ),
+    )
+    theirs = expected.sequences.reshape(len(first), config.beams, -1).numpy()
+    padded = np.full((len(first), config.beams, length), PAD)
+    padded[:, :, : theirs.shape[2]] = theirs
+    return padded, expected.sequences_scores.reshape(len(first), config.beams).numpy()
 
 
 def test_one_beam_equals_greedy_generate():

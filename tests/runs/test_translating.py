@@ -12,7 +12,7 @@ from xlme_jax.evaluation import results
 from xlme_jax.evaluation.alignment_matrices import read_matrix
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.evaluation.sampling import Sampling
-from xlme_jax.evaluation.translation import Translator
+from xlme_jax.evaluation.translation import Hypothesis, Translator
 from xlme_jax.evaluation.translation_scores import score as score_lines
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMConfig
@@ -115,6 +115,34 @@ def test_explained_lines_have_pictures_and_weights(tmp_path, monkeypatch, caplog
         assert len(pair.predicted) == len(pair.target)
     with pytest.raises(ValueError, match="letters of Latn, not of Cyrl"):
         next(translate(str(run), lines, "fr", BeamSearch(2), scripts=["Cyrl", "Latn"]))
+
+
+def test_cut_translations_are_counted_and_their_lines_named(tmp_path, monkeypatch, caplog):
+    run = hugging.write_checkpoint(tmp_path / "run", "translate")
+    whole, cut = Hypothesis((5, 6), -1.0), Hypothesis((7,), -1.5, is_cut=True)
+
+    def each(*_):
+        yield 1, [whole, cut]
+        yield 0, [cut, whole]
+
+    monkeypatch.setattr(Translator, "each", each)
+    for n_best, expected in ((1, "1 of 2 .* Lines: 1$"), (2, "2 of 4 .* Lines: 1, 3$")):
+        caplog.clear()
+        list(translate(str(run), ["abc", "", "def"], "fr", BeamSearch(2), n_best))
+        (message,) = [x.getMessage() for x in caplog.records if x.levelname == "WARNING"]
+        assert re.search(expected, message), message
+
+
+def test_draws_of_a_line_depend_on_its_number_in_the_file(tmp_path):
+    """An empty line counts: it used to shift the numbers of those after it."""
+    run = hugging.write_checkpoint(tmp_path / "run", "translate")
+    draw = Sampling(3, seed=4)
+    files = ["abc", "", "defg"], ["abc", "h" * 20, "defg"]
+    found = [list(translate(str(run), lines, "fr", draw, n_best=3)) for lines in files]
+    assert not found[0][1] and found[1][1]
+    for line in (0, 2):
+        texts = [[one.text for one in best[line]] for best in found]
+        assert texts[0] == texts[1] and len(set(texts[0])) == 3
 
 
 def test_lines_of_files_are_checked(tmp_path):

@@ -68,8 +68,7 @@ class _Search(NamedTuple):
     running: Found  # Scores are sums of log-probabilities.
     ended: Found
     is_ended: jax.Array  # bool[B, W], which of `ended` are there.
-    improvable: jax.Array  # bool[B]
-    cut: jax.Array  # Whether the length limit was reached.
+    improvable: jax.Array  # bool[B]; False once a sentence's limit is reached.
     state: Any
 
 
@@ -81,6 +80,7 @@ def search(
     first: jax.Array,
     *,
     length: int,
+    limits: jax.Array,
     eos: int,
     pad: int,
     allowed: jax.Array | None = None,
@@ -94,7 +94,10 @@ def search(
       select: (state, int32[B, W]) -> state in which hypothesis w continues the given one.
       state: of hypotheses without any token.
       first: int32[B], the first token of each translation.
-      length: T, at most so many tokens, the first included.
+      length: T, the width of the result.
+      limits: int32[B], at most so many tokens of each translation, the first included, and at most
+        T. A hypothesis that reaches its limit is cut there. As every sentence has its own, its
+        translations do not depend on the others.
       eos: id of the token that ends a hypothesis.
       pad: id that fills up tokens.
       allowed: bool[V], tokens that hypotheses may have, `eos` among them; None for all. The others
@@ -108,14 +111,13 @@ def search(
         running=Found(tokens, lowest.at[:, 0].set(0.0)),
         ended=Found(tokens, lowest),
         is_ended=jnp.zeros((count, beams), bool),
-        improvable=jnp.ones((count,), bool),
-        cut=jnp.asarray(length <= 1),
+        improvable=limits > 1,
         state=state,
     )
 
     def goes_on(now: _Search) -> jax.Array:
         full = now.is_ended.all() & config.stops_when_full
-        return now.improvable.any() & ~full & ~now.cut
+        return now.improvable.any() & ~full
 
     def advance(now: _Search) -> _Search:
         latest = jax.lax.dynamic_index_in_dim(now.running.tokens, now.length - 1, 2, False)
@@ -130,16 +132,16 @@ def search(
         parents, new = jnp.divmod(chosen, logits.shape[-1])
         tokens = jnp.take_along_axis(now.running.tokens, parents[..., None], axis=1)
         tokens = tokens.at[:, :, now.length].set(new.astype(jnp.int32))
-        cut = now.length + 1 >= length
+        cut = now.length + 1 >= limits
         candidates = Found(tokens, scores.astype(jnp.float32))
-        ends = (new == eos) | cut
+        ends = (new == eos) | cut[:, None]
 
         going = candidates._replace(scores=candidates.scores + ends * _LOWEST)
         running, order = _best(going, beams)
         ended, is_ended = _with_ended(config, now, candidates, ends)
         state = select(state, jnp.take_along_axis(parents, order, axis=1))
-        then = _Search(now.length + 1, running, ended, is_ended, now.improvable, cut, state)
-        return then._replace(improvable=now.improvable & _improvable(config, then, length))
+        then = _Search(now.length + 1, running, ended, is_ended, now.improvable & ~cut, state)
+        return then._replace(improvable=then.improvable & _improvable(config, then, limits))
 
     return jax.lax.while_loop(goes_on, advance, begin).ended
 
@@ -171,11 +173,11 @@ def _with_ended(
     return ended, jnp.take_along_axis(flags, order, axis=1)
 
 
-def _improvable(config: BeamSearch, now: _Search, length: int) -> jax.Array:
+def _improvable(config: BeamSearch, now: _Search, limits: jax.Array) -> jax.Array:
     """Returns whether a hypothesis that goes on may yet become one of the W best: bool[B]."""
     final = now.length - 1
     if config.early_stopping == "never" and config.length_penalty > 0:
-        final = jnp.asarray(length - 1)
+        final = limits - 1
     best = now.running.scores[:, 0] / final.astype(jnp.float32) ** config.length_penalty
     worst = jnp.where(now.is_ended.all(axis=1), now.ended.scores.min(axis=1), _LOWEST)
     return best > worst

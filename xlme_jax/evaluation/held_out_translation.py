@@ -26,6 +26,7 @@ from xlme_jax.validation.fields import check_at_least
 # In MODEL_DIR: {"step": step, "directions": {"en-fr": [{"source", "reference", "translation"}]}}.
 SAMPLES_FILE = "translations.json"
 MEAN = "mean"
+CUT = "cut"  # Share of translations that end at their length limit.
 PREFIX, DICTIONARY = "translation/", "dictionary_"
 _SAMPLES = 5  # Of each direction.
 _log = logging.getLogger(__name__)
@@ -78,8 +79,9 @@ class HeldOutTranslation:
         """See `EvaluatorConfig.evaluator`.
 
         Metrics are `translation/<metric>/<from>-<to>`, those of the baseline
-        `translation/dictionary_<metric>/<from>-<to>`, and means over directions `.../mean`. Some
-        translations are written to `SAMPLES_FILE`.
+        `translation/dictionary_<metric>/<from>-<to>`, and means over directions `.../mean`.
+        `translation/cut/...` is the share of translations that end at the length limit of their
+        source (`Translator.limit`). Some translations are written to `SAMPLES_FILE`.
         """
         config = BeamSearch(self.beams, self.length_penalty)
         translator = Translator(context.objective, config, context.row_multiple, self.batch_tokens)
@@ -94,7 +96,8 @@ class HeldOutTranslation:
             for one in directions:
                 hypotheses = translator(params, one.texts, one.languages[1])
                 ours = [vocabulary.decode(best[0].tokens) for best in hypotheses]
-                found[one.name] = score(ours, one.references)
+                cut = float(np.mean([best[0].is_cut for best in hypotheses]))
+                found[one.name] = {**score(ours, one.references), CUT: cut}
                 samples[one.name] = _samples(one, ours)
             if context.model_dir is not None and jax.process_index() == 0:
                 content = json.dumps({"step": step, "directions": samples}, ensure_ascii=False)

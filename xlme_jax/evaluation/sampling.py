@@ -82,6 +82,7 @@ def sample(
     numbers: jax.Array,
     *,
     length: int,
+    limits: jax.Array,
     eos: int,
     pad: int,
     only: jax.Array | None = None,
@@ -95,7 +96,9 @@ def sample(
       state: of translations without any token.
       first: int32[B], the first token of each translation.
       numbers: int32[B], number of each text.
-      length: T, at most so many tokens, the first included.
+      length: T, the width of the result.
+      limits: int32[B], at most so many tokens of the translations of each text, the first included,
+        and at most T.
       eos: id of the token that ends a translation.
       pad: id that fills up tokens.
       only: bool[V], tokens that are drawn, `eos` among them; None for all.
@@ -113,7 +116,7 @@ def sample(
         tokens=tokens,
         scores=zeros,
         counts=zeros.astype(jnp.int32),
-        goes_on=jnp.ones((count, samples), bool),
+        goes_on=jnp.broadcast_to(limits[:, None] > 1, (count, samples)),
         state=state,
     )
 
@@ -133,12 +136,12 @@ def sample(
             now.tokens.at[:, :, now.length].set(new),
             now.scores + jnp.where(now.goes_on, gained, 0).astype(now.scores.dtype),
             now.counts + now.goes_on,
-            now.goes_on & (new != eos),
+            now.goes_on & (new != eos) & (now.length + 1 < limits)[:, None],
             state,
         )
 
     def goes_on(now: _Samples) -> jax.Array:
-        return now.goes_on.any() & (now.length < length)
+        return now.goes_on.any()
 
     drawn = jax.lax.while_loop(goes_on, advance, begin)
     counts = jnp.maximum(drawn.counts, 1).astype(jnp.float32)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xlme_jax.data.batches.row_lengths import row_length
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.beam_search import NONE, BeamSearch, Found, search
@@ -23,10 +24,12 @@ class Hypothesis(NamedTuple):
     Attributes:
       tokens: without specials.
       score: log-probability over length^penalty (`length_penalty` of the search).
+      is_cut: whether it ends at the length limit of its text (`Translator.limit`), not by `</s>`.
     """
 
     tokens: Text
     score: float
+    is_cut: bool = False
 
 
 class Score(NamedTuple):
@@ -78,40 +81,59 @@ class Translator:
         self._score = jax.jit(self._scores_of_rows)
         self._attend = jax.jit(self._attention_of_rows)
 
+    def limit(self, text: Text) -> int:
+        """Returns the most tokens of a text's translation, `<s>` included.
+
+        Twice the row that the text alone would have (`row_length`), and as many as the position
+        table has.
+        """
+        limit = 2 * row_length(len(text))
+        return limit if self.max_length is None else min(limit, self.max_length)
+
     def __call__(self, params: Any, texts: Sequence[Text], language: str) -> list[list[Hypothesis]]:
         """Returns the translations of `each`, in the order of the texts."""
         found = dict(self.each(params, texts, language))
         return [found[index] for index in range(len(texts))]
 
     def each(
-        self, params: Any, texts: Sequence[Text], language: str
+        self,
+        params: Any,
+        texts: Sequence[Text],
+        language: str,
+        numbers: Sequence[int] | None = None,
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Translates into a language.
+        """Translates into a language; translations of a text do not depend on the other texts.
 
         Args:
           params: the weights.
           texts: sources with `<s>` and `</s>`, at most `max_length` tokens.
           language: a language of the objective.
+          numbers: select the random numbers of each text; None for its index.
 
         Yields:
-          The number of each text, the longest first, and its hypotheses: the best first, at most
+          The index of each text, the longest first, and its hypotheses: the best first, at most
           `BeamSearch.beams`, or the samples.
 
         Raises:
           ValueError: the model does not know the language.
         """
         number = self._number(language)
-        batches = [_numbered(batch) for batch in encoding.batches(texts, *self._lay_out)]
+        drawn = np.arange(len(texts)) if numbers is None else np.asarray(numbers)
+        limits = np.array([self.limit(text) for text in texts])
+        batches = [
+            _with_columns(batch, numbers=drawn, limits=limits)
+            for batch in encoding.batches(texts, *self._lay_out)
+        ]
 
         def run(params: Any, rows: Mapping[str, Any]) -> Found:
             return self._translate(params, rows, number)
 
-        for numbers, (tokens, scores) in encoding.run(run, params, batches):
-            for index, *hypotheses in zip(numbers.tolist(), tokens, scores):
+        for indices, (tokens, scores) in encoding.run(run, params, batches):
+            for index, *hypotheses in zip(indices.tolist(), tokens, scores):
                 yield (
                     index,
                     [
-                        Hypothesis(_words(words), float(score))
+                        _hypothesis(words[: limits[index]], float(score))
                         for words, score in zip(*hypotheses)
                         if score > NONE
                     ],
@@ -211,16 +233,16 @@ class Translator:
         length = min(2 * width, self.max_length or 2 * width)
         cache = decoder.cache(self._config.hypotheses, length)
         first = jnp.full((count,), BOS_ID, jnp.int32)
-        limits = {"length": length, "eos": EOS_ID, "pad": PAD_ID}
+        ends = {"length": length, "limits": rows["limits"], "eos": EOS_ID, "pad": PAD_ID}
         allowed = None if self._allowed is None else jnp.asarray(self._allowed)
         if isinstance(self._config, Sampling):
             numbers = rows["numbers"]
-            return sample(self._config, decoder.step, cache, first, numbers, only=allowed, **limits)
+            return sample(self._config, decoder.step, cache, first, numbers, only=allowed, **ends)
 
         def select(caches: Any, beams: jax.Array) -> Any:
             return tuple(cache.select(beams) for cache in caches)
 
-        return search(self._config, decoder.step, select, cache, first, allowed=allowed, **limits)
+        return search(self._config, decoder.step, select, cache, first, allowed=allowed, **ends)
 
 
 def _sides(rows: Rows) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
@@ -230,14 +252,21 @@ def _sides(rows: Rows) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     return source, target
 
 
-def _numbered(batch: encoding.Batch) -> encoding.Batch:
-    """Returns the batch with the numbers of its texts, which select their random numbers."""
-    numbers = np.full(len(batch.rows["tokens"]), batch.texts[-1], np.int32)
-    numbers[: len(batch.texts)] = batch.texts
-    return encoding.Batch({**batch.rows, "numbers": numbers}, batch.texts)
+def _with_columns(batch: encoding.Batch, **values: np.ndarray) -> encoding.Batch:
+    """Returns the batch with values of its texts, {name: int32[R]}; copies have those of the last.
+
+    Args:
+      batch: the batch.
+      values: {name: int[N]} of all texts.
+    """
+    rows = len(batch.rows["tokens"])
+    texts = np.pad(batch.texts, (0, rows - len(batch.texts)), mode="edge")
+    columns = {name: of_texts[texts].astype(np.int32) for name, of_texts in values.items()}
+    return encoding.Batch({**batch.rows, **columns}, batch.texts)
 
 
-def _words(tokens: np.ndarray) -> Text:
-    """Returns the tokens between `<s>` and `</s>`."""
+def _hypothesis(tokens: np.ndarray, score: float) -> Hypothesis:
+    """Returns what lies between `<s>` and `</s>`, or the limit, where `tokens` end."""
     ends = np.flatnonzero(tokens == EOS_ID)
-    return tuple(tokens[1 : ends[0] if len(ends) else None].tolist())
+    end = ends[0] if len(ends) else None
+    return Hypothesis(tuple(tokens[1:end].tolist()), score, is_cut=end is None)

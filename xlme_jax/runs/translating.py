@@ -20,7 +20,7 @@ from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.evaluation.encoding import Text
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.sampling import Sampling
-from xlme_jax.evaluation.translation import Score, Translator
+from xlme_jax.evaluation.translation import Hypothesis, Score, Translator
 from xlme_jax.reports import pictures
 from xlme_jax.runs import trained
 from xlme_jax.storage.files import replace_file
@@ -30,6 +30,7 @@ from xlme_jax.training import state as states
 
 _log = logging.getLogger(__name__)
 _EXPLAINED = 20  # Lines.
+_NAMED = 20  # Lines whose translations are cut.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,23 +84,42 @@ def translate(
     with _loaded(checkpoint, vocabulary, search, scripts, mesh) as (loaded, translator):
         texts = _tokenized(lines, loaded.vocabulary, translator.max_length, name)
         filled = [number for number, text in enumerate(texts) if len(text) > 2]
-        found = translator.each(loaded.params, [texts[number] for number in filled], language)
+        sources = [texts[number] for number in filled]
+        found = translator.each(loaded.params, sources, language, filled)
         bar = tqdm(found, "translate", len(filled), unit="line", disable=len(filled) < 2)
-        hypotheses = {filled[index]: best for index, best in bar}
+        hypotheses = {filled[index]: best[:n_best] for index, best in bar}
+        _report_cut(hypotheses)
         if explain is not None:
-            best = {n: (texts[n], hypotheses[n][0].tokens) for n in filled if hypotheses[n]}
+            best = {n: (texts[n], hypotheses[n][0]) for n in filled if hypotheses[n]}
             write_attention(loaded, translator, best, language, explain)
     for number in range(len(lines)):
         yield [
             Translation(number + 1, one.score, loaded.vocabulary.decode(one.tokens))
-            for one in hypotheses.get(number, [])[:n_best]
+            for one in hypotheses.get(number, [])
         ]
+
+
+def _report_cut(hypotheses: Mapping[int, Sequence[Hypothesis]]) -> None:
+    """Logs how many translations end at the length limit of their lines, {line from 0: ...}."""
+    counts = {n: sum(one.is_cut for one in hypotheses[n]) for n in sorted(hypotheses)}
+    lines = [number + 1 for number, count in counts.items() if count]
+    if not lines:
+        return
+    named = ", ".join(map(str, lines[:_NAMED])) + (", ..." if len(lines) > _NAMED else "")
+    _log.warning(
+        "%d of %d translations are cut: they have all the tokens that their line allows (twice its "
+        "own, rounded up as rows are, or the position table) and no end, as where a model repeats "
+        "itself. Lines: %s",
+        sum(counts.values()),
+        sum(len(best) for best in hypotheses.values()),
+        named,
+    )
 
 
 def write_attention(
     loaded: trained.Trained,
     translator: Translator,
-    best: Mapping[int, tuple[Text, Text]],
+    best: Mapping[int, tuple[Text, Hypothesis]],
     language: str,
     folder: Path,
 ) -> None:
@@ -113,17 +133,16 @@ def write_attention(
     Args:
       loaded: the checkpoint.
       translator: the model.
-      best: {number of a line from 0: (its tokens, those of its translation without specials)}.
+      best: {number of a line from 0: (its tokens, its translation)}.
       language: language of the translations.
       folder: created if missing.
     """
     chosen = sorted(best)[:_EXPLAINED]
     if len(best) > len(chosen):
         _log.warning("--explain: the first %d of %d lines", len(chosen), len(best))
-    # A translation that was cut has as many tokens as the model reads, without `</s>`.
     pairs = [
-        (source, (BOS_ID, *words, EOS_ID)[: translator.max_length])
-        for source, words in (best[number] for number in chosen)
+        (source, (BOS_ID, *one.tokens, *(() if one.is_cut else (EOS_ID,))))
+        for source, one in (best[number] for number in chosen)
     ]
     for index, weights in translator.attention(loaded.params, pairs, language):
         source, target = (tuple(map(loaded.vocabulary.id_to_piece, text)) for text in pairs[index])
