@@ -4,6 +4,7 @@ Here an exception ends the run; test_faults.py kills the command.
 """
 
 import functools
+import shutil
 
 import jax
 import numpy as np
@@ -212,6 +213,8 @@ def test_resume_comes_before_warm_start_before_scratch(tmp_path, tiny_data, trai
 
     assert distance(warm) < 1e-6 < 1e-3 < distance(scratch)
     assert int(warm.step) == 5  # the other run had 12: step, data and Adam start over
+    copied = shutil.copytree(other_dir, tmp_path / "copy")
+    assert_same_bits(run(tmp_path / "warm", tiny_data, **bindings, INIT_FROM=str(copied)), warm)
     other_dir.rename(tmp_path / "gone")
     with caplog.at_level("INFO"):
         resumed = run(tmp_path / "warm", tiny_data, **bindings, INIT_FROM=str(other_dir))

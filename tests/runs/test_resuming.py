@@ -27,7 +27,8 @@ def resumes(tmp_path, tiny_data, monkeypatch):
 
     def resumes(before=None, objective="xlm", with_changes=False, step=STEP, **now):
         _, text = load(objective, **BEFORE | (before or {}))
-        record = RunRecord({}, resumes.digest, resumes.text or text, origin=resumes.origin)
+        origin = {"origin": resumes.origin, "origin_digest": resumes.recorded}
+        record = RunRecord({}, resumes.digest, resumes.text or text, **origin)
         monkeypatch.setattr(resuming, "newest_record", lambda folder: (step, record))
         config, _ = load(objective, **BEFORE | now)
         names = ("monolingual", "bitext")
@@ -35,7 +36,7 @@ def resumes(tmp_path, tiny_data, monkeypatch):
         steps = config.loop.train_steps
         return resuming.check(config, dataset, streams, steps, with_changes)
 
-    resumes.text, resumes.origin, resumes.digest = "", "", dataset.digest
+    resumes.text, resumes.origin, resumes.recorded, resumes.digest = "", "", "", dataset.digest
     return resumes
 
 
@@ -83,6 +84,23 @@ def test_the_checkpoint_that_was_taken_is_the_same_source_as_its_run(resumes):
     assert resumes(before, INIT_FROM="/runs/a/checkpoints/40") == {}
     with pytest.raises(ValueError, match=r"Loop\.init_from"):
         resumes(before, INIT_FROM="/runs/a/checkpoints/50")
+
+
+def test_copies_of_the_weights_are_the_same_source(resumes, monkeypatch):
+    """Of a node's disk, or of a Hugging Face folder that is converted again there."""
+    digests = {"/scratch/1/a": "A", "/scratch/2/a": "A", "/scratch/2/b": "B"}
+    monkeypatch.setattr(resuming, "_digest", lambda source: digests.get(source, ""))
+    before = {"INIT_FROM": "/scratch/1/a"}
+    for resumes.recorded in ("", "A"):  # Checkpoints of before have none.
+        assert resumes(before, INIT_FROM="/scratch/2/a") == {}
+        for other in ("/scratch/2/b", "/scratch/2/gone"):
+            with pytest.raises(ValueError, match=r"Loop\.init_from"):
+                resumes(before, INIT_FROM=other)
+    del digests["/scratch/1/a"]
+    assert resumes(before, INIT_FROM="/scratch/2/a") == {}
+    resumes.recorded = ""
+    with pytest.raises(ValueError, match=r"Loop\.init_from"):
+        resumes(before, INIT_FROM="/scratch/2/a")
 
 
 @pytest.mark.parametrize("steps", [60, 89])

@@ -40,6 +40,8 @@ class RunRecord:
       vocabulary: digest of the vocabulary; empty in checkpoints that lack it.
       origin: absolute path of the checkpoint, or of the Hugging Face folder, that the run's weights
         were taken from; empty if they were fresh, or in checkpoints that lack it.
+      origin_digest: digest of that checkpoint's arrays (`weights_digest`), the same for copies;
+        empty as `origin`.
       flops_per_step: floating-point operations of a pre-training step, 0 in fine-tuning; None in
         checkpoints that lack it.
       inherited_flops: floating-point operations of pre-training of the weights at step 0; None if
@@ -60,6 +62,7 @@ class RunRecord:
     skipped: int = 0
     vocabulary: str = ""
     origin: str = ""
+    origin_digest: str = ""
     flops_per_step: float | None = None
     inherited_flops: float | None = None
     table_4_flops_per_step: float | None = None
@@ -168,6 +171,16 @@ def newest_record(model_dir: Path) -> tuple[int, RunRecord] | None:
             record.pop("digests")
             return step, RunRecord(**record)
     return None
+
+
+def weights_digest(checkpoint: Path) -> str:
+    """Returns a digest of the arrays of a checkpoint, the same for copies; reads no arrays.
+
+    Raises:
+      ValueError: the checkpoint is damaged.
+    """
+    with named_source(checkpoint), damage_if_unsealed(checkpoint):
+        return checksum(read_fields(checkpoint)["digests"])[:16]
 
 
 def recorded_choices(model_dir: Path) -> Mapping[str, str]:

@@ -13,7 +13,13 @@ from pathlib import Path
 
 import jax
 
-from xlme_jax.checkpoints.saved import FOLDER, RunRecord, newest_record
+from xlme_jax.checkpoints.saved import (
+    FOLDER,
+    RunRecord,
+    checkpoint_of,
+    newest_record,
+    weights_digest,
+)
 from xlme_jax.configuration import loading
 from xlme_jax.configuration.differences import Difference, Effect, differences
 from xlme_jax.configuration.train_config import TrainConfig
@@ -96,11 +102,25 @@ def _configuration(
 
 
 def _from_same(before: TrainConfig, now: TrainConfig, record: RunRecord) -> TrainConfig:
-    """Returns `before` with INIT_FROM of `now` if that names the checkpoint which was taken."""
+    """Returns `before` with the INIT_FROM of `now` if that has the weights which were taken.
+
+    A run that resumes on another machine may find them elsewhere, as a copy or converted anew.
+    """
     source = now.loop.init_from
-    if source is None or str(as_path(source).absolute()) != record.origin:
+    if source is None or before.loop.init_from is None:
+        return before
+    taken = record.origin_digest or _digest(record.origin or before.loop.init_from)
+    if str(as_path(source).absolute()) != record.origin and _digest(source) != (taken or None):
         return before
     return dataclasses.replace(before, loop=dataclasses.replace(before.loop, init_from=source))
+
+
+def _digest(source: str) -> str:
+    """Returns the digest of the weights that a run would start from; "" if there are none."""
+    try:
+        return weights_digest(checkpoint_of(as_path(source)))
+    except (ValueError, OSError):
+        return ""
 
 
 def _refuse_or_report(

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
-from xlme_jax.checkpoints.saved import RunRecord, checkpoint_of, pretraining_flops
+from xlme_jax.checkpoints.saved import RunRecord, checkpoint_of, pretraining_flops, weights_digest
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.checkpoints.warm_optimizer import check_warm_optimizer, warm_optimizer
 from xlme_jax.checkpoints.warm_start import check_warm_start, warm_start
@@ -23,7 +23,7 @@ from xlme_jax.training.step import make_fill_step
 _log = logging.getLogger(__name__)
 _MAX_ROLL_BACKS = 3  # To one and the same checkpoint.
 # Fields of a checkpoint's record that the run goes on with.
-_KEPT = ("window", "origin", "inherited_flops", "inherited_table_4_flops")
+_KEPT = ("window", "origin", "origin_digest", "inherited_flops", "inherited_table_4_flops")
 
 
 def starting_point(
@@ -65,10 +65,11 @@ def starting_point(
         record = _record(run, inherited_flops=0.0, inherited_table_4_flops=0.0)
     else:
         source = as_path(config.init_from)
-        flops = pretraining_flops(source)
+        flops, checkpoint = pretraining_flops(source), checkpoint_of(source)
         record = _record(
             run,
-            origin=str(checkpoint_of(source)),
+            origin=str(checkpoint),
+            origin_digest=weights_digest(checkpoint),
             inherited_flops=flops.ours,
             inherited_table_4_flops=flops.table_4,
         )
