@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.data.batches.row_lengths import row_length
+from xlme_jax.data.languages import spelled_as
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.beam_search import NONE, BeamSearch, Found, search
@@ -200,10 +201,11 @@ class Translator:
     def _number(self, language: str) -> np.int32:
         """Returns the number of a language; ValueError if the model does not translate into it."""
         config = self._objective.config
-        if language not in config.targets:
+        (code,) = spelled_as([language], config.targets)
+        if code not in config.targets:
             known = ", ".join(config.targets)
             raise ValueError(f"the model translates into {known}, not {language!r}")
-        return np.int32(config.languages.index(language) + 1)
+        return np.int32(config.languages.index(code) + 1)
 
     def _scores_of_rows(
         self, params: Any, rows: Mapping[str, jax.Array], number: jax.Array
