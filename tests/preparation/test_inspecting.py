@@ -13,6 +13,7 @@ from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.preparation import inspecting, language_id
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
+from xlme_jax.reports import corpora
 
 HOUSES = [(f"The house {i} is red.", f"Nyumba {i} ni nyekundu.") for i in range(30)]
 
@@ -69,6 +70,18 @@ def test_counts_by_hand(config, raw, tmp_path):
         assert side.tokens_per_character == tokens / sum(map(len, words))
         assert side.characters == np.mean([len(text) for text in texts])
     assert not (tmp_path / "out").exists()
+
+
+def test_evaluation_files_that_cannot_be_read_are_counted(config, tmp_path, caplog):
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "a.txt").write_text("a third  line here.\n")
+    (tmp_path / "eval" / "b.pdf").write_bytes(b"%PDF-1.4\n")
+    contents = api.inspect_text(dataclasses.replace(config, check_overlap=str(tmp_path / "eval")))
+    assert [(x.evaluation, x.unread) for x in contents] == [(1, 1), (0, 1)]
+    assert "overlap: NOT CHECKED: b.pdf: not text" in caplog.text
+    lines = corpora.summary(contents).splitlines()
+    assert "1 (1 files unread)" in lines[1] and "0 (1 files unread)" in lines[2]
+    assert lines[-1] == "evaluation: 1 files COULD NOT BE READ and were not compared"
 
 
 def test_options_that_change_no_raw_text_change_nothing(config):

@@ -70,3 +70,8 @@ def test_other_figures_are_a_list():
         "xnli/accuracy     0.2500",
         "skipped: 3 (too long)",
     ]
+
+
+def test_counts_of_what_was_skipped_and_of_what_was_scored_otherwise():
+    outcome = Outcome((), {"xquad/f1": 0.5}, skipped={"a": 2}, repaired={"texts cut": 3})
+    assert to_text([outcome]).splitlines()[-2:] == ["skipped: 2 (a)", "scored: 3 (texts cut)"]
