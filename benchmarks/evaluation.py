@@ -26,6 +26,7 @@ import machine
 import numpy as np
 
 from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_36, TATOEBA_CODES
+from xlme_jax.data.text.lines import read_lines
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.alignment import WordAlignment
@@ -72,7 +73,7 @@ def repeat_tatoeba(source: Path, folder: Path, options: argparse.Namespace) -> l
     for index, code in enumerate(TATOEBA_36[: options.languages]):
         original, copy = available[index % len(available)], TATOEBA_CODES[code]
         for own, name in ((original, copy), ("eng", "eng")):
-            lines = (source / f"tatoeba.{original}-eng.{own}").read_text().splitlines()
+            lines = read_lines(str(source / f"tatoeba.{original}-eng.{own}"))
             lines = (lines * -(-options.pairs // len(lines)))[: options.pairs]
             (folder / f"tatoeba.{copy}-eng.{name}").write_text("\n".join(lines) + "\n")
             texts += lines

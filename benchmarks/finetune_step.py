@@ -122,10 +122,11 @@ def inputs(shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
 
 def texts(file: str, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Returns random token ids of as many tokens as the pairs of sentences of a file have."""
+    from xlme_jax.data.text.lines import read_lines
     from xlme_jax.data.vocabulary import train_vocabulary
 
     _, _, vocabulary, _, length = shape
-    pairs = [line.split("\t")[:2] for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    pairs = [line.split("\t")[:2] for line in read_lines(file)]
     pieces = train_vocabulary([side for pair in pairs for side in pair], 8_000, allow_smaller=True)
     sizes = [min(len(pieces.encode(" ".join(pair))) + 4, length) for pair in pairs]
     rng = np.random.default_rng(0)

@@ -697,7 +697,7 @@ def test_files_without_answers_are_files_without_labels(tmp_path):
     "content, message",
     [
         ("[1, 2", "not JSON in UTF-8"),
-        (squad(("1", "Who?", [])).encode("utf-16"), "not JSON in UTF-8"),
+        (squad(("1", "Who?", [])).encode("utf-16"), "UTF-16 text.*iconv"),
         ("[]", "not in SQuAD's form"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', "'context'"),
         (squad(("1", 7, [])), r"data\[0\]\.paragraphs\[0\]\.qas\[0\]: not in SQuAD's form"),

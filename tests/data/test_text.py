@@ -6,6 +6,7 @@ import lzma
 import pathlib
 import random
 import tracemalloc
+from collections import Counter
 
 import pytest
 import zstandard
@@ -155,7 +156,10 @@ class TestCompression:
 class TestLines:
     def test_byte_order_mark_and_line_ends(self, tmp_path):
         path = write(tmp_path / "x.txt", b"\xef\xbb\xbfone\r\ntwo\nthr\ree\r\n\r\nlast")
-        assert lines_of(path) == (["one", "two", "thr ee", "", "last"], ReadReport())
+        lines, report = lines_of(path)
+        assert lines == ["one", "two", "thr ee", "", "last"]
+        repairs = {"byte order marks removed": 1, "carriage returns inside lines": 1}
+        assert report == ReadReport(repaired=Counter(repairs))
 
     @pytest.mark.parametrize("block", [1, 2, 4])
     def test_byte_order_mark_in_pieces(self, tmp_path, monkeypatch, block):

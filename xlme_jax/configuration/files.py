@@ -13,6 +13,8 @@ from typing import TextIO
 from xlme_jax.configuration.references import suggestion
 from xlme_jax.configuration.registry import CONFIGURABLES
 from xlme_jax.configuration.values import MAX_SHOWN, ConfigError
+from xlme_jax.data.text.decompression import DataError
+from xlme_jax.data.text.opening import text_blocks
 from xlme_jax.storage.paths import as_path, is_bucket
 
 # Far above any real configuration; damaged or malicious files end with an error.
@@ -55,7 +57,7 @@ def opened(path: str) -> Iterator[TextIO]:
             "counted once per include; is this a gin file?"
         )
     with explained(path):
-        text = data.decode("utf-8-sig")
+        text = b"".join(text_blocks([data], path)).decode()
         check_source(text)
     reading.files.append(file)
     stream = io.StringIO(text)
@@ -85,6 +87,8 @@ def explained(source: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
+        raise ConfigError(str(error).split("\n  In file ")[0]) from error
+    except DataError as error:  # It names the file.
         raise ConfigError(str(error).split("\n  In file ")[0]) from error
     except tokenize.TokenError as error:
         deep = "too many nested" in str(error)  # Python 3.12 and later; a RecursionError before.

@@ -6,7 +6,6 @@ all of its links and the lengths of the sentences.
 
 from __future__ import annotations
 
-import codecs
 import dataclasses
 import logging
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from xlme_jax.data import languages
 from xlme_jax.data.benchmarks.official.files import UNREADABLE, Skips, numbered_lines
+from xlme_jax.data.text.opening import open_text
 from xlme_jax.data.text.reading import (
     DataError,
     ReadReport,
@@ -450,10 +450,10 @@ def _alignment_files(folder: Path) -> tuple[Path, Path, Path, tuple[str, str]] |
 def _words(path: Path) -> tuple[tuple[str, ...], ...]:
     """Returns the words of each line.
 
-    Nothing is repaired: gold links count words as `str.split` does. Two words of XLM-Align's ro-en
+    No word is repaired: gold links count words as `str.split` does. Two words of XLM-Align's ro-en
     contain a control character (0x92); as a space it would shift the words after it.
     """
-    lines = b"".join(read_blocks(path)).removeprefix(codecs.BOM_UTF8).split(b"\n")
+    lines = b"".join(open_text(path)).split(b"\n")
     found = []
     for number, line in enumerate(lines if lines[-1] else lines[:-1], 1):
         try:

@@ -37,6 +37,7 @@ from xlme_jax.data.text.decompression import (
     shown,
     strip_compression,
 )
+from xlme_jax.data.text.opening import open_text
 from xlme_jax.data.text.reading import ReadReport, Rejected
 from xlme_jax.data.text.sgm import sgm_units
 from xlme_jax.data.text.tables import pair_columns, table_units
@@ -446,7 +447,7 @@ def _raise_unequal(
 def count_lines(path: Path) -> int:
     """Returns the number of lines of a file, compressed or not; the last may lack a newline."""
     count, last = 0, b"\n"
-    for block in read_blocks(path):
+    for block in filter(None, open_text(path)):
         count += block.count(b"\n")
         last = block[-1:]
     return count + (last != b"\n")

@@ -1,12 +1,20 @@
 """Texts line by line, in which every line counts: sources, translations and references."""
 
+import codecs
+import io
+import logging
+from collections import Counter
+
 from xlme_jax.data.text import sgm
-from xlme_jax.data.text.decompression import strip_compression
+from xlme_jax.data.text.decompression import Allowance, decompressed_blocks, strip_compression
+from xlme_jax.data.text.opening import MARKS, text_blocks
 from xlme_jax.storage.paths import as_path
+
+_log = logging.getLogger(__name__)
 
 
 def read_lines(path: str) -> list[str]:
-    """Returns the lines of a text file, or the segments of an SGM file of WMT.
+    """Returns the lines of a text file or a pipe, or the segments of an SGM file of WMT.
 
     Raises:
       ValueError: the file is damaged, or a line is not UTF-8.
@@ -17,19 +25,30 @@ def read_lines(path: str) -> list[str]:
 
 
 def split_lines(content: bytes, name: str) -> list[str]:
-    """Returns the lines of a text without their ends.
+    r"""Returns the lines of a text, compressed or not, without their ends.
+
+    Only line ends part lines (`text_blocks`), not the other characters at which `str.splitlines`
+    does, such as U+2028. Repairs are logged.
 
     Args:
       content: the text.
       name: its name, for errors.
 
     Raises:
-      ValueError: a line is not UTF-8.
+      ValueError: the text is damaged, or a line is not UTF-8.
     """
+    repaired: Counter[str] = Counter()
+    blocks = decompressed_blocks(io.BytesIO(content), name, Allowance(len(content)))
+    text = b"".join(text_blocks(blocks, name, repaired))
     lines = []
-    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
+    for number, line in enumerate(text.removesuffix(b"\n").split(b"\n"), start=1):
+        if line.startswith(codecs.BOM_UTF8):  # As where files were concatenated.
+            repaired[MARKS] += 1
         try:
-            lines.append(line.decode().removesuffix("\r"))
+            lines.append(line.removeprefix(codecs.BOM_UTF8).decode())
         except UnicodeDecodeError as error:
             raise ValueError(f"{name}, line {number} is not UTF-8: {error.reason}") from error
-    return lines if content else []
+    if repaired:
+        found = ", ".join(f"{what}: {count:,}" for what, count in repaired.items())
+        _log.info("%s: %s", name, found)
+    return lines if text else []

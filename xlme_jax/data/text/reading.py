@@ -7,7 +7,6 @@ text is counted in a `ReadReport`. `xlme_jax.data.text.bitext` reads language pa
 
 from __future__ import annotations
 
-import codecs
 import enum
 import functools
 import itertools
@@ -23,6 +22,7 @@ import numpy as np
 
 from xlme_jax.data import languages
 from xlme_jax.data.text.decompression import DataError, read_blocks, strip_compression
+from xlme_jax.data.text.opening import text_blocks
 from xlme_jax.storage.paths import as_path, is_folder
 
 DEFAULT_MAX_DOCUMENT_CHARS = 100_000
@@ -88,21 +88,10 @@ def _without_partial_character(data: bytes) -> int:
     return len(data)
 
 
-def _without_byte_order_mark(blocks: Iterable[bytes], name: str) -> Iterator[bytes]:
-    blocks = iter(blocks)
-    start = b""
-    while len(start) < len(codecs.BOM_UTF8) and (block := next(blocks, b"")):
-        start += block
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise DataError(f"{name}: UTF-16 text; convert it to UTF-8 with `iconv -f UTF-16 -t UTF-8`")
-    yield start.removeprefix(codecs.BOM_UTF8)
-    yield from blocks
-
-
 def _line_blocks(
-    blocks: Iterable[bytes], name: str, max_line_bytes: int
+    blocks: Iterable[bytes], name: str, max_line_bytes: int, report: ReadReport
 ) -> Iterator[tuple[bytes, bool]]:
-    r"""Regroups blocks so that they end at line ends.
+    r"""Regroups the blocks of `text_blocks` so that they end at line ends.
 
     Yields:
         (data, complete). If complete, data ends with "\n" or at the end of the file. Otherwise data
@@ -111,7 +100,7 @@ def _line_blocks(
     carried: list[bytes] = []
     size = 0
     split = False
-    for block in _without_byte_order_mark(blocks, name):
+    for block in text_blocks(blocks, name, report.repaired):
         end = block.rfind(b"\n") + 1
         if end:
             carried.append(block[:end])
@@ -163,8 +152,7 @@ def _has_c1(data: bytes) -> bool:
 def _clean_bytes(data: bytes, report: ReadReport) -> bytes:
     if not _may_have_controls(data):
         return data
-    if b"\r" in data:
-        data = data.replace(b"\r\n", b"\n")
+    report.repair("carriage returns inside lines", data.count(b"\r"))
     cleaned = data.translate(_SPACED, _DELETED)
     report.repair("control characters removed", len(data) - len(cleaned))
     return cleaned
@@ -211,7 +199,13 @@ def _decode_valid(data: bytes, report: ReadReport) -> str:
 
 
 def decoded(data: bytes, report: ReadReport) -> str | None:
-    """Decodes a text and removes its control characters; returns None if it is not UTF-8."""
+    """Decodes a text and removes its control characters; returns None if it is not UTF-8.
+
+    Its line ends are LF, CRLF or CR, as in files.
+    """
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n")
+        data = data if b"\n" in data else data.replace(b"\r", b"\n")
     return _decode_whole(_clean_bytes(data, report), report)
 
 
@@ -223,7 +217,7 @@ def aligned_lines(
     Args:
         blocks: Decompressed bytes, from `read_blocks` or `decompressed_blocks`.
         name: Name of the file in error messages.
-        report: Collects the number of removed control characters.
+        report: Collects the numbers of repairs.
         max_line_bytes: Lines far longer than this are replaced by `Rejected.TOO_LONG` and never
             kept in memory.
 
@@ -231,24 +225,22 @@ def aligned_lines(
         A line without its line end, or a `Rejected` in place of an unusable line.
     """
     split = functools.partial(_decode, report=report)
-    return _split_blocks(blocks, name, max_line_bytes, split)
+    return _split_blocks(_line_blocks(blocks, name, max_line_bytes, report), split)
 
 
 def byte_lines(
-    blocks: Iterable[bytes], name: str, max_line_bytes: int = MAX_LINE_BYTES
+    blocks: Iterable[bytes], name: str, report: ReadReport, max_line_bytes: int = MAX_LINE_BYTES
 ) -> Iterator[bytes | Rejected]:
     r"""Streams lines as `aligned_lines` does, without "\n", but neither decoded nor cleaned."""
-    return _split_blocks(blocks, name, max_line_bytes, lambda data: data.split(b"\n"))
+    split_at = _line_blocks(blocks, name, max_line_bytes, report)
+    return _split_blocks(split_at, lambda data: data.split(b"\n"))
 
 
 def _split_blocks(
-    blocks: Iterable[bytes],
-    name: str,
-    max_line_bytes: int,
-    split: Callable[[bytes], Sequence[_Line]],
+    blocks: Iterable[tuple[bytes, bool]], split: Callable[[bytes], Sequence[_Line]]
 ) -> Iterator[_Line | Rejected]:
     dropping = False
-    for data, complete in _line_blocks(blocks, name, max_line_bytes):
+    for data, complete in blocks:
         if not complete:
             dropping = True
             continue
@@ -340,7 +332,8 @@ def read_documents(
 def _documents(path: str | Path, report: ReadReport, max_chars: int) -> Iterator[list[str]]:
     """Yields documents and pieces of documents, block by block, unstripped and possibly empty."""
     rest = ""  # Of a document that the next block continues.
-    lines = _line_blocks(read_blocks(path), str(path), max(4 * max_chars, MAX_LINE_BYTES // 4))
+    limit = max(4 * max_chars, MAX_LINE_BYTES // 4)
+    lines = _line_blocks(read_blocks(path), str(path), limit, report)
     for parts in _document_parts(lines, report):
         parts[0] = rest + parts[0]
         if max(map(len, parts)) > max_chars:

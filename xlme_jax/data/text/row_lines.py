@@ -117,7 +117,7 @@ def _value(row: dict[str, Any], column: str) -> Any:
 
 def csv_names(path: Path) -> list[str]:
     """Returns the columns of a CSV file."""
-    return _header(path, _csv_cells(path))
+    return _header(path, _csv_cells(path, ReadReport()))
 
 
 def csv_rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
@@ -126,7 +126,7 @@ def csv_rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
     Raises:
         DataError: The file is damaged, a quoted field does not end, or a column is missing.
     """
-    return _selected(path, _csv_cells(path), columns)
+    return _selected(path, _csv_cells(path, report), columns)
 
 
 def tsv_names(path: Path) -> list[str]:
@@ -151,10 +151,10 @@ def _tsv_cells(path: Path, report: ReadReport) -> _Cells:
             yield line.split("\t")
 
 
-def _csv_cells(path: Path) -> _Cells:
+def _csv_cells(path: Path, report: ReadReport) -> _Cells:
     """Yields the fields of each row as bytes, so that invalid UTF-8 affects its field alone."""
     csv.field_size_limit(max(csv.field_size_limit(), MAX_ROW_BYTES))
-    reader = csv.reader(_csv_lines(path), strict=True)
+    reader = csv.reader(_csv_lines(path, report), strict=True)
     while True:
         first = reader.line_num + 1
         try:
@@ -173,15 +173,17 @@ def _csv_cells(path: Path) -> _Cells:
             yield [cell.encode("latin-1") for cell in row]
 
 
-def _csv_lines(path: Path) -> Iterator[str]:
+def _csv_lines(path: Path, report: ReadReport) -> Iterator[str]:
     """Yields lines with a character for each byte; only ASCII matters to the structure."""
-    for number, line in enumerate(byte_lines(read_blocks(path), str(path), MAX_ROW_BYTES), 1):
+    lines = byte_lines(read_blocks(path), str(path), report, MAX_ROW_BYTES)
+    for number, line in enumerate(lines, 1):
         if not isinstance(line, bytes):
             raise DataError(
                 f"{path}, line {number:,}: more than {MAX_ROW_BYTES:,} bytes in a line; this is "
                 "not a CSV file"
             )
-        yield line.removesuffix(b"\r").replace(b"\r", b" ").decode("latin-1") + "\n"
+        report.repair("carriage returns inside lines", line.count(b"\r"))
+        yield line.replace(b"\r", b" ").decode("latin-1") + "\n"
 
 
 def _header(path: Path, rows: _Cells) -> list[str]:

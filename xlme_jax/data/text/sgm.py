@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
-from xlme_jax.data.text.decompression import DataError, read_blocks, shown
+from xlme_jax.data.text.decompression import DataError, shown
+from xlme_jax.data.text.opening import read_text
 
 # (document, number of the segment in it)
 Key = tuple[str, str]
 _TAGS = re.compile(r"<doc\b(?P<doc>[^>]*)>|<seg\b(?P<seg>[^>]*)>(?P<text>.*?)</seg>", re.S | re.I)
 _OPENED = re.compile(r"<seg\b", re.I)
 _TAG = re.compile(r"<[^>]*>")
-_MAX_CHARS = 1 << 28
+_MAX_BYTES = 1 << 28
 
 
 def segments(path: str | Path) -> dict[Key, str]:
@@ -28,7 +29,7 @@ def segments(path: str | Path) -> dict[Key, str]:
       DataError: the file is missing, damaged, not UTF-8 or without segments, or two segments of a
         document have the same id, or one has none.
     """
-    content = _content(path)
+    content = read_text(path, max_bytes=_MAX_BYTES)
     found: dict[Key, str] = {}
     document = ""
     for match in _TAGS.finditer(content):
@@ -86,24 +87,6 @@ def sgm_units(first: Path, second: Path) -> Iterator[tuple[str, str] | str]:
 def is_sgm(name: str) -> bool:
     """Returns whether a file is SGM by its name, without the suffix of a compression."""
     return name.lower().endswith((".sgm", ".sgml"))
-
-
-def _content(path: str | Path) -> str:
-    blocks, size = [], 0
-    for block in read_blocks(path):
-        blocks.append(block)
-        size += len(block)
-        if size > _MAX_CHARS:
-            raise DataError(
-                f"{path}: more than {_MAX_CHARS >> 20} MiB, too large for a test set; convert it "
-                "to a file of lines"
-            )
-    try:
-        return b"".join(blocks).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: not UTF-8 ({error.reason} at byte {error.start:,}); convert it with iconv"
-        ) from error
 
 
 def _attribute(name: str, attributes: str) -> str | None:

@@ -88,6 +88,9 @@ def _decoded(blocks: Iterable[bytes], name: str, report: ReadReport) -> Iterator
 def _encoding(start: bytes, name: str) -> str:
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
+    for first, encoding in ((b"<\0", "utf-16-le"), (b"\0<", "utf-16-be")):
+        if start.startswith(first):  # XML begins with "<"; the declaration cannot be read yet.
+            return encoding
     declared = _DECLARED_ENCODING.match(start.removeprefix(codecs.BOM_UTF8))
     encoding = declared[1].decode() if declared else "utf-8"
     try:

@@ -10,7 +10,8 @@ from typing import Any
 
 from xlme_jax.data.benchmarks.examples import Answer, Example, QuestionExample
 from xlme_jax.data.benchmarks.official.files import Skips
-from xlme_jax.data.text.reading import DataError, read_blocks
+from xlme_jax.data.text.opening import read_text
+from xlme_jax.data.text.reading import DataError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,8 +150,8 @@ def _questions(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
       DataError: the file is not JSON in SQuAD's format.
     """
     try:
-        content = json.loads(b"".join(read_blocks(path)).decode("utf-8-sig"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        content = json.loads(read_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"{path}: not JSON in UTF-8 ({error}); download the file again") from error
     place = "data"
     try:

@@ -1,0 +1,213 @@
+r"""Opening of text from outside: every reader of text gets its bytes here.
+
+Text comes compressed or not, with a byte order mark or without, and with the line ends of Unix
+(LF), Windows (CRLF) or classic Mac OS (CR). Behind this module it is without a mark, and "\n" alone
+ends lines. Only binary formats, and TMX, which declares its encoding, take decompressed bytes.
+"""
+
+from __future__ import annotations
+
+import codecs
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from xlme_jax.data.text.decompression import DataError, read_blocks
+
+# Kinds of repairs.
+MARKS = "byte order marks removed"
+CR_LINES = "carriage returns taken as line ends"
+
+# The first that fits counts: UTF-32's little-endian mark begins with that of UTF-16.
+_OTHER_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+# UTF-16 without a mark has a NUL in each ASCII character, line ends too, at even or at odd bytes.
+_HEAD_BYTES, _LEAST_NULS, _NUL_SHARE = 1 << 12, 3, 0.05
+# Bytes from a lone CR on in which LFs are looked for.
+_PROBED_BYTES = 1 << 20
+# From this ratio of lone CRs to LFs on, the CRs of a file are not inside its lines.
+_MANY = 10
+# The look-behind and the possessive quantifier make its time linear in runs of CRs.
+_LINE_FEED = re.compile(rb"(?<!\r)\r++\n")
+
+
+def open_text(path: str | Path, repaired: Counter[str] | None = None) -> Iterator[bytes]:
+    """Streams the text of a file, compressed or not, as `text_blocks` does."""
+    return text_blocks(read_blocks(path), str(path), repaired)
+
+
+def read_text(
+    path: str | Path, repaired: Counter[str] | None = None, max_bytes: int | None = None
+) -> str:
+    """Returns the whole text of a file, as `open_text` streams it.
+
+    Raises:
+        DataError: See `text_blocks`; or the text is longer than `max_bytes`, or not UTF-8.
+    """
+    blocks, size = [], 0
+    for block in open_text(path, repaired):
+        blocks.append(block)
+        size += len(block)
+        if max_bytes is not None and size > max_bytes:
+            raise DataError(
+                f"{path}: more than {max_bytes >> 20} MiB; this is not a file of its kind"
+            )
+    content = b"".join(blocks)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{path}, line {line:,} is not UTF-8 ({error.reason}); convert the file with "
+            "`iconv -t UTF-8 -f ITS_ENCODING`"
+        ) from error
+
+
+def text_blocks(
+    blocks: Iterable[bytes], name: str, repaired: Counter[str] | None = None
+) -> Iterator[bytes]:
+    r"""Streams text without its byte order mark, whose lines end with "\n" alone.
+
+    The first line end tells what a file is. If it is an LF or CRLF, LF ends lines, and other CRs
+    stay inside their lines. If it is a CR, and no LF follows within a mebibyte, CR ends lines. CRs
+    before an LF, and one at the end of the text, are part of a line end.
+
+    Args:
+        blocks: Decompressed bytes, from `read_blocks` or `decompressed_blocks`.
+        name: Name of the text, for error messages.
+        repaired: Collects the numbers of removed marks and of CRs that end lines.
+
+    Yields:
+        Blocks, which end anywhere.
+
+    Raises:
+        DataError: The text is UTF-16 or UTF-32, or has the line ends of two systems.
+    """
+    repaired = Counter() if repaired is None else repaired
+    blocks = _without_marks(blocks, name, repaired)
+    for block in blocks:
+        cr = block.find(b"\r")
+        if cr < 0 and b"\n" not in block:
+            yield block
+            continue
+        begun: Iterable[bytes] = [block]
+        ends_with_cr = False
+        if cr >= 0 and b"\n" not in block[: cr + 2]:
+            begun = _probed(block[cr:], blocks)
+            ends_with_cr = _ends_with_cr(b"".join(begun), name)
+            yield block[:cr]
+        rest = itertools.chain(begun, blocks)
+        yield from _from_cr(rest, name, repaired) if ends_with_cr else _from_lf(rest)
+
+
+def _without_marks(blocks: Iterable[bytes], name: str, repaired: Counter[str]) -> Iterator[bytes]:
+    """Removes the byte order mark, or several; refuses what is not UTF-8 by its first bytes."""
+    blocks = iter(blocks)
+    start = b""
+    while len(start) < _HEAD_BYTES and (block := next(blocks, b"")):
+        start += block
+    for mark, encoding in _OTHER_MARKS.items():
+        if start.startswith(mark):
+            _raise_encoding(name, encoding, encoding)
+    if b"\0" in start[:_HEAD_BYTES]:
+        _check_nulls(start[:_HEAD_BYTES], name)
+    while start.startswith(codecs.BOM_UTF8):
+        start = start.removeprefix(codecs.BOM_UTF8)
+        repaired[MARKS] += 1
+    if start:
+        yield start
+    yield from blocks
+
+
+def _check_nulls(head: bytes, name: str) -> None:
+    """Refuses UTF-16 without a mark, whose NULs could be taken for control characters."""
+    units = np.frombuffer(head[: len(head) // 2 * 2], np.uint8).reshape(-1, 2)
+    for high, encoding in ((1, "UTF-16LE"), (0, "UTF-16BE")):
+        is_ascii, low = units[:, high] == 0, units[:, 1 - high]
+        ends_line = np.isin(low, np.frombuffer(b"\r\n", np.uint8))
+        if (
+            is_ascii.sum() >= max(_LEAST_NULS, _NUL_SHARE * len(head))
+            and np.mean(low == 0) <= _NUL_SHARE
+            and (not ends_line.any() or np.mean(is_ascii[ends_line]) > 0.5)
+        ):
+            _raise_encoding(name, "UTF-16", encoding)
+
+
+def _raise_encoding(name: str, what: str, encoding: str) -> NoReturn:
+    raise DataError(f"{name}: {what} text; convert it to UTF-8 with `iconv -f {encoding} -t UTF-8`")
+
+
+def _probed(first: bytes, blocks: Iterator[bytes]) -> list[bytes]:
+    """Returns the blocks from `first` on, about a mebibyte of them."""
+    found, size = [first], len(first)
+    while size < _PROBED_BYTES and (block := next(blocks, b"")):
+        found.append(block)
+        size += len(block)
+    return found
+
+
+def _ends_with_cr(probe: bytes, name: str) -> bool:
+    """Returns whether the lines of a text end with CR, by its part from a first CR on."""
+    unified = _LINE_FEED.sub(b"\n", probe)
+    feeds, returns = unified.count(b"\n"), unified.count(b"\r")
+    if not feeds:
+        return True
+    if returns < _MANY * feeds:
+        return False
+    if unified.find(b"\n") < len(unified) - 1:
+        _raise_mixed(name, unified.count(b"\r", 0, unified.find(b"\n")) + 1)
+    return True  # Another program added the LF at the end.
+
+
+def _raise_mixed(name: str, line: int) -> NoReturn:
+    raise DataError(
+        f"{name}: lines end with carriage returns alone, up to line {line:,}, which ends with a "
+        r"line feed; write one line end throughout: `tr '\r' '\n'` if both end lines, "
+        r"`tr '\r' ' '` if only line feeds do"
+    )
+
+
+def _from_cr(blocks: Iterable[bytes], name: str, repaired: Counter[str]) -> Iterator[bytes]:
+    """Yields text whose lines end with CR; an LF may only be its last byte."""
+    lines, final, last = 0, False, b""
+    for block in filter(None, blocks):
+        feed = block.find(b"\n")
+        if final or 0 <= feed < len(block) - 1:
+            before = 0 if final else block.count(b"\r", 0, feed)
+            _raise_mixed(name, lines + before + 1)
+        final = feed >= 0
+        block = block.removesuffix(b"\n")
+        returns = block.count(b"\r")
+        lines += returns
+        repaired[CR_LINES] += returns
+        last = block[-1:] or last
+        yield block.replace(b"\r", b"\n")
+    if final and last != b"\r":
+        yield b"\n"
+
+
+def _from_lf(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields text whose lines end with LF, without the CRs before it."""
+    held = b""  # CRs that the next block may end with an LF.
+    for block in blocks:
+        if not held and b"\r" not in block:
+            yield block
+            continue
+        block = held + block
+        body = block.rstrip(b"\r")
+        held = block[len(body) :]
+        if len(held) > _PROBED_BYTES:
+            body, held = block, b""
+        body = body.replace(b"\r\n", b"\n")
+        yield _LINE_FEED.sub(b"\n", body) if b"\r\n" in body else body
+    if held:
+        yield b"\n"
