@@ -26,6 +26,7 @@ Adds the learning curves of translators: the BLEU of held-out pairs over steps.
 
 Prints BLEU and chrF of translations with sacreBLEU's signatures and, for two systems or more, the
 paired bootstrap of differences to the first; with --output, writes it to translations.txt there.
+--target=zh says the language, which chooses BLEU's tokenizer; --tokenize=char names one.
 
     python -m xlme_jax.report --runs=runs/small,runs/no_trtd
 
@@ -43,6 +44,7 @@ from typing import Any
 from absl import flags
 
 from xlme_jax.configuration import command_line, values
+from xlme_jax.data.languages import canonical
 from xlme_jax.data.text.lines import read_lines
 from xlme_jax.evaluation.translation_scores import compare, to_text
 from xlme_jax.reports import run_comparison
@@ -73,8 +75,14 @@ _PAPER = flags.DEFINE_enum(
 _TRANSLATIONS = flags.DEFINE_list(
     "translations", [], "REFERENCES,SYSTEM,...: files of lines, or WMT's .sgm, to score."
 )
+_TARGET = flags.DEFINE_string(
+    "target",
+    None,
+    "--translations: their language, whose script chooses sacreBLEU's tokenizer for BLEU (default: "
+    "the script of most letters of the references).",
+)
 _TOKENIZE = flags.DEFINE_string(
-    "tokenize", None, "--translations: sacreBLEU's tokenizer for BLEU, such as zh (default: 13a)."
+    "tokenize", None, "--translations: sacreBLEU's tokenizer for BLEU, such as zh or char."
 )
 _OUTPUT = flags.DEFINE_string("output", None, "Folder of the report.")
 
@@ -139,7 +147,8 @@ def _score_translations() -> int:
     names = _TRANSLATIONS.value[1:]
     if len(set(names)) < len(names):
         raise values.ConfigError(f"--translations names a system twice: {', '.join(names)}")
-    found = compare(references, dict(zip(names, systems)), _TOKENIZE.value)
+    language = "" if _TARGET.value is None else canonical(_TARGET.value)
+    found = compare(references, dict(zip(names, systems)), _TOKENIZE.value, language)
     text = to_text(found, names)
     print(text, end="")
     if _OUTPUT.value:

@@ -15,11 +15,14 @@ its tokens (`</s>` included), and their mean.
 first 20 lines are made from.
 
 With --references, BLEU and chrF are logged; --test_set adds them to the checkpoint's results.json.
+BLEU has sacreBLEU's tokenizer for the script of --target; where there is none (Thai, Khmer, ...),
+it counts characters.
 
     python -m xlme_jax.translate --checkpoint=runs/translate --target=fr --sample < en.txt
     python -m xlme_jax.translate --checkpoint=runs/translate --target=fr --score=fr.txt < en.txt
 """
 
+import dataclasses
 import logging
 import shlex
 import sys
@@ -28,10 +31,17 @@ from collections.abc import Sequence
 from absl import flags
 
 from xlme_jax.configuration import command_line
-from xlme_jax.data.text.lines import read_lines, split_lines
+from xlme_jax.data.text.lines import in_one_line, read_lines, split_lines
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.evaluation.sampling import Sampling
-from xlme_jax.evaluation.translation_scores import compare, multi_bleu, to_text
+from xlme_jax.evaluation.translation_scores import (
+    bleu,
+    compare,
+    multi_bleu,
+    to_text,
+    tokenized_by,
+    tokenizer_of,
+)
 from xlme_jax.runs.translating import Translation, score, translate, write_results
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
@@ -119,6 +129,8 @@ def main() -> None:
             f"{name} has {len(lines):,} lines, {_REFERENCES.value} has {len(references):,}; line n "
             "of one must translate line n of the other"
         )
+    if references is not None:
+        _check_scores(references)
     translations: list[list[Translation]] = []
     if _SCORE.value is not None:
         written = _scores(lines, name, _SCORE.value, mesh)
@@ -130,7 +142,9 @@ def main() -> None:
             mesh=mesh,
             explain=None if _EXPLAIN.value is None else as_path(_EXPLAIN.value),
         )
-        translations = list(found)
+        translations = [
+            [dataclasses.replace(one, text=in_one_line(one.text)) for one in best] for best in found
+        ]
         written = [line for one in translations for line in _written(one)]
     text = "".join(f"{line}\n" for line in written)
     if _OUTPUT.value == "-":
@@ -140,6 +154,13 @@ def main() -> None:
     if references is not None:
         best = [one[0].text if one else "" for one in translations]
         _score_against(references, best, name)
+
+
+def _check_scores(references: Sequence[str]) -> None:
+    """Raises ValueError, before anything is translated, if translations could not be scored."""
+    bleu(tokenizer_of(_TARGET.value, references))
+    if _MULTI_BLEU.value is not None:
+        tokenized_by(_MULTI_BLEU.value, references)
 
 
 def _score_against(references: Sequence[str], best: Sequence[str], name: str) -> None:

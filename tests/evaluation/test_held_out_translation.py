@@ -10,7 +10,7 @@ from xlme_jax.data import cldr, prepared
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import held_out_translation
 from xlme_jax.evaluation.context import Context
-from xlme_jax.evaluation.held_out_translation import SAMPLES_FILE, HeldOutTranslation
+from xlme_jax.evaluation.held_out_translation import SAMPLES_FILE, Direction, HeldOutTranslation
 from xlme_jax.evaluation.translation import Hypothesis
 from xlme_jax.evaluation.translation_scores import score
 from xlme_jax.training import mesh as meshes
@@ -138,6 +138,80 @@ def test_the_baseline_is_that_of_the_training_pairs(data, translators):
     none = HeldOutTranslation(pairs=("en-ru",), dictionary_pairs=0)
     without = none.evaluator(context(dataset, directions=("en-ru",)))({})({}, 1)
     assert without == {name: x for name, x in found.items() if "dictionary" not in name}
+
+
+class OfCharacters:
+    """A vocabulary whose ids are code points."""
+
+    @staticmethod
+    def load(path):
+        return OfCharacters
+
+    @staticmethod
+    def decode(tokens):
+        return "".join(map(chr, tokens))
+
+
+@pytest.fixture
+def of_characters(monkeypatch):
+    """Sets {target: (references, translations)}, each with a source that is the reference."""
+
+    def given(lines):
+        class Given:
+            max_length = None
+
+            def __init__(self, *arguments):
+                pass
+
+            def __call__(self, params, texts, language):
+                return [[Hypothesis(tuple(map(ord, x)), 0.0)] for x in lines[language][1]]
+
+        directions = [
+            Direction(f"en-{target}", ("en", target), references, references, references)
+            for target, (references, _) in lines.items()
+        ]
+        monkeypatch.setattr(held_out_translation, "Translator", Given)
+        monkeypatch.setattr(held_out_translation, "Vocabulary", OfCharacters)
+        monkeypatch.setattr(HeldOutTranslation, "_directions", lambda *_: directions)
+
+    return given
+
+
+def test_each_direction_has_the_tokenizer_of_its_target(of_characters, tmp_path, caplog):
+    package = pytest.importorskip("sacrebleu")
+    lines = {
+        "zho_Hant": (
+            ["貓今天睡在墊子上。", "他們明天去圖書館。"],
+            ["狗今天睡在墊子上。", "他們明天去學校。"],
+        ),
+        # Most letters are Latin.
+        "th": (["TensorFlow และ NumPy"], ["TensorFlow กับ NumPy"]),
+        "de": (["Die Katze schläft auf der Matte."], ["Die Katze liegt auf der Matte."]),
+    }
+    of_characters(lines)
+    caplog.set_level("INFO")
+    tokenizers = {"en-zho_Hant": "zh", "en-th": "char", "en-de": "13a"}
+    dataset = types.SimpleNamespace(vocabulary_path="")
+    made = HeldOutTranslation(dictionary_pairs=0).evaluator(context(dataset, tmp_path))
+    for name, tokenizer in tokenizers.items():
+        assert f"{name}: BLEU with sacreBLEU's tokenizer {tokenizer}." in caplog.text
+    found = made({})({}, 3)
+    for name, tokenizer in tokenizers.items():
+        references, ours = lines[name.removeprefix("en-")]
+        expected = package.corpus_bleu(ours, [references], tokenize=tokenizer).score
+        assert found[f"translation/bleu/{name}"] == pytest.approx(expected) and expected > 25
+    mean = sum(found[f"translation/bleu/{name}"] for name in tokenizers) / 3
+    assert found["translation/bleu/mean"] == pytest.approx(mean)
+    assert json.loads((tmp_path / SAMPLES_FILE).read_text())["tokenizers"] == tokenizers
+
+
+def test_a_missing_tokenizer_ends_a_run_before_it_starts(of_characters, monkeypatch):
+    ja = pytest.importorskip("sacrebleu.tokenizers.tokenizer_ja_mecab")
+    monkeypatch.setattr(ja, "MeCab", None)
+    of_characters({"ja": (["今日は"], ["今日は"])})
+    dataset = types.SimpleNamespace(vocabulary_path="")
+    with pytest.raises(ValueError, match=r"ja-mecab cannot be used .*sacrebleu\[ja\]"):
+        HeldOutTranslation(dictionary_pairs=0).evaluator(context(dataset))
 
 
 def test_negative_counts_are_refused():

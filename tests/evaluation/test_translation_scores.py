@@ -11,7 +11,13 @@ import sys
 import pytest
 import tiny
 
-from xlme_jax.evaluation.translation_scores import compare, multi_bleu
+from xlme_jax.evaluation.translation_scores import (
+    bleu,
+    compare,
+    multi_bleu,
+    score,
+    tokenizer_of,
+)
 
 pytest.importorskip("sacrebleu")
 WORDS = [
@@ -82,9 +88,110 @@ def test_the_command_prints_a_table(files, tmp_path):
     assert "needs references and a system" in wrong.stderr
 
 
-def test_the_language_chooses_the_tokenizer():
-    found = compare(["我是一个好人", "你好"], {"a": ["我是一个好人", "你 好"]}, language="zh")
-    assert "tok:zh" in found.signatures["BLEU"] and found.scores["BLEU"][0].score > 99
+TOKENIZERS_OF = {
+    "zh": "zh zh-Hans zho_Hans zh_CN zh-CN cmn zh_TW zh-TW zho_Hant zh-Hant yue yue_Hant wuu lzh",
+    "ja-mecab": "ja jpn jpn_Jpan ja_JP",
+    "ko-mecab": "ko kor_Hang kor ko-KR",
+    "char": "th tha_Thai lo lao_Laoo km khm_Khmr my mya_Mymr my_zaw shn_Mymr bo bod_Tibt dz khb ii "
+    "dzo_Tibt jv-Java jav_Java ban-Bali",
+    "13a": "en de fr ru ar hi vi jv jav_Latn am ka ja_Latn zh_Latn sr-Latn kk",
+}
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS_OF)
+def test_the_language_chooses_the_tokenizer_in_any_spelling(tokenizer):
+    codes = TOKENIZERS_OF[tokenizer].split()
+    assert {code: tokenizer_of(code) for code in codes} == dict.fromkeys(codes, tokenizer)
+
+
+# Translations of "The cat sleeps on the mat today." and one like it, without spaces between words.
+SENTENCES = {
+    "zh": ("zh", "猫今天睡在垫子上。", "狗今天睡在垫子上。"),
+    "zh_TW": ("zh", "貓今天睡在墊子上。", "狗今天睡在墊子上。"),
+    "th": ("char", "วันนี้แมวนอนบนเสื่อ", "วันนี้หมานอนบนเสื่อ"),
+    "lo": ("char", "ມື້ນີ້ແມວນອນຢູ່ເທິງເສື່ອ", "ມື້ນີ້ໝານອນຢູ່ເທິງເສື່ອ"),
+    "km": ("char", "ថ្ងៃនេះឆ្មាដេកលើកន្ទេល", "ថ្ងៃនេះឆ្កែដេកលើកន្ទេល"),
+    "my": ("char", "ယနေ့ကြောင်သည်ဖျာပေါ်တွင်အိပ်သည်", "ယနေ့ခွေးသည်ဖျာပေါ်တွင်အိပ်သည်"),
+    "bo": ("char", "དེ་རིང་ཞི་མི་གདན་སྟེང་ཉལ།", "དེ་རིང་ཁྱི་གདན་སྟེང་ཉལ།"),
+    "en": ("13a", "The cat sleeps on the mat today.", "The dog sleeps on the mat today."),
+}
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_a_wrong_word_does_not_make_bleu_zero(tmp_path, language):
+    """One word of a sentence is wrong; BLEU is that of sacreBLEU's command with the tokenizer."""
+    tokenizer, reference, line = SENTENCES[language]
+    command = [sys.executable, "-m", "sacrebleu", tmp_path / "ref", "-i", tmp_path / "sys"]
+    (tmp_path / "ref").write_text(f"{reference}\n")
+    (tmp_path / "sys").write_text(f"{line}\n")
+    printed = subprocess.run(
+        [*command, "-tok", tokenizer, "-m", "bleu", "chrf", "-b", "-w", "6"],
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    theirs = [float(x) for x in re.findall(r"[\d.]+", printed)]
+    found = compare([reference], {"a": [line]}, language=language)
+    ours = [found.scores[name][0].score for name in ("BLEU", "chrF")]
+    assert ours == pytest.approx(theirs, abs=1e-5) and 25 < ours[0] < 95
+    assert f"|tok:{tokenizer}|" in found.signatures["BLEU"]
+    scores = score([line], [reference], language)
+    assert [scores["bleu"], scores["chrf"]] == pytest.approx(ours)
+    # Without a language, and with one of another script, the letters decide.
+    assert score([line], [reference]) == score([line], [reference], "de") == scores
+
+
+def test_letters_choose_the_tokenizer_of_a_text_without_a_language():
+    japanese, korean = "今日は猫がマットの上で寝ています。", "오늘 고양이가 매트 위에서 잔다"
+    assert tokenizer_of("", [japanese]) == "ja-mecab" and tokenizer_of("", [korean]) == "ko-mecab"
+    chinese = SENTENCES["zh"][1]
+    # Names in kana, hangul or Latin letters in a Chinese text, and Chinese ones in an English one.
+    for other in ("の", "오", "JAX"):
+        assert tokenizer_of("", [chinese, chinese, other]) == "zh"
+    assert tokenizer_of("", ["The city of 北京 has many inhabitants."]) == "13a"
+    assert tokenizer_of("", []) == tokenizer_of("", ["", "123 !"]) == "13a"
+    assert tokenizer_of("no language", [chinese]) == "zh"
+
+
+def test_mecab_splits_japanese_and_korean_as_sacrebleu_has_it():
+    pytest.importorskip("MeCab", reason="pip install 'sacrebleu[ja,ko]'")
+    pytest.importorskip("mecab_ko", reason="pip install 'sacrebleu[ja,ko]'")
+    package = pytest.importorskip("sacrebleu")
+    for code, reference, line in (
+        ("ja", "今日は猫がマットの上で寝ています。", "今日は犬がマットの上で寝ています。"),
+        ("ko", "오늘 고양이가 매트 위에서 잔다", "오늘 강아지가 매트 위에서 잔다"),
+    ):
+        expected = package.BLEU(trg_lang=code).corpus_score([line], [[reference]]).score
+        assert score([line], [reference], code)["bleu"] == pytest.approx(expected) and expected > 25
+
+
+def test_a_missing_tokenizer_is_said_with_the_remedy(monkeypatch):
+    ja = pytest.importorskip("sacrebleu.tokenizers.tokenizer_ja_mecab")
+    monkeypatch.setattr(ja, "MeCab", None)
+    remedy = r"ja-mecab cannot be used .*pip install 'sacrebleu\[ja\]', or .*--tokenize=char"
+    with pytest.raises(ValueError, match=remedy):
+        bleu("ja-mecab")
+    for code in ("ja", "jpn_Jpan"):
+        with pytest.raises(ValueError, match=remedy):
+            compare(["x"], {"a": ["x"]}, language=code)
+    assert "tok:char" in compare(["x"], {"a": ["x"]}, "char", "ja").signatures["BLEU"]
+
+
+def test_report_takes_the_language_of_translations(tmp_path):
+    _, reference, line = SENTENCES["th"]
+    (tmp_path / "ref").write_text(f"{reference}\n")
+    (tmp_path / "sys").write_text(f"{line}\n")
+    flag = f"--translations={tmp_path / 'ref'},{tmp_path / 'sys'}"
+    none, thai, named, wrong = tiny.run_each(
+        "report",
+        [flag],
+        [flag, "--target=tha_Thai"],
+        [flag, "--tokenize=13a"],
+        [flag, "--target=engl"],
+    )
+    assert none.stdout == thai.stdout and "tok:char" in thai.stdout, thai
+    assert "tok:13a" in named.stdout and "  0.00 +-" in named.stdout
+    assert wrong.returncode == 1 and "'engl' is not a language" in wrong.stderr
 
 
 def counted_as_multi_bleu(lines, references):

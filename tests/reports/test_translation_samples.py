@@ -36,6 +36,10 @@ def test_samples_are_escaped_and_have_their_own_direction(tmp_path, monkeypatch)
     row = "<td>&lt;b&gt;&amp;</td><td>العربية واليونانية</td><td>العربية &lt;script&gt;</td>"
     assert found.count(row) == 3 and "العربية <script>" not in found
     assert found.count('<table class="texts">') == 2
+    content["tokenizers"] = {"en-ar": "13a"}
+    (tmp_path / "translations.json").write_text(json.dumps(content, ensure_ascii=False))
+    how = "BLEU with sacreBLEU&#x27;s tokenizer 13a"
+    assert f"<h3>en-ar ({how})</h3>" in page(tmp_path, monkeypatch)
     assert "table.texts td { text-align: start; }" in found
 
 

@@ -95,6 +95,27 @@ def test_scores_of_a_test_set_are_results_of_the_checkpoint(tmp_path):
     assert "Table 3: Machine translation\n  ours: mine\n  missing: wmt14_en_de\n" in shown
 
 
+def test_what_cannot_be_scored_is_said_before_anything_is_read(tmp_path):
+    """There is no checkpoint, which would be the next error."""
+    (tmp_path / "broken" / "MeCab").mkdir(parents=True)
+    (tmp_path / "broken" / "MeCab" / "__init__.py").write_text("raise ImportError")
+    lines = tmp_path / "lines.txt"
+    lines.write_text("今日は\n")
+    flags = [f"--checkpoint={tmp_path / 'none'}", f"--source={lines}", f"--references={lines}"]
+    path = f"{tmp_path / 'broken'}:{tiny.REPOSITORY}"
+    for found, message in zip(
+        tiny.run_each(
+            "translate",
+            [*flags, "--target=jpn_Jpan"],
+            [*flags, "--target=zh", "--multi_bleu=no_such_command"],
+            [*flags, "--target=zh"],
+            variables={"PYTHONPATH": path},
+        ),
+        ("pip install 'sacrebleu[ja]'", "'no_such_command' failed", "none"),
+    ):
+        assert found.returncode == 1 and message in found.stderr and not found.stdout, found
+
+
 def test_explained_lines_have_pictures_and_weights(tmp_path, monkeypatch, caplog):
     run = hugging.write_checkpoint(tmp_path / "run", "translate", Encoder__num_layers=2)
     lines, folder = ["abc def", "", "ghi я", "ghi"], tmp_path / "explained"

@@ -18,12 +18,13 @@ from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.encoding import Text
 from xlme_jax.evaluation.retrieval import RetrievalProbe
 from xlme_jax.evaluation.translation import Translator
-from xlme_jax.evaluation.translation_scores import score
+from xlme_jax.evaluation.translation_scores import bleu, score, tokenizer_of
 from xlme_jax.storage.files import replace_file
 from xlme_jax.training.metrics import naming
 from xlme_jax.validation.fields import check_at_least
 
-# In MODEL_DIR: {"step": step, "directions": {"en-fr": [{"source", "reference", "translation"}]}}.
+# In MODEL_DIR: {"step": step, "tokenizers": {"en-fr": sacreBLEU's tokenizer},
+# "directions": {"en-fr": [{"source", "reference", "translation"}]}}.
 SAMPLES_FILE = "translations.json"
 MEAN = "mean"
 CUT = "cut"  # Share of translations that end at their length limit.
@@ -82,11 +83,15 @@ class HeldOutTranslation:
         `translation/dictionary_<metric>/<from>-<to>`, and means over directions `.../mean`.
         `translation/cut/...` is the share of translations that end at the length limit of their
         source (`Translator.limit`). Some translations are written to `SAMPLES_FILE`.
+
+        Raises:
+          ValueError: sacreBLEU, or its tokenizer for a target language, is not installed.
         """
         config = BeamSearch(self.beams, self.length_penalty)
         translator = Translator(context.objective, config, context.row_multiple, self.batch_tokens)
         vocabulary = Vocabulary.load(context.dataset.vocabulary_path)
         directions = self._directions(context, vocabulary, translator.max_length or 512)
+        tokenizers = {one.name: _tokenizer(one) for one in directions}
         baseline: dict[str, float] = {}
         if self.dictionary_pairs:
             baseline = _baseline(context.dataset, vocabulary, directions, self.dictionary_pairs)
@@ -97,10 +102,12 @@ class HeldOutTranslation:
                 hypotheses = translator(params, one.texts, one.languages[1])
                 ours = [vocabulary.decode(best[0].tokens) for best in hypotheses]
                 cut = float(np.mean([best[0].is_cut for best in hypotheses]))
-                found[one.name] = {**score(ours, one.references), CUT: cut}
+                scores = score(ours, one.references, one.languages[1])
+                found[one.name] = {**scores, CUT: cut}
                 samples[one.name] = _samples(one, ours)
             if context.model_dir is not None and jax.process_index() == 0:
-                content = json.dumps({"step": step, "directions": samples}, ensure_ascii=False)
+                about = {"step": step, "tokenizers": tokenizers, "directions": samples}
+                content = json.dumps(about, ensure_ascii=False)
                 path = context.model_dir / SAMPLES_FILE
                 with naming(path):
                     replace_file(path, f"{content}\n".encode())
@@ -127,6 +134,14 @@ class HeldOutTranslation:
                     sides = texts[source], decoded[source], decoded[target]
                     found.append(Direction(name, codes, *sides))
         return found
+
+
+def _tokenizer(direction: Direction) -> str:
+    """Returns and logs sacreBLEU's tokenizer of a direction; ValueError if it is not installed."""
+    tokenizer = tokenizer_of(direction.languages[1], direction.references)
+    bleu(tokenizer)
+    _log.info("%s: BLEU with sacreBLEU's tokenizer %s.", direction.name, tokenizer)
+    return tokenizer
 
 
 def _samples(direction: Direction, translations: Sequence[str]) -> list[dict[str, str]]:
@@ -171,7 +186,7 @@ def _baseline(
             pairs = [(second, first) for first, second in pairs]
         words = word_dictionary.learn(pairs)
         translated = [word_dictionary.translate(words, text) for text in one.sources]
-        scores[one.name] = score(translated, one.references)
+        scores[one.name] = score(translated, one.references, one.languages[1])
         _log.info(
             "%s: a word-by-word dictionary of %d training pairs translates %.1f%% of %d held-out "
             "texts exactly.",

@@ -1,11 +1,40 @@
-"""Scores of translations against references: BLEU and chrF, with sacreBLEU's signatures."""
+"""Scores of translations against references: BLEU and chrF, with sacreBLEU's signatures.
 
+BLEU counts words, so that its tokenizer has to fit the script: 13a, sacreBLEU's default, takes a
+sentence of Chinese or Thai for one word, and BLEU is then 0 or 100.
+"""
+
+import functools
 import shlex
 import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from fontTools import unicodedata as properties
+
+from xlme_jax.data import languages
+
+DEFAULT, CHINESE, JAPANESE, KOREAN, CHARACTERS = "13a", "zh", "ja-mecab", "ko-mecab", "char"
+# Scripts without spaces between words: those with line breaks between letters (CLDR's
+# scriptMetadata.txt; Qaag is Zawgyi's Burmese), Tibetan, and some of Indonesia.
+_UNSPACED = """
+    Ahom Kits Khmr Lana Laoo Mymr Nshu Qaag Tale Talu Tang Tavt Thai Yiii Tibt
+    Bali Batk Bugi Java Kawi Maka Rjng
+"""
+# SacreBLEU's tokenizers for more of these (flores200) need a download, so that the score would
+# depend on the machine.
+_TOKENIZERS = {
+    **dict.fromkeys(_UNSPACED.split(), CHARACTERS),
+    **dict.fromkeys(("Bopo", "Hanb", "Hani", "Hans", "Hant"), CHINESE),
+    **dict.fromkeys(("Hira", "Hrkt", "Jpan", "Kana"), JAPANESE),
+    **dict.fromkeys(("Hang", "Kore"), KOREAN),
+}
+_PACKAGES = {JAPANESE: "sacrebleu[ja]", KOREAN: "sacrebleu[ko]"}
+# The share of a text's letters in such scripts from which on they choose the tokenizer, and that of
+# kana, among Chinese characters and kana, from which on it is Japanese.
+_LETTERS_SHARE, _KANA_SHARE = 0.25, 0.1
 
 
 class SystemScore(NamedTuple):
@@ -45,19 +74,83 @@ def sacrebleu() -> Any:
     return sacrebleu
 
 
-def score(translations: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Returns the exact matches as a share, BLEU and chrF (sacreBLEU's defaults, 0 to 100).
+def tokenizer_of(language: str, references: Sequence[str] = ()) -> str:
+    """Returns sacreBLEU's tokenizer for text in a language.
+
+    The language's script decides: `zh`, `ja-mecab`, `ko-mecab`, `char` for others without spaces
+    between words (Thai, Lao, Khmer, Burmese, Tibetan, ...), else `13a`. Where that is 13a, or the
+    language is not known, the letters of the references may say otherwise.
+
+    Args:
+      language: of the text, in any spelling, or "".
+      references: the text.
+    """
+    chosen = _TOKENIZERS.get(languages.script(language), DEFAULT)
+    return _tokenizer_of_letters(references) if chosen == DEFAULT else chosen
+
+
+def _tokenizer_of_letters(text: Sequence[str]) -> str:
+    letters = Counter(character for line in text for character in line if character.isalpha())
+    counts: Counter[str] = Counter()
+    for character, count in letters.items():
+        counts[_TOKENIZERS.get(properties.script(character), DEFAULT)] += count
+    unspaced = counts.total() - counts.pop(DEFAULT, 0)
+    if unspaced < _LETTERS_SHARE * letters.total() or not unspaced:
+        return DEFAULT
+    kana = counts.pop(JAPANESE, 0)
+    counts[CHINESE] += kana
+    (most, count), *_ = counts.most_common(1)
+    return JAPANESE if most == CHINESE and kana >= _KANA_SHARE * count else most
+
+
+def bleu(tokenizer: str) -> Any:
+    """Returns sacreBLEU's BLEU with a tokenizer.
 
     Raises:
-      ValueError: sacreBLEU is not installed.
+      ValueError: sacreBLEU or the tokenizer's package is not installed, its model cannot be
+        downloaded, or there is no such tokenizer.
     """
     package = sacrebleu()
+    known = package.BLEU.TOKENIZERS
+    if tokenizer not in known:
+        raise ValueError(f"--tokenize={tokenizer}: sacreBLEU has {', '.join(known)}")
+    try:
+        return package.BLEU(tokenize=tokenizer)
+    # SacreBLEU asserts that MeCab has its dictionary, and downloads models.
+    except (RuntimeError, ImportError, AssertionError, OSError) as error:
+        remedy = f"pip install '{_PACKAGES[tokenizer]}'" if tokenizer in _PACKAGES else "try again"
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"BLEU's tokenizer {tokenizer} cannot be used ({why}): {remedy}, or score a file of "
+            "translations by characters: report --translations=REFERENCES,FILE --tokenize=char"
+        ) from error
+
+
+def score(
+    translations: Sequence[str], references: Sequence[str], language: str = ""
+) -> dict[str, float]:
+    """Returns the exact matches as a share, BLEU and chrF (sacreBLEU's defaults, 0 to 100).
+
+    Args:
+      translations: the translations.
+      references: the references.
+      language: of both; chooses the tokenizer (`tokenizer_of`).
+
+    Raises:
+      ValueError: sacreBLEU or the tokenizer's package is not installed.
+    """
+    metric = _bleu(tokenizer_of(language, references))
     exact = np.mean([ours == theirs for ours, theirs in zip(translations, references)])
     return {
         "exact_match": float(exact),
-        "bleu": package.corpus_bleu(translations, [references]).score,
-        "chrf": package.corpus_chrf(translations, [references]).score,
+        "bleu": metric.corpus_score(translations, [references]).score,
+        "chrf": sacrebleu().corpus_chrf(translations, [references]).score,
     }
+
+
+@functools.cache
+def _bleu(tokenizer: str) -> Any:
+    return bleu(tokenizer)  # Loading MeCab's dictionary, or a model, takes a while.
 
 
 def multi_bleu(translations: Sequence[str], references: Sequence[str], tokenizer: str) -> float:
@@ -73,13 +166,13 @@ def multi_bleu(translations: Sequence[str], references: Sequence[str], tokenizer
       ValueError: the command fails or returns another number of lines, or sacreBLEU is not
         installed.
     """
-    bleu = sacrebleu().BLEU(lowercase=True, force=True, tokenize="none", smooth_method="none")
-    both = (_tokenized(lines, tokenizer) for lines in (translations, references))
-    ours, theirs = both
-    return float(bleu.corpus_score(ours, [theirs]).score)
+    metric = sacrebleu().BLEU(lowercase=True, force=True, tokenize="none", smooth_method="none")
+    ours, theirs = (tokenized_by(tokenizer, lines) for lines in (translations, references))
+    return float(metric.corpus_score(ours, [theirs]).score)
 
 
-def _tokenized(lines: Sequence[str], command: str) -> list[str]:
+def tokenized_by(command: str, lines: Sequence[str]) -> list[str]:
+    """Returns lines as a command writes them; ValueError if it fails, or for other lines."""
     text = "".join(f"{line}\n" for line in lines)
     try:
         words = shlex.split(command)
@@ -110,7 +203,7 @@ def compare(
       references: the references.
       systems: {name: translations of the same lines}.
       tokenize: sacreBLEU's tokenizer for BLEU; None for that of the language.
-      language: of the references; tokenized as in mteval-v13a except for zh, ja and ko.
+      language: of the references (`tokenizer_of`).
 
     Raises:
       ValueError: sacreBLEU or the tokenizer's package is not installed, there is no such tokenizer,
@@ -125,14 +218,7 @@ def compare(
                 f"{name} has {len(lines):,} lines, and there are {len(references):,} references; "
                 "line n must be a translation for reference n"
             )
-    known = package.BLEU.TOKENIZERS
-    if tokenize not in (None, *known):
-        raise ValueError(f"--tokenize={tokenize}: sacreBLEU has {', '.join(known)}")
-    try:
-        bleu = package.BLEU(tokenize=tokenize, trg_lang=language)
-    except (RuntimeError, ImportError) as error:
-        raise ValueError(f"--tokenize={tokenize or language}: {error}") from error
-    metrics = {"BLEU": bleu, "chrF": package.CHRF()}
+    metrics = {"BLEU": bleu(tokenize or tokenizer_of(language, references)), "chrF": package.CHRF()}
     test = PairedTest(list(systems.items()), metrics, [list(references)], test_type="bs")
     signatures, results = test()
     names: dict[str, str] = {name: name.replace("chrF2", "chrF") for name in signatures}

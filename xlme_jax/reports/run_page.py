@@ -175,10 +175,13 @@ def _translations(path: Path) -> str:
         return ""
     content = json.loads(path.read_bytes())
     parts = [f"<h2>Held-out translations at step {content['step']:,}</h2>"]
+    tokenizers = content.get("tokenizers", {})  # Older runs have none.
     for direction, samples in content["directions"].items():
         rows = [[one[name] for name in _SAMPLE_COLUMNS] for one in samples]
+        tokenizer = tokenizers.get(direction)
+        how = f" (BLEU with sacreBLEU's tokenizer {tokenizer})" if tokenizer else ""
         parts += [
-            f"<h3>{escaped(direction)}</h3>",
+            f"<h3>{escaped(direction + how)}</h3>",
             html_page.table(_SAMPLE_COLUMNS, rows, "texts"),
         ]
     return "\n".join(parts)

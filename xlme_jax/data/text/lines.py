@@ -52,3 +52,8 @@ def split_lines(content: bytes, name: str) -> list[str]:
         found = ", ".join(f"{what}: {count:,}" for what, count in repaired.items())
         _log.info("%s: %s", name, found)
     return lines if text else []
+
+
+def in_one_line(text: str) -> str:
+    """Returns a text with spaces for line ends, which a vocabulary with byte fallback can spell."""
+    return text.replace("\r", " ").replace("\n", " ")
