@@ -27,7 +27,8 @@ from xlme_jax.huggingface.conversion import as_run
 from xlme_jax.reports import evaluation_text
 from xlme_jax.runs import evaluating, probing
 from xlme_jax.storage.paths import as_path
-from xlme_jax.training import host_memory
+from xlme_jax.training import host_memory, peers
+from xlme_jax.training.stopping import say
 
 _CHECKPOINT = flags.DEFINE_string(
     "checkpoint",
@@ -105,6 +106,8 @@ _ALONG = flags.DEFINE_bool(
 def main() -> None:
     """Evaluates the checkpoint and prints its figures."""
     host_memory.keep_freed()
+    peers.check_single()
+    peers.check_devices(say)
     source = _CHECKPOINT.value
     run = as_run(source)
     # Not into the cache.

@@ -18,11 +18,15 @@ from xlme_jax.training.stopping import EXIT_STOPPED, StopOnSignal, Stopped, say
 _COORDINATOR = flags.DEFINE_string(
     "coordinator_address",
     None,
-    "host:port of process 0. With --num_processes and --process_id, for clusters that "
-    "jax.distributed does not detect (it knows Slurm, Open MPI, Cloud TPU and GKE).",
+    "host:port of process 0, where --distributed does not detect it: it knows srun, Open MPI 4, "
+    "Cloud TPUs and GKE's TPUs.",
 )
-_PROCESSES = flags.DEFINE_integer("num_processes", None, "Number of processes.")
-_PROCESS = flags.DEFINE_integer("process_id", None, "Index of this process.")
+_PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "Number of processes (default: what srun, mpirun or torchrun says)."
+)
+_PROCESS = flags.DEFINE_integer(
+    "process_id", None, "Index of this process (default: what srun, mpirun or torchrun says)."
+)
 _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the processes of a detected cluster.")
 _PEER_TIMEOUT = flags.DEFINE_integer(
     "peer_timeout", 60, "Seconds without a sign of life from another process that end this one.", 1
@@ -45,7 +49,10 @@ def main() -> int:
     _keep_compiled_programs()
     if _DISTRIBUTED.value or _COORDINATOR.value:
         peers.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _PEER_TIMEOUT.value)
+    else:
+        peers.check_single(trains=True)
     with StopOnSignal() as stop, peers.Watch(_PEER_TIMEOUT.value, say), _not_waiting_for_others():
+        peers.check_devices(say)
         config = api.load_config(flags.FLAGS.gin_file, flags.FLAGS.gin_bindings)
         command = shlex.join(["python", "-m", "xlme_jax.train", *sys.argv[1:]])
         try:

@@ -45,8 +45,9 @@ from xlme_jax.evaluation.translation_scores import (
 from xlme_jax.runs.translating import Translation, score, translate, write_results
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
-from xlme_jax.training import host_memory
+from xlme_jax.training import host_memory, peers
 from xlme_jax.training.mesh import MeshConfig
+from xlme_jax.training.stopping import say
 
 _log = logging.getLogger("xlme_jax.translate")
 _CHECKPOINT = flags.DEFINE_string(
@@ -117,6 +118,8 @@ _MULTI_BLEU = flags.DEFINE_string(
 def main() -> None:
     """Reads the lines, translates them and writes the translations."""
     host_memory.keep_freed()
+    peers.check_single()
+    peers.check_devices(say)
     search, mesh = _search(), _mesh()
     references = None if _REFERENCES.value is None else read_lines(_REFERENCES.value)
     if _SOURCE.value == "-":

@@ -10,6 +10,7 @@ writes last has seen everything.
 
 import contextlib
 import logging
+import os
 import re
 import shlex
 import signal
@@ -30,6 +31,7 @@ from xlme_jax.storage.mirrors import Mirror
 from xlme_jax.storage.paths import as_path
 from xlme_jax.sweeps import along, by_language, grids
 from xlme_jax.sweeps.grids import Point, PointResult, SweepRun
+from xlme_jax.training import launchers
 from xlme_jax.training.stopping import EXIT_STOPPED, SIGNALS
 
 _log = logging.getLogger("xlme_jax.sweep")
@@ -113,6 +115,7 @@ class Processes:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env=launchers.alone(os.environ),
                 pass_fds=(inherited,) if inherited >= 0 else (),
             )
         self._pass_on()

@@ -1,4 +1,4 @@
-"""Detects lost processes of a run, and exits without waiting for them.
+"""Joins the processes of a run, detects lost ones, and exits without waiting for them.
 
 When a process dies, the others hang in a collective. JAX's coordination service ends them in time,
 but from C++ and with messages of its own. Here each process asks the service which processes are
@@ -7,6 +7,7 @@ process 0 dies, which hosts the service, JAX is faster: it aborts the others imm
 """
 
 import faulthandler
+import json
 import os
 import threading
 import time
@@ -15,6 +16,8 @@ from typing import Any
 
 import jax
 
+from xlme_jax.training import launchers, local_devices
+
 # EX_PROTOCOL of sysexits.h: start all processes again to resume from the newest checkpoint.
 EXIT_LOST_PEERS = 76
 _ASK_SECONDS = 1.0
@@ -22,25 +25,127 @@ _ASK_SECONDS = 1.0
 _GRACE_SECONDS = 30
 # Process 0 hosts the service, so the others must report before it exits.
 _LINGER_SECONDS = 3.0
+# How long processes that have joined wait for what the others tell.
+_TELL_SECONDS = 300
+# JAX's own variable: "0,1" are the GPUs of this process.
+_LOCAL_DEVICES = "JAX_LOCAL_DEVICE_IDS"
+_TPU_HOSTS = "TPU_WORKER_HOSTNAMES"  # GKE sets it in pods that have TPUs.
+_NOT_DETECTED = (
+    "--distributed: no other processes are known. JAX detects those of srun, of Open MPI 4 and, "
+    "with the extra `tpu`, of Cloud TPUs. In a batch script, start the command with srun; under "
+    "another launcher, set --coordinator_address=HOST:PORT of process 0, by hand also "
+    "--num_processes and --process_id"
+)
 
 
 def join(
     coordinator: str | None, processes: int | None, index: int | None, timeout_seconds: int
 ) -> None:
-    """Joins the processes of a run; `jax.distributed.initialize` detects what is None."""
-    limit = timeout_seconds + _GRACE_SECONDS
+    """Joins the processes of a run, and chooses this one's GPUs; call it before JAX has devices.
+
+    Args:
+      coordinator: "host:port" of process 0; None if `jax.distributed` is to detect it, with
+        `processes` and `index`.
+      processes: number of processes; None if it is detected or the launcher's.
+      index: index of this one; None if it is detected or the launcher's.
+      timeout_seconds: how long `Watch` waits for a response.
+
+    Raises:
+      ValueError: the other processes are not known, or GPUs cannot be divided among them.
+    """
     faulthandler.disable()  # Stacks of all threads would bury the message with which JAX aborts.
-    jax.distributed.initialize(coordinator, processes, index, heartbeat_timeout_seconds=limit)
+    start = launchers.launch(os.environ)
+    if coordinator and start:
+        processes = start.tasks if processes is None else processes
+        index = start.rank if index is None else index
+    # None would be the GPU of the local rank, or what is in _LOCAL_DEVICES.
+    local_device_ids: list[int] | None = None if _LOCAL_DEVICES in os.environ else []
+    limit = timeout_seconds + _GRACE_SECONDS
+    try:
+        jax.distributed.initialize(
+            coordinator, processes, index, local_device_ids, heartbeat_timeout_seconds=limit
+        )
+    except ValueError as error:
+        raise ValueError(f"{_NOT_DETECTED} (JAX: {error})") from None
+    if _LOCAL_DEVICES not in os.environ:
+        views = _told_by_all("gpus", local_devices.view(os.environ).to_json())
+        gpus = local_devices.assign([local_devices.View.from_json(text) for text in views])
+        for platform in ("cuda", "rocm"):
+            jax.config.update(f"jax_{platform}_visible_devices", gpus[_state().process_id])
+
+
+def check_single(trains: bool = False) -> None:
+    """Checks that this command is one process, as `launchers.check_single`."""
+    launchers.check_single(os.environ, cpus_chosen(), trains)
+
+
+def check_devices(say: Callable[[str], None]) -> None:
+    """Checks that JAX has all GPUs that the processes were granted, and TPUs if there are any.
+
+    Args:
+      say: reports GPUs that are idle because JAX was told so: JAX_PLATFORMS=cpu.
+
+    Raises:
+      ValueError: they are idle or used twice, or several processes have not joined.
+    """
+    if jax.process_count() > 1 and _state().client is None:
+        raise ValueError(
+            f"JAX has devices of {jax.process_count()} hosts, and this process has not joined the "
+            "others: to train, add --distributed on all hosts."
+        )
+    backend = jax.default_backend()
+    if backend == "cpu" and _TPU_HOSTS in os.environ and not cpus_chosen():
+        raise ValueError(
+            f"JAX has no TPU backend here, but this host has TPUs ({_TPU_HOSTS}): pip install -e "
+            "'.[tpu]', or set JAX_PLATFORMS=cpu to use CPUs."
+        )
+    if backend == "tpu":
+        return
+    used = sum(device.platform == "gpu" for device in jax.local_devices())
+    told = _told_by_all("used", json.dumps([local_devices.view(os.environ).to_json(), used]))
+    views, counts = zip(*map(json.loads, told), strict=True)
+    unasked = jax.process_count() > 1 and not cpus_chosen()
+    unused = local_devices.unused([*map(local_devices.View.from_json, views)], counts, unasked)
+    if unused is None:
+        return
+    fact, remedy = unused
+    if cpus_chosen():
+        say(f"{fact}, because of JAX_PLATFORMS=cpu.")
+    elif _LOCAL_DEVICES in os.environ and _state().client is not None:
+        say(f"{fact}, because of {_LOCAL_DEVICES}={os.environ[_LOCAL_DEVICES]}.")
+    else:
+        raise ValueError(f"{fact}. {remedy}")
+
+
+def cpus_chosen() -> bool:
+    """Whether the user has told JAX to use CPUs alone."""
+    return jax.config.values["jax_platforms"] == "cpu"
+
+
+def _told_by_all(subject: str, value: str) -> list[str]:
+    """Returns what all processes tell of a subject, by index; waits for all of them."""
+    state = _state()
+    if state.client is None:
+        return [value]
+    key = f"xlme_jax/{subject}"
+    state.client.key_value_set(f"{key}/{state.process_id}", value)
+    state.client.wait_at_barrier(key, _TELL_SECONDS * 1000)
+    told = {
+        int(name.rpartition("/")[2]): text for name, text in state.client.key_value_dir_get(key)
+    }
+    return [told[index] for index in range(state.num_processes)]
+
+
+def _state() -> Any:
+    # Not public, but Orbax synchronises through it as well.
+    from jax._src import distributed
+
+    return distributed.global_state
 
 
 def coordination_client() -> Any:
     """Returns the client of JAX's coordination service; None in a run of one process."""
-    if jax.process_count() == 1:
-        return None
-    # Not public, but Orbax synchronises through it as well.
-    from jax._src import distributed
-
-    return distributed.global_state.client
+    return None if jax.process_count() == 1 else _state().client
 
 
 def leave(status: int) -> None:

@@ -1,0 +1,171 @@
+"""How this process was started: by Slurm, by MPI, or by hand."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_SLURM_STEP = ("SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS")
+# Number of tasks, index of this one; tasks on this node, index among them.
+_OPEN_MPI = (
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+)
+_HYDRA = ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID")
+_TORCHRUN = ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK")
+# Slurm sets the first for each job step. Others may be inherited from the job.
+_GRANTS = (
+    "SLURM_GPUS_ON_NODE",
+    "SLURM_STEP_GPUS",
+    "SLURM_JOB_GPUS",
+    "SLURM_GPUS_PER_NODE",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_GPUS",
+)
+_NODES = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+# {launcher: what starts one process}
+_ONE = {
+    "srun": "srun --nodes=1 --ntasks=1; for several runs, a job array",
+    "mpirun": "mpirun -n 1",
+    "mpiexec": "mpiexec -n 1",
+    "torchrun": "python -m xlme_jax.train, without torchrun",
+}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a launcher says of this process.
+
+    Attributes:
+      launcher: the command.
+      tasks: processes that it started together.
+      rank: index of this one.
+      node_tasks: those on this node; None if the launcher does not say.
+      node_rank: index of this one among them; None if the launcher does not say.
+    """
+
+    launcher: str
+    tasks: int
+    rank: int
+    node_tasks: int | None
+    node_rank: int | None
+
+
+def launch(environ: Mapping[str, str]) -> Launch | None:
+    """Returns how this process was started; None if by hand, or as a batch script.
+
+    mpirun comes before Slurm, whose tasks are then the daemons of mpirun.
+    """
+    return (
+        _mpi_launch(environ, "mpirun", _OPEN_MPI)
+        or _slurm_launch(environ)
+        or _mpi_launch(environ, "mpiexec", _HYDRA)
+        or _mpi_launch(environ, "torchrun", _TORCHRUN)
+    )
+
+
+def _mpi_launch(environ: Mapping[str, str], launcher: str, names: Sequence[str]) -> Launch | None:
+    tasks, rank, node_tasks, node_rank = (_number(environ, name) for name in names)
+    if tasks is None or rank is None:
+        return None
+    return Launch(launcher, tasks, rank, 1 if tasks == 1 else node_tasks, node_rank)
+
+
+def _slurm_launch(environ: Mapping[str, str]) -> Launch | None:
+    tasks = _number(environ, "SLURM_STEP_NUM_TASKS") or _number(environ, "SLURM_NTASKS")
+    rank = _number(environ, "SLURM_PROCID")
+    # A batch script has the job's number of tasks in SLURM_NTASKS, and is none of them.
+    if tasks is None or rank is None or not any(name in environ for name in _SLURM_STEP):
+        return None
+    node_tasks = 1 if tasks == 1 else _slurm_node_tasks(environ, tasks)
+    return Launch("srun", tasks, rank, node_tasks, _number(environ, "SLURM_LOCALID"))
+
+
+def _slurm_node_tasks(environ: Mapping[str, str], tasks: int) -> int | None:
+    for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
+        # "2(x3),1": two tasks on each of three nodes, one on the fourth.
+        groups = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get(name, ""))
+        counts = [int(count) for count, nodes in groups for _ in range(int(nodes or 1))]
+        node = _number(environ, "SLURM_NODEID") or 0
+        if node < len(counts):
+            return counts[node]
+    nodes = _number(environ, "SLURM_STEP_NUM_NODES") or _nodes(environ)
+    if nodes and tasks % nodes == 0:
+        return tasks // nodes
+    return _number(environ, "SLURM_NTASKS_PER_NODE")
+
+
+def _nodes(environ: Mapping[str, str]) -> int | None:
+    return next((number for name in _NODES if (number := _number(environ, name))), None)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    value = environ.get(name, "")
+    return int(value) if value.isdecimal() else None
+
+
+def granted_gpus(environ: Mapping[str, str]) -> tuple[int, str] | None:
+    """Returns how many GPUs Slurm granted on this node, and the variable that says so; or None."""
+    start = launch(environ)
+    tasks = start.node_tasks if start else 1
+    for name in _GRANTS:
+        value = re.sub(r"\(.*?\)", "", environ.get(name, ""))  # 4(S:0-1): of sockets 0 and 1
+        if name == "SLURM_STEP_GPUS" and tasks != 1:
+            continue  # Those of the step; but if tasks are bound to GPUs, those of the task.
+        if name == "SLURM_GPUS" and _nodes(environ) != 1:
+            continue  # Those of all nodes.
+        if name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):  # 0,1 or 0-7
+            ranges = re.findall(r"(\d+)(?:-(\d+))?", value)
+            count = sum(int(last or first) - int(first) + 1 for first, last in ranges)
+        else:  # 8 or a100:8 or a100:4,v100:4
+            count = sum(map(int, re.findall(r"(?:^|[,:])(\d+)(?=,|$)", value)))
+        if name == "SLURM_GPUS_PER_TASK":
+            count *= tasks or 1
+        if count:
+            return count, f"{name}={value}"
+    return None
+
+
+def check_single(environ: Mapping[str, str], cpus_chosen: bool, trains: bool = False) -> None:
+    """Checks that a command of one process is one process, and not on one of several nodes.
+
+    Args:
+      environ: environment variables.
+      cpus_chosen: whether the user has told JAX to use CPUs.
+      trains: whether the command is train, which several processes can run together.
+
+    Raises:
+      ValueError: a launcher started several processes, each of which would do all of the work; or
+        the GPUs of other nodes would be idle.
+    """
+    start, grant, nodes = launch(environ), granted_gpus(environ), _nodes(environ) or 1
+    if start and start.tasks > 1:
+        together = "Add --distributed to train together, or start" if trains else "Start"
+        raise ValueError(
+            f"{start.launcher} started {start.tasks} processes, each of which would do all of the "
+            f"work alone and write the same files. {together} one: {_ONE[start.launcher]}."
+        )
+    if start is None and nodes > 1 and grant and not cpus_chosen:
+        together = (
+            "Train on all: srun --ntasks-per-node=1 python -m xlme_jax.train --distributed, as "
+            "launch/slurm/train.sbatch does; on one"
+            if trains
+            else "Use one node"
+        )
+        raise ValueError(
+            f"The job has {nodes} nodes with GPUs ({grant[1]}), and this process would use those "
+            f"of one. {together}: {_ONE['srun']}."
+        )
+
+
+def alone(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment for a run that one of several tasks starts by itself.
+
+    That run is none of the launcher's processes, and what the node was granted is not for it alone.
+    """
+    start = launch(environ)
+    if start is None or start.tasks == 1:
+        return dict(environ)
+    hidden = {*_SLURM_STEP, *_GRANTS, *_NODES, *_OPEN_MPI, *_HYDRA, *_TORCHRUN}
+    return {name: value for name, value in environ.items() if name not in hidden}
