@@ -1,9 +1,15 @@
-"""Runs launch/slurm/train.sbatch on a Slurm cluster of two nodes, both on this machine."""
+"""Runs launch/slurm/train.sbatch on a Slurm cluster of two nodes, both on this machine.
+
+Each node has eight GPUs, which are links to /dev/null: Slurm counts them and tells tasks of them as
+it does with real ones.
+"""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
 
 import commands
@@ -37,14 +43,17 @@ SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin=task/affinity
+TaskPluginParam=autobind=cores
 MpiDefault=none
-SelectType=select/linear
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 ReturnToService=2
 InactiveLimit=0
-NodeName={host} NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=2
-NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=2
+GresTypes=gpu
+NodeName={host} NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs={cpus} Gres=gpu:8
+NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs={cpus} Gres=gpu:8
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 BINDINGS = {**runs.SHORT, "TRAIN_STEPS": 40, "Train__evaluators": (), "Mesh__data": 2}
@@ -57,9 +66,12 @@ class Cluster:
         self.folder, host = folder, socket.gethostname()
         ports = [tiny.free_port() for _ in range(3)]
         (folder / "state").mkdir()
-        (folder / "slurm.conf").write_text(
-            CONFIG.format(folder=folder, host=host, port=ports[0], first=ports[1], second=ports[2])
-        )
+        for gpu in range(8):
+            (folder / f"gpu{gpu}").symlink_to("/dev/null")
+        gres = f"NodeName={host},localhost Name=gpu File={folder}/gpu[0-7]\n"
+        (folder / "gres.conf").write_text(gres)
+        names = {"port": ports[0], "first": ports[1], "second": ports[2], "cpus": os.cpu_count()}
+        (folder / "slurm.conf").write_text(CONFIG.format(folder=folder, host=host, **names))
         self.environment = {**tiny.environment(1), "SLURM_CONF": str(folder / "slurm.conf")}
         daemons = [["slurmctld", "-D"], *(["slurmd", "-D", "-N", n] for n in (host, "localhost"))]
         self._processes = [self._start(daemon) for daemon in daemons]
@@ -110,10 +122,10 @@ def cluster(tmp_path):
         cluster.stop()
 
 
-def submit(cluster, folder, *flags, export="ALL"):
+def submit(cluster, folder, *flags, export="ALL", options=()):
     """Submits a job on both nodes; returns its number."""
     where = ("--nodes=2", f"--chdir={folder}", f"--export={export}")
-    command = ["sbatch", "--parsable", *where, str(SCRIPT), *flags]
+    command = ["sbatch", "--parsable", *where, *options, str(SCRIPT), *flags]
     return cluster.ask(*command).strip()
 
 
@@ -161,12 +173,101 @@ def test_an_error_is_not_requeued(cluster, tmp_path, tiny_data):
     [((76, 1), "FAILED", 0), ((1, 76), "FAILED", 0), ((76, 134), "COMPLETED", 1)],
 )
 def test_an_error_behind_a_lost_process_is_not_requeued(cluster, tmp_path, codes, end, restarts):
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text(
-        "#!/bin/bash\n((${SLURM_RESTART_COUNT:-0} == 0)) || exit 0\n"
-        f"codes=({codes[0]} {codes[1]})\nexit ${{codes[$SLURM_PROCID]}}\n"
+    path = replace_python(
+        tmp_path,
+        "((${SLURM_RESTART_COUNT:-0} == 0)) || exit 0\n"
+        f"codes=({codes[0]} {codes[1]})\nexit ${{codes[$SLURM_PROCID]}}\n",
     )
-    python.chmod(0o755)
-    job = submit(cluster, tmp_path, export=f"ALL,PATH={python.parent}:{os.environ['PATH']}")
+    job = submit(cluster, tmp_path, export=f"ALL,PATH={path}")
     assert ended(cluster, job) == (end, restarts)
+
+
+def replace_python(folder, script):
+    """Returns a PATH on which `python` is a shell script."""
+    python = folder / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f"#!/bin/bash\n{script}")
+    python.chmod(0o755)
+    return f"{python.parent}:{os.environ['PATH']}"
+
+
+# Prints "node: GPUs that Slurm shows to the task; those of them that JAX uses; number of CPUs".
+PROBE = """
+import os
+from jax._src import xla_bridge
+from xlme_jax.training import peers
+peers.join(None, None, None, 60)
+gpus, cpus = os.environ["CUDA_VISIBLE_DEVICES"], len(os.sched_getaffinity(0))
+print(f"{os.environ['SLURMD_NODENAME']}: {gpus}; {xla_bridge.CUDA_VISIBLE_DEVICES.value}; {cpus}")
+"""
+PROBED = re.compile(r"^(\S+): ([\d,]+); (\S+); (\d+)$", re.M)
+EVERY_GPU = [(node, str(gpu)) for node in ("first", "second") for gpu in range(8)]
+
+
+def used_gpus(output):
+    """Returns (node, GPU) for each GPU that a task of the probe uses."""
+    nodes = {socket.gethostname(): "first", "localhost": "second"}
+    used = []
+    for node, seen, indices, _ in PROBED.findall(output):
+        gpus = seen.split(",")
+        indices = range(len(gpus)) if indices == "all" else map(int, indices.split(","))
+        used += [(nodes[node], gpus[index]) for index in indices]
+    return sorted(used)
+
+
+def test_a_task_of_the_script_has_all_gpus_and_cpus_of_its_node(cluster, tmp_path):
+    (tmp_path / "probe.py").write_text(PROBE)
+    path = replace_python(tmp_path, f"exec {sys.executable} {tmp_path}/probe.py\n")
+    options = ["--gpus-per-node=8"]
+    job = submit(cluster, tmp_path, export=f"ALL,PATH={path}", options=options)
+    assert ended(cluster, job) == ("COMPLETED", 0)
+    said = "".join((tmp_path / f"slurm-{job}-{task}.log").read_text() for task in range(2))
+    assert used_gpus(said) == EVERY_GPU
+    assert [int(cpus) for *_, cpus in PROBED.findall(said)] == [os.cpu_count()] * 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--gpus-per-node=8"],
+        ["--gres=gpu:8"],
+        ["--gpus-per-task=4"],
+        ["--gpus-per-node=8", "--gpu-bind=mask_gpu:0x3f,0xc0"],
+    ],
+    ids=" ".join,
+)
+def test_two_tasks_a_node_use_each_gpu_once(cluster, options):
+    several = ["--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--overcommit", *options]
+    assert used_gpus(cluster.ask("srun", *several, sys.executable, "-c", PROBE)) == EVERY_GPU
+
+
+def refused(cluster, tmp_path, *options, flags=()):
+    """Runs train as tasks that JAX gives no GPU; returns what it says of its refusal."""
+    train = [sys.executable, "-m", "xlme_jax.train", *flags, "--gin_file=missing.gin"]
+    done = subprocess.run(
+        ["srun", *options, *train],
+        env=cluster.environment | {"JAX_PLATFORMS": ""},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    return [line for line in done.stderr.splitlines() if "Error: " in line and "srun: " not in line]
+
+
+def test_runs_that_would_leave_gpus_idle_are_refused(cluster, tmp_path):
+    host = socket.gethostname()
+    node = f"--nodelist={host}"
+    [line] = refused(cluster, tmp_path, node, "--gpus-per-node=8")
+    assert f"{host}: 1 process uses 0 of 8 GPUs (SLURM_GPUS_ON_NODE=8). JAX has no GPU" in line
+    # What a step asks for counts, not what its job has.
+    [line] = refused(cluster, tmp_path, node, "--gpus-per-node=1")
+    assert "0 of 1 GPUs" in line
+    both = refused(cluster, tmp_path, node, "--ntasks=2", "--gpus-per-node=8", "--overcommit")
+    assert len(both) == 2
+    assert all("srun started 2 processes, each of which" in line for line in both)
+    odd = ["--ntasks=3", "--gpus-per-node=8", "--overcommit"]
+    lines = refused(cluster, tmp_path, node, *odd, flags=["--distributed"])
+    assert len(lines) == 3
+    assert all("8 GPUs (SLURM_GPUS_ON_NODE=8) cannot be divided" in line for line in lines)
