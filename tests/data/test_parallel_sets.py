@@ -419,10 +419,11 @@ def test_bad_alignments(tmp_path, sources, targets, gold, message):
         read(inline(tmp_path, sources, targets, gold))
 
 
-def test_a_folder_without_alignments(tmp_path):
+def test_a_folder_without_alignments(tmp_path, caplog):
     write(tmp_path / "en-de", **{"test.en": "a\n"})
     write(tmp_path / "notes", **{"src.txt": "", "tgt.txt": "", "gold.txt": ""})
     assert alignment_sets(tmp_path) == () and alignment_folders(tmp_path) == ("en-de",)
+    assert "notes: not read; name it after its languages" in caplog.text
     with pytest.raises(DataError, match=r"no word alignments: expected src.txt"):
         read(tmp_path / "en-de")
 

@@ -329,16 +329,16 @@ def test_gold_links_of_words_beyond_the_length_count_as_missed(tmp_path):
 def test_a_damaged_set_does_not_stop_the_others(tmp_path, corpora, caplog):
     expected = one_corpus(tmp_path, "en-fr")
     (tmp_path / "en-ru_dev" / "gold.txt").write_text("nonsense\n")
-    (tmp_path / "en-xx").mkdir()
-    (tmp_path / "en-xx" / "src.txt").write_text("a\n")
+    (tmp_path / "en-sv").mkdir()
+    (tmp_path / "en-sv" / "src.txt").write_text("a\n")
     outcome = WordAlignment(str(tmp_path)).build(Subject())(parameters())
     assert list(outcome.results) == list(expected)
     [damaged, incomplete] = sorted(outcome.skipped)
     assert damaged.startswith("en-ru_dev: the whole set: ") and "'nonsense' is not a" in damaged
-    assert incomplete.startswith("en-xx: the whole set: ") and "expected src.txt" in incomplete
+    assert incomplete.startswith("en-sv: the whole set: ") and "expected src.txt" in incomplete
     assert "word alignment set en-ru_dev is left out" in caplog.text
     (tmp_path / "en-fr" / "gold.txt").unlink()
-    with pytest.raises(ValueError, match=r"no set .* can be used: .*en-fr.*nonsense.*en-xx"):
+    with pytest.raises(ValueError, match=r"no set .* can be used: .*en-fr.*nonsense.*en-sv"):
         WordAlignment(str(tmp_path)).build(Subject())
 
 

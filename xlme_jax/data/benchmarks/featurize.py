@@ -84,11 +84,10 @@ def encode(
         rows = _texts(vocabulary, benchmark, examples, max_length, report)
     if not training:
         return list(rows)
-    rows = list(rows)
-    labelled = [row for row in rows if row.labels.size]
-    lost = {row.example for row in rows if not row.labels.size}
-    report.skip("no label to train on", len(lost))
-    return labelled
+    encoded = list(rows)
+    unlabelled = {row.example for row in encoded if not row.labels.size}
+    report.skip("no label to train on", len(unlabelled))
+    return [row for row in encoded if row.labels.size]
 
 
 def _array(values: Sequence[int]) -> np.ndarray:

@@ -318,6 +318,7 @@ class _Link:
 
 # Links outside their sentences are skipped up to this share; more means that the file is misread.
 _MOST_OUTSIDE = 0.01
+_GOLD_FILES = ("gold.txt", "alignv2.txt", "align.txt")
 _NAME = re.compile(r"([a-z]{2,3})-([a-z]{2,3})(?![a-z])")
 
 
@@ -343,12 +344,15 @@ def is_pair(name: str) -> bool:
 
 
 def alignment_folders(folder: str | Path) -> tuple[str, ...]:
-    """Returns the names of the subfolders that begin with two languages, such as "en-fr_dev"."""
-    return tuple(
-        path.name
-        for path in sorted(check_folder(folder).iterdir())
-        if path.is_dir() and is_pair(path.name)
-    )
+    """Returns the names of the subfolders that begin with two languages, such as "en-fr_dev".
+
+    Others with a gold file are named in a warning.
+    """
+    folders = [path for path in sorted(check_folder(folder).iterdir()) if path.is_dir()]
+    for path in folders:
+        if not is_pair(path.name) and any((path / gold).is_file() for gold in _GOLD_FILES):
+            _logger.warning("%s: not read; name it after its languages, such as en-fr", path)
+    return tuple(path.name for path in folders if is_pair(path.name))
 
 
 def alignment_sets(folder: str | Path) -> tuple[str, ...]:
