@@ -242,7 +242,7 @@ def _whole(path: Path) -> str:
 
 def _lines(path: Path, problems: list[str]) -> Iterator[str]:
     unreadable = 0
-    for line in byte_lines(read_blocks(path), str(path)):
+    for line in byte_lines(read_blocks(path), str(path), ReadReport()):
         for part in line.split(b"\r") if isinstance(line, bytes) else (None,):
             text = None if part is None else decoded(part, ReadReport())
             if text is None:
