@@ -10,7 +10,9 @@ from xlme_jax.checkpoints.saved import FOLDER, RunRecord, checkpoint_of, read_re
 from xlme_jax.configuration import loading
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
+from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.huggingface.model_index import front_matter, results_of
+from xlme_jax.huggingface.tokenizer import differences
 from xlme_jax.huggingface.weights import WeightLayout, has_form_of_xlmr
 from xlme_jax.objectives.base import Paper
 from xlme_jax.objectives.finetune import FineTuneConfig
@@ -138,13 +140,19 @@ def _languages(data: Path) -> tuple[str, ...]:
 
 
 def model_card(
-    name: str, layout: WeightLayout, checkpoint: Path, parameters: int, command: str
+    name: str,
+    layout: WeightLayout,
+    vocabulary: Vocabulary,
+    checkpoint: Path,
+    parameters: int,
+    command: str,
 ) -> str:
     """Returns the text of the model card.
 
     Args:
       name: name of the model.
       layout: architecture of the model.
+      vocabulary: vocabulary of the model.
       checkpoint: the exported checkpoint.
       parameters: number of parameters.
       command: command line of the export.
@@ -160,6 +168,7 @@ def model_card(
         f"{layout.encoder.hidden_size}, {parameters:,} parameters and a vocabulary of "
         f"{layout.vocab_size:,}, {_made(runs)}.",
         _use(name, layout),
+        tokenizer_section(vocabulary),
         "## Training\n\n" + "\n".join(_training(runs)),
         _figures(checkpoint),
         "## Licence\n\nTo be filled in, here and in the metadata at the top of this file.",
@@ -208,6 +217,15 @@ def _use(name: str, layout: WeightLayout) -> str:
         lines.append(f"\nTexts may have at most {layout.encoder.max_length} tokens.")
     lines.append("\nPairs of texts are encoded as `<s> a </s> b </s>`.")
     return "\n".join(lines)
+
+
+def tokenizer_section(vocabulary: Vocabulary) -> str:
+    """Returns the section on the ids of `tokenizer.json`."""
+    exceptions = "\n".join(f"- {text}." for text in differences(vocabulary))
+    return (
+        "## Tokenizer\n\n`tokenizer.json` gives the ids of `sentencepiece.bpe.model`, for composed "
+        f"and decomposed text. Ids may differ in texts with:\n\n{exceptions}"
+    )
 
 
 def _made(runs: Sequence[Stage]) -> str:

@@ -5,7 +5,6 @@ which vocabularies trained here have. So `tokenizer.json` holds the whole tokeni
 the `tokenizers` package, and the tokenizer class is one that loads this file unchanged.
 """
 
-import base64
 import json
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ import sentencepiece
 
 from xlme_jax.data.token_ids import UNK_ID
 from xlme_jax.data.vocabulary import MASK_PIECE, SPECIAL_PIECES, Vocabulary
+from xlme_jax.huggingface.normalizer import Normalizer, normalizer
 
 _SPECIAL = {
     "bos_token": "<s>",
@@ -67,6 +67,31 @@ def tokenizer_files(
     }
 
 
+def differences(vocabulary: Vocabulary) -> list[str]:
+    """Returns descriptions of all texts of which the files and the vocabulary give other ids."""
+    normalization = _normalization(vocabulary)
+    special = ", ".join(f"`{piece}`" for piece in (*SPECIAL_PIECES, MASK_PIECE))
+    texts = [f"the special tokens, {special}: SentencePiece reads them as any other text"]
+    if normalization.removed:
+        points = " and ".join(map(_point, normalization.removed))
+        texts.append(f"{points}, which are no characters: `tokenizer.json` removes them")
+    if normalization.decomposed:
+        points = ", ".join(map(_point, normalization.decomposed))
+        texts.append(
+            f"decomposed forms of {len(normalization.decomposed)} characters that "
+            f"`tokenizer.json` does not compose: {points}"
+        )
+    texts.append(
+        "words with several best segmentations, whose scores are equal up to rounding: "
+        "SentencePiece adds scores in single precision, `tokenizer.json` in double"
+    )
+    return texts
+
+
+def _point(character: str) -> str:
+    return f"U+{ord(character):04X}"
+
+
 def _json(content: Any) -> bytes:
     return (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode()
 
@@ -74,21 +99,21 @@ def _json(content: Any) -> bytes:
 def _tokenizer(vocabulary: Vocabulary, marks: Mapping[str, int]) -> dict[str, Any]:
     """Returns the content of tokenizer.json."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
-    charsmap = _charsmap(vocabulary)
+    normalization = _normalization(vocabulary)
     pieces = list(_pieces(vocabulary, processor))
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     decoders = [{"type": "ByteFallback"}, metaspace]
-    precompiled = charsmap and {"type": "Precompiled", "precompiled_charsmap": charsmap}
+    steps = list(normalization.steps)
     words: dict[str, Any] = {
-        "normalizer": precompiled,
+        "normalizer": {"type": "Sequence", "normalizers": steps} if steps else None,
         "pre_tokenizer": {
             "type": "Sequence",
             "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace],
         },
     }
     if not _splits_at_white_space(vocabulary, pieces):
-        steps = [precompiled] if precompiled else []
-        steps += [_replace(r"\A +| +\z", ""), _replace(" +", "▁")]
+        # SentencePiece also takes a "▁" at the end of a text for a space.
+        steps += [_replace(r"\A +|[ ▁]+\z", ""), _replace(" +", "▁")]
         steps.append({"type": "Prepend", "prepend": "▁"})
         words = {"normalizer": {"type": "Sequence", "normalizers": steps}, "pre_tokenizer": None}
     return {
@@ -116,12 +141,7 @@ def _pieces(
     vocabulary: Vocabulary, processor: sentencepiece.SentencePieceProcessor
 ) -> Iterator[tuple[str, float]]:
     """Yields pieces and scores in the order of our ids; ValueError if one cannot be expressed."""
-    normalizer = _normalizer(vocabulary)
-    kinds = [
-        dict(_fields(message)).get(_KIND, _NORMAL)
-        for number, message in _fields(vocabulary.model)
-        if number == _PIECES
-    ]
+    whole, kinds = _whole_normalizer(vocabulary), _kinds(vocabulary)
     yield from ((piece, 0.0) for piece in SPECIAL_PIECES)
     # Our id is SentencePiece's + 1 from the fourth piece on.
     for i in range(len(SPECIAL_PIECES) - 1, processor.get_piece_size()):
@@ -130,7 +150,7 @@ def _pieces(
             # SentencePiece never produces these. A piece with a space never matches either, since
             # all spaces become "▁". The score must not be the lowest, which sets that of <unk>.
             piece, score = f" {piece}", 0.0
-        elif kinds[i] == _USER_DEFINED and normalizer.normalize(piece) != f"▁{piece}":
+        elif kinds[i] == _USER_DEFINED and whole.normalize(piece) != f"▁{piece}":
             raise ValueError(
                 f"{_name(vocabulary)}: user_defined_symbols has {piece!r}, which only "
                 "SentencePiece exempts from normalization. Use a vocabulary without this symbol."
@@ -175,11 +195,11 @@ def _splits_at_white_space(vocabulary: Vocabulary, pieces: Iterable[tuple[str, f
     # Pieces with two spaces in a row never match a text.
     if any("▁" in piece[1:] and "▁▁" not in piece for piece, _ in pieces):
         return False
-    normalizer = _normalizer(vocabulary)
-    return all(normalizer.normalize(f"a{space}b") == "▁a▁b" for space in _WHITE_SPACE)
+    whole = _whole_normalizer(vocabulary)
+    return all(whole.normalize(f"a{space}b") == "▁a▁b" for space in _WHITE_SPACE)
 
 
-def _normalizer(vocabulary: Vocabulary) -> sentencepiece.SentencePieceNormalizer:
+def _whole_normalizer(vocabulary: Vocabulary) -> sentencepiece.SentencePieceNormalizer:
     return sentencepiece.SentencePieceNormalizer(
         model_proto=vocabulary.model,
         add_dummy_prefix=True,
@@ -196,12 +216,36 @@ def _name(vocabulary: Vocabulary) -> str:
     return vocabulary.path or "The vocabulary"
 
 
-def _charsmap(vocabulary: Vocabulary) -> str | None:
-    """Returns the character normalization in base64; ValueError if unlike XLM-R's model."""
+def _normalization(vocabulary: Vocabulary) -> Normalizer:
+    """Returns the character normalization; ValueError if unlike XLM-R's model."""
+    charsmap = _charsmap(vocabulary)
+    if not charsmap:
+        return Normalizer((), "", ())
+    processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.model)
+    pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+    exempt = [piece for piece, kind in zip(pieces, _kinds(vocabulary)) if kind == _USER_DEFINED]
+    return normalizer(charsmap, pieces, exempt)
+
+
+def _kinds(vocabulary: Vocabulary) -> list[int]:
+    """Returns the kind of each of SentencePiece's pieces."""
+    return [
+        dict(_fields(message)).get(_KIND, _NORMAL)
+        for number, message in _fields(vocabulary.model)
+        if number == _PIECES
+    ]
+
+
+def _charsmap(vocabulary: Vocabulary) -> bytes:
+    """Returns the precompiled character normalization, empty if there is none.
+
+    Raises:
+      ValueError: the model is unlike XLM-R's.
+    """
     model = dict(_fields(vocabulary.model))
-    normalizer = dict(_fields(model.get(_NORMALIZER, b"")))
+    specified = dict(_fields(model.get(_NORMALIZER, b"")))
     trainer = dict(_fields(model.get(_TRAINER, b"")))
-    spaces = [normalizer.get(field, 1) for field in (_DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPE)]
+    spaces = [specified.get(field, 1) for field in (_DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPE)]
     if trainer.get(_MODEL_TYPE, _UNIGRAM) != _UNIGRAM or spaces != [1, 1, 1]:
         raise ValueError(
             f"{_name(vocabulary)}: only unigram models that prepend a space to the text and "
@@ -214,8 +258,8 @@ def _charsmap(vocabulary: Vocabulary) -> str | None:
             "tokenizers do not support. Use a vocabulary without it, such as those of "
             "`python -m xlme_jax.train_vocabulary`."
         )
-    charsmap = normalizer.get(_CHARSMAP, b"")
-    return base64.b64encode(charsmap).decode() if charsmap else None
+    charsmap: bytes = specified.get(_CHARSMAP, b"")
+    return charsmap
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:

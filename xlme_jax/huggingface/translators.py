@@ -15,7 +15,9 @@ import jax
 import numpy as np
 
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
+from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.huggingface.config import hf_config
+from xlme_jax.huggingface.model_card import tokenizer_section
 from xlme_jax.huggingface.model_index import front_matter
 from xlme_jax.huggingface.tokenizer import tokenizer_files
 from xlme_jax.huggingface.weights import WeightLayout, has_form_of_xlmr, to_tensors
@@ -62,7 +64,8 @@ def folder(loaded: Trained, name: str, command: str) -> Folder:
     files = tokenizer_files(loaded.vocabulary, config.encoder.max_length, marks)
     files["config.json"] = _json(content)
     files["generation_config.json"] = _json(_generation(config.encoder.max_length))
-    files["README.md"] = _card(name, loaded.folder, config.languages, command).encode()
+    card = _card(name, loaded.folder, config.languages, loaded.vocabulary, command)
+    files["README.md"] = card.encode()
     return Folder(files, tensors)
 
 
@@ -122,7 +125,9 @@ def _generation(max_length: int) -> dict[str, Any]:
     return {**ids, "num_beams": 5, "max_length": max_length}
 
 
-def _card(name: str, checkpoint: Path, languages: Sequence[str], command: str) -> str:
+def _card(
+    name: str, checkpoint: Path, languages: Sequence[str], vocabulary: Vocabulary, command: str
+) -> str:
     """Returns the model card."""
     header = ["language:", *(f"- {json.dumps(language)}" for language in languages)]
     header += ["library_name: transformers", "pipeline_tag: translation"]
@@ -146,6 +151,8 @@ inputs = tokenizer(["A sentence."], return_tensors="pt", padding=True)
 found = model.generate(**inputs, decoder_start_token_id=start)
 print(tokenizer.batch_decode(found, skip_special_tokens=True))
 ```
+
+{tokenizer_section(vocabulary)}
 """
 
 

@@ -154,7 +154,9 @@ def write(exported: Exported, output: Path, command: str) -> None:
     files = tokenizer_files(exported.vocabulary, longest)
     files["config.json"] = (json.dumps(hf_config(layout), indent=2) + "\n").encode()
     parameters = sum(tensor.size for tensor in tensors.values())
-    card = model_card(place.name, layout, exported.checkpoint, parameters, command)
+    card = model_card(
+        place.name, layout, exported.vocabulary, exported.checkpoint, parameters, command
+    )
     files["README.md"] = card.encode()
     if not layout.is_xlmr:
         here = Path(__file__).parent
