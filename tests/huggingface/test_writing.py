@@ -137,7 +137,7 @@ def test_the_model_file_comes_along_where_it_is_needed(tmp_path):
     for name in writing.MODEL_FILES:
         lines = (tmp_path / "exported" / name).read_text().splitlines()
         imported = [line.split()[1] for line in lines if line.startswith(("import ", "from "))]
-        known = {"dataclasses", "functools", "math", "numpy", "torch", "transformers"}
+        known = {"dataclasses", "functools", "math", "numpy", "torch", "transformers", "typing"}
         assert {n.split(".")[0] for n in imported if not n.startswith(".")} <= known
 
 

@@ -5,6 +5,9 @@ from typing import Any
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 from xlme_jax.huggingface.weights import POSITION_OFFSET, WeightLayout
 
+# Tasks for which `modeling_xlme.py` has a model with a fresh head.
+_TASKS = ("SequenceClassification", "TokenClassification", "QuestionAnswering")
+
 
 def hf_config(layout: WeightLayout) -> dict[str, Any]:
     """Returns the content of config.json."""
@@ -37,6 +40,7 @@ def hf_config(layout: WeightLayout) -> dict[str, Any]:
     classes = {
         "AutoConfig": "configuration_xlme.XLMEConfig",
         "AutoModel": "modeling_xlme.XLMEModel",
+        **{f"AutoModelFor{task}": f"modeling_xlme.XLMEFor{task}" for task in _TASKS},
     }
     name = "XLMEModel"
     if layout.head == "mlm":

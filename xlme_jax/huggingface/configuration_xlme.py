@@ -72,4 +72,5 @@ class XLMEConfig(PretrainedConfig):
         self.initializer_range = initializer_range
         for name, token in (("bos_token_id", 0), ("pad_token_id", 1), ("eos_token_id", 2)):
             kwargs.setdefault(name, token)
+        kwargs.setdefault("tie_word_embeddings", True)
         super().__init__(**kwargs)

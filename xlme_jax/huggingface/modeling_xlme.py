@@ -1,4 +1,4 @@
-"""XLM-E encoder in PyTorch: gated relative position bias, RTD and MLM heads.
+"""XLM-E encoder in PyTorch: gated relative position bias, RTD, MLM and task heads.
 
 This file is copied into the folder of an exported model. It needs only torch, NumPy and
 transformers:
@@ -11,12 +11,19 @@ Chi et al., "XLM-E: Cross-lingual Language Model Pre-training via ELECTRA" (2022
 import dataclasses
 import functools
 import math
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import MaskedLMOutput, ModelOutput
+from transformers.modeling_outputs import (
+    MaskedLMOutput,
+    ModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 
 from .configuration_xlme import XLMEConfig
 
@@ -30,34 +37,36 @@ class XLMEOutput(ModelOutput):
       logits: float32[B, L], logits of replaced token detection, positive for "replaced"; None
         without that head.
       hidden_states: embeddings and the output of each layer, [B, L, D] each; None unless requested.
+      attentions: attention weights of each layer, [B, H, L, L] each; None unless requested.
     """
 
     last_hidden_state: torch.FloatTensor | None = None
     logits: torch.FloatTensor | None = None
     hidden_states: tuple[torch.FloatTensor, ...] | None = None
+    attentions: tuple[torch.FloatTensor, ...] | None = None
 
 
 @functools.lru_cache(maxsize=8)
-def distance_buckets(length, num_buckets, max_distance):
-    """Returns T5's bidirectional buckets of distances key - query from 1 - L to L - 1.
+def far_buckets(num_buckets, max_distance):
+    """Returns the distances at which T5's logarithmic buckets begin, for one direction.
+
+    Nearer distances have a bucket each.
 
     Args:
-      length: L.
       num_buckets: number of buckets for both directions together.
       max_distance: distance from which on the last bucket is used.
 
     Returns:
-      int64[2L - 1].
+      A tuple of integers; a distance that occurs n times begins n buckets at once.
     """
-    distance = np.arange(1 - length, length)
     half = num_buckets // 2
     exact = half // 2
-    size = np.abs(distance)
+    size = np.arange(exact, max_distance + 1)
     # In NumPy's float32 as in training, since other rounding would move bucket boundaries.
-    ratio = np.log(np.maximum(size, 1).astype(np.float32) / exact) / math.log(max_distance / exact)
-    far = exact + (ratio.astype(np.float32) * (half - exact)).astype(np.int64)
-    bucket = np.where(size < exact, size, np.minimum(far, half - 1))
-    return bucket + np.where(distance > 0, half, 0)
+    ratio = np.log(size.astype(np.float32) / exact) / math.log(max_distance / exact)
+    far = (ratio.astype(np.float32) * (half - exact)).astype(np.int64)
+    first = exact + np.searchsorted(far, np.arange(1, half - exact))
+    return tuple(first.tolist())
 
 
 class RelativeBias(nn.Module):
@@ -69,10 +78,18 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.relative_buckets, config.num_attention_heads))
 
     def forward(self, length):
-        """Returns [H, L, L]; entry (i, j) is the bias of key j for query i."""
-        buckets = distance_buckets(length, self.buckets, self.max_distance)
-        by_distance = self.weight[torch.from_numpy(buckets).to(self.weight.device)]
-        place = torch.arange(length, device=self.weight.device)
+        """Returns [H, L, L]; entry (i, j) is the bias of key j for query i.
+
+        The length may be symbolic, as in `torch.export` and `torch.jit.trace`.
+        """
+        device, half = self.weight.device, self.buckets // 2
+        distance = torch.arange(1 - length, length, device=device)  # key - query
+        size = distance.abs()
+        starts = torch.tensor(far_buckets(self.buckets, self.max_distance), device=device)
+        far = half // 2 + torch.bucketize(size, starts, right=True)
+        bucket = torch.where(size < half // 2, size, far) + (distance > 0) * half
+        place = torch.arange(length, device=device)
+        by_distance = self.weight[bucket]
         return by_distance[place[None, :] - place[:, None] + length - 1].permute(2, 0, 1)
 
 
@@ -133,26 +150,35 @@ class Attention(nn.Module):
         if config.relative_bias == "gated":
             self.gate = Gate(config)
 
-    def forward(self, x, same, bias):
-        """Returns [B, L, D].
+    def forward(self, x, allowed, bias, output_attentions):
+        """Returns the output [B, L, D], and the weights [B, H, L, L] if they are requested.
 
         Args:
           x: [B, L, D], inputs.
-          same: bool[B, 1, L, L], whether query and key are in the same segment.
+          allowed: bool[B, 1, L, L], whether a query may attend to a key.
           bias: [H, L, L], relative position bias; None without.
+          output_attentions: whether to return the weights, else None.
         """
         config, own = self.config, self.self
         q, k, v = (self._split(part(x)) for part in (own.query, own.key, own.value))
         if bias is None:
-            added = torch.zeros(same.shape, dtype=q.dtype, device=q.device)
+            added = torch.zeros(allowed.shape, dtype=q.dtype, device=q.device)
         else:
             added = bias.float()
             if config.relative_bias == "gated":
                 added = added * self.gate(q if config.gate_input == "query" else self._split(x))
-        added = added.masked_fill(~same, torch.finfo(q.dtype).min).to(q.dtype)
+        added = added.masked_fill(~allowed, torch.finfo(q.dtype).min).to(q.dtype)
         rate = config.attention_probs_dropout_prob if self.training else 0.0
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, added, dropout_p=rate)
-        return self.output.dropout(self.output.dense(mixed.transpose(1, 2).flatten(2)))
+        weights = None
+        # scaled_dot_product_attention has no weights to return.
+        if output_attentions or config._attn_implementation == "eager":
+            scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) + added
+            probabilities = scores.softmax(-1, dtype=torch.float32).to(q.dtype)
+            mixed = nn.functional.dropout(probabilities, rate, self.training) @ v
+            weights = probabilities if output_attentions else None
+        else:
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v, added, dropout_p=rate)
+        return self.output.dropout(self.output.dense(mixed.transpose(1, 2).flatten(2))), weights
 
     def _split(self, x):
         return x.unflatten(-1, (self.self.heads, -1)).transpose(1, 2)
@@ -168,14 +194,16 @@ class Layer(nn.Module):
         self.intermediate = Dense(config.hidden_size, config.intermediate_size)
         self.output = DenseAndNorm(config, config.intermediate_size)
 
-    def forward(self, x, same, bias):
-        """[B, L, D] -> [B, L, D]."""
+    def forward(self, x, allowed, bias, output_attentions):
+        """Returns the output [B, L, D], and the attention weights if they are requested."""
         norm = self.attention.output.LayerNorm
+        inputs = norm(x) if self.pre_norm else x
+        attended, weights = self.attention(inputs, allowed, bias, output_attentions)
         if self.pre_norm:
-            x = x + self.attention(norm(x), same, bias)
-            return x + self._feed(self.output.LayerNorm(x))
-        x = norm(x + self.attention(x, same, bias))
-        return self.output.LayerNorm(x + self._feed(x))
+            x = x + attended
+            return x + self._feed(self.output.LayerNorm(x)), weights
+        x = norm(x + attended)
+        return self.output.LayerNorm(x + self._feed(x)), weights
 
     def _feed(self, x):
         x = nn.functional.gelu(self.intermediate.dense(x))
@@ -199,7 +227,9 @@ class Embeddings(nn.Module):
         """[B, L, D] and int[B, L] -> [B, L, D]."""
         if (table := self.position_embeddings) is not None:
             most = table.num_embeddings
-            if position_ids.shape[-1] > most and int(position_ids.max()) >= most:
+            # Values are unknown while the model is traced, exported or compiled.
+            known = not (torch.jit.is_tracing() or torch.compiler.is_compiling())
+            if known and position_ids.shape[-1] > most and int(position_ids.max()) >= most:
                 raise ValueError(
                     f"A text has more than {most} tokens; truncate it with truncation=True."
                 )
@@ -218,15 +248,24 @@ class Encoder(nn.Module):
         if config.pre_norm:
             self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def forward(self, x, same):
-        """Returns the embeddings `x` and the output of each layer, [B, L, D] each."""
+        # Set by transformers' gradient_checkpointing_enable, with a function to call layers by.
+        self.gradient_checkpointing = False
+
+    def forward(self, x, allowed, output_attentions):
+        """Returns the embeddings `x` and each layer's output, [B, L, D], and all weights."""
         bias = None if self.relative_bias is None else self.relative_bias(x.shape[1])
-        states = [x]
+        states, attentions = [x], []
         for layer in self.layer:
-            states.append(layer(states[-1], same, bias))
+            inputs = (states[-1], allowed, bias, output_attentions)
+            if self.gradient_checkpointing and self.training:
+                state, weights = self._gradient_checkpointing_func(layer.__call__, *inputs)
+            else:
+                state, weights = layer(*inputs)
+            states.append(state)
+            attentions.append(weights)
         if self.final_norm is not None:
             states[-1] = self.final_norm(states[-1])
-        return states
+        return states, attentions
 
 
 class RTDHead(nn.Module):
@@ -252,12 +291,12 @@ class MLMHead(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.layer_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.bias = nn.Parameter(torch.empty(config.vocab_size))
 
-    def forward(self, x, table):
-        """[B, L, D] and [V, D] -> [B, L, V]."""
-        x = self.layer_norm(nn.functional.gelu(self.dense(x)))
-        return nn.functional.linear(x, table, self.bias)
+    def forward(self, x):
+        """[B, L, D] -> [B, L, V]."""
+        return self.decoder(self.layer_norm(nn.functional.gelu(self.dense(x)))) + self.bias
 
 
 class XLMEPreTrainedModel(PreTrainedModel):
@@ -265,6 +304,21 @@ class XLMEPreTrainedModel(PreTrainedModel):
 
     config_class = XLMEConfig
     base_model_prefix = "xlme"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    # A layer's residual sums must stay on one device.
+    _no_split_modules = ("Layer", "Embeddings")
+
+    @classmethod
+    def _can_set_attn_implementation(cls):
+        """Returns True: each call reads the configuration."""
+        return True
+
+    def _returns_tuple(self, return_dict):
+        """Returns whether outputs are to be tuples, as they must be in a trace."""
+        if return_dict is None:
+            return torch.jit.is_tracing() or not self.config.return_dict
+        return not return_dict
 
     def _init_weights(self, module):
         std = self.config.initializer_range
@@ -272,7 +326,7 @@ class XLMEPreTrainedModel(PreTrainedModel):
             nn.init.normal_(module.weight, std=std)
         if isinstance(module, nn.LayerNorm):
             nn.init.ones_(module.weight)
-        if isinstance(module, nn.Linear | nn.LayerNorm | MLMHead):
+        if isinstance(module, nn.Linear | nn.LayerNorm | MLMHead) and module.bias is not None:
             nn.init.zeros_(module.bias)
         if isinstance(module, RelativeBias):
             nn.init.normal_(module.weight, std=std)
@@ -285,11 +339,12 @@ class XLMEPreTrainedModel(PreTrainedModel):
 class XLMEModel(XLMEPreTrainedModel):
     """Encoder with an RTD head if configured."""
 
-    def __init__(self, config):
+    def __init__(self, config, add_rtd_head=True):
+        """Creates the encoder, without the RTD head if a model with another head asks for that."""
         super().__init__(config)
         self.embeddings = Embeddings(config)
         self.encoder = Encoder(config)
-        self.rtd_head = RTDHead(config) if config.rtd_head else None
+        self.rtd_head = RTDHead(config) if config.rtd_head and add_rtd_head else None
         self.post_init()
 
     def get_input_embeddings(self):
@@ -307,6 +362,7 @@ class XLMEModel(XLMEPreTrainedModel):
         position_ids=None,
         inputs_embeds=None,
         output_hidden_states=None,
+        output_attentions=None,
         return_dict=None,
         **kwargs,
     ):
@@ -316,10 +372,13 @@ class XLMEModel(XLMEPreTrainedModel):
           input_ids: int[B, L], token ids.
           attention_mask: int[B, L], 0 for padding. Other values are segment ids: a token attends to
             tokens of the same segment, so a row may contain several texts. Defaults to 0 for
-            padding tokens and 1 for others.
-          position_ids: int[B, L]; defaults to positions within segments.
+            padding tokens and 1 for others. Or [B, L, L], 1 where a query (second axis) may attend
+            to a key; or [B, 1 or H, L, L], bool, or 0 where it may and negative elsewhere.
+          position_ids: int[B, L]; defaults to positions within segments, or within rows if the mask
+            has none.
           inputs_embeds: [B, L, D], token embeddings instead of `input_ids`.
           output_hidden_states: whether to return the output of every layer too.
+          output_attentions: whether to return the attention weights of every layer too.
           return_dict: False to return a tuple.
           **kwargs: ignored, such as the tokenizer's `token_type_ids`.
 
@@ -339,20 +398,35 @@ class XLMEModel(XLMEPreTrainedModel):
                 attention_mask = torch.ones(inputs_embeds.shape[:2], device=inputs_embeds.device)
             else:
                 attention_mask = input_ids != self.config.pad_token_id
-        segments = attention_mask.long()
-        same = segments[:, :, None] == segments[:, None, :]
+        allowed, positions = _read_mask(attention_mask)
         if position_ids is None:
-            # Number of preceding tokens in the same segment; 0 for padding.
-            position_ids = (same.tril().sum(-1) - 1) * (segments > 0)
-        states = self.encoder(self.embeddings(inputs_embeds, position_ids), same[:, None])
+            position_ids = positions
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        embedded = self.embeddings(inputs_embeds, position_ids)
+        states, attentions = self.encoder(embedded, allowed, output_attentions)
         output = XLMEOutput(
             last_hidden_state=states[-1],
             logits=None if self.rtd_head is None else self.rtd_head(states[-1]),
             hidden_states=tuple(states) if output_hidden_states else None,
+            attentions=tuple(attentions) if output_attentions else None,
         )
-        return output.to_tuple() if return_dict is False else output
+        return output.to_tuple() if self._returns_tuple(return_dict) else output
+
+
+def _read_mask(mask):
+    """Returns which keys a query may attend to, bool[B, 1 or H, L, L], and positions, int[B, L]."""
+    if mask.dim() == 2:
+        segments = mask.long()
+        same = segments[:, :, None] == segments[:, None, :]
+        # Number of preceding tokens in the same segment; 0 for padding.
+        return same[:, None], (same.tril().sum(-1) - 1) * (segments > 0)
+    positions = torch.arange(mask.shape[-1], device=mask.device).expand(mask.shape[0], -1)
+    if mask.dim() == 3:
+        return mask.bool()[:, None], positions
+    return (mask == 0 if mask.is_floating_point() else mask.bool()), positions
 
 
 class XLMEForMaskedLM(XLMEPreTrainedModel):
@@ -360,16 +434,25 @@ class XLMEForMaskedLM(XLMEPreTrainedModel):
 
     # Makes `Trainer` pass `num_items_in_batch` and leave the division by it to the model.
     accepts_loss_kwargs = True
+    _keys_to_ignore_on_load_unexpected = (r"rtd_head\.",)
+    # transformers 4 reads the keys alone.
+    _tied_weights_keys: ClassVar = {
+        "lm_head.decoder.weight": "xlme.embeddings.word_embeddings.weight"
+    }
 
     def __init__(self, config):
         super().__init__(config)
-        self.xlme = XLMEModel(config)
+        self.xlme = XLMEModel(config, add_rtd_head=False)
         self.lm_head = MLMHead(config)
         self.post_init()
 
     def get_output_embeddings(self):
-        """Returns None, as the head uses the token table and has no matrix of its own."""
-        return None
+        """Returns the head's matrix, which is the token table."""
+        return self.lm_head.decoder
+
+    def set_output_embeddings(self, value):
+        """Replaces the head's matrix."""
+        self.lm_head.decoder = value
 
     def resize_token_embeddings(self, *args, **kwargs):
         """Resizes the token table as `transformers` does; new tokens get an output bias of 0."""
@@ -402,9 +485,8 @@ class XLMEForMaskedLM(XLMEPreTrainedModel):
         Returns:
           `MaskedLMOutput` with logits [B, L, V], or a tuple of its values that are not None.
         """
-        output = self.xlme(input_ids, attention_mask, **kwargs)
-        table = self.xlme.embeddings.word_embeddings.weight
-        logits = self.lm_head(output.last_hidden_state, table)
+        output = self.xlme(input_ids, attention_mask, return_dict=True, **kwargs)
+        logits = self.lm_head(output.last_hidden_state)
         loss = None
         if labels is not None:
             scores, labels = logits.flatten(0, 1).float(), labels.flatten()
@@ -413,5 +495,151 @@ class XLMEForMaskedLM(XLMEPreTrainedModel):
             else:
                 loss = nn.functional.cross_entropy(scores, labels, reduction="sum")
                 loss = loss / torch.as_tensor(num_items_in_batch, device=loss.device)
-        result = MaskedLMOutput(loss=loss, logits=logits, hidden_states=output.hidden_states)
-        return result.to_tuple() if return_dict is False else result
+        result = MaskedLMOutput(
+            loss=loss,
+            logits=logits,
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
+        )
+        return result.to_tuple() if self._returns_tuple(return_dict) else result
+
+
+class XLMEForTask(XLMEPreTrainedModel):
+    """Encoder with a fresh linear layer, `head`; the base of the models below."""
+
+    _keys_to_ignore_on_load_unexpected = (r"rtd_head\.", r"lm_head\.")
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.xlme = XLMEModel(config, add_rtd_head=False)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.head = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+
+class XLMEForSequenceClassification(XLMEForTask):
+    """Classification of, or regression on, the state of the first token, `<s>`."""
+
+    def forward(self, input_ids=None, attention_mask=None, labels=None, return_dict=None, **kwargs):
+        """Computes logits, and the loss if there are labels.
+
+        Args:
+          input_ids: int[B, L], token ids.
+          attention_mask: see `XLMEModel`.
+          labels: int[B], classes; float[B] or float[B, 1], values, if `num_labels` is 1; float[B,
+            `num_labels`], 0 or 1, for several labels at once. `config.problem_type` decides, and
+            is set by the first labels if it is None.
+          return_dict: False to return a tuple.
+          **kwargs: passed to `XLMEModel`.
+
+        Returns:
+          `SequenceClassifierOutput` with logits [B, `num_labels`], or a tuple of its values that
+          are not None.
+        """
+        output = self.xlme(input_ids, attention_mask, return_dict=True, **kwargs)
+        logits = self.head(self.dropout(output.last_hidden_state[:, 0]))
+        loss = None if labels is None else self._loss(logits.float(), labels)
+        result = SequenceClassifierOutput(
+            loss=loss,
+            logits=logits,
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
+        )
+        return result.to_tuple() if self._returns_tuple(return_dict) else result
+
+    def _loss(self, logits, labels):
+        config = self.config
+        if config.problem_type is None:
+            several = "multi" if labels.is_floating_point() else "single"
+            kind = (
+                "regression" if self.head.out_features == 1 else f"{several}_label_classification"
+            )
+            config.problem_type = kind
+        if config.problem_type == "regression":
+            return nn.functional.mse_loss(logits.flatten(), labels.flatten().float())
+        if config.problem_type == "single_label_classification":
+            return nn.functional.cross_entropy(logits, labels.flatten())
+        return nn.functional.binary_cross_entropy_with_logits(logits, labels.float())
+
+
+class XLMEForTokenClassification(XLMEForTask):
+    """A class for each token."""
+
+    def forward(self, input_ids=None, attention_mask=None, labels=None, return_dict=None, **kwargs):
+        """Computes logits, and the loss if there are labels.
+
+        Args:
+          input_ids: int[B, L], token ids.
+          attention_mask: see `XLMEModel`.
+          labels: int[B, L], classes; -100 for tokens without loss.
+          return_dict: False to return a tuple.
+          **kwargs: passed to `XLMEModel`.
+
+        Returns:
+          `TokenClassifierOutput` with logits [B, L, `num_labels`], or a tuple of its values that
+          are not None.
+        """
+        output = self.xlme(input_ids, attention_mask, return_dict=True, **kwargs)
+        logits = self.head(self.dropout(output.last_hidden_state))
+        loss = None
+        if labels is not None:
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        result = TokenClassifierOutput(
+            loss=loss,
+            logits=logits,
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
+        )
+        return result.to_tuple() if self._returns_tuple(return_dict) else result
+
+
+class XLMEForQuestionAnswering(XLMEForTask):
+    """First and last token of an answer."""
+
+    def __init__(self, config):
+        """Creates the model; the two outputs are the `num_labels`."""
+        config.num_labels = 2
+        super().__init__(config)
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        start_positions=None,
+        end_positions=None,
+        return_dict=None,
+        **kwargs,
+    ):
+        """Computes logits, and the loss if there are positions.
+
+        Args:
+          input_ids: int[B, L], token ids.
+          attention_mask: see `XLMEModel`.
+          start_positions: int[B], first tokens of the answers; those outside the row are ignored.
+          end_positions: int[B], last tokens of the answers.
+          return_dict: False to return a tuple.
+          **kwargs: passed to `XLMEModel`.
+
+        Returns:
+          `QuestionAnsweringModelOutput` with logits [B, L] of both positions, or a tuple of its
+          values that are not None.
+        """
+        output = self.xlme(input_ids, attention_mask, return_dict=True, **kwargs)
+        start, end = self.head(self.dropout(output.last_hidden_state)).unbind(-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            losses = []
+            for logits, position in ((start, start_positions), (end, end_positions)):
+                position = position.flatten()
+                inside = (position >= 0) & (position < logits.shape[1])
+                target = position.where(inside, -100)
+                losses.append(nn.functional.cross_entropy(logits.float(), target))
+            loss = sum(losses) / 2
+        result = QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start,
+            end_logits=end,
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
+        )
+        return result.to_tuple() if self._returns_tuple(return_dict) else result
