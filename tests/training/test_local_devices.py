@@ -67,6 +67,10 @@ def test_without_slurm_the_lists_tell_whether_they_are_shared():
     assert assign([mpi(2, 0, ("0", "1")), mpi(2, 1, ("2", "3"))]) == ["all", "all"]
     # A script that sets CUDA_VISIBLE_DEVICES=$OMPI_COMM_WORLD_LOCAL_RANK.
     assert assign([mpi(8, rank, (str(rank),)) for rank in range(8)]) == ["all"] * 8
+    # They see none.
+    assert assign([mpi(2, rank, ()) for rank in range(2)]) == ["all", "all"]
+    # Nothing is known: as JAX does.
+    assert assign([mpi(2, rank) for rank in range(2)]) == ["0", "1"]
     # Nothing is set: the machine's GPUs.
     assert assign([mpi(2, rank, present=8) for rank in range(2)]) == ["0,1,2,3", "4,5,6,7"]
 

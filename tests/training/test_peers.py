@@ -1,6 +1,8 @@
-"""Watching other processes, with a fake coordination service."""
+"""Watching other processes, with a fake coordination service, and checking their devices."""
 
+import os
 import threading
+import types
 
 import jax
 import pytest
@@ -74,3 +76,43 @@ def test_a_single_process_watches_nobody():
     with peers.Watch(1, print):
         assert threading.active_count() == before
     assert peers.coordination_client() is None
+
+
+def have_gpus(monkeypatch, count, variables):
+    """Lets JAX have GPUs, and sets what launchers say."""
+    gpu = types.SimpleNamespace(platform="gpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [gpu] * count)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(peers, "cpus_chosen", lambda: False)
+    monkeypatch.setattr(os, "environ", variables)
+
+
+def test_granted_gpus_that_jax_does_not_have_end_the_run(monkeypatch):
+    have_gpus(monkeypatch, 1, {"SLURM_GPUS_ON_NODE": "8", "SLURMD_NODENAME": "a"})
+    with pytest.raises(
+        ValueError, match=r"^a: 1 process uses 1 of 8 GPUs \(SLURM_GPUS_ON_NODE=8\)"
+    ):
+        peers.check_devices(print)
+    said = []
+    monkeypatch.setattr(peers, "cpus_chosen", lambda: True)
+    peers.check_devices(said.append)
+    assert said == [
+        "a: 1 process uses 1 of 8 GPUs (SLURM_GPUS_ON_NODE=8), because of JAX_PLATFORMS=cpu."
+    ]
+
+
+def test_a_task_that_is_bound_to_one_core_is_told(monkeypatch):
+    said = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {5})
+    have_gpus(monkeypatch, 8, {"SLURM_GPUS_ON_NODE": "8"})
+    peers.check_devices(said.append)
+    assert [line.startswith("8 GPUs of this process are fed by 1 CPUs") for line in said] == [True]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    peers.check_devices(said.append)
+    assert len(said) == 1
+
+
+def test_hosts_that_have_not_joined_are_refused(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 4)  # As libtpu has it on a slice of 4 hosts.
+    with pytest.raises(ValueError, match=r"devices of 4 hosts.*add --distributed on all hosts"):
+        peers.check_devices(print)

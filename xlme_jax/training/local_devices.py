@@ -123,10 +123,12 @@ def _part(views: Sequence[View], index: int) -> str:
         differ = len({views[neighbour].visible for neighbour in neighbours}) > 1
         if differ or count < (tasks if view.granted is None else view.granted):
             return ALL  # It is bound to these.
+    if count == 0:  # Unknown, as of AMD's: JAX's default, one a task; all if started by hand.
+        return ALL if view.rank is None else str(view.rank)
     if count % tasks == 0:
         rank = neighbours.index(index) if view.rank is None else view.rank
         gpus = range(rank * count // tasks, (rank + 1) * count // tasks)
-        return ",".join(map(str, gpus)) or ALL
+        return ",".join(map(str, gpus))
     if not (view.source or view.restriction):
         return ALL  # Nobody said that these processes are to have the machine's GPUs.
     raise ValueError(

@@ -102,6 +102,11 @@ def check_devices(say: Callable[[str], None]) -> None:
     if backend == "tpu":
         return
     used = sum(device.platform == "gpu" for device in jax.local_devices())
+    if used > (cpus := len(os.sched_getaffinity(0))):
+        say(
+            f"{used} GPUs of this process are fed by {cpus} CPUs, because it may use no others: "
+            "start it with sbatch --exclusive and srun --cpu-bind=none."
+        )
     told = _told_by_all("used", json.dumps([local_devices.view(os.environ).to_json(), used]))
     views, counts = zip(*map(json.loads, told), strict=True)
     unasked = jax.process_count() > 1 and not cpus_chosen()
