@@ -21,7 +21,14 @@ from xlme_jax.data.benchmarks.official import squad
 from xlme_jax.data.text import bitext, held_out, row_lines, sgm
 from xlme_jax.data.text.decompression import DataError, read_blocks
 from xlme_jax.data.text.lines import read_lines, split_lines
-from xlme_jax.data.text.opening import CR_LINES, MARKS, open_text, read_text, text_blocks
+from xlme_jax.data.text.opening import (
+    CR_LINES,
+    MARKS,
+    open_text,
+    read_any_text,
+    read_text,
+    text_blocks,
+)
 from xlme_jax.data.text.reading import ReadReport, aligned_lines, byte_lines, read_documents
 
 ROOT = Path(__file__).resolve().parents[2] / "xlme_jax"
@@ -160,6 +167,18 @@ def test_other_encodings_are_refused_with_the_remedy(tmp_path, encoding, text):
             read(str(path))
 
 
+@pytest.mark.parametrize(
+    "encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8", "utf-8-sig", "koi8-r"]
+)
+def test_whole_files_are_read_in_the_encoding_that_they_show(tmp_path, encoding):
+    declared = "" if encoding[:3] == "utf" else f'<?xml version="1.0" encoding="{encoding}"?>'
+    text = f"{declared}<p>Одна строка</p>\r<p>и ещё одна</p>\r"
+    (tmp_path / "x").write_bytes(text.encode(encoding))
+    assert read_any_text(tmp_path / "x", 1000) == text.replace("\r", "\n")
+    with pytest.raises(DataError, match="x: more than 0 MiB"):
+        read_any_text(tmp_path / "x", 10)
+
+
 def test_a_stray_nul_is_no_other_encoding():
     texts = (b"a\0b\n", b"\0a\0b\n" + b"text\n" * 100, bytes(1000), bytes(range(32)))
     for data in (*texts, b"\x00100\r\n" * 3, b"\0abcd\n" * 1000):
@@ -261,7 +280,7 @@ def test_whole_files(tmp_path):
     path.write_bytes(MARK + cr('<doc docid="d">\n<seg id="1">a &amp; b</seg>\n</doc>\n'))
     assert sgm.segments(path) == {("d", "1"): "a & b"}
     path.write_bytes(b'<doc>\n<seg id="1">caf\xe9</seg>\n</doc>\n')
-    with pytest.raises(DataError, match=r"x\.sgm, line 2 is not UTF-8 .*iconv"):
+    with pytest.raises(DataError, match=r"x\.sgm: line 2 is not UTF-8 .*iconv"):
         sgm.segments(path)
     path.write_text("x" * 100)
     with pytest.raises(DataError, match=r"x\.sgm: more than 0 MiB"):

@@ -8,7 +8,6 @@ or is added to `problems`.
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import csv
 import io
@@ -33,6 +32,7 @@ from xlme_jax.data.text.decompression import (
     shown,
     strip_compression,
 )
+from xlme_jax.data.text.opening import read_any_text, utf16_of
 from xlme_jax.data.text.reading import ReadReport, byte_lines, decoded
 from xlme_jax.storage.paths import is_bucket
 
@@ -199,45 +199,16 @@ def texts(path: Path, problems: list[str]) -> Iterator[str]:
     start = next(iter(read_blocks(path)), b"")
     if start.startswith((b"%PDF", b"{\\rtf")) or suffix in _PICKLES:
         raise DataError("not text; convert it to a file of lines")
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _is_utf16(start):
-        yield from _of_content(_whole(path), suffix)
+    if utf16_of(start):
+        yield from _of_content(read_any_text(path, _MAX_BYTES), suffix)
     elif b"\0" in start:
         raise DataError("binary, not text; convert it to a file of lines")
     elif suffix in _MARKUP or start.lstrip().startswith((b"<?xml", b"<!DOCTYPE", b"<refset")):
-        yield from _marked_up(_whole(path))
+        yield from _marked_up(read_any_text(path, _MAX_BYTES))
     elif suffix in _WHOLE:
-        yield from _of_content(_whole(path), suffix)
+        yield from _of_content(read_any_text(path, _MAX_BYTES), suffix)
     else:
         yield from _of_lines(_lines(path, problems), suffix)
-
-
-def _is_utf16(start: bytes) -> bool:
-    """Returns whether text looks like UTF-16 without a byte order mark: every other byte is 0."""
-    return len(start) > 3 and (not any(start[:64:2]) or not any(start[1:64:2]))
-
-
-def _whole(path: Path) -> str:
-    """Returns a file's content.
-
-    Raises:
-      DataError: it is too large, or not in UTF-8, UTF-16 or the encoding that XML declares.
-    """
-    data = bytearray()
-    for block in read_blocks(path):
-        data += block
-        if len(data) > _MAX_BYTES:
-            raise DataError(f"more than {_MAX_BYTES >> 20} MiB; convert it to a file of lines")
-    encoding = "utf-8-sig"
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "utf-16"
-    elif _is_utf16(bytes(data[:64])):
-        encoding = "utf-16-be" if not data[0] else "utf-16-le"
-    elif declared := re.match(rb"\s*<\?xml[^>]*encoding\s*=\s*[\"']([\w.:-]+)", data):
-        encoding = declared[1].decode()
-    try:
-        return str(data, "utf-8-sig" if encoding.lower() == "utf-8" else encoding)
-    except (LookupError, UnicodeError) as error:
-        raise DataError(f"not {encoding} ({error}); convert it to UTF-8 with iconv") from error
 
 
 def _lines(path: Path, problems: list[str]) -> Iterator[str]:
@@ -265,7 +236,7 @@ def _of_content(content: str, suffix: str) -> Iterator[str]:
             return
         except (ValueError, RecursionError):
             pass  # JSON Lines, or not JSON.
-    yield from _of_lines(content.splitlines(), suffix)
+    yield from _of_lines(content.split("\n"), suffix)
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -36,6 +36,7 @@ _HEAD_BYTES, _LEAST_NULS, _NUL_SHARE = 1 << 12, 3, 0.05
 _PROBED_BYTES = 1 << 20
 # From this ratio of lone CRs to LFs on, the CRs of a file are not inside its lines.
 _MANY = 10
+_DECLARED = re.compile(rb"\s*<\?xml[^>]*encoding\s*=\s*[\"']([\w.:-]+)")
 # The look-behind and the possessive quantifier make its time linear in runs of CRs.
 _LINE_FEED = re.compile(rb"(?<!\r)\r++\n")
 
@@ -53,23 +54,46 @@ def read_text(
     Raises:
         DataError: See `text_blocks`; or the text is longer than `max_bytes`, or not UTF-8.
     """
-    blocks, size = [], 0
-    for block in open_text(path, repaired):
-        blocks.append(block)
-        size += len(block)
-        if max_bytes is not None and size > max_bytes:
-            raise DataError(
-                f"{path}: more than {max_bytes >> 20} MiB; this is not a file of its kind"
-            )
-    content = b"".join(blocks)
+    content = _joined(open_text(path, repaired), str(path), max_bytes)
     try:
         return content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(
-            f"{path}, line {line:,} is not UTF-8 ({error.reason}); convert the file with "
+            f"{path}: line {line:,} is not UTF-8 ({error.reason}); convert the file with "
             "`iconv -t UTF-8 -f ITS_ENCODING`"
         ) from error
+
+
+def read_any_text(path: str | Path, max_bytes: int) -> str:
+    """Returns the whole text of a file in UTF-8, UTF-16, or the encoding that XML declares.
+
+    Raises:
+        DataError: As `read_text`; or the text is not in its encoding.
+    """
+    start = next(iter(read_blocks(path)), b"")
+    declared = _DECLARED.match(start.removeprefix(codecs.BOM_UTF8))
+    encoding = utf16_of(start) or (declared[1].decode() if declared else "UTF-8")
+    if encoding.upper() == "UTF-8":
+        return read_text(path, max_bytes=max_bytes)
+    try:
+        text = str(_joined(read_blocks(path), str(path), max_bytes), encoding)
+    except (LookupError, UnicodeError) as error:
+        raise DataError(
+            f"{path}: not {encoding} ({error}); convert it to UTF-8 with iconv"
+        ) from error
+    return b"".join(text_blocks([text.encode()], str(path))).decode()
+
+
+def _joined(blocks: Iterable[bytes], name: str, max_bytes: int | None) -> bytes:
+    content = bytearray()
+    for block in blocks:
+        content += block
+        if max_bytes is not None and len(content) > max_bytes:
+            raise DataError(
+                f"{name}: more than {max_bytes >> 20} MiB; convert it to a file of lines"
+            )
+    return bytes(content)
 
 
 def text_blocks(
@@ -118,8 +142,9 @@ def _without_marks(blocks: Iterable[bytes], name: str, repaired: Counter[str]) -
     for mark, encoding in _OTHER_MARKS.items():
         if start.startswith(mark):
             _raise_encoding(name, encoding, encoding)
-    if b"\0" in start[:_HEAD_BYTES]:
-        _check_nulls(start[:_HEAD_BYTES], name)
+    # Its NULs could be taken for control characters.
+    if b"\0" in start[:_HEAD_BYTES] and (encoding := utf16_of(start)):
+        _raise_encoding(name, "UTF-16", encoding)
     while start.startswith(codecs.BOM_UTF8):
         start = start.removeprefix(codecs.BOM_UTF8)
         repaired[MARKS] += 1
@@ -128,9 +153,12 @@ def _without_marks(blocks: Iterable[bytes], name: str, repaired: Counter[str]) -
     yield from blocks
 
 
-def _check_nulls(head: bytes, name: str) -> None:
-    """Refuses UTF-16 without a mark, whose NULs could be taken for control characters."""
-    units = np.frombuffer(head[: len(head) // 2 * 2], np.uint8).reshape(-1, 2)
+def utf16_of(start: bytes) -> str:
+    """Returns UTF-16's kind if text begins with its mark, or has its NULs; else ""."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "UTF-16"
+    head = start[: min(len(start), _HEAD_BYTES) // 2 * 2]
+    units = np.frombuffer(head, np.uint8).reshape(-1, 2)
     for high, encoding in ((1, "UTF-16LE"), (0, "UTF-16BE")):
         is_ascii, low = units[:, high] == 0, units[:, 1 - high]
         ends_line = np.isin(low, np.frombuffer(b"\r\n", np.uint8))
@@ -139,7 +167,8 @@ def _check_nulls(head: bytes, name: str) -> None:
             and np.mean(low == 0) <= _NUL_SHARE
             and (not ends_line.any() or np.mean(is_ascii[ends_line]) > 0.5)
         ):
-            _raise_encoding(name, "UTF-16", encoding)
+            return encoding
+    return ""
 
 
 def _raise_encoding(name: str, what: str, encoding: str) -> NoReturn:
