@@ -218,6 +218,18 @@ def test_the_check_beforehand_knows_the_seed(tmp_path):
         assert steps([f"SEED = {seed}", f"MODEL_DIR = '{tmp_path / 'run'}'"]) == 100 + seed
 
 
+def test_a_folder_of_other_settings_is_refused_with_what_differs(tmp_path):
+    files = ("gin_configs/models/xlm.gin", str(tiny.REPOSITORY / "tests" / "tiny.gin"))
+    of_run = ["SEED = 0", f"MODEL_DIR = '{tmp_path}'"]
+    loading.load(files, of_run, "Train")
+    (tmp_path / "config.gin").write_text(loading.operative_config())
+    assert checked_steps(files, [])(of_run) == 20
+    changed = checked_steps(files, ["Masking.rate = 0.3", "TRAIN_STEPS = 30"])
+    with pytest.raises(ValueError, match=r"TRAIN_STEPS: 20 there, 30 now\); pass") as error:
+        changed(of_run)
+    assert "Masking.rate: " in str(error.value) and "SEED" not in str(error.value)
+
+
 def test_the_least_is_selected_where_it_is_best(tmp_path):
     assert _sweep(tmp_path, ["1", "3"], minimize=True).run() == 0
     assert _json(tmp_path)["best"] == "X=1"

@@ -31,7 +31,7 @@ from xlme_jax.storage.mirrors import Mirror
 from xlme_jax.storage.paths import as_path
 from xlme_jax.sweeps import along, by_language, grids
 from xlme_jax.sweeps.grids import Point, PointResult, SweepRun
-from xlme_jax.training import launchers
+from xlme_jax.training import launchers, manifest
 from xlme_jax.training.stopping import EXIT_STOPPED, SIGNALS
 
 _log = logging.getLogger("xlme_jax.sweep")
@@ -378,15 +378,24 @@ def checked_steps(
         shared = [binding.replace(_SEED, seed) for binding in bindings]
         config = loading.load(files, [*shared, *of_run], "Train")
         written = _text(as_path(config.model_dir) / "config.gin")
-        if written is not None and _of_run(written) != _of_run(loading.operative_config()):
+        text = loading.operative_config()
+        if written is not None and _of_run(written) != _of_run(text):
             raise ConfigError(
                 f"{config.model_dir} was started with another configuration (its config.gin "
-                "differs from these flags and files); pass another --output or delete the folder."
+                f"differs from these flags and files: {_changes(written, text)}); pass another "
+                "--output or delete the folder."
             )
         stops_early = config.best is not None and config.best.patience is not None
         return None if config.epochs is not None or stops_early else config.loop.train_steps
 
     return steps
+
+
+def _changes(before: str, now: str) -> str:
+    """Returns the bindings of a run that two configurations set differently, on one line."""
+    old, new = (manifest.bindings("\n\n".join(_of_run(text))) for text in (before, now))
+    names = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
+    return "; ".join(f"{n}: {old.get(n)} there, {new.get(n)} now" for n in names) or "imports"
 
 
 def _of_run(config: str) -> list[str]:
