@@ -34,22 +34,42 @@ class Effect(enum.IntEnum):
     WEIGHTS = 2
 
 
-# Where they are written, what is measured and when, what ends a run early, how memory is used. The
-# data are compared by their digest, and the vocabulary's size with that of the data; the number of
-# steps, also as passes, is compared by the schedule (`runs.resuming`).
+# Where a run and its data are, what is measured and kept and when, what ends a run early or goes on
+# after updates that are not finite, and how memory is used. The data are compared by their digest,
+# the vocabulary's size with that of the data, and the number of steps by the schedule
+# (`runs.resuming`).
 _NO_EFFECT: dict[type, frozenset[str]] = {
     TrainConfig: frozenset(
         {
-            *("model_dir", "data_dir", "prepare", "prepare_if_missing", "verify_data"),
-            *("data_cache", "data_cache_gb", "vocab_size"),
-            *("evaluators", "evaluate_epochs", "best", "trackers", "stop_rules", "epochs"),
+            "model_dir",
+            "data_dir",
+            "prepare",
+            "prepare_if_missing",
+            "verify_data",
+            "data_cache",
+            "data_cache_gb",
+            "vocab_size",
+            "evaluators",
+            "evaluate_epochs",
+            "epochs",
+            "stop_rules",
+            "best",
+            "trackers",
         }
     ),
     LoopConfig: frozenset(
         {
-            *("train_steps", "checkpoint_every", "keep_checkpoints", "keep_every"),
-            *("log_every", "evaluate_every", "samples_every", "alarms_after", "profile_steps"),
-            *("max_skipped", "on_divergence"),  # They apply where training cannot go on as it was.
+            "train_steps",
+            "checkpoint_every",
+            "keep_checkpoints",
+            "keep_every",
+            "log_every",
+            "evaluate_every",
+            "samples_every",
+            "alarms_after",
+            "profile_steps",
+            "max_skipped",
+            "on_divergence",
         }
     ),
     EncoderConfig: frozenset({"scan_layers", "remat"}),
@@ -97,9 +117,8 @@ def differences(
       platform: of the devices ("cpu", "gpu", "tpu"), for `compute_dtype = "auto"`.
     """
     steps = now.loop.train_steps
-    return list(
-        _compared(*(_normalized(x, streams, platform, steps) for x in (before, now)), "Train", "")
-    )
+    old, new = (_normalized(config, streams, platform, steps) for config in (before, now))
+    return list(_compared(old, new, "Train", ""))
 
 
 def effect_of(cls: type, field: str) -> Effect:
@@ -171,7 +190,7 @@ def _compared_values(
         for key in sorted({**streams[0], **streams[1]}):
             left, right = (part.get(key) for part in streams)
             if left is None or right is None:
-                yield Difference(f"{name}.{field}", *map(_text, (left, right)), effect)
+                yield Difference(f"{name}.{field}", _text(left), _text(right), effect)
             else:
                 yield from _compared(left, right, "Stream", key)
     elif old != new:

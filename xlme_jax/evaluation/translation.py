@@ -235,7 +235,12 @@ class Translator:
         length = min(2 * width, self.max_length or 2 * width)
         cache = decoder.cache(self._config.hypotheses, length)
         first = jnp.full((count,), BOS_ID, jnp.int32)
-        ends = {"length": length, "limits": rows["limits"], "eos": EOS_ID, "pad": PAD_ID}
+        ends: dict[str, Any] = {
+            "length": length,
+            "limits": rows["limits"],
+            "eos": EOS_ID,
+            "pad": PAD_ID,
+        }
         allowed = None if self._allowed is None else jnp.asarray(self._allowed)
         if isinstance(self._config, Sampling):
             numbers = rows["numbers"]

@@ -98,7 +98,8 @@ def _loop_settings(
         _log.info(
             "Train.%s = %g: %d steps; an epoch has %d examples.", name, passes, steps, examples
         )
-        settings = dataclasses.replace(settings, **{field: steps})
+        changed: dict[str, Any] = {field: steps}
+        settings = dataclasses.replace(settings, **changed)
     return settings
 
 
