@@ -65,7 +65,7 @@ def translators(monkeypatch, data):
                 (right,) = {t for s, t in answers if s == text and (language in _script(t))}
                 found.append([Hypothesis(tuple(vocabulary.encode(right)), 0.0)])
                 if number % 3:
-                    found[-1] = [Hypothesis(tuple(tokens), 0.0)]
+                    found[-1] = [Hypothesis(tuple(tokens), 0.0, is_cut=number % 3 == 1)]
             return found
 
     monkeypatch.setattr(held_out_translation, "Translator", Given)
@@ -98,6 +98,7 @@ def test_metrics_stand_beside_those_of_a_dictionary(data, translators, tmp_path)
     for name, pairs in texts.items():
         count = len({source for source, _ in pairs})
         assert exact[name] == pytest.approx(-(-count // 3) / count), name
+        assert found[f"translation/cut/{name}"] == pytest.approx((count + 1) // 3 / count), name
         samples = content["directions"][name]
         assert len(samples) == 5
         for number, one in enumerate(samples):
