@@ -6,6 +6,8 @@ A benchmark of `xlme_jax.data.benchmarks.registry`, say "panx", becomes
   splits of their own ("validation_de", "test_de");
 - `panx_de`: the German training data, as "train"; `panx_translate_train`: the mixture of all
   languages with training data;
+- `tydiqa_translated_ko`: machine translations of the English training data, where Korean has
+  training data of its own; `tydiqa_translate_train` is the mixture of these with English;
 - `panx_validation_de`: the German dev data as "train", for languages without training data.
 
 An example has the features "tokens" (`<s> a </s>` or `<s> a </s> b </s>`, int32) and "labels" (see
@@ -27,6 +29,7 @@ import tensorflow as tf
 
 from tasks import features, mixtures, sources
 from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.official.files import TRANSLATED
 from xlme_jax.data.benchmarks.registry import BENCHMARKS, Benchmark, benchmark
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation import examples
@@ -197,16 +200,25 @@ def add_tasks(
     for split in ("validation", "test"):
         splits |= {f"{split}_{code}": (split, code) for code in available.get(split, ())}
     names = [add(prefix, splits, "en")]
+    of_languages = {
+        code: add(sources.task_name(prefix, code), {"train": ("train", code)}, code)
+        for code in training
+    }
     translated = [
-        add(sources.task_name(prefix, code), {"train": ("train", code)}, code) for code in training
+        add(sources.task_name(prefix, TRANSLATED, code), {"train": (TRANSLATED, code)}, code)
+        for code in available.get(TRANSLATED, ())
     ]
-    names += translated
+    names += [*of_languages.values(), *translated]
+    if chosen.translated_apart:
+        mixed = [*filter(None, [of_languages.get("en")]), *translated]
+    else:
+        mixed = list(of_languages.values())
     names += [
         add(sources.task_name(prefix, "validation", code), {"train": ("validation", code)}, code)
         for code in available.get("validation", ())
     ]
-    if len(translated) > 1:
-        names.append(mixtures.add_mixture(f"{prefix}_translate_train", translated, alpha).name)
+    if len(mixed) > 1:
+        names.append(mixtures.add_mixture(f"{prefix}_translate_train", mixed, alpha).name)
     return names
 
 

@@ -26,7 +26,9 @@ from xlme_jax.data.benchmarks.examples import (
     TaggedExample,
     TextExample,
 )
-from xlme_jax.data.benchmarks.registry import BENCHMARKS, Benchmark, benchmark
+from xlme_jax.data.benchmarks.official.files import TRANSLATED
+from xlme_jax.data.benchmarks.official.parts import is_held_out
+from xlme_jax.data.benchmarks.registry import BENCHMARKS, TYDIQA_NAMES, Benchmark, benchmark
 from xlme_jax.data.text.reading import ReadReport
 
 PREFIX = "tfds_"
@@ -50,11 +52,14 @@ class Subset:
       dataset: TFDS name with config and version ("paws_x_wiki/de:1.0.0").
       split: TFDS split.
       id_prefix: Prefix of the ids of this language's examples; others are ignored.
+      held_out: Whether these are the questions on passages that are held out (`official.parts`), or
+        the others; None for all.
     """
 
     dataset: str
     split: str
     id_prefix: str = ""
+    held_out: bool | None = None
 
 
 Subsets = dict[tuple[str, str], Subset]
@@ -112,9 +117,13 @@ SUBSETS: dict[str, Subsets] = {
     "xquad": _each("xquad/{}:3.0.0", "ar de el en es hi ru th tr vi zh", test="test"),
     "mlqa": _each("mlqa/{}:1.0.0", "ar de en es hi vi zh", validation="validation", test="test"),
     "tydiqa": {
-        ("train", "en"): Subset("tydi_qa/goldp:3.0.0", "train", id_prefix="english-"),
-        **_each("tydi_qa/goldp:3.0.0", _TYDIQA, train="translate-train-{}"),
-        **_each("tydi_qa/goldp:3.0.0", f"en {_TYDIQA}", validation="validation-{}"),
+        ("train", "en"): Subset("tydi_qa/goldp:3.0.0", "train", "english-", held_out=False),
+        **_each("tydi_qa/goldp:3.0.0", _TYDIQA, **{TRANSLATED: "translate-train-{}"}),
+        **{
+            ("validation", code): Subset("tydi_qa/goldp:3.0.0", "train", f"{name}-", held_out=True)
+            for name, code in TYDIQA_NAMES.items()
+        },
+        **_each("tydi_qa/goldp:3.0.0", f"en {_TYDIQA}", test="validation-{}"),
     },
     "squad": _each("squad/v1.1:3.0.0", "en", train="train", validation="validation"),
     "squad2": _each("squad/v2.0:3.0.0", "en", train="train", validation="validation"),
@@ -243,7 +252,9 @@ class TfdsLabelledSource(seqio.DataSource):
                 if not identity.startswith(subset.id_prefix):
                     continue
                 example = convert(self._chosen, fields, names, language, identity, report)
-                if example is not None:
+                if example is None:
+                    continue
+                if subset.held_out is None or subset.held_out == is_held_out(example):
                     yield {labelled.FIELD: labelled_rows.to_text(example)}
             if shard_info is not None:
                 self.reports[split, self.list_shards(split)[shard_info.index]] = report

@@ -552,8 +552,14 @@ def test_bad_conllu(tmp_path):
         ("squad2", "dev-v2.0.json", "validation", "en"),
         ("mlqa", "MLQA_V1__test__test-context-de-question-es.json", "test", "de-es"),
         ("mlqa", "dev__dev-context-zh-question-zh.json", "validation", "zh"),
-        ("tydiqa", "tydiqa-goldp-v1.1-train__tydiqa.goldp.sw.train.json", "train", "sw"),
-        ("tydiqa", "tydiqa-goldp-v1.1-dev__tydiqa-goldp-dev-swahili.json", "validation", "sw"),
+        ("tydiqa", "tydiqa-goldp-v1.1-dev__tydiqa-goldp-dev-swahili.json", "test", "sw"),
+        ("tydiqa", "tydiqa.goldp.sw.dev.json", "test", "sw"),
+        (
+            "tydiqa",
+            "tydiqa-goldp-v1.1-train__tydiqa.translate.train.en-sw.json",
+            "translated",
+            "sw",
+        ),
     ],
 )
 def test_questions(tmp_path, name, file, split, language):
@@ -578,6 +584,36 @@ def test_tydiqa_tells_languages_by_ids(tmp_path):
     assert read("tydiqa", tmp_path, "train", "ko")[1].skipped == {
         "id that begins with no language": 1
     }
+
+
+def test_tydiqa_selects_on_passages_that_are_not_trained_on(tmp_path):
+    passages = [f"Cat {number // 2} sat on the mat." for number in range(200)]
+    qas = [
+        {"id": str(i % 7), "question": f"Who {i}?", "answers": [{"text": "Cat", "answer_start": 0}]}
+        for i in range(len(passages))
+    ]
+    articles = [
+        {"paragraphs": [{"context": passage, "qas": [question]}]}
+        for passage, question in zip(passages, qas)
+    ]
+    write(tmp_path, **{"tydiqa.goldp.en.train.json": json.dumps({"data": articles})})
+    (trained, _), (held_out, _) = (
+        read("tydiqa", tmp_path, split, "en") for split in ("train", "validation")
+    )
+    assert len(trained) + len(held_out) == 200 and 4 <= len(held_out) <= 40
+    assert not {e.context for e in trained} & {e.context for e in held_out}
+    assert {e.question for e in (*trained, *held_out)} == {x["question"] for x in qas}
+    # In another file, and in another order, the same passages are held out.
+    write(tmp_path, **{"tydiqa.goldp.sw.train.json": json.dumps({"data": articles[::-1]})})
+    again, _ = read("tydiqa", tmp_path, "validation", "sw")
+    assert {e.question for e in again} == {e.question for e in held_out}
+
+
+def test_translations_are_read_as_training_data(tmp_path):
+    content = squad(("1", "Who?", [("cat", 4)]), ("2", "Who?", [("cat", 5)]))
+    write(tmp_path, **{"translated__tydiqa.translate.train.en-sw.json": content})
+    found, report = read("tydiqa", tmp_path, "translated", "sw")
+    assert [e.id for e in found] == ["1"] and report.skipped["answer not at its offset"] == 1
 
 
 QUESTIONS = squad(
@@ -651,7 +687,7 @@ def test_offsets_of_other_units_and_forms_of_unicode_vanish_no_question(tmp_path
     for name, file, split, language in (
         ("xquad", "xquad.de.json", "test", "de"),
         ("mlqa", "test/test-context-de-question-de.json", "test", "de"),
-        ("tydiqa", "tydiqa-goldp-v1.1-dev/tydiqa-goldp-dev-finnish.json", "validation", "fi"),
+        ("tydiqa", "tydiqa-goldp-v1.1-dev/tydiqa-goldp-dev-finnish.json", "test", "fi"),
         ("squad", "dev-v1.1.json", "validation", "en"),
         ("squad2", "dev-v2.0.json", "validation", "en"),
     ):
@@ -772,7 +808,8 @@ def test_counts_are_those_of_the_distribution():
         ("xnli", "test", "en", 5_010),
         ("pawsx", "validation", "fr", 2_000),
         ("xquad", "test", "zh", 1_190),
-        ("tydiqa", "train", "sw", 2_755),
+        ("tydiqa", "train", "sw", 2_518),
+        ("tydiqa", "validation", "sw", 2_755 - 2_518),
         ("americasnli", "validation", "oto", 222),
         ("panx", "validation", "sw", 1_000),
         ("rte", "test", "en", 1_384),

@@ -19,7 +19,8 @@ from typing import Protocol
 from xlme_jax.data.benchmarks import embedded
 from xlme_jax.data.benchmarks.examples import NO_TAG, Example, Kind
 from xlme_jax.data.benchmarks.official import chemprot
-from xlme_jax.data.benchmarks.official.files import SPLITS, Layout, Official
+from xlme_jax.data.benchmarks.official.files import SPLITS, TRANSLATED, Layout, Official
+from xlme_jax.data.benchmarks.official.parts import Passages
 from xlme_jax.data.benchmarks.official.squad import Squad
 from xlme_jax.data.benchmarks.official.tables import Table
 from xlme_jax.data.benchmarks.official.tagged import Columns, Conllu
@@ -58,6 +59,8 @@ class Benchmark:
       languages: the languages that papers average over.
       gap_metric: metric of the transfer gap.
       source: the reader.
+      translated_apart: whether translated training data is a split of its own, because languages
+        have training data that is no translation.
     """
 
     name: str
@@ -67,6 +70,7 @@ class Benchmark:
     languages: tuple[str, ...]
     gap_metric: str
     source: BenchmarkFormat
+    translated_apart: bool = False
 
     def labelled_like(self, other: Benchmark) -> bool:
         """Returns whether a model trained on this benchmark can be scored on the other."""
@@ -79,8 +83,9 @@ class Benchmark:
           folder: folder with the official files.
 
         Returns:
-          {split: languages} of the available splits among "train", "validation" and "test". A file
-          with several languages counts for all official ones.
+          {split: languages} of the available splits: "train", "validation", "test", and
+          "translated" if `translated_apart`. A file with several languages counts for all official
+          ones.
 
         Raises:
           DataError: the folder does not exist.
@@ -94,7 +99,7 @@ class Benchmark:
 
         Args:
           folder: folder with the official files.
-          split: "train", "validation" or "test".
+          split: as in `available`.
           language: code as in the files; MLQA's "de-en" has German contexts and English questions.
           report: collects the counts of read and skipped examples.
 
@@ -462,10 +467,30 @@ def _questions(name: str, languages: str, *layouts: Layout) -> Benchmark:
         languages=_codes(languages),
         gap_metric="exact_match",
         source=Official(layouts),
+        translated_apart=any(layout.split == TRANSLATED for layout in layouts),
     )
 
 
-_TYDIQA_NAMES = {
+def _tydiqa(path: str, reader: Squad, languages: tuple[str, ...] = ()) -> tuple[Layout, ...]:
+    """Returns the layouts of TyDiQA-GoldP, which has training and development files alone.
+
+    The development files are what XTREME tests on, so that a part of the training files is split
+    "validation".
+
+    Args:
+      path: template; "{part}" is "train" or "dev".
+      reader: their reader.
+      languages: see `Layout`.
+    """
+    training, development = path.format(part="train"), path.format(part="dev")
+    return (
+        Layout(training, Passages(reader, held_out=False), "train", languages),
+        Layout(training, Passages(reader, held_out=True), "validation", languages),
+        Layout(development, reader, "test", languages),
+    )
+
+
+TYDIQA_NAMES = {
     "arabic": "ar",
     "bengali": "bn",
     "english": "en",
@@ -511,25 +536,23 @@ _QUESTIONS = (
     _questions(
         "tydiqa",
         "ar bn en fi id ko ru sw te",
-        *_folders([Layout("tydiqa.goldp.{language}.{split}.json", Squad())], "{any}"),
+        *_folders(_tydiqa("tydiqa.goldp.{{language}}.{part}.json", Squad()), "{any}"),
         *_folders(
             [
-                Layout(f"tydiqa-goldp-dev-{name}.json", Squad(), "validation", (code,))
-                for name, code in _TYDIQA_NAMES.items()
+                Layout(f"tydiqa-goldp-dev-{name}.json", Squad(), "test", (code,))
+                for name, code in TYDIQA_NAMES.items()
             ],
             "tydiqa-goldp-v1.1-dev",
         ),
         *_folders(
-            [
-                Layout(
-                    "tydiqa-goldp-v1.1-{split}.json",
-                    Squad(languages=_TYDIQA_NAMES),
-                    languages=tuple(_TYDIQA_NAMES.values()),
-                )
-            ],
+            _tydiqa(
+                "tydiqa-goldp-v1.1-{part}.json",
+                Squad(languages=TYDIQA_NAMES),
+                tuple(TYDIQA_NAMES.values()),
+            ),
             "tydiqa-goldp-v1.1-train",
         ),
-        Layout("{any}/tydiqa.translate.train.en-{language}.json", Squad(), split="train"),
+        Layout("{any}/tydiqa.translate.train.en-{language}.json", Squad(), split=TRANSLATED),
     ),
 )
 

@@ -21,7 +21,9 @@ from xlme_jax.data.text.reading import (
 )
 from xlme_jax.storage.paths import as_path
 
-SPLITS = ("train", "validation", "test")
+# Training data that was translated from English, of a benchmark that has others of the language.
+TRANSLATED = "translated"
+SPLITS = ("train", "validation", "test", TRANSLATED)
 # Names of the splits in file names.
 _SPLIT_NAMES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 # Maximum number of items per reason that are logged; the report counts all.
@@ -223,7 +225,8 @@ class Official:
         examples: list[Example] = []
         for path in paths:
             skips = Skips(path, report)
-            some = layout.format.read(path, split, language, labels, skips)
+            read_as = "train" if split == TRANSLATED else split
+            some = layout.format.read(path, read_as, language, labels, skips)
             if not some:
                 raise DataError(
                     f"{path}: no example of {language!r} in this file (skipped: {skips.total}); "

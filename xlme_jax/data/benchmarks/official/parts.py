@@ -1,0 +1,40 @@
+"""Splits of a training file, for benchmarks that lack one."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from xlme_jax.data.benchmarks.examples import Example
+from xlme_jax.data.benchmarks.official.files import Format, Skips
+from xlme_jax.data.text.text_digests import digest
+
+# One passage in this many is held out.
+_EVERY = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Passages:
+    """The questions of a training file whose passages are held out, or the others.
+
+    Which passages are follows from their text alone, so that all questions of a passage are on one
+    side in every file that has it.
+
+    Attributes:
+      format: reader of the file.
+      held_out: whether these are the questions that are held out.
+    """
+
+    format: Format
+    held_out: bool
+
+    def read(
+        self, path: Path, split: str, language: str, labels: Sequence[str], skips: Skips
+    ) -> list[Example]:
+        """Reads the questions of one side; see `Format.read`."""
+        examples = self.format.read(path, split, language, labels, skips)
+        return [example for example in examples if is_held_out(example) == self.held_out]
+
+
+def is_held_out(example: Example) -> bool:
+    """Returns whether the passage of a question is among those that are held out."""
+    return digest(example.context) % _EVERY == 0  # type: ignore[union-attr]  # Questions have one.
