@@ -44,6 +44,46 @@ def problems(text):
     return found
 
 
+def trainings(text):
+    """Yields (MODEL_DIR or the sweep's folder, gin flags) of commands of a page that train.
+
+    Commands with an ellipsis, or with a placeholder for a file, are no whole commands.
+    """
+    for block in blocks(text):
+        variables = dict(re.findall(r"^(\w+)=(\S+)$", block, re.MULTILINE))
+        for line in re.sub(r"\\\n\s*", " ", block).splitlines():
+            for start in re.finditer(r"xlme_jax\.(train|sweep)\b", line):
+                words = _words(line[start.end() :])
+                flags = [word for word in words if word.startswith(("--gin", "--grid", "--along"))]
+                # A run may resume on another mesh.
+                flags = [flag for flag in flags if not flag.startswith("--gin.Mesh.")]
+                files = [flag.split("=")[1] for flag in flags if flag.startswith("--gin_file=")]
+                files = [variables.get(file.removeprefix("$"), file) for file in files]
+                if "..." in words or not all(map(_is_shipped, files)) or not files:
+                    continue
+                name = {"sweep": "--output=", "train": "--gin.MODEL_DIR="}[start[1]]
+                given = [
+                    word.split("=", 1)[1].strip("'") for word in words if word.startswith(name)
+                ]
+                if given or start[1] == "train":
+                    yield (*given, _model_dir(files))[0], tuple(sorted(flags))
+
+
+def _is_shipped(file):
+    return (ROOT / file).is_file()
+
+
+def _model_dir(files):
+    """Returns the MODEL_DIR that gin files set, the last one of those that do."""
+    found = ""
+    for file in files:
+        text = (ROOT / file).read_text()
+        found = _model_dir(re.findall(r"^include '(.*)'", text, re.MULTILINE)) or found
+        own = re.findall(r"^MODEL_DIR = '(.*)'", text, re.MULTILINE)
+        found = own[-1] if own else found
+    return found
+
+
 def _of_commands(line, folders):
     for start in re.finditer(re.escape(COMMAND), line):
         command, *rest = re.split(r"(?=\W)", line[start.end() :], maxsplit=1)

@@ -19,6 +19,17 @@ def test_commands_flags_files_and_overrides_exist():
     assert not wrong, "\n".join(wrong)
 
 
+def test_each_training_has_a_folder_of_its_own():
+    """A second one would resume the first and end at once, with the first one's weights."""
+    flags_of = {}
+    for page in documented.pages():
+        for folder, flags in documented.trainings(page.read_text()):
+            flags_of.setdefault(folder, set()).add(flags)
+    assert len(flags_of) > 10
+    shared = {folder: some for folder, some in flags_of.items() if len(some) > 1}
+    assert not shared
+
+
 @pytest.mark.parametrize(
     ("command", "problem"),
     [
