@@ -168,8 +168,12 @@ def _ask(process, request):
     return json.loads(answer)
 
 
-# Commands that import SeqIO and TensorFlow after they have parsed their flags.
-_IMPORTED_LATER = dict.fromkeys(("prepare", "tests.killed_preparation"), ("tasks.execution",))
+# Commands that import SeqIO and TensorFlow, or others, after they have parsed their flags.
+_IMPORTED_LATER = {
+    **dict.fromkeys(("prepare", "tests.killed_preparation"), ("tasks.execution",)),
+    # What its runs and evaluations import.
+    "tests.forked_sweep": ("xlme_jax.runs.assembly", "xlme_jax.runs.evaluating"),
+}
 _FORKS = """
 import atexit, importlib, json, os, runpy, signal, sys, tempfile, threading
 from absl import flags

@@ -9,11 +9,12 @@ that contains "translate-train" is listed in the tables of that setting, not in 
 
     python -m xlme_jax.report --paper=xylent --results=small=runs/small/evaluation
 
-Prints what is there of each table and figure of a paper (xlme, xylent, infoxlm, veco), and the
-command of what is missing; with --output, also writes them in full, with the paper's rows.
+Prints what is there of each table and figure of a paper (xlme, xylent, infoxlm, veco), the command
+of what is missing, and the commands that this machine is too small for, with the reasons; with
+--output, also writes them in full, with the paper's rows.
 
-    python -m xlme_jax.report --paper=xylent --runs=runs/pubmed --results=small=runs/xnli \
-        --results="small, continued=runs/xnli_continued"
+    python -m xlme_jax.report --paper=xylent --runs=runs/pubmed --results=small=runs/small_xnli \
+        --results="small, continued=runs/pubmed_xnli"
 
 Adds what continued training on another domain changes: tables and a picture of the relative drop
 of results "NAME, continued", and the held-out text of the runs before and after.
@@ -53,6 +54,7 @@ from xlme_jax.reports.papers.entries import entries
 from xlme_jax.reports.papers.items import PAPERS, Paper
 from xlme_jax.reports.papers.page import Picture, load, to_markdown, write
 from xlme_jax.reports.papers.sheets import Sheet
+from xlme_jax.runs import demands
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
 
@@ -104,10 +106,15 @@ def main() -> int:
         )
     named = load(_RESULTS.value)
     paper: Any = _PAPER.value  # DEFINE_enum checks it.
-    more, drawn = _of_runs(_RUNS.value, paper) if _RUNS.value else ([], [])
+    of_runs, drawn = _of_runs(_RUNS.value, paper) if _RUNS.value else ([], [])
+    more = list(of_runs)
     if paper:
-        print(inventory.to_text(inventory.statuses(paper, entries(named))), end="")
-        print("".join(f"\n{to_markdown(sheet)}" for sheet in more), end="")
+        found = inventory.statuses(paper, entries(named))
+        commands = (line for status in found for line in (*status.commands, *status.runs))
+        too_large = demands.too_large(commands, demands.this_machine())
+        more.append(inventory.to_sheet_of_sizes(too_large))
+        print(inventory.to_text(found, too_large), end="")
+        print("".join(f"\n{to_markdown(sheet)}" for sheet in of_runs), end="")
     if _OUTPUT.value:
         command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
         output = as_path(_OUTPUT.value)

@@ -124,8 +124,9 @@ def test_table_7_is_the_accuracy_of_types():
 def test_commands_of_continued_systems():
     plain, after = (command(Need("chemprot_types", x)) for x in ("", "continued"))
     assert "finetune/chemprot.gin --gin.TASK=\"'chemprot_types'\"" in plain
-    assert "--gin.DATA_DIR=\"'data/chemprot_types'\"" in plain
-    assert after == plain.replace("runs/chemprot_types", "runs/chemprot_types_continued")
+    assert "--gin.DATA_DIR=\"'${RUN}_chemprot_types/data'\"" in plain
+    # In folders beside the run that was continued.
+    assert after == plain.replace("RUN", "CONTINUED")
     assert "translate_train" not in command(Need("xnli", "continued"))
 
 

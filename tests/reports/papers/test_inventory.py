@@ -6,6 +6,7 @@ from pathlib import Path
 
 import hugging
 import pytest
+import sheet_commands
 import tiny
 
 from xlme_jax.configuration import command_line, loading
@@ -14,8 +15,9 @@ from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.results import Header, Results
 from xlme_jax.reports.papers import inventory
 from xlme_jax.reports.papers.entries import entries
-from xlme_jax.reports.papers.items import PAPERS
-from xlme_jax.reports.papers.needs import FROZEN, Need, command
+from xlme_jax.reports.papers.fine_tuned import GLUE
+from xlme_jax.reports.papers.items import PAPERS, RECIPES
+from xlme_jax.reports.papers.needs import FROZEN, VARIABLES, Need, command
 
 NAMES = {
     "xlme": "1 2 3 4 5 6 7 F1 F3 F4",
@@ -23,6 +25,9 @@ NAMES = {
     "infoxlm": "1 2 3 4 5 6 7 F1",
     "veco": "1 2 3 4 8 10 11 12 13 14 15 16 17 18",
 }
+
+
+GLUE_TASKS = {task for pairs in GLUE.values() for task, _ in pairs}
 
 
 def systems(**rows):
@@ -70,17 +75,35 @@ def test_every_table_is_listed_with_published_rows(paper):
         assert len(sources) <= 1
 
 
+def parts_of(paper):
+    """Yields (name, arguments) of each command of a paper; "a && b" are two."""
+    for line in sheet_commands.every_command(paper):
+        for part in line.split(" && "):
+            python, option, module, *arguments = shlex.split(part)
+            assert (python, option) == ("python", "-m")
+            yield module.removeprefix("xlme_jax."), arguments
+
+
 @pytest.mark.parametrize("paper", PAPERS)
-def test_commands_name_files_that_exist(paper):
-    commands = [
-        line for found in inventory.statuses(paper, ()) for line in (*found.commands, *found.runs)
-    ]
-    assert commands
+def test_what_the_list_prints_is_every_command(paper):
+    found = inventory.statuses(paper, ())
+    printed = {line for status in found for line in (*status.commands, *status.runs)}
+    assert printed == set(sheet_commands.every_command(paper))
+    text = inventory.to_text(found, {"a command": "a reason"})
+    assert all(line in text for line in printed) and "  a command\n    a reason\n" in text
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_flags_files_and_variables_of_the_commands_exist(paper, monkeypatch):
+    monkeypatch.syspath_prepend(tiny.REPOSITORY / "tests" / "docs")
+    import documented
+
+    commands = sheet_commands.every_command(paper)
+    assert commands and not documented.problems(
+        "\n".join(f"```bash\n{line}\n```" for line in commands)
+    )
     for line in commands:
-        words = shlex.split(line)
-        assert words[:2] == ["python", "-m"]
-        for file in re.findall(r"--gin_file=(\S+)", line):
-            assert (tiny.REPOSITORY / file).is_file(), line
+        assert set(re.findall(r"\$\{?([A-Z_]+)", line)) <= set(VARIABLES), line
         for task in re.findall(r"--tasks=(\S+)", line):
             assert all(x in BENCHMARKS or x in FROZEN for x in task.split(",")), line
 
@@ -90,23 +113,73 @@ def started(tmp_path_factory):
     return hugging.write_checkpoint(tmp_path_factory.mktemp("started") / "run")
 
 
+def loaded(arguments, started, roots):
+    """Builds what the gin flags of a command configure; its variables are this run."""
+    arguments = [re.sub(r"\$\{?[A-Z_]+\}?", str(started), word) for word in arguments]
+    files, bindings = [], []
+    for flag in command_line.gin_flags([word for word in arguments if "gin" in word[:6]]):
+        name, value = flag.split("=", 1)
+        (files if name == "--gin_file" else bindings).append(value)
+    return [loading.load(files, bindings, root) for root in roots]
+
+
 @pytest.mark.parametrize("paper", PAPERS)
-def test_gin_flags_of_the_commands_are_valid(paper, started, tmp_path):
-    commands = dict.fromkeys(
-        line for found in inventory.statuses(paper, ()) for line in (*found.commands, *found.runs)
-    )
+def test_gin_flags_of_the_commands_are_valid(paper, started):
+    roots = {"train": ["Train"], "sweep": ["Sweep", "Train"]}
+    checked = [
+        loaded(arguments, started, roots[name])
+        for name, arguments in parts_of(paper)
+        if name in roots
+    ]
+    assert all(map(all, checked)) and checked
+
+
+def test_each_training_has_folders_of_its_own():
+    """Of all papers together: in the folder of another one, a run would find nothing to do."""
+    trained, prepared = {}, {}
+    for paper in PAPERS:
+        for name, arguments in parts_of(paper):
+            if name not in ("train", "sweep"):
+                continue
+            marks = {"train": "--gin.MODEL_DIR=", "sweep": "--output="}
+            (folder,) = (word for word in arguments if word.startswith(marks[name]))
+            settings = tuple(word for word in arguments if not word.startswith("--evaluate="))
+            trained.setdefault(folder.split("=")[1].strip("'"), set()).add(settings)
+            if name == "sweep":
+                (data,) = (word for word in arguments if word.startswith("--gin.DATA_DIR="))
+                prepared.setdefault(data, set()).add(settings)
+    assert len(trained) > 60
+    for folders in (trained, prepared):
+        assert not {folder: some for folder, some in folders.items() if len(some) > 1}
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_benchmarks_have_the_splits_that_commands_need(paper, started):
+    def splits(task):
+        found = BENCHMARKS[task].source.layouts
+        templates = {"validation", "test", "train"}
+        return {x for one in found for x in (templates if "{split}" in one.path else {one.split})}
+
     checked = 0
-    for line in commands:
-        line = line.replace("$RUN", str(started)).replace("$DATA", str(tmp_path))
-        words = shlex.split(line)
-        files, bindings = [], []
-        for flag in command_line.gin_flags([word for word in words if "gin" in word[:6]]):
-            name, value = flag.split("=", 1)
-            (files if name == "--gin_file" else bindings).append(value)
-        for root in {"xlme_jax.train": ["Train"], "xlme_jax.sweep": ["Sweep", "Train"]}.get(
-            words[2], []
-        ):
-            assert loading.load(files, bindings, root)
+    for name, arguments in parts_of(paper):
+        if name != "sweep":
+            continue
+        sweep, train = loaded(arguments, started, ["Sweep", "Train"])
+        (evaluation,) = train.evaluators
+        trained = train.objective.task
+        selecting = evaluation.task or trained
+        assert evaluation.split == "validation" in splits(selecting)
+        languages = evaluation.languages or ("mean",)
+        assert sweep.select.startswith(f"eval/{selecting}/")
+        assert sweep.select.rpartition("/")[2] in (*languages, "mean")
+        (scored,) = (word for word in arguments if word.startswith("--evaluate="))
+        flags = dict(word.removeprefix("--").split("=", 1) for word in shlex.split(scored)[3:])
+        for task in flags.get("tasks", trained).split(","):
+            split = flags.get("split", "test")
+            assert split in splits(task), (task, split)
+            # What selects is not what is scored, where there is another split.
+            labelled = task not in GLUE_TASKS
+            assert (task, split) != (selecting, evaluation.split) or not labelled
             checked += 1
     assert checked
 
@@ -142,16 +215,45 @@ def test_commands_of_the_settings():
     assert "--gin_file=gin_configs/finetune/squad.gin" in command(Need("mlqa"))
     assert "--tasks=xquad,mlqa" in command(Need("xquad"))
     translated = command(Need("pawsx", "translate-train"))
-    assert "('pawsx_translate_train',)" in translated and "runs/pawsx_translate_train" in translated
+    assert "('pawsx_translate_train',)" in translated
+    assert "--output=${RUN}_pawsx_translate_train " in translated
     assert "--gin.TASK=\"'cola'\"" in command(Need("cola"))
     assert "--tasks=mnli,mnli_mismatched --split=validation" in command(Need("mnli_mismatched"))
     assert "--pooling=first" in command(Need("tatoeba", "[CLS]"))
     zero_shot, translated = one("veco", "Table 14").commands
     assert "finetune/squad.gin --gin_file=gin_configs/finetune/veco.gin" in zero_shot
-    assert "--gin.Sweep.task=\"'mlqa'\"" in zero_shot
-    assert "finetune/veco_translate_train.gin" in translated
+    assert "finetune/mlqa_dev.gin" in zero_shot and "--output=${RUN}_veco_squad " in zero_shot
+    assert "finetune/veco_translate_train.gin" in translated and "mlqa_dev.gin" in translated
     xnli, mlqa = one("infoxlm", "Table 7").commands
     assert "finetune/infoxlm_xnli.gin" in xnli and "finetune/infoxlm_mlqa.gin" in mlqa
+    *_, large = one("infoxlm", "Table 1").commands
+    assert "infoxlm_large_xnli.gin" in large and "INIT_FROM=\"'$LARGE'\"" in large
+    tydiqa = one("veco", "Table 15").commands[1]
+    assert "INIT_FROM=\"'$SQUAD'\"" in tydiqa
+    assert "TaskEvaluation.languages=\"('ar','bn','fi','id','ko','ru','sw','te')\"" in tydiqa
+
+
+def test_squad_is_selected_in_mlqas_seven_languages(started):
+    """Its files of two languages, such as de-en, are no development sets of the papers'."""
+    for paper in ("infoxlm", "veco"):
+        arguments = shlex.split(command(Need("mlqa"), RECIPES[paper]))
+        sweep, train = loaded(arguments, started, ["Sweep", "Train"])
+        assert sweep.select == "eval/mlqa/f1/mean"
+        assert train.evaluators[0].languages == BENCHMARKS["mlqa"].languages
+
+
+def test_sheets_say_what_is_scored_and_what_selects():
+    for paper, name, said in (
+        ("xlme", "Table 1", "a tenth of its training passages"),
+        ("xlme", "Table 1", "SQuAD's selects"),
+        ("veco", "Table 13", "MLQA's selects"),
+        ("xylent", "Table 3", "select too, which flatters"),
+        ("veco", "Table 12", "XTREME, at the threshold"),
+        ("veco", "Table 15", "translations of the English passages"),
+    ):
+        assert said in sheet_of(paper, name, ()).caption
+        assert any(said in note for note in one(paper, name).notes)
+        assert said in inventory.to_text([one(paper, name)])
 
 
 def test_questions_by_language_have_two_numbers_and_their_mean():
@@ -171,12 +273,61 @@ def test_vecos_average_counts_nine_tasks():
         rows += all_of(task, "f1", 0.6) + all_of(task, "exact_match", 0.4)
     rows += all_of("udpos", "chunk_f1", 0.7)
     rows += [Result("bucc", "de-en", "f1", 0.1 * layer, layer=layer) for layer in range(5)]
-    rows += [Result("tatoeba", "de", "accuracy_to_en", 0.2, layer=x) for x in range(5)]
+    rows += [Result("tatoeba", "de", "accuracy_to_en", 0.01 * x, layer=x) for x in range(13)]
     without = row(sheet_of("veco", "Table 1", systems(a=rows)), "a")
-    assert without["BUCC"] == "30.0" and without["Avg"] == "–"  # Layer 3 of 4.
+    # Layers 2 of 4 and 6 of 12.
+    assert (without["BUCC"], without["Tatoeba"], without["Avg"]) == ("20.0", "6.0", "–")
     rows += all_of("panx", "chunk_f1", 0.3)
     found = row(sheet_of("veco", "Table 1", systems(a=rows)), "a")
-    assert found["Avg"] == f"{(90 + 80 + 70 + 30 + 3 * 50 + 30 + 20) / 9:.1f}"
+    assert found["Avg"] == f"{(90 + 80 + 70 + 30 + 3 * 50 + 20 + 6) / 9:.1f}"
+
+
+def test_mining_at_the_middle_layer_alone_is_in_vecos_table():
+    """`evaluate` mines at one layer: 6 of 12."""
+    pairs = ("de-en", "fr-en", "ru-en", "zh-en")
+    rows = [Result("bucc", pair, "f1", 0.25, layer=6) for pair in pairs]
+    sheet = sheet_of("veco", "Table 1", systems(a=rows))
+    (cell,) = (
+        cells[sheet.columns.index("BUCC")] for cells, ours in zip(sheet.rows, sheet.ours) if ours
+    )
+    assert cell.text == "25.0" and cell.note == "layer 6; 1 run"
+
+
+def test_frozen_encoders_have_the_papers_layers():
+    """XLM-E: 9, and 7 and XTREME's for XLM-R; InfoXLM: <s> in the last; VECO: the middle one."""
+    languages = BENCHMARKS["xnli"].languages
+
+    def tatoeba(setting):
+        return [
+            Result("tatoeba", x, metric, 0.01 * (layer if layer < 11 else 1), layer=layer,
+                   setting=setting)
+            for layer in range(13)
+            for x in ("de", "fr", *languages)
+            for metric in ("accuracy", "accuracy_to_en", "accuracy_from_en")
+        ]  # fmt: skip
+
+    mean, first = tatoeba("mean over all tokens"), tatoeba("state of <s>")
+    file = Results(Path("b"), Header("c", "b"), tuple(dict.fromkeys(first)), {}, {}, {})
+    ours = [*systems(a=dict.fromkeys(mean)), *entries([("a", file)])]
+
+    def names(paper, name):
+        sheet = sheet_of(paper, name, ours)
+        return [cells[0].text for cells, is_ours in zip(sheet.rows, sheet.ours) if is_ours]
+
+    best = "layer 10 (best on this set)"
+    assert names("xlme", "Table 5")[:4] == [f"a, layer {x}" for x in (9, 7, 8)] + [f"a, {best}"]
+    assert [name for name in names("infoxlm", "Table 2") if name.endswith("xx→en")] == [
+        *(f"a, {layer}, xx→en" for layer in ("layer 7", "layer 8", best)),
+        *(f"a [CLS], {layer}, xx→en" for layer in ("layer 12", best)),
+    ]
+    assert names("veco", "Table 18")[:2] == ["a, layer 6, xx→en", f"a, {best}, xx→en"]
+    aer = [
+        Result("wordalign", x, "aer", 0.5 - 0.01 * layer, layer=layer)
+        for layer in range(13)
+        for x in ("en-de", "en-fr", "en-hi", "en-ro")
+    ]
+    sheet = sheet_of("xlme", "Table 6", systems(a=aer))
+    assert row(sheet, "a, layer 9")["Avg"] == "41.0" and row(sheet, "a, layer 7")["en-de"] == "43.0"
 
 
 def test_tatoeba_by_language_has_a_row_for_each_direction():

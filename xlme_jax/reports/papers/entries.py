@@ -204,4 +204,9 @@ def layer_curve(
 
 def fixed_layer(num_layers: int) -> int:
     """Returns the layer at three quarters of the depth, such as 9 of 12."""
-    return round(0.75 * num_layers)
+    return layer_at(9, num_layers)
+
+
+def layer_at(of_twelve: int, num_layers: int) -> int:
+    """Returns the layer at the depth of one of twelve layers: 14 of 24 for 7."""
+    return round(of_twelve * num_layers / 12)

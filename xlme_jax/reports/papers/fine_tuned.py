@@ -1,5 +1,6 @@
 """Sheets of fine-tuned encoders: by task, by language, transfer gaps, GLUE, and the cost."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from xlme_jax.reports.papers.entries import (
     MODEL,
     Entry,
     Score,
-    fixed_layer,
+    layer_at,
     layers,
     score,
     transfer_gap,
 )
-from xlme_jax.reports.papers.sheets import Cell, Make, Sheet, cell_of, sheet_of
+from xlme_jax.reports.papers.sheets import NONE, Cell, Make, Sheet, cell_of, sheet_of
 from xlme_jax.reports.published.rows import PaperTable, Row
 from xlme_jax.storage.paths import as_path
 
@@ -47,7 +48,7 @@ GLUE = {
 """{column: its (benchmark, metric) pairs}."""
 
 XTREME = tuple(TASKS)
-# Retrieval, of XTREME's nine tasks: a pre-trained encoder at three quarters of its depth.
+# Retrieval, of XTREME's nine tasks: an encoder at its middle layer (VECO, Appendix B).
 _RETRIEVAL = {"BUCC": ("bucc", "f1"), "Tatoeba": ("tatoeba", "accuracy_to_en")}
 
 
@@ -68,8 +69,7 @@ def _task_scores(entry: Entry, column: str, system: str, gap: bool = False) -> l
     """Returns the scores of a column as papers report them."""
     if column in _RETRIEVAL:
         name, metric = _RETRIEVAL[column]
-        found = layers(entry, name, system)
-        layer = fixed_layer(max(found)) if found else None
+        layer = _middle_layer(entry, name, system)
         return [score(entry, name, metric, system=system, layer=layer)]
     task = BENCHMARKS[TASKS[column]]
     if gap:
@@ -77,6 +77,18 @@ def _task_scores(entry: Entry, column: str, system: str, gap: bool = False) -> l
     return [
         score(entry, task.name, metric, task.languages, system) for metric in metrics_of(task.name)
     ]
+
+
+def _middle_layer(entry: Entry, task: str, system: str) -> int | None:
+    """Returns the layer of retrieval's figures; None if there are none.
+
+    BUCC is evaluated at one layer, the middle one unless `--layer` named another: how deep the
+    encoder is, its results do not tell.
+    """
+    found = layers(entry, task, system)
+    if not found:
+        return None
+    return found[0] if len(found) == 1 else layer_at(6, max(found))
 
 
 def _official(column: str) -> int:
@@ -123,7 +135,11 @@ def by_task(
             return _percent(average(entry, tasks, system))
         if column == "Params":
             return _parameters(entry) if system == MODEL else Cell()
-        return cell_of(_task_scores(entry, column, system, gap), _official(column), median)
+        cell = cell_of(_task_scores(entry, column, system, gap), _official(column), median)
+        if column in _RETRIEVAL and cell.text != NONE:
+            layer = _middle_layer(entry, _RETRIEVAL[column][0], system)
+            return dataclasses.replace(cell, note=f"layer {layer}; {cell.note}")
+        return cell
 
     def make(ours: Sequence[Entry]) -> Sheet:
         def cells(entry: Entry, system: str) -> list[Cell]:

@@ -1,5 +1,6 @@
 """Sheets of frozen encoders: retrieval, mining and alignment by layer, and every figure."""
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -8,11 +9,12 @@ from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14, TAT
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.readouts import RAW, READOUTS
 from xlme_jax.reports.papers.entries import (
+    FIRST,
     MODEL,
     OF_FIGURE,
     Entry,
-    fixed_layer,
     language_of,
+    layer_at,
     layer_curve,
     score,
 )
@@ -36,8 +38,19 @@ def _layer_rows(
     least: bool = False,
     readout: str = RAW,
     languages: Sequence[str] = (),
+    twelfths: Sequence[int] = (9,),
 ) -> list[tuple[str, str, int | None]]:
-    """Returns (name, system, layer) of a frozen encoder's rows: fixed and best layer."""
+    """Returns (name, system, layer) of a frozen encoder's rows: fixed layers and the best one.
+
+    Args:
+      entry: the system.
+      task: the benchmark.
+      metric: the metric that is best where it is highest.
+      least: whether it is best where it is lowest.
+      readout: how embeddings were compared.
+      languages: the averaged languages; () for all.
+      twelfths: depths of the fixed layers, as layers of twelve.
+    """
     rows: list[tuple[str, str, int | None]] = []
     for system in entry.systems(task):
         name = entry.name if system == MODEL else f"{entry.name}: {system}"
@@ -45,20 +58,53 @@ def _layer_rows(
         if not curve:
             rows.append((name, system, None))
             continue
-        fixed = fixed_layer(max(curve))
         best = (min if least else max)(curve, key=lambda layer: curve[layer].mean)
-        if fixed in curve:
-            rows.append((f"{name}, layer {fixed}", system, fixed))
-        if best != fixed or fixed not in curve:
-            said = f"layer {best}" + (" (best on this set)" if len(curve) > 1 else "")
-            rows.append((f"{name}, {said}", system, best))
+        fixed = [layer_at(twelfth, max(curve)) for twelfth in twelfths]
+        for layer in dict.fromkeys([*(layer for layer in fixed if layer in curve), best]):
+            is_best = layer == best and len(curve) > 1 and layer not in fixed[:1]
+            said = " (best on this set)" if is_best else ""
+            rows.append((f"{name}, layer {layer}{said}", system, layer))
     return rows
 
 
-_LAYERS = (
-    "Layer 0 is the embeddings, k the output of layer k. Ours at three quarters of the depth, as "
-    "layer 9 of 12, and at the layer that is best on this very set, which flatters."
+@dataclasses.dataclass(frozen=True)
+class PaperLayers:
+    """The layers at which a paper compares sentences or words, in twelfths of the depth.
+
+    Attributes:
+      mean: those of means over tokens, or of words; the paper's own first.
+      first: those of the state of `<s>`.
+      said: what they are, for the caption.
+    """
+
+    mean: tuple[int, ...]
+    first: tuple[int, ...] = (12,)
+    said: str = ""
+
+    def of(self, entry: Entry) -> tuple[int, ...]:
+        """Returns those of a system's results."""
+        return self.first if FIRST in entry.group else self.mean
+
+
+_LAYERS = "Layer 0 is the embeddings, k the output of layer k. "
+_BEST = " and at the layer that is best on this very set, which flatters."
+_XTREME = '8 (XTREME\'s "layer 7", which counts from 0 after the embeddings)'
+OF_XLME = PaperLayers(
+    (9, 7, 8), said=f"at the depths of layers 9 (XLM-E's), 7 (XLM-R's) and {_XTREME} of 12,"
 )
+OF_ALIGNMENT = PaperLayers(
+    (9, 7), said="at the depths of layers 9 (XLM-E's) and 7 (where XLM-R is best) of 12,"
+)
+OF_INFOXLM = PaperLayers(
+    (7, 8),
+    said="means over tokens in the middle, at the depths of layers 7 (XLM-R's by XLM-E) and "
+    f"{_XTREME} of 12, the state of <s> in the last layer,",
+)
+OF_VECO = PaperLayers((6,), said="in the middle of the depth,")
+
+
+def _caption(layers: PaperLayers) -> str:
+    return f"{_LAYERS}Ours {layers.said}{_BEST}"
 
 
 def tatoeba(table: PaperTable) -> Make:
@@ -77,11 +123,12 @@ def tatoeba(table: PaperTable) -> Make:
 
     return lambda ours: _layered(
         "Tatoeba sentence retrieval",
-        f"XLM-E Table 5: accuracy@1. {_LAYERS}",
+        f"XLM-E Table 5: accuracy@1. {_caption(OF_XLME)}",
         table,
         ours,
         ("tatoeba", "accuracy", False),
         cells,
+        OF_XLME,
     )
 
 
@@ -89,7 +136,11 @@ _DIRECTIONS = {"xx→en": "accuracy_to_en", "en→xx": "accuracy_from_en"}
 
 
 def tatoeba_by_language(
-    title: str, caption: str, table: PaperTable, directions: Sequence[str]
+    title: str,
+    caption: str,
+    table: PaperTable,
+    directions: Sequence[str],
+    layers: PaperLayers,
 ) -> Make:
     """Returns a sheet of sentence retrieval by language; "Avg" is the mean of its columns.
 
@@ -98,13 +149,16 @@ def tatoeba_by_language(
       caption: its caption.
       table: published rows.
       directions: "xx→en" or "en→xx", a row for each.
+      layers: the paper's.
     """
     languages = tuple(column for column in table.columns if column != "Avg")
 
     def make(ours: Sequence[Entry]) -> Sheet:
         rows = []
         for entry in ours:
-            for name, system, layer in _layer_rows(entry, "tatoeba", "accuracy"):
+            for name, system, layer in _layer_rows(
+                entry, "tatoeba", "accuracy", twelfths=layers.of(entry)
+            ):
                 for direction in directions if system != "chance" else directions[:1]:
                     metric = "accuracy" if system == "chance" else _DIRECTIONS[direction]
                     found = functools.partial(
@@ -116,7 +170,7 @@ def tatoeba_by_language(
                         named = name if system == "chance" else f"{name}, {direction}"
                         cells = (each.get(column, mean) for column in table.columns)
                         rows.append((Cell(named), Cell("ours"), *cells))
-        return with_published(title, f"{caption} {_LAYERS}", table, rows)
+        return with_published(title, f"{caption} {_caption(layers)}", table, rows)
 
     return make
 
@@ -177,11 +231,12 @@ def mining(table: PaperTable) -> Make:
         "BUCC bitext mining",
         "VECO Table 12: F1 at the threshold that is best on the validation split; on that split "
         "itself, which a note says, it flatters. Layer 0 is the embeddings, k the output of layer "
-        "k.",
+        "k; the middle one unless --layer named another.",
         table,
         ours,
         ("bucc", "f1", False),
         _each_and_mean("bucc", "f1", pairs),
+        OF_VECO,
     )
 
 
@@ -190,11 +245,12 @@ def alignment(table: PaperTable) -> Make:
     return lambda ours: _layered(
         "Word alignment",
         "XLM-E Table 6: alignment error rate of its four sets, lower is better; en-de is the set "
-        f"de-en too, and en-ro ro-en. {_LAYERS}",
+        f"de-en too, and en-ro ro-en. {_caption(OF_ALIGNMENT)}",
         table,
         ours,
         ("wordalign", "aer", True),
         _each_and_mean("wordalign", "aer", ALIGNMENTS_4),
+        OF_ALIGNMENT,
     )
 
 
@@ -219,10 +275,13 @@ def _layered(
     ours: Sequence[Entry],
     what: tuple[str, str, bool],
     cells: Callable[[Entry, str, int | None], list[Cell]],
+    layers: PaperLayers,
 ) -> Sheet:
     rows = []
     for entry in ours:
-        for name, system, layer in _layer_rows(entry, *what, languages=OF_FIGURE[what[0]]):
+        for name, system, layer in _layer_rows(
+            entry, *what, languages=OF_FIGURE[what[0]], twelfths=layers.of(entry)
+        ):
             row = cells(entry, system, layer)
             if any(cell.text != NONE for cell in row):
                 rows.append((Cell(name), Cell("ours"), *row))

@@ -1,17 +1,18 @@
 """What is there of a paper's tables and figures, and the commands of what is missing."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from xlme_jax.reports.papers.entries import Entry
 from xlme_jax.reports.papers.items import PAPERS, RECIPES, Item, Paper
-from xlme_jax.reports.papers.needs import command
+from xlme_jax.reports.papers.needs import VARIABLES, command, notes
 from xlme_jax.reports.papers.sheets import NONE, Cell, Sheet
 
 PLACES = (
-    "$RUN is the MODEL_DIR of a pre-training run, $DATA the folder of the data "
-    "(docs/evaluation.md); add results with --results=NAME=PATH, of translate-train with "
-    '"translate-train" in NAME, of continued training as "NAME, continued".'
+    f"{'; '.join(f'${name}: {what}' for name, what in VARIABLES.items())}. Add results with "
+    "--results=NAME=FOLDER for each folder that a command writes: those of translate-train with "
+    '"translate-train" in NAME, of continued training as "NAME, continued". POS and NER of a '
+    "translate-train row are those of the zero-shot runs: give these folders under both names."
 )
 
 
@@ -25,7 +26,8 @@ class Status:
       ours: our systems that are in it.
       missing: benchmarks that none of our systems has results of.
       commands: what measures those.
-      runs: commands that pre-train the systems of its rows.
+      runs: commands that train the systems of its rows.
+      notes: what is scored and what selects, where that is not plain.
     """
 
     name: str
@@ -34,12 +36,18 @@ class Status:
     missing: tuple[str, ...]
     commands: tuple[str, ...]
     runs: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def sheets(paper: Paper, ours: Sequence[Entry]) -> list[Sheet]:
     """Returns the paper's tables and figures, with our rows, in its order."""
-    made = ((item.name, item.make(ours)) for item in PAPERS[paper])
-    return [dataclasses.replace(one, title=f"{name}: {one.title}") for name, one in made]
+    return [_sheet(paper, item, ours) for item in PAPERS[paper]]
+
+
+def _sheet(paper: Paper, item: Item, ours: Sequence[Entry]) -> Sheet:
+    sheet = item.make(ours)
+    caption = " ".join((sheet.caption, *notes(item.needs, RECIPES.get(paper))))
+    return dataclasses.replace(sheet, title=f"{item.name}: {sheet.title}", caption=caption)
 
 
 def statuses(paper: Paper, ours: Sequence[Entry]) -> list[Status]:
@@ -50,19 +58,31 @@ def statuses(paper: Paper, ours: Sequence[Entry]) -> list[Status]:
 def _status(paper: Paper, item: Item, ours: Sequence[Entry]) -> Status:
     missing = [need for need in item.needs if not any(need.met_by(entry) for entry in ours)]
     there = (entry.name for entry in ours if any(need.met_by(entry) for need in item.needs))
-    commands = (command(need, RECIPES.get(paper)) for need in missing)
+    recipe = RECIPES.get(paper)
+    commands = [command(need, recipe) for need in missing]
+    if item.has_large:
+        commands += [command(need, recipe, is_large=True) for need in missing if not need.variant]
     return Status(
         item.name,
         item.make(()).title,
         tuple(there if item.needs else (entry.name for entry in ours)),
         tuple(need.name for need in missing),
         tuple(dict.fromkeys(commands)),
-        tuple(f"python -m xlme_jax.train {run}" for run in item.runs),
+        item.runs,
+        notes(item.needs, recipe),
     )
 
 
-def to_text(found: Sequence[Status]) -> str:
-    """Returns the list for a terminal."""
+_TOO_LARGE = "Not on this machine, which is too small for these commands"
+
+
+def to_text(found: Sequence[Status], too_large: Mapping[str, str] | None = None) -> str:
+    """Returns the list for a terminal.
+
+    Args:
+      found: what is there.
+      too_large: {command: why it cannot run here}.
+    """
     lines = [PLACES]
     for one in found:
         lines += ["", f"{one.name}: {one.title}", f"  ours: {', '.join(one.ours) or 'none'}"]
@@ -70,8 +90,13 @@ def to_text(found: Sequence[Status]) -> str:
             lines.append(f"  missing: {', '.join(one.missing)}")
             lines += [f"    {line}" for line in one.commands]
         if one.runs:
-            lines.append("  pre-training of its rows:")
+            lines.append("  training of its rows:")
             lines += [f"    {line}" for line in one.runs]
+        lines += [f"  {note}" for note in one.notes]
+    if too_large:
+        lines += ["", f"{_TOO_LARGE}:"]
+        for line, reason in too_large.items():
+            lines += [f"  {line}", f"    {reason}"]
     return "\n".join(lines) + "\n"
 
 
@@ -91,3 +116,10 @@ def to_sheet(found: Sequence[Status]) -> Sheet:
     )
     columns = ("table", "ours", "missing", "commands")
     return Sheet("What is there", PLACES, columns, rows, tuple(bool(one.ours) for one in found))
+
+
+def to_sheet_of_sizes(too_large: Mapping[str, str]) -> Sheet:
+    """Returns the commands that cannot run here, with the reasons, as a table of the page."""
+    rows = tuple((Cell(line), Cell(reason)) for line, reason in too_large.items())
+    caption = "Fine-tuning is as large as the run that it starts from, and is not in the list."
+    return Sheet(_TOO_LARGE, caption, ("command", "reason"), rows, (False,) * len(rows))

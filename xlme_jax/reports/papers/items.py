@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
-from xlme_jax.reports.papers import continued, families, translation
+from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.reports.papers import continued, families, pretraining, translation
 from xlme_jax.reports.papers.fine_tuned import (
     GLUE,
     TASKS,
@@ -19,6 +20,8 @@ from xlme_jax.reports.papers.fine_tuned import (
     sizes,
 )
 from xlme_jax.reports.papers.frozen import (
+    OF_INFOXLM,
+    OF_VECO,
     alignment,
     mining,
     over_layers,
@@ -40,17 +43,15 @@ class Item:
       name: its name in the paper.
       make: makes its sheet.
       needs: results behind our rows.
-      runs: pre-trainings of its rows: gin files and flags of `python -m xlme_jax.train`.
+      runs: commands that train the systems of its rows.
+      has_large: whether some of its rows are of the Large size with settings of their own.
     """
 
     name: str
     make: Make
     needs: tuple[Need, ...]
     runs: tuple[str, ...] = ()
-
-
-def _run(*files: str, flags: str = "") -> str:
-    return " ".join([*(f"--gin_file=gin_configs/{file}.gin" for file in files), flags]).strip()
+    has_large: bool = False
 
 
 def _both(task: str, variant: Variant = "translate-train") -> tuple[Need, ...]:
@@ -62,9 +63,7 @@ _XTREME = needs(*TASKS.values())
 _FIVE = needs("xquad", "mlqa", "tydiqa", "xnli", "pawsx")
 _TWO = needs("xnli", "mlqa")
 _F1_EM = "zero-shot, F1 / exact match."
-_NO_TRTD = _run("runs/xlme_base", "ablations/no_trtd")
-_INFOXLM15 = "runs/infoxlm15_base"
-_NO_TLM = "--gin.InfoXLM.translation_pairs=False"
+_NOT_ENGLISH = ",".join(f"'{x}'" for x in BENCHMARKS["tydiqa"].languages if x != "en")
 
 _XLME = (
     Item(
@@ -79,24 +78,25 @@ _XLME = (
             ),
         ),
         _XTREME,
-        (_run("runs/xlme_base"), _NO_TRTD),
+        (pretraining.XLME_BASE, pretraining.XLME_NO_TRTD),
     ),
     Item(
         "Table 2",
         only(False, by_task("Ablations", "Zero-shot.", xlme.TABLE_2)),
         _TWO,
         (
-            _run("runs/xlm_base"),
-            _run("runs/xlm_base", flags="--gin.XLM.translation_pairs=False"),
-            _NO_TRTD,
-            _run("runs/xlme_base", "ablations/no_trtd", "ablations/no_relative_bias"),
+            pretraining.XLM_BASE,
+            pretraining.XLM_BASE_NO_TLM,
+            pretraining.XLME_BASE,
+            pretraining.XLME_NO_TRTD,
+            pretraining.XLME_NO_TRTD_NO_BIAS,
         ),
     ),
     Item(
         "Table 3",
         only(False, by_task("Sizes", "Zero-shot; parameters of the encoder.", xlme.TABLE_3)),
         _TWO,
-        (_run("runs/xlme_base"), _run("runs/xlme_large"), _run("runs/xlme_xl")),
+        (pretraining.XLME_BASE, pretraining.XLME_LARGE, pretraining.XLME_XL),
     ),
     Item("Table 4", cost(xlme.TABLE_4), _XTREME),
     Item("Table 5", tatoeba(xlme.TABLE_5), needs("tatoeba")),
@@ -140,10 +140,6 @@ _XLME = (
     ),
 )
 
-_CONTINUED = tuple(
-    _run(f"runs/{name}", "ablations/continued", flags="--gin.INIT_FROM=\"'$RUN'\"")
-    for name in ("xylent_base_mlm", "xylent_base")
-)
 _XYLENT = (
     Item(
         "Table 1, zero-shot",
@@ -159,8 +155,10 @@ _XYLENT = (
         ),
         _FIVE,
         (
-            _run("runs/xlme_base_500k"),
-            *(_run(f"runs/xylent_{size}") for size in ("base", "large", "xl")),
+            pretraining.XLME_BASE_500K,
+            pretraining.XYLENT_BASE,
+            pretraining.XYLENT_LARGE,
+            pretraining.XYLENT_XL,
         ),
     ),
     Item(
@@ -182,10 +180,11 @@ _XYLENT = (
         only(False, by_task("Ablations", "Zero-shot.", xylent.TABLE_2)),
         needs("xnli"),
         (
-            _run("runs/xlme_base"),
-            _run("runs/xlme_base_500k"),
-            _run("runs/xylent_base"),
-            _run("runs/xylent_base_mlm"),
+            pretraining.XLME_BASE,
+            pretraining.XLME_BASE_500K,
+            pretraining.XYLENT_CCALIGNED,
+            pretraining.XYLENT_BASE,
+            pretraining.XYLENT_MLM,
         ),
     ),
     Item(
@@ -217,8 +216,13 @@ _XYLENT = (
         ),
         needs("americasnli"),
     ),
-    Item("Table 6", continued.zero_shot, _both("xnli", "continued"), _CONTINUED),
-    Item("Table 7", continued.in_domain, _both("chemprot_types", "continued"), _CONTINUED),
+    Item("Table 6", continued.zero_shot, _both("xnli", "continued"), pretraining.XYLENT_CONTINUED),
+    Item(
+        "Table 7",
+        continued.in_domain,
+        _both("chemprot_types", "continued"),
+        pretraining.XYLENT_CONTINUED,
+    ),
     Item(
         "Table 10",
         by_language("pawsx", "PAWS-X", "Accuracy.", xylent.TABLE_10),
@@ -228,6 +232,7 @@ _XYLENT = (
         "Table 11",
         by_language("xnli", "XNLI", "Accuracy.", xylent.TABLE_11),
         _both("xnli"),
+        (pretraining.XYLENT_CCALIGNED, pretraining.XYLENT_DRO, pretraining.XYLENT_BASE),
     ),
     Item(
         "Table 12",
@@ -253,7 +258,8 @@ _INFOXLM = (
         "Table 1",
         by_language("xnli", "XNLI", "Accuracy, means of five runs.", infoxlm.TABLE_1),
         _both("xnli"),
-        (_run("runs/infoxlm_base"), _run("runs/infoxlm_large")),
+        (pretraining.INFOXLM_BASE, pretraining.INFOXLM_LARGE),
+        has_large=True,
     ),
     Item(
         "Table 2",
@@ -262,6 +268,7 @@ _INFOXLM = (
             "Accuracy@1; [CLS] is the state of <s> (--pooling=first).",
             infoxlm.TABLE_2,
             ("xx→en", "en→xx"),
+            OF_INFOXLM,
         ),
         (*needs("tatoeba"), *needs("tatoeba", variant="[CLS]")),
     ),
@@ -272,6 +279,7 @@ _INFOXLM = (
             "Accuracy@1; [CLS] is the state of <s> (--pooling=first).",
             infoxlm.TABLE_3,
             ("xx→en",),
+            OF_INFOXLM,
         ),
         (*needs("tatoeba"), *needs("tatoeba", variant="[CLS]")),
     ),
@@ -279,34 +287,20 @@ _INFOXLM = (
         "Table 4",
         only(False, by_language("mlqa", "MLQA", f"MLQA, {_F1_EM}", infoxlm.TABLE_4)),
         needs("mlqa"),
+        has_large=True,
     ),
     Item("Table 5", only(False, gap_in_f1(infoxlm.TABLE_5)), _TWO),
     Item(
         "Table 6",
         only(False, by_task("Layer of the contrast", "Zero-shot.", infoxlm.TABLE_6)),
         _TWO,
-        tuple(
-            _run(_INFOXLM15, flags=f"{flags} --gin.XLCo.layer={layer}".strip())
-            for flags in ("", _NO_TLM)
-            for layer in (8, 12)
-        ),
+        pretraining.INFOXLM15_LAYERS,
     ),
     Item(
         "Table 7",
         only(False, by_task("Ablations", "Zero-shot.", infoxlm.TABLE_7)),
         _TWO,
-        tuple(
-            _run(_INFOXLM15, flags=flags)
-            for flags in (
-                "",
-                "--gin.InfoXLM.contrast=None",
-                _NO_TLM,
-                f"{_NO_TLM} --gin.InfoXLM.contrast=None",
-                f"{_NO_TLM} --gin.contrast/Stream.mixup=\"'none'\"",
-                f"{_NO_TLM} --gin.XLCo.momentum=0.0",
-                "--gin.XLCo.layer=12",
-            )
-        ),
+        pretraining.INFOXLM15_ABLATIONS,
     ),
     Item(
         "Figure 1",
@@ -321,33 +315,22 @@ _INFOXLM = (
     ),
 )
 
-_STARTS = tuple(
-    _run(
-        "finetune/veco_wmt14_en_de",
-        flags=f"--gin.MODEL_DIR=\"'runs/en_de_{name}_{count}'\" "
-        f"--gin.Translate.decoder_layers={count} {flags}",
-    )
-    for name, flags in (
-        ("random", "--gin.INIT_FROM=None"),
-        *(
-            (which, f"--gin.Translate.decoder_from=\"'{which}'\" --gin.INIT_FROM=\"'$RUN'\"")
-            for which in ("first", "last")
-        ),
-    )
-    for count in (3, 6)
-)
 _VECO = (
     Item(
         "Table 1",
         by_task(
             "XTREME",
             "Translate-train by name. F1 / exact match of the questions, chunk F1 of POS and NER, "
-            "F1 of BUCC, accuracy of the others; ours of BUCC and Tatoeba at three quarters of the "
-            "depth.",
+            "F1 of BUCC, accuracy of the others; BUCC and Tatoeba in the middle layer.",
             veco.TABLE_1,
         ),
-        (*_XTREME, *needs("bucc", "tatoeba")),
-        (_run("runs/veco_large"),),
+        (
+            *_XTREME,
+            *needs("bucc", "tatoeba"),
+            *needs("xquad", "mlqa", "tydiqa", "xnli", "pawsx", variant="translate-train"),
+            *needs("bucc", "tatoeba", variant="translate-train"),
+        ),
+        (pretraining.VECO_LARGE,),
     ),
     Item(
         "Table 2",
@@ -356,24 +339,19 @@ _VECO = (
             by_language("xnli", "XNLI of small models", "Zero-shot, accuracy.", veco.TABLE_2),
         ),
         needs("xnli"),
-        (
-            _run("runs/xlm_small", flags="--gin.XLM.translation_pairs=False"),
-            _run("runs/veco_small", flags="--gin.VECO.translation_pairs=False"),
-            _run("runs/xlm_small"),
-            _run("runs/veco_small"),
-        ),
+        pretraining.VECO_SMALL,
     ),
     Item(
         "Table 3",
         translation.bleu("Machine translation", veco.TABLE_3),
         needs(*translation.SETS.values()),
-        (_run("runs/veco_large"),),
+        (pretraining.VECO_LARGE,),
     ),
     Item(
         "Table 4",
         translation.bleu("Starts of a translator", veco.TABLE_4),
         needs(translation.SETS["de"]),
-        (_run("runs/veco_large"), *_STARTS),
+        (pretraining.VECO_LARGE, *pretraining.TRANSLATORS),
     ),
     Item("Table 8", sizes(veco.TABLE_8), ()),
     Item(
@@ -386,7 +364,7 @@ _VECO = (
         by_language("pawsx", "PAWS-X", "Accuracy.", veco.TABLE_11),
         _both("pawsx"),
     ),
-    Item("Table 12", mining(veco.TABLE_12), needs("bucc")),
+    Item("Table 12", mining(veco.TABLE_12), _both("bucc")),
     *(
         Item(
             name,
@@ -407,8 +385,8 @@ _VECO = (
     Item("Table 17", by_language("panx", "NER", "F1.", veco.TABLE_17), needs("panx")),
     Item(
         "Table 18",
-        tatoeba_by_language("Tatoeba", "Accuracy@1.", veco.TABLE_18, ("xx→en",)),
-        needs("tatoeba"),
+        tatoeba_by_language("Tatoeba", "Accuracy@1.", veco.TABLE_18, ("xx→en",), OF_VECO),
+        _both("tatoeba"),
     ),
 )
 
@@ -419,11 +397,26 @@ PAPERS: Mapping[Paper, tuple[Item, ...]] = {
     "veco": _VECO,
 }
 RECIPES: Mapping[Paper, Recipe] = {
-    "infoxlm": Recipe({"xnli": "infoxlm_xnli", "mlqa": "infoxlm_mlqa"}),
+    "infoxlm": Recipe(
+        name="infoxlm",
+        files={"xnli": "infoxlm_xnli", "squad": "infoxlm_mlqa"},
+        large={"xnli": "infoxlm_large_xnli"},
+        # Its Table 12.
+        large_flags={
+            "squad": (
+                "--grid=BATCH=32",
+                "--grid=EPOCHS=2,3,4",
+                "--grid=Optimizer.learning_rate=2e-5,3e-5,5e-5",
+            )
+        },
+        scored={"squad": "mlqa"},
+    ),
     "veco": Recipe(
+        name="veco",
         more="veco",
         translated="veco_translate_train",
-        # XQuAD has no development sets.
-        flags={"squad": ("--gin.TaskEvaluation.task=\"'mlqa'\"", "--gin.Sweep.task=\"'mlqa'\"")},
+        added={"squad": ("mlqa_dev",)},
+        flags={"tydiqa_translate_train": (f'--gin.TaskEvaluation.languages="({_NOT_ENGLISH})"',)},
+        starts={"tydiqa_translate_train": "SQUAD"},
     ),
 }
