@@ -112,7 +112,7 @@ def main(*train_arguments: str) -> int:
         config,
         as_path(_OUTPUT.value),
         [*train_flags, *train_arguments],
-        checked_steps(files, bindings),
+        checked_steps(files, bindings, _EVALUATE.value),
         shlex.join([Path(sys.executable).name, "-m", "xlme_jax.sweep", *sys.argv[1:]]),
         evaluate=_EVALUATE.value,
         shard=shard,

@@ -29,7 +29,7 @@ from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.mirrors import Mirror
 from xlme_jax.storage.paths import as_path
-from xlme_jax.sweeps import along, by_language, grids
+from xlme_jax.sweeps import along, by_language, grids, scoring
 from xlme_jax.sweeps.grids import Point, PointResult, SweepRun
 from xlme_jax.training import launchers, manifest
 from xlme_jax.training.stopping import EXIT_STOPPED, SIGNALS
@@ -364,19 +364,21 @@ def _text(path: Path) -> str | None:
 
 
 def checked_steps(
-    files: Sequence[str], bindings: Sequence[str]
+    files: Sequence[str], bindings: Sequence[str], evaluate: str | None = None
 ) -> Callable[[Sequence[str]], int | None]:
     """Returns the `steps` function of `Sweep`, which loads and checks a run's configuration.
 
     Args:
       files: gin files.
       bindings: gin bindings of all runs; {seed} is replaced by the run's seed.
+      evaluate: the command that the sweep runs afterwards, whose files are checked too.
     """
 
     def steps(of_run: Sequence[str]) -> int | None:
         seed = dict(binding.split(" = ", 1) for binding in of_run)["SEED"]
         shared = [binding.replace(_SEED, seed) for binding in bindings]
         config = loading.load(files, [*shared, *of_run], "Train")
+        scoring.check(evaluate or "", config)
         written = _text(as_path(config.model_dir) / "config.gin")
         text = loading.operative_config()
         if written is not None and _of_run(written) != _of_run(text):
