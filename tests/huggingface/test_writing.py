@@ -163,6 +163,8 @@ def test_the_card_says_what_it_is(tmp_path):
         "| tatoeba/accuracy | 0.6250 |",
         "XLM-E: Cross-lingual Language Model Pre-training via ELECTRA",
         "Written by `a command`",
+        "Ids may differ in texts with:\n\n- the special tokens, `<s>`",
+        "- U+FDD0 and U+FDD1, which are no characters",
     ):
         assert expected in body
 
