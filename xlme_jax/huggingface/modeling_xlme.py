@@ -258,7 +258,8 @@ class Encoder(nn.Module):
         for layer in self.layer:
             inputs = (states[-1], allowed, bias, output_attentions)
             if self.gradient_checkpointing and self.training:
-                state, weights = self._gradient_checkpointing_func(layer.__call__, *inputs)
+                function = self._gradient_checkpointing_func
+                state, weights = function(layer.__call__, *inputs)  # type: ignore[operator]
             else:
                 state, weights = layer(*inputs)
             states.append(state)
@@ -307,7 +308,7 @@ class XLMEPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     # A layer's residual sums must stay on one device.
-    _no_split_modules = ("Layer", "Embeddings")
+    _no_split_modules = ("Layer", "Embeddings")  # type: ignore[assignment]
 
     @classmethod
     def _can_set_attn_implementation(cls):
@@ -434,9 +435,9 @@ class XLMEForMaskedLM(XLMEPreTrainedModel):
 
     # Makes `Trainer` pass `num_items_in_batch` and leave the division by it to the model.
     accepts_loss_kwargs = True
-    _keys_to_ignore_on_load_unexpected = (r"rtd_head\.",)
+    _keys_to_ignore_on_load_unexpected = (r"rtd_head\.",)  # type: ignore[assignment]
     # transformers 4 reads the keys alone.
-    _tied_weights_keys: ClassVar = {
+    _tied_weights_keys: ClassVar = {  # type: ignore[misc]
         "lm_head.decoder.weight": "xlme.embeddings.word_embeddings.weight"
     }
 
@@ -507,7 +508,10 @@ class XLMEForMaskedLM(XLMEPreTrainedModel):
 class XLMEForTask(XLMEPreTrainedModel):
     """Encoder with a fresh linear layer, `head`; the base of the models below."""
 
-    _keys_to_ignore_on_load_unexpected = (r"rtd_head\.", r"lm_head\.")
+    _keys_to_ignore_on_load_unexpected = (  # type: ignore[assignment]
+        r"rtd_head\.",
+        r"lm_head\.",
+    )
 
     def __init__(self, config):
         super().__init__(config)
@@ -554,7 +558,7 @@ class XLMEForSequenceClassification(XLMEForTask):
             kind = (
                 "regression" if self.head.out_features == 1 else f"{several}_label_classification"
             )
-            config.problem_type = kind
+            config.problem_type = kind  # type: ignore[assignment]
         if config.problem_type == "regression":
             return nn.functional.mse_loss(logits.flatten(), labels.flatten().float())
         if config.problem_type == "single_label_classification":
@@ -634,7 +638,7 @@ class XLMEForQuestionAnswering(XLMEForTask):
                 inside = (position >= 0) & (position < logits.shape[1])
                 target = position.where(inside, -100)
                 losses.append(nn.functional.cross_entropy(logits.float(), target))
-            loss = sum(losses) / 2
+            loss = (losses[0] + losses[1]) / 2
         result = QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start,

@@ -67,7 +67,8 @@ def _reason(command: str, machine: Machine) -> str:
     words = shlex.split(command.split(" && ")[0])
     if words[:3] != _TRAIN:
         return ""
-    files, bindings = [], []
+    files: list[str] = []
+    bindings: list[str] = []
     for flag in command_line.gin_flags(words[3:]):
         name, value = flag.split("=", 1)
         (files if name == "--gin_file" else bindings).append(value)

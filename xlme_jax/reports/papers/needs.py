@@ -119,8 +119,8 @@ class Recipe:
         is_translated = need.variant == TRANSLATE_TRAIN
         of_paper = {**self.files, **(self.large if is_large else {})}
         first = _SHARED.get(trained) or of_paper.get(trained, trained)
-        names = (first, self.translated if is_translated else self.more)
-        names += self.added.get(trained, ())
+        more = self.translated if is_translated else self.more
+        names = (first, more, *self.added.get(trained, ()))
         return [f"gin_configs/finetune/{name}.gin" for name in names if name]
 
 
