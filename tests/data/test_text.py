@@ -373,6 +373,15 @@ class TestDiscovery:
         assert "en-ca.txt ('en-ca' reads as a pair of languages; 'en' is English)" in said
         assert list(discover_documents(tmp_path, ["raw"])) == ["raw"]
 
+    def test_compressed_files_of_other_formats_are_no_documents(self, tmp_path, caplog):
+        names = ["en-sw.tmx.gz", "sw/1.jsonl.zst", "xx.tsv.gz", "doc.xml.xz", "a.en.sgm.gz"]
+        for name in [*names, "en.txt", "sw/a.txt.zst"]:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).touch()
+        files = [path for paths in discover_documents(tmp_path).values() for path in paths]
+        assert {path.name for path in files} == {"en.txt", "a.txt.zst"}
+        assert all(name in caplog.text for name in names if "/" not in name)
+
     def test_chosen_languages(self, tmp_path):
         for name in ("en.txt", "fr.txt", "sw.txt"):
             (tmp_path / name).touch()

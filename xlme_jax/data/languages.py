@@ -206,14 +206,17 @@ def nearest_text(code: str) -> str:
 
 # Names of parts of corpora, and of what lies beside them, that are languages of ISO 639-3 too.
 _PARTS_OF_CORPORA = """
-    ali all bak bin bpe clf cls cnt csv dat dep dev dic dir doc dtd dup err ext ids idx inp key
-    lab lbl lem len lex lid log lst map mdl mix mod neu nmt not num old one org out pho png pos
-    pre raw ref rel res seg sgm spk spl spm src srt std sub sym sys tab tag tbl tcl tem ter tex
-    tgt tmp tok top trg trn tst tsv two txt typ uni val var ver wav wer xls xml yml
+    ali all bak bin bpe clf cls cnt con csv dat dep dev dic dir doc dtd dup err ext ids idx inp
+    key lab lbl lem len lex lid log lst map mdl mix mod neu nmt not num old one org out pho pic
+    png pos pre raw ref rej rel res seg sgm spk spl spm src srt std sub sym sys tab tag tbl tcl
+    tem ter tex tgt tmp tmx tok top trg trn tst tsv two txt typ uni url val var ver wav wer xls
+    xml yml
 """
 _WORDS = frozenset(_PARTS_OF_CORPORA.split())
 # Languages of CLDR that are usual suffixes of files too.
-_SUFFIXES = frozenset(("arc", "asc", "ext", "in", "mid", "mo", "new", "sam", "sco", "sh", "vec"))
+_SUFFIXES = frozenset(
+    ("aln", "arc", "asc", "ext", "in", "mid", "mo", "new", "sam", "sco", "sh", "vec")
+)
 # So many other codes of three letters show that a folder is named by ISO 639-3.
 _ENOUGH = 10
 

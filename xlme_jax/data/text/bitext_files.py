@@ -393,6 +393,8 @@ def _why_unread(name: str) -> str:
         return languages.why_not(stem)
     if f".{suffix}" in (*_KINDS, pair_scores.SUFFIX):
         return "no language pair in its name"
+    if f".{suffix}" in reading.OTHER_FORMATS:
+        return "not a format of pairs; --tasks=table and table_pairs read tables"
     return languages.why_not(suffix) or "no text of another language with this stem beside it"
 
 

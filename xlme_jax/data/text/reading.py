@@ -435,6 +435,11 @@ def check_folder(folder: str | Path) -> Path:
 
 # Files about a corpus.
 _ABOUT = re.compile(r"(?i)(?:readme|licen[cs]e|citation|changelog|(?:sha|md5).*sums?)\b.*|.+\.md")
+# Suffixes of files that are not plain text, though they may be compressed.
+OTHER_FORMATS = (
+    *(".arrow", ".csv", ".html", ".json", ".jsonl", ".parquet", ".sgm", ".sgml", ".tar", ".tmx"),
+    *(".tsv", ".xml", ".zip"),
+)
 _REGION_OR_SHARD = re.compile(r"[-_]\d{3}$")
 
 
@@ -465,7 +470,7 @@ def _language_words(name: str) -> tuple[str, ...]:
     `es-419`, make no other language, and `en-003` may be a shard.
     """
     stem = strip_compression(name)
-    if stem == name and not name.endswith(".txt"):
+    if stem.endswith(OTHER_FORMATS) or (stem == name and not name.endswith(".txt")):
         return ()
     parts = strip_shard(stem.removesuffix(".txt")).split(".")
     return parts[0], _REGION_OR_SHARD.sub("", parts[-1])
