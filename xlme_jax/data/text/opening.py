@@ -162,10 +162,13 @@ def utf16_of(start: bytes) -> str:
     for high, encoding in ((1, "UTF-16LE"), (0, "UTF-16BE")):
         is_ascii, low = units[:, high] == 0, units[:, 1 - high]
         ends_line = np.isin(low, np.frombuffer(b"\r\n", np.uint8))
+        # Line ends of bytes are at odd places too. Gurmukhi and Gujarati have this byte throughout.
+        other = units[:, high] == ord("\n")
         if (
             is_ascii.sum() >= max(_LEAST_NULS, _NUL_SHARE * len(head))
             and np.mean(low == 0) <= _NUL_SHARE
             and (not ends_line.any() or np.mean(is_ascii[ends_line]) > 0.5)
+            and (np.mean(other) > 0.4 or other.sum() <= 0.1 * ends_line.sum())
         ):
             return encoding
     return ""
