@@ -56,7 +56,7 @@ _TRAINED = (
 _OF = {
     "XLCo": "infoxlm",
     "contrast/": "infoxlm",
-    "VECO": "veco_",
+    "VECO": "veco_large",
     "RobustSampling": "robust",
     "Translate": "wmt14",
     "generator/": "xl?me|xylent",
@@ -198,7 +198,7 @@ def _write_pretraining_data(folder, languages):
     rng, words, rows = random.Random(0), _words(), []
 
     def ids():
-        text = " ".join("".join(rng.choices("abcdefghijklmnop", k=3)) for _ in range(6))
+        text = " ".join("".join(rng.choices("abcdefghijklmnop", k=3)) for _ in range(3))
         return [0, *words.encode(text), 2]
 
     for split, count in (("train", 60), ("validation", 8)):
