@@ -101,11 +101,10 @@ def multiway(folder: str, pair: tuple[str, str], every: int) -> tuple[Pairs, Pai
     parts: tuple[Pairs, Pairs] = ([], [])
     for corpus in sorted(path.parent for path in Path(folder).glob(f"*/{UNIT_IDS}*")):
         files = multiway_files(corpus)
-        if set(pair) <= files.keys():
-            sides = (
-                aligned_lines(read_blocks(files[side]), str(files[side]), ReadReport())
-                for side in pair
-            )
+        of_language = {tag: path for path, tag in reversed(files.items())}  # The first, if several.
+        if set(pair) <= of_language.keys():
+            paths = [of_language[side] for side in pair]
+            sides = [aligned_lines(read_blocks(path), str(path), ReadReport()) for path in paths]
             for unit, texts in enumerate(zip(*sides)):
                 if all(isinstance(text, str) and text.strip() for text in texts):
                     parts[unit % every == every - 1].append((str(texts[0]), str(texts[1])))

@@ -434,7 +434,8 @@ def test_what_cannot_be_prepared_is_named(config, raw, tmp_path):
 
     fails(DataError, "nowhere", cc100_dir=str(tmp_path / "nowhere"))
     fails(DataError, "cc100_dir", cc100_dir=None)
-    fails(DataError, "xx", tasks=("cc100",), languages=("en", "xx"))
+    fails(DataError, "no file for ha", tasks=("cc100",), languages=("en", "ha"))
+    fails(ValueError, "`languages`: 'xx' is not a", tasks=("cc100",), languages=("en", "xx"))
     fails(DataError, "sw-zu", tasks=("bitext",), pairs=("en-sw", "sw-zu"))
     fails(VocabularyError, "train_vocabulary --tasks=cc100,bitext", vocabulary=None)
     fails(VocabularyError, "No vocabulary at", vocabulary=str(tmp_path / "none.model"))

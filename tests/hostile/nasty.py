@@ -496,7 +496,7 @@ GINS = {
     "binary": (bytes(range(128, 256)), "not UTF-8 text"),
     "NUL": (b"SEED = 7\0\0\n", "x.gin"),
     "NUL alone": (bytes(100), "x.gin"),
-    "UTF-16": ("SEED = 7\n".encode("utf-16"), "not UTF-8 text"),
+    "UTF-16": ("SEED = 7\n".encode("utf-16"), "UTF-16 text.*iconv"),
     "Latin-1": (b"# caf\xe9\nSEED = 7\n", "not UTF-8 text"),
     "surrogate": (b"DATA_DIR = '\xed\xa0\x80'\n", "not UTF-8 text"),
     "zip": (b"PK\x03\x04\x14\0\0\0", "x.gin"),

@@ -430,7 +430,11 @@ def test_without_translation_pairs_the_stream_is_dropped():
     assert {key.split("/")[0] for key in metrics} == {"monolingual"}
     # The monolingual terms are those of the full objective: streams do not disturb each other.
     _, both, _ = run()
-    assert metrics == {k: v for k, v in both.items() if k.startswith("monolingual")}
+    # Two programs may add in another order: a few units in the last place of float32.
+    of_both = {k: v for k, v in both.items() if k.startswith("monolingual")}
+    assert metrics.keys() == of_both.keys()
+    for name, values in metrics.items():
+        np.testing.assert_allclose(values, of_both[name], rtol=4 * np.finfo(np.float32).eps)
     means = {k: metrics[f"monolingual/{k}_loss"] for k in ("mlm", "rtd")}
     expected = sum(w * means[k][0] / means[k][1] for k, w in (("mlm", 1), ("rtd", 50)))
     np.testing.assert_allclose(loss, expected, rtol=1e-6)

@@ -15,7 +15,8 @@ from jax._src import xla_bridge
 from xlme_jax.training import peers
 address, *rest = (None if argument == "None" else argument for argument in sys.argv[1:])
 peers.join(address, *(None if number is None else int(number) for number in rest), 60)
-print("GPUs:", xla_bridge.CUDA_VISIBLE_DEVICES.value, xla_bridge._ROCM_VISIBLE_DEVICES.value)
+gpus = xla_bridge.CUDA_VISIBLE_DEVICES.value, xla_bridge._ROCM_VISIBLE_DEVICES.value
+sys.stdout.write("GPUs: %s %s\\n" % gpus)  # At once, as mpirun mixes what processes print.
 """
 LAUNCHERS = re.compile("SLURM|OMPI|PMI|MPI_LOCAL|WORLD_SIZE|RANK|CUDA_|ROCR_|HIP_|JAX_LOCAL")
 # The only task of a node, as in train.sbatch. Slurm's job number gives the coordinator's port.
