@@ -120,6 +120,8 @@ def expected(values, item, column):
     tasks = {need.task for need in item.needs}
     if "gap" in item.make(()).title:
         return expected_gap(values, item, column)
+    if "drop" in item.make(()).title:  # Of two systems; Table 6 has their accuracies.
+        return None
     if column in TASKS:
         task, languages = BENCHMARKS[TASKS[column]], BENCHMARKS[TASKS[column]].languages
     elif column in GLUE:
