@@ -415,9 +415,8 @@ def _moses_sources(stem: Path, files: dict[str, Path]) -> list[BitextSource]:
     complete = [pair for pair in named if all(sides[pair])]
     if complete:
         return [
-            canonical_source("moses", pair, first, second)
+            canonical_source("moses", pair, sides[pair][0][0], sides[pair][1][0])
             for pair in complete
-            for first, second in [(sides[pair][0][0], sides[pair][1][0])]
         ]
     if half := [pair for pair in named if any(sides[pair])]:
         end = 0 if sides[half[0]][0] else 1

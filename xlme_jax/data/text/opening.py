@@ -162,13 +162,17 @@ def utf16_of(start: bytes) -> str:
     for high, encoding in ((1, "UTF-16LE"), (0, "UTF-16BE")):
         is_ascii, low = units[:, high] == 0, units[:, 1 - high]
         ends_line = np.isin(low, np.frombuffer(b"\r\n", np.uint8))
-        # Line ends of bytes are at odd places too. Gurmukhi and Gujarati have this byte throughout.
+        # Line ends of bytes are at odd places too. Gurmukhi and Gujarati have this byte throughout,
+        # beside that of ASCII, dandas and quotation marks.
         other = units[:, high] == ord("\n")
+        is_indic = np.mean(np.isin(units[:, high], (0x00, 0x09, 0x0A, 0x20))) > 0.9
         if (
             is_ascii.sum() >= max(_LEAST_NULS, _NUL_SHARE * len(head))
             and np.mean(low == 0) <= _NUL_SHARE
             and (not ends_line.any() or np.mean(is_ascii[ends_line]) > 0.5)
-            and (np.mean(other) > 0.4 or other.sum() <= 0.1 * ends_line.sum())
+            and (is_indic or other.sum() <= 0.1 * ends_line.sum())
+            # A few stray NULs prove nothing in a short file.
+            and (len(head) >= 400 or len(np.unique(units[:, high])) <= 2)
         ):
             return encoding
     return ""
