@@ -109,11 +109,11 @@ def main() -> int:
     of_runs, drawn = _of_runs(_RUNS.value, paper) if _RUNS.value else ([], [])
     more = list(of_runs)
     if paper:
-        found = inventory.statuses(paper, entries(named))
-        commands = (line for status in found for line in (*status.commands, *status.runs))
+        table_statuses = inventory.statuses(paper, entries(named))
+        commands = (line for status in table_statuses for line in (*status.commands, *status.runs))
         too_large = demands.too_large(commands, demands.this_machine())
         more.append(inventory.to_sheet_of_sizes(too_large))
-        print(inventory.to_text(found, too_large), end="")
+        print(inventory.to_text(table_statuses, too_large), end="")
         print("".join(f"\n{to_markdown(sheet)}" for sheet in of_runs), end="")
     if _OUTPUT.value:
         command = shlex.join(["python", "-m", "xlme_jax.report", *sys.argv[1:]])
@@ -155,8 +155,8 @@ def _score_translations() -> int:
     if len(set(names)) < len(names):
         raise values.ConfigError(f"--translations names a system twice: {', '.join(names)}")
     language = "" if _TARGET.value is None else canonical(_TARGET.value)
-    found = compare(references, dict(zip(names, systems)), _TOKENIZE.value, language)
-    text = to_text(found, names)
+    comparison = compare(references, dict(zip(names, systems)), _TOKENIZE.value, language)
+    text = to_text(comparison, names)
     print(text, end="")
     if _OUTPUT.value:
         replace_file(as_path(_OUTPUT.value) / "translations.txt", text.encode())

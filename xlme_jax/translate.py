@@ -168,10 +168,10 @@ def _check_scores(references: Sequence[str]) -> None:
 
 def _score_against(references: Sequence[str], best: Sequence[str], name: str) -> None:
     """Logs the scores of translations, and writes them with --test_set."""
-    found = compare(references, {name: best}, language=_TARGET.value)
-    _log.info("\n%s", to_text(found, [name]))
-    scores = {metric.lower(): one[0].score for metric, one in found.scores.items()}
-    signatures = [f"{metric}: {text}" for metric, text in found.signatures.items()]
+    comparison = compare(references, {name: best}, language=_TARGET.value)
+    _log.info("\n%s", to_text(comparison, [name]))
+    scores = {metric.lower(): one[0].score for metric, one in comparison.scores.items()}
+    signatures = [f"{metric}: {text}" for metric, text in comparison.signatures.items()]
     if _MULTI_BLEU.value is not None:
         scores["multi_bleu"] = multi_bleu(best, references, _MULTI_BLEU.value)
         signatures.append(f"multi_bleu: -lc, {_MULTI_BLEU.value}")

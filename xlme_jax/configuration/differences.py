@@ -182,9 +182,9 @@ def _compared_values(
     """Yields the differences between two values of a field."""
     if _is_config(new) and type(old) is type(new):
         inner = "/".join(filter(None, (scope, _scope_of(owner, field))))
-        found = _compared(old, new, gin_name(type(new)), inner)
+        inner_differences = _compared(old, new, gin_name(type(new)), inner)
         # A part has at most the effect of the whole.
-        yield from (x._replace(effect=min(x.effect, effect)) for x in found)
+        yield from (x._replace(effect=min(x.effect, effect)) for x in inner_differences)
     elif isinstance(new, tuple) and any(isinstance(x, Stream) for x in (*old, *new)):
         streams = [{stream.name: stream for stream in value} for value in (old, new)]
         for key in sorted({**streams[0], **streams[1]}):

@@ -228,11 +228,11 @@ class _Corpora:
 
 def _spaces(sides: Sides, languages: tuple[str, str], fitted: Fitted) -> dict[str, Sides]:
     """Returns the embeddings for each readout; centred only with training text."""
-    found = {RAW: sides}
+    spaces = {RAW: sides}
     if centres := fitted.centres(languages):
-        one, other = (side - centre for side, centre in zip(sides, centres))
-        found["centred"] = one, other
-    return found
+        sources, targets = (side - centre for side, centre in zip(sides, centres))
+        spaces["centred"] = sources, targets
+    return spaces
 
 
 def mine(source: np.ndarray, target: np.ndarray, neighbours: int = 4) -> list[tuple[float, Pair]]:

@@ -91,20 +91,20 @@ class HeldOutTranslation:
         translator = Translator(context.objective, config, context.row_multiple, self.batch_tokens)
         vocabulary = Vocabulary.load(context.dataset.vocabulary_path)
         directions = self._directions(context, vocabulary, translator.max_length or 512)
-        tokenizers = {one.name: _tokenizer(one) for one in directions}
+        tokenizers = {direction.name: _tokenizer(direction) for direction in directions}
         baseline: dict[str, float] = {}
         if self.dictionary_pairs:
             baseline = _baseline(context.dataset, vocabulary, directions, self.dictionary_pairs)
 
         def evaluate(params: Any, step: int) -> dict[str, float]:
             found, samples = {}, {}
-            for one in directions:
-                hypotheses = translator(params, one.texts, one.languages[1])
+            for direction in directions:
+                hypotheses = translator(params, direction.texts, direction.languages[1])
                 ours = [vocabulary.decode(best[0].tokens) for best in hypotheses]
                 cut = float(np.mean([best[0].is_cut for best in hypotheses]))
-                scores = score(ours, one.references, one.languages[1])
-                found[one.name] = {**scores, CUT: cut}
-                samples[one.name] = _samples(one, ours)
+                scores = score(ours, direction.references, direction.languages[1])
+                found[direction.name] = {**scores, CUT: cut}
+                samples[direction.name] = _samples(direction, ours)
             if context.model_dir is not None and jax.process_index() == 0:
                 about = {"step": step, "tokenizers": tokenizers, "directions": samples}
                 content = json.dumps(about, ensure_ascii=False)

@@ -88,9 +88,9 @@ class RelativeBias(nn.Module):
         starts = torch.tensor(far_buckets(self.buckets, self.max_distance), device=device)
         far = half // 2 + torch.bucketize(size, starts, right=True)
         bucket = torch.where(size < half // 2, size, far) + (distance > 0) * half
-        place = torch.arange(length, device=device)
+        position = torch.arange(length, device=device)
         by_distance = self.weight[bucket]
-        return by_distance[place[None, :] - place[:, None] + length - 1].permute(2, 0, 1)
+        return by_distance[position[None, :] - position[:, None] + length - 1].permute(2, 0, 1)
 
 
 class Gate(nn.Module):

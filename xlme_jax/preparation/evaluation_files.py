@@ -121,10 +121,10 @@ def _members(path: Path, name: str, folder: Path, depth: int) -> Iterator[tuple[
     if depth == _MAX_DEPTH:
         raise DataError(f"{name}: archives are nested more than {_MAX_DEPTH} deep; unpack them")
     # Of one name, so that a member replaces the one before.
-    place = folder / str(depth)
-    place.mkdir(exist_ok=True)
+    target = folder / str(depth)
+    target.mkdir(exist_ok=True)
     try:
-        for member, file in (_tar_files if is_tar else _zip_files)(path, place):
+        for member, file in (_tar_files if is_tar else _zip_files)(path, target):
             yield from _members(file, f"{name}:{shown(member)}", folder, depth + 1)
             file.unlink()
     except DataError:
@@ -138,7 +138,7 @@ def _is_zip(path: Path) -> bool:
         return file.read(4) == b"PK\x03\x04"
 
 
-def _zip_files(path: Path, place: Path) -> Iterator[tuple[str, Path]]:
+def _zip_files(path: Path, folder: Path) -> Iterator[tuple[str, Path]]:
     with open_file(path) as file, zipfile.ZipFile(file) as archive:
         allowance = Allowance(file.seek(0, os.SEEK_END))
         for member in archive.infolist():
@@ -146,10 +146,10 @@ def _zip_files(path: Path, place: Path) -> Iterator[tuple[str, Path]]:
             if member.is_dir() or is_link or _is_hidden(member.filename):
                 continue
             with archive.open(member) as content:
-                yield member.filename, _written(content, member.filename, place, allowance)
+                yield member.filename, _written(content, member.filename, folder, allowance)
 
 
-def _tar_files(path: Path, place: Path) -> Iterator[tuple[str, Path]]:
+def _tar_files(path: Path, folder: Path) -> Iterator[tuple[str, Path]]:
     with tempfile.TemporaryFile() as plain:
         for block in read_blocks(path):
             plain.write(block)
@@ -160,7 +160,7 @@ def _tar_files(path: Path, place: Path) -> Iterator[tuple[str, Path]]:
                 if not member.isfile() or _is_hidden(member.name):
                     continue
                 if (content := archive.extractfile(member)) is not None:
-                    yield member.name, _written(content, member.name, place, Allowance(size))
+                    yield member.name, _written(content, member.name, folder, Allowance(size))
 
 
 def _is_hidden(name: str) -> bool:
@@ -168,9 +168,9 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") or part == "__MACOSX" for part in PurePosixPath(name).parts)
 
 
-def _written(content: IO[bytes], name: str, place: Path, allowance: Allowance) -> Path:
+def _written(content: IO[bytes], name: str, folder: Path, allowance: Allowance) -> Path:
     """Writes a member of an archive, under the last part of its name."""
-    file = place / (PurePosixPath(name).name[-100:] or "file")
+    file = folder / (PurePosixPath(name).name[-100:] or "file")
     with file.open("wb") as copy:
         while block := content.read(_BLOCK_BYTES):
             allowance.use(len(block), name)

@@ -131,26 +131,26 @@ def evaluation_digests(folder: str | Path) -> EvaluationDigests:
       DataError: The folder is missing or contains no text.
     """
     root = check_folder(folder)
-    found = EvaluationDigests()
-    paths, found.unread, found.hidden = evaluation_files.files_in(root)
+    evaluation = EvaluationDigests()
+    paths, evaluation.unread, evaluation.hidden = evaluation_files.files_in(root)
     for path in paths:
         name = path.relative_to(root).as_posix()
         try:
             with evaluation_files.members(path, name) as members:
                 for member, file in members:
-                    _read(found, member, file)
+                    _read(evaluation, member, file)
         except DataError as error:
-            found.unread[name] = _reason(error, path)
-    if not found:
-        why = found.problem()
+            evaluation.unread[name] = _reason(error, path)
+    if not evaluation:
+        why = evaluation.problem()
         raise DataError(
             f"{folder}: no text found; set `check_overlap` to a folder of evaluation files"
             + (f". {why}" if why else " (lines, tables, JSON, XML or archives of these)")
         )
-    return found
+    return evaluation
 
 
-def _read(found: EvaluationDigests, name: str, file: Path) -> None:
+def _read(evaluation: EvaluationDigests, name: str, file: Path) -> None:
     """Adds the texts of a file, or why it has none."""
     digests = array("Q")
     problems: list[str] = []
@@ -160,11 +160,11 @@ def _read(found: EvaluationDigests, name: str, file: Path) -> None:
     except DataError as error:
         problems.append(_reason(error, file))
     if problems:
-        found.unread[name] = "; ".join(problems)
+        evaluation.unread[name] = "; ".join(problems)
     if digests:
-        found[name] = np.unique(np.array(digests, np.uint64))
+        evaluation[name] = np.unique(np.array(digests, np.uint64))
     elif not problems:
-        found.without_text.append(name)
+        evaluation.without_text.append(name)
 
 
 def _reason(error: DataError, path: Path) -> str:

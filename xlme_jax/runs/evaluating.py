@@ -352,13 +352,13 @@ def _aligned(folder: str, languages: Sequence[str]) -> tuple[str, ...]:
         return named
     there = alignment_folders(folder)
     tags = set(map(tag_or_code, languages)) - {"en"}
-    found = tuple(name for name in there if tags & set(map(tag_or_code, languages_of_pair(name))))
-    if not found:
+    corpora = tuple(name for name in there if tags & set(map(tag_or_code, languages_of_pair(name))))
+    if not corpora:
         raise ValueError(
             f"--languages={','.join(languages)}: {folder} has no word alignments of these; choose "
             f"from {', '.join(there) or 'none'}"
         )
-    return found
+    return corpora
 
 
 def _mined(folder: str, split: str, options: Options) -> tuple[str, ...]:
@@ -371,13 +371,13 @@ def _mined(folder: str, split: str, options: Options) -> tuple[str, ...]:
     if not codes or options.tasks == ("bucc",):
         return codes
     there = bucc_languages(folder, split)
-    found = tuple(code for code in spelled_as(codes, there) if code in there)
-    if not found:
+    mined = tuple(code for code in spelled_as(codes, there) if code in there)
+    if not mined:
         raise ValueError(
             f"--languages={','.join(codes)}: {folder} has none of these, {split}; choose from "
             f"{', '.join(there) or 'none'}, or leave bucc out of --tasks"
         )
-    return found
+    return mined
 
 
 def held_out_losses(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheckpoint:

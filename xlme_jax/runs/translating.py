@@ -101,7 +101,7 @@ def translate(
 
 def _report_cut(hypotheses: Mapping[int, Sequence[Hypothesis]]) -> None:
     """Logs how many translations end at the length limit of their lines, {line from 0: ...}."""
-    counts = {n: sum(one.is_cut for one in hypotheses[n]) for n in sorted(hypotheses)}
+    counts = {n: sum(hypothesis.is_cut for hypothesis in hypotheses[n]) for n in sorted(hypotheses)}
     lines = [number + 1 for number, count in counts.items() if count]
     if not lines:
         return

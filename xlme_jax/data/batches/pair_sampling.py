@@ -240,8 +240,8 @@ def task_weights(tasks: Sequence[TaskInfo], stream: Stream) -> np.ndarray:
     except ValueError as error:
         raise ValueError(f"stream {stream.name!r}, sampling={stream.sampling!r}: {error}") from None
     number = {language: n for n, language in enumerate(languages)}
-    one, other = np.array([[number[tag] for tag in task.tags] for task in tasks]).T
-    weights = (sampled + sampled.T)[one, other] * sizes / counts[one, other]
+    first, second = np.array([[number[tag] for tag in task.tags] for task in tasks]).T
+    weights = (sampled + sampled.T)[first, second] * sizes / counts[first, second]
     return mixing.rounded(weights)  # Of several equal pairs, none is drawn more.
 
 

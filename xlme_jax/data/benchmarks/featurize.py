@@ -235,14 +235,14 @@ def _questions(
         if example.context != last:  # Questions about one context are adjacent.
             last, (ids, offsets) = example.context, context.encode(example.context)
         size = max_length - len(head) - 1
-        place = example.span
-        span = answer_tokens(place, offsets) if place else None
+        answer = example.span
+        span = answer_tokens(answer, offsets) if answer else None
         for start in range(0, max(len(ids) - stride, 1), size - stride):
             end = min(start + size, len(ids))
             tokens = [*head, *ids[start:end], vocabulary.eos_id]
             of_context = np.full((len(tokens), 2), -1, np.int32)
             of_context[len(head) : -1] = offsets[start:end]
-            labels = [0, 0] if place or not example.answers else []
+            labels = [0, 0] if answer or not example.answers else []
             if span and start <= span[0] and span[1] < end:
                 labels = [len(head) + token - start for token in span]
             yield Features(_array(tokens), _array(labels), index, offsets=of_context)

@@ -184,11 +184,11 @@ def _raise_encoding(name: str, what: str, encoding: str) -> NoReturn:
 
 def _probed(first: bytes, blocks: Iterator[bytes]) -> list[bytes]:
     """Returns the blocks from `first` on, about a mebibyte of them."""
-    found, size = [first], len(first)
+    probe, size = [first], len(first)
     while size < _PROBED_BYTES and (block := next(blocks, b"")):
-        found.append(block)
+        probe.append(block)
         size += len(block)
-    return found
+    return probe
 
 
 def _ends_with_cr(probe: bytes, name: str) -> bool:

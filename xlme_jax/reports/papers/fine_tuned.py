@@ -85,10 +85,10 @@ def _middle_layer(entry: Entry, task: str, system: str) -> int | None:
     BUCC is evaluated at one layer, the middle one unless `--layer` named another: how deep the
     encoder is, its results do not tell.
     """
-    found = layers(entry, task, system)
-    if not found:
+    measured = layers(entry, task, system)
+    if not measured:
         return None
-    return found[0] if len(found) == 1 else layer_at(6, max(found))
+    return measured[0] if len(measured) == 1 else layer_at(6, max(measured))
 
 
 def _official(column: str) -> int:

@@ -76,23 +76,27 @@ def _status(paper: Paper, item: Item, ours: Sequence[Entry]) -> Status:
 _TOO_LARGE = "Not on this machine, which is too small for these commands"
 
 
-def to_text(found: Sequence[Status], too_large: Mapping[str, str] | None = None) -> str:
+def to_text(statuses: Sequence[Status], too_large: Mapping[str, str] | None = None) -> str:
     """Returns the list for a terminal.
 
     Args:
-      found: what is there.
+      statuses: what is there, by table.
       too_large: {command: why it cannot run here}.
     """
     lines = [PLACES]
-    for one in found:
-        lines += ["", f"{one.name}: {one.title}", f"  ours: {', '.join(one.ours) or 'none'}"]
-        if one.missing:
-            lines.append(f"  missing: {', '.join(one.missing)}")
-            lines += [f"    {line}" for line in one.commands]
-        if one.runs:
+    for status in statuses:
+        lines += [
+            "",
+            f"{status.name}: {status.title}",
+            f"  ours: {', '.join(status.ours) or 'none'}",
+        ]
+        if status.missing:
+            lines.append(f"  missing: {', '.join(status.missing)}")
+            lines += [f"    {line}" for line in status.commands]
+        if status.runs:
             lines.append("  training of its rows:")
-            lines += [f"    {line}" for line in one.runs]
-        lines += [f"  {note}" for note in one.notes]
+            lines += [f"    {line}" for line in status.runs]
+        lines += [f"  {note}" for note in status.notes]
     if too_large:
         lines += ["", f"{_TOO_LARGE}:"]
         for line, reason in too_large.items():
@@ -100,22 +104,24 @@ def to_text(found: Sequence[Status], too_large: Mapping[str, str] | None = None)
     return "\n".join(lines) + "\n"
 
 
-def to_sheet(found: Sequence[Status]) -> Sheet:
+def to_sheet(statuses: Sequence[Status]) -> Sheet:
     """Returns the list as the first table of the paper's page."""
     rows = tuple(
         tuple(
             Cell(text or NONE)
             for text in (
-                one.name,
-                ", ".join(one.ours),
-                ", ".join(one.missing),
-                " ; ".join((*one.commands, *one.runs)),
+                status.name,
+                ", ".join(status.ours),
+                ", ".join(status.missing),
+                " ; ".join((*status.commands, *status.runs)),
             )
         )
-        for one in found
+        for status in statuses
     )
     columns = ("table", "ours", "missing", "commands")
-    return Sheet("What is there", PLACES, columns, rows, tuple(bool(one.ours) for one in found))
+    return Sheet(
+        "What is there", PLACES, columns, rows, tuple(bool(status.ours) for status in statuses)
+    )
 
 
 def to_sheet_of_sizes(too_large: Mapping[str, str]) -> Sheet:

@@ -63,7 +63,7 @@ class Squad:
         self, path: Path, split: str, language: str, skips: Skips
     ) -> dict[str, tuple[str, Mapping[str, Any]]]:
         """Returns {unique id: (context, question)} of a language."""
-        found: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        questions: dict[str, tuple[str, Mapping[str, Any]]] = {}
         seen: dict[str, list[tuple[str, str]]] = {}
         for context, question in _questions(path):
             id = str(question["id"])
@@ -86,8 +86,8 @@ class Squad:
             elif len(same_id) > 1:
                 id = f"{id}#{len(same_id)}"
                 skips.report.repair("ids made unique")
-            found[id] = context, question
-        return found
+            questions[id] = context, question
+        return questions
 
     def _trainable(
         self, id: str, context: str, question: Mapping[str, Any], skips: Skips
