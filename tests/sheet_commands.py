@@ -59,8 +59,8 @@ _OF = {
     "VECO": "veco_large",
     "RobustSampling": "robust",
     "Translate": "wmt14",
-    "generator/": "xl?me|xylent",
-    "discriminator/": "xl?me|xylent",
+    "generator/": r"^(?!.*_mlm\b).*(xl?me|xylent)",
+    "discriminator/": r"^(?!.*_mlm\b).*(xl?me|xylent)",
 }
 _FINE_TUNED = (
     f"--gin.LENGTH={LENGTH}",
