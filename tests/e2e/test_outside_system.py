@@ -6,9 +6,11 @@ import pytest
 import tiny
 
 EXAMPLE = tiny.REPOSITORY / "examples" / "hard_negatives"
-# What evaluate, export, plan and report begin with: the configuration of a checkpoint.
+# What evaluate, export, plan and report begin with: the configuration of a checkpoint, once
+# `--trusted_modules` has imported the system.
 READ = """
 import sys
+import hard_negatives
 from pathlib import Path
 from xlme_jax.checkpoints.saved import checkpoint_of, read_record
 from xlme_jax.configuration import loading

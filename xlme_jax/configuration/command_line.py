@@ -1,6 +1,7 @@
 """Shared parts of the commands: gin flags, --help, and user errors without a traceback."""
 
 import errno
+import importlib
 import logging
 import os
 import re
@@ -16,6 +17,9 @@ from absl import logging as absl_logging
 from xlme_jax.storage.buckets import explain
 
 _OUR_PACKAGES = ("xlme_jax", "tasks")
+flags.DEFINE_list(
+    "trusted_modules", [], "Python modules that the configurations of checkpoints may import."
+)
 
 
 def define_flags() -> None:
@@ -54,6 +58,8 @@ def run_app(
             print(f"Unknown argument {argv[1]!r}; flags begin with --.", file=sys.stderr)
             return 1
         try:
+            for module in flags.FLAGS["trusted_modules"].value or ():
+                _import(module)
             return main(*argv[1:])
         except Exception as error:
             message = _explanation(error)
@@ -64,6 +70,16 @@ def run_app(
 
     argv = gin_flags(sys.argv) if reads_gin else sys.argv
     app.run(guarded, argv=argv, flags_parser=_parse_flags)
+
+
+def _import(module: str) -> None:
+    """Imports a module; raises ValueError if Python cannot find it."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(
+            f"--trusted_modules={module}: {error}. Install it, or set PYTHONPATH to its folder."
+        ) from error
 
 
 def _silence_libraries() -> None:

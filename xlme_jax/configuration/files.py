@@ -5,14 +5,17 @@ import dataclasses
 import io
 import os
 import re
+import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from gin import config_parser
+
 from xlme_jax.configuration.references import suggestion
 from xlme_jax.configuration.registry import CONFIGURABLES
-from xlme_jax.configuration.values import MAX_SHOWN, ConfigError
+from xlme_jax.configuration.values import MAX_SHOWN, ConfigError, shown
 from xlme_jax.data.text.decompression import DataError
 from xlme_jax.data.text.opening import text_blocks
 from xlme_jax.storage.paths import as_path, is_bucket
@@ -78,6 +81,37 @@ def check_source(text: str) -> None:
             raise ValueError(f"line {token.start[0]} has too many adjacent strings; join them.")
         if token.string == "__gin__":
             raise ValueError("dynamic registration is not supported; remove this import.")
+
+
+class _NoReferences(config_parser.ParserDelegate):
+    """Parses references without looking them up."""
+
+    def configurable_reference(self, name: str, evaluate: bool) -> None:
+        """Ignores it."""
+
+    def macro(self, name: str) -> None:
+        """Ignores it."""
+
+
+def check_stored(text: str, source: str) -> None:
+    """Raises ConfigError if the configuration of a checkpoint would run code or open files.
+
+    It may come from somebody else. A module that the user has imported runs nothing when it is
+    imported again.
+    """
+    for statement in config_parser.ConfigParser(text, _NoReferences()):
+        if isinstance(statement, config_parser.IncludeStatement):
+            raise ConfigError(
+                f"{source}: the stored configuration includes {shown(statement.filename)}, which "
+                "no run writes; it is not read. Ask where the checkpoint comes from."
+            )
+        imports = isinstance(statement, config_parser.ImportStatement)
+        if imports and statement.module not in sys.modules:
+            raise ConfigError(
+                f"{source}: the stored configuration imports the Python module "
+                f"{statement.module}, whose code would run here. If you know and trust it, add "
+                f"--trusted_modules={statement.module}, or import it first in Python."
+            )
 
 
 @contextlib.contextmanager

@@ -11,7 +11,14 @@ from typing import Any
 import gin
 
 from xlme_jax.checkpoints.saved import read_record
-from xlme_jax.configuration.files import ROOT, check_source, explained, opened, reading
+from xlme_jax.configuration.files import (
+    ROOT,
+    check_source,
+    check_stored,
+    explained,
+    opened,
+    reading,
+)
 from xlme_jax.configuration.references import (
     MACRO,
     bound_macros,
@@ -67,19 +74,21 @@ def load(files: Sequence[str], bindings: Sequence[str], root: str) -> Any:
 
 
 def load_text(text: str, root: str, source: str) -> Any:
-    """Builds one configurable from the text that `operative_config` returned.
+    """Builds one configurable from the text that `operative_config` returned; it runs no code.
 
     Args:
-      text: the configuration.
+      text: the configuration, of whatever origin.
       root: name of the configurable to build, such as "Train".
       source: origin of the text, for errors.
 
     Raises:
-      ConfigError: an invalid value; names the field.
+      ConfigError: an invalid value, an import of a module that is not imported yet, or an include;
+        names the field.
     """
     _parse((), ())
     with explained(source):
         check_source(text)
+        check_stored(text, source)
         gin.parse_config(text)
     return _build_checked(root, bound_scopes())
 
