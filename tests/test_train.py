@@ -11,6 +11,7 @@ import tiny
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.runs import assembly, datasets
+from xlme_jax.storage import locks
 from xlme_jax.training import loop, starting
 
 
@@ -159,9 +160,9 @@ def test_a_changed_byte_of_the_data_is_noticed_before_training(tmp_path, tiny_da
 
 def test_a_folder_is_of_one_run(tmp_path, tiny_data, no_compilation):
     expected = r"MODEL_DIR = .* is in use by another run"
-    with assembly.reserved(tmp_path / "run"), pytest.raises(ValueError, match=expected):
+    with locks.hold_run(tmp_path / "run"), pytest.raises(ValueError, match=expected):
         assembly.train(load(tmp_path / "run", tiny_data))
-    with assembly.reserved(tmp_path / "run"):
+    with locks.hold_run(tmp_path / "run"):
         pass  # free again
 
 

@@ -31,6 +31,12 @@ _DISTRIBUTED = flags.DEFINE_bool("distributed", False, "Join the processes of a 
 _PEER_TIMEOUT = flags.DEFINE_integer(
     "peer_timeout", 60, "Seconds without a sign of life from another process that end this one.", 1
 )
+_STEP_TIMEOUT = flags.DEFINE_integer(
+    "step_timeout",
+    600,
+    "Seconds without a finished step that end a process of several: another one is stuck.",
+    1,
+)
 _RESUME_WITH_CHANGES = flags.DEFINE_bool(
     "resume_with_changes",
     False,
@@ -51,7 +57,11 @@ def main() -> int:
         peers.join(_COORDINATOR.value, _PROCESSES.value, _PROCESS.value, _PEER_TIMEOUT.value)
     else:
         peers.check_single(trains=True)
-    with StopOnSignal() as stop, peers.Watch(_PEER_TIMEOUT.value, say), _not_waiting_for_others():
+    with (
+        StopOnSignal(step_timeout=_STEP_TIMEOUT.value) as stop,
+        peers.Watch(_PEER_TIMEOUT.value, say) as watch,
+        _not_waiting_for_others(watch),
+    ):
         peers.check_devices(say)
         config = api.load_config(flags.FLAGS.gin_file, flags.FLAGS.gin_bindings)
         command = shlex.join(["python", "-m", "xlme_jax.train", *sys.argv[1:]])
@@ -78,13 +88,14 @@ def _keep_compiled_programs() -> None:
 
 
 @contextlib.contextmanager
-def _not_waiting_for_others() -> Iterator[None]:
+def _not_waiting_for_others(watch: peers.Watch) -> Iterator[None]:
     """Ends this process on an error if it is one of several: the others may wait for it forever."""
     try:
         yield
     except Exception as error:
         if jax.process_count() == 1:
             raise
+        watch.close()
         out_of_memory = "RESOURCE_EXHAUSTED" in str(error)
         if isinstance(error, jax.errors.JaxRuntimeError) and not out_of_memory:
             say(peers.lost_peers(f"a computation failed ({str(error).splitlines()[0]})"))

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT to the command: saved step, exit code and resuming."""
+"""Signals to the command: saved step, exit code and resuming."""
 
 import re
 import signal
@@ -31,7 +31,7 @@ def assert_saved(model_dir, *processes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_the_step_in_flight_is_saved_and_the_run_ends_with_the_same_bits(
     undisturbed, tmp_path, tiny_data, start, number
 ):

@@ -1,13 +1,17 @@
 """Signals, sent to subprocesses because they end them."""
 
+import math
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 
+import jax
 import pytest
 import tiny
 
+from xlme_jax.training import peers, stopping
 from xlme_jax.training.stopping import EXIT_STOPPED, NEVER, StopOnSignal
 
 SCRIPT = """
@@ -50,7 +54,7 @@ BUSY = [
 ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_while_nothing_is_unsaved_a_signal_ends_the_process(start, number):
     process = start(["stop.saved(7, wait)", *BUSY])
     process.send_signal(number)
@@ -97,6 +101,19 @@ def test_a_step_in_flight_is_finished_and_saved_first(start):
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert output.splitlines()[-2:] == ["saving", "end"]
+
+
+def test_nohup_is_respected(start):
+    body = ["stop.saved(7, wait)", "print('ready', flush=True)", "time.sleep(2)"]
+    text = SCRIPT.format(body="\n".join("    " + line for line in body), wait=0)
+    command = "trap '' HUP; exec " + shlex.join([sys.executable, "-c", text])
+    process = subprocess.Popen(
+        ["bash", "-c", command], stdout=subprocess.PIPE, env=tiny.environment(), text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, "end\n")
 
 
 def test_failed_writes_are_reported(start):
@@ -177,6 +194,66 @@ def test_processes_agree_on_the_first_step_that_none_has_passed(monkeypatch):
     assert agreed(monkeypatch, (5, True), (5, True)) == (5, both)
     # One has not yet read the checkpoint that the other goes on from.
     assert agreed(monkeypatch, (0, True), (40, True)) == (40, [(1, EXIT_STOPPED)])
+
+
+class Deaf(Service):
+    """Nobody asks for the end, and no other process comes to a barrier."""
+
+    def key_value_try_get(self, key):
+        if not self.values:
+            raise jax.errors.JaxRuntimeError("NOT_FOUND")
+        return self.values[key]
+
+    def wait_at_barrier(self, key, timeout):
+        raise jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: barrier\nmore")
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """Returns a function that lets `act` use a stop of several processes; returns its end."""
+    monkeypatch.setattr(stopping, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(stopping.peers, "coordination_client", lambda: Deaf(2))
+    left, said = threading.Event(), []
+
+    def leave(status):
+        said.append(status)
+        left.set()
+
+    monkeypatch.setattr(stopping.peers, "leave", leave)
+    monkeypatch.setattr(stopping, "say", said.append)
+
+    def run(act, seconds):
+        with StopOnSignal(step_timeout=0.1) as stop:
+            act(stop)
+            has_left = left.wait(seconds)
+        return has_left, said
+
+    return run
+
+
+def test_a_run_whose_steps_do_not_end_is_left(ends):
+    has_left, said = ends(lambda stop: stop.requested(3), 30)
+    assert has_left and said[1] == peers.EXIT_LOST_PEERS
+    assert "no step ended for 0 s after step 3" in said[0]
+
+
+def test_evaluations_and_preparation_may_take_long(ends):
+    def act(stop):
+        stop.requested(3)
+        stop.saved(3, lambda: None)
+
+    assert ends(act, 0.5) == (False, [])
+    assert ends(lambda stop: None, 0.5) == (False, [])
+
+
+def test_processes_that_do_not_agree_are_left(ends):
+    def act(stop):
+        stop.requested(3)
+        stop._since = math.inf
+        stop._client.key_value_set("xlme_jax/stop/requested", "SIGTERM")
+
+    has_left, said = ends(act, 30)
+    assert has_left and "did not agree on a last step (DEADLINE_EXCEEDED: barrier)" in said[0]
 
 
 def test_it_can_be_installed_in_the_main_thread_alone():

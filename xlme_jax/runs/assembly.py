@@ -4,7 +4,7 @@ import contextlib
 import functools
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -24,7 +24,7 @@ from xlme_jax.objectives.base import Objective
 from xlme_jax.ops import products
 from xlme_jax.ops.vocabulary_head import padded_size
 from xlme_jax.reports.run_page import write_report
-from xlme_jax.runs import attention_choice, parts, resuming, samples
+from xlme_jax.runs import agreement, attention_choice, parts, resuming, samples
 from xlme_jax.storage import locks
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import loop, manifest, model_info
@@ -58,10 +58,13 @@ def train(
       ValueError: an invalid configuration, before compilation; names the field and the remedy.
       Stopped: `stop` asked for the end; the state is saved.
     """
+    agreement.check_start(config, config_text, resume_with_changes)
     run = assemble(config, config_text, prepare_command, command, resume_with_changes)
-    with reserved(run.model_dir), products.rounded(config.compute_dtype == "mixed"):
+    is_first = jax.process_index() == 0
+    reserved = locks.hold_run(run.model_dir) if is_first else contextlib.nullcontext()
+    with reserved, products.rounded(config.compute_dtype == "mixed"):
         state = loop.train(run, stop)
-        if jax.process_index() == 0:
+        if is_first:
             page = write_report(run.model_dir, run.objective.diagnostics)
             _log.info("Report: %s", page)
     return state
@@ -178,21 +181,3 @@ def _growth(
         model_info.vocabulary_tables(objective),
         *vocabulary_extension.row_sources(vocabulary, parent.size),
     )
-
-
-@contextlib.contextmanager
-def reserved(model_dir: Path) -> Iterator[None]:
-    """Locks a run's folder, so that a second run cannot write the same files."""
-    if jax.process_index() != 0:
-        yield
-        return
-    model_dir.mkdir(parents=True, exist_ok=True)
-
-    def refuse() -> None:
-        raise ValueError(
-            f"MODEL_DIR = {str(model_dir)!r} is in use by another run; end that one, or choose "
-            "another MODEL_DIR."
-        )
-
-    with locks.hold(model_dir / locks.LOCK_FILE, refuse):
-        yield

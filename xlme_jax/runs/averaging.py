@@ -22,6 +22,7 @@ from xlme_jax.checkpoints.warm_start import warm_start
 from xlme_jax.configuration import loading
 from xlme_jax.objectives.base import Params
 from xlme_jax.runs import trained
+from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
@@ -67,8 +68,8 @@ def average(run: Path, last: int, output: Path, vocabulary: str | None = None) -
         step = jax.device_put(np.int32(steps[-1]), loaded.abstract.step.sharding)
         state = TrainState(step, params, {}, loaded.abstract.opt_state)
         manifest = {**record.manifest, "averaged_steps": steps}
-        replace_file(output / "config.gin", record.config.encode())
-        with Checkpoints(output, keep=1) as checkpoints:
+        with locks.hold_run(output), Checkpoints(output, keep=1) as checkpoints:
+            replace_file(output / "config.gin", record.config.encode())
             changed = dataclasses.replace(record, data={}, window={}, manifest=manifest)
             checkpoints.save(steps[-1], state, changed)
     _log.info("Averaged the checkpoints of steps %s.", ", ".join(map(str, steps)))

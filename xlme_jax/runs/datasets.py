@@ -19,6 +19,7 @@ from xlme_jax.data.prepared import (
 )
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.preparing import is_prepared
+from xlme_jax.runs import agreement
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ def open_dataset(config: TrainConfig, prepare_command: Sequence[str]) -> Prepare
             f"prepared with a vocabulary of {dataset.vocabulary_size}. Prepare it again with the "
             "right vocabulary, or set Train.vocab_size to None."
         )
+    agreement.check_data(dataset)
     _copy_and_verify(dataset, config)
     return dataset
 

@@ -23,7 +23,8 @@ def hold(file: pathlib.Path, busy: Callable[[], None] = lambda: None) -> Iterato
     If the file system has no locks, logs a warning and runs the block without one.
 
     Args:
-      file: created if it is missing; its folder must exist. In a bucket it is the lease's object.
+      file: created if it is missing; its folder must exist. It may be a folder that exists. In a
+        bucket it is the lease's object.
       busy: called if another process holds the lock. It may raise; else this process waits.
 
     Yields:
@@ -34,7 +35,9 @@ def hold(file: pathlib.Path, busy: Callable[[], None] = lambda: None) -> Iterato
         with leases.hold(file, busy):
             yield -1
         return
-    with open(file, "ab") as opened:
+    flags = os.O_RDONLY if file.is_dir() else os.O_WRONLY | os.O_CREAT
+    opened = os.open(file, flags | os.O_CLOEXEC, 0o666)
+    try:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -46,4 +49,25 @@ def hold(file: pathlib.Path, busy: Callable[[], None] = lambda: None) -> Iterato
                 os.path.dirname(file) or ".",
                 error.strerror,
             )
-        yield opened.fileno()
+        yield opened
+    finally:
+        os.close(opened)
+
+
+@contextlib.contextmanager
+def hold_run(model_dir: pathlib.Path) -> Iterator[None]:
+    """Locks a run's folder, so that a second run cannot write the same files.
+
+    Raises:
+      ValueError: another process holds it.
+    """
+    model_dir.mkdir(parents=True, exist_ok=True)
+
+    def refuse() -> None:
+        raise ValueError(
+            f"MODEL_DIR = {str(model_dir)!r} is in use by another run; end that one, or choose "
+            "another MODEL_DIR."
+        )
+
+    with hold(model_dir / LOCK_FILE, refuse):
+        yield

@@ -6,7 +6,6 @@ included. A checkpoint has the entry of the start that saved it.
 
 import datetime
 import importlib.metadata
-import json
 import logging
 import platform
 import re
@@ -19,6 +18,7 @@ from typing import Any
 import jax
 
 from xlme_jax.storage.paths import as_path
+from xlme_jax.storage.sealed_json import parse
 
 _log = logging.getLogger(__name__)
 MANIFEST_FILE = "manifest.json"
@@ -35,7 +35,7 @@ def describe_start(command: str, **facts: Any) -> dict[str, Any]:
         "command": command,
         **_code(Path(__file__).parents[1]),
         "python": platform.python_version(),
-        "packages": _versions(),
+        "packages": versions(),
         "devices": f"{len(devices)} x {devices[0].device_kind}",
         "processes": jax.process_count(),
         **facts,
@@ -59,7 +59,7 @@ def read(model_dir: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_bytes())
+        found = parse(path.read_bytes())
         if not isinstance(found["id"], str) or not all(
             isinstance(s, dict) for s in found["starts"]
         ):
@@ -104,7 +104,7 @@ def _code(package: Path) -> dict[str, Any]:
         return {}
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Returns {package: version} of this package and of those that it needs."""
     names = [_PACKAGE, *_MORE_PACKAGES]
     try:

@@ -7,11 +7,13 @@ process 0 dies, which hosts the service, JAX is faster: it aborts the others imm
 """
 
 import faulthandler
+import hashlib
+import itertools
 import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,6 +27,8 @@ _ASK_SECONDS = 1.0
 _GRACE_SECONDS = 30
 # Process 0 hosts the service, so the others must report before it exits.
 _LINGER_SECONDS = 3.0
+_NAMED = 5
+_comparisons = itertools.count()
 # How long processes that have joined wait for what the others tell.
 _TELL_SECONDS = 300
 # JAX's own variable: "0,1" are the GPUs of this process.
@@ -127,6 +131,39 @@ def cpus_chosen() -> bool:
     return jax.config.values["jax_platforms"] == "cpu"
 
 
+def check_same(subject: str, facts: Mapping[str, str]) -> None:
+    """Checks that all processes were given the same facts; waits for all of them.
+
+    Args:
+      subject: name of the comparison; all processes make the same ones in the same order.
+      facts: {what: its value}.
+
+    Raises:
+      ValueError: in all processes, if two differ; names what differs and the process.
+    """
+    state = _state()
+    subject = f"{subject}/{next(_comparisons)}"  # The service takes each name once.
+    text = json.dumps(facts, sort_keys=True)
+    digests = _told_by_all(f"{subject}/digest", hashlib.sha256(text.encode()).hexdigest())
+    others = [index for index, digest in enumerate(digests) if digest != digests[0]]
+    if not others:
+        return
+    told = _told_by_all(f"{subject}/facts", text if state.process_id in (0, others[0]) else "")
+    theirs, ours = json.loads(told[others[0]]), json.loads(told[0])
+    names = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
+    name, *more = names
+    rest = f" So do: {', '.join(more[:_NAMED])}{', ...' * (len(more) > _NAMED)}." if more else ""
+    raise ValueError(
+        f"{name} differs: {theirs.get(name)} in process {others[0]}, {ours.get(name)} in process "
+        f"0{_and_processes(others[1:])}.{rest} Start all processes with the same command, "
+        "configuration, code, packages and data. Nothing was compiled."
+    )
+
+
+def _and_processes(others: Sequence[int]) -> str:
+    return f" ({len(others)} more differ: {_processes(others[:_NAMED])})" if others else ""
+
+
 def _told_by_all(subject: str, value: str) -> list[str]:
     """Returns what all processes tell of a subject, by index; waits for all of them."""
     state = _state()
@@ -187,6 +224,10 @@ class Watch:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the watch: this process is about to leave for a reason that it knows."""
         self._closing.set()
 
     def _ask(self) -> None:
@@ -224,5 +265,5 @@ def lost_peers(what: str) -> str:
     )
 
 
-def _processes(indices: list[int]) -> str:
+def _processes(indices: Sequence[int]) -> str:
     return ("process " if len(indices) == 1 else "processes ") + ", ".join(map(str, indices))

@@ -1,4 +1,4 @@
-"""Graceful shutdown on SIGTERM and SIGINT: finish the step, save a checkpoint, exit with a code.
+"""Graceful shutdown on signals: finish the step, save a checkpoint, exit with a code.
 
 The first signal asks the run to end, a second one ends it at once. A separate thread reads signals,
 since Python's handlers do not run while the main thread is in C++, which takes minutes when a
@@ -7,26 +7,29 @@ evaluated), that thread ends the process itself.
 
 All processes must save the same step, so they agree on one through the key-value store of
 `jax.distributed`: a process that gets a signal publishes it; each process then publishes its step
-and waits; the run ends with the first step that none of them has passed.
+and waits; the run ends with the first step that none of them has passed. Where one of several
+processes is stuck, the others wait for it in a collective: after a time without a step they end.
 """
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from xlme_jax.training.peers import coordination_client
+from xlme_jax.training import peers
 
 _log = logging.getLogger(__name__)
 
 # EX_TEMPFAIL of sysexits.h: everything is saved, and the same command resumes the run.
 EXIT_STOPPED = 75
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _POLL_SECONDS = 0.5
 _PREFIX = "xlme_jax/stop"
 
@@ -54,27 +57,34 @@ NEVER = NeverStop()
 
 
 class StopOnSignal(NeverStop):
-    """Ends a run on SIGTERM or SIGINT; use it once, in the main thread, in a `with` statement.
+    """Ends a run on a signal; use it once, in the main thread, in a `with` statement.
 
     Args:
       timeout: seconds that processes wait for each other to agree on the last step.
+      step_timeout: seconds from one step to the next, or to its saved state, after which this
+        process ends if it is one of several.
     """
 
-    def __init__(self, timeout: float = 300.0):
-        self._timeout = timeout
-        self._client = coordination_client()
+    def __init__(self, timeout: float = 300.0, step_timeout: float = math.inf):
+        self._timeout, self._step_timeout = timeout, step_timeout
+        self._client = peers.coordination_client()
         self._lock = threading.Lock()  # Held while processes agree.
         self._step = 0  # Steps that this process has passed; valid
         self._begun = False  # once the run has started or resumed.
         # Waits for the checkpoint of that step; None while there is none and ending would lose it.
         self._wait: Callable[[], None] | None = lambda: None
         self._last: int | None = None  # The step to end with, once agreed.
+        self._since = math.inf  # When the last step was passed; inf while others may take long.
         self._closing = threading.Event()
 
     def __enter__(self) -> "StopOnSignal":
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
-        self._old_handlers = {number: signal.signal(number, _ignore) for number in SIGNALS}
+        # `nohup` ignores SIGHUP.
+        handled = [
+            n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN
+        ]
+        self._old_handlers = {number: signal.signal(number, _ignore) for number in handled}
         self._old_wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for target in [self._listen] + ([self._poll] if self._client else []):
             threading.Thread(target=target, name="stopping", daemon=True).start()
@@ -90,7 +100,7 @@ class StopOnSignal(NeverStop):
     def requested(self, step: int) -> bool:
         """Whether the run is to end after `step`, which is in flight; the same in all processes."""
         with self._lock:
-            self._step, self._wait = step, None
+            self._step, self._wait, self._since = step, None, time.monotonic()
             return self._last is not None and step >= self._last
 
     def saved(self, step: int, wait: Callable[[], None]) -> None:
@@ -104,7 +114,7 @@ class StopOnSignal(NeverStop):
           Stopped: the run was asked to end.
         """
         with self._lock:
-            self._step, self._wait, self._begun = step, wait, True
+            self._step, self._wait, self._begun, self._since = step, wait, True, math.inf
             if self._last is not None and self._last <= step:
                 raise Stopped(step)
 
@@ -130,14 +140,27 @@ class StopOnSignal(NeverStop):
         os.close(self._read)
 
     def _poll(self) -> None:
-        """Waits until some process asks for the end."""
+        """Waits until some process asks for the end, or no step ends."""
         while not self._closing.wait(_POLL_SECONDS):
+            if time.monotonic() - self._since > self._step_timeout:
+                self._leave(f"no step ended for {self._step_timeout:.0f} s after step {self._step}")
+            if self._last is not None:
+                continue
             try:
                 self._client.key_value_try_get(f"{_PREFIX}/requested")
             except jax.errors.JaxRuntimeError:  # No request yet.
                 continue
-            self._agree()
-            return
+            try:
+                self._agree()
+            except jax.errors.JaxRuntimeError as error:
+                reason = str(error).splitlines()[0]
+                self._leave(f"the processes did not agree on a last step ({reason})")
+
+    def _leave(self, what: str) -> None:
+        """Ends this process without saving."""
+        if not self._closing.is_set():
+            say(peers.lost_peers(what))
+            peers.leave(peers.EXIT_LOST_PEERS)
 
     def _agree(self) -> None:
         """Finds the step to end with; ends the process if it is saved."""
