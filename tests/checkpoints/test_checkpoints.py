@@ -333,3 +333,15 @@ def test_a_failed_write_names_the_checkpoint_that_is_kept(damaged, monkeypatch):
         checkpoints.save(110, state_of(110), record(110))
     checkpoints.close()
     assert int(restored(folder)[0].step) == 100
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite_start_nothing(tmp_path, value):
+    state = state_of(3)
+    layer = state.params["layer"]
+    params = {"layer": {**layer, "bias": layer["bias"].at[1].set(value)}}
+    with Checkpoints(tmp_path / "run", keep=1) as checkpoints:
+        checkpoints.save(3, dataclasses.replace(state, params=params), record(3))
+    expected = r"checkpoints/3: 1 of \d arrays of weights .* NaN or infinite \(layer\.bias\)"
+    with pytest.raises(ValueError, match=expected):
+        warm_start(tmp_path / "run", abstract(state).params)

@@ -9,7 +9,7 @@ import pytest
 import tiny
 from toy import Batches, Poisonable, PoisonedBatches, Toy
 
-from xlme_jax.checkpoints.saved import read_record, recorded_choices
+from xlme_jax.checkpoints.saved import read_record, recorded_choices, saved_steps
 from xlme_jax.objectives.base import Diagnostics, WarmStart
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
@@ -257,15 +257,15 @@ def test_a_run_rolls_back_and_goes_on_with_other_data(tmp_path, mesh, caplog):
         )
 
     state = roll_back("whole")
-    assert "Rolling back to step 6 and continuing with other data" in caplog.text
+    assert "Rolling back to step 4 and continuing with other data" in caplog.text
     assert int(state.step) == 11
     assert np.isfinite(state.params["w"]).all()
     found = lines(tmp_path / "whole")
     assert [line["step"] for line in found] == [0, 3, 6, 9, 11]
     assert found[-1]["skipped"] == 0
     assert read_record(tmp_path / "whole").inherited_flops == 0.0
-    # Step 6 was skipped before the checkpoint; 7 to 11 used batches 8 to 12, after the bad ones.
-    batches = SkippingBatches({5})
+    # Step 6 was skipped before its checkpoint; 5 to 11 used batches 8 to 14, after the bad ones.
+    batches = SkippingBatches(set())
     expected = run(tmp_path / "reference", mesh, objective=Poisonable(), batches=batches)
     np.testing.assert_array_equal(state.params["w"], expected.params["w"])
     # Stopped after the roll-back and resumed, it ends the same.
@@ -279,15 +279,35 @@ class SkippingBatches(PoisonedBatches):
     """The order of data after the roll-back."""
 
     def batch(self, number):
-        return super().batch(number if number < 6 else number + 2)
+        return super().batch(number if number < 4 else number + 4)
 
 
 def test_rolling_back_in_vain_ends(tmp_path, mesh):
     settings = {"max_skipped": 2, "on_divergence": "roll_back", "objective": Poisonable()}
     with pytest.raises(Diverged, match=r"Rolling back to step 4 3 times did not help"):
         run(tmp_path / "a", mesh, batches=PoisonedBatches(range(5, 100)), **settings)
-    with pytest.raises(Diverged, match="There is no checkpoint to roll back to yet"):
+    with pytest.raises(Diverged, match="There is no checkpoint to roll back to"):
         run(tmp_path / "b", mesh, batches=PoisonedBatches(range(100)), **settings)
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_frequent_checkpoints_of_a_bad_stretch_are_no_targets(tmp_path, mesh, caplog, keep):
+    settings = {
+        "objective": Poisonable(),
+        "max_skipped": 4,
+        "checkpoint_every": 1,
+        "keep_checkpoints": keep,
+        "on_divergence": "roll_back",
+    }
+    with pytest.raises(Diverged, match=r"Rolling back to step 5 3 times did not help"):
+        run(tmp_path / "bad", mesh, batches=PoisonedBatches(range(5, 100)), **settings)
+    # The good one is still there, and the run goes on from it when the data are good.
+    assert 5 in saved_steps(tmp_path / "bad" / "checkpoints")
+    caplog.clear()
+    state = run(tmp_path / "good", mesh, batches=PoisonedBatches(range(5, 9)), **settings)
+    assert caplog.text.count("Rolling back to step 5") == 1
+    assert int(state.step) == 11 and read_record(tmp_path / "good").skipped == 0
+    assert max(saved_steps(tmp_path / "good" / "checkpoints")) == 11
 
 
 def test_alarms_are_logged_when_they_begin_and_end(tmp_path, mesh, capsys):

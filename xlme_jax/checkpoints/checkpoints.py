@@ -143,7 +143,8 @@ class Checkpoints:
         Args:
           step: its step.
           state: the state after this step.
-          record: what else it holds.
+          record: what else it holds. If its last updates were skipped, the newest checkpoint
+            before these is not deleted.
           best: steps of earlier checkpoints that are not to be deleted.
 
         Raises:
@@ -151,9 +152,11 @@ class Checkpoints:
         """
         run = dataclasses.asdict(record) | {"digests": digests.tree_digests(state)}
         run["sha256"] = checksum(run)
-        self._policy.policies = [*self._kept, policies.CustomSteps(tuple(best))]
         with self._write_errors(step):
             self._wait()  # Orbax may delete older checkpoints, which must not be sealed meanwhile.
+            good = self._newest_good() if record.skipped else None
+            keep = (*best, good) if good is not None else tuple(best)
+            self._policy.policies = [*self._kept, policies.CustomSteps(keep)]
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -179,6 +182,32 @@ class Checkpoints:
                 return self.restore(step, abstract)
             except Damaged as error:
                 self._set_aside(step, error)
+        return None
+
+    def roll_back(self, abstract: TrainState) -> tuple[TrainState, RunRecord] | None:
+        """Restores the newest checkpoint whose last update was not skipped; deletes later ones.
+
+        Those have no other weights, but the run saves their steps again.
+
+        Returns:
+          State and record, None if there is no such checkpoint.
+
+        Raises:
+          CheckpointError: there are checkpoints, and all are damaged.
+        """
+        good = self._newest_good()
+        if good is None:
+            return None
+        while (step := self.latest_step()) is not None and step > good:
+            self._manager.delete(step)
+        return self.restore_newest(abstract)
+
+    def _newest_good(self) -> int | None:
+        """Returns the newest step whose update was not skipped; None if there is none."""
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            with contextlib.suppress(OSError, ValueError):  # Damaged.
+                if not read_fields(self._folder / str(step))["skipped"]:
+                    return int(step)
         return None
 
     def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, RunRecord]:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import difflib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from xlme_jax.checkpoints import digests
 from xlme_jax.checkpoints.digests import Damaged
 from xlme_jax.objectives.base import Params
 from xlme_jax.storage.files import replace_file
-from xlme_jax.storage.sealed_json import checksum, seal, unseal
+from xlme_jax.storage.sealed_json import checksum, parse, seal, unseal
 
 FOLDER = "checkpoints"
 BEST_FILE = "best.json"
@@ -248,7 +247,7 @@ def is_committed(checkpoint: Path) -> bool:
     if (checkpoint / COMMIT_FILE).exists():
         return True
     try:
-        metadata = json.loads((checkpoint / _METADATA_FILE).read_bytes())
+        metadata = parse((checkpoint / _METADATA_FILE).read_bytes())
         return bool(metadata["commit_timestamp_nsecs"])
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return digests.is_sealed(checkpoint)

@@ -109,8 +109,8 @@ def warm_start(
       The weights that the checkpoint has.
 
     Raises:
-      ValueError: there is no checkpoint, it is damaged, a weight is missing or of another shape, or
-        the vocabulary is another one.
+      ValueError: there is no checkpoint, it is damaged, a weight is missing, of another shape or
+        not finite, or the vocabulary is another one.
     """
     brought = check_warm_start(run, abstract_params, vocabulary, may_lack, counterparts, growth)
     checkpoint = checkpoint_of(run)
@@ -139,7 +139,26 @@ def warm_start(
                 for name, leaf in wanted.items()
             }
         )
-    return converted(taken, in_form_of(brought, names))
+    weights = converted(taken, in_form_of(brought, names))
+    check_finite(weights, str(checkpoint))
+    return weights
+
+
+def check_finite(weights: Params, source: str) -> None:
+    """Raises ValueError, which begins with the source, if weights are NaN or infinite."""
+    leaves = _leaves(weights)
+    finite = jax.device_get(_are_finite(list(leaves.values())))
+    if names := [name for name, is_finite in zip(leaves, finite) if not is_finite]:
+        raise ValueError(
+            f"{source}: {len(names)} of {len(leaves)} arrays of weights have values that are "
+            f"NaN or infinite ({', '.join(names[:3])}{', ...' * (len(names) > 3)}), so that no "
+            "result would mean anything; use another checkpoint, such as an earlier one of the run."
+        )
+
+
+@jax.jit
+def _are_finite(arrays: list[jax.Array]) -> jax.Array:
+    return jnp.stack([jnp.isfinite(array).all() for array in arrays])
 
 
 def _taken(

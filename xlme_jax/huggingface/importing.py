@@ -12,6 +12,7 @@ import optax
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.checkpoints.saved import FOLDER, RunRecord
 from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.checkpoints.warm_start import check_finite
 from xlme_jax.configuration import loading
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared.format import VOCABULARY_FILE
@@ -73,6 +74,7 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
         params = jax.tree.map(
             lambda leaf, array: jax.device_put(array, leaf.sharding), abstract.params, tree
         )
+        check_finite(params, str(source))
         step = jax.device_put(np.zeros((), np.int32), abstract.step.sharding)
         state = TrainState(step, params, {}, abstract.opt_state)
     origin = str(source.resolve())

@@ -150,7 +150,7 @@ def roll_back(
     checkpoints: Checkpoints,
     roll_backs: dict[int, int],
 ) -> tuple[TrainState, RunRecord]:
-    """Restores the newest checkpoint, to continue with the data that comes next.
+    """Restores the newest checkpoint without skipped updates, to continue with the next data.
 
     Args:
       error: why.
@@ -160,16 +160,16 @@ def roll_back(
       roll_backs: how often the run has rolled back to each step; is updated.
 
     Raises:
-      Diverged: `config.on_divergence` is not "roll_back", there is no checkpoint, or rolling back
-        to it did not help.
+      Diverged: `config.on_divergence` is not "roll_back", there is no such checkpoint, or rolling
+        back to it did not help.
     """
     if run.config.on_divergence != "roll_back":
         raise error
     error.__traceback__ = None  # It references the state, and two states may not fit in memory.
     checkpoints.wait()
-    restored = checkpoints.restore_newest(abstract)
+    restored = checkpoints.roll_back(abstract)
     if restored is None:
-        raise Diverged(f"{error} There is no checkpoint to roll back to yet.") from error
+        raise Diverged(f"{error} There is no checkpoint to roll back to.") from error
     state, record = restored
     step = int(state.step)
     roll_backs[step] = roll_backs.get(step, 0) + 1
