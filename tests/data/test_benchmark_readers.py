@@ -732,7 +732,7 @@ def test_files_without_answers_are_files_without_labels(tmp_path):
 @pytest.mark.parametrize(
     "content, message",
     [
-        ("[1, 2", "not JSON in UTF-8"),
+        ("[1, 2", "not JSON"),
         (squad(("1", "Who?", [])).encode("utf-16"), "UTF-16 text.*iconv"),
         ("[]", "not in SQuAD's form"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', "'context'"),

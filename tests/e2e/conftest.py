@@ -1,5 +1,7 @@
 """Fixtures for tests of whole runs: a reference run and ways to interrupt one."""
 
+import subprocess
+
 import commands
 import pytest
 import runs
@@ -81,3 +83,22 @@ def interrupt(monkeypatch):
         return lambda: monkeypatch.setattr(assembly, "make_iterator", made)
 
     return after
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mounts a file system of a given number of bytes."""
+    mounted = []
+
+    def mount(size):
+        folder = tmp_path / "disk"
+        folder.mkdir(exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("only root can mount a small disk")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", str(folder)], check=True)

@@ -6,7 +6,6 @@ Each test uses one moment; benchmarks/faults.py uses random moments.
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import commands
@@ -156,25 +155,6 @@ def test_failed_save_ends_the_run_and_keeps_the_previous_checkpoint(
     assert "that of step 16 is kept" in said
     runs.run(model_dir, tiny_data, **SHORT)
     assert commands.differences(model_dir, undisturbed) == []
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """Mounts a file system of a given number of bytes."""
-    mounted = []
-
-    def mount(size):
-        folder = tmp_path / "disk"
-        folder.mkdir(exist_ok=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
-        if subprocess.run(command, capture_output=True).returncode:
-            pytest.skip("only root can mount a small disk")
-        mounted.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.mark.slow

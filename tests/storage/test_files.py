@@ -1,11 +1,12 @@
 import errno
 import os
 import pathlib
+import threading
 
 import pytest
 
 from xlme_jax.storage import files
-from xlme_jax.storage.files import move_folder, renames_folders
+from xlme_jax.storage.files import move_folder, renames_folders, replace_file
 from xlme_jax.storage.paths import as_path
 
 
@@ -72,3 +73,46 @@ def test_folders_are_moved_or_copied(tmp_path, monkeypatch, refused):
     with pytest.raises(OSError, match="not empty"):
         move_folder(written(source), tmp_path / "target")
     assert contents(source) == expected
+
+
+def test_of_two_writers_none_shows_parts_of_both(tmp_path):
+    file, ended = tmp_path / "deep" / "file", threading.Event()
+    texts = [bytes([digit]) * 50_000 for digit in b"01"]
+    errors = []
+
+    def write(text):
+        try:
+            for _ in range(100):
+                replace_file(file, text)
+        except OSError as error:
+            errors.append(error)
+
+    def read():
+        while not ended.is_set():
+            if file.exists() and file.read_bytes() not in texts:
+                errors.append("torn")
+
+    writers = [threading.Thread(target=write, args=(text,)) for text in texts]
+    reader = threading.Thread(target=read)
+    for thread in (reader, *writers):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    ended.set()
+    reader.join()
+    assert not errors and file.read_bytes() in texts
+    assert [path.name for path in file.parent.iterdir()] == ["file"]
+
+
+def test_a_file_that_cannot_be_written_keeps_its_content(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    replace_file(file, b"old")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        replace_file(file, b"new")
+    assert file.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

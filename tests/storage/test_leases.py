@@ -83,6 +83,23 @@ def test_a_lost_lease_ends_the_process(lease, server):
     assert "lost the lease" in holder.stderr.read()
 
 
+@pytest.mark.parametrize("error", ["RuntimeError('closed')", "SystemExit(0)"], ids=["", "exit"])
+def test_any_error_of_the_renewal_ends_the_process(lease, server, error):
+    code = (
+        "import time; from xlme_jax.storage import leases, paths;"
+        "leases.RENEW_SECONDS, leases.EXPIRE_SECONDS = 0.1, 1.0;\n"
+        "def fail(*_): raise " + error + "\n"
+        f"with leases.hold(paths.as_path('{lease}')):\n"
+        "    leases._write = fail; print('held', flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    assert holder.wait(30) == 1
+    assert f"lost the lease ({error})" in holder.stderr.read()
+
+
 def test_a_bucket_without_permission_is_an_error(lease, server):
     server.inject(read_only=True)
     with pytest.raises(PermissionError, match="permission denied"), leases.hold(lease):

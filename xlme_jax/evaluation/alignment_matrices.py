@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from xlme_jax.storage.sealed_json import parse
+
 MATRICES = "matrices"
 _LINKS = ("sure", "possible", "predicted")
 
@@ -60,7 +62,7 @@ def read_matrix(path: Path) -> AlignmentMatrix:
       ValueError: the file is damaged; names it.
     """
     try:
-        content: Any = json.loads(path.read_bytes())
+        content: Any = parse(path.read_bytes())
         links = {kind: frozenset((int(i), int(j)) for i, j in content[kind]) for kind in _LINKS}
         matrix = np.array(content["matrix"], np.float64)
         return AlignmentMatrix(tuple(content["source"]), tuple(content["target"]), matrix, **links)

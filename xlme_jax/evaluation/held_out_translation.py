@@ -20,7 +20,6 @@ from xlme_jax.evaluation.retrieval import RetrievalProbe
 from xlme_jax.evaluation.translation import Translator
 from xlme_jax.evaluation.translation_scores import bleu, score, tokenizer_of
 from xlme_jax.storage.files import replace_file
-from xlme_jax.training.metrics import naming
 from xlme_jax.validation.fields import check_at_least
 
 # In MODEL_DIR: {"step": step, "tokenizers": {"en-fr": sacreBLEU's tokenizer},
@@ -109,8 +108,7 @@ class HeldOutTranslation:
                 about = {"step": step, "tokenizers": tokenizers, "directions": samples}
                 content = json.dumps(about, ensure_ascii=False)
                 path = context.model_dir / SAMPLES_FILE
-                with naming(path):
-                    replace_file(path, f"{content}\n".encode())
+                replace_file(path, f"{content}\n".encode())
             return _named(found, directions) | baseline
 
         return lambda initial_params: evaluate

@@ -18,6 +18,7 @@ from xlme_jax.evaluation.readouts import RAW, READOUTS
 from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
+from xlme_jax.storage.sealed_json import parse
 
 RESULTS_FILE = "results.json"
 SWEEP_FILE = "sweep.json"
@@ -138,12 +139,12 @@ def read(path: Path | str) -> Results:
     path = as_path(path)
     path = path / RESULTS_FILE if path.is_dir() else path
     try:
-        content = json.loads(path.read_bytes())
+        content = parse(path.read_bytes())
     except FileNotFoundError:
         raise ResultsError(
             f"{path}: no such results file; `python -m xlme_jax.evaluate` writes one."
         ) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _damaged(path, f"it is not JSON ({error})") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise _damaged(path, f'it has no "format": {_FORMAT}')
@@ -210,9 +211,9 @@ def selected(path: Path) -> tuple[str | None, bool]:
       ResultsError: the file cannot be read.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = parse(path.read_bytes())
         best, along = content["best"], bool(content.get("along"))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise _damaged(path, f"no sweep can be read from it ({error!r})") from None
     if best is not None and (not isinstance(best, str) or not (path.parent / best).is_dir()):
         raise ResultsError(

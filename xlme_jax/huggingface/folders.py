@@ -5,7 +5,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from xlme_jax.storage.files import local_folder, move_folder
+from xlme_jax.storage import locks
+from xlme_jax.storage.files import local_folder, move_folder, naming_file
 from xlme_jax.storage.paths import is_bucket
 
 
@@ -24,25 +25,39 @@ def new_folder(output: Path) -> Iterator[Path]:
     Where folders cannot be renamed, its files are copied, config.json last. For a bucket, it is a
     local folder, which is uploaded in the same order.
 
-    Removes the leftovers of a killed call first; errors and interrupts leave nothing behind.
+    Removes the leftovers of a killed call first; errors and interrupts leave nothing behind. One
+    process writes at a time.
 
     Args:
       output: the folder to create; must be missing or empty.
 
     Raises:
-      ValueError: `output` is not empty; nothing has been written then.
+      ValueError: `output` is not empty, or another process writes it; nothing has been written
+        then.
     """
+
+    def refuse() -> None:
+        raise ValueError(
+            f"--output={output}: another process is writing it; wait for that one, or choose "
+            "another folder."
+        )
+
     place = free_place(output)
     if is_bucket(place):
-        with local_folder(place) as local:
+        lease = place.with_name(f".{place.name}.lock")
+        with locks.hold(lease, refuse), local_folder(free_place(output)) as local:
             yield local
         return
     partial = place.with_name(f".{place.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    try:
-        yield partial
-        move_folder(partial, place)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    partial.mkdir(parents=True, exist_ok=True)
+    with locks.hold(partial, refuse):
+        free_place(output)  # The one that was written a moment ago has been renamed.
+        for remains in partial.iterdir():
+            shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
+        try:
+            with naming_file(place):
+                yield partial
+                move_folder(partial, place)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise

@@ -5,7 +5,6 @@ field and the remedy.
 """
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.huggingface.packages import safetensors
 from xlme_jax.huggingface.weights import POSITION_OFFSET, Head, WeightLayout
 from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.storage.sealed_json import parse
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -285,8 +285,8 @@ def _read_json(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > _MAX_JSON:
             raise ValueError("it is too large")
-        content = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
+        content = parse(file.read_bytes())
+    except ValueError as error:
         raise FolderError(f"{file} is not JSON ({error}); download it again.") from error
     if not isinstance(content, dict):
         raise FolderError(f"{file} must contain a JSON object; download it again.")

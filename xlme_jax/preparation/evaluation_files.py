@@ -18,7 +18,7 @@ import stat
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import unescape
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -35,6 +35,7 @@ from xlme_jax.data.text.decompression import (
 from xlme_jax.data.text.opening import read_any_text, utf16_of
 from xlme_jax.data.text.reading import ReadReport, byte_lines, decoded
 from xlme_jax.storage.paths import is_bucket
+from xlme_jax.storage.sealed_json import parse
 
 _COLUMNAR = (".parquet", ".arrow", ".feather")
 _MARKUP = (".sgm", ".sgml", ".tmx", ".xml", ".xlf", ".xliff", ".html", ".htm", ".xhtml", ".rels")
@@ -232,9 +233,9 @@ def _of_content(content: str, suffix: str) -> Iterator[str]:
         yield from _cells(content)
     elif suffix in _WHOLE:
         try:
-            yield from _strings(json.loads(content))
+            yield from _strings(parse(content))
             return
-        except (ValueError, RecursionError):
+        except ValueError:
             pass  # JSON Lines, or not JSON.
     yield from _of_lines(content.split("\n"), suffix)
 
@@ -274,11 +275,15 @@ def _of_lines(lines: Iterable[str], suffix: str) -> Iterator[str]:
     yield from _tagged(block)
 
 
+# Takes an unclosed string to its end, so that its quotes are not tried one by one.
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)("?)')
+
+
 def _forms(line: str, suffix: str) -> Iterator[str]:
     stripped = line.strip()
     if stripped[:1] in ("{", "[") and stripped[-1:] in ("}", "]"):
-        with contextlib.suppress(ValueError, RecursionError):
-            yield from _strings(json.loads(stripped))
+        with contextlib.suppress(ValueError):
+            yield from _strings(parse(stripped))
             return
     yield line
     for separator in ("\t", "|||", "|"):
@@ -292,7 +297,7 @@ def _forms(line: str, suffix: str) -> Iterator[str]:
     if suffix == ".csv":  # Again line by line, for quotes that nothing closes.
         yield from _cells(line)
     if suffix in _SETTINGS:
-        yield from (_unescaped(quoted) for quoted in re.findall(r'"((?:[^"\\]|\\.)*)"', line))
+        yield from (_unescaped(quoted) for quoted, end in _QUOTED.findall(line) if end)
         yield re.split(r"^\s*(?:-\s+)?(?:[\w.-]+\s*[:=]\s*)?", line, maxsplit=1)[-1].strip("'\" ")
 
 
@@ -381,20 +386,21 @@ def sentence(words: Sequence[str]) -> Iterator[str]:
 
 # --- Markup ---
 
-_TAGS = re.compile(r"<(?:!--.*?--|[^<>]*)>", re.S)
+# None of these looks for an end that may be missing: its time would be quadratic.
+_TAGS = re.compile(r"<[^<>]*>")
 _VALUES = re.compile(r"""=\s*(?:"([^"]*)"|'([^']*)')""")
-_SEGMENTS = re.compile(r"<(seg|source|target|p|s|q)\b[^>]*>(.*?)</\1>", re.S | re.I)
+_SEGMENTS = re.compile(r"<(/?)(seg|source|target|p|s|q)\b[^<>]*>", re.I)
 # Formatting codes of the original document in TMX and XLIFF.
-_CODES = re.compile(r"<(bpt|ept|it|ph|ut)\b[^>]*>.*?</\1>", re.S | re.I)
+_CODES = re.compile(r"<(/?)(bpt|ept|it|ph|ut)\b[^<>]*>", re.I)
 
 
 def _marked_up(content: str) -> Iterator[str]:
     """Yields the segments of SGM, TMX, XLIFF and the like, and each text between two tags."""
-    content = re.sub(
-        r"<!\[CDATA\[(.*?)\]\]>", lambda match: _escaped(match[1]), content, flags=re.S
-    )
-    for match in _SEGMENTS.finditer(content):
-        for text in {match[2], _CODES.sub("", match[2])}:
+    content = "".join(_replaced(content, "<![CDATA[", "]]>", _escaped))
+    content = "".join(_replaced(content, "<!--", "-->", lambda comment: ""))
+    for opening, closing in _elements(content, _SEGMENTS):
+        segment = content[opening.end() : closing.start()]
+        for text in {segment, _without_codes(segment)}:
             for space in ("", " "):
                 yield " ".join(unescape(_TAGS.sub(space, text)).split())
     values = ("".join(value) for tag in _TAGS.findall(content) for value in _VALUES.findall(tag))
@@ -402,6 +408,35 @@ def _marked_up(content: str) -> Iterator[str]:
         plain = unescape(text)
         yield " ".join(plain.split())
         yield plain
+
+
+def _replaced(content: str, begin: str, end: str, replace: Callable[[str], str]) -> Iterator[str]:
+    """Yields the parts of a text, with what is between `begin` and `end` replaced."""
+    head, *parts = content.split(begin)
+    yield head
+    for part in parts:
+        inside, closed, after = part.partition(end)
+        yield replace(inside) + after if closed else begin + part
+
+
+def _elements(content: str, tags: re.Pattern[str]) -> Iterator[tuple[re.Match, re.Match]]:
+    """Yields the tags that begin and end an element without another of its name inside."""
+    openings: dict[str, re.Match] = {}
+    for tag in tags.finditer(content):
+        name = tag[2].lower()
+        if not tag[1]:
+            openings[name] = tag
+        elif name in openings:
+            yield openings.pop(name), tag
+
+
+def _without_codes(segment: str) -> str:
+    parts, end = [], 0
+    for opening, closing in _elements(segment, _CODES):
+        if opening.start() >= end:
+            parts.append(segment[end : opening.start()])
+            end = closing.end()
+    return "".join((*parts, segment[end:]))
 
 
 def _escaped(text: str) -> str:

@@ -5,9 +5,9 @@ run that is still running or was killed.
 """
 
 import html
-import json
 import math
 from pathlib import Path
+from typing import Any
 
 from xlme_jax.data.batches.pair_losses import extremes
 from xlme_jax.evaluation.held_out_translation import DICTIONARY, MEAN
@@ -28,9 +28,11 @@ from xlme_jax.reports.curves import (
 from xlme_jax.reports.explore import Explorable, explorable
 from xlme_jax.reports.html_page import escaped
 from xlme_jax.reports.visible_text import visible_lines
+from xlme_jax.storage.files import naming_file
 from xlme_jax.storage.paths import as_path
+from xlme_jax.storage.sealed_json import parse
 from xlme_jax.training import manifest
-from xlme_jax.training.metrics import METRICS_FILE, naming, read_metrics, read_samples
+from xlme_jax.training.metrics import METRICS_FILE, read_metrics, read_samples
 from xlme_jax.training.task_losses import PAIR_WEIGHTS_FILE
 
 REPORT_HTML = "report.html"
@@ -59,7 +61,7 @@ def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
     picture = draw(shown, curves, title=model_dir.resolve().name)
     readouts = draw_readouts(curves)
     path = model_dir / REPORT_HTML
-    with naming(path):
+    with naming_file(path):
         (model_dir / REPORT_PNG).write_bytes(picture)
         if readouts:
             (model_dir / READOUTS_PNG).write_bytes(readouts)
@@ -169,11 +171,18 @@ def _verdict_table(compared: list[Verdict]) -> str:
     )
 
 
+def _read(path: Path) -> Any:
+    try:
+        return parse(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error}); delete the file") from error
+
+
 def _translations(path: Path) -> str:
     """Returns samples of the last evaluation's translations; empty if the run has none."""
     if not path.is_file():
         return ""
-    content = json.loads(path.read_bytes())
+    content = _read(path)
     parts = [f"<h2>Held-out translations at step {content['step']:,}</h2>"]
     tokenizers = content.get("tokenizers", {})  # Older runs have none.
     for direction, samples in content["directions"].items():
@@ -192,7 +201,7 @@ def _pair_weights(path: Path) -> str:
     if not path.is_file():
         return ""
     parts = []
-    for stream, summary in json.loads(path.read_bytes()).items():
+    for stream, summary in _read(path).items():
         found = extremes(summary)
         rows = [
             (task, f"{initial:.3%}", f"{weight:.3%}", f"{weight / initial:.2f}", _loss(loss))

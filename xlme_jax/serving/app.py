@@ -19,6 +19,7 @@ from xlme_jax.serving import answers, fields
 from xlme_jax.serving.examples import Examples
 from xlme_jax.serving.packages import flask, werkzeug
 from xlme_jax.serving.page import page
+from xlme_jax.storage.sealed_json import parse
 
 _HOSTS = ["localhost", "127.0.0.1"]
 _WAITING = 8  # Requests that may wait for the running one.
@@ -120,8 +121,8 @@ def _content() -> Any:
     if not flask.request.is_json:
         flask.abort(415, "the request must have the header Content-Type: application/json")
     try:
-        return json.loads(flask.request.get_data())
-    except (ValueError, RecursionError):
+        return parse(flask.request.get_data())
+    except ValueError:
         flask.abort(400, "the request is no JSON")
 
 

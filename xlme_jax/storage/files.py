@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 
 from xlme_jax.storage.buckets import file_system, naming
@@ -17,24 +18,36 @@ from xlme_jax.storage.paths import is_bucket
 def replace_file(path: pathlib.Path, content: bytes) -> None:
     """Writes a file atomically and durably; creates its folder if it is missing.
 
+    Of several writers the last one wins; no reader sees parts of two.
+
     Raises:
-      OSError: the file cannot be written; an old file is unchanged.
+      OSError: the file cannot be written; names it. An old file is unchanged.
     """
     if is_bucket(path):
         path.write_bytes(content)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.partial")
+    with naming_file(path):
+        try:
+            with partial.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
     sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def naming_file(path: pathlib.Path) -> Iterator[None]:
+    """Adds a path to errors of writing, from which Python omits it, or which name another file."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
 
 
 def sync_folder(folder: pathlib.Path) -> None:

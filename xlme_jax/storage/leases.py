@@ -83,26 +83,39 @@ def _acquire(file: pathlib.Path, busy: Callable[[], None]) -> str:
 
 
 def _renew(file: pathlib.Path, generation: str, closing: threading.Event) -> None:
-    renewed = time.monotonic()
-    while not closing.wait(RENEW_SECONDS):
-        try:
-            written = _write(file, generation)
-        except OSError as error:
-            # Nobody else can take it over before it expires.
-            if time.monotonic() - renewed < EXPIRE_SECONDS - RENEW_SECONDS:
-                _log.warning("%s could not be renewed: %s; trying again.", file, error.strerror)
-                continue
-            written = ""
-        if not written:
-            # Writing on would mix two runs in one folder.
+    """Renews the lease until `closing`; ends the process if that fails for whatever reason."""
+    reason = ""
+    try:
+        reason = _renew_until(file, generation, closing)
+    finally:
+        if not closing.is_set():
+            # Writing on could mix two runs in one folder.
             print(
-                f"{file}: lost the lease, another process may write here now. Ending without "
-                "saving; the run resumes from its newest checkpoint.",
+                f"{file}: lost the lease ({reason or repr(sys.exception())}), another process may "
+                "write here now. Ending without saving; the run resumes from its newest "
+                "checkpoint.",
                 file=sys.stderr,
                 flush=True,
             )
             os._exit(1)
-        generation, renewed = written, time.monotonic()
+
+
+def _renew_until(file: pathlib.Path, generation: str, closing: threading.Event) -> str:
+    """Renews the lease until `closing`, or until it is lost; returns why."""
+    renewed = time.monotonic()
+    while not closing.wait(RENEW_SECONDS):
+        try:
+            generation = _write(file, generation)
+        except Exception as error:  # Libraries of buckets raise errors of many classes.
+            # Nobody else can take it over before it expires.
+            if time.monotonic() - renewed > EXPIRE_SECONDS - RENEW_SECONDS:
+                return repr(error)
+            _log.warning("%s could not be renewed: %s; trying again.", file, error)
+            continue
+        if not generation:
+            return "it has another holder"
+        renewed = time.monotonic()
+    return ""
 
 
 def _read(file: pathlib.Path) -> dict[str, Any] | None:

@@ -26,6 +26,18 @@ def seal(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(sealed, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode()
 
 
+def parse(text: str | bytes) -> Any:
+    """Parses JSON of any origin.
+
+    Raises:
+      ValueError: it is not JSON, or is nested too deep.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("brackets are nested too deep") from error
+
+
 def unseal(text: bytes) -> dict[str, Any]:
     """Returns the content of a sealed file.
 
@@ -33,8 +45,8 @@ def unseal(text: bytes) -> dict[str, Any]:
       ValueError: it is not, byte for byte, what was written; the message begins with a verb.
     """
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        content = parse(text)
+    except ValueError as error:
         raise ValueError(f"is not JSON any more ({error})") from error
     if not isinstance(content, dict):
         raise ValueError("is not what was written")

@@ -16,7 +16,6 @@ from xlme_jax.storage.files import replace_file
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import task_losses
 from xlme_jax.training.journal import Diverged, Journal
-from xlme_jax.training.metrics import naming
 from xlme_jax.training.peak import mesh_peak_flops
 from xlme_jax.training.profiling import Profile
 from xlme_jax.training.progress import Throughput
@@ -59,8 +58,7 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
         # A run that is rejected, or has all its steps, leaves the folder as it is.
         if jax.process_index() == 0 and int(state.step) < config.train_steps:
             for name, text in run.files.items():
-                with naming(run.model_dir / name):
-                    replace_file(run.model_dir / name, text.encode())
+                replace_file(run.model_dir / name, text.encode())
         stop.saved(int(state.step), checkpoints.wait)
         meter = Throughput(
             flops_per_step=run.flops_per_step, peak_flops_per_second=mesh_peak_flops(run.mesh)

@@ -4,17 +4,18 @@ Reports and scripts read the JSON lines, so these must survive a kill at any mom
 written whole or not at all, and a resumed run first drops the lines that it will log again.
 """
 
-import contextlib
 import errno
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from xlme_jax.storage.files import naming_file
 from xlme_jax.storage.mirrors import Mirror
 from xlme_jax.storage.paths import as_path
+from xlme_jax.storage.sealed_json import parse
 
 METRICS_FILE = "metrics.jsonl"
 SAMPLES_FILE = "samples.jsonl"
@@ -227,7 +228,7 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     records = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
+            record = parse(line)
             if not isinstance(record, dict) or not isinstance(record.get("step"), int):
                 raise ValueError('not an object with a whole number as "step"')
         except ValueError as error:
@@ -250,26 +251,26 @@ class _Lines:
 
     def __init__(self, local: Path, named: Path, resume_step: int) -> None:
         self._local, self._named, self._file = local, named, -1
-        with naming(named):
+        with naming_file(named):
             self.last_step = _drop_after(local, resume_step)
 
     def open(self) -> int:
         """Creates the file if it does not exist; returns its descriptor."""
         if self._file < 0:
-            with naming(self._named):
+            with naming_file(self._named):
                 self._file = os.open(self._local, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         return self._file
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Appends a line, or raises OSError."""
         line = json.dumps(record, allow_nan=False) + "\n"
-        with naming(self._named):
+        with naming_file(self._named):
             _append(self.open(), line)
 
     def sync(self) -> None:
         """Waits until the lines are on the disk."""
         if self._file >= 0:
-            with naming(self._named):
+            with naming_file(self._named):
                 os.fsync(self._file)
 
     def close(self) -> None:
@@ -296,15 +297,6 @@ def _drop_after(path: Path, last_step: int) -> int:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     return max((record["step"] for record in kept), default=-1)
-
-
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Adds the file's path to errors of writing, from which Python omits it."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
 
 
 def _append(file: int, line: str) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 
 from xlme_jax.objectives.base import TASK_LOSSES, Left, Metrics
 from xlme_jax.storage.files import replace_file
-from xlme_jax.training.metrics import naming
 
 PAIR_WEIGHTS_FILE = "pair_weights.json"
 _PREFIX = "task_losses/"
@@ -85,6 +84,5 @@ def end_phase(phases: Phases, step: int, train_steps: int, model_dir: Path) -> N
     phases.next_phase(step, train_steps)
     if jax.process_index() == 0:
         path = model_dir / PAIR_WEIGHTS_FILE
-        with naming(path):
-            replace_file(path, (json.dumps(phases.phases()) + "\n").encode())
+        replace_file(path, (json.dumps(phases.phases()) + "\n").encode())
         _log.info("Losses and weights of pairs: %s", path)

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from xlme_jax.training.metrics import TENSORBOARD_DIRECTORY, Tracker, naming
+from xlme_jax.storage.files import naming_file
+from xlme_jax.training.metrics import TENSORBOARD_DIRECTORY, Tracker
 
 _log = logging.getLogger(__name__)
 
@@ -62,13 +63,13 @@ class _Events:
         self._scalar, self._text, self._event = summary.scalar, summary.text, event_pb2.Event
         # TensorBoard hides the events from this step on that an interrupted run wrote.
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        with naming(directory):
+        with naming_file(directory):
             directory.mkdir(exist_ok=True)
             self._writer = EventsWriter(str(directory / "events"))
             self._write(step=resume_step + 1 if resume_step else 0, session_log=start)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        with naming(self._directory):
+        with naming_file(self._directory):
             for name, value in values.items():
                 self._write(step=step, summary=self._scalar(name, value))
             self._writer.flush()
@@ -76,7 +77,7 @@ class _Events:
     def write_text(self, step: int, name: str, text: str) -> None:
         # TensorBoard renders Markdown, in which indented lines are shown as they are.
         lines = "\n".join(f"    {line}" for line in text.splitlines())
-        with naming(self._directory):
+        with naming_file(self._directory):
             self._write(step=step, summary=self._text(name, lines))
             self._writer.flush()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import reprlib
@@ -14,6 +13,7 @@ import numpy as np
 from xlme_jax.data.batches import mixing
 from xlme_jax.data.batches.robust_sampling import RobustSampling, best_response
 from xlme_jax.storage.paths import as_path
+from xlme_jax.storage.sealed_json import parse
 
 # {part of the loss: (sums of the tokens' losses, tokens)}, float[tasks] each.
 Sums = Mapping[str, tuple[np.ndarray, np.ndarray]]
@@ -164,7 +164,7 @@ def read_baseline(path: str, stream: str, tasks: Sequence[str]) -> np.ndarray:
     where = f"stream {stream!r}: RobustSampling.baseline = {path!r}"
     form = '{"STREAM": {"losses": {"TASK": LOSS, ...}}}'
     try:
-        content = json.loads(as_path(path).read_bytes())
+        content = parse(as_path(path).read_bytes())
     except (OSError, ValueError) as error:
         raise ValueError(f"{where} is not a readable JSON file ({error})") from None
     try:

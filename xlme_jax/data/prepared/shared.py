@@ -38,7 +38,7 @@ from xlme_jax.data.prepared.format import (
     unseal_rows,
 )
 from xlme_jax.data.prepared.reader import OpenFiles, TaskReader, ranges
-from xlme_jax.data.prepared.writer import open_writer
+from xlme_jax.data.prepared.writer import open_writer, writing
 from xlme_jax.storage.files import copy_file, replace_file
 from xlme_jax.storage.paths import as_path, is_bucket
 
@@ -133,7 +133,7 @@ def remove_unused(directory: str | os.PathLike[str], tasks: Iterable[TaskInfo]) 
 def write_shared(directory: pathlib.Path, tasks: Iterable[Records]) -> list[TaskInfo]:
     """Writes the records of tasks of one kind to a shared file; returns rows that name it."""
     rows, counts, lengths = [], [], []
-    with _stage(directory) as folder:
+    with _stage(directory) as folder, writing(folder):
         stage, writer = folder / "records", None
         for task, records, own in tasks:
             writer = writer or open_writer(stage, task.kind)

@@ -7,7 +7,9 @@ later runs of the preparation never see an incomplete task.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import errno
 import hashlib
 import io
 import itertools
@@ -16,7 +18,7 @@ import pathlib
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +57,16 @@ def open_writer(path: pathlib.Path, kind: str) -> array_record_module.ArrayRecor
     """Opens a local shard for records of a kind of task."""
     options = f"group_size:{_GROUP_SIZE[kind]},{_COMPRESSION}"
     return array_record_module.ArrayRecordWriter(str(path), options)
+
+
+@contextlib.contextmanager
+def writing(path: pathlib.Path) -> Iterator[None]:
+    """Converts errors of ArrayRecord, which are of C++, to an `OSError` that names the path."""
+    try:
+        yield
+    except RuntimeError as error:
+        code = errno.ENOSPC if os.strerror(errno.ENOSPC) in str(error) else errno.EIO
+        raise OSError(code, str(error).split(";")[0], str(path)) from error
 
 
 class TaskWriter:
@@ -186,15 +198,16 @@ class TaskWriter:
     ) -> None:
         """Writes records, each followed by its tail."""
         width, start, content = self._dtype.itemsize, 0, ids.tobytes()
-        for size, tail in zip(sizes.tolist(), tails):
-            writer = self._writer or self._open_shard()
-            end = start + size * width
-            writer.write(content[start:end] + tail)
-            start = end
-            self._shard_records += 1
-            self._shard_tokens += size
-            if self._shard_tokens >= self.shard_tokens:
-                self._close_shard()
+        with writing(self._stage):
+            for size, tail in zip(sizes.tolist(), tails):
+                writer = self._writer or self._open_shard()
+                end = start + size * width
+                writer.write(content[start:end] + tail)
+                start = end
+                self._shard_records += 1
+                self._shard_tokens += size
+                if self._shard_tokens >= self.shard_tokens:
+                    self._close_shard()
 
     def _open_shard(self) -> array_record_module.ArrayRecordWriter:
         path = self._stage / f"{len(self._shards):05d}.arrayrecord"
@@ -204,7 +217,8 @@ class TaskWriter:
 
     def _close_shard(self) -> None:
         if self._writer is not None:
-            self._writer.close()
+            with writing(self._shard_path):
+                self._writer.close()
             self._writer = None
             self._shards.append(
                 _describe(self._shard_path, self._shard_records, self._shard_tokens)
@@ -213,7 +227,8 @@ class TaskWriter:
     def abort(self) -> None:
         """Deletes everything written so far."""
         if self._writer is not None:
-            self._writer.close()
+            with contextlib.suppress(RuntimeError):  # Its disk is full.
+                self._writer.close()
             self._writer = None
         shutil.rmtree(self._stage, ignore_errors=True)
 

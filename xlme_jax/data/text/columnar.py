@@ -13,12 +13,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from xlme_jax.data.text.decompression import DataError, open_file, shown
+from xlme_jax.data.text.decompression import Allowance, DataError, file_size, open_file, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_BATCH_ROWS = 1024
+_BATCH_ROWS, _FEWEST_ROWS = 1024, 16
+_BATCH_BYTES = 1 << 29
 _BUFFER_BYTES = 1 << 20
 _ARROW_FILE = b"ARROW1"
 _PARQUET = b"PAR1"
@@ -45,7 +46,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]
         table = _parquet(file)
         for column in columns:
             _place(path, table.schema_arrow, column)
-        for batch in table.iter_batches(_BATCH_ROWS, columns=list(columns)):
+        for batch in _parquet_batches(path, file, columns):
             yield from _rows(path, batch, columns)
             progress.append(batch.num_rows)
 
@@ -80,9 +81,7 @@ def objects(path: Path) -> Iterator[dict[str, Any]]:
         is_parquet = file.read(len(_PARQUET)) == _PARQUET
         with _readable(path, "Parquet" if is_parquet else "Arrow") as progress:
             batches: Iterator[pa.RecordBatch] = (
-                _parquet(file).iter_batches(_BATCH_ROWS)
-                if is_parquet
-                else _batches(path, file, None)
+                _parquet_batches(path, file, None) if is_parquet else _batches(path, file, None)
             )
             for batch in batches:
                 batch.validate(full=True)
@@ -94,6 +93,30 @@ def _parquet(file: BinaryIO) -> Any:
     from pyarrow import parquet
 
     return parquet.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+
+
+def _parquet_batches(
+    path: Path, file: BinaryIO, columns: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """Yields batches that take no more than `_BATCH_BYTES`, or a few rows of a large group.
+
+    A value that a column's dictionary has once may be in all rows, each with a copy in the batch.
+    """
+    table = _parquet(file)
+    metadata = table.metadata
+    declared, largest = Allowance(file_size(file)), 1
+    for group in range(metadata.num_row_groups):
+        for place in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(place)
+            name = chunk.path_in_schema
+            if columns is None or any(name == x or name.startswith(f"{x}.") for x in columns):
+                declared.use(chunk.total_uncompressed_size, str(path))
+                largest = max(largest, chunk.total_uncompressed_size)
+    rows = min(max(_BATCH_BYTES // largest, _FEWEST_ROWS), _BATCH_ROWS)
+    read = Allowance(declared.compressed)
+    for batch in table.iter_batches(rows, columns=None if columns is None else list(columns)):
+        read.use(batch.nbytes, str(path))
+        yield batch
 
 
 def _arrow(file: BinaryIO, places: Sequence[int] | None = None) -> Any:
@@ -108,11 +131,15 @@ def _arrow(file: BinaryIO, places: Sequence[int] | None = None) -> Any:
 
 
 def _batches(path: Path, file: BinaryIO, places: Sequence[int] | None) -> Iterator[pa.RecordBatch]:
+    allowance = Allowance(file_size(file))
     reader = _arrow(file, places)
-    if hasattr(reader, "num_record_batches"):
-        yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+    is_file = hasattr(reader, "num_record_batches")
+    numbers = range(reader.num_record_batches) if is_file else ()
+    for batch in map(reader.get_batch, numbers) if is_file else reader:
+        allowance.use(batch.nbytes, str(path))
+        yield batch
+    if is_file:
         return
-    yield from reader
     file.seek(-min(file.seek(0, os.SEEK_END), len(_END_OF_STREAM)), os.SEEK_END)
     if file.read() != _END_OF_STREAM:
         raise EOFError("the stream has no end")

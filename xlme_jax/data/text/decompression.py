@@ -233,10 +233,11 @@ def open_file(path: str | Path) -> BinaryIO:
 def read_blocks(path: str | Path) -> Iterator[bytes]:
     """Streams the decompressed bytes of a file; see `decompressed_blocks`."""
     with open_file(path) as raw:
-        yield from decompressed_blocks(raw, str(path), Allowance(_size(raw)))
+        yield from decompressed_blocks(raw, str(path), Allowance(file_size(raw)))
 
 
-def _size(file: BinaryIO) -> int:
+def file_size(file: BinaryIO) -> int:
+    """Returns the size of an open file in bytes; moves to its start."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     return size

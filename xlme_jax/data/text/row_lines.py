@@ -7,7 +7,6 @@ breaks; TSV fields, as in Common Voice, are never quoted. All may be compressed.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from xlme_jax.data.text.columnar import raise_missing
 from xlme_jax.data.text.decompression import DataError, read_blocks, shown
 from xlme_jax.data.text.reading import ReadReport, aligned_lines, byte_lines
+from xlme_jax.storage.sealed_json import parse
 
 # Longer rows are skipped; in CSV files they are errors, as a quote is not closed.
 MAX_ROW_BYTES = 1 << 24
@@ -88,8 +88,8 @@ def _json_objects(path: Path, report: ReadReport) -> Iterator[dict[str, Any] | s
 
 def _parsed(line: str) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse(line)
+    except ValueError:
         return None
     return row if isinstance(row, dict) else None
 

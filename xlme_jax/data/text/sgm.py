@@ -16,9 +16,10 @@ from xlme_jax.data.text.opening import read_text
 
 # (document, number of the segment in it)
 Key = tuple[str, str]
-_TAGS = re.compile(r"<doc\b(?P<doc>[^>]*)>|<seg\b(?P<seg>[^>]*)>(?P<text>.*?)</seg>", re.S | re.I)
+# No `<` is inside of a tag, so that no text takes quadratic time.
+_TAGS = re.compile(r"<(?P<end>/?)(?P<name>doc|seg)\b(?P<attributes>[^<>]*)>", re.I)
 _OPENED = re.compile(r"<seg\b", re.I)
-_TAG = re.compile(r"<[^>]*>")
+_TAG = re.compile(r"<[^<>]*>")
 _MAX_BYTES = 1 << 28
 
 
@@ -30,38 +31,45 @@ def segments(path: str | Path) -> dict[Key, str]:
         document have the same id, or one has none.
     """
     content = read_text(path, max_bytes=_MAX_BYTES)
-    found: dict[Key, str] = {}
-    document = ""
-    for match in _TAGS.finditer(content):
-        if match["doc"] is not None:
-            document = _attribute("docid", match["doc"]) or ""
+    texts: dict[Key, str] = {}
+    document, opening = "", None
+    for tag in _TAGS.finditer(content):
+        if tag["name"].lower() == "doc":
+            document = document if tag["end"] else _attribute("docid", tag["attributes"]) or ""
             continue
-        number = _attribute("id", match["seg"])
+        if not tag["end"]:
+            if opening is not None:
+                break
+            opening = tag
+            continue
+        if opening is None:
+            continue
+        number = _attribute("id", opening["attributes"])
         if number is None:
-            line = content.count("\n", 0, match.start()) + 1
+            line = content.count("\n", 0, opening.start()) + 1
             raise DataError(
                 f'{path}: line {line} has a segment without an id; write <seg id="1">, or download '
                 "the file again"
             )
-        if (document, number) in found:
-            line = content.count("\n", 0, match.start()) + 1
+        if (document, number) in texts:
+            line = content.count("\n", 0, opening.start()) + 1
             raise DataError(
                 f"{path}: line {line} repeats segment {shown(number)} of document "
                 f"{shown(document)!r}; files with several systems or references are not read: "
                 "keep one of them"
             )
-        if "<seg" in match["text"].lower():
-            break
-        found[document, number] = " ".join(unescape(_TAG.sub("", match["text"])).split())
+        text = content[opening.end() : tag.start()]
+        texts[document, number] = " ".join(unescape(_TAG.sub("", text)).split())
+        opening = None
     opened = len(_OPENED.findall(content))
-    if opened != len(found):
+    if opened != len(texts):
         raise DataError(
-            f"{path}: {opened:,} segments begin and {len(found):,} end with </seg>; the file is "
+            f"{path}: {opened:,} segments begin and {len(texts):,} end with </seg>; the file is "
             "truncated or damaged: download it again"
         )
-    if not any(found.values()):
+    if not any(texts.values()):
         raise DataError(f"{path}: no <seg> with text; this is no SGM file of a test set: remove it")
-    return found
+    return texts
 
 
 def sgm_units(first: Path, second: Path) -> Iterator[tuple[str, str] | str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import logging
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -28,6 +27,7 @@ from xlme_jax.data.text.tables import (
     table_languages,
 )
 from xlme_jax.storage.paths import is_file
+from xlme_jax.storage.sealed_json import parse
 
 TRAIN, REMOVED, ALL_SPLITS = "train", "removed", "all"
 _SPLITS = {
@@ -106,11 +106,11 @@ def _tables_in(folder: Path) -> Iterator[Path]:
 def _saved_files(state: Path) -> list[Path]:
     """Returns the files of a folder of `save_to_disk`, which may hold others, such as caches."""
     try:
-        content = json.loads(state.read_bytes())
+        content = parse(state.read_bytes())
         names = [entry["filename"] for entry in content["_data_files"]]
         indices = content.get("_indices_data_files")
         plain = all(isinstance(name, str) and name == Path(name).name for name in names)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{state}: damaged ({error!r:.200}); save the data set again") from error
     if indices or not plain:
         raise DataError(

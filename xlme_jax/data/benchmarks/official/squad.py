@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from xlme_jax.data.benchmarks.examples import Answer, Example, QuestionExample
 from xlme_jax.data.benchmarks.official.files import Skips
 from xlme_jax.data.text.opening import read_text
 from xlme_jax.data.text.reading import DataError
+from xlme_jax.storage.sealed_json import parse
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,10 +149,11 @@ def _questions(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     Raises:
       DataError: the file is not JSON in SQuAD's format.
     """
+    text = read_text(path)
     try:
-        content = json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON in UTF-8 ({error}); download the file again") from error
+        content = parse(text)
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error}); download the file again") from error
     place = "data"
     try:
         for i, article in enumerate(content["data"]):
