@@ -77,7 +77,7 @@ def _facts(
             yield f"code of {name}", _digest([pathlib.Path(_source(name))])
     yield from ((f"version of {name}", x) for name, x in manifest.versions().items())
     yield from ((name, os.environ.get(name, "")) for name in _VARIABLES)
-    yield from ((name, str(jax.config.values[name])) for name in _JAX_OPTIONS)
+    yield from ((name, str(jax.config.values.get(name))) for name in _JAX_OPTIONS)
 
 
 def _source(module: str) -> str:
