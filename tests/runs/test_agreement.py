@@ -119,7 +119,7 @@ def test_code_and_checkpoints_are_compared(tmp_path, tiny_data, monkeypatch):
     package = tmp_path / "xlme_jax"
     package.mkdir()
     (package / "__init__.py").write_text("changed = True\n")
-    monkeypatch.setattr(agreement.xlme_jax, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(agreement, "_PACKAGE", package)
     assert facts_of(tiny_data, tmp_path / "run")["code of xlme_jax"] != after["code of xlme_jax"]
 
 

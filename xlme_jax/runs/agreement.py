@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 
 import jax
 
-import xlme_jax
 from xlme_jax.checkpoints.saved import FOLDER, checkpoint_of, saved_steps, weights_digest
 from xlme_jax.configuration.registry import CONFIGURABLES
 from xlme_jax.configuration.train_config import TrainConfig
@@ -21,6 +20,7 @@ from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import manifest, peers
 
+_PACKAGE = pathlib.Path(__file__).parents[1]
 # Folders of one machine: hosts may keep the data under another path. Process 0 alone prepares it.
 _OF_THE_HOST = ("DATA_DIR", "Train.data_dir", "Train.data_cache")
 _OF_THE_FIRST = "Prepare."
@@ -71,7 +71,7 @@ def _facts(
     yield "newest checkpoint in MODEL_DIR", str(max(steps, default=None))
     if config.loop.init_from is not None and not steps:
         yield "weights in INIT_FROM", weights_digest(checkpoint_of(as_path(config.loop.init_from)))
-    yield "code of xlme_jax", _digest(pathlib.Path(xlme_jax.__file__).parent.rglob("*.py"))
+    yield "code of xlme_jax", _digest(_PACKAGE.rglob("*.py"))
     for name in sorted({cls.__module__ for cls in CONFIGURABLES.values()}):
         if not name.startswith("xlme_jax."):
             yield f"code of {name}", _digest([pathlib.Path(_source(name))])
