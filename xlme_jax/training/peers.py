@@ -7,7 +7,6 @@ process 0 dies, which hosts the service, JAX is faster: it aborts the others imm
 """
 
 import faulthandler
-import hashlib
 import itertools
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any
 
 import jax
 
+from xlme_jax.storage.sealed_json import checksum
 from xlme_jax.training import launchers, local_devices
 
 # EX_PROTOCOL of sysexits.h: start all processes again to resume from the newest checkpoint.
@@ -143,25 +143,27 @@ def check_same(subject: str, facts: Mapping[str, str]) -> None:
     """
     state = _state()
     subject = f"{subject}/{next(_comparisons)}"  # The service takes each name once.
-    text = json.dumps(facts, sort_keys=True)
-    digests = _told_by_all(f"{subject}/digest", hashlib.sha256(text.encode()).hexdigest())
-    others = [index for index, digest in enumerate(digests) if digest != digests[0]]
-    if not others:
+    digests = _told_by_all(f"{subject}/digest", checksum(facts))
+    differing = [index for index, digest in enumerate(digests) if digest != digests[0]]
+    if not differing:
         return
-    told = _told_by_all(f"{subject}/facts", text if state.process_id in (0, others[0]) else "")
-    theirs, ours = json.loads(told[others[0]]), json.loads(told[0])
-    names = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
-    name, *more = names
+    first = differing[0]
+    is_compared = state.process_id in (0, first)
+    told = _told_by_all(
+        f"{subject}/facts", json.dumps(facts, sort_keys=True) if is_compared else ""
+    )
+    theirs, ours = json.loads(told[first]), json.loads(told[0])
+    name, *more = (name for name in ours | theirs if ours.get(name) != theirs.get(name))
     rest = f" So do: {', '.join(more[:_NAMED])}{', ...' * (len(more) > _NAMED)}." if more else ""
     raise ValueError(
-        f"{name} differs: {theirs.get(name)} in process {others[0]}, {ours.get(name)} in process "
-        f"0{_and_processes(others[1:])}.{rest} Start all processes with the same command, "
+        f"{name} differs: {theirs.get(name)} in process {first}, {ours.get(name)} in process "
+        f"0{_and_processes(differing[1:])}.{rest} Start all processes with the same command, "
         "configuration, code, packages and data. Nothing was compiled."
     )
 
 
-def _and_processes(others: Sequence[int]) -> str:
-    return f" ({len(others)} more differ: {_processes(others[:_NAMED])})" if others else ""
+def _and_processes(indices: Sequence[int]) -> str:
+    return f" ({len(indices)} more differ: {_processes(indices[:_NAMED])})" if indices else ""
 
 
 def _told_by_all(subject: str, value: str) -> list[str]:

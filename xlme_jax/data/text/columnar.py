@@ -46,7 +46,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]
         table = _parquet(file)
         for column in columns:
             _place(path, table.schema_arrow, column)
-        for batch in _parquet_batches(path, file, columns):
+        for batch in _parquet_batches(path, table, file_size(file), columns):
             yield from _rows(path, batch, columns)
             progress.append(batch.num_rows)
 
@@ -81,7 +81,9 @@ def objects(path: Path) -> Iterator[dict[str, Any]]:
         is_parquet = file.read(len(_PARQUET)) == _PARQUET
         with _readable(path, "Parquet" if is_parquet else "Arrow") as progress:
             batches: Iterator[pa.RecordBatch] = (
-                _parquet_batches(path, file, None) if is_parquet else _batches(path, file, None)
+                _parquet_batches(path, _parquet(file), file_size(file), None)
+                if is_parquet
+                else _batches(path, file, None)
             )
             for batch in batches:
                 batch.validate(full=True)
@@ -96,25 +98,32 @@ def _parquet(file: BinaryIO) -> Any:
 
 
 def _parquet_batches(
-    path: Path, file: BinaryIO, columns: Sequence[str] | None
+    path: Path, table: Any, size: int, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
     """Yields batches that take no more than `_BATCH_BYTES`, or a few rows of a large group.
 
     A value that a column's dictionary has once may be in all rows, each with a copy in the batch.
+
+    Args:
+        path: The file, for errors.
+        table: The file, opened.
+        size: Its bytes.
+        columns: Names of columns, or fields of structs; None for all.
     """
-    table = _parquet(file)
     metadata = table.metadata
-    declared, largest = Allowance(file_size(file)), 1
-    for group in range(metadata.num_row_groups):
-        for place in range(metadata.num_columns):
-            chunk = metadata.row_group(group).column(place)
-            name = chunk.path_in_schema
-            if columns is None or any(name == x or name.startswith(f"{x}.") for x in columns):
-                declared.use(chunk.total_uncompressed_size, str(path))
-                largest = max(largest, chunk.total_uncompressed_size)
+    paths = [f"{metadata.schema.column(leaf).path}." for leaf in range(metadata.num_columns)]
+    starts = ("",) if columns is None else tuple(f"{column}." for column in columns)
+    leaves = [leaf for leaf, name in enumerate(paths) if name.startswith(starts)]
+    declared, largest = Allowance(size), 1
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for leaf in leaves:
+            bytes_of_chunk = group.column(leaf).total_uncompressed_size
+            declared.use(bytes_of_chunk, str(path))
+            largest = max(largest, bytes_of_chunk)
     rows = min(max(_BATCH_BYTES // largest, _FEWEST_ROWS), _BATCH_ROWS)
-    read = Allowance(declared.compressed)
-    for batch in table.iter_batches(rows, columns=None if columns is None else list(columns)):
+    read = Allowance(size)
+    for batch in table.iter_batches(rows, columns=columns):
         read.use(batch.nbytes, str(path))
         yield batch
 
@@ -131,11 +140,13 @@ def _arrow(file: BinaryIO, places: Sequence[int] | None = None) -> Any:
 
 
 def _batches(path: Path, file: BinaryIO, places: Sequence[int] | None) -> Iterator[pa.RecordBatch]:
+    from pyarrow import ipc
+
     allowance = Allowance(file_size(file))
     reader = _arrow(file, places)
-    is_file = hasattr(reader, "num_record_batches")
-    numbers = range(reader.num_record_batches) if is_file else ()
-    for batch in map(reader.get_batch, numbers) if is_file else reader:
+    is_file = isinstance(reader, ipc.RecordBatchFileReader)
+    batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
+    for batch in batches:
         allowance.use(batch.nbytes, str(path))
         yield batch
     if is_file:
