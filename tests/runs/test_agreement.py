@@ -1,7 +1,9 @@
 """Processes that were started differently end before they wait for each other."""
 
 import itertools
+import sys
 import threading
+import types
 
 import pytest
 import tiny
@@ -121,6 +123,19 @@ def test_code_and_checkpoints_are_compared(tmp_path, tiny_data, monkeypatch):
     (package / "__init__.py").write_text("changed = True\n")
     monkeypatch.setattr(agreement, "_PACKAGE", package)
     assert facts_of(tiny_data, tmp_path / "run")["code of xlme_jax"] != after["code of xlme_jax"]
+
+
+def test_systems_of_a_notebook_have_no_file(tmp_path, tiny_data, monkeypatch):
+    notebook, package = types.ModuleType("notebook"), types.ModuleType("package")
+    package.__file__ = str(tmp_path / "package.py")
+    (tmp_path / "package.py").write_text("changed = True\n")
+    for module in (notebook, package):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        system = type("System", (), {"__module__": module.__name__})
+        monkeypatch.setitem(agreement.CONFIGURABLES, module.__name__, system)
+    config = load(tmp_path / "run", tiny_data)
+    names = dict(agreement._facts(config, loading.operative_config(), False)).keys()
+    assert "code of package" in names and "code of notebook" not in names
 
 
 DIFFERENCES = {

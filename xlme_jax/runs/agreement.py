@@ -5,7 +5,6 @@ another interval of the log its processes wait for each other and never return.
 """
 
 import hashlib
-import inspect
 import os
 import pathlib
 import sys
@@ -73,15 +72,12 @@ def _facts(
         yield "weights in INIT_FROM", weights_digest(checkpoint_of(as_path(config.loop.init_from)))
     yield "code of xlme_jax", _digest(_PACKAGE.rglob("*.py"))
     for name in sorted({cls.__module__ for cls in CONFIGURABLES.values()}):
-        if not name.startswith("xlme_jax."):
-            yield f"code of {name}", _digest([pathlib.Path(_source(name))])
+        file = sys.modules[name].__dict__.get("__file__")  # A notebook has none.
+        if file and not name.startswith("xlme_jax."):
+            yield f"code of {name}", _digest([pathlib.Path(file)])
     yield from ((f"version of {name}", x) for name, x in manifest.versions().items())
     yield from ((name, os.environ.get(name, "")) for name in _VARIABLES)
     yield from ((name, str(jax.config.values.get(name))) for name in _JAX_OPTIONS)
-
-
-def _source(module: str) -> str:
-    return inspect.getsourcefile(sys.modules[module]) or ""
 
 
 def _digest(files: Iterable[pathlib.Path]) -> str:
