@@ -91,6 +91,10 @@ class Command:
         """Waits until a step is in the output; returns False if the process ends first."""
         return self.until(lambda: self.step() >= step)
 
+    def until_moment(self, moment):
+        """Waits for one of `moments`; returns False if the process ends first."""
+        return self.until(lambda: moment(self))
+
     def begun(self):
         """Returns whether the weights are initialised or restored."""
         said = self.said()
@@ -271,3 +275,24 @@ def differences(found, expected):
     if left or (found / "damaged_checkpoints").exists():
         wrong.append(f"left over: {left or 'damaged_checkpoints'}")
     return wrong
+
+
+def moments(steps, evaluate_every=10):
+    """Returns {phase of a run: function that tells whether a command is in it}."""
+
+    def is_sealing(command):
+        step = newest(command.model_dir)
+        return step is not None and not sealed(command.model_dir, step)
+
+    def is_evaluating(command):
+        step = max([*saving(command.model_dir), newest(command.model_dir) or 0])
+        return step > 0 and step % evaluate_every == 0 and step > last_line(command.model_dir)
+
+    return {
+        "compiling": Command.begun,
+        "stepping": lambda command: command.step() >= 5,
+        "saving": lambda command: saving(command.model_dir),
+        "sealing": is_sealing,
+        "evaluating": is_evaluating,
+        "ending": lambda command: last_line(command.model_dir) == steps,
+    }

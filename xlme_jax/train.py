@@ -37,6 +37,13 @@ _STEP_TIMEOUT = flags.DEFINE_integer(
     "Seconds without a finished step that end a process of several: another one is stuck.",
     1,
 )
+_PHASE_TIMEOUT = flags.DEFINE_integer(
+    "phase_timeout",
+    10_800,
+    "Seconds without a finished step that end a process of several while it prepares or copies "
+    "data, compiles, or evaluates.",
+    1,
+)
 _RESUME_WITH_CHANGES = flags.DEFINE_bool(
     "resume_with_changes",
     False,
@@ -58,7 +65,7 @@ def main() -> int:
     else:
         peers.check_single(trains=True)
     with (
-        StopOnSignal(step_timeout=_STEP_TIMEOUT.value) as stop,
+        StopOnSignal(step_timeout=_STEP_TIMEOUT.value, phase_timeout=_PHASE_TIMEOUT.value) as stop,
         peers.Watch(_PEER_TIMEOUT.value, say) as watch,
         _not_waiting_for_others(watch),
     ):
@@ -96,14 +103,22 @@ def _not_waiting_for_others(watch: peers.Watch) -> Iterator[None]:
         if jax.process_count() == 1:
             raise
         watch.close()
-        out_of_memory = "RESOURCE_EXHAUSTED" in str(error)
-        if isinstance(error, jax.errors.JaxRuntimeError) and not out_of_memory:
+        if _is_lost_peer(error):
             say(peers.lost_peers(f"a computation failed ({str(error).splitlines()[0]})"))
             peers.leave(peers.EXIT_LOST_PEERS)
         if not isinstance(error, ValueError):
             traceback.print_exc()
         say(f"Process {jax.process_index()}: {type(error).__name__}: {error}")
         peers.leave(1)
+
+
+def _is_lost_peer(error: BaseException | None) -> bool:
+    """Returns whether an error, or the cause of it, is that of a collective."""
+    while error is not None:
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            return "RESOURCE_EXHAUSTED" not in str(error)
+        error = error.__cause__
+    return False
 
 
 if __name__ == "__main__":

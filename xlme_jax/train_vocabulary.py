@@ -32,11 +32,9 @@ before::
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -44,7 +42,8 @@ from absl import flags
 from xlme_jax.configuration import source_flags, worker_flags
 from xlme_jax.data.languages import tag_or_code
 from xlme_jax.preparation import sources
-from xlme_jax.storage.paths import as_path, is_bucket
+from xlme_jax.storage.files import check_output
+from xlme_jax.storage.paths import as_path
 
 if TYPE_CHECKING:
     from xlme_jax.data.vocabulary import Vocabulary
@@ -105,19 +104,6 @@ _CHANGE_BYTES = 1_000_000  # Of each language, to measure how an extension chang
 _OF_VOCAP = ("beta", "candidates", "candidate_sizes", "workers", "runner", "runner_options")
 _REPORT = flags.DEFINE_string("report", None, "Folder of a table and a picture over languages.")
 _AGAINST = flags.DEFINE_list("against", [], "Further vocabularies for --report, .model files.")
-
-
-def _check_output(file: Path) -> None:
-    """Raises ValueError if the file cannot be written, before training starts."""
-    if file.is_dir():
-        raise ValueError(
-            f"--output={file} is a folder; give a file in it, such as {file / 'v.model'}"
-        )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if not is_bucket(file) and not os.access(file.parent, os.W_OK):
-        raise ValueError(
-            f"--output={file}: its folder is not writable; fix its permissions or choose another."
-        )
 
 
 def _check_report() -> None:
@@ -285,7 +271,7 @@ def main() -> None:
             "--tasks=cc100,bitext with --cc100_dir and --bitext_dir, or SeqIO tasks."
         )
     _check_method()
-    _check_output(as_path(_OUTPUT.value))
+    check_output(as_path(_OUTPUT.value))
     _check_report()
     compared = {path: vocabulary.Vocabulary.load(path) for path in _AGAINST.value}
     config = _vocap_config()

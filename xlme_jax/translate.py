@@ -43,7 +43,7 @@ from xlme_jax.evaluation.translation_scores import (
     tokenizer_of,
 )
 from xlme_jax.runs.translating import Translation, score, translate, write_results
-from xlme_jax.storage.files import replace_file
+from xlme_jax.storage.files import check_output, replace_file
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import host_memory, peers
 from xlme_jax.training.mesh import MeshConfig
@@ -134,6 +134,8 @@ def main() -> None:
         )
     if references is not None:
         _check_scores(references)
+    if _OUTPUT.value != "-":
+        check_output(as_path(_OUTPUT.value))
     translations: list[list[Translation]] = []
     if _SCORE.value is not None:
         written = _scores(lines, name, _SCORE.value, mesh)

@@ -26,28 +26,11 @@ def model_dir(undisturbed, tmp_path):
     return folder
 
 
-def is_sealing(folder):
-    step = commands.newest(folder)
-    return step is not None and not commands.sealed(folder, step)
-
-
-def is_evaluating(folder):
-    newest = max([*commands.saving(folder), commands.newest(folder) or 0])
-    return newest % 10 == 0 and newest > commands.last_line(folder)
-
-
-MOMENTS = {
-    "compiling": lambda command: command.begun(),
-    "stepping": lambda command: command.step() >= 5,
-    "saving": lambda command: commands.saving(command.model_dir),
-    "sealing": lambda command: is_sealing(command.model_dir),
-    "evaluating": lambda command: is_evaluating(command.model_dir),
-    "ending": lambda command: commands.last_line(command.model_dir) == STEPS,
-}
+MOMENTS = commands.moments(STEPS)
 
 
 def kill(command, moment):
-    assert command.until(lambda: MOMENTS[moment](command)), command.said()
+    assert command.until_moment(MOMENTS[moment]), command.said()
     assert command.kill() == -9, command.said()  # It was still running.
 
 

@@ -2,6 +2,8 @@
 
 import re
 import signal
+import time
+from types import MappingProxyType
 
 import commands
 import pytest
@@ -40,6 +42,17 @@ def test_the_step_in_flight_is_saved_and_the_run_ends_with_the_same_bits(
     command.signal(number)
     assert assert_saved(tmp_path / "run", command) >= 5
     assert f"{number.name}: the run ends after this step and saves" in command.said()
+    runs.run(tmp_path / "run", tiny_data, **SHORT)
+    assert commands.differences(tmp_path / "run", undisturbed) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["saving", "sealing", "evaluating"])
+def test_a_signal_while_a_checkpoint_is_written(undisturbed, tmp_path, tiny_data, start, phase):
+    command = start()
+    assert command.until_moment(commands.moments(STEPS)[phase]), command.said()
+    command.signal(signal.SIGTERM)
+    assert_saved(tmp_path / "run", command)
     runs.run(tmp_path / "run", tiny_data, **SHORT)
     assert commands.differences(tmp_path / "run", undisturbed) == []
 
@@ -108,15 +121,16 @@ PAIR = {**SHORT, "TRAIN_STEPS": 40, "CHECKPOINT_EVERY": 2}
 def start_pair(start, tmp_path):
     """Returns a function that starts the command in two processes."""
 
-    def start_pair(name="run"):
+    def start_pair(name="run", more=(), options=MappingProxyType({})):
         where = f"--coordinator_address=localhost:{tiny.free_port()}"
-        flags = (where, f"--peer_timeout={PEER_TIMEOUT}", "--num_processes=2")
+        flags = (where, f"--peer_timeout={PEER_TIMEOUT}", "--num_processes=2", *more)
         return [
             start(
                 *(tmp_path / name, *flags, f"--process_id={index}"),
                 bindings=PAIR,
                 log=f"log{index}",
                 devices=2,
+                **options.get(index, {}),
             )
             for index in range(2)
         ]
@@ -141,22 +155,113 @@ def test_two_processes_save_the_same_step_whoever_is_signalled(tmp_path, start_p
     assert commands.differences(tmp_path / "run", tmp_path / "undisturbed") == []
 
 
+# In the order in which a run that is resumed at each meets them.
+PHASES = ("compiling", "evaluating", "stepping", "saving", "ending")
+# JAX's limit for the start of all processes.
+JOIN_SECONDS = 300
+
+
+def bits_of_pairs(tmp_path, start_pair):
+    """Returns the folder of an undisturbed run of two processes."""
+    for process in start_pair("undisturbed"):
+        process.finish()
+    return tmp_path / "undisturbed"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_process_whose_peer_died_ends_and_says_so(tmp_path, start_pair, index):
-    processes = start_pair()
-    assert processes[0].until_step(5), processes[0].said()
-    processes[index].kill()
-    left = processes[1 - index]
-    # Process 0 serves the others: without it, JAX may be the one to end them.
-    expected = (EXIT_LOST_PEERS, *([-signal.SIGABRT] if index == 0 else []))
-    assert left.end(timeout=PEER_TIMEOUT + 100) in expected, left.said()
-    if left.end() == EXIT_LOST_PEERS:
-        # Whichever of three threads notices first.
-        ways = rf"(lost .*process {index}|a computation failed|no response from another process)"
-        lost = f"Process {1 - index} of 2: {ways}"
-        assert re.search(lost, left.said()), left.said()
-        assert "Start all processes again with the same command" in left.said()
+    undisturbed = bits_of_pairs(tmp_path, start_pair)
+    moments = commands.moments(PAIR["TRAIN_STEPS"])
+    for phase in PHASES:
+        processes = start_pair()
+        assert processes[0].until_moment(moments[phase]), processes[0].said()
+        processes[index].kill()
+        survivor, begin = processes[1 - index], time.monotonic()
+        # Process 0 serves the others: without it, JAX may be the one to end them.
+        expected = (EXIT_LOST_PEERS, *([-signal.SIGABRT] if index == 0 else []))
+        # At the end everything is saved; JAX aborts a process that waits for the other to exit.
+        allowed = (EXIT_LOST_PEERS, -signal.SIGABRT, 0) if phase == "ending" else expected
+        assert survivor.end(timeout=PEER_TIMEOUT + 100) in allowed, survivor.said()
+        print(f"\n{phase}: exit {survivor.end()} after {time.monotonic() - begin:.1f} s")
+        if survivor.end() == EXIT_LOST_PEERS:
+            # Whichever of three threads notices first.
+            ways = rf"(lost .*process {index}|a computation failed|no response from another)"
+            assert re.search(f"Process {1 - index} of 2: {ways}", survivor.said()), survivor.said()
+            assert "Start all processes again with the same command" in survivor.said()
     for process in start_pair():
         process.finish()
-    assert [line["step"] for line in commands.lines(tmp_path / "run")][-1] == 40
+    assert commands.differences(tmp_path / "run", undisturbed) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_process_whose_peer_never_joins_ends(tmp_path, start_pair, index):
+    processes = start_pair()
+    processes[index].kill()
+    begin = time.monotonic()
+    assert processes[1 - index].end(timeout=JOIN_SECONDS + 60) in (1, -signal.SIGABRT)
+    print(f"\nexit {processes[1 - index].end()} after {time.monotonic() - begin:.1f} s")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_slow_process_is_waited_for_in_every_phase(tmp_path, start_pair, index):
+    undisturbed = bits_of_pairs(tmp_path, start_pair)
+    moments = {"joining": lambda command: True} | commands.moments(PAIR["TRAIN_STEPS"])
+    processes = start_pair()
+    for phase in ("joining", "compiling", "stepping", "saving", "evaluating", "ending"):
+        assert processes[0].until_moment(moments[phase]), processes[0].said()
+        processes[index].signal(signal.SIGSTOP)
+        time.sleep(PEER_TIMEOUT / 3)
+        processes[index].signal(signal.SIGCONT)
+    for process in processes:
+        process.finish()
+    assert commands.differences(tmp_path / "run", undisturbed) == []
+
+
+STUCK = """
+import importlib, os, threading
+import xlme_jax.train as train
+from xlme_jax.configuration import command_line
+from xlme_jax.runs import assembly, datasets
+from xlme_jax.checkpoints.checkpoints import Checkpoints
+from xlme_jax.evaluation.retrieval import RetrievalProbe
+from xlme_jax.training import loop, mesh
+
+def waits(place, name, after=0):
+    called = getattr(place, name)
+    def wait(*arguments, **named):
+        global after
+        after -= 1
+        if after < 0:
+            print("stuck", flush=True)
+            threading.Event().wait()
+        return called(*arguments, **named)
+    setattr(place, name, wait)
+
+places = {
+    "data": (datasets, "_copy_and_verify"),
+    "compiling": (loop, "compile_step"),
+    "stepping": (mesh, "put_batch"),
+    "saving": (Checkpoints, "save"),
+    "evaluating": (RetrievalProbe, "build"),
+}
+after = 3 if os.environ["PHASE"] == "stepping" else 0
+waits(*places[os.environ["PHASE"]])
+command_line.run_app(train.main)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [0, 1])
+def test_no_process_waits_forever_for_a_stuck_one(tmp_path, start_pair, index):
+    for phase in ("data", "compiling", "stepping", "saving", "evaluating"):
+        given = {"python": ["-c", STUCK], "variables": {"PHASE": phase}}
+        processes = start_pair(phase, ["--step_timeout=15", "--phase_timeout=60"], {index: given})
+        assert processes[index].until_said("stuck"), processes[index].said()
+        begin = time.monotonic()
+        ends = [process.end(timeout=150) for process in processes]
+        print(f"\n{phase}: exits {ends} after {time.monotonic() - begin:.1f} s")
+        assert set(ends) <= {EXIT_LOST_PEERS, -signal.SIGABRT}, [p.said() for p in processes]
+        assert any("_timeout)" in process.said() for process in processes)

@@ -6,6 +6,7 @@ import json
 
 import nasty
 import pytest
+import tiny
 from fuzzing import assert_as_expected, assert_clean, budgets, check, damaged, memory_below, outcome
 from hypothesis import strategies as st
 from test_hostile_text import NAMES
@@ -106,7 +107,9 @@ def test_any_rows_are_read_or_counted_in_every_format(tmp_path, cases):
             found.append((documents, report.skipped))
         assert all(one == found[0] for one in found), found
 
-    check(cases, st.lists(st.none() | st.text(), max_size=6), property_)
+    # In CSV, which may end its lines with it, a carriage return is counted and made a space.
+    texts = st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]))
+    check(cases, st.lists(st.none() | texts, max_size=6), property_)
 
 
 PLAIN_NAMES = NAMES.map(lambda name: name.replace("\n", "x"))
@@ -138,3 +141,67 @@ def test_any_names_of_tables(tmp_path, cases):
     check(
         cases, st.tuples(st.lists(st.tuples(PLAIN_NAMES, SUFFIXES), max_size=6), STATES), property_
     )
+
+
+ROWS = 1_000_000
+
+
+def bombs():
+    """Returns {name: (writer of a small file, its suffix)} of tables that expand to gigabytes."""
+    import pyarrow as pa
+    from pyarrow import ipc, parquet
+
+    value = "x" * 1_000_000
+    zeros = pa.nulls(160_000_000, pa.int64()).fill_null(0)
+    shared = pa.DictionaryArray.from_arrays(pa.nulls(ROWS, pa.int32()).fill_null(0), [value])
+
+    def arrow(array, opening, compression="zstd"):
+        def write(path):
+            table = pa.table({"text": array})
+            options = ipc.IpcWriteOptions(compression=compression)
+            with opening(str(path), table.schema, options=options) as writer:
+                writer.write_table(table)
+
+        return write, "arrow"
+
+    def in_parquet(array):
+        return lambda path: parquet.write_table(pa.table({"text": array}), path), "parquet"
+
+    return {
+        "compressed batch of a file": arrow(zeros, ipc.new_file),
+        "compressed batch of a stream": arrow(zeros, ipc.new_stream),
+        "dictionary in Arrow": arrow(shared, ipc.new_file, None),
+        "dictionary in Parquet": in_parquet(shared),
+    }
+
+
+MEASURED = """
+import resource, sys
+from pathlib import Path
+from xlme_jax.data.text import columnar
+from xlme_jax.data.text.decompression import DataError
+import pyarrow, pyarrow.compute, pyarrow.ipc, pyarrow.parquet
+path = Path(sys.argv[1])
+read = columnar.arrow_rows if path.suffix == ".arrow" else columnar.parquet_rows
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    for row in read(path, ["text"]):
+        pass
+except DataError as error:
+    print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+BOMBS = ("compressed batch of a stream", "compressed batch of a file", "dictionary in Arrow")
+BOMBS += ("dictionary in Parquet",)
+
+
+@pytest.mark.parametrize("name", tiny.slow_except(BOMBS[:1], BOMBS))
+def test_a_table_that_expands_is_refused_in_bounded_memory(tmp_path, name):
+    write, suffix = bombs()[name]
+    path = tmp_path / f"bomb.{suffix}"
+    write(path)
+    assert path.stat().st_size < 10_000_000
+    with tiny.start(["-c", MEASURED, path]) as process:
+        *said, megabytes = process.communicate(timeout=60)[0].splitlines()
+    assert "decompression bomb" in said[0], said
+    assert int(megabytes) < 1500

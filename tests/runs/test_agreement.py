@@ -40,7 +40,7 @@ def check_same(monkeypatch):
     """Returns a function from the facts of each process to the error that each raises."""
     local = threading.local()
     monkeypatch.setattr(peers, "_state", lambda: local.state)
-    monkeypatch.setattr(peers, "_comparisons", itertools.repeat(0))
+    monkeypatch.setattr(peers, "_gathered", itertools.repeat(0))
 
     def check(*facts):
         client, errors = Client(len(facts)), [None] * len(facts)

@@ -7,6 +7,7 @@ from xlme_jax.checkpoints.saved import RunRecord
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.runs import resuming
+from xlme_jax.training import manifest
 
 STEP = 90
 # As tests/tiny.gin, but with a schedule that is easily computed.
@@ -28,7 +29,9 @@ def resumes(tmp_path, tiny_data, monkeypatch):
     def resumes(before=None, objective="xlm", with_changes=False, step=STEP, **now):
         _, text = load(objective, **BEFORE | (before or {}))
         origin = {"origin": resumes.origin, "origin_digest": resumes.recorded}
-        record = RunRecord({}, resumes.digest, resumes.text or text, **origin)
+        record = RunRecord(
+            {}, resumes.digest, resumes.text or text, manifest=resumes.manifest, **origin
+        )
         monkeypatch.setattr(resuming, "newest_record", lambda folder: (step, record))
         config, _ = load(objective, **BEFORE | now)
         names = ("monolingual", "bitext")
@@ -36,6 +39,7 @@ def resumes(tmp_path, tiny_data, monkeypatch):
         steps = config.loop.train_steps
         return resuming.check(config, dataset, streams, steps, with_changes)
 
+    resumes.manifest = {}
     resumes.text, resumes.origin, resumes.recorded, resumes.digest = "", "", "", dataset.digest
     return resumes
 
@@ -44,6 +48,13 @@ def test_the_same_run_resumes_without_a_word(resumes, caplog):
     assert resumes() == {}
     assert resumes(Loop__log_every=7, DATA_DIR="data") == {}
     assert not caplog.records
+
+
+def test_other_versions_of_packages_are_said(resumes, caplog):
+    resumes.manifest = {"packages": {**manifest.versions(), "jax": "0.10.0"}}
+    changed = f"0.10.0 -> {manifest.versions()['jax']}"
+    assert resumes() == {"version of jax": changed}
+    assert f"saved with other versions (jax {changed}): bits may differ" in caplog.text
 
 
 def test_all_differences_are_listed_with_the_flag(resumes):

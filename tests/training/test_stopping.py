@@ -222,8 +222,8 @@ def ends(monkeypatch):
     monkeypatch.setattr(stopping.peers, "leave", leave)
     monkeypatch.setattr(stopping, "say", said.append)
 
-    def run(act, seconds):
-        with StopOnSignal(step_timeout=0.1) as stop:
+    def run(act, seconds, phase_timeout=100.0):
+        with StopOnSignal(step_timeout=0.1, phase_timeout=phase_timeout) as stop:
             act(stop)
             has_left = left.wait(seconds)
         return has_left, said
@@ -246,10 +246,22 @@ def test_evaluations_and_preparation_may_take_long(ends):
     assert ends(lambda stop: None, 0.5) == (False, [])
 
 
+def test_a_start_that_does_not_end_is_left(ends):
+    has_left, said = ends(lambda stop: None, 30, phase_timeout=0.1)
+    assert has_left and said[1] == peers.EXIT_LOST_PEERS
+    assert "no step ended for 0 s after the start (--phase_timeout)" in said[0]
+
+
+def test_an_evaluation_that_does_not_end_is_left(ends):
+    has_left, said = ends(lambda stop: stop.saved(3, lambda: None), 30, phase_timeout=0.1)
+    assert has_left and said[1] == peers.EXIT_LOST_PEERS
+    assert "no step ended for 0 s after step 3 was saved (--phase_timeout)" in said[0]
+
+
 def test_processes_that_do_not_agree_are_left(ends):
     def act(stop):
         stop.requested(3)
-        stop._since = math.inf
+        stop._deadline = math.inf
         stop._client.key_value_set("xlme_jax/stop/requested", "SIGTERM")
 
     has_left, said = ends(act, 30)

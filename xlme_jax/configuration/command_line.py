@@ -5,6 +5,7 @@ import importlib
 import logging
 import os
 import re
+import signal
 import sys
 import traceback
 import warnings
@@ -61,6 +62,11 @@ def run_app(
             for module in flags.FLAGS["trusted_modules"].value or ():
                 _import(module)
             return main(*argv[1:])
+        except KeyboardInterrupt:
+            print("Interrupted. Run the same command again.", file=sys.stderr)
+            sys.stdout.flush()
+            # Not a normal exit: what JAX's threads still compute makes it a segmentation fault.
+            os._exit(128 + signal.SIGINT)
         except Exception as error:
             message = _explanation(error)
             if os.environ.get("XLME_TRACEBACK") or not message:

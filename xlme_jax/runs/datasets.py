@@ -8,8 +8,6 @@ import time
 from collections.abc import Sequence
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import (
@@ -20,6 +18,7 @@ from xlme_jax.data.prepared import (
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.preparation.preparing import is_prepared
 from xlme_jax.runs import agreement
+from xlme_jax.training import peers
 
 _log = logging.getLogger(__name__)
 
@@ -79,9 +78,7 @@ def _prepare(config: PrepareConfig, command: Sequence[str]) -> None:
         # In a separate process, because training never imports TensorFlow.
         _log.info("Preparing %s:\n  %s", config.output, shlex.join(command))
         failed = subprocess.run(list(command)).returncode
-    if jax.process_count() > 1:
-        failed = int(multihost_utils.broadcast_one_to_all(np.int32(failed)))
-    if failed:
+    if int(peers.gather("prepared", str(failed), peers.LONG_SECONDS)[0]):
         raise ValueError(f"DATA_DIR = {config.output!r} could not be prepared, see above.")
 
 
@@ -98,12 +95,11 @@ def _copy_and_verify(dataset: PreparedDataset, config: TrainConfig) -> None:
             checked = dataset.verify(jax.process_index(), jax.process_count())
             seconds = time.monotonic() - start
             _log.info("Data: %.1f MB verified in %.1f s.", checked / 1e6, seconds)
-    except PreparedDataError as found:
-        error = found
-    if jax.process_count() > 1:
-        damaged = multihost_utils.process_allgather(np.bool_(error is not None))
-        if error is None and damaged.any():
-            where = f"process {np.flatnonzero(damaged)[0]}"
-            error = PreparedDataError(f"{dataset.directory} is damaged, see the log of {where}")
+    except PreparedDataError as damage:
+        error = damage
+    states = peers.gather("verified", "damaged" if error else "whole", peers.LONG_SECONDS)
+    if error is None and "damaged" in states:
+        where = f"process {states.index('damaged')}"
+        error = PreparedDataError(f"{dataset.directory} is damaged, see the log of {where}")
     if error is not None:
         raise error

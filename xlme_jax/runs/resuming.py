@@ -28,6 +28,7 @@ from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.runs import parts
 from xlme_jax.storage.paths import as_path
+from xlme_jax.training import manifest
 
 _log = logging.getLogger(__name__)
 _ALLOW = (
@@ -82,8 +83,23 @@ def check(
             _log.info("%s. Results are equal but for rounding.", difference)
     if said := schedule_change((before, former), (config, train_steps), step):
         _log.warning("%s", said)
+    versions = _changed_versions(record)
+    if versions:
+        said = ", ".join(f"{name} {change}" for name, change in versions.items())
+        _log.warning("%s, saved with other versions (%s): bits may differ.", where, said)
     text = {difference.name: f"{difference.before} -> {difference.now}" for difference in found}
+    text |= {f"version of {name}": change for name, change in versions.items()}
     return text | ({"TRAIN_STEPS": f"{former} -> {train_steps}"} if former != train_steps else {})
+
+
+def _changed_versions(record: RunRecord) -> dict[str, str]:
+    """Returns {package: "BEFORE -> NOW"} for those that have another version than at the save."""
+    before, now = record.manifest.get("packages", {}), manifest.versions()
+    return {
+        name: f"{before[name]} -> {version}"
+        for name, version in now.items()
+        if before.get(name, version) != version
+    }
 
 
 def _configuration(

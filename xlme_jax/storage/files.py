@@ -162,3 +162,14 @@ def local_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
         local = pathlib.Path(name)
         yield local
         _copy_files(local, folder)
+
+
+def check_output(file: pathlib.Path) -> None:
+    """Raises ValueError if the file cannot be written, before the work that it is to hold."""
+    if file.is_dir():
+        raise ValueError(f"--output={file} is a folder; give a file in it")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not is_bucket(file) and not os.access(file.parent, os.W_OK):
+        raise ValueError(
+            f"--output={file}: its folder is not writable; fix its permissions or choose another."
+        )

@@ -28,7 +28,9 @@ _GRACE_SECONDS = 30
 # Process 0 hosts the service, so the others must report before it exits.
 _LINGER_SECONDS = 3.0
 _NAMED = 5
-_comparisons = itertools.count()
+_gathered = itertools.count()  # The service takes each name once.
+# How long processes wait for what may take long in another one: `StopOnSignal` limits it.
+LONG_SECONDS = 7 * 86_400
 # How long processes that have joined wait for what the others tell.
 _TELL_SECONDS = 300
 # JAX's own variable: "0,1" are the GPUs of this process.
@@ -72,7 +74,7 @@ def join(
     except ValueError as error:
         raise ValueError(f"{_NOT_DETECTED} (JAX: {error})") from None
     if _LOCAL_DEVICES not in os.environ:
-        views = _told_by_all("gpus", local_devices.view(os.environ).to_json())
+        views = gather("gpus", local_devices.view(os.environ).to_json())
         gpus = local_devices.assign([local_devices.View.from_json(text) for text in views])
         for platform in ("cuda", "rocm"):
             jax.config.update(f"jax_{platform}_visible_devices", gpus[_state().process_id])
@@ -111,7 +113,7 @@ def check_devices(say: Callable[[str], None]) -> None:
             f"{used} GPUs of this process are fed by {cpus} CPUs, because it may use no others: "
             "start it with sbatch --exclusive and srun --cpu-bind=none."
         )
-    told = _told_by_all("used", json.dumps([local_devices.view(os.environ).to_json(), used]))
+    told = gather("used", json.dumps([local_devices.view(os.environ).to_json(), used]))
     views, counts = zip(*map(json.loads, told), strict=True)
     unasked = jax.process_count() > 1 and not cpus_chosen()
     unused = local_devices.unused([*map(local_devices.View.from_json, views)], counts, unasked)
@@ -142,16 +144,13 @@ def check_same(subject: str, facts: Mapping[str, str]) -> None:
       ValueError: in all processes, if two differ; names what differs and the process.
     """
     state = _state()
-    subject = f"{subject}/{next(_comparisons)}"  # The service takes each name once.
-    digests = _told_by_all(f"{subject}/digest", checksum(facts))
+    digests = gather(f"{subject}/digest", checksum(facts))
     differing = [index for index, digest in enumerate(digests) if digest != digests[0]]
     if not differing:
         return
     first = differing[0]
     is_compared = state.process_id in (0, first)
-    told = _told_by_all(
-        f"{subject}/facts", json.dumps(facts, sort_keys=True) if is_compared else ""
-    )
+    told = gather(f"{subject}/facts", json.dumps(facts, sort_keys=True) if is_compared else "")
     theirs, ours = json.loads(told[first]), json.loads(told[0])
     name, *more = (name for name in ours | theirs if ours.get(name) != theirs.get(name))
     rest = f" So do: {', '.join(more[:_NAMED])}{', ...' * (len(more) > _NAMED)}." if more else ""
@@ -166,18 +165,25 @@ def _and_processes(indices: Sequence[int]) -> str:
     return f" ({len(indices)} more differ: {_processes(indices[:_NAMED])})" if indices else ""
 
 
-def _told_by_all(subject: str, value: str) -> list[str]:
-    """Returns what all processes tell of a subject, by index; waits for all of them."""
+def gather(subject: str, value: str, seconds: float = _TELL_SECONDS) -> list[str]:
+    """Returns what all processes say of a subject, by index; waits for all of them.
+
+    Args:
+      subject: its name; all processes gather the same subjects in the same order.
+      value: what this process says.
+      seconds: how long to wait. A collective of devices is no way to wait for long: the first one
+        that a backend runs fails if a process comes 30 seconds late.
+    """
     state = _state()
     if state.client is None:
         return [value]
-    key = f"xlme_jax/{subject}"
+    key = f"xlme_jax/{subject}/{next(_gathered)}"
     state.client.key_value_set(f"{key}/{state.process_id}", value)
-    state.client.wait_at_barrier(key, _TELL_SECONDS * 1000)
-    told = {
+    state.client.wait_at_barrier(key, int(seconds * 1000))
+    values = {
         int(name.rpartition("/")[2]): text for name, text in state.client.key_value_dir_get(key)
     }
-    return [told[index] for index in range(state.num_processes)]
+    return [values[index] for index in range(state.num_processes)]
 
 
 def _state() -> Any:

@@ -8,7 +8,7 @@ evaluated), that thread ends the process itself.
 All processes must save the same step, so they agree on one through the key-value store of
 `jax.distributed`: a process that gets a signal publishes it; each process then publishes its step
 and waits; the run ends with the first step that none of them has passed. Where one of several
-processes is stuck, the others wait for it in a collective: after a time without a step they end.
+processes is stuck, the others wait for it in a collective: after a time without progress they end.
 """
 
 import contextlib
@@ -63,10 +63,18 @@ class StopOnSignal(NeverStop):
       timeout: seconds that processes wait for each other to agree on the last step.
       step_timeout: seconds from one step to the next, or to its saved state, after which this
         process ends if it is one of several.
+      phase_timeout: the same from the start, or from a saved state, to the next step: for data,
+        compilation and evaluations.
     """
 
-    def __init__(self, timeout: float = 300.0, step_timeout: float = math.inf):
+    def __init__(
+        self,
+        timeout: float = 300.0,
+        step_timeout: float = math.inf,
+        phase_timeout: float = math.inf,
+    ):
         self._timeout, self._step_timeout = timeout, step_timeout
+        self._phase_timeout = phase_timeout
         self._client = peers.coordination_client()
         self._lock = threading.Lock()  # Held while processes agree.
         self._step = 0  # Steps that this process has passed; valid
@@ -74,7 +82,7 @@ class StopOnSignal(NeverStop):
         # Waits for the checkpoint of that step; None while there is none and ending would lose it.
         self._wait: Callable[[], None] | None = lambda: None
         self._last: int | None = None  # The step to end with, once agreed.
-        self._since = math.inf  # When the last step was passed; inf while others may take long.
+        self._deadline = time.monotonic() + phase_timeout  # For the next step or saved state.
         self._closing = threading.Event()
 
     def __enter__(self) -> "StopOnSignal":
@@ -100,7 +108,8 @@ class StopOnSignal(NeverStop):
     def requested(self, step: int) -> bool:
         """Whether the run is to end after `step`, which is in flight; the same in all processes."""
         with self._lock:
-            self._step, self._wait, self._since = step, None, time.monotonic()
+            self._step, self._wait = step, None
+            self._deadline = time.monotonic() + self._step_timeout
             return self._last is not None and step >= self._last
 
     def saved(self, step: int, wait: Callable[[], None]) -> None:
@@ -114,7 +123,8 @@ class StopOnSignal(NeverStop):
           Stopped: the run was asked to end.
         """
         with self._lock:
-            self._step, self._wait, self._begun, self._since = step, wait, True, math.inf
+            self._step, self._wait, self._begun = step, wait, True
+            self._deadline = time.monotonic() + self._phase_timeout
             if self._last is not None and self._last <= step:
                 raise Stopped(step)
 
@@ -142,8 +152,8 @@ class StopOnSignal(NeverStop):
     def _poll(self) -> None:
         """Waits until some process asks for the end, or no step ends."""
         while not self._closing.wait(_POLL_SECONDS):
-            if time.monotonic() - self._since > self._step_timeout:
-                self._leave(f"no step ended for {self._step_timeout:.0f} s after step {self._step}")
+            if time.monotonic() > self._deadline:
+                self._leave(self._overdue())
             if self._last is not None:
                 continue
             try:
@@ -155,6 +165,13 @@ class StopOnSignal(NeverStop):
             except jax.errors.JaxRuntimeError as error:
                 reason = str(error).splitlines()[0]
                 self._leave(f"the processes did not agree on a last step ({reason})")
+
+    def _overdue(self) -> str:
+        if self._wait is None:
+            limit = self._step_timeout
+            return f"no step ended for {limit:.0f} s after step {self._step} (--step_timeout)"
+        since = f"step {self._step} was saved" if self._begun else "the start"
+        return f"no step ended for {self._phase_timeout:.0f} s after {since} (--phase_timeout)"
 
     def _leave(self, what: str) -> None:
         """Ends this process without saving."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+
+import numpy as np
 
 from xlme_jax.data.text.decompression import Allowance, DataError, file_size, open_file, shown
 
@@ -22,6 +25,7 @@ _BATCH_ROWS, _FEWEST_ROWS = 1024, 16
 _BATCH_BYTES = 1 << 29
 _BUFFER_BYTES = 1 << 20
 _ARROW_FILE = b"ARROW1"
+_STREAM_IN_FILE = 8
 _PARQUET = b"PAR1"
 # Ends every stream that was written to its end.
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
@@ -124,36 +128,112 @@ def _parquet_batches(
     rows = min(max(_BATCH_BYTES // largest, _FEWEST_ROWS), _BATCH_ROWS)
     read = Allowance(size)
     for batch in table.iter_batches(rows, columns=columns):
-        read.use(batch.nbytes, str(path))
-        yield batch
+        yield from _slices(path, batch, read)
 
 
 def _arrow(file: BinaryIO, places: Sequence[int] | None = None) -> Any:
-    """Opens a file of Arrow's stream or file format at its start."""
+    """Opens the stream of an Arrow file at its start; the file format is one with a footer."""
     from pyarrow import ipc
 
+    _to_stream(file)
+    return ipc.open_stream(file, options=ipc.IpcReadOptions(included_fields=places))
+
+
+def _to_stream(file: BinaryIO) -> bool:
+    """Goes to the start of the stream; returns whether the file is of the file format."""
     file.seek(0)
     is_file = file.read(len(_ARROW_FILE)) == _ARROW_FILE
-    file.seek(0)
-    options = ipc.IpcReadOptions(included_fields=places)
-    return (ipc.open_file if is_file else ipc.open_stream)(file, options=options)
+    file.seek(_STREAM_IN_FILE if is_file else 0)
+    return is_file
 
 
 def _batches(path: Path, file: BinaryIO, places: Sequence[int] | None) -> Iterator[pa.RecordBatch]:
+    """Yields slices of the batches, of few rows where rows share long values."""
+    _check_expansion(path, file)
+    allowance = Allowance(file_size(file))
+    for batch in _arrow(file, places):
+        yield from _slices(path, batch, allowance)
+    end = _ARROW_FILE if _to_stream(file) else _END_OF_STREAM
+    file.seek(-min(file.seek(0, os.SEEK_END), len(end)), os.SEEK_END)
+    if file.read() != end:
+        raise EOFError("the stream has no end")
+
+
+def _check_expansion(path: Path, file: BinaryIO) -> None:
+    """Raises DataError if compressed buffers expand to more than is allowed, before they do."""
     from pyarrow import ipc
 
     allowance = Allowance(file_size(file))
-    reader = _arrow(file, places)
-    is_file = isinstance(reader, ipc.RecordBatchFileReader)
-    batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-    for batch in batches:
-        allowance.use(batch.nbytes, str(path))
-        yield batch
-    if is_file:
-        return
-    file.seek(-min(file.seek(0, os.SEEK_END), len(_END_OF_STREAM)), os.SEEK_END)
-    if file.read() != _END_OF_STREAM:
-        raise EOFError("the stream has no end")
+    _to_stream(file)
+    for message in ipc.MessageReader.open_stream(file):
+        if message.type in ("record batch", "dictionary"):
+            allowance.use(_expanded_bytes(message), str(path))
+
+
+def _expanded_bytes(message: Any) -> int:
+    """Returns the bytes that the buffers of a message have, or say that they expand to.
+
+    pyarrow does not tell; the tables are those of Arrow's format/Message.fbs, as FlatBuffers.
+    """
+    data, body = memoryview(message.metadata), memoryview(message.body)
+
+    def field(table: int, number: int) -> int | None:
+        """Returns where a table's field is."""
+        (back,) = struct.unpack_from("<i", data, table)
+        size, _, *offsets = struct.unpack_from(f"<{5 + number}H", data, table - back)
+        return table + offsets[number] if size > 4 + 2 * number and offsets[number] else None
+
+    def target(place: int | None) -> int:
+        """Returns where the reference at a place leads."""
+        if place is None:
+            raise ValueError("a message without a field")
+        return place + struct.unpack_from("<I", data, place)[0]
+
+    batch = target(field(target(0), 2))
+    if message.type == "dictionary":
+        batch = target(field(batch, 1))
+    is_compressed = field(batch, 3) is not None
+    buffers = target(field(batch, 2))
+    (count,) = struct.unpack_from("<I", data, buffers)
+    expanded = 0
+    for start, length in struct.iter_unpack("<qq", data[buffers + 4 : buffers + 4 + 16 * count]):
+        (declared,) = struct.unpack_from("<q", body, start) if is_compressed and length else (-1,)
+        expanded += length if declared < 0 else declared
+    return expanded
+
+
+def _slices(path: Path, batch: pa.RecordBatch, allowance: Allowance) -> Iterator[pa.RecordBatch]:
+    """Yields slices whose values take no more than `_BATCH_BYTES`, or single rows."""
+    longest = 1
+    allowance.use(batch.nbytes, str(path))
+    for lengths in map(_shared_lengths, batch.columns):
+        if len(lengths):
+            longest = max(longest, int(lengths.max()))
+            allowance.use(int(lengths.sum(dtype=np.int64)), str(path))
+    rows = min(max(_BATCH_BYTES // longest, 1), _BATCH_ROWS)
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _shared_lengths(array: pa.Array) -> np.ndarray:
+    """Returns the bytes of each value of a column whose rows may share them; else nothing."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    types = pa.types
+    if types.is_dictionary(array.type):
+        kind = array.type.value_type
+        texts = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
+        if any(is_text(kind) for is_text in texts):
+            array.validate(full=True)
+            lengths = compute.binary_length(array.dictionary)
+            return lengths.take(array.indices).fill_null(0).to_numpy(zero_copy_only=False)
+    if types.is_string_view(array.type) or types.is_binary_view(array.type):
+        array.validate()
+        # Each view of 16 bytes begins with the length of its value.
+        views = np.frombuffer(array.buffers()[1], np.int32)[::4]
+        return views[array.offset : array.offset + len(array)]
+    return np.empty(0, np.int32)
 
 
 def _rows(path: Path, batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -246,7 +326,7 @@ def _readable(path: Path, kind: str) -> Iterator[list[int]]:
         yield progress
     except DataError:
         raise
-    except (ArrowException, OSError, EOFError, MemoryError, UnicodeError) as error:
+    except (ArrowException, OSError, EOFError, MemoryError, ValueError, struct.error) as error:
         why = " ".join(shown_error(error).split())
         raise DataError(
             f"{path}: not a readable {kind} file, truncated or damaged ({why}), after "
