@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 import numpy as np
 
 from xlme_jax.data.text.decompression import Allowance, DataError, file_size, open_file, shown
+from xlme_jax.storage.paths import is_bucket
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,13 +162,17 @@ def _batches(path: Path, file: BinaryIO, places: Sequence[int] | None) -> Iterat
 
 def _check_expansion(path: Path, file: BinaryIO) -> None:
     """Raises DataError if compressed buffers expand to more than is allowed, before they do."""
+    import pyarrow as pa
     from pyarrow import ipc
 
     allowance = Allowance(file_size(file))
-    _to_stream(file)
-    for message in ipc.MessageReader.open_stream(file):
-        if message.type in ("record batch", "dictionary"):
-            allowance.use(_expanded_bytes(message), str(path))
+    with contextlib.ExitStack() as stack:
+        # Of a mapped file, little is read but the heads of its messages.
+        source = file if is_bucket(path) else stack.enter_context(pa.memory_map(str(path)))
+        _to_stream(source)
+        for message in ipc.MessageReader.open_stream(source):
+            if message.type in ("record batch", "dictionary"):
+                allowance.use(_expanded_bytes(message), str(path))
 
 
 def _expanded_bytes(message: Any) -> int:
@@ -179,9 +184,12 @@ def _expanded_bytes(message: Any) -> int:
 
     def field(table: int, number: int) -> int | None:
         """Returns where a table's field is."""
-        (back,) = struct.unpack_from("<i", data, table)
-        size, _, *offsets = struct.unpack_from(f"<{5 + number}H", data, table - back)
-        return table + offsets[number] if size > 4 + 2 * number and offsets[number] else None
+        offsets = table - struct.unpack_from("<i", data, table)[0]
+        entry = 4 + 2 * number
+        if struct.unpack_from("<H", data, offsets)[0] <= entry:
+            return None
+        (offset,) = struct.unpack_from("<H", data, offsets + entry)
+        return table + offset if offset else None
 
     def target(place: int | None) -> int:
         """Returns where the reference at a place leads."""
