@@ -14,6 +14,8 @@ import tiny
 from xlme_jax.training import peers, stopping
 from xlme_jax.training.stopping import EXIT_STOPPED, NEVER, StopOnSignal
 
+# The tests may run under nohup, which ignores it.
+HEAR_SIGHUP = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"
 SCRIPT = """
 import sys, time
 from xlme_jax.training.stopping import Stopped, StopOnSignal
@@ -36,7 +38,7 @@ def start():
 
     def started(body, wait=0):
         text = SCRIPT.format(body="\n".join("    " + line for line in body), wait=wait)
-        processes.append(tiny.start(["-c", text]))
+        processes.append(tiny.start(["-c", HEAR_SIGHUP + text]))
         assert processes[-1].stdout.readline() == "ready\n"
         return processes[-1]
 
