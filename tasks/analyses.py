@@ -55,10 +55,10 @@ def register(
     folder = labelled_rows.folder_of(parent, name)
     shared = features.as_vocabulary(vocabulary)
     if name == "wordalign":
-        folders = [folder / one for one in parallel_sets.alignment_sets(folder)]
-        origins = ((sources.task_name(name, one.name), one) for one in folders)
+        folders = [folder / corpus for corpus in parallel_sets.alignment_sets(folder)]
+        origins = ((sources.task_name(name, path.name), path) for path in folders)
         sources.check_names(origins, "rename one")
-        names = [_add_links(one, shared) for one in folders]
+        names = [_add_links(path, shared) for path in folders]
     else:
         by_split = _languages(name, folder)
         codes = sorted({code for codes in by_split.values() for code in codes})

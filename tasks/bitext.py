@@ -60,5 +60,5 @@ def register(
     files = discover_bitext(
         folder, languages or None, pairs or None, pivot, tsv_columns=tsv_columns
     )
-    found = pair_tasks(name, files, shuffle_pairs, held_out)
-    return registration.register(found, vocabulary, alpha, prepared)
+    text_tasks = pair_tasks(name, files, shuffle_pairs, held_out)
+    return registration.register(text_tasks, vocabulary, alpha, prepared)

@@ -49,5 +49,5 @@ def register(
     """
     source = SOURCES[NAME]
     folder = required_folder(directory, source.variable, source.content, source.option)
-    found = find_documents(name, folder, languages, max_document_chars, held_out)
-    return registration.register(found, vocabulary, alpha, prepared)
+    text_tasks = find_documents(name, folder, languages, max_document_chars, held_out)
+    return registration.register(text_tasks, vocabulary, alpha, prepared)

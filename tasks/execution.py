@@ -62,8 +62,8 @@ def register(config: PrepareConfig, model: str, threads: int = 1) -> tuple[str, 
             mixtures = [
                 name for task in config.tasks for name in _register_one(config, task, vocabulary)
             ]
-            found = (seqio.get_subtasks(seqio.get_mixture_or_task(name)) for name in mixtures)
-            tasks = itertools.chain.from_iterable(found)
+            subtasks = (seqio.get_subtasks(seqio.get_mixture_or_task(name)) for name in mixtures)
+            tasks = itertools.chain.from_iterable(subtasks)
             _names = tuple(dict.fromkeys(task.name for task in tasks))
             _registered = key
         return _names
@@ -73,8 +73,8 @@ def _register_one(
     config: PrepareConfig, task: str, vocabulary: features.XlmVocabulary
 ) -> list[str]:
     if source := SOURCES.get(task):
-        found = source.find(config, preparing.held_out_in(config))
-        return registration.register(found, vocabulary)
+        text_tasks = source.find(config, preparing.held_out_in(config))
+        return registration.register(text_tasks, vocabulary)
     if name := labelled_rows.find_benchmark(task.removeprefix(labelled_tfds.PREFIX)):
         _register_labelled(config, task, name, vocabulary)
     known = {*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()}
@@ -101,10 +101,10 @@ def _register_labelled(
         names = labelled.register(name, config.eval_dir, vocabulary, length, stride)
     # Only the task named like the benchmark may lack training data.
     if task == names[0] and "train" not in seqio.TaskRegistry.get(task).splits:
-        others = [other for other in names[1:] if other.endswith("_en")] or names[1:]
+        alternatives = [other for other in names[1:] if other.endswith("_en")] or names[1:]
         raise DataError(
             f"prepare: {task} has no English training data. Name another task"
-            + (f", such as {others[0]} (one of {len(names) - 1})." if others else ".")
+            + (f", such as {alternatives[0]} (one of {len(names) - 1})." if alternatives else ".")
         )
 
 
@@ -358,7 +358,7 @@ def with_causes(
 
 def list_raw_text(config: PrepareConfig, name: str) -> list[tuple[str, tuple[str, ...], int]]:
     """Returns (task, languages, training examples or 0) of every task that `name` selects."""
-    found = []
+    rows = []
     for task_name in register(dataclasses.replace(config, tasks=(name,), validation=""), model=""):
         task = seqio.TaskRegistry.get(task_name)
         if _kind(task) == "labelled":
@@ -366,8 +366,8 @@ def list_raw_text(config: PrepareConfig, name: str) -> list[tuple[str, tuple[str
                 f"Task {task_name} has labelled examples; train a vocabulary on the text that the "
                 "encoder is pre-trained on."
             )
-        found.append((task_name, _languages(task), task.num_input_examples("train") or 0))
-    return found
+        rows.append((task_name, _languages(task), task.num_input_examples("train") or 0))
+    return rows
 
 
 def read_raw_text(name: str) -> Iterator[tuple[str, ...]]:

@@ -271,9 +271,9 @@ def label_names(tfds_features: Mapping[str, Any], chosen: Benchmark) -> tuple[st
     """
     if not chosen.labels:
         return ()
-    found = next(name for name in ("label", "upos", "tags") if name in tfds_features)
-    feature = tfds_features[found]
-    names = tuple((feature if found == "label" else feature.feature).names)
+    field = next(name for name in ("label", "upos", "tags") if name in tfds_features)
+    feature = tfds_features[field]
+    names = tuple((feature if field == "label" else feature.feature).names)
     if set(names) - {_NO_TAG} <= set(chosen.labels):
         return names
     if len(names) == len(chosen.labels) and all(map(str.isdigit, chosen.labels)):
@@ -307,8 +307,8 @@ def convert(
     if chosen.kind == "tagging":
         tags = [names[tag] for tag in fields["upos" if "upos" in fields else "tags"]]
         tagged = zip(map(_text, fields["tokens"]), tags, strict=True)
-        kept = [(word, tag) for word, tag in tagged if tag != _NO_TAG]
-        return TaggedExample(identity, tuple(w for w, _ in kept), tuple(tag for _, tag in kept))
+        pairs = [(word, tag) for word, tag in tagged if tag != _NO_TAG]
+        return TaggedExample(identity, tuple(w for w, _ in pairs), tuple(tag for _, tag in pairs))
     used = next(some for some in _TEXT_FIELDS if all(name in fields for name in some))
     texts = tuple(_in_language(fields[name], language) for name in used)
     label = fields["label"].item()

@@ -17,8 +17,10 @@ _NO_COMMANDS = ("__main__", "api")
 
 def commands() -> dict[str, str]:
     """Returns {command: what it does}."""
-    found = sorted(one.name for one in pkgutil.iter_modules([str(_FOLDER)]) if not one.ispkg)
-    return {name: _summary(name) for name in found if name not in _NO_COMMANDS}
+    names = sorted(
+        module.name for module in pkgutil.iter_modules([str(_FOLDER)]) if not module.ispkg
+    )
+    return {name: _summary(name) for name in names if name not in _NO_COMMANDS}
 
 
 def main() -> int:

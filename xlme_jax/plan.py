@@ -86,19 +86,19 @@ def _table(shipped: Sequence[table.Shipped], bindings: Sequence[str]) -> int:
     """Plans shipped runs and prints their table."""
     path = as_path(_OUTPUT.value) if _OUTPUT.value else None
     rows = []
-    for one in shipped:
-        config = _loader([one.file], [*one.bindings(), *bindings])([])
-        topology = parse_topology(one.topology)
+    for run in shipped:
+        config = _loader([run.file], [*run.bindings(), *bindings])([])
+        topology = parse_topology(run.topology)
         lowered = compiling.lower_step(config, topology, compiling.devices_of(topology))
         key = digest.digest(lowered)
-        facts = table.known(path, one, key) if path else None
+        facts = table.known(path, run, key) if path else None
         if facts is None:
             plan = search.alone(compiling.compile_lowered(lowered))
-            print(f"{one.file} on {summary.describe(plan)}", flush=True)
+            print(f"{run.file} on {summary.describe(plan)}", flush=True)
             facts = summary.facts(plan)
             if path:
-                table.record(path, one, facts, key)
-        rows.append((one, facts))
+                table.record(path, run, facts, key)
+        rows.append((run, facts))
     print(table.markdown(rows))
     return 0 if all(facts["given"]["fits"] for _, facts in rows) else 1
 

@@ -124,13 +124,13 @@ def main() -> int:
 
 def _compare_runs() -> int:
     """Prints what differs between --runs; returns the exit code."""
-    found = run_comparison.compare(_RUNS.value)
-    text = run_comparison.to_markdown(found)
+    comparison = run_comparison.compare(_RUNS.value)
+    text = run_comparison.to_markdown(comparison)
     print(text, end="")
     if _OUTPUT.value:
         output = as_path(_OUTPUT.value)
         replace_file(output / run_comparison.MARKDOWN, text.encode())
-        replace_file(output / run_comparison.PAGE, run_comparison.to_html(found).encode())
+        replace_file(output / run_comparison.PAGE, run_comparison.to_html(comparison).encode())
         _log.info("Curves: %s", output / run_comparison.PAGE)
     return 0
 

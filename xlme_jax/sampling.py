@@ -44,11 +44,11 @@ def main() -> int:
     )
     tasks = stream_tasks(PreparedDataset.load(_DATA.value), stream)
     languages, counts = pair_sampling.count_matrix((t.tags, t.examples) for t in tasks)
-    found = pair_densities.samplers(languages, counts, stream.alpha, stream.smoothing)
-    print(f"alpha={stream.alpha:g}, {pair_densities.table(counts, found)}")
+    samplers = pair_densities.samplers(languages, counts, stream.alpha, stream.smoothing)
+    print(f"alpha={stream.alpha:g}, {pair_densities.table(counts, samplers)}")
     drawn = [tag_or_code(code) for code in _LANGUAGES.value]
     # Only the two samplers that give languages the same shares.
-    pair_densities.draw(Path(_OUTPUT.value), languages, counts, found[1:], drawn)
+    pair_densities.draw(Path(_OUTPUT.value), languages, counts, samplers[1:], drawn)
     _log.info("Picture: %s", _OUTPUT.value)
     return 0
 

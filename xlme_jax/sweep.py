@@ -91,8 +91,10 @@ def sweep_config(files: Sequence[str], bindings: Sequence[str]) -> SweepConfig:
         if _GRID.value:
             raise ConfigError("--along has a point for each checkpoint; leave out --grid.")
         metrics = (chosen.get("select", config.select), *chosen.get("show", config.show))
-        shown = {"show": tuple(filter(None, metrics)), "select": "", "task": ""}
-        return dataclasses.replace(config, **{**chosen, **shown, "grid": ()}, along=_ALONG.value)
+        overrides = {"show": tuple(filter(None, metrics)), "select": "", "task": ""}
+        return dataclasses.replace(
+            config, **{**chosen, **overrides, "grid": ()}, along=_ALONG.value
+        )
     if "select" in chosen:  # Instead of the metric that the task selects by.
         chosen["task"] = ""
     return dataclasses.replace(config, grid=grid, **chosen)

@@ -203,8 +203,8 @@ def _by_extension(texts: Sequence[LanguageText], old: Vocabulary) -> Vocabulary:
         chosen = [text for text in texts if text.language in languages]
         if not chosen:
             return []
-        found = vocabulary_text.sample_text(chosen, _budget(), _ALPHA.value, _SEED.value)
-        return list(sentences(vocabulary_text.progress_bar(found)))
+        sampled = vocabulary_text.sample_text(chosen, _budget(), _ALPHA.value, _SEED.value)
+        return list(sentences(vocabulary_text.progress_bar(sampled)))
 
     new = [tag_or_code(code) for code in flags.FLAGS.languages]
     retained = [tag_or_code(code) for code in _KEEP.value]
@@ -216,11 +216,11 @@ def _by_extension(texts: Sequence[LanguageText], old: Vocabulary) -> Vocabulary:
         character_coverage=_COVERAGE.value,
         allow_smaller=_ALLOW_SMALLER.value,
     )
-    found = []
+    changes = []
     for language in (*retained, *new):
         lines = vocabulary_text.sample_language(texts, language, _CHANGE_BYTES, _SEED.value + 1)
-        found.append((language, extending.changes(old, extended, sentences(lines))))
-    print(extending.summary(found))
+        changes.append((language, extending.changes(old, extended, sentences(lines))))
+    print(extending.summary(changes))
     return extended
 
 
@@ -233,7 +233,7 @@ def _by_vocap(
     trained = vocap.train(texts, config)
     sizes = {language: candidate.pieces for language, candidate in trained.chosen.items()}
     largest = max(config.sizes)
-    full = [lang for lang, one in trained.chosen.items() if one.request.size == largest]
+    full = [lang for lang, candidate in trained.chosen.items() if candidate.request.size == largest]
     if full:
         print(
             f"Languages with the largest candidate ({largest:,} ids), which larger "

@@ -140,7 +140,7 @@ def main() -> None:
     if _SCORE.value is not None:
         written = _scores(lines, name, _SCORE.value, mesh)
     else:
-        found = translate(
+        translated = translate(
             *(_CHECKPOINT.value, lines, _TARGET.value, search, _N_BEST.value, _VOCABULARY.value),
             name=name,
             scripts=_SCRIPTS.value,
@@ -148,16 +148,17 @@ def main() -> None:
             explain=None if _EXPLAIN.value is None else as_path(_EXPLAIN.value),
         )
         translations = [
-            [dataclasses.replace(one, text=in_one_line(one.text)) for one in best] for best in found
+            [dataclasses.replace(each, text=in_one_line(each.text)) for each in best]
+            for best in translated
         ]
-        written = [line for one in translations for line in _written(one)]
+        written = [line for of_line in translations for line in _written(of_line)]
     text = "".join(f"{line}\n" for line in written)
     if _OUTPUT.value == "-":
         sys.stdout.write(text)
     else:
         replace_file(as_path(_OUTPUT.value), text.encode())
     if references is not None:
-        best = [one[0].text if one else "" for one in translations]
+        best = [of_line[0].text if of_line else "" for of_line in translations]
         _score_against(references, best, name)
 
 
@@ -172,7 +173,7 @@ def _score_against(references: Sequence[str], best: Sequence[str], name: str) ->
     """Logs the scores of translations, and writes them with --test_set."""
     comparison = compare(references, {name: best}, language=_TARGET.value)
     _log.info("\n%s", to_text(comparison, [name]))
-    scores = {metric.lower(): one[0].score for metric, one in comparison.scores.items()}
+    scores = {metric.lower(): of_metric[0].score for metric, of_metric in comparison.scores.items()}
     signatures = [f"{metric}: {text}" for metric, text in comparison.signatures.items()]
     if _MULTI_BLEU.value is not None:
         scores["multi_bleu"] = multi_bleu(best, references, _MULTI_BLEU.value)
@@ -224,19 +225,22 @@ def _listed(names: set[str]) -> str:
 
 def _scores(lines: Sequence[str], name: str, path: str, mesh: MeshConfig | None) -> list[str]:
     """Returns the output's lines for the translations in a file."""
-    found = score(
+    scores = score(
         *(_CHECKPOINT.value, lines, read_lines(path), _TARGET.value, _VOCABULARY.value),
         names=(name, path),
         mesh=mesh,
     )
-    return [f"{one.total:.6f}\t{one.mean:.6f}" for one in found]
+    return [f"{line_score.total:.6f}\t{line_score.mean:.6f}" for line_score in scores]
 
 
 def _written(translations: Sequence[Translation]) -> list[str]:
     """Returns the output's lines for a line of the input."""
     if _N_BEST.value == 1:
         return [translations[0].text if translations else ""]
-    return [f"{one.line}\t{one.score:.6f}\t{one.text}" for one in translations]
+    return [
+        f"{translation.line}\t{translation.score:.6f}\t{translation.text}"
+        for translation in translations
+    ]
 
 
 if __name__ == "__main__":

@@ -113,15 +113,15 @@ class Checkpoints:
             folder = self._folder / str(step)
             try:
                 with damage_if_unsealed(folder):
-                    found, record = state_metadata(folder), read_fields(folder)
+                    metadata, record = state_metadata(folder), read_fields(folder)
             except Damaged as error:
                 self._set_aside(step, error)
                 continue
-            for part, wanted in (("params", abstract.params), ("aux", abstract.aux)):
-                shapes = tree_shapes(found.get(part) or {})
+            for part, tree in (("params", abstract.params), ("aux", abstract.aux)):
+                shapes = tree_shapes(metadata.get(part) or {})
                 compare_shapes(
                     shapes,
-                    in_form_of(wanted, shapes),
+                    in_form_of(tree, shapes),
                     f"The checkpoint of step {step} in {self._folder} belongs to another model",
                     "Resume with the configuration that the run began with, or choose a new "
                     "MODEL_DIR.",
@@ -274,11 +274,11 @@ class Checkpoints:
         except Exception as error:
             which = "A checkpoint" if step is None else f"The checkpoint of step {step} or before"
             good = saved_steps(self._folder)
-            kept = f"that of step {max(good)} is kept" if good else "there is no earlier one"
+            fallback = f"that of step {max(good)} is kept" if good else "there is no earlier one"
             reason = str(error).strip().splitlines() or [repr(error)]
             raise CheckpointError(
-                f"{which} could not be written to {self._folder}; {kept}. {reason[0]} (free some "
-                "space or fix the folder, and run the same command again)"
+                f"{which} could not be written to {self._folder}; {fallback}. {reason[0]} (free "
+                "some space or fix the folder, and run the same command again)"
             ) from error
 
     def _set_aside(self, step: int, reason: Damaged) -> None:
@@ -290,20 +290,22 @@ class Checkpoints:
 
     def _move(self, step: int, reason: Damaged) -> None:
         self._damaged.mkdir(exist_ok=True)
-        places = (self._damaged / name for name in _numbered(str(step)))
-        place = next(place for place in places if not place.exists())
-        move_folder(self._folder / str(step), place)
+        targets = (self._damaged / name for name in _numbered(str(step)))
+        target = next(target for target in targets if not target.exists())
+        move_folder(self._folder / str(step), target)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        (place / "reason.txt").write_text(f"{now} {reason}\n", encoding="utf-8")
-        _log.warning("The checkpoint of step %d is damaged: %s. Moved to %s", step, reason, place)
+        (target / "reason.txt").write_text(f"{now} {reason}\n", encoding="utf-8")
+        _log.warning("The checkpoint of step %d is damaged: %s. Moved to %s", step, reason, target)
 
     def _refuse_to_start_over(self) -> None:
         if self.latest_step() is not None or not self._damaged.is_dir():
             return
         files = sorted(self._damaged.glob("*/reason.txt"))
-        said = "; ".join(f"step {file.parent.name}: {file.read_text().strip()}" for file in files)
+        reasons = "; ".join(
+            f"step {file.parent.name}: {file.read_text().strip()}" for file in files
+        )
         raise CheckpointError(
-            f"All checkpoints of {self._folder.parent} are damaged ({said}). They are in "
+            f"All checkpoints of {self._folder.parent} are damaged ({reasons}). They are in "
             f"{self._damaged}. Copy an undamaged one to {self._folder}, or delete "
             f"{self._damaged} to start over, or choose a new MODEL_DIR."
         )

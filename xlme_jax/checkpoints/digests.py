@@ -50,18 +50,18 @@ def leaf_name(path: tuple[Any, ...]) -> str:
 def _array_digest(x: jax.Array) -> jax.Array:
     """Returns uint32[2] for an array of any shape."""
     words = _words(x)
-    place = jnp.zeros(words.shape, jnp.uint32)
+    positions = jnp.zeros(words.shape, jnp.uint32)
     stride = 1
     for axis in reversed(range(words.ndim)):
         index = jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis)
-        place += index * np.uint32(stride % 2**32)
+        positions += index * np.uint32(stride % 2**32)
         stride *= words.shape[axis]
     # A bijection of each word that depends on its position, so that equal words elsewhere differ.
-    mixed = _mix(words + _mix(place))
+    mixed = _mix(words + _mix(positions))
     # One reduction for both sums: with two, XLA would keep `mixed`, an array as large as `x`.
     zero = np.uint32(0)
     sums = jax.lax.reduce(
-        (mixed, mixed * (place | 1)),
+        (mixed, mixed * (positions | 1)),
         (zero, zero),
         lambda a, b: (a[0] + b[0], a[1] + b[1]),
         tuple(range(words.ndim)),

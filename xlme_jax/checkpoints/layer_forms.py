@@ -71,13 +71,13 @@ def leaf_names(tree: Any) -> set[str]:
 
 def _parents(names: Collection[str], stacked: bool) -> set[str]:
     """Returns the dotted names of what has layers of a form; "" for the tree itself."""
-    found = set()
+    parents = set()
     for name in names:
         parts = name.split(".")
-        for place, part in enumerate(parts[:-1]):
+        for depth, part in enumerate(parts[:-1]):
             if part == _STACK if stacked else _ONE.fullmatch(part):
-                found.add(".".join(parts[:place]))
-    return found
+                parents.add(".".join(parts[:depth]))
+    return parents
 
 
 def _stack(node: dict[str, Any]) -> dict[str, Any]:

@@ -89,9 +89,9 @@ def checkpoint_of(run: Path) -> Path:
         return run.absolute()
     folder = run.absolute() / FOLDER
     if not (steps := saved_steps(folder)):
-        found = "has no checkpoint" if run.exists() else f"does not exist{_like(run)}"
+        problem = "has no checkpoint" if run.exists() else f"does not exist{_like(run)}"
         raise ValueError(
-            f"{str(run)!r} (INIT_FROM or --checkpoint) {found}; pass the MODEL_DIR of a run, or "
+            f"{str(run)!r} (INIT_FROM or --checkpoint) {problem}; pass the MODEL_DIR of a run, or "
             f"one of its {FOLDER}/STEP folders."
         )
     best = read_best(run)
@@ -233,8 +233,8 @@ def pretraining_flops(run: Path) -> Flops:
 
 def saved_steps(folder: Path) -> list[int]:
     """Returns the steps of the checkpoints in a folder, in any order."""
-    found = [path for path in folder.glob("*") if path.name.isdigit()]
-    return [int(path.name) for path in found if is_committed(path)]
+    folders = [path for path in folder.glob("*") if path.name.isdigit()]
+    return [int(path.name) for path in folders if is_committed(path)]
 
 
 def is_committed(checkpoint: Path) -> bool:
@@ -345,12 +345,12 @@ def compare_shapes(
     found: Mapping[str, tuple[int, ...]], abstract_params: Params, where: str, remedy: str
 ) -> None:
     """Raises ValueError, naming the first weight that is missing, misshapen or unexpected."""
-    wanted = tree_shapes(abstract_params)
-    for name, shape in wanted.items():
+    expected = tree_shapes(abstract_params)
+    for name, shape in expected.items():
         if found.get(name) != shape:
             problem = f"has shape {found[name]}" if name in found else "is missing"
             raise ValueError(
                 f"{where}: weight {name} {problem}, this model needs {shape}. {remedy}"
             )
-    if extra := sorted(found.keys() - wanted.keys()):
+    if extra := sorted(found.keys() - expected.keys()):
         raise ValueError(f"{where}: this model has no weight {extra[0]}. {remedy}")

@@ -36,14 +36,14 @@ def check_warm_optimizer(run: Path, abstract: Any, growth: Growth | None = None)
             f"of new pieces are not known. {fresh}"
         )
     with named_source(checkpoint), damage_if_unsealed(checkpoint):
-        found = tree_shapes({_PART: state_metadata(checkpoint).get(_PART) or {}})
-    if not found:
+        shapes = tree_shapes({_PART: state_metadata(checkpoint).get(_PART) or {}})
+    if not shapes:
         raise ValueError(
             f"{where}: {checkpoint} has no state of the optimizer, as averages and weights that "
             f"come from Hugging Face have none. {fresh}"
         )
     remedy = f"Optimizers continue with the same weights, from the same system. {fresh}"
-    compare_shapes(found, in_form_of({_PART: abstract}, found), where, remedy)
+    compare_shapes(shapes, in_form_of({_PART: abstract}, shapes), where, remedy)
 
 
 def warm_optimizer(run: Path, abstract: Any) -> Any:
@@ -67,9 +67,9 @@ def warm_optimizer(run: Path, abstract: Any) -> Any:
     checkpoint = checkpoint_of(run)
     with named_source(checkpoint), damage_if_unsealed(checkpoint):
         expected = read_fields(checkpoint)["digests"]
-    wanted = {_PART: abstract}
-    read = read_arrays(checkpoint, in_form_of(wanted, expected), expected)
-    read = converted(read, wanted)
+    tree = {_PART: abstract}
+    read = read_arrays(checkpoint, in_form_of(tree, expected), expected)
+    read = converted(read, tree)
     _log.info("Warm start: optimizer from %s, its schedule from step 0", checkpoint)
     return jax.tree.map(_restarted, read[_PART], is_leaf=_is_schedule)
 

@@ -46,10 +46,10 @@ def check_warm_start(
     with named_source(checkpoint):
         check_files(checkpoint)
         with damage_if_unsealed(checkpoint):
-            found = tree_shapes(state_metadata(checkpoint)["params"])
+            saved_shapes = tree_shapes(state_metadata(checkpoint)["params"])
             theirs = read_fields(checkpoint).get("vocabulary")
-    abstract_params = in_form_of(abstract_params, found)
-    wanted = tree_shapes(abstract_params)
+    abstract_params = in_form_of(abstract_params, saved_shapes)
+    model_shapes = tree_shapes(abstract_params)
     growth = _growth(growth, theirs)
     if growth is None and vocabulary and theirs and vocabulary != theirs:
         raise ValueError(
@@ -59,17 +59,17 @@ def check_warm_start(
             "one that `python -m xlme_jax.train_vocabulary --extend` made from it."
         )
     if growth is not None:
-        found = growth.shapes(found, wanted)
+        saved_shapes = growth.shapes(saved_shapes, model_shapes)
 
     def is_present(part: str) -> bool:
-        return tree_shapes({part: abstract_params[part]}).items() <= found.items()
+        return tree_shapes({part: abstract_params[part]}).items() <= saved_shapes.items()
 
-    sources = _counterparts(found, abstract_params, counterparts)
+    sources = _counterparts(saved_shapes, abstract_params, counterparts)
     if sources:
         # In this model's names. Unused weights stay, and are reported as unexpected.
-        unused = {name: found[name] for name in found.keys() - sources.values()}
-        found = {name: found[source] for name, source in sources.items()} | unused
-        found = growth.shapes(found, wanted) if growth else found
+        unused = {name: saved_shapes[name] for name in saved_shapes.keys() - sources.values()}
+        saved_shapes = {name: saved_shapes[source] for name, source in sources.items()} | unused
+        saved_shapes = growth.shapes(saved_shapes, model_shapes) if growth else saved_shapes
         brought = _select(abstract_params, sources)
     else:
         brought = {
@@ -79,8 +79,10 @@ def check_warm_start(
         }
     remedy = "Warm starts need the same objective, model sizes and vocabulary."
     if may_lack and not sources:
-        found = {name: found[name] for name in found.keys() & tree_shapes(brought).keys()}
-    compare_shapes(found, brought, f"INIT_FROM = {str(run)!r}", remedy)
+        saved_shapes = {
+            name: saved_shapes[name] for name in saved_shapes.keys() & tree_shapes(brought).keys()
+        }
+    compare_shapes(saved_shapes, brought, f"INIT_FROM = {str(run)!r}", remedy)
     return brought
 
 
@@ -114,18 +116,18 @@ def warm_start(
     """
     brought = check_warm_start(run, abstract_params, vocabulary, may_lack, counterparts, growth)
     checkpoint = checkpoint_of(run)
-    found = tree_shapes(state_metadata(checkpoint)["params"])
+    saved_shapes = tree_shapes(state_metadata(checkpoint)["params"])
     names = leaf_names(abstract_params)
-    abstract_params = in_form_of(abstract_params, found)
-    sources = _counterparts(found, abstract_params, counterparts)
-    wanted = _leaves(brought)
+    abstract_params = in_form_of(abstract_params, saved_shapes)
+    sources = _counterparts(saved_shapes, abstract_params, counterparts)
+    leaves = _leaves(brought)
     with named_source(checkpoint), damage_if_unsealed(checkpoint):
         fields = read_fields(checkpoint)
     growth = _growth(growth, fields.get("vocabulary"))
-    read = {name: growth.small(name, leaf) if growth else leaf for name, leaf in wanted.items()}
+    read = {name: growth.small(name, leaf) if growth else leaf for name, leaf in leaves.items()}
     item = {"params": _nested({sources.get(name, name): leaf for name, leaf in read.items()})}
     params = read_arrays(checkpoint, item, fields["digests"])
-    fresh = _fresh(_leaves(abstract_params).keys(), wanted.keys())
+    fresh = _fresh(_leaves(abstract_params).keys(), leaves.keys())
     rest = f"; missing there, so freshly initialised: {', '.join(fresh)}" if fresh else ""
     _log.info("Warm start: weights from %s%s", checkpoint, rest)
     if growth:
@@ -136,7 +138,7 @@ def warm_start(
         taken = _nested(
             {
                 name: _taken(name, values[sources.get(name, name)], leaf, growth)
-                for name, leaf in wanted.items()
+                for name, leaf in leaves.items()
             }
         )
     weights = converted(taken, in_form_of(brought, names))
@@ -179,15 +181,15 @@ def _growth(growth: Growth | None, vocabulary: str | None) -> Growth | None:
 
 
 def _counterparts(
-    found: Collection[str], abstract_params: Params, counterparts: Mapping[str, str]
+    saved_names: Collection[str], abstract_params: Params, counterparts: Mapping[str, str]
 ) -> dict[str, str]:
     """Returns {weight of this model: weight that initializes it}; {} if names match."""
-    if any(name.split(".")[0] in abstract_params for name in found):
+    if any(name.split(".")[0] in abstract_params for name in saved_names):
         return {}
     sources = {}
     for name in _leaves(abstract_params):
         for part, source in counterparts.items():
-            if name.startswith(f"{part}.") and source + name.removeprefix(part) in found:
+            if name.startswith(f"{part}.") and source + name.removeprefix(part) in saved_names:
                 sources[name] = source + name.removeprefix(part)
     return sources
 

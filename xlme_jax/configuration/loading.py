@@ -121,8 +121,8 @@ def _converted() -> str | None:
     source = gin.config._CONFIG.get(("INIT_FROM", MACRO), {}).get("value")
     if not isinstance(source, str) or not _conversions:
         return None
-    found = _conversions[0](source)
-    return found if found != source else None
+    model_dir = _conversions[0](source)
+    return model_dir if model_dir != source else None
 
 
 def _pretrained() -> str:

@@ -25,15 +25,15 @@ def check_references() -> set[str]:
             if selector.startswith("gin.") and selector != MACRO:
                 raise ConfigError(f"{field}: functions of gin cannot be configured.")
             for reference in filter(_is_reference, _leaves(value)):
-                wanted, target = reference.config_key
-                if target.startswith("gin.") and (target != MACRO or not wanted):
+                target_scope, target = reference.config_key
+                if target.startswith("gin.") and (target != MACRO or not target_scope):
                     raise ConfigError(f"{field} = {reference!r}: a function of gin; give a value.")
                 if target != MACRO:
-                    scopes |= _parts(wanted)
-                elif wanted not in macros:
+                    scopes |= _parts(target_scope)
+                elif target_scope not in macros:
                     raise ConfigError(
-                        f"{field} = %{wanted}: nothing defines {wanted}."
-                        f"{suggestion(wanted, macros)}"
+                        f"{field} = %{target_scope}: nothing defines {target_scope}."
+                        f"{suggestion(target_scope, macros)}"
                     )
             if _expanded_size(value, sizes, ()) > _MAX_VALUES:
                 raise ConfigError(

@@ -63,5 +63,5 @@ class SweepConfig:
         """{language: metric that selects its point}; {} if one point is selected for all."""
         if not self.task or len(self.languages) < 2:
             return {}
-        found = {language: selection_metric(self.task, language) for language in self.languages}
-        return found if self.select == found[self.languages[0]] else {}
+        metrics = {language: selection_metric(self.task, language) for language in self.languages}
+        return metrics if self.select == metrics[self.languages[0]] else {}

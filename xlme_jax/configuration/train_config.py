@@ -109,20 +109,21 @@ class TrainConfig:
     def streams_of(self, objective: Any) -> list[Stream]:
         """Returns the streams of an objective; ValueError if one is missing or has another kind."""
         inputs = objective.inputs
-        found = [stream for stream in self.streams if stream.name in inputs]
-        if missing := set(inputs) - {stream.name for stream in found}:
+        streams = [stream for stream in self.streams if stream.name in inputs]
+        if missing := set(inputs) - {stream.name for stream in streams}:
             raise ValueError(f"Train.streams lacks {sorted(missing)}, which the objective needs.")
-        for stream in found:
-            wanted = inputs[stream.name]
-            if stream.kind != wanted.kind:
+        for stream in streams:
+            expected = inputs[stream.name]
+            if stream.kind != expected.kind:
                 raise ValueError(
                     f"Stream {stream.name!r} has kind = {stream.kind!r}, and the objective reads "
-                    f"{wanted.kind!r} there; set {stream.name}/Stream.kind = {wanted.kind!r}."
+                    f"{expected.kind!r} there; set {stream.name}/Stream.kind = {expected.kind!r}."
                 )
-            if stream.layout != wanted.layout:
+            if stream.layout != expected.layout:
                 raise ValueError(
                     f"Stream {stream.name!r} has layout = {stream.layout!r}, and the objective "
-                    f"reads {wanted.layout!r}; set {stream.name}/Stream.layout = {wanted.layout!r}."
+                    f"reads {expected.layout!r}; set {stream.name}/Stream.layout = "
+                    f"{expected.layout!r}."
                 )
             if stream.positions == "restart" and not objective.encoder.config.absolute_positions:
                 raise ValueError(
@@ -131,20 +132,20 @@ class TrainConfig:
                     f"by distances in the row. Leave {stream.name}/Stream.positions out."
                 )
             for field in ("languages", "directions"):
-                ours, theirs = getattr(stream, field), getattr(wanted, field)
+                ours, theirs = getattr(stream, field), getattr(expected, field)
                 if ours != theirs:
                     raise ValueError(
                         f"{stream.name}/Stream.{field} = {ours!r}, and the objective has "
                         f"{theirs!r}; set the same list in both."
                     )
             if stream.robust is not None:
-                self._check_robust(stream, wanted.task_losses)
-            if wanted.marked and stream.pairs_per_row is None:
+                self._check_robust(stream, expected.task_losses)
+            if expected.marked and stream.pairs_per_row is None:
                 raise ValueError(
                     f"Stream {stream.name!r} does not say where its sentences begin; set "
                     f"{stream.name}/Stream.pairs_per_row, the most pairs in a row."
                 )
-        return found
+        return streams
 
     def _check_robust(self, stream: Stream, has_losses: bool) -> None:
         """Raises ValueError if a stream cannot be sampled by the losses of its tasks."""

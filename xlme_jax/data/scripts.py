@@ -34,16 +34,16 @@ def in_scripts(vocabulary: Vocabulary, scripts: Sequence[str]) -> np.ndarray:
     Raises:
       ValueError: the vocabulary has no letter of a script; names those that it has.
     """
-    found = [_scripts(vocabulary.id_to_piece(token)) for token in range(vocabulary.size)]
-    known = frozenset().union(*found) - {""}
-    wanted = {one for code in scripts for one in _JOINED.get(code, (code,))}
-    if not wanted or not wanted <= known:
+    piece_scripts = [_scripts(vocabulary.id_to_piece(token)) for token in range(vocabulary.size)]
+    known = frozenset().union(*piece_scripts) - {""}
+    allowed = {script for code in scripts for script in _JOINED.get(code, (code,))}
+    if not allowed or not allowed <= known:
         listed = ", ".join(sorted(known)) or "no script"
         raise ValueError(
             f"the vocabulary has letters of {listed}, not of "
-            f"{', '.join(sorted(wanted - known)) or 'none'}; choose among these"
+            f"{', '.join(sorted(allowed - known)) or 'none'}; choose among these"
         )
-    return np.array([of_piece <= wanted for of_piece in found])
+    return np.array([of_piece <= allowed for of_piece in piece_scripts])
 
 
 def _scripts(piece: str) -> frozenset[str]:

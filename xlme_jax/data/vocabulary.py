@@ -259,9 +259,9 @@ class Vocabulary:
             mapping = self._processor.encode(text, out_type="offset_mapping")
             pieces, offsets = mapping["ids"], mapping["offsets"]
         except (RuntimeError, ValueError):  # SentencePiece before 0.2.2.
-            found = self._processor.encode(text, out_type="immutable_proto").pieces  # type: ignore
-            pieces = [piece.id for piece in found]
-            offsets = [(piece.begin, piece.end) for piece in found]
+            tokens = self._processor.encode(text, out_type="immutable_proto").pieces  # type: ignore
+            pieces = [piece.id for piece in tokens]
+            offsets = [(piece.begin, piece.end) for piece in tokens]
         begins, ends = [], []
         following = len(text)
         for begin, end in reversed(offsets):
@@ -298,8 +298,8 @@ class Vocabulary:
             return self.mask_id
         if piece in SPECIAL_PIECES:
             return SPECIAL_PIECES.index(piece)
-        found = self._processor.piece_to_id(piece)
-        return found + 1 if found else UNK_ID
+        piece_id = self._processor.piece_to_id(piece)
+        return piece_id + 1 if piece_id else UNK_ID
 
     def normalize(self, text: str) -> str:
         """Returns the text that pieces are matched with: NFKC-like, spaces as ``▁``."""

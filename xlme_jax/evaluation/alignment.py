@@ -109,36 +109,36 @@ class WordAlignment(OfficialEvaluation):
         length = min(self.length, subject.max_length or self.length)
         skipped: dict[str, int] = {}
         repaired: dict[str, int] = {}
-        kept = [
+        named_rows = [
             (name, row)
             for name, rows in self._read(subject, length, skipped, repaired).items()
             for row in rows
         ]
         batches = encoding.batches(
-            [row.tokens for _, row in kept], subject.row_multiple, self.batch_tokens
+            [row.tokens for _, row in named_rows], subject.row_multiple, self.batch_tokens
         )
         align = jax.jit(_aligner(subject, self.temperature))
         plan = jax.jit(_planner(subject, headline, self.temperature))
-        names = list(dict.fromkeys(name for name, _ in kept))
-        drawn = [_worth_drawing([row for of, row in kept if of == name]) for name in names]
+        names = list(dict.fromkeys(name for name, _ in named_rows))
+        drawn = [_worth_drawing([row for of, row in named_rows if of == name]) for name in names]
 
         def evaluate(params: Any) -> Outcome:
             counts = _Tally()
-            for indices, found in encoding.run(align, params, batches):
-                for aligner, links in found.items():
+            for indices, links_by_aligner in encoding.run(align, params, batches):
+                for aligner, links in links_by_aligner.items():
                     for index, of_layers in zip(indices, links):
-                        name, row = kept[index]
+                        name, row = named_rows[index]
                         for layer, linked in enumerate(of_layers):
                             linked_words = row.word_links(linked)
                             counts[name, layer, _SUFFIXES[aligner]] += row.count(linked_words)
-            for name, row in kept:
+            for name, row in named_rows:
                 counts[name, None, ""] += row.count(diagonal(len(row.source), len(row.target)))
             files: dict[str, str] = {}
             matrices = _matrices(plan, params, drawn, subject.row_multiple)
             for name, matrix in zip(names, matrices):
                 files |= matrix_file(f"{name}_layer_{headline}", matrix)
-            results, shown = self._results(counts, headline, subject.restarts)
-            return Outcome(tuple(results), shown, files, skipped, repaired=repaired)
+            results, headline_values = self._results(counts, headline, subject.restarts)
+            return Outcome(tuple(results), headline_values, files, skipped, repaired=repaired)
 
         return evaluate
 
@@ -146,13 +146,13 @@ class WordAlignment(OfficialEvaluation):
         self, subject: Subject, length: int, skipped: dict[str, int], repaired: dict[str, int]
     ) -> dict[str, list["_Row"]]:
         """Returns {set: tokenized pairs}; counts skipped links, cut pairs and left out sets."""
-        found: dict[str, list[_Row]] = {}
+        rows_by_set: dict[str, list[_Row]] = {}
         left_out: list[str] = []
         for name in self._names():
             report = ReadReport()
             try:
                 corpus = read_alignments(as_path(self.folder) / name, report)
-                found[name] = self._cut_rows(corpus, subject, length, report)
+                rows_by_set[name] = self._cut_rows(corpus, subject, length, report)
             except DataError as error:
                 left_out.append(str(error))
                 _logger.warning("word alignment set %s is left out: %s", name, error)
@@ -160,9 +160,9 @@ class WordAlignment(OfficialEvaluation):
                 continue
             skipped |= {f"{name}: {reason}": count for reason, count in report.skipped.items()}
             repaired |= {f"{name}: {what}": count for what, count in report.repaired.items()}
-        if not found:
+        if not rows_by_set:
             raise ValueError("no set of word alignments can be used: " + "; ".join(left_out))
-        return found
+        return rows_by_set
 
     def _names(self) -> Iterator[str]:
         """Yields the names of the subfolders to read."""
@@ -213,21 +213,21 @@ class WordAlignment(OfficialEvaluation):
         setting = f"optimal transport, {_ROUNDS} rounds on {kernel}; {encoding.LAYERS}"
         settings = {"": setting, "_argmax": f"mutual argmax of cosines; {encoding.LAYERS}"}
         values, how = {}, {}
-        for (corpus, layer, suffix), found in counts.items():
+        for (corpus, layer, suffix), link_counts in counts.items():
             for metric in ("aer", "precision", "recall"):
-                values[corpus, metric + suffix, layer] = float(getattr(found, metric))
+                values[corpus, metric + suffix, layer] = float(getattr(link_counts, metric))
                 how[metric + suffix] = settings[suffix] + (
                     "; positions restart on the second side" if restarts else ""
                 )
         values |= _means(values)
         results = [_result(*key[:2], value, key[2], how[key[1]]) for key, value in values.items()]
-        shown = {
+        headline_values = {
             f"wordalign{of}/{name}": values[mean, "aer", layer]
             for of, mean in (("", "mean"), ("/mean-4", "mean-4"))
             for name, layer in (("aer", headline), ("diagonal", None))
             if (mean, "aer", layer) in values
         }
-        return results, shown
+        return results, headline_values
 
 
 def _means(
@@ -457,7 +457,7 @@ def _matrices(
     row_multiple: int,
 ) -> list[AlignmentMatrix]:
     """Runs a compiled `_planner` on pairs; returns matrices over words."""
-    found: dict[int, AlignmentMatrix] = {}
+    matrices: dict[int, AlignmentMatrix] = {}
     batches = encoding.batches([row.tokens for row in rows], row_multiple)
     for indices, results in encoding.run(plan, params, batches):
         for index, tokens, linked in zip(indices.tolist(), *results):
@@ -468,8 +468,8 @@ def _matrices(
             np.maximum.at(matrix, where, tokens[source, target])
             gold = frozenset(row.sure), frozenset(row.possible)
             predicted = frozenset(row.word_links(linked))
-            found[index] = AlignmentMatrix(row.source, row.target, matrix, *gold, predicted)
-    return [found[index] for index in range(len(rows))]
+            matrices[index] = AlignmentMatrix(row.source, row.target, matrix, *gold, predicted)
+    return [matrices[index] for index in range(len(rows))]
 
 
 def _worth_drawing(rows: Sequence[_Row]) -> _Row:

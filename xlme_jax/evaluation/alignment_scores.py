@@ -59,11 +59,11 @@ def aer(predicted: Iterable[Links], sure: Iterable[Links], possible: Iterable[Li
 
 
 def _same_length(*lists: Iterable[Links]) -> list[list[Links]]:
-    found = [list(links) for links in lists]
-    if len(set(map(len, found))) > 1:
-        lengths = ", ".join(str(len(links)) for links in found)
+    link_lists = [list(links) for links in lists]
+    if len(set(map(len, link_lists))) > 1:
+        lengths = ", ".join(str(len(links)) for links in link_lists)
         raise ValueError(f"predicted, sure and possible links of {lengths} pairs: not the same")
-    return found
+    return link_lists
 
 
 def diagonal(source: int, target: int) -> set[tuple[int, int]]:

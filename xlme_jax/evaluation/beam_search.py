@@ -146,10 +146,10 @@ def search(
     return jax.lax.while_loop(goes_on, advance, begin).ended
 
 
-def _best(found: Found, count: int) -> tuple[Found, jax.Array]:
+def _best(hypotheses: Found, count: int) -> tuple[Found, jax.Array]:
     """Returns the best `count` of the hypotheses, and their numbers."""
-    scores, order = jax.lax.top_k(found.scores, count)
-    return Found(jnp.take_along_axis(found.tokens, order[..., None], axis=1), scores), order
+    scores, order = jax.lax.top_k(hypotheses.scores, count)
+    return Found(jnp.take_along_axis(hypotheses.tokens, order[..., None], axis=1), scores), order
 
 
 def _with_ended(

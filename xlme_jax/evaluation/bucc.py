@@ -78,16 +78,16 @@ class Bucc(OfficialEvaluation):
         """
         layer = encoding.choose_layer(self.layer, subject.num_layers, "Bucc.layer")
         report = ReadReport()
-        corpora = [_Corpora(one, self, subject) for one in self._read(self.split, report)]
+        corpora = [_Corpora(corpus, self, subject) for corpus in self._read(self.split, report)]
         tuned_on: list[_Corpora] = []
         if self.split == "test":
-            codes = [one.languages[0] for one in corpora]
+            codes = [corpus.languages[0] for corpus in corpora]
             try:
                 read = self._read("validation", report, codes)
             except ValueError as error:
                 why = "the threshold of the test split is that of the validation split"
                 raise ValueError(f"{error}; {why}") from error
-            tuned_on = [_Corpora(one, self, subject) for one in read]
+            tuned_on = [_Corpora(corpus, self, subject) for corpus in read]
 
         def pooled(params: Any, rows: Rows) -> jax.Array:
             return encoding.pool(subject.encode(params, rows)[layer], rows, self.pooling)
@@ -95,7 +95,7 @@ class Bucc(OfficialEvaluation):
         compiled = jax.jit(pooled)
         sample = Sample(
             subject.training_text,
-            [one.languages for one in corpora],
+            [corpus.languages for corpus in corpora],
             min(self.length, subject.max_length or self.length),
             lambda texts: encoding.batches(texts, subject.row_multiple, self.batch_tokens),
             _READOUTS,
@@ -105,9 +105,9 @@ class Bucc(OfficialEvaluation):
             results: list[Result] = []
             files: dict[str, str] = {}
             fitted = sample.fit(compiled, params)
-            for index, one in enumerate(corpora):
-                name = "-".join(one.languages)
-                mined = one.mined(compiled, params, fitted, self.neighbours)
+            for index, corpus in enumerate(corpora):
+                name = "-".join(corpus.languages)
+                mined = corpus.mined(compiled, params, fitted, self.neighbours)
                 thresholds: dict[str, float] = {}
                 if tuned_on:
                     other = tuned_on[index].mined(compiled, params, fitted, self.neighbours)
@@ -115,23 +115,23 @@ class Bucc(OfficialEvaluation):
                     thresholds = {x: tune(of, gold)[1]["threshold"] for x, of in other.items()}
                 for readout, pairs in mined.items():
                     if tuned_on:
-                        chosen, figures = at_threshold(pairs, one.gold, thresholds[readout])
+                        chosen, figures = at_threshold(pairs, corpus.gold, thresholds[readout])
                     else:
-                        chosen, figures = tune(pairs, one.gold)
+                        chosen, figures = tune(pairs, corpus.gold)
                     results += [
                         Result("bucc", name, metric, value, self.split, layer,
                                setting=self._setting(readout), readout=readout)
                         for metric, value in figures.items()
                     ]  # fmt: skip
                     if readout == RAW:
-                        ids = one.ids(chosen)
+                        ids = corpus.ids(chosen)
                         files |= prediction_files("bucc", "mining", self.split, name[:2], ids)
             headline = {}
             for readout in _READOUTS:
-                found = [r.value for r in results if (r.metric, r.readout) == ("f1", readout)]
-                if len(found) == len(corpora):
-                    shown = "bucc/f1" if readout == RAW else f"bucc/{readout}/f1"
-                    headline[shown] = float(np.mean(found))
+                f1s = [r.value for r in results if (r.metric, r.readout) == ("f1", readout)]
+                if len(f1s) == len(corpora):
+                    headline_name = "bucc/f1" if readout == RAW else f"bucc/{readout}/f1"
+                    headline[headline_name] = float(np.mean(f1s))
             return Outcome(
                 tuple(results),
                 headline,
@@ -214,11 +214,11 @@ class _Corpora:
         Sentences that occur more than once are ambiguous: as in XTREME, they are mined but removed
         from the result.
         """
-        one, other = self.occurrences
+        sources, targets = self.occurrences
         return [
-            (score, (one[i][0], other[j][0]))
+            (score, (sources[i][0], targets[j][0]))
             for score, (i, j) in mine(*sides, neighbours)
-            if len(one[i]) == len(other[j]) == 1
+            if len(sources[i]) == len(targets[j]) == 1
         ]
 
     def ids(self, pairs: Sequence[Pair]) -> list[tuple[str, str]]:
@@ -249,17 +249,17 @@ def mine(source: np.ndarray, target: np.ndarray, neighbours: int = 4) -> list[tu
     """
     forward, forward_cosines = _nearest(source, target, neighbours)
     backward, backward_cosines = _nearest(target, source, neighbours)
-    own, others = forward_cosines.mean(axis=1), backward_cosines.mean(axis=1)
+    source_means, target_means = forward_cosines.mean(axis=1), backward_cosines.mean(axis=1)
 
-    def best(found, cosines, own, others):
+    def best(indices, cosines, query_means, candidate_means):
         with np.errstate(divide="ignore", invalid="ignore"):
-            scores = cosines / ((own[:, None] + others[found]) / 2)
+            scores = cosines / ((query_means[:, None] + candidate_means[indices]) / 2)
         scores = np.where(np.isfinite(scores), scores, -np.inf)
         first = scores.argmax(axis=1)[:, None]
-        return [np.take_along_axis(of, first, axis=1)[:, 0] for of in (found, scores)]
+        return [np.take_along_axis(of, first, axis=1)[:, 0] for of in (indices, scores)]
 
-    partners, scores = best(forward, forward_cosines, own, others)
-    back_partners, back_scores = best(backward, backward_cosines, others, own)
+    partners, scores = best(forward, forward_cosines, source_means, target_means)
+    back_partners, back_scores = best(backward, backward_cosines, target_means, source_means)
     sources = np.concatenate([np.arange(len(source)), back_partners])
     targets = np.concatenate([partners, np.arange(len(target))])
     scores = np.concatenate([scores, back_scores])
@@ -333,8 +333,8 @@ def at_threshold(
 def _nearest(queries: np.ndarray, candidates: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the k nearest candidates by cosine, best first: int and float64[N, k]."""
     at_once = max(_BLOCK // len(candidates), 1)
-    found = _search(queries, candidates, min(k, len(candidates)), at_once)
-    cosines, indices = map(encoding.on_host, found)
+    nearest = _search(queries, candidates, min(k, len(candidates)), at_once)
+    cosines, indices = map(encoding.on_host, nearest)
     return indices, cosines.astype(np.float64)
 
 

@@ -115,18 +115,18 @@ def batches(
     """
     order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
     most = _round_up(len(texts), row_multiple)
-    found, start = [], 0
+    batch_list, start = [], 0
     while start < len(order):
-        length, left = row_length(len(texts[order[start]])), len(order) - start
+        length, remaining = row_length(len(texts[order[start]])), len(order) - start
         rows = max(batch_tokens // length // row_multiple * row_multiple, row_multiple)
-        if start and left < rows:
-            rows = _part(rows, left, row_multiple)
+        if start and remaining < rows:
+            rows = _part(rows, remaining, row_multiple)
         rows = min(rows, most)
         chosen = order[start : start + rows]
         filled = fill_rows((texts[index] for index in chosen), rows, length)
-        found.append(Batch(filled, np.array(chosen)))
+        batch_list.append(Batch(filled, np.array(chosen)))
         start += rows
-    return found
+    return batch_list
 
 
 def _part(rows: int, needed: int, row_multiple: int) -> int:

@@ -254,10 +254,10 @@ def _gold(example: Example, no_answer: bool) -> list[Any]:
 
 def _by_row(predict: Any, params: Any, batches: Sequence[encoding.Batch]) -> list[np.ndarray]:
     """Returns logits in the order of the rows; for tokens, padding included."""
-    found: dict[int, np.ndarray] = {}
+    logits_by_row: dict[int, np.ndarray] = {}
     for numbers, logits in encoding.run(predict, params, batches):
-        found |= zip(numbers.tolist(), logits)
-    return [found[number] for number in range(len(found))]
+        logits_by_row |= zip(numbers.tolist(), logits)
+    return [logits_by_row[number] for number in range(len(logits_by_row))]
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:

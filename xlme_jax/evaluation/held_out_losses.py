@@ -85,16 +85,16 @@ class HeldOut:
         objective = config.build(context.dataset.vocabulary_size, context.dtype)
         streams = [stream for stream in context.streams if stream.name in objective.inputs]
         measures = [
-            _OfStream(objective, found, streams, context)
-            for found in _passes(context, streams, self)
+            _OfStream(objective, stream_pass, streams, context)
+            for stream_pass in _passes(context, streams, self)
         ]
 
         def measure(params: Params) -> dict[str, float]:
             # Start all streams before waiting for the first.
-            sums = [one.start(params) for one in measures]
+            sums = [stream_measure.start(params) for stream_measure in measures]
             return {
-                f"{one.name}/{name}": value
-                for one, parts in zip(measures, sums)
+                f"{stream_measure.name}/{name}": value
+                for stream_measure, parts in zip(measures, sums)
                 for name, value in ratios(_added(parts)).items()
             }
 
@@ -124,8 +124,8 @@ class OfCheckpoint:
             for name, value in values.items():
                 stream, metric = name.rsplit("/", 1)
                 results.append(Result(HELD_OUT, stream, metric, value, split="validation"))
-            shown = {f"{HELD_OUT}/{name}": value for name, value in values.items()}
-            return Outcome(tuple(results), shown)
+            headline = {f"{HELD_OUT}/{name}": value for name, value in values.items()}
+            return Outcome(tuple(results), headline)
 
         return evaluate
 
@@ -145,7 +145,7 @@ def _passes(context: Context, streams: list[Stream], settings: HeldOut) -> list[
         ]
         for stream in streams
     }
-    missing = ", ".join(repr(name) for name, found in tasks.items() if not found)
+    missing = ", ".join(repr(name) for name, stream_tasks in tasks.items() if not stream_tasks)
     remedy = (
         "prepare the data with --validation=every:20 (of the embedded corpus: "
         "CldrCorpus.validation_documents and validation_pairs above 0)"
@@ -162,13 +162,13 @@ def _passes(context: Context, streams: list[Stream], settings: HeldOut) -> list[
         if tasks[stream.name]
     ]
     if jax.process_index() == 0:
-        for found in passes:
-            what = "rows of text" if found.stream.kind == "monolingual" else "pairs"
+        for stream_pass in passes:
+            what = "rows of text" if stream_pass.stream.kind == "monolingual" else "pairs"
             _log.info(
                 "Held out, stream %r: %d rows with %d %s of %d tasks; %d too long, %d beyond "
                 "HeldOut.max_rows.",
-                *(found.stream.name, found.rows, found.examples, what),
-                *(len(tasks[found.stream.name]), found.too_long, found.beyond),
+                *(stream_pass.stream.name, stream_pass.rows, stream_pass.examples, what),
+                *(len(tasks[stream_pass.stream.name]), stream_pass.too_long, stream_pass.beyond),
             )
         if missing:
             _log.info("Held out: without a validation split, left out: %s (%s).", missing, remedy)
@@ -225,8 +225,8 @@ class _OfStream:
         the batch size.
         """
         numbers = first + jnp.arange(self._rows, dtype=jnp.int32)
-        others = jax.tree.map(jnp.asarray, self._others)
-        batch = {self.name: {**rows, "rows": numbers}, **others}
+        padding = jax.tree.map(jnp.asarray, self._others)
+        batch = {self.name: {**rows, "rows": numbers}, **padding}
         carried = meshes.unbox(init_carried(self._objective, params))
         _, (_, metrics) = self._objective.loss(
             params, carried, batch, self._objective.totals(batch), jax.random.key(_SEED)

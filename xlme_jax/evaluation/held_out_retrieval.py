@@ -68,42 +68,45 @@ class HeldOutRetrieval:
         lay_out = functools.partial(
             encoding.batches, row_multiple=subject.row_multiple, batch_tokens=self.batch_tokens
         )
-        languages = dict.fromkeys(one.languages for one in candidates.values())
+        languages = dict.fromkeys(translations.languages for translations in candidates.values())
         sample = Sample(subject.training_text, languages, length, lay_out, self.readouts)
-        batches = {name: lay_out(list(flat(one.pairs))) for name, one in candidates.items()}
+        batches = {
+            name: lay_out(list(flat(translations.pairs)))
+            for name, translations in candidates.items()
+        }
         pooled = jax.jit(encoding.pool_all(subject.encode, self.pooling))
 
         def evaluate(params: Any) -> Outcome:
             fitted = sample.fit(pooled, params)
             accuracies: dict[str, dict[str, dict[str, np.ndarray]]] = {}
             embeddings: dict[str, np.ndarray] = {}
-            for name, one in candidates.items():
+            for name, translations in candidates.items():
                 states = encoding.embed(pooled, params, batches[name]).swapaxes(0, 1)
-                accuracies[name] = self._search(one, states, fitted)
-                for side, language in enumerate(one.languages):
+                accuracies[name] = self._search(translations, states, fitted)
+                for side, language in enumerate(translations.languages):
                     some = states[:, side : 2 * _DRAWN : 2]
                     if some.shape[1] > embeddings.get(language, some[:, :0]).shape[1]:
                         embeddings[language] = some.copy()  # A view would keep all states.
             results = self._results(accuracies, candidates)
-            shown = {
+            headline_values = {
                 f"{TASK}/{result.metric if result.system == 'model' else 'chance'}": result.value
                 for result in results
                 if (result.language, result.readout) == ("mean", readouts.RAW)
                 and result.layer in (headline, None)
             }
-            return Outcome(tuple(results), shown, embeddings=embeddings)
+            return Outcome(tuple(results), headline_values, embeddings=embeddings)
 
         return evaluate
 
     def _search(
-        self, one: Candidates, embeddings: np.ndarray, fitted: Fitted
+        self, translations: Candidates, embeddings: np.ndarray, fitted: Fitted
     ) -> dict[str, dict[str, np.ndarray]]:
         """Returns {readout: {metric: float64[K]}} for embeddings [K, 2 N, D], sides alternating."""
         sides = embeddings[:, 0::2], embeddings[:, 1::2]
-        found = fitted.search(one.languages, *sides, self.readouts)
+        by_readout = fitted.search(translations.languages, *sides, self.readouts)
         return {
             name: {_METRICS[way]: value for way, value in readouts.accuracies(of).items()}
-            for name, of in found.items()
+            for name, of in by_readout.items()
         }
 
     def _results(
@@ -112,7 +115,7 @@ class HeldOutRetrieval:
         candidates: Mapping[str, Candidates],
     ) -> list[Result]:
         groups = {name: (name,) for name in accuracies} | {"mean": tuple(accuracies)}
-        trained = tuple(name for name, found in accuracies.items() if "centred" in found)
+        trained = tuple(name for name, by_readout in accuracies.items() if "centred" in by_readout)
         if 0 < len(trained) < len(accuracies):
             groups[TRAINED] = trained
         results = []
@@ -173,12 +176,12 @@ def readout_panels(task: str, results: Sequence[Result]) -> dict[str, readouts.R
 
 def _means(results: Sequence[Result], task: str) -> dict[tuple[str, str, int], float]:
     """Returns {(system, readout, layer): mean accuracy}, over trained languages if not all are."""
-    found: dict[tuple[str, str, int], float] = {}
+    means: dict[tuple[str, str, int], float] = {}
     for name in ("mean", TRAINED):
-        found |= {
+        means |= {
             (result.system, result.readout, result.layer): result.value
             for result in results
             if (result.task, result.language, result.metric) == (task, name, "accuracy")
             and result.layer is not None
         }
-    return found
+    return means

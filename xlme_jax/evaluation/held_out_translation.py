@@ -96,20 +96,20 @@ class HeldOutTranslation:
             baseline = _baseline(context.dataset, vocabulary, directions, self.dictionary_pairs)
 
         def evaluate(params: Any, step: int) -> dict[str, float]:
-            found, samples = {}, {}
+            metrics, samples = {}, {}
             for direction in directions:
                 hypotheses = translator(params, direction.texts, direction.languages[1])
                 ours = [vocabulary.decode(best[0].tokens) for best in hypotheses]
                 cut = float(np.mean([best[0].is_cut for best in hypotheses]))
                 scores = score(ours, direction.references, direction.languages[1])
-                found[direction.name] = {**scores, CUT: cut}
+                metrics[direction.name] = {**scores, CUT: cut}
                 samples[direction.name] = _samples(direction, ours)
             if context.model_dir is not None and jax.process_index() == 0:
                 about = {"step": step, "tokenizers": tokenizers, "directions": samples}
                 content = json.dumps(about, ensure_ascii=False)
                 path = context.model_dir / SAMPLES_FILE
                 replace_file(path, f"{content}\n".encode())
-            return _named(found, directions) | baseline
+            return _named(metrics, directions) | baseline
 
         return lambda initial_params: evaluate
 
@@ -120,18 +120,20 @@ class HeldOutTranslation:
         candidates = RetrievalProbe(self.pairs, self.max_pairs, length=length).candidates(
             context.dataset
         )
-        found = []
-        for key, one in candidates.items():
-            texts = list(zip(*one.pairs))
+        directions = []
+        for key, translations in candidates.items():
+            texts = list(zip(*translations.pairs))
             decoded = [[vocabulary.decode(text) for text in side] for side in texts]
             for source, target in ((0, 1), (1, 0)):
-                codes = one.languages[source], one.languages[target]
+                codes = translations.languages[source], translations.languages[target]
                 # Of two corpora of the same languages, `key` is the task.
-                name = "-".join(codes) + ("" if key == "-".join(one.languages) else f"/{key}")
+                name = "-".join(codes) + (
+                    "" if key == "-".join(translations.languages) else f"/{key}"
+                )
                 if context.objective.config.translates(*codes):
                     sides = texts[source], decoded[source], decoded[target]
-                    found.append(Direction(name, codes, *sides))
-        return found
+                    directions.append(Direction(name, codes, *sides))
+        return directions
 
 
 def _tokenizer(direction: Direction) -> str:
@@ -156,13 +158,16 @@ def _named(
 
     A baseline's mean over some of the directions would not compare with the translator's.
     """
-    found = dict(scores)
-    if found and len(found) == len(directions):
-        metrics = next(iter(found.values()))
-        found[MEAN] = {x: float(np.mean([one[x] for one in scores.values()])) for x in metrics}
+    by_direction = dict(scores)
+    if by_direction and len(by_direction) == len(directions):
+        metrics = next(iter(by_direction.values()))
+        by_direction[MEAN] = {
+            x: float(np.mean([direction_scores[x] for direction_scores in scores.values()]))
+            for x in metrics
+        }
     return {
         f"{PREFIX}{of}{metric}/{direction}": value
-        for direction, values in found.items()
+        for direction, values in by_direction.items()
         for metric, value in values.items()
     }
 
@@ -173,25 +178,25 @@ def _baseline(
     """Returns the metrics of a word-by-word dictionary, for directions with training pairs."""
     read: dict[tuple[str, ...], list[tuple[str, str]]] = {}
     scores = {}
-    for one in directions:
-        languages = tuple(sorted(one.languages))
+    for direction in directions:
+        languages = tuple(sorted(direction.languages))
         if languages not in read:
             read[languages] = _training_pairs(dataset, vocabulary, languages, count)
         pairs = read[languages]
         if not pairs:
             continue
-        if languages != one.languages:
+        if languages != direction.languages:
             pairs = [(second, first) for first, second in pairs]
         words = word_dictionary.learn(pairs)
-        translated = [word_dictionary.translate(words, text) for text in one.sources]
-        scores[one.name] = score(translated, one.references, one.languages[1])
+        translated = [word_dictionary.translate(words, text) for text in direction.sources]
+        scores[direction.name] = score(translated, direction.references, direction.languages[1])
         _log.info(
             "%s: a word-by-word dictionary of %d training pairs translates %.1f%% of %d held-out "
             "texts exactly.",
-            one.name,
+            direction.name,
             len(pairs),
-            100 * scores[one.name]["exact_match"],
-            len(one.texts),
+            100 * scores[direction.name]["exact_match"],
+            len(direction.texts),
         )
     return _named(scores, directions, DICTIONARY)
 
@@ -200,16 +205,16 @@ def _training_pairs(
     dataset: PreparedDataset, vocabulary: Vocabulary, languages: tuple[str, ...], count: int
 ) -> list[tuple[str, str]]:
     """Returns up to `count` training pairs of two languages, drawn from each task in turn."""
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for task in dataset.tasks:
-        left = min(count - len(found), task.examples)
+        num_pairs = min(count - len(pairs), task.examples)
         if (task.kind, task.split) != ("bitext", "train") or sorted(task.languages) != list(
             languages
         ):
             continue
-        chosen = np.random.default_rng(0).choice(task.examples, left, replace=False)
+        chosen = np.random.default_rng(0).choice(task.examples, num_pairs, replace=False)
         for pair in dataset.read_pairs(task, chosen):
             first, second = (vocabulary.decode(ids.tolist()) for ids in pair)
             is_turned = task.languages != languages
-            found.append((second, first) if is_turned else (first, second))
-    return found
+            pairs.append((second, first) if is_turned else (first, second))
+    return pairs

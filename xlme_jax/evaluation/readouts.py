@@ -160,10 +160,10 @@ def scores(source: np.ndarray, target: np.ndarray, readout: str = RAW) -> np.nda
       float32[N, M].
     """
     sizes = np.array([len(source), len(target)], np.int32)
-    found = _cosines(*map(_pad, (source, target)), sizes)
+    similarity = _cosines(*map(_pad, (source, target)), sizes)
     if readout == "csls":
-        found = _csls(found, sizes)
-    return np.asarray(found)[: sizes[0], : sizes[1]]
+        similarity = _csls(similarity, sizes)
+    return np.asarray(similarity)[: sizes[0], : sizes[1]]
 
 
 def _search(
@@ -171,14 +171,14 @@ def _search(
     target: np.ndarray,
     centres: Centres | None,
     rotation: np.ndarray | None,
-    wanted: Sequence[str],
+    names: Sequence[str],
 ) -> dict[str, Found]:
     """Computes `search` for one layer."""
     count = len(source)
     sizes = np.array([count, count], np.int32)
-    found: dict[str, Found] = {}
+    by_readout: dict[str, Found] = {}
     for space, (plain, local) in _SPACES.items():
-        if not {plain, local} & set(wanted):
+        if not {plain, local} & set(names):
             continue
         sides = (source, target)
         means = (source.mean(axis=0), target.mean(axis=0)) if space == "transductive" else centres
@@ -190,12 +190,12 @@ def _search(
         # One space at a time, in few sizes, because each size is compiled.
         scores = _cosines(*map(_pad, sides), sizes)
         for name in (plain, local):
-            if name is not None and name in wanted:
+            if name is not None and name in names:
                 if name == local:
                     scores = _csls(scores, sizes)
                 best = jax.device_get(_best(scores))
-                found[name] = {way: values[:count] for way, values in best.items()}
-    return found
+                by_readout[name] = {way: values[:count] for way, values in best.items()}
+    return by_readout
 
 
 def _pad(rows: np.ndarray) -> np.ndarray:
@@ -217,8 +217,8 @@ def _cosines(source: jax.Array, target: jax.Array, sizes: jax.Array) -> jax.Arra
 @jax.jit
 def _csls(similarity: jax.Array, sizes: jax.Array) -> jax.Array:
     """Returns CSLS scores from the cosines of `_cosines`."""
-    own, others = (_neighbourhood(similarity, axis, sizes) for axis in (0, 1))
-    return 2 * similarity - own[:, None] - others[None]
+    source_means, target_means = (_neighbourhood(similarity, axis, sizes) for axis in (0, 1))
+    return 2 * similarity - source_means[:, None] - target_means[None]
 
 
 # A separate program: fused with the computation of the scores, the diagonal and the maximum may be

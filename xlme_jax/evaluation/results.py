@@ -178,10 +178,10 @@ def find(path: Path | str) -> list[Path]:
     path = as_path(path)
     if path.is_file():
         return [path]
-    found = sorted(_find(path))
-    if not found:
+    paths = sorted(_find(path))
+    if not paths:
         raise ResultsError(f"{path}: no {RESULTS_FILE} here or below.")
-    return found
+    return paths
 
 
 def _find(folder: Path) -> Iterator[Path]:
@@ -300,7 +300,7 @@ def aggregate(files: Sequence[Results | Path | str]) -> dict[Key, Spread]:
                 )
             owners[key, run] = results.path
             values.setdefault(key, []).append(result.value)
-    return {key: Spread(tuple(found)) for key, found in values.items()}
+    return {key: Spread(tuple(seed_values)) for key, seed_values in values.items()}
 
 
 def _run_of(header: Header) -> str:

@@ -54,8 +54,8 @@ _log = logging.getLogger(__name__)
 
 def accuracy_at_1(source: np.ndarray, target: np.ndarray) -> tuple[float, float]:
     """Returns accuracy@1 by cosine in both directions, for embeddings [N, D]."""
-    found = readouts.search(source[None], target[None], readouts=(readouts.RAW,))
-    accuracies = readouts.accuracies(found[readouts.RAW])
+    by_readout = readouts.search(source[None], target[None], readouts=(readouts.RAW,))
+    accuracies = readouts.accuracies(by_readout[readouts.RAW])
     return float(accuracies["forward"][0]), float(accuracies["backward"][0])
 
 
@@ -201,43 +201,51 @@ class RetrievalProbe:
         candidates = self.candidates(dataset)
         # As short as possible, because padding costs as much as text; multiples of 8 suit all
         # devices.
-        longest = max(len(text) for one in candidates.values() for text in flat(one.pairs))
+        longest = max(
+            len(text) for translations in candidates.values() for text in flat(translations.pairs)
+        )
         lay_out = functools.partial(
             _batches,
             rows=-(-self.batch_rows // row_multiple) * row_multiple,
             lengths=sorted({-(-longest // (8 * parts)) * 8 for parts in (1, 2, 4)}),
         )
-        batches = {name: lay_out(list(flat(one.pairs))) for name, one in candidates.items()}
-        wanted = tuple(dict.fromkeys((readouts.RAW, *self.readouts)))
+        batches = {
+            name: lay_out(list(flat(translations.pairs)))
+            for name, translations in candidates.items()
+        }
+        readout_names = tuple(dict.fromkeys((readouts.RAW, *self.readouts)))
         sample = Sample(
             TrainingText(dataset),
-            dict.fromkeys(one.languages for one in candidates.values()),
+            dict.fromkeys(translations.languages for translations in candidates.values()),
             longest,
             lay_out,
-            wanted,
+            readout_names,
             self.training_texts,
         )
-        chance = float(np.mean([1.0 / len(one.pairs) for one in candidates.values()]))
+        chance = float(
+            np.mean([1.0 / len(translations.pairs) for translations in candidates.values()])
+        )
 
         def search(pooled: Pooled, params: Any) -> Accuracies:
             fitted = sample.fit(pooled, params)
-            found: dict[str, dict[str, np.ndarray]] = {}
-            for name, one in candidates.items():
+            by_task: dict[str, dict[str, np.ndarray]] = {}
+            for name, translations in candidates.items():
                 states = embed(pooled, params, batches[name]).swapaxes(0, 1)
                 sides = states[:, 0::2], states[:, 1::2]
-                of_task = fitted.search(one.languages, *sides, wanted)
-                found[name] = {r: readouts.accuracies(of)["mean"] for r, of in of_task.items()}
-            return found
+                of_task = fitted.search(translations.languages, *sides, readout_names)
+                by_task[name] = {r: readouts.accuracies(of)["mean"] for r, of in of_task.items()}
+            return by_task
 
         encoders = {
-            name: jax.jit(pool_all(one, "mean")) for name, one in {"": encode, **others}.items()
+            name: jax.jit(pool_all(encoder, "mean"))
+            for name, encoder in {"": encode, **others}.items()
         }
 
         def evaluate(params: Any, step: int) -> dict[str, float]:
             del step
-            found = {name: search(pooled, params) for name, pooled in encoders.items()}
-            metrics = self._at_layer(found[""]) | {CHANCE: chance}
-            for name, accuracies in found.items():
+            by_encoder = {name: search(pooled, params) for name, pooled in encoders.items()}
+            metrics = self._at_layer(by_encoder[""]) | {CHANCE: chance}
+            for name, accuracies in by_encoder.items():
                 metrics |= _at_all_layers(name, accuracies)
             return metrics
 
@@ -257,18 +265,18 @@ class RetrievalProbe:
           ValueError: no task fits, or none has two different translations.
         """
         held_out = ("bitext", "validation")
-        found = [task for task in dataset.tasks if (task.kind, task.split) == held_out]
-        wanted = [task for task in found if not self.pairs or _matches(task.name, self.pairs)]
-        if not wanted:
-            known = ", ".join(task.name for task in found) or "none"
+        tasks = [task for task in dataset.tasks if (task.kind, task.split) == held_out]
+        matches = [task for task in tasks if not self.pairs or _matches(task.name, self.pairs)]
+        if not matches:
+            known = ", ".join(task.name for task in tasks) or "none"
             raise ValueError(
                 f"RetrievalProbe.pairs = {self.pairs!r} matches no bitext task with a validation "
                 f"split (there are: {known}); change the patterns, or prepare the data with "
                 "held-out pairs"
             )
         chosen: dict[str, Candidates] = {}
-        languages = ["-".join(task.languages) for task in wanted]
-        for task, language in zip(wanted, languages):
+        languages = ["-".join(task.languages) for task in matches]
+        for task, language in zip(matches, languages):
             pairs = self._choose(_read_pairs(dataset, task))
             if len(pairs) < 2:
                 _log.warning("retrieval probe: %s has no two usable pairs, left out", task.name)
@@ -307,17 +315,17 @@ class RetrievalProbe:
         config = objective.encoder.config
         check_lengths("encoder", config, {"RetrievalProbe": self.length})
         self.layer_of(config.num_layers)
-        others = {name: other.encode for name, other in objective.diagnostics.encoders.items()}
+        encoders = {name: other.encode for name, other in objective.diagnostics.encoders.items()}
         evaluate = self.build(
-            context.dataset, objective.encoder.encode, context.row_multiple, others
+            context.dataset, objective.encoder.encode, context.row_multiple, encoders
         )
         return lambda initial_params: with_untrained(evaluate, initial_params)
 
 
 def shared_tokens(source: Text, target: Text) -> float:
     """Returns the share of the shorter side's distinct tokens (no specials) in the other side."""
-    one, other = set(source) - {BOS_ID, EOS_ID}, set(target) - {BOS_ID, EOS_ID}
-    return len(one & other) / max(min(len(one), len(other)), 1)
+    source_tokens, target_tokens = set(source) - {BOS_ID, EOS_ID}, set(target) - {BOS_ID, EOS_ID}
+    return len(source_tokens & target_tokens) / max(min(len(source_tokens), len(target_tokens)), 1)
 
 
 def _read_pairs(dataset: PreparedDataset, task: TaskInfo) -> Iterable[tuple[Text, Text]]:
@@ -357,13 +365,13 @@ def _batches(texts: Sequence[Text], rows: int, lengths: Sequence[int]) -> list[B
       rows: rows per batch.
       lengths: allowed row lengths, ascending; the shortest that fits is used.
     """
-    found = []
+    batches = []
     for shortest, length in zip([0, *lengths], lengths):
         fits = [i for i, text in enumerate(texts) if shortest < len(text) <= length]
         for start in range(0, len(fits), rows):
             chosen = np.array(fits[start : start + rows])
-            found.append(Batch(fill_rows([texts[i] for i in chosen], rows, length), chosen))
-    return found
+            batches.append(Batch(fill_rows([texts[i] for i in chosen], rows, length), chosen))
+    return batches
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

@@ -120,8 +120,8 @@ def sample(
         state=state,
     )
 
-    def draw(key: jax.Array, logits: jax.Array, place: jax.Array) -> jax.Array:
-        return jax.random.categorical(jax.random.fold_in(key, place), allowed(config, logits))
+    def draw(key: jax.Array, logits: jax.Array, position: jax.Array) -> jax.Array:
+        return jax.random.categorical(jax.random.fold_in(key, position), allowed(config, logits))
 
     def advance(now: _Samples) -> _Samples:
         latest = jax.lax.dynamic_index_in_dim(now.tokens, now.length - 1, 2, False)

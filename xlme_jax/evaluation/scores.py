@@ -70,9 +70,9 @@ def f1(gold: Classes, predicted: Classes, positive: int = 1) -> float:
     predicted or never correct.
     """
     _check_lengths(gold, predicted)
-    right, found = np.asarray(gold) == positive, np.asarray(predicted) == positive
-    both = right.sum() + found.sum()
-    return float(2 * (right & found).sum() / both) if both else 0.0
+    truth, guess = np.asarray(gold) == positive, np.asarray(predicted) == positive
+    both = truth.sum() + guess.sum()
+    return float(2 * (truth & guess).sum() / both) if both else 0.0
 
 
 def micro_f1(gold: Classes, predicted: Classes, none: int = 0) -> float:
@@ -82,9 +82,9 @@ def micro_f1(gold: Classes, predicted: Classes, none: int = 0) -> float:
     It is 0 if nothing else is predicted or in gold.
     """
     _check_lengths(gold, predicted)
-    real, found = np.asarray(gold), np.asarray(predicted)
-    both = (real != none).sum() + (found != none).sum()
-    return float(2 * ((real == found) & (real != none)).sum() / both) if both else 0.0
+    truth, guess = np.asarray(gold), np.asarray(predicted)
+    both = (truth != none).sum() + (guess != none).sum()
+    return float(2 * ((truth == guess) & (truth != none)).sum() / both) if both else 0.0
 
 
 def matthews(gold: Classes, predicted: Classes) -> float:
@@ -150,7 +150,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 def token_accuracy(gold: Tags, predicted: Tags) -> float:
     """Returns the share of words in all sentences with the correct tag."""
     _check_tags(gold, predicted)
-    right = [a == b for one, other in zip(gold, predicted) for a, b in zip(one, other)]
+    right = [a == b for truth, guess in zip(gold, predicted) for a, b in zip(truth, guess)]
     if not right:
         raise ValueError("there is no word to score")
     return sum(right) / len(right)
@@ -165,10 +165,10 @@ def chunk_f1(gold: Tags, predicted: Tags) -> float:
     It is 0 if either side has no chunks.
     """
     _check_tags(gold, predicted)
-    right, found = chunks(gold), chunks(predicted)
-    if not right & found:
+    truth, guess = chunks(gold), chunks(predicted)
+    if not truth & guess:
         return 0.0
-    precision, recall = (len(right & found) / len(side) for side in (found, right))
+    precision, recall = (len(truth & guess) / len(side) for side in (guess, truth))
     return 2 * precision * recall / (precision + recall)
 
 
@@ -184,10 +184,10 @@ def chunks(sentences: Tags) -> set[Chunk]:
     Raises:
       ValueError: a tag is empty.
     """
-    found = set()
+    spans = set()
     begin, before, type_before = 0, "O", ""
     flat = [tag for sentence in sentences for tag in (*sentence, "O")]
-    for place, tag in enumerate([*flat, "O"]):
+    for index, tag in enumerate([*flat, "O"]):
         if not tag:
             raise ValueError("a tag is empty: give words without tag the tag O")
         position, kind = tag[0], tag[1:].split("-", 1)[-1] or "_"
@@ -197,15 +197,15 @@ def chunks(sentences: Tags) -> set[Chunk]:
             or (before in "BI" and position in "BSO")
             or (before not in "O." and other)
         ):
-            found.add((type_before, begin, place - 1))
+            spans.add((type_before, begin, index - 1))
         if (
             position in "BS"
             or (before in "ESO" and position in "EI")
             or (position not in "O." and other)
         ):
-            begin = place
+            begin = index
         before, type_before = position, kind
-    return found
+    return spans
 
 
 def _check_lengths(gold: Sequence[Any] | np.ndarray, predicted: Sequence[Any] | np.ndarray) -> None:
@@ -217,9 +217,11 @@ def _check_lengths(gold: Sequence[Any] | np.ndarray, predicted: Sequence[Any] | 
 
 def _check_tags(gold: Tags, predicted: Tags) -> None:
     _check_lengths(gold, predicted)
-    for index, (one, other) in enumerate(zip(gold, predicted)):
-        if len(one) != len(other):
-            raise ValueError(f"sentence {index} has {len(one)} words, but {len(other)} predictions")
+    for index, (truth, guess) in enumerate(zip(gold, predicted)):
+        if len(truth) != len(guess):
+            raise ValueError(
+                f"sentence {index} has {len(truth)} words, but {len(guess)} predictions"
+            )
 
 
 # Metric names available to benchmarks.

@@ -34,14 +34,14 @@ def linear_cka(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     Returns:
       float64[K], in [0, 1]; NaN for a layer where a side is constant or not finite.
     """
-    found = []
+    similarities = []
     with np.errstate(divide="ignore", invalid="ignore"):
         for x, y in zip(source, target):
             # Scaled to 1, so that squares of squares stay in float32's range.
             x, y = x / np.linalg.norm(x), y / np.linalg.norm(y)
-            cross, own, other = (np.linalg.norm(a.T @ b) for a, b in ((y, x), (x, x), (y, y)))
-            found.append(float(cross) ** 2 / (float(own) * float(other)))
-    return np.array(found)
+            cross, x_norm, y_norm = (np.linalg.norm(a.T @ b) for a, b in ((y, x), (x, x), (y, y)))
+            similarities.append(float(cross) ** 2 / (float(x_norm) * float(y_norm)))
+    return np.array(similarities)
 
 
 def _mean_cosine(source: np.ndarray, target: np.ndarray) -> np.ndarray:

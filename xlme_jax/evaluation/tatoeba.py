@@ -79,20 +79,20 @@ class Tatoeba(OfficialEvaluation):
                 "are like tatoeba.deu-eng.deu and tatoeba.deu-eng.eng"
             )
         sets = {code: read_tatoeba(self.folder, code, report) for code in languages}
-        chance = {code: 1.0 / len(one.sources) for code, one in sets.items()}
+        chance = {code: 1.0 / len(parallel.sources) for code, parallel in sets.items()}
         groups = [
             _Group(
                 {code: sets[code] for code in languages[start : start + _AT_ONCE]}, self, subject
             )
             for start in range(0, len(languages), _AT_ONCE)
         ]
-        wanted = tuple(dict.fromkeys((readouts.RAW, *self.readouts)))
+        readout_names = tuple(dict.fromkeys((readouts.RAW, *self.readouts)))
         sample = Sample(
             subject.training_text,
             [(code, "en") for code in languages],
             _length(self, subject),
             lambda texts: encoding.batches(texts, subject.row_multiple, self.batch_tokens),
-            wanted,
+            readout_names,
         )
         pooled = jax.jit(encoding.pool_all(subject.encode, self.pooling))
 
@@ -101,16 +101,18 @@ class Tatoeba(OfficialEvaluation):
             files: dict[str, str] = {}
             fitted = sample.fit(pooled, params)
             for group in groups:
-                for code, found, similar in group.search(pooled, params, fitted, wanted):
+                for code, by_readout, similar in group.search(
+                    pooled, params, fitted, readout_names
+                ):
                     similarities[code] = {readouts.RAW: similar}
                     accuracies[code] = {
-                        name: {_METRICS[way]: of for way, of in readouts.accuracies(one).items()}
-                        for name, one in found.items()
+                        name: {_METRICS[way]: of for way, of in readouts.accuracies(hits).items()}
+                        for name, hits in by_readout.items()
                     }
-                    lines = found[readouts.RAW]["found"][headline].tolist()
+                    lines = by_readout[readouts.RAW]["found"][headline].tolist()
                     files |= prediction_files("tatoeba", "retrieval", "test", code, lines)
             results = self._results(accuracies, similarities, chance)
-            shown = {
+            headline_values = {
                 f"tatoeba/{result.metric if result.system == 'model' else 'chance'}": result.value
                 for result in results
                 if (result.language, result.readout) == ("mean", readouts.RAW)
@@ -118,7 +120,11 @@ class Tatoeba(OfficialEvaluation):
                 and result.metric not in similarity.METRICS
             }
             return Outcome(
-                tuple(results), shown, files, dict(report.skipped), repaired=dict(report.repaired)
+                tuple(results),
+                headline_values,
+                files,
+                dict(report.skipped),
+                repaired=dict(report.repaired),
             )
 
         return evaluate
@@ -130,7 +136,7 @@ class Tatoeba(OfficialEvaluation):
         chance: Mapping[str, float],
     ) -> list[Result]:
         """Returns results of each language and their means, at each layer and for each readout."""
-        trained = tuple(code for code, found in accuracies.items() if "centred" in found)
+        trained = tuple(code for code, by_readout in accuracies.items() if "centred" in by_readout)
         means = {"mean": tuple(accuracies), "mean-14": TATOEBA_14, "mean-36": TATOEBA_36}
         if 0 < len(trained) < len(accuracies):
             means[TRAINED] = trained
@@ -142,9 +148,9 @@ class Tatoeba(OfficialEvaluation):
             expected = float(np.mean([chance[code] for code in codes]))
             results.append(Result("tatoeba", name, "accuracy", expected, system="chance"))
         pooling = encoding.POOLINGS[self.pooling]
-        for found, how in ((accuracies, "{}"), (similarities, similarity.DESCRIPTION)):
+        for values, how in ((accuracies, "{}"), (similarities, similarity.DESCRIPTION)):
             setting = f"{pooling}; {how}; {encoding.LAYERS}"
-            results += figures("tatoeba", "test", setting, found, groups)
+            results += figures("tatoeba", "test", setting, values, groups)
         return results
 
 
@@ -156,9 +162,12 @@ class _Group:
     """Languages that are encoded in one pass."""
 
     def __init__(self, sets: Mapping[str, ParallelSentences], settings: Tatoeba, subject: Subject):
-        self.sizes = {code: len(one.sources) for code, one in sets.items()}
+        self.sizes = {code: len(parallel.sources) for code, parallel in sets.items()}
         sentences = [
-            text for one in sets.values() for side in (one.sources, one.targets) for text in side
+            text
+            for parallel in sets.values()
+            for side in (parallel.sources, parallel.targets)
+            for text in side
         ]
         texts = encoding.texts_of(subject.vocabulary, sentences, _length(settings, subject))
         self.batches = encoding.batches(texts, subject.row_multiple, settings.batch_tokens)
@@ -168,14 +177,14 @@ class _Group:
         pooled: Callable[[Any, Rows], jax.Array],
         params: Any,
         fitted: Fitted,
-        wanted: Sequence[str],
+        readout_names: Sequence[str],
     ) -> Iterator[tuple[str, Mapping[str, readouts.Found], dict[str, np.ndarray]]]:
         """Yields each language with every readout's search results, and `similarity.measures`."""
         embeddings = encoding.embed(pooled, params, self.batches)
         start = 0
         for code, size in self.sizes.items():
-            own = embeddings[start : start + 2 * size].swapaxes(0, 1)
-            sides = own[:, :size], own[:, size:]
-            found = fitted.search((code, "en"), *sides, wanted)
-            yield code, found, similarity.measures(*sides)
+            states = embeddings[start : start + 2 * size].swapaxes(0, 1)
+            sides = states[:, :size], states[:, size:]
+            by_readout = fitted.search((code, "en"), *sides, readout_names)
+            yield code, by_readout, similarity.measures(*sides)
             start += 2 * size

@@ -58,17 +58,19 @@ class TrainingText:
         tag = tag_or_code(language)
         tasks = [task for task in self._tasks if tag in task.tags]
         tasks = [task for task in tasks if task.kind == "bitext"] or tasks
-        found: list[Text] = []
+        texts: list[Text] = []
         # Large tasks fill up the share of small ones.
-        for left, task in zip(range(len(tasks), 0, -1), sorted(tasks, key=lambda t: t.tokens)):
-            share = -(-(count - len(found)) // left)
+        for tasks_left, task in zip(
+            range(len(tasks), 0, -1), sorted(tasks, key=lambda t: t.tokens)
+        ):
+            share = -(-(count - len(texts)) // tasks_left)
             read = (
                 self._sides(task, tag, share)
                 if task.kind == "bitext"
                 else self._pieces(task, share, length)
             )
-            found = _unique((*found, *_unique(read, length)[:share]), length)
-        return found
+            texts = _unique((*texts, *_unique(read, length)[:share]), length)
+        return texts
 
     def pairs(self, one: str, other: str, count: int, length: int) -> list[tuple[Text, Text]]:
         """Samples translations of two languages, in this order; empty if there are none."""
@@ -79,12 +81,12 @@ class TrainingText:
             if task.kind == "bitext" and set(task.tags) == set(tags) and tags[0] != tags[1]
         ]
         share = -(-count // len(tasks)) if tasks else 0
-        found = []
+        pairs = []
         for task in tasks:
             for pair in self.dataset.read_pairs(task, _some(task.examples, share)):
                 source, target = (encoding.cut(tuple(side.tolist()), length) for side in pair)
-                found.append((source, target) if task.tags[0] == tags[0] else (target, source))
-        return found[:count]
+                pairs.append((source, target) if task.tags[0] == tags[0] else (target, source))
+        return pairs[:count]
 
     def _sides(self, task: TaskInfo, tag: str, count: int) -> Iterable[Text]:
         side = task.tags.index(tag)
@@ -128,8 +130,8 @@ class Fitted:
 
     def centres(self, languages: tuple[str, str]) -> tuple[np.ndarray, np.ndarray] | None:
         """Returns the means of two languages in any spelling; None if one has no text."""
-        one, other = (self.means.get(tag_or_code(language)) for language in languages)
-        return None if one is None or other is None else (one, other)
+        source_mean, target_mean = (self.means.get(tag_or_code(language)) for language in languages)
+        return None if source_mean is None or target_mean is None else (source_mean, target_mean)
 
 
 class Sample:
@@ -161,27 +163,27 @@ class Sample:
         self._pairs: dict[tuple[str, str], tuple[list[Batch], list[Batch]]] = {}
         if text is None:
             return
-        tags = [(tag_or_code(one), tag_or_code(other)) for one, other in languages]
+        tags = [(tag_or_code(source), tag_or_code(target)) for source, target in languages]
         both = [pair for pair in tags if text.languages.issuperset(pair)]
         for language in sorted({language for pair in both for language in pair}):
             self._texts[language] = batches(text.texts(language, texts, length))
-        for one, other in both if "procrustes" in wanted else []:
-            if found := text.pairs(one, other, pairs, length):
-                sides = [batches([pair[side] for pair in found]) for side in (0, 1)]
-                self._pairs[one, other] = (sides[0], sides[1])
+        for source, target in both if "procrustes" in wanted else []:
+            if translations := text.pairs(source, target, pairs, length):
+                sides = [batches([pair[side] for pair in translations]) for side in (0, 1)]
+                self._pairs[source, target] = (sides[0], sides[1])
 
     def fit(self, pooled: Pooled, params: Any) -> Fitted:
         """Encodes the sample and returns its means and rotations."""
         means = {
-            language: encoding.embed(pooled, params, found).mean(axis=0, dtype=np.float64)
-            for language, found in self._texts.items()
+            language: encoding.embed(pooled, params, batches).mean(axis=0, dtype=np.float64)
+            for language, batches in self._texts.items()
         }
         means = {language: mean.astype(np.float32) for language, mean in means.items()}
         rotations = {}
         for languages, sides in self._pairs.items():
-            one, other = (encoding.embed(pooled, params, side).swapaxes(0, 1) for side in sides)
+            source, target = (encoding.embed(pooled, params, side).swapaxes(0, 1) for side in sides)
             centres = (means[languages[0]], means[languages[1]])
-            rotations[languages] = readouts.orthogonal_map(one, other, centres)
+            rotations[languages] = readouts.orthogonal_map(source, target, centres)
         return Fitted(means, rotations)
 
 

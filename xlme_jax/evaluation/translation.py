@@ -93,8 +93,8 @@ class Translator:
 
     def __call__(self, params: Any, texts: Sequence[Text], language: str) -> list[list[Hypothesis]]:
         """Returns the translations of `each`, in the order of the texts."""
-        found = dict(self.each(params, texts, language))
-        return [found[index] for index in range(len(texts))]
+        hypotheses = dict(self.each(params, texts, language))
+        return [hypotheses[index] for index in range(len(texts))]
 
     def each(
         self,

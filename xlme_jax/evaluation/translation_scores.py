@@ -178,17 +178,17 @@ def tokenized_by(command: str, lines: Sequence[str]) -> list[str]:
         words = shlex.split(command)
         done = subprocess.run(words, input=text.encode(), capture_output=True, check=True)
     except (OSError, ValueError, IndexError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", b"") or b""
+        stderr = getattr(error, "stderr", b"") or b""
         raise ValueError(
-            f"the tokenizer {command!r} failed: {error}. {said.decode(errors='replace')[-500:]}"
+            f"the tokenizer {command!r} failed: {error}. {stderr.decode(errors='replace')[-500:]}"
         ) from error
-    found = done.stdout.decode().split("\n")
-    if len(found) != len(lines) + 1 or found[-1]:
+    tokenized = done.stdout.decode().split("\n")
+    if len(tokenized) != len(lines) + 1 or tokenized[-1]:
         raise ValueError(
-            f"the tokenizer {command!r} made {len(found) - 1:,} lines of {len(lines):,}; it must "
-            "write a line for each line that it reads"
+            f"the tokenizer {command!r} made {len(tokenized) - 1:,} lines of {len(lines):,}; it "
+            "must write a line for each line that it reads"
         )
-    return found[:-1]
+    return tokenized[:-1]
 
 
 def compare(
@@ -225,7 +225,10 @@ def compare(
     scores: Any = results
     return Comparison(
         {
-            metric: [SystemScore(one.score, float(one.ci), one.p_value) for one in scores[name]]
+            metric: [
+                SystemScore(system_score.score, float(system_score.ci), system_score.p_value)
+                for system_score in scores[name]
+            ]
             for name, metric in names.items()
         },
         {metric: str(signatures[name]) for name, metric in names.items()},

@@ -41,13 +41,13 @@ def as_run(source: str) -> str:
     # safetensors is needed only here.
     from xlme_jax.huggingface.importing import import_folder
 
-    place = as_path(str(user_cache() / "huggingface" / _name(folder)))
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with locks.hold(place.with_name(f".{place.name}.lock")):
-        if not has_checkpoint(place):
-            _log.info("%s is converted once, to %s.", source, place)
-            import_folder(folder, place, scan_layers=True)
-    return str(place)
+    model_dir = as_path(str(user_cache() / "huggingface" / _name(folder)))
+    model_dir.parent.mkdir(parents=True, exist_ok=True)
+    with locks.hold(model_dir.with_name(f".{model_dir.name}.lock")):
+        if not has_checkpoint(model_dir):
+            _log.info("%s is converted once, to %s.", source, model_dir)
+            import_folder(folder, model_dir, scan_layers=True)
+    return str(model_dir)
 
 
 def _name(folder: pathlib.Path) -> str:

@@ -12,10 +12,10 @@ from xlme_jax.storage.paths import is_bucket
 
 def free_place(output: Path) -> Path:
     """Returns the resolved --output; ValueError unless it is missing or an empty folder."""
-    place = output.resolve()
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+    folder = output.resolve()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"--output={output} already exists; choose another folder.")
-    return place
+    return folder
 
 
 @contextlib.contextmanager
@@ -42,22 +42,22 @@ def new_folder(output: Path) -> Iterator[Path]:
             "another folder."
         )
 
-    place = free_place(output)
-    if is_bucket(place):
-        lease = place.with_name(f".{place.name}.lock")
+    folder = free_place(output)
+    if is_bucket(folder):
+        lease = folder.with_name(f".{folder.name}.lock")
         with locks.hold(lease, refuse), local_folder(free_place(output)) as local:
             yield local
         return
-    partial = place.with_name(f".{place.name}.partial")
+    partial = folder.with_name(f".{folder.name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
     with locks.hold(partial, refuse):
         free_place(output)  # The one that was written a moment ago has been renamed.
         for remains in partial.iterdir():
             shutil.rmtree(remains) if remains.is_dir() else remains.unlink()
         try:
-            with naming_file(place):
+            with naming_file(folder):
                 yield partial
-                move_folder(partial, place)
+                move_folder(partial, folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise

@@ -58,17 +58,17 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
                 f"--output={output} already contains a run ({name}); choose another folder."
             )
     free_place(output)
-    found = HuggingFaceFolder(source, scan_layers)
-    config = _train_config(found, output)
+    folder = HuggingFaceFolder(source, scan_layers)
+    config = _train_config(folder, output)
     text = _HEADER.format(source=source, output=output) + loading.operative_config()
-    objective = config.objective.build(found.vocabulary.size, jnp.float32)
+    objective = config.objective.build(folder.vocabulary.size, jnp.float32)
     mesh = meshes.make_mesh(meshes.MeshConfig())
-    tree = to_tree(found.weights, found.read, scan_layers)
+    tree = to_tree(folder.weights, folder.read, scan_layers)
     with states.sharding_rules(mesh):
         abstract = states.abstract_state(objective, optax.identity(), mesh)
         shapes = {stream.name: (stream.rows, stream.length) for stream in config.streams}
-        info = model_info.describe(objective, abstract, mesh, shapes, found.vocabulary.size)
-        if not found.has_head:
+        info = model_info.describe(objective, abstract, mesh, shapes, folder.vocabulary.size)
+        if not folder.has_head:
             fresh = states.fresh_state(objective, optax.identity(), abstract, config.loop.seed)
             tree["head"] = fresh.params["head"]
         params = jax.tree.map(
@@ -80,20 +80,20 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
     origin = str(source.resolve())
     record = RunRecord(
         *({}, "", text),
-        vocabulary=found.vocabulary.digest,
+        vocabulary=folder.vocabulary.digest,
         origin=origin,
         flops_per_step=0.0,
         table_4_flops_per_step=0.0,
-        encoder_parameters=model_info.encoder_parameters(objective, found.vocabulary.size),
+        encoder_parameters=model_info.encoder_parameters(objective, folder.vocabulary.size),
     )
     with new_folder(output) as partial:
         with Checkpoints(partial, keep=1) as checkpoints:
             checkpoints.save(0, state, record)
-        write_vocabulary(found.vocabulary, partial / VOCABULARY_FILE)
+        write_vocabulary(folder.vocabulary, partial / VOCABULARY_FILE)
         # Only the parameters; the other lines describe a training run.
         replace_file(partial / _INFO_FILE, f"{info.splitlines()[0]}\n".encode())
         replace_file(partial / _CONFIG_FILE, text.encode())
-    for note in found.notes:
+    for note in folder.notes:
         _log.info("%s: %s.", source, note)
 
 

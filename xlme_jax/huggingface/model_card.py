@@ -74,25 +74,25 @@ def stages(checkpoint: Path) -> list[Stage]:
     """
     folder = checkpoint_of(checkpoint)
     record, config = _read(folder)
-    found: list[Stage] = []
+    history: list[Stage] = []
     step = _step(folder)
-    while len(found) < _MAX_RUNS:
+    while len(history) < _MAX_RUNS:
         origin = as_path(record.origin)
         if _is_imported(record, step, config):
-            return [*found, Stage(config, step, folder=origin.name)]
+            return [*history, Stage(config, step, folder=origin.name)]
         languages = _languages(as_path(config.data_dir))
-        found.append(Stage(config, step, languages, _run_of(folder).name))
+        history.append(Stage(config, step, languages, _run_of(folder).name))
         candidates = [origin, _run_of(origin)] if origin.name else []
         if config.loop.init_from:
             candidates.append(as_path(config.loop.init_from))
         there = _first_there(candidates)
         if there is None:
             if origin.name:
-                found.append(Stage(None, _step(origin), model_dir=_run_of(origin).name))
+                history.append(Stage(None, _step(origin), model_dir=_run_of(origin).name))
             break
         folder, record, config = there
         step = _step(origin if origin.name else folder)
-    return found
+    return history
 
 
 def _is_imported(record: RunRecord, step: int | None, config: TrainConfig) -> bool:
@@ -267,10 +267,10 @@ def _fields(name: str, value: Any, indent: str) -> Iterator[str]:
 
 def _figures(checkpoint: Path) -> str:
     """Returns a table of the checkpoint's evaluation results; empty if there are none."""
-    found = results_of(checkpoint)
-    if found is None:
+    evaluation = results_of(checkpoint)
+    if evaluation is None:
         return ""
-    rows = [f"| {name} | {value:.4f} |" for name, value in found.headline.items()]
+    rows = [f"| {name} | {value:.4f} |" for name, value in evaluation.headline.items()]
     return "\n".join(["## Results\n", "| figure | value |", "|---|---|", *rows])
 
 

@@ -48,8 +48,8 @@ def front_matter(name: str, checkpoint: Path) -> list[str]:
     Raises:
       ValueError: the results cannot be read.
     """
-    found = results_of(checkpoint)
-    entries = [] if found is None else model_index(found)
+    evaluation = results_of(checkpoint)
+    entries = [] if evaluation is None else model_index(evaluation)
     if not entries:
         return []
     return ["model-index:", *_yaml([{"name": name, "results": entries}])]

@@ -159,8 +159,10 @@ class Attention(nn.Module):
           bias: [H, L, L], relative position bias; None without.
           output_attentions: whether to return the weights, else None.
         """
-        config, own = self.config, self.self
-        q, k, v = (self._split(part(x)) for part in (own.query, own.key, own.value))
+        config, projections = self.config, self.self
+        q, k, v = (
+            self._split(part(x)) for part in (projections.query, projections.key, projections.value)
+        )
         if bias is None:
             added = torch.zeros(allowed.shape, dtype=q.dtype, device=q.device)
         else:

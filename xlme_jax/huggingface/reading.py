@@ -153,16 +153,16 @@ class HuggingFaceFolder:
 
     def _check(self, types: int, architectures: tuple[str, ...]) -> None:
         """Raises FolderError if tensors are missing, unexpected, or of wrong shape or type."""
-        left = self._tensors.names()
+        remaining = self._tensors.names()
         for weight in self.weights:
             for name, shape in zip(weight.names, weight.shapes):
                 if name.endswith("token_type_embeddings.weight"):
                     shape = (types, *shape[1:])
                 self._check_tensor(name, shape)
-                left.discard(name)
+                remaining.discard(name)
         unused = {
             name
-            for name in left
+            for name in remaining
             if name.removeprefix(self._prefix) in _UNUSED
             or (name.startswith(_RTD_HEAD) and "XLMEModel" in architectures)
         }
@@ -170,17 +170,17 @@ class HuggingFaceFolder:
             self.notes.append(f"skipped unused tensors: {', '.join(skipped)}")
         if types > 1:
             self.notes.append(f"kept only the first of {types} token types, the default of text")
-        left -= unused
+        remaining -= unused
         copies = {
             **_COPIES,
             "lm_head.decoder.weight": f"{self._prefix}embeddings.word_embeddings.weight",
         }
         for name, original in copies.items():
-            if name in left:
+            if name in remaining:
                 self._check_copy(name, original)
-                left.discard(name)
-        if left:
-            name = min(left)
+                remaining.discard(name)
+        if remaining:
+            name = min(remaining)
             raise FolderError(
                 f"{self._tensors.header(name)[0]}: unexpected tensor {name}; only "
                 f"{' and '.join(architectures)} can be converted, without task heads."
@@ -194,10 +194,10 @@ class HuggingFaceFolder:
                 f"{self.folder}: no safetensors file has the tensor {name}; the download is "
                 "incomplete, or config.json belongs to another model."
             )
-        file, found, dtype = self._tensors.header(name)
-        if found != shape:
+        file, actual, dtype = self._tensors.header(name)
+        if actual != shape:
             raise FolderError(
-                f"{file}: the tensor {name} has shape {found}, but config.json implies {shape}. "
+                f"{file}: the tensor {name} has shape {actual}, but config.json implies {shape}. "
                 "Use the files of one model."
             )
         if dtype not in _DTYPES:
@@ -207,9 +207,9 @@ class HuggingFaceFolder:
             )
 
     def _check_copy(self, name: str, original: str) -> None:
-        (file, *copied), (_, *wanted) = map(self._tensors.header, (name, original))
+        (file, *copied), (_, *expected) = map(self._tensors.header, (name, original))
         read = self._tensors.read
-        if copied != wanted or not np.array_equal(read(name), read(original)):
+        if copied != expected or not np.array_equal(read(name), read(original)):
             raise FolderError(
                 f"{file}: {name} differs from {original}; an untied MLM head cannot be converted. "
                 "To start with a new head, save only the encoder: "

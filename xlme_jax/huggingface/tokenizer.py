@@ -264,24 +264,24 @@ def _charsmap(vocabulary: Vocabulary) -> bytes:
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """Yields numbers and contents of the fields of a protobuf message, in order."""
-    place = 0
+    position = 0
 
     def varint() -> int:
-        nonlocal place
+        nonlocal position
         value = shift = 0
         while True:
-            byte = message[place]
-            place += 1
+            byte = message[position]
+            position += 1
             value |= (byte & 127) << shift
             shift += 7
             if byte < 128:
                 return value
 
-    while place < len(message):
+    while position < len(message):
         number, kind = divmod(varint(), 8)
         if kind == 0:
             yield number, varint()
             continue
         size = {1: 8, 5: 4}.get(kind) or varint()
-        yield number, message[place : place + size]
-        place += size
+        yield number, message[position : position + size]
+        position += size

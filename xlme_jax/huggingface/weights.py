@@ -235,11 +235,11 @@ def to_tree(
     """
     tree: dict[str, Any] = {}
     for weight in weights:
-        place = tree
+        node = tree
         for key in weight.path[:-1]:
-            place = place.setdefault(key, {})
+            node = node.setdefault(key, {})
         array = weight.to_ours(tuple(read(name) for name in weight.names))
-        place[weight.path[-1]] = np.asarray(array, order="C")
+        node[weight.path[-1]] = np.asarray(array, order="C")
     if scan_layers:
         encoder = tree["encoder"]
         names = sorted((name for name in encoder if name.startswith("layer_")), key=_number)
@@ -292,9 +292,9 @@ def _apart(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unstacked(part: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in part.items() if name != "layers"}
+    rest = {name: value for name, value in part.items() if name != "layers"}
     count = len(next(array for _, array in _flat(part["layers"])))
-    return kept | {f"layer_{index}": _at(part["layers"], index) for index in range(count)}
+    return rest | {f"layer_{index}": _at(part["layers"], index) for index in range(count)}
 
 
 def _at(tree: Any, index: int) -> Any:

@@ -60,11 +60,11 @@ def export(checkpoint: str, vocabulary: str | None, output: Path, command: str) 
 
     Arguments and errors are those of `load` and `write`.
     """
-    place = free_place(output)  # Fail before reading gigabytes.
+    folder = free_place(output)  # Fail before reading gigabytes.
     loaded = _trained(checkpoint, vocabulary)
     if isinstance(loaded.objective, Translate):
-        found = translators.folder(loaded, place.name, command)
-        save(found.files, found.tensors, output)
+        contents = translators.folder(loaded, folder.name, command)
+        save(contents.files, contents.tensors, output)
     else:
         write(_exported(loaded), output, command)
 
@@ -110,15 +110,17 @@ def exported_params(objective: Any, params: Mapping[str, Any]) -> dict[str, Any]
     """
     parts = objective.encoder.params(params)
     # Two networks that share tables are siblings in the tree; a single one is at the top level.
-    own = next((part for part in parts.values() if "encoder" in part), parts)
-    others = [part for part in parts.values() if part is not own] if own is not parts else []
-    tree = {"encoder": own["encoder"]}
+    network = next((part for part in parts.values() if "encoder" in part), parts)
+    siblings = (
+        [part for part in parts.values() if part is not network] if network is not parts else []
+    )
+    tree = {"encoder": network["encoder"]}
     for name in ("tokens", "positions"):
-        tables = [part[name]["embedding"] for part in (own, *others) if name in part]
+        tables = [part[name]["embedding"] for part in (network, *siblings) if name in part]
         if tables:
             # With two tables ("gdes") the model reads their sum.
             tree[name] = {"embedding": sum(tables[1:], start=tables[0])}
-    head = own.get("head") or params.get("head")
+    head = network.get("head") or params.get("head")
     # After fine-tuning, the pre-training head no longer matches the encoder.
     if head and TASK_HEAD not in params:
         tree["head"] = head
@@ -147,7 +149,7 @@ def write(exported: Exported, output: Path, command: str) -> None:
     Raises:
       ValueError: `output` is not empty; nothing has been written then.
     """
-    place = free_place(output)
+    folder = free_place(output)
     layout = exported.layout
     tensors = to_tensors(layout.weights(), exported.tree)
     longest = layout.encoder.max_length if layout.encoder.absolute_positions else None
@@ -155,7 +157,7 @@ def write(exported: Exported, output: Path, command: str) -> None:
     files["config.json"] = (json.dumps(hf_config(layout), indent=2) + "\n").encode()
     parameters = sum(tensor.size for tensor in tensors.values())
     card = model_card(
-        place.name, layout, exported.vocabulary, exported.checkpoint, parameters, command
+        folder.name, layout, exported.vocabulary, exported.checkpoint, parameters, command
     )
     files["README.md"] = card.encode()
     if not layout.is_xlmr:

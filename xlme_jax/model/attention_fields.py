@@ -11,11 +11,11 @@ def automatic_encoders(config: Any) -> dict[str, EncoderConfig]:
     """Returns the encoders in a dataclass with attention = "auto", by the dotted path of fields."""
     if isinstance(config, EncoderConfig):
         return {"": config} if config.attention == "auto" else {}
-    found = {}
+    encoders = {}
     for name, value in _dataclass_fields(config).items():
         for path, encoder in automatic_encoders(value).items():
-            found[f"{name}.{path}" if path else name] = encoder
-    return found
+            encoders[f"{name}.{path}" if path else name] = encoder
+    return encoders
 
 
 def with_attention(config: Any, chosen: Mapping[str, str]) -> Any:

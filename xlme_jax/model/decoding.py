@@ -72,18 +72,18 @@ class Decoder:
         """
         model, params = self.model, self.params
         config: EncoderConfig = model.config
-        place = caches[0].length
+        position = caches[0].length
         positions = params["positions"]["embedding"] if config.absolute_positions else None
         x = embed(
             tokens,
-            jnp.full_like(tokens, place),
+            jnp.full_like(tokens, position),
             params["tokens"]["embedding"],
             positions,
             model.dtype,
         )
-        x = x + jnp.where(place == 0, self.first, 0)[:, None].astype(model.dtype)
+        x = x + jnp.where(position == 0, self.first, 0)[:, None].astype(model.dtype)
         x = _norm(config, params["encoder"]["embedding_norm"], x, model.dtype)
-        kept = []
+        new_caches = []
         ones = jnp.ones_like(tokens)
         layers = _layers(params["encoder"], config), _layers(params["cross"], config)
         for weights, cross, source, cache in zip(*layers, self.source, caches):
@@ -91,11 +91,11 @@ class Decoder:
             arguments = (x, None, ones, None, cross, source, self.source_segment_ids, cache)
             result: Any = layer.apply({"params": weights}, *arguments)
             x, cache = result
-            kept.append(cache)
+            new_caches.append(cache)
         if config.pre_norm:
             x = _norm(config, params["encoder"]["final_norm"], x, model.dtype)
         logits: Any = model.apply({"params": params}, x, method=EncoderDecoderLM.logits)
-        return logits, tuple(kept)
+        return logits, tuple(new_caches)
 
 
 def _layers(weights: Any, config: EncoderConfig) -> list[Any]:

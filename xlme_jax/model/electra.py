@@ -162,8 +162,8 @@ class Electra(nn.Module):
     def setup(self) -> None:
         """Makes both models; `sharing` selects the tables that they share."""
         # A shared table has the discriminator's width; a narrower generator projects it.
-        own = self.sharing == "none"
-        width = (self.generator_config if own else self.discriminator_config).hidden_size
+        unshared = self.sharing == "none"
+        width = (self.generator_config if unshared else self.discriminator_config).hidden_size
         self.generator = MaskedLM(self.generator_config, self.vocab_size, width, self.dtype)
         self.discriminator = Discriminator(
             self.discriminator_config, self.vocab_size, self.sharing, self.head_kind, self.dtype

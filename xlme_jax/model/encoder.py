@@ -290,8 +290,10 @@ def some_layers(weights: Any, config: EncoderConfig, first: int, end: int) -> An
     """
     if config.scan_layers:
         return {**weights, "layers": jax.tree.map(lambda x: x[first:end], weights["layers"])}
-    kept = {name: value for name, value in weights.items() if not name.startswith("layer_")}
-    return kept | {f"layer_{i}": weights[f"layer_{first + i}"] for i in range(end - first)}
+    other_weights = {
+        name: value for name, value in weights.items() if not name.startswith("layer_")
+    }
+    return other_weights | {f"layer_{i}": weights[f"layer_{first + i}"] for i in range(end - first)}
 
 
 class Projection(nn.Module):
@@ -487,8 +489,8 @@ class Encoder(nn.Module):
         if at is not None and config.scan_layers and not self.is_initializing():
             states = [self._stack_at(x, segment_ids, distance_bias, dropout_seeds, at)]
         else:
-            kept = all_layers, at
-            states = self._layers(x, segment_ids, distance_bias, dropout_seeds, *kept, source)
+            selection = all_layers, at
+            states = self._layers(x, segment_ids, distance_bias, dropout_seeds, *selection, source)
         if config.pre_norm:
             states[-1] = layer_norm(config, self.dtype, "final_norm")(states[-1])
         return states if all_layers else states[-1]
@@ -514,11 +516,11 @@ class Encoder(nn.Module):
             states = [x]
             for index in range(config.num_layers):
                 module = layer(config, self.dtype, name=f"layer_{index}")
-                own = None if seeds is None else seeds[index]
+                layer_seeds = None if seeds is None else seeds[index]
                 cross = None if weights is None else weights[f"layer_{index}"]
                 shared = segment_ids, distance_bias, cross, *read
                 only: dict[str, Any] = {"at": at} if index == config.num_layers - 1 else {}
-                x = module(states[-1], own, *shared, **only)[0]
+                x = module(states[-1], layer_seeds, *shared, **only)[0]
                 states.append(x)
             return states
         stack = nn.scan(
@@ -548,11 +550,11 @@ class Encoder(nn.Module):
         weights = meta.unbox(self.variables["params"]["layers"])
         seeds = self._seeds(dropout_seeds)
 
-        def run(x: jax.Array, own: Any, at: jax.Array | None = None) -> tuple[jax.Array, None]:
+        def run(x: jax.Array, slices: Any, at: jax.Array | None = None) -> tuple[jax.Array, None]:
             layer = Layer(config, self.dtype, parent=None)
-            arguments = x, own[1], segment_ids, distance_bias
-            found: Any = layer.apply({"params": own[0]}, *arguments, at=at)
-            return found[0], None
+            arguments = x, slices[1], segment_ids, distance_bias
+            layer_outputs: Any = layer.apply({"params": slices[0]}, *arguments, at=at)
+            return layer_outputs[0], None
 
         body = run
         if config.remat:

@@ -28,7 +28,7 @@ def vocabulary_split() -> VocabularySplit:
     """Returns how the current logical axis rules split batch rows and vocabulary."""
 
     def axes(name: str) -> tuple[str, ...]:
-        (found,) = nn.logical_to_mesh_axes((name,)) or (None,)
-        return (found,) if isinstance(found, str) else tuple(found or ())
+        (mesh_axes,) = nn.logical_to_mesh_axes((name,)) or (None,)
+        return (mesh_axes,) if isinstance(mesh_axes, str) else tuple(mesh_axes or ())
 
     return VocabularySplit(axes("batch"), axes("vocab"))

@@ -93,8 +93,8 @@ def _projected(q: jax.Array, u: jax.Array, v: jax.Array) -> tuple[jax.Array, jax
         return jnp.einsum("blhk,hk->blh", q, u), jnp.einsum("blhk,hk->blh", q, v)
     # One product with a matrix that is zero between heads: XLA on CPUs would transpose `q` first.
     heads, width = u.shape
-    own = jnp.eye(heads, dtype=q.dtype)[:, None, None, :]
-    matrix = (jnp.stack([u, v], axis=2)[..., None] * own).reshape(heads * width, 2 * heads)
+    identity = jnp.eye(heads, dtype=q.dtype)[:, None, None, :]
+    matrix = (jnp.stack([u, v], axis=2)[..., None] * identity).reshape(heads * width, 2 * heads)
     both = (q.reshape(-1, heads * width) @ matrix).reshape(*q.shape[:2], 2, heads)
     return both[:, :, 0], both[:, :, 1]
 

@@ -44,9 +44,11 @@ class EncoderDecoderLM(MaskedLM):
         rows, bias = self.head(hidden)
         table = self.tables()[0]
         dtype = jnp.promote_types(rows.dtype, jnp.float32)
-        own = lookup(table, targets, rows.dtype, vocabulary_split())
+        target_rows = lookup(table, targets, rows.dtype, vocabulary_split())
         mean = table[: self.vocab_size].mean(axis=0)
-        logits = ((own.astype(dtype) - mean.astype(dtype)) * rows.astype(dtype)).sum(axis=-1)
+        logits = ((target_rows.astype(dtype) - mean.astype(dtype)) * rows.astype(dtype)).sum(
+            axis=-1
+        )
         return logits + jnp.take(bias, targets) - bias[: self.vocab_size].mean()
 
 

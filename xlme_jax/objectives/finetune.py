@@ -162,12 +162,12 @@ class FineTune(PlainObjective):
         """Raises ValueError if a row is too long, or the labels are those of another benchmark."""
         check_lengths("encoder", self.encoder.config, run.lengths)
         for task in run.tasks.get(STREAM, ()):
-            found = find_benchmark(task.removeprefix("tfds_"))
+            name = find_benchmark(task.removeprefix("tfds_"))
             # None for a task of the user's own.
-            if found is not None and not benchmark(found).labelled_like(self.benchmark):
+            if name is not None and not benchmark(name).labelled_like(self.benchmark):
                 raise ValueError(
                     f"FineTune.task = {self.benchmark.name!r}, but DATA_DIR holds the task "
-                    f"{task!r}, whose labels are those of {found!r}. Choose the DATA_DIR of "
+                    f"{task!r}, whose labels are those of {name!r}. Choose the DATA_DIR of "
                     f"{self.benchmark.name!r}, or let the run prepare a new one."
                 )
 
@@ -178,8 +178,8 @@ class FineTune(PlainObjective):
 
     def encoder_params(self, params: Params) -> Params:
         """Returns everything but the task's head."""
-        kept = {name: value for name, value in params.items() if name != HEAD}
-        return self.pretraining.encoder.params(kept)
+        pretrained = {name: value for name, value in params.items() if name != HEAD}
+        return self.pretraining.encoder.params(pretrained)
 
     def _logits(
         self,

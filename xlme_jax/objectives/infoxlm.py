@@ -200,10 +200,10 @@ class InfoXLM(XLM):
         """Moves the momentum encoder towards the new weights and the new keys into the queue."""
         settings = self.config.contrast
         assert settings is not None
-        kept = settings.momentum
+        momentum = settings.momentum
 
         def follow(key: jax.Array, query: jax.Array) -> jax.Array:
-            return key + (1.0 - kept) * (query - key)
+            return key + (1.0 - momentum) * (query - key)
 
         keys = left["keys"].reshape(-1, left["keys"].shape[-1])
         queue, count = contrast.enqueue(
@@ -259,22 +259,25 @@ class InfoXLM(XLM):
         loss, (left, metrics) = super().loss(params, carried, batch, totals, rng)
         if self.config.contrast is None:
             return loss, (left, metrics)
-        contrasted, own, found = self._contrast(
+        contrasted, queue_keys, contrast_metrics = self._contrast(
             params, carried, batch[STREAM], totals[STREAM]["pairs"], self._contrast_keys(rng)
         )
-        left = {**left, **own}
-        return loss + contrasted, (left, metrics | {f"{STREAM}/{k}": v for k, v in found.items()})
+        left = {**left, **queue_keys}
+        return loss + contrasted, (
+            left,
+            metrics | {f"{STREAM}/{k}": v for k, v in contrast_metrics.items()},
+        )
 
     def read(
         self, batch: Batch, rng: jax.Array, params: Params | None = None
     ) -> dict[str, Reading]:
         """Returns what the loss reads of a batch in the step of `rng`; see `reading`."""
-        found = super().read(batch, rng, params)
+        readings = super().read(batch, rng, params)
         settings = self.config.contrast
         if settings is not None and settings.mask_inputs:
             masked = self._mask_contrasted(batch[STREAM], self._contrast_keys(rng)[0])
-            found[STREAM] = masked.reading()
-        return found
+            readings[STREAM] = masked.reading()
+        return readings
 
     def _contrast_keys(self, rng: jax.Array) -> jax.Array:
         """Returns the keys of masks, and of dropout in the query and the momentum encoder."""
@@ -301,19 +304,19 @@ class InfoXLM(XLM):
         queries = self._represent(self._contrasted(params), rows, query_columns, query_rng)
         keys = jax.lax.stop_gradient(self._represent(carried["key"], rows, key_columns, key_rng))
         queue = carried["queue"]
-        query, own = (x.reshape(-1, x.shape[-1]) for x in (queries, keys))
-        found = contrast.contrast(query, own, queue, settings.temperature)
-        query, own = contrast.directions(query), contrast.directions(own)
+        query, key = (x.reshape(-1, x.shape[-1]) for x in (queries, keys))
+        contrasts = contrast.contrast(query, key, queue, settings.temperature)
+        query, key = contrast.directions(query), contrast.directions(key)
         # The product with the mean direction is the mean cosine with the whole queue.
-        others = query @ contrast.directions(queue).mean(axis=0)
+        queue_cosine = query @ contrast.directions(queue).mean(axis=0)
         weight = is_pair.reshape(-1).astype(jnp.float32)
         count = weight.sum()
-        summed = (found.loss * weight).sum()
+        summed = (contrasts.loss * weight).sum()
         metrics: Metrics = {
             "xlco_loss": (summed, count),
-            "xlco_accuracy": ((found.is_nearest * weight).sum(), count),
-            "positive_cosine": (((query * own).sum(axis=1) * weight).sum(), count),
-            "negative_cosine": ((others * weight).sum(), count),
+            "xlco_accuracy": ((contrasts.is_nearest * weight).sum(), count),
+            "positive_cosine": (((query * key).sum(axis=1) * weight).sum(), count),
+            "negative_cosine": ((queue_cosine * weight).sum(), count),
             "queue_norm": (jnp.linalg.norm(queue, axis=1).mean() * count, count),
             "queue_spread": (contrast.spread(queue) * count, count),
         }

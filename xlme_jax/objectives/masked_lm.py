@@ -179,15 +179,15 @@ class MaskedLMObjective(PlainObjective):
         self, batch: Batch, rng: jax.Array, params: Params | None = None
     ) -> dict[str, Reading]:
         """Returns what the loss reads of a batch in the step of `rng`; see `reading`."""
-        found = {}
+        readings = {}
         for name in self.masked_streams:
             keys = self.stream_keys(rng, name)
             masked = self.mask(batch[name], keys[0], name)
             if params is None:
-                found[name] = masked.reading()
+                readings[name] = masked.reading()
             else:
-                found[name] = self._read_predicted(name, params, batch[name], masked, keys)
-        return found
+                readings[name] = self._read_predicted(name, params, batch[name], masked, keys)
+        return readings
 
     def _read_predicted(
         self, name: str, params: Params, rows: Rows, masked: "MaskedBatch", keys: jax.Array
@@ -311,7 +311,7 @@ class MaskedBatch:
         maskable = config.maskable(rows)
         positions, is_masked = masking.choose_masked(keys[:, 0], maskable, config.rate)
         targets = jnp.take_along_axis(rows["tokens"], positions, axis=1)
-        shown = masking.corrupt(
+        replacements = masking.corrupt(
             keys[:, 1],
             targets,
             mask_id(vocab_size),
@@ -320,7 +320,7 @@ class MaskedBatch:
         )
         shape = (positions.shape[1], num_chunks(vocab_size), 2)
         uniforms = jax.vmap(lambda key: jax.random.uniform(key, shape))(keys[:, 2])
-        corrupted = masking.replace(rows["tokens"], positions, is_masked, shown)
+        corrupted = masking.replace(rows["tokens"], positions, is_masked, replacements)
         return cls({**rows, "tokens": corrupted}, positions, is_masked, targets, uniforms)
 
     def loss(self, prediction: VocabularyPrediction, total: jax.Array) -> tuple[jax.Array, Metrics]:

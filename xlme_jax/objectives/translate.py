@@ -209,8 +209,8 @@ class Translate(PlainObjective):
     def _derive(self, params: Params) -> Params:
         """Returns a translator's weights from those of VECO: all but the languages'."""
         cut = functools.partial(self._decoder_layers, params)
-        own = {} if self.config.share_layers else {DECODER: cut("encoder")}
-        return {**params, **own, CROSS: cut(CROSS)}
+        decoder = {} if self.config.share_layers else {DECODER: cut("encoder")}
+        return {**params, **decoder, CROSS: cut(CROSS)}
 
     def _decoder_layers(self, params: Params, name: str) -> Any:
         return some_layers(params[name], self.config.encoder, *self.config.decoder_bounds)
@@ -255,9 +255,9 @@ class Translate(PlainObjective):
     ) -> dict[str, Reading]:
         """Returns the rows, and the tokens that are predicted of translations; see `reading`."""
         tokens = batch[STREAM]["tokens"]
-        found = Reading(tokens, jnp.zeros(tokens.shape, bool))
+        reading = Reading(tokens, jnp.zeros(tokens.shape, bool))
         if params is None:
-            return {STREAM: found}
+            return {STREAM: reading}
         hidden, rows = self._decode_batch(params, batch[STREAM], rng)
         prediction, targets, is_predicted = self.predict(params, hidden, rows)
         best = prediction.argmax
@@ -266,7 +266,7 @@ class Translate(PlainObjective):
         # Each place predicts the next one; sources in a half of their own are not predicted.
         before = tokens.shape[1] - targets.shape[1] + 1
         shifted = (jnp.pad(x[:, :-1], ((0, 0), (before, 0))) for x in guess)
-        return {STREAM: found._replace(guesses={"translation": Guess(*shifted)})}
+        return {STREAM: reading._replace(guesses={"translation": Guess(*shifted)})}
 
     def _sides(self, rows: Rows) -> tuple[Rows, Rows]:
         """Returns the rows of sources, and of translations: the same rows for both directions."""

@@ -213,11 +213,11 @@ class VECO(OneEncoder):
         metrics: Metrics = {}
         by_task: dict[str, TaskLosses] = {}
         for name in self.streams:
-            part, found, of_tasks = self._stream_loss(
+            part, stream_metrics, of_tasks = self._stream_loss(
                 name, params, batch[name], totals[name], self.stream_keys(rng, name)
             )
             loss = loss + part
-            metrics |= {f"{name}/{k}": v for k, v in found.items()}
+            metrics |= {f"{name}/{k}": v for k, v in stream_metrics.items()}
             by_task |= {f"{name}/{k}": v for k, v in of_tasks.items()}
         return loss, ({TASK_LOSSES: by_task} if by_task else {}, metrics)
 
@@ -244,9 +244,9 @@ class VECO(OneEncoder):
         predictions = self._predict_at(params, masked, list(hidden.values()))
         for task, prediction in zip(hidden, predictions):
             total = totals["cross" if task == "cs_mlm" else "masked"]
-            share, found = counted[task].loss(prediction, total)
+            share, task_metrics = counted[task].loss(prediction, total)
             loss = loss + share
-            metrics |= {f"{task}_{k}": found[f"mlm_{k}"] for k in ("loss", "accuracy")}
+            metrics |= {f"{task}_{k}": task_metrics[f"mlm_{k}"] for k in ("loss", "accuracy")}
             if "tasks" in rows:
                 by_task[task] = counted[task].task_losses(prediction)
         # A loop of zero or one iterations, because with a conditional XLA on CPUs mixed up the

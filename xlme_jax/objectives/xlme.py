@@ -214,8 +214,8 @@ class XLME(MaskedLMObjective):
         )
         super().__init__(model, "generate", config.masking, vocab_size, config.translation_pairs)
         # Both encoders start from the masked language model; with "gdes", E_delta stays fresh (0).
-        own = ("tokens", "positions", "encoder", "head")
-        counterparts = {f"generator.{part}": part for part in own}
+        parts = ("tokens", "positions", "encoder", "head")
+        counterparts = {f"generator.{part}": part for part in parts}
         counterparts |= {f"discriminator.{part}": part for part in ("positions", "encoder")}
         if config.embedding_sharing == "none":
             counterparts["discriminator.tokens"] = "tokens"
@@ -344,8 +344,8 @@ class XLME(MaskedLMObjective):
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """FLOPs of a train step by part."""
         generator, discriminator = self.config.generator, self.config.discriminator
-        own = self.config.embedding_sharing == "none"
-        width = (generator if own else discriminator).hidden_size
+        unshared = self.config.embedding_sharing == "none"
+        width = (generator if unshared else discriminator).hidden_size
         parts = masked_lm_flops(
             "generator", generator, width, self.vocab_size, self._maskings, shapes
         )
@@ -366,8 +366,8 @@ class XLME(MaskedLMObjective):
     def alarms(self, values: Mapping[str, float]) -> list[str]:
         """Alarms of a generator that teaches nothing, or a discriminator that learned nothing."""
         checks = (_collapse_alarm, _copying_alarm, _detection_alarm)
-        found = [check(name, values) for name in self.streams for check in checks]
-        return super().alarms(values) + [alarm for alarm in found if alarm is not None]
+        alarms = [check(name, values) for name in self.streams for check in checks]
+        return super().alarms(values) + [alarm for alarm in alarms if alarm is not None]
 
 
 class XLM(OneEncoder):

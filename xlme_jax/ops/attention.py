@@ -203,13 +203,13 @@ def _split_axes(
 ) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
     """Returns the mesh axes over which rows and heads are split; None if not divisible."""
     sizes = automatic_axes()
-    found = []
+    axes = []
     for dimension, entry in zip(q.shape, (*(partition or ()), None, None, None)):
         names = (entry,) if isinstance(entry, str) else entry or ()
         names = tuple(name for name in names if name in sizes)
         fits = dimension % math.prod(sizes[name] for name in names) == 0
-        found.append(names if names and fits else None)
-    return found[0], found[2]
+        axes.append(names if names and fits else None)
+    return axes[0], axes[2]
 
 
 def _kernel_platform(
@@ -315,8 +315,8 @@ def _bias(
     rows = VocabularySplit(rows=(axes,) if isinstance(axes, str) else tuple(axes))
     # As a lookup, whose gradient is summed on each device before it is summed over them.
     table = bias.transpose(1, 0, 2).reshape(bias.shape[1], -1)
-    found = lookup(table, at, table.dtype, rows)
-    return found.reshape(*at.shape, *bias.shape[::2]).transpose(0, 2, 1, 3)
+    biases = lookup(table, at, table.dtype, rows)
+    return biases.reshape(*at.shape, *bias.shape[::2]).transpose(0, 2, 1, 3)
 
 
 def _reference(
@@ -354,5 +354,5 @@ def _reference(
     if seeds is not None:
         keep = dropout.keep_mask(seeds, weights.shape[2:], dropout_rate)
         weights = jnp.where(keep, weights * (1.0 / (1.0 - dropout_rate)), 0.0)
-    found = jnp.einsum(mixed, weights.astype(v.dtype), v, precision=exact)
-    return found.transpose(0, 2, 1, 3) if is_on_cpu else found
+    output = jnp.einsum(mixed, weights.astype(v.dtype), v, precision=exact)
+    return output.transpose(0, 2, 1, 3) if is_on_cpu else output

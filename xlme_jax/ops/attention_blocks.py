@@ -199,8 +199,8 @@ def _forward_block(plan: BlockPlan, refs: Refs, i: Any) -> None:
         shrink = jnp.exp(largest - new)
         total = total * shrink + jnp.sum(weights, axis=1, keepdims=True)
         keep = _keep(plan, refs, i, j) if plan.dropout_rate else None
-        kept = _drop(plan, keep, weights).astype(v.dtype)
-        return new, total, mixed * shrink + _dot(kept, v, (1, 0))
+        kept_weights = _drop(plan, keep, weights).astype(v.dtype)
+        return new, total, mixed * shrink + _dot(kept_weights, v, (1, 0))
 
     size = plan.block
     start = (
@@ -266,7 +266,7 @@ def backward_tpu(plan: BlockPlan, refs: Refs) -> None:
             dq, d_gate = carry
             here = _rows(plan, j)
             k, v = (refs[name][here, :] for name in "kv")
-            kept, d_scores, bias = _gradients_of_block(plan, refs, query, q, k, v, i, j)
+            kept_weights, d_scores, bias = _gradients_of_block(plan, refs, query, q, k, v, i, j)
             if plan.gated:
                 d_gate = d_gate + jnp.sum(d_scores * bias, axis=1, keepdims=True)
             if plan.biased:
@@ -275,7 +275,7 @@ def backward_tpu(plan: BlockPlan, refs: Refs) -> None:
                 refs["d_table"][:, pl.ds(start, 2 * size)] += _diagonal_sums(d_bias)
             d_scores = d_scores.astype(q.dtype)
             dk_sum[here, :] += _dot(d_scores, q, (0, 0))
-            dv_sum[here, :] += _dot(kept.astype(v.dtype), query[0], (0, 0))
+            dv_sum[here, :] += _dot(kept_weights.astype(v.dtype), query[0], (0, 0))
             return dq + _dot(d_scores, k, (1, 0)), d_gate
 
         start = (jnp.zeros(q.shape, jnp.float32), jnp.zeros((size, 1), jnp.float32))
@@ -346,8 +346,8 @@ def _diagonals_by_memory(plan: BlockPlan, tile: Any, x: jax.Array) -> tuple[jax.
     tile[...] = x
     if not plan.interpret:
         pltriton.debug_barrier()
-    query, place = _places(plan, jnp.int32)
-    key = query + place
+    query, diagonal = _places(plan, jnp.int32)
+    key = query + diagonal
     inside = key < size
     skewed = pltriton.load(tile.at[query, jnp.where(inside, key, key - size)])
     if not plan.interpret:
@@ -365,9 +365,9 @@ def backward_keys_gpu(plan: BlockPlan, refs: Refs) -> None:
     def step(i: Any, carry: Any) -> Any:
         dk, dv = carry
         q, query = refs["q"][_rows(plan, i), :], _load_query(plan, refs, i)
-        kept, d_scores, _ = _gradients_of_block(plan, refs, query, q, k, v, i, j)
+        kept_weights, d_scores, _ = _gradients_of_block(plan, refs, query, q, k, v, i, j)
         dk = dk + _dot(d_scores.astype(q.dtype), q, (0, 0))
-        return dk, dv + _dot(kept.astype(v.dtype), query[0], (0, 0))
+        return dk, dv + _dot(kept_weights.astype(v.dtype), query[0], (0, 0))
 
     start = (jnp.zeros(k.shape, jnp.float32), jnp.zeros(v.shape, jnp.float32))
     dk, dv = _for_blocks(plan, refs, j, step, start)

@@ -151,9 +151,9 @@ def block_bounds(
     def bounds(axis: int) -> jax.Array:
         # Compilers fuse the comparison with its reductions.
         rows, length = reads.shape[0], reads.shape[axis]
-        place = jax.lax.broadcasted_iota(jnp.int32, reads.shape, axis)
-        first = jnp.min(jnp.where(reads, place, length), axis).reshape(rows, -1, block).min(axis=2)
-        last = jnp.max(jnp.where(reads, place, -1), axis).reshape(rows, -1, block).max(axis=2)
+        index = jax.lax.broadcasted_iota(jnp.int32, reads.shape, axis)
+        first = jnp.min(jnp.where(reads, index, length), axis).reshape(rows, -1, block).min(axis=2)
+        last = jnp.max(jnp.where(reads, index, -1), axis).reshape(rows, -1, block).max(axis=2)
         return jnp.stack([first // block, last // block + 1], axis=1)
 
     return bounds(2), bounds(1)
@@ -221,7 +221,7 @@ def _attend_forward(
     inputs = dict(q=q, k=k, v=v, table=table, gates=gates, words=words, bounds=bounds[0])
     inputs |= dict(zip(("segments", "key_segments"), segments))
     rows, heads = _rows_and_heads(plan, q)
-    found = _call(
+    outputs = _call(
         plan,
         "attention_forward",
         blocks.forward,
@@ -231,7 +231,7 @@ def _attend_forward(
             "log_sum": jax.ShapeDtypeStruct((rows, heads, 1, plan.padded), jnp.float32),
         },
     )
-    output, log_sum = (checkpoint_name(found[name], KEPT) for name in ("output", "log_sum"))
+    output, log_sum = (checkpoint_name(outputs[name], KEPT) for name in ("output", "log_sum"))
     return output, (inputs, bounds[1], output, log_sum)
 
 
@@ -254,7 +254,7 @@ def _attend_backward(
     if plan.platform == "tpu":
         by_table = {"d_table": sums(1, 2 * plan.padded)} if plan.biased else {}
         width = inputs["q"].shape[-1]
-        found = _call(
+        outputs = _call(
             plan,
             "attention_backward",
             blocks.backward_tpu,
@@ -265,14 +265,14 @@ def _attend_backward(
     else:
         n, size = plan.blocks, plan.block
         by_table = {"d_table": sums(n, 2 * n, size), "tile": sums(n, size, size)}
-        found = _call(
+        outputs = _call(
             plan,
             "attention_backward_queries",
             blocks.backward_queries_gpu,
             inputs,
             like("q") | by_gate | (by_table if plan.biased else {}),
         )
-        found |= _call(
+        outputs |= _call(
             plan,
             "attention_backward_keys",
             blocks.backward_keys_gpu,
@@ -282,9 +282,9 @@ def _attend_backward(
         )
     d_table = None
     if plan.biased:
-        per_row = found["d_table"].reshape(rows, heads, -1, 2 * plan.padded)
+        per_row = outputs["d_table"].reshape(rows, heads, -1, 2 * plan.padded)
         d_table = per_row.sum(axis=(0, 2))[:, None]
-    gradients = (found["dq"], found["dk"], found["dv"], d_table, found.get("d_gates"))
+    gradients = (outputs["dq"], outputs["dk"], outputs["dv"], d_table, outputs.get("d_gates"))
     return (*gradients, None, None, None)
 
 
@@ -313,7 +313,7 @@ def _call(
     names = (*given, *outputs, *scratch)
     rows, heads = _rows_and_heads(plan, given["q"])
     on_tpu = plan.platform == "tpu"
-    found = pl.pallas_call(
+    arrays = pl.pallas_call(
         lambda *refs: kernel(plan, dict(zip(names, refs))),
         grid=(rows, heads) if on_tpu else (programs or plan.blocks, rows, heads),
         in_specs=[_spec(plan, key, x.shape) for key, x in given.items()],
@@ -325,7 +325,7 @@ def _call(
         interpret=plan.interpret,
         name=name,
     )(*given.values())
-    return dict(zip(outputs, found))
+    return dict(zip(outputs, arrays))
 
 
 def _most_costs(plan: BlockPlan, name: str, arrays: Mapping[str, Any]) -> pl.CostEstimate:

@@ -53,9 +53,9 @@ def enqueue(
     size = queue.shape[0]
     if len(keys) > size:
         raise ValueError(f"cannot enqueue {len(keys)} keys at once in a queue of {size}")
-    place = (count + jnp.cumsum(is_key) - 1) % size
-    place = jnp.where(is_key, place, size)  # Out of bounds, and dropped.
-    written = queue.at[place].set(keys.astype(queue.dtype), mode="drop", unique_indices=True)
+    slots = (count + jnp.cumsum(is_key) - 1) % size
+    slots = jnp.where(is_key, slots, size)  # Out of bounds, and dropped.
+    written = queue.at[slots].set(keys.astype(queue.dtype), mode="drop", unique_indices=True)
     after = count + is_key.sum(dtype=count.dtype)
     return written, jnp.where(after < 2 * size, after, after - size)
 

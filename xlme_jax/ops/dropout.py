@@ -69,8 +69,8 @@ def keep_mask(seeds: jax.Array, shape: tuple[int, ...], rate: float) -> jax.Arra
     lead = (1,) * seeds.ndim
     counters = jnp.zeros(lead + (1,) * len(shape), jnp.uint32)
     for axis in range(len(shape)):
-        place = jax.lax.broadcasted_iota(jnp.uint32, lead + shape, len(lead) + axis)
-        counters = counters + place * _u32(math.prod(shape[axis + 1 :]) % 2**32)
+        positions = jax.lax.broadcasted_iota(jnp.uint32, lead + shape, len(lead) + axis)
+        counters = counters + positions * _u32(math.prod(shape[axis + 1 :]) % 2**32)
     first, second = (w.reshape(seeds.shape + (1,) * len(shape)) for w in words(seeds))
     return keep((first, second), counters, rate)
 

@@ -65,9 +65,9 @@ def replace(
     """Writes `values` [B, M] at `positions` [B, M] of `tokens` [B, L] where `is_masked`."""
     rows = jnp.arange(tokens.shape[0])[:, None]
     # Positions of one row are distinct, so unused slots may write back the current token.
-    kept = jnp.take_along_axis(tokens, positions, axis=1)
+    current = jnp.take_along_axis(tokens, positions, axis=1)
     return tokens.at[rows, positions].set(
-        jnp.where(is_masked, values, kept), unique_indices=True, mode="promise_in_bounds"
+        jnp.where(is_masked, values, current), unique_indices=True, mode="promise_in_bounds"
     )
 
 

@@ -201,18 +201,18 @@ def _statistics(
     block, rest = _inverse_cdf(_pick(block_mass, chunk), _pick(uniforms[..., 1], chunk))
     block = chunk * block_mass.shape[2] + block
     entry, _ = _inverse_cdf(jnp.exp(_pick(blocks, block) - _pick(chunk_max, chunk)[:, None]), rest)
-    place = targets - first
-    here = (place >= 0) & (place < logits.shape[1])
-    found = _Best(
+    offset = targets - first
+    here = (offset >= 0) & (offset < logits.shape[1])
+    statistics = _Best(
         maximum,
         (mass * jnp.exp(chunk_max - maximum[:, None])).sum(axis=1),
-        jnp.where(here, _pick(logits, jnp.where(here, place, 0)), 0.0),
+        jnp.where(here, _pick(logits, jnp.where(here, offset, 0)), 0.0),
         (first + best).astype(jnp.int32),
         keys.max(axis=1),
         (first + block * BLOCK_SIZE + entry).astype(jnp.int32),
     )
     masses = jnp.exp(logits.reshape(rows, chunks, -1) - chunk_max[..., None])
-    return found, masses.reshape(logits.shape), chunk_max
+    return statistics, masses.reshape(logits.shape), chunk_max
 
 
 def _merge(parts: _Best) -> _Best:
@@ -269,13 +269,13 @@ def _forward(
     own_rows = hidden.shape[0]
     hidden, targets, uniforms = map(split.gather, (hidden, targets, uniforms))
     if split.vocabulary:
-        own = split.own_count(uniforms.shape[1])
-        uniforms = jax.lax.dynamic_slice_in_dim(uniforms, split.part() * own, own, axis=1)
+        chunks = split.own_count(uniforms.shape[1])
+        uniforms = jax.lax.dynamic_slice_in_dim(uniforms, split.part() * chunks, chunks, axis=1)
     start = split.part() * table.shape[0]
-    found, kept = _search(way, hidden, targets, uniforms, table, bias, start)
-    found = jax.tree.map(lambda x: split.own(x, own_rows), _merge(jax.tree.map(split.parts, found)))
-    log_normalizer = found.maximum + jnp.log(found.mass)
-    return (log_normalizer - found.target, found.argmax, found.sample, log_normalizer, *kept)
+    best, cache = _search(way, hidden, targets, uniforms, table, bias, start)
+    best = jax.tree.map(lambda x: split.own(x, own_rows), _merge(jax.tree.map(split.parts, best)))
+    log_normalizer = best.maximum + jnp.log(best.mass)
+    return (log_normalizer - best.target, best.argmax, best.sample, log_normalizer, *cache)
 
 
 def _search(
@@ -302,17 +302,17 @@ def _search(
         def block(masses: Any, part: tuple[jax.Array, ...]) -> tuple[Any, tuple[_Best, jax.Array]]:
             number, hidden, targets, uniforms = part
             logits = _logits(hidden, table_k, bias_k)
-            found, mass, maximum = _statistics(logits, targets, uniforms, first)
+            statistics, mass, maximum = _statistics(logits, targets, uniforms, first)
             if way.keep:
-                place = (index, number * (rows // blocks), jnp.int32(0))
+                offsets = (index, number * (rows // blocks), jnp.int32(0))
                 mass = mass[None].astype(masses.dtype)
-                masses = jax.lax.dynamic_update_slice(masses, mass, place)
-            return masses, (found, maximum)
+                masses = jax.lax.dynamic_update_slice(masses, mass, offsets)
+            return masses, (statistics, maximum)
 
         best, masses = carry
         by_block = (x.reshape(blocks, -1, *x.shape[1:]) for x in (hidden, targets, uniforms_k))
-        masses, found = _scan(block, masses, (jnp.arange(blocks, dtype=jnp.int32), *by_block))
-        new, maximum = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), found)
+        masses, per_block = _scan(block, masses, (jnp.arange(blocks, dtype=jnp.int32), *by_block))
+        new, maximum = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), per_block)
         return (_merge(jax.tree.map(lambda a, b: jnp.stack([a, b]), best, new)), masses), maximum
 
     dtype = _accumulator(hidden)
@@ -321,8 +321,8 @@ def _search(
     begin = _Best(lowest, zero, zero, none, lowest, none)
     by_visit = uniforms.reshape(rows, visits, -1, 2).swapaxes(0, 1)
     parts = (*_parts(table, bias, visits), by_visit)
-    (found, masses), maximum = _scan(visit, (begin, masses), parts)
-    return found, _Kept(masses, maximum) if way.keep else ()
+    (statistics, masses), maximum = _scan(visit, (begin, masses), parts)
+    return statistics, _Kept(masses, maximum) if way.keep else ()
 
 
 def _parts(table: jax.Array, bias: jax.Array, count: int) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -355,26 +355,26 @@ def _head_forward(
     body = functools.partial(_forward, way)
     kinds = "bbbbkk" if way.keep else "bbbb"
     results = way.split.run(body, "bbbvv", kinds, hidden, targets, uniforms, table, bias)
-    loss, argmax, sample, log_normalizer, *kept = results
-    residuals = (hidden, table, bias, targets, loss, log_normalizer, kept, uniforms.shape[1])
+    loss, argmax, sample, log_normalizer, *cache = results
+    residuals = (hidden, table, bias, targets, loss, log_normalizer, cache, uniforms.shape[1])
     return (loss, argmax, sample), residuals
 
 
 def _head_backward(
     way: _Way, residuals: tuple[Any, ...], cotangents: tuple[jax.Array, ...]
 ) -> tuple[jax.Array | None, ...]:
-    hidden, table, bias, targets, loss, log_normalizer, kept, chunks = residuals
+    hidden, table, bias, targets, loss, log_normalizer, cache, chunks = residuals
     split = way.split
 
     def body(table: jax.Array, bias: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
         rows = _Rows(*map(split.gather, arrays[:5]))
-        kept = _Kept(*arrays[5:]) if way.keep else None
+        cache = _Kept(*arrays[5:]) if way.keep else None
         logits = rows.hidden.shape[0] * table.shape[0]
         visits = _divisions(split.own_count(chunks), logits, way.limit)
-        blocks = 1 if kept else _divisions(rows.hidden.shape[0], logits // visits, way.limit)
+        blocks = 1 if cache else _divisions(rows.hidden.shape[0], logits // visits, way.limit)
         start = split.part() * table.shape[0]
         hidden_grad, table_grad, bias_grad = _gradients(
-            rows, table, bias, kept, (visits, blocks), start
+            rows, table, bias, cache, (visits, blocks), start
         )
         return (
             split.sum_parts(hidden_grad).astype(hidden.dtype),
@@ -382,8 +382,8 @@ def _head_backward(
             split.sum_rows(bias_grad).astype(bias.dtype),
         )
 
-    arrays = (table, bias, hidden, targets, loss, log_normalizer, cotangents[0], *kept)
-    kinds = "vvbbbbb" + "k" * len(kept)
+    arrays = (table, bias, hidden, targets, loss, log_normalizer, cotangents[0], *cache)
+    kinds = "vvbbbbb" + "k" * len(cache)
     return (*split.run(body, kinds, "bvv", *arrays), None, None)
 
 
@@ -401,7 +401,7 @@ def _gradients(
     rows: _Rows,
     table: jax.Array,
     bias: jax.Array,
-    kept: _Kept | None,
+    cache: _Kept | None,
     divisions: tuple[int, int],
     start: jax.Array | int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -416,14 +416,14 @@ def _gradients(
     def visit(
         hidden_grad: jax.Array, part: tuple[Any, ...]
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        index, table_k, bias_k, *kept_k = part
+        index, table_k, bias_k, *cache_k = part
         table_k = _in_compute_type(table_k, hidden.dtype)
         ids = start + index * size + jnp.arange(size, dtype=jnp.int32)
 
         def errors(_: None, part: tuple[jax.Array, ...]) -> tuple[None, tuple[jax.Array, ...]]:
             block = _Rows(*part)
-            if kept_k:
-                probability = _probabilities(kept_k[0], kept_k[1], block.log_normalizer)
+            if cache_k:
+                probability = _probabilities(cache_k[0], cache_k[1], block.log_normalizer)
             else:
                 scores = _logits(block.hidden, table_k, bias_k)
                 probability = jnp.exp(scores - block.log_normalizer[:, None])
@@ -443,7 +443,7 @@ def _gradients(
         return hidden_grad, (table_grad, bias_grads.sum(axis=0))
 
     begin = jnp.zeros(hidden.shape, _accumulator(hidden))
-    parts = (*_parts(table, bias, visits), *(kept or ()))
+    parts = (*_parts(table, bias, visits), *(cache or ()))
     hidden_grad, (table_grad, bias_grad) = _scan(visit, begin, parts)
     return hidden_grad, table_grad.reshape(table.shape), bias_grad.reshape(bias.shape)
 

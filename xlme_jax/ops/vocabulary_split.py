@@ -138,11 +138,11 @@ def _lookup_forward(
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     def local(table: jax.Array, tokens: jax.Array) -> tuple[jax.Array]:
         ids, here = _local_ids(split, table, split.gather(tokens))
-        found = jnp.take(table, ids, axis=0, mode="clip").astype(dtype)
-        return (split.sum_parts(found if here is None else found * here[..., None].astype(dtype)),)
+        rows = jnp.take(table, ids, axis=0, mode="clip").astype(dtype)
+        return (split.sum_parts(rows if here is None else rows * here[..., None].astype(dtype)),)
 
-    (found,) = split.run(local, "vb", "b", table, tokens)
-    return found, (table, tokens)
+    (rows,) = split.run(local, "vb", "b", table, tokens)
+    return rows, (table, tokens)
 
 
 def _lookup_backward(

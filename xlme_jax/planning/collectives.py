@@ -55,7 +55,7 @@ def find_collectives(program: Program, devices: int) -> list[Collective]:
       program: the compiled program.
       devices: number of devices it was compiled for.
     """
-    found = []
+    collectives = []
     for instruction, computation, times in program.instructions():
         kind = instruction.opcode.removesuffix("-start")
         if kind not in KINDS or instruction.continues:
@@ -74,7 +74,7 @@ def find_collectives(program: Program, devices: int) -> list[Collective]:
             "collective-permute": operands,
         }[kind]
         if sent:
-            found.append(
+            collectives.append(
                 Collective(
                     kind,
                     group,
@@ -85,7 +85,7 @@ def find_collectives(program: Program, devices: int) -> list[Collective]:
                     name=instruction.name,
                 )
             )
-    return sorted(found, key=lambda collective: -collective.total)
+    return sorted(collectives, key=lambda collective: -collective.total)
 
 
 def by_kind(collectives: list[Collective]) -> dict[str, float]:
@@ -151,14 +151,14 @@ def _mesh_group(mesh: str, axes: str, devices: int) -> tuple[int, ...]:
     The group spans the listed axes. 'a':(2)4 is a sub-axis: a is split into 2 x 4 x the rest, and
     the group spans the 4.
     """
-    wanted = {
+    spanned = {
         name: (int(before or 1), int(size or 0))
         for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", axes)
     }
     shape: list[int] = []
     index: list[slice | int] = []
     for name, size in re.findall(r"'([^']+)'=(\d+)", mesh):
-        before, part = wanted.get(name, (int(size), 1))
+        before, part = spanned.get(name, (int(size), 1))
         part = part or int(size) // before
         shape += [before, part, int(size) // before // part]
         index += [0, slice(None), 0]

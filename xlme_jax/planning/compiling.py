@@ -111,9 +111,9 @@ def devices_of(topology: Topology) -> list[Any]:
                     options["chip_config_name"] = "megacore"
                 if topology.size == 1:
                     options["chips_per_host_bounds"] = (1, 1, 1)
-                found = topologies.get_topology_desc(topology.name, "tpu", **options)
+                description = topologies.get_topology_desc(topology.name, "tpu", **options)
             else:
-                found = topologies.get_topology_desc(
+                description = topologies.get_topology_desc(
                     machine.name,
                     "cuda",
                     topology=f"{topology.nodes}x1x{min(topology.size, GPUS_A_NODE)}",
@@ -125,8 +125,8 @@ def devices_of(topology: Topology) -> list[Any]:
             f"--topology={topology.name}: cannot compile for it ({what}). Install the compiler "
             f"with {_INSTALL[machine.platform]} and use a shape that {machine.name} supports."
         ) from error
-    assert len(found.devices) == topology.size, found.devices
-    return list(found.devices)
+    assert len(description.devices) == topology.size, description.devices
+    return list(description.devices)
 
 
 def _cpu_devices(count: int) -> list[Any]:
@@ -352,9 +352,9 @@ def _quiet() -> Iterator[None]:
     if os.environ.get("XLME_TRACEBACK"):
         yield
         return
-    with tempfile.TemporaryFile() as kept:
+    with tempfile.TemporaryFile() as sink:
         saved = os.dup(2)
-        os.dup2(kept.fileno(), 2)
+        os.dup2(sink.fileno(), 2)
         try:
             yield
         finally:

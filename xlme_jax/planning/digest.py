@@ -16,11 +16,11 @@ _NOT_IN_PLANS = ("search.py", "table.py")
 
 def versions() -> dict[str, str]:
     """Returns {package: version} of the installed compilers."""
-    found = {}
+    installed = {}
     for name in _COMPILERS:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            installed[name] = metadata.version(name)
+    return installed
 
 
 def digest(lowered: Lowered) -> str:

@@ -41,8 +41,8 @@ class Instruction:
     @property
     def what(self) -> str:
         """`op_name` of the model operation that it belongs to; may be empty."""
-        found = re.search(r'op_name="([^"]*)"', self.text)
-        return found[1] if found else ""
+        match = re.search(r'op_name="([^"]*)"', self.text)
+        return match[1] if match else ""
 
     @functools.cached_property
     def continues(self) -> bool:
@@ -85,11 +85,11 @@ def split_tuple(text: str) -> list[str]:
     if not text.startswith("("):
         return [text]
     parts, depth, start = [], 0, 1
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         depth += {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(character, 0)
         if (character == "," and depth == 1) or depth == 0:
-            parts.append(re.sub(r"^\s*(/\*.*?\*/)?", "", text[start:place]))
-            start = place + 1
+            parts.append(re.sub(r"^\s*(/\*.*?\*/)?", "", text[start:index]))
+            start = index + 1
         if depth == 0:
             break
     return parts
@@ -117,11 +117,11 @@ class Program:
                 if header := _COMPUTATION.match(line):
                     computation = self.computations.setdefault(header[2], {})
                     self.entry = header[2] if header[1] else self.entry
-            elif found := _INSTRUCTION.match(line):
-                name, opcode = found[2], found[4]
-                operands = _operands(line, found.end())
+            elif match := _INSTRUCTION.match(line):
+                name, opcode = match[2], match[4]
+                operands = _operands(line, match.end())
                 computation[name] = Instruction(
-                    name, found[3], opcode, operands, line, bool(found[1])
+                    name, match[3], opcode, operands, line, bool(match[1])
                 )
 
     def _count(self) -> collections.Counter[str]:
@@ -144,18 +144,18 @@ class Program:
         """Returns the names of the computations that an instruction runs."""
         if instruction.opcode.endswith(("-done", "-update")):
             return []  # Already counted at the matching "-start".
-        found = _CALLED.findall(instruction.text)
+        groups = _CALLED.findall(instruction.text)
         if instruction.opcode == "call":
-            found = _APPLIED.findall(instruction.text)
-        return [name for group in found for name in re.findall(r"%([\w.\-]+)", group)]
+            groups = _APPLIED.findall(instruction.text)
+        return [name for group in groups for name in re.findall(r"%([\w.\-]+)", group)]
 
     def trips(self, loop: Instruction) -> int | None:
         """Returns the trip count of a `while`: the compiler's, else from its condition, or None."""
         if known := _TRIPS.search(loop.text):
             return int(known[1])
         condition, body = (
-            self.computations.get(found[1], {}) if found else {}
-            for found in (
+            self.computations.get(match[1], {}) if match else {}
+            for match in (
                 re.search(rf"{part}=%?([\w.\-]+)", loop.text) for part in ("condition", "body")
             )
         )
@@ -177,21 +177,21 @@ class Program:
 
 def find_root(computation: Computation) -> Instruction | None:
     """Returns the instruction whose result is that of a computation; None if it is empty."""
-    return next((found for found in computation.values() if found.root), None)
+    return next((instruction for instruction in computation.values() if instruction.root), None)
 
 
 def _constant(name: str, computation: Computation) -> int | None:
     """Returns the value of an integer constant, or None."""
-    found = (
+    match = (
         re.search(r" constant\((\d+)\)", computation[name].text) if name in computation else None
     )
-    return int(found[1]) if found else None
+    return int(match[1]) if match else None
 
 
 def _element(name: str, computation: Computation) -> int | None:
     """Returns the index of the loop state element that an instruction reads, or None."""
-    found = re.search(r"index=(\d+)", computation[name].text) if name in computation else None
-    return int(found[1]) if found and computation[name].opcode == "get-tuple-element" else None
+    match = re.search(r"index=(\d+)", computation[name].text) if name in computation else None
+    return int(match[1]) if match and computation[name].opcode == "get-tuple-element" else None
 
 
 def _step(body: Computation, counter: int) -> int:

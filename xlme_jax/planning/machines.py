@@ -140,17 +140,17 @@ def parse_topology(text: str) -> Topology:
     known = ", ".join(MACHINES)
     sold = re.fullmatch(r"([a-z0-9]+)-(\d+)", text)
     named = re.fullmatch(r"([a-z0-9-]+):(\d+(?:x\d+)*)", text)
-    found = named or sold
-    name = _ALIASES.get(found[1], found[1]) if found else ""
-    if found is None or name not in MACHINES or (named is None and not MACHINES[name].max_dims):
+    match = named or sold
+    name = _ALIASES.get(match[1], match[1]) if match else ""
+    if match is None or name not in MACHINES or (named is None and not MACHINES[name].max_dims):
         raise ValueError(
             f"--topology={text!r} is unknown. Pass KIND:SHAPE, such as v5e:16x16, v4:4x4x4 or "
             f"h100:8, where KIND is one of {known}; or a TPU product name, such as v5e-256."
         )
     machine = MACHINES[name]
     if named is None:
-        return _sold(text, machine, int(found[2]))
-    dims = tuple(map(int, found[2].split("x")))
+        return _sold(text, machine, int(match[2]))
+    dims = tuple(map(int, match[2].split("x")))
     if 0 in dims or len(dims) != max(machine.max_dims, 1):
         example = {0: f"{name}:8", 2: f"{name}:4x4", 3: f"{name}:2x2x4"}[machine.max_dims]
         raise ValueError(f"--topology={text!r}: invalid shape for {name}; pass one like {example}.")

@@ -113,8 +113,8 @@ class _Clocks:
 
     def finish(self, chain: str) -> None:
         """Waits for what is left of a fused collective."""
-        if left := self.left.pop(chain, 0.0):
-            self.now = self.free = max(self.now, self.free) + left
+        if remaining := self.left.pop(chain, 0.0):
+            self.now = self.free = max(self.now, self.free) + remaining
 
     def run(self, body: Span) -> None:
         """Runs a loop or call; transfers that are under way wait for its own."""
@@ -210,8 +210,8 @@ class _Walk:
         for name in self._program.called(instruction):
             for inner in self._program.computations.get(name, {}).values():
                 if "async_collective_fusion_config" in inner.text:
-                    found = re.search(r'chain_id="([^"]*)"', inner.text)
-                    return found[1] if found else ""
+                    match = re.search(r'chain_id="([^"]*)"', inner.text)
+                    return match[1] if match else ""
         return ""
 
     def _link(self, instruction: Instruction) -> float:

@@ -47,8 +47,8 @@ _ESTIMATE = re.compile(r'"cost_estimate":\{[^}]*?"flops":"?(\d+)')
 
 
 def _found(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return found[1] if found else ""
+    match = pattern.search(text)
+    return match[1] if match else ""
 
 
 def _listed(text: str, field: str) -> list[int]:
@@ -102,5 +102,7 @@ def _overlaps(sizes: tuple[int, int, int], stride: int, inner: int, outer: int, 
       low: padding before the input.
     """
     size, taps, results = sizes
-    place = np.arange(results)[:, None] * stride + np.arange(taps) * outer - low
-    return int(((place >= 0) & (place <= (size - 1) * inner) & (place % inner == 0)).sum())
+    positions = np.arange(results)[:, None] * stride + np.arange(taps) * outer - low
+    return int(
+        ((positions >= 0) & (positions <= (size - 1) * inner) & (positions % inner == 0)).sum()
+    )

@@ -282,8 +282,8 @@ class CostModel:
             # ten, the results of its products.
             tokens = self._tokens() / parts
             layer = 34 * encoder.hidden_size * tokens / candidate.tensor**0.5
-            kept = 2 * encoder.hidden_size * tokens * (10 if candidate.remat == "products" else 1)
-            alive = 2 * layer + encoder.num_layers * kept
+            saved = 2 * encoder.hidden_size * tokens * (10 if candidate.remat == "products" else 1)
+            alive = 2 * layer + encoder.num_layers * saved
             total += alive if candidate.remat else encoder.num_layers * layer
         return total
 

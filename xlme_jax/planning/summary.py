@@ -111,7 +111,7 @@ def facts(plan: Plan) -> dict[str, Any]:
 
 def _facts(candidate: MeshCandidate | None, compiled: Compiled) -> dict[str, Any]:
     memory = compiled.memory
-    found: dict[str, Any] = {
+    entries: dict[str, Any] = {
         "topology": compiled.topology.name,
         "devices": compiled.topology.size,
         "mesh": compiled.mesh,
@@ -132,7 +132,7 @@ def _facts(candidate: MeshCandidate | None, compiled: Compiled) -> dict[str, Any
     }
     if memory.temporary is not None:
         times = estimate(compiled)
-        found |= {
+        entries |= {
             "sent_bytes": by_kind(list(compiled.collectives)),
             "hbm_bytes": compiled.hbm_bytes,
             "seconds": {
@@ -147,4 +147,4 @@ def _facts(candidate: MeshCandidate | None, compiled: Compiled) -> dict[str, Any
             "days": times.days,
             "mfu": times.mfu,
         }
-    return found
+    return entries

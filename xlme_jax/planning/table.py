@@ -99,11 +99,11 @@ def chosen(text: str) -> list[Shipped]:
     Raises:
       ValueError: no run matches.
     """
-    found = [shipped for shipped in SHIPPED if text == "all" or text in shipped.name]
-    if not found:
+    runs = [shipped for shipped in SHIPPED if text == "all" or text in shipped.name]
+    if not runs:
         names = ", ".join(shipped.name for shipped in SHIPPED)
         raise ValueError(f"--table={text!r} matches none of: all, {names}.")
-    return found
+    return runs
 
 
 def record(path: Path, shipped: Shipped, facts: dict[str, Any], digest: str = "") -> None:
@@ -122,18 +122,18 @@ def record(path: Path, shipped: Shipped, facts: dict[str, Any], digest: str = ""
         "digest": digest,
     }
     plans[shipped.name] = {"settings": shipped.bindings(), **compiled, **facts["given"]}
-    names = [one.name for one in SHIPPED if one.name in plans]
+    names = [run.name for run in SHIPPED if run.name in plans]
     ordered = {name: plans[name] for name in names}
     path.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
 
 
 def known(path: Path, shipped: Shipped, digest: str) -> dict[str, Any] | None:
     """Returns the facts of a run if the file has its plan with this digest; else None."""
-    found = _read(path).get(shipped.name, {})
-    if found.get("digest") != digest:
+    plan = _read(path).get(shipped.name, {})
+    if plan.get("digest") != digest:
         return None
     _log.info("%s: listed from %s, which has the plan of this program.", shipped.name, path)
-    return {"given": found}
+    return {"given": plan}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -147,14 +147,14 @@ def recorded(path: Path, wanted: Sequence[Shipped]) -> list[tuple[Shipped, dict[
       ValueError: a plan in the file is of other settings.
     """
     plans = _read(path)
-    found = [shipped for shipped in wanted if shipped.name in plans]
-    for shipped in found:
+    runs = [shipped for shipped in wanted if shipped.name in plans]
+    for shipped in runs:
         if plans[shipped.name]["settings"] != shipped.bindings():
             raise ValueError(
                 f"{path} has no plan of {shipped.name!r} with {', '.join(shipped.bindings())}: "
                 f"run python -m xlme_jax.plan --table='{shipped.name}' --output={path}"
             )
-    return [(shipped, {"given": plans[shipped.name]}) for shipped in found]
+    return [(shipped, {"given": plans[shipped.name]}) for shipped in runs]
 
 
 def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
@@ -170,28 +170,28 @@ def markdown(rows: Sequence[tuple[Shipped, dict[str, Any]]]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for shipped, plan in rows:
-        found = plan["given"]
-        memory = found["memory_bytes"]
+        facts = plan["given"]
+        memory = facts["memory_bytes"]
         cells = [
             shipped.run,
-            f"{shipped.topology} ({found['devices']} devices)",
+            f"{shipped.topology} ({facts['devices']} devices)",
             f"{' x '.join(map(str, shipped.mesh))}, {shipped.micro_batches}, {shipped.remat}",
             f"{memory['total'] / GIB:.1f} of {memory['available'] / GIB:.1f}"
-            + ("" if found["fits"] else " **does not fit**"),
+            + ("" if facts["fits"] else " **does not fit**"),
             f"{(memory['params'] + memory['optimizer']) / GIB:.1f}",
         ]
-        if "seconds" in found:
-            seconds = found["seconds"]
+        if "seconds" in facts:
+            seconds = facts["seconds"]
             parts = (seconds[part] for part in ("compute", "memory", "collectives", "exposed"))
-            overlapped = found["mfu"] * seconds["step"] / seconds["best"]
+            overlapped = facts["mfu"] * seconds["step"] / seconds["best"]
             cells += [
-                f"{found['hbm_bytes'] / 1e9:.0f}",
-                f"{sum(found['sent_bytes'].values()) / 1e9:.1f}",
+                f"{facts['hbm_bytes'] / 1e9:.0f}",
+                f"{sum(facts['sent_bytes'].values()) / 1e9:.1f}",
                 "{:.3f}, {:.3f}, {:.3f} ({:.3f})".format(*parts),
                 f"{seconds['step']:.3f}",
-                f"{found['tokens_per_second'] / 1e6:.2f} M",
-                f"{found['mfu']:.0%} ({overlapped:.0%})",
-                f"{found['days']:.1f}",
+                f"{facts['tokens_per_second'] / 1e6:.2f} M",
+                f"{facts['mfu']:.0%} ({overlapped:.0%})",
+                f"{facts['days']:.1f}",
             ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

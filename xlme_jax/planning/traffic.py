@@ -82,14 +82,14 @@ def find_transfers(program: Program) -> list[Transfer]:
         for name in program.called(instruction)
     }
     counter = _Counter(program)
-    found = [
+    transfers = [
         Transfer(instruction, moved, times)
         for name, times in program.times.items()
         if name not in fused
         for instruction in program.computations.get(name, {}).values()
         if (moved := counter.moved(instruction, program.computations[name]))
     ]
-    return sorted(found, key=lambda transfer: -transfer.total)
+    return sorted(transfers, key=lambda transfer: -transfer.total)
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -104,11 +104,11 @@ def hbm_size(text: str) -> int:
 
 def _padded(dims: tuple[int, ...], layout: str) -> list[int]:
     """Returns the dimensions, major to minor, padded to whole tiles: {1,0:T(8,128)(2,1)}."""
-    found = re.match(r"\{([\d,]*)(?::.*?T\(([\d,]+)\))?", layout)
-    if found is None or not found[2] or not dims:
+    match = re.match(r"\{([\d,]*)(?::.*?T\(([\d,]+)\))?", layout)
+    if match is None or not match[2] or not dims:
         return list(dims)
-    physical = [dims[int(axis)] for axis in reversed(found[1].split(","))]
-    tile = [int(size) for size in found[2].split(",")]
+    physical = [dims[int(axis)] for axis in reversed(match[1].split(","))]
+    tile = [int(size) for size in match[2].split(",")]
     physical = [1] * (len(tile) - len(physical)) + physical
     first = len(physical) - len(tile)
     tiled = [-(-size // part) * part for size, part in zip(physical[first:], tile)]

@@ -42,8 +42,10 @@ def drop(
         why = ", ".join(f"{row.name}: {dict(row.skipped)}" for row in filtered[:10])
         raise DataError(f"prepare: no text is left ({why or 'nothing in common'}); filter less")
     rare = rare_languages(table, config.min_pairs)
-    kept = [row for row in table if row.kind != "bitext" or not rare.keys() & set(row.languages)]
-    if config.min_pairs and not any(row.kind == "bitext" for row in kept):
+    remaining = [
+        row for row in table if row.kind != "bitext" or not rare.keys() & set(row.languages)
+    ]
+    if config.min_pairs and not any(row.kind == "bitext" for row in remaining):
         most = ", ".join(f"{language} {n:,}" for language, n in sorted(rare.items())[:10])
         raise DataError(
             f"prepare: `min_pairs` is {config.min_pairs:,}, and no language has as many pairs "
@@ -72,16 +74,16 @@ def drop(
                 }
             )
     for source in sources.chosen(config):
-        for found in source.unread(config) if source.unread else ():
+        for bitext in source.unread(config) if source.unread else ():
             dropped += [
                 {
                     "file": os.fspath(file),
                     "bytes": file.stat().st_size,
-                    "reason": f"{found.pair} is {_EARLIER_FOLDER}",
+                    "reason": f"{bitext.pair} is {_EARLIER_FOLDER}",
                 }
-                for file in found.paths
+                for file in bitext.paths
             ]
-    return kept, dropped
+    return remaining, dropped
 
 
 def may_leave_nothing(config: PrepareConfig) -> bool:

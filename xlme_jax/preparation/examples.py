@@ -62,11 +62,11 @@ def split_documents(
 def _without_texts(document: str, texts: Container[int], report: ReadReport) -> str:
     """Removes and counts the lines of a document whose digests are in `texts`."""
     lines = document.split("\n")
-    kept = [line for line in lines if digest(line) not in texts]
-    if len(kept) == len(lines):
+    remaining = [line for line in lines if digest(line) not in texts]
+    if len(remaining) == len(lines):
         return document
-    report.skip(held_out.REASON, len(lines) - len(kept))
-    return "\n".join(kept).strip()
+    report.skip(held_out.REASON, len(lines) - len(remaining))
+    return "\n".join(remaining).strip()
 
 
 def split_pairs(held: HeldOutText, source: BitextSource, split: str, report: ReadReport) -> Texts:

@@ -117,8 +117,8 @@ def pair_source(name: str, content: str, help: str) -> Source:
     def unread(config: PrepareConfig) -> list[BitextSource]:
         if config.bitext_merge == "all":
             return []
-        kept = set(discover(config))
-        return [found for found in discover(config, first_only=False) if found not in kept]
+        used = set(discover(config))
+        return [bitext for bitext in discover(config, first_only=False) if bitext not in used]
 
     def texts(config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
         return pair_texts(discover(config), held_out)
@@ -149,8 +149,8 @@ def find_documents(
     Raises:
       DataError: A language is missing.
     """
-    found = discover_documents(folder, languages or None)
-    return document_tasks(name, found, max_document_chars, held_out)
+    files = discover_documents(folder, languages or None)
+    return document_tasks(name, files, max_document_chars, held_out)
 
 
 def document_tasks(
@@ -198,9 +198,11 @@ def _document_splits(
 
     validation = shards(VALIDATION) if rule.kind in ("every", "count") else []
     if rule.kind == "folder":
-        others = held_out.folder().documents
+        documents = held_out.folder().documents
         validation = [
-            _document_shard(max_document_chars, file) for code, file in others if code == language
+            _document_shard(max_document_chars, file)
+            for code, file in documents
+            if code == language
         ]
     return {"train": shards("train")} | ({VALIDATION: validation} if validation else {})
 
@@ -289,8 +291,8 @@ def _pair_splits(held_out: HeldOutText, group: Sequence[BitextSource]) -> dict[s
     """Returns the splits of a pair; no "validation" if the rule never selects its units."""
     rule = held_out.rule
     if rule.kind == "folder":
-        others = held_out.folder().sources
-        validation = [_pair_shard(other) for other in others if other.pair == group[0].pair]
+        folder_sources = held_out.folder().sources
+        validation = [_pair_shard(other) for other in folder_sources if other.pair == group[0].pair]
     else:
         chosen = [s for s in group if rule.kind != "ids" or s.kind == "multiway"]
         validation = [_held_pair_shard(held_out, source, VALIDATION) for source in chosen]
@@ -314,20 +316,20 @@ def _held_pair_shard(held_out: HeldOutText, source: BitextSource, split: str) ->
 
 def pair_texts(sources: Sequence[BitextSource], held_out: HeldOutText | None) -> list[LanguageText]:
     """Returns both sides of all pairs; a text file that is part of several is read once."""
-    found: dict[Path | tuple[Path, str], LanguageText] = {}
+    texts_by_file: dict[Path | tuple[Path, str], LanguageText] = {}
     for source in sources:
         for side, language in enumerate((source.lang1, source.lang2)):
             if source.is_line_aligned and not source.score_file:
                 # A file of a multi-way folder is part of up to a hundred pairs.
                 file = source.paths[side]
                 lines = functools.partial(_lines, held_out, language, file)
-                found[file] = LanguageText(language, file_bytes(file), lines)
+                texts_by_file[file] = LanguageText(language, file_bytes(file), lines)
             else:
                 file = source.paths[0]
                 size = sum(file_bytes(path, 0.5) for path in source.paths)
                 texts = functools.partial(_side, held_out, source, side)
-                found[file, language] = LanguageText(language, size, texts)
-    return list(found.values())
+                texts_by_file[file, language] = LanguageText(language, size, texts)
+    return list(texts_by_file.values())
 
 
 def _lines(held_out: HeldOutText | None, language: str, file: Path) -> Iterator[str]:

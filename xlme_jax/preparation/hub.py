@@ -51,7 +51,7 @@ def download(name: str) -> Path:
         "FOLDER`) and give its folder"
     )
     try:
-        found = huggingface_hub.snapshot_download(
+        folder = huggingface_hub.snapshot_download(
             repository,
             repo_type="dataset",
             revision=match["revision"],
@@ -73,4 +73,4 @@ def download(name: str) -> Path:
         raise DataError(
             f"hf_dataset: {repository} cannot be downloaded ({why}); {by_hand}"
         ) from error
-    return as_path(found) / part
+    return as_path(folder) / part

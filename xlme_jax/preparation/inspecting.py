@@ -99,12 +99,12 @@ class _Work:
         shards = sorted(task.splits["train"], key=lambda shard: (_bytes(shard.files), shard.name))
         for number, shard in enumerate(shards):
             texts = shard.read(report)
-            left = -(-(self.limit - reading.texts) // (len(shards) - number))
-            while left and (batch := list(itertools.islice(texts, min(left, _BATCH)))):
-                left -= len(batch)
+            remaining = -(-(self.limit - reading.texts) // (len(shards) - number))
+            while remaining and (batch := list(itertools.islice(texts, min(remaining, _BATCH)))):
+                remaining -= len(batch)
                 reading.add(batch)
                 progress(len(batch))
-            complete &= bool(left) or next(texts, None) is None
+            complete &= bool(remaining) or next(texts, None) is None
         return Content(
             task.task,
             tuple(
@@ -171,8 +171,8 @@ class _Reading:
         self.lines += 1
         if len(self.sample) < SAMPLE:
             self.sample.append(line)
-        elif (place := self._random.randrange(self.lines)) < SAMPLE:
-            self.sample[place] = line
+        elif (index := self._random.randrange(self.lines)) < SAMPLE:
+            self.sample[index] = line
 
 
 def _lines(texts: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
@@ -212,10 +212,10 @@ def inspect(config: PrepareConfig, limit: int, identify: bool = False) -> list[C
     tasks = list(_tasks(plain))
     evaluation, unread = None, 0
     if config.check_overlap:
-        found = overlap.evaluation_digests(config.check_overlap)
-        evaluation = np.unique(np.concatenate(list(found.values())))
-        unread = len(found.unread)
-        for line in found.warnings():
+        digests = overlap.evaluation_digests(config.check_overlap)
+        evaluation = np.unique(np.concatenate(list(digests.values())))
+        unread = len(digests.unread)
+        for line in digests.warnings():
             _log.warning("%s", line)
     work = _Work(limit, config.vocabulary, evaluation, identify)
     sizes = {task.task: _bytes(_files(task)) for task in tasks}

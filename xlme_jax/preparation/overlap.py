@@ -197,7 +197,7 @@ def find(
       evaluation: Result of `evaluation_digests`.
       training: (task, examples) items; a task may occur several times.
     """
-    wanted = frozenset(np.concatenate(list(evaluation.values())).tolist())
+    all_digests = frozenset(np.concatenate(list(evaluation.values())).tolist())
     hits: dict[str, set[int]] = {}
     for task, examples in training:
         seen = hits.setdefault(task, set())
@@ -205,7 +205,7 @@ def find(
             for text in example:
                 for line in text.split("\n"):
                     digest = text_digests.digest(line)
-                    if digest in wanted:
+                    if digest in all_digests:
                         seen.add(digest)
     counts = {
         name: {

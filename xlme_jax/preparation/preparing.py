@@ -237,9 +237,9 @@ def write_held_out(config: PrepareConfig) -> None:
     if rule.kind == "ids":
         files.append(as_path(rule.path))
     elif rule.kind == "folder":
-        others = held.folder()
-        names += others.names()
-        files += others.files()
+        folder_corpora = held.folder()
+        names += folder_corpora.names()
+        files += folder_corpora.files()
     for file in files:
         if not file.is_file():
             raise DataError(
@@ -272,10 +272,10 @@ def _report_overlap(config: PrepareConfig, tasks: Tasks, jobs: Sequence[Job]) ->
     evaluation = overlap.evaluation_digests(config.check_overlap)
     training = [job for job in jobs if job.split == "train" and job.kind != "labelled"]
     with worker_pool.open_bar(desc="overlap", unit="task", total=len(training), delay=5) as bar:
-        found = overlap.find(evaluation, _training_text(tasks, training, bar.update))
-    content = json.dumps({"folder": config.check_overlap, **found.to_json()}, indent=1) + "\n"
+        overlaps = overlap.find(evaluation, _training_text(tasks, training, bar.update))
+    content = json.dumps({"folder": config.check_overlap, **overlaps.to_json()}, indent=1) + "\n"
     replace_file(as_path(config.output) / OVERLAP_FILE, content.encode())
-    for line in (*found.lines(), *evaluation.warnings()):
+    for line in (*overlaps.lines(), *evaluation.warnings()):
         _say(line)
     return evaluation.problem()
 

@@ -29,15 +29,15 @@ def tensorflow() -> Iterator[None]:
 def _muted() -> Iterator[None]:
     """Buffers stderr, C++ output included, and writes it only if the block raises."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr_copy = os.dup(2)
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
         try:
             yield
         except BaseException:
             held.seek(0)
-            os.write(kept, held.read())
+            os.write(stderr_copy, held.read())
             raise
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr_copy, 2)
+            os.close(stderr_copy)

@@ -63,14 +63,14 @@ def chosen(config: PrepareConfig) -> list[Source]:
 
 def flags() -> list[Flag]:
     """Returns the flags of all sources, those of their folders included, without duplicates."""
-    found: dict[str, Flag] = {}
+    by_name: dict[str, Flag] = {}
     for source in SOURCES.values():
         if source.content:
             help = f"Folder of {source.content} (default: ${source.variable})."
-            found.setdefault(source.option, Flag(source.option, help))
+            by_name.setdefault(source.option, Flag(source.option, help))
         for flag in source.flags:
-            found.setdefault(flag.name, flag)
-    return list(found.values())
+            by_name.setdefault(flag.name, flag)
+    return list(by_name.values())
 
 
 def describe() -> str:
@@ -193,10 +193,10 @@ def find_corpora(config: PrepareConfig) -> Corpora:
     Raises:
       DataError: A folder or a language is missing.
     """
-    found = [source.corpora(config) for source in chosen(config) if source.corpora]
+    all_corpora = [source.corpora(config) for source in chosen(config) if source.corpora]
     return Corpora(
-        tuple(document for corpora in found for document in corpora.documents),
-        tuple(source for corpora in found for source in corpora.sources),
+        tuple(document for corpora in all_corpora for document in corpora.documents),
+        tuple(source for corpora in all_corpora for source in corpora.sources),
         config.max_document_chars,
     )
 

@@ -128,8 +128,10 @@ def table_pair_source() -> Source:
         )
 
     def find(config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
-        found = discover(config)
-        return pair_tasks("table_pairs", found, config.shuffle_pairs, held_out, config.deduplicate)
+        bitexts = discover(config)
+        return pair_tasks(
+            "table_pairs", bitexts, config.shuffle_pairs, held_out, config.deduplicate
+        )
 
     def corpora(config: PrepareConfig) -> Corpora:
         return Corpora(sources=tuple(discover(config, min_score=None)))

@@ -37,6 +37,6 @@ def find_tfds(lines: Sequence[str]) -> list[TfdsText]:
             "tfds: no data set given; name some, such as "
             "--tfds=wiki40b/th:1.3.0=th,para_crawl/ende:1.2.0=en-de"
         )
-    found = [TfdsText.parse(line) for line in lines]
-    check_names(((text.task, line) for text, line in zip(found, lines)), "remove one from --tfds")
-    return found
+    texts = [TfdsText.parse(line) for line in lines]
+    check_names(((text.task, line) for text, line in zip(texts, lines)), "remove one from --tfds")
+    return texts

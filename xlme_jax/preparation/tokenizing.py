@@ -253,7 +253,7 @@ def framed(columns: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray
         if whole.all():
             ids[places] = values
         else:
-            kept = np.repeat(whole, length)
-            ids[places[kept]] = values[kept]
+            mask = np.repeat(whole, length)
+            ids[places[mask]] = values[mask]
         positions = positions + length + 1
     return ids, sizes

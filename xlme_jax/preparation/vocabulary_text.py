@@ -39,13 +39,13 @@ def find_text(config: PrepareConfig, load_tasks: Callable[[], Tasks]) -> list[La
       ValueError: A folder or language is missing, or a task is unknown.
     """
     sources.check(config)
-    found: list[LanguageText] = []
+    all_texts: list[LanguageText] = []
     held = _held_out(config)
     for task in config.tasks:
         source = SOURCES.get(task)
         texts = sources.find_texts(source, config, held) if source else None
-        found += _seqio_texts(config, task, load_tasks()) if texts is None else texts
-    return found
+        all_texts += _seqio_texts(config, task, load_tasks()) if texts is None else texts
+    return all_texts
 
 
 def sample_text(
@@ -87,13 +87,13 @@ def sample_language(
 def _thinned(text: LanguageText, quota: int, rng: random.Random) -> Iterator[str]:
     share = max(_LEAST_SHARE, min(1.0, quota / text.size))
     # Text within its quota is taken completely, since its size is only an estimate.
-    left = float("inf") if quota >= text.size else quota
+    remaining = float("inf") if quota >= text.size else quota
     for piece in text.read():
         if share < 1 and rng.random() >= share:
             continue
         yield piece
-        left -= len(piece.encode())
-        if left <= 0:
+        remaining -= len(piece.encode())
+        if remaining <= 0:
             return
 
 
@@ -122,9 +122,9 @@ def temperature_quotas(sizes: dict[str, int], total: int, alpha: float) -> dict[
             f"Expected total > 0 and 0 <= alpha <= 1, got total={total}, alpha={alpha}."
         )
     quotas: dict[str, int] = {}
-    open_languages, left = dict(sizes), float(total)
+    open_languages, remaining = dict(sizes), float(total)
     while open_languages:
-        scale = left / sum(float(n) ** alpha for n in open_languages.values())
+        scale = remaining / sum(float(n) ** alpha for n in open_languages.values())
         full = {lang: n for lang, n in open_languages.items() if n <= scale * float(n) ** alpha}
         if not full:
             quotas |= {
@@ -132,7 +132,7 @@ def temperature_quotas(sizes: dict[str, int], total: int, alpha: float) -> dict[
             }
             break
         quotas |= full
-        left -= sum(full.values())
+        remaining -= sum(full.values())
         open_languages = {lang: n for lang, n in open_languages.items() if lang not in full}
     return {language: quotas[language] for language in sizes}
 
@@ -147,12 +147,12 @@ def _held_out(config: PrepareConfig) -> HeldOutText | None:
 
 def _seqio_texts(config: PrepareConfig, task: str, tasks: Tasks) -> list[LanguageText]:
     """Lists the text of tasks that only SeqIO can read, which imports TensorFlow."""
-    found = []
+    texts = []
     for name, languages, count in tasks.list_raw_text(config, task):
         for side, language in enumerate(languages):
             read = functools.partial(_raw_side, tasks, name, side)
-            found.append(LanguageText(language, max(1, count) * 200, read))
-    return found
+            texts.append(LanguageText(language, max(1, count) * 200, read))
+    return texts
 
 
 def _raw_side(tasks: Tasks, name: str, side: int) -> Iterator[str]:

@@ -55,7 +55,7 @@ def write(run: Path, points: Sequence[PointAlong], metrics: Sequence[str], outpu
 
 
 def _row(run: Path, point: PointAlong, metrics: Sequence[str]) -> dict[str, Any]:
-    place = run / FOLDER / str(point.step)
+    folder = run / FOLDER / str(point.step)
     figures = {
         name: {
             "values": list(spread.values),
@@ -66,6 +66,6 @@ def _row(run: Path, point: PointAlong, metrics: Sequence[str]) -> dict[str, Any]
         for name, spread in point.scores.items()
         if name in metrics
     }
-    flops = pretraining_flops(place)
+    flops = pretraining_flops(folder)
     counts = {"flops": flops.ours, "table_4_flops": flops.table_4}
     return {"step": point.step, **counts, "figures": figures}

@@ -57,9 +57,9 @@ def _stream(stream: StreamRows, batch: BatchRows, rows: int | None) -> Iterator[
     name = stream.stream.name
     yield f"<h2>{html.escape(visible(name))} ({stream.stream.kind})</h2>"
     yield html_page.table(("", ""), stream.facts.items())
-    own = {key: f"{x:.4g}" for key, x in batch.metrics.items() if key.startswith(f"{name}/")}
-    if own:
-        yield html_page.details("Metrics of this step", html_page.table(("", ""), own.items()))
+    metrics = {key: f"{x:.4g}" for key, x in batch.metrics.items() if key.startswith(f"{name}/")}
+    if metrics:
+        yield html_page.details("Metrics of this step", html_page.table(("", ""), metrics.items()))
     tasks = html_page.table(("task", "weight", "drawn", ""), draws(stream))
     yield html_page.details("Tasks", tasks)
     count = len(stream.arrays["tokens"])
@@ -70,24 +70,24 @@ def _stream(stream: StreamRows, batch: BatchRows, rows: int | None) -> Iterator[
         for part in parts:
             padding = f'<p class="note">{part} padding</p>'
             yield padding if isinstance(part, int) else _segment(part)
-        if found := batch_rows.notes(parts):
-            yield html_page.table(*found)
+        if notes := batch_rows.notes(parts):
+            yield html_page.table(*notes)
 
 
 def _segment(segment: Segment) -> str:
-    said = html.escape(f"{segment.number} {segment.label}")
+    heading = html.escape(f"{segment.number} {segment.label}")
     direction = directions.direction("".join(t.text for t in segment.tokens if not t.is_special))
     text = "".join(map(_run, segment.runs))
-    parts = [f'<span class="note">{said}</span>', f'<p dir="{direction}">{text}</p>']
-    for name, found in segment.continued.items():
+    parts = [f'<span class="note">{heading}</span>', f'<p dir="{direction}">{text}</p>']
+    for name, predictions in segment.continued.items():
         guessed = "".join(
             marked(
                 prediction.piece.replace("▁", " "),
                 "" if prediction.piece == token.piece else "missed",
             )
-            for token, prediction in found
+            for token, prediction in predictions
         )
-        mean = sum(prediction.of_original for _, prediction in found) / len(found)
+        mean = sum(prediction.of_original for _, prediction in predictions) / len(predictions)
         note = html.escape(f"{name}, of the original {mean:.1%}")
         parts.append(
             f'<span class="note">{note}</span><p dir="{direction}"><bdi>{guessed}</bdi></p>'

@@ -130,12 +130,12 @@ class Segment:
     @property
     def continued(self) -> dict[str, list[tuple[Token, Prediction]]]:
         """Predictions of tokens that are not masked, as those of translations, by their name."""
-        found: dict[str, list[tuple[Token, Prediction]]] = {}
+        predictions: dict[str, list[tuple[Token, Prediction]]] = {}
         for token in self.tokens:
             for name, prediction in token.predictions.items():
                 if not token.is_masked:
-                    found.setdefault(name, []).append((token, prediction))
-        return found
+                    predictions.setdefault(name, []).append((token, prediction))
+        return predictions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,18 +165,18 @@ class StreamRows:
         """Counts of rows, tokens and masks, by their name."""
         tokens, segments = self.arrays["tokens"], self.arrays["segment_ids"]
         real = max(int((segments > 0).sum()), 1)
-        found = {
+        counts = {
             "rows": f"{tokens.shape[0]:,} of {tokens.shape[1]:,} tokens",
             "padding": f"{1 - real / tokens.size:.1%}",
             "segments": f"{sum(len(np.unique(row[row > 0])) for row in segments):,}",
         }
         if self.reading is not None and self.reading.is_masked.any():
             masked = int(self.reading.is_masked.sum())
-            found["masked"] = f"{masked:,} of {real:,} real tokens, {masked / real:.1%}"
+            counts["masked"] = f"{masked:,} of {real:,} real tokens, {masked / real:.1%}"
         if self.reading is not None and self.reading.detection is not None:
             replaced = int((self.reading.detection.tokens != tokens).sum())
-            found["replaced"] = f"{replaced:,}, {replaced / real:.1%}"
-        return found
+            counts["replaced"] = f"{replaced:,}, {replaced / real:.1%}"
+        return counts
 
     @property
     def is_judged(self) -> bool:
@@ -200,18 +200,18 @@ class StreamRows:
 
     def row(self, number: int) -> list[Segment | int]:
         """Returns the segments of a row, and between them numbers of padding tokens."""
-        found: list[Segment | int] = []
+        parts: list[Segment | int] = []
         column = 0
         for segment, run in itertools.groupby(self.arrays["segment_ids"][number].tolist()):
             width = len(list(run))
             columns = range(column, column + width)
             if segment:
                 tokens = tuple(self._token(number, c) for c in columns)
-                found.append(Segment(segment, self._label(number, segment, column), tokens))
+                parts.append(Segment(segment, self._label(number, segment, column), tokens))
             else:
-                found.append(width)
+                parts.append(width)
             column += width
-        return found
+        return parts
 
     def labels(self, number: int) -> str:
         """Returns the labels of a row of a labelled stream; empty for others."""
@@ -226,8 +226,11 @@ class StreamRows:
         read, masked, verdict = original, False, None
         if reading is not None:
             read, masked = int(reading.tokens[row, column]), bool(reading.is_masked[row, column])
-            if (found := reading.detection) is not None:
-                token, probability = int(found.tokens[row, column]), found.probability[row, column]
+            if (detection := reading.detection) is not None:
+                token, probability = (
+                    int(detection.tokens[row, column]),
+                    detection.probability[row, column],
+                )
                 verdict = Verdict(self._piece(token), token != original, float(probability))
         special = original in (BOS_ID, PAD_ID, EOS_ID, UNK_ID)
         pieces = self._piece(original), self._piece(read)
@@ -254,8 +257,10 @@ class StreamRows:
         side, is_side = 1 - segment % 2, (self.stream.kind, self.stream.layout) == _SIDES
         if is_side and not self.stream.flip and self.stream.mixup == "none":
             return f"{task}: {visible(self.languages[names[0]][side])}"
-        said = visible(", ".join(dict.fromkeys("-".join(self.languages[name]) for name in names)))
-        label = task if said == task else f"{task}: {said}"
+        languages = visible(
+            ", ".join(dict.fromkeys("-".join(self.languages[name]) for name in names))
+        )
+        label = task if languages == task else f"{task}: {languages}"
         return f"{label}, side {side + 1}" if is_side else label
 
     def _tasks_of(self, row: int, segment: int) -> list[str]:
@@ -307,9 +312,9 @@ def notes(row: Sequence[Segment | int]) -> tuple[list[str], list[list[str]]] | N
 def _noted(token: Token, names: Sequence[str]) -> list[str]:
     cells = [str(token.column), token.piece, token.read]
     for name in names:
-        found = token.predictions.get(name)
-        shares = (found.probability, found.of_original) if found else ()
-        cells += [found.piece, *(f"{x:.1%}" for x in shares)] if found else [""] * 3
+        prediction = token.predictions.get(name)
+        shares = (prediction.probability, prediction.of_original) if prediction else ()
+        cells += [prediction.piece, *(f"{x:.1%}" for x in shares)] if prediction else [""] * 3
     if token.verdict is not None:
         verdict = token.verdict
         cells += [verdict.piece, f"{verdict.probability:.1%}", verdict.kind]

@@ -31,8 +31,8 @@ _OF_NEXT_TOKENS = "{x}: x was predicted, and is not the original."
 
 def has_colors() -> bool:
     """Returns whether standard output is a terminal that shows colours (https://no-color.org)."""
-    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return wanted and sys.stdout.isatty()
+    allowed = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return allowed and sys.stdout.isatty()
 
 
 def render(batch: BatchRows, rows: int | None = 4, colors: bool = False) -> str:
@@ -76,10 +76,12 @@ class _Painter:
         name = stream.stream.name
         facts = ", ".join(f"{key}: {value}" for key, value in stream.facts.items())
         yield f"{self.paint(visible(name), 'heading')} ({stream.stream.kind}): {facts}"
-        own = {key: x for key, x in metrics.items() if key.startswith(f"{name}/")}
-        if own:
-            said = ", ".join(f"{key.removeprefix(f'{name}/')} {x:.4g}" for key, x in own.items())
-            yield f"  {visible(said)}"
+        of_stream = {key: x for key, x in metrics.items() if key.startswith(f"{name}/")}
+        if of_stream:
+            line = ", ".join(
+                f"{key.removeprefix(f'{name}/')} {x:.4g}" for key, x in of_stream.items()
+            )
+            yield f"  {visible(line)}"
         yield from _table(["task", "weight", "drawn", ""], draws(stream), "  ")
         count = len(stream.arrays["tokens"])
         for number in range(count if rows is None else min(rows, count)):
@@ -93,20 +95,20 @@ class _Painter:
                     yield "    " + self.paint(f"{part} padding", "special")
                 else:
                     yield from self._segment(part)
-            if found := batch_rows.notes(parts):
-                yield from _table(*found, "      ")
+            if notes := batch_rows.notes(parts):
+                yield from _table(*notes, "      ")
 
     def _segment(self, segment: Segment) -> Iterator[str]:
         text = " ".join(map(self._run, segment.runs))
         yield f"    {segment.number} {segment.label}: {text}"
-        for name, found in segment.continued.items():
+        for name, predictions in segment.continued.items():
             parts = [
                 self.paint(prediction.piece.replace("▁", " "), "found")
                 if prediction.piece == token.piece
                 else self.paint(f"{{{prediction.piece.replace('▁', ' ').strip()}}}", "missed")
-                for token, prediction in found
+                for token, prediction in predictions
             ]
-            mean = sum(prediction.of_original for _, prediction in found) / len(found)
+            mean = sum(prediction.of_original for _, prediction in predictions) / len(predictions)
             yield f"      {name} (of the original {mean:.1%}): {isolated(''.join(parts).strip())}"
 
     def _run(self, tokens: Sequence[Token]) -> str:
@@ -124,12 +126,12 @@ class _Painter:
 
 def draws(stream: StreamRows) -> list[list[str]]:
     """Returns the rows of a table of the tasks drawn most often, with their weights."""
-    found = stream.draws()
+    tasks = stream.draws()
     rows = [
         [visible(task), f"{share:.2%}", f"{drawn:.2%}", str(count)]
-        for task, share, drawn, count in found[:TASKS]
+        for task, share, drawn, count in tasks[:TASKS]
     ]
-    if rest := found[TASKS:]:
+    if rest := tasks[TASKS:]:
         _, shares, drawn, counts = zip(*rest)
         rows.append(
             [f"{len(rest)} others", f"{sum(shares):.2%}", f"{sum(drawn):.2%}", str(sum(counts))]

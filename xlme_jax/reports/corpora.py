@@ -126,19 +126,19 @@ class _Language:
 
 
 def _languages(contents: Sequence[Content]) -> dict[str, _Language]:
-    found: dict[str, _Language] = {}
+    languages: dict[str, _Language] = {}
     for content in contents:
         for side in content.sides:
-            one = found.setdefault(side.language, _Language())
+            language = languages.setdefault(side.language, _Language())
             if len(content.sides) > 1:
-                one.pairs += content.texts
+                language.pairs += content.texts
             else:
-                one.characters += side.characters * content.lines
-            one.lines += content.lines
-            one.duplicates += content.duplicates
+                language.characters += side.characters * content.lines
+            language.lines += content.lines
+            language.duplicates += content.duplicates
             if side.tokens_per_character is not None:
-                one.tokens_per_character.append(side.tokens_per_character)
-    return found
+                language.tokens_per_character.append(side.tokens_per_character)
+    return languages
 
 
 def draw(contents: Sequence[Content]) -> bytes:
@@ -148,26 +148,26 @@ def draw(contents: Sequence[Content]) -> bytes:
     """
     from matplotlib.ticker import NullFormatter
 
-    found = _languages(contents)
-    most = sorted(found, key=lambda x: (-found[x].pairs - found[x].characters, x))[:_DRAWN]
+    stats = _languages(contents)
+    most = sorted(stats, key=lambda x: (-stats[x].pairs - stats[x].characters, x))[:_DRAWN]
     order = [*dict.fromkeys([*families.FAMILIES, *map(families.family, most)])]
     named = sorted(most, key=lambda x: (order.index(families.family(x)), x), reverse=True)
     labels = [f"{families.family(x)}  {x}" for x in named]
     panels: dict[str, list[float]] = {
-        "running text, million characters": [found[x].characters / 1e6 for x in named],
-        "pairs, over all partners": [found[x].pairs for x in named],
-        "duplicates, percent": [100 * found[x].duplicates / max(1, found[x].lines) for x in named],
+        "running text, million characters": [stats[x].characters / 1e6 for x in named],
+        "pairs, over all partners": [stats[x].pairs for x in named],
+        "duplicates, percent": [100 * stats[x].duplicates / max(1, stats[x].lines) for x in named],
         "tokens per character": [
-            float(np.mean(found[x].tokens_per_character or [0])) for x in named
+            float(np.mean(stats[x].tokens_per_character or [0])) for x in named
         ],
     }
-    shown = {title: values for title, values in panels.items() if any(values)}
-    figure, axes = pictures.rows(labels, max(1, len(shown)))
+    nonempty = {title: values for title, values in panels.items() if any(values)}
+    figure, axes = pictures.rows(labels, max(1, len(nonempty)))
     groups = list(dict.fromkeys(families.family(x) for x in reversed(named)))
     colors = [
         pictures.COLORS[groups.index(families.family(x)) % len(pictures.COLORS)] for x in named
     ]
-    for axis, (title, values) in zip(axes, shown.items()):
+    for axis, (title, values) in zip(axes, nonempty.items()):
         axis.barh(range(len(named)), values, color=colors)
         axis.set_xlabel(title)
         if title.startswith(("running", "pairs")):
@@ -175,6 +175,6 @@ def draw(contents: Sequence[Content]) -> bytes:
             least = min(value for value in values if value)
             axis.set_xlim(left=10 ** np.floor(np.log10(least)))
             axis.xaxis.set_minor_formatter(NullFormatter())
-    if len(found) > len(most):
-        axes[0].set_title(f"{len(most)} of {len(found)} languages", fontsize=9, loc="left")
+    if len(stats) > len(most):
+        axes[0].set_title(f"{len(most)} of {len(stats)} languages", fontsize=9, loc="left")
     return pictures.png(figure)

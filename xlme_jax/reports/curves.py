@@ -34,7 +34,7 @@ def with_derived(curves: Curves, diagnostics: Diagnostics) -> Curves:
       curves: {metric: [(step, value), ...]}, as `read_metrics` returns them.
       diagnostics: diagnostics of the run's objective.
     """
-    found = dict(curves)
+    extended = dict(curves)
     for prefix in stream_labels(curves, diagnostics):
         of_stream = {
             name.removeprefix(f"{prefix}/"): dict(curve)
@@ -51,20 +51,20 @@ def with_derived(curves: Curves, diagnostics: Diagnostics) -> Curves:
             }
             curve = [(step, value) for step, value in values.items() if not math.isnan(value)]
             if curve:
-                found[f"{prefix}/{name}"] = curve
-    return {name: curve for name, curve in found.items() if curve}
+                extended[f"{prefix}/{name}"] = curve
+    return {name: curve for name, curve in extended.items() if curve}
 
 
 def streams(curves: Mapping[str, Curve], diagnostics: Diagnostics) -> list[str]:
     """Returns the names of the streams, monolingual before bitext before others."""
     suffixes = tuple(f"/{metric}" for panel in diagnostics.panels for metric, _, _ in panel.lines)
-    found = {
+    names = {
         name.removeprefix(f"{HELD_OUT}/").rpartition("/")[0]
         for name in curves
         if name.endswith(suffixes)
     }
-    known = [name for name in ("monolingual", "bitext") if name in found]
-    return known + sorted(found - set(known))
+    known = [name for name in ("monolingual", "bitext") if name in names]
+    return known + sorted(names - set(known))
 
 
 def stream_labels(curves: Mapping[str, Curve], diagnostics: Diagnostics) -> dict[str, str]:
@@ -109,11 +109,11 @@ def draw_readouts(curves: Curves) -> bytes | None:
     """Draws the probe's last accuracies over layers and readouts; returns a PNG, or None."""
     panels: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
     for name, curve in curves.items():
-        found = _READOUT_METRIC.fullmatch(name)
-        if found and math.isfinite(curve[-1][1]):
-            system = "untrained" if found["untrained"] else "trained"
-            lines = panels.setdefault(found["encoder"] or "encoder", {})
-            lines.setdefault((found["readout"], system), {})[int(found["layer"])] = curve[-1][1]
+        match = _READOUT_METRIC.fullmatch(name)
+        if match and math.isfinite(curve[-1][1]):
+            system = "untrained" if match["untrained"] else "trained"
+            lines = panels.setdefault(match["encoder"] or "encoder", {})
+            lines.setdefault((match["readout"], system), {})[int(match["layer"])] = curve[-1][1]
     if not panels:
         return None
     return pictures.layers_by_readout(panels, "Held-out retrieval over layers, at the last step")
@@ -198,8 +198,8 @@ def _draw_curve(
     axis: "Axes", points: Curve, label: str, color: str, style: str, smooth: bool
 ) -> None:
     """Draws few points with markers, and many as a rolling mean over the pale original."""
-    kept = thinned(points, _MAX_POINTS)
-    steps, values = [step for step, _ in kept], [value for _, value in kept]
+    subset = thinned(points, _MAX_POINTS)
+    steps, values = [step for step, _ in subset], [value for _, value in subset]
     if len(steps) <= 40:
         # Baselines, in dashed or dotted grey, are constant and need no markers.
         marker = "" if color == NEUTRAL and style != "-" and len(steps) > 1 else "o"
@@ -313,8 +313,8 @@ def plots(curves: Curves, diagnostics: Diagnostics) -> list[Plot]:
         limits=(0, None),
     )
     systems = (_system_plot(panel, colors) for panel in diagnostics.panels)
-    found = [_LOSS, *systems, probe, translation, *_COMMON]
-    return [plot for plot in found if plot.names(curves)] or [_LOSS]
+    candidates = [_LOSS, *systems, probe, translation, *_COMMON]
+    return [plot for plot in candidates if plot.names(curves)] or [_LOSS]
 
 
 def finite(points: Iterable[tuple[int, float]]) -> Curve:

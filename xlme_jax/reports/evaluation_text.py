@@ -55,9 +55,9 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
     ways = [headline.get(f"{task}/accuracy_{way}") for way in ("forward", "backward")]
     if panels and None not in ways:
         most = max(max(of_layer) for of_layer in panels["encoder"].values())
-        shown = " forward, ".join(f"{way:.4f}" for way in ways)
+        accuracies = " forward, ".join(f"{way:.4f}" for way in ways)
         yield ""
-        yield f"encoder, layer {choose_layer(layer, most, '--layer')}, raw: {shown} backward"
+        yield f"encoder, layer {choose_layer(layer, most, '--layer')}, raw: {accuracies} backward"
 
 
 def _table(encoder: str, lines: readouts.ReadoutLines, layers: Layers) -> list[list[str]]:
@@ -73,8 +73,8 @@ def _table(encoder: str, lines: readouts.ReadoutLines, layers: Layers) -> list[l
         cells = (_value(of, layer) + mark for of, mark in zip(trained.values(), marks))
         rows.append([str(layer), *cells])
     if before and layers:
-        own = {name: layers.get((untrained, name)) for name in trained}
-        rows.append(["untrained", *(f"{_value(before.get(n, {}), own[n])} " for n in trained)])
+        chosen = {name: layers.get((untrained, name)) for name in trained}
+        rows.append(["untrained", *(f"{_value(before.get(n, {}), chosen[n])} " for n in trained)])
     return rows
 
 

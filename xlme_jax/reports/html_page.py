@@ -150,11 +150,11 @@ def table(
     """
 
     def line(cells: Iterable[str], tag: str, kind: str = "") -> str:
-        shown = (c if isinstance(c, Html) else html.escape(shortened(c, _LENGTH)) for c in cells)
-        return f"<tr{kind}>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in shown) + "</tr>"
+        contents = (c if isinstance(c, Html) else html.escape(shortened(c, _LENGTH)) for c in cells)
+        return f"<tr{kind}>" + "".join(f"<{tag}>{cell}</{tag}>" for cell in contents) + "</tr>"
 
     rows = list(rows)
-    kinds = [' class="ours"' if own else "" for own in ours] or [""] * len(rows)
+    kinds = [' class="ours"' if is_ours else "" for is_ours in ours] or [""] * len(rows)
     begin = f'<table class="{of}">' if of else "<table>"
     body = (line(row, "td", kind) for row, kind in zip(rows, kinds))
     return "\n".join(

@@ -38,20 +38,20 @@ _CORRELATIONS_CAPTION = (
 
 def _measures(entry: Entry) -> dict[str, dict[str, float]]:
     """Returns {measure: {language: mean over runs, in percent}} of a system, English left out."""
-    found: dict[str, dict[str, float]] = {}
+    measures: dict[str, dict[str, float]] = {}
     known = layers(entry, "tatoeba")
     if known:
         layer = fixed_layer(max(known))
         rows = (row for run in entry.runs for row in run.results if row.task == "tatoeba")
         languages = sorted({row.language for row in rows if not row.language.startswith("mean")})
         for metric in _FROZEN:
-            found[f"tatoeba {metric}"] = _values(entry, "tatoeba", metric, languages, layer)
+            measures[f"tatoeba {metric}"] = _values(entry, "tatoeba", metric, languages, layer)
     if not entry.is_translate_train:
         for task in TASKS:
             benchmark = BENCHMARKS[task]
             metric = benchmark.metrics[0]
-            found[f"{task} {metric}"] = _values(entry, task, metric, benchmark.languages)
-    return {name: values for name, values in found.items() if values}
+            measures[f"{task} {metric}"] = _values(entry, task, metric, benchmark.languages)
+    return {name: values for name, values in measures.items() if values}
 
 
 def _values(
@@ -62,7 +62,7 @@ def _values(
         for language in languages
         if language != "en"
     }
-    return {language: 100 * one.spread.mean for language, one in values.items() if one}
+    return {language: 100 * value.spread.mean for language, value in values.items() if value}
 
 
 def correlations(
@@ -76,15 +76,15 @@ def correlations(
     Returns:
       The correlations over at least five languages, whose distances and scores are not all equal.
     """
-    found = {}
+    coefficients = {}
     for name, distance in _DISTANCES.items():
         far = {language: distance(language) for language in values}
         pairs = [(far[x], value) for x, value in values.items() if far[x] is not None]
         if len(pairs) < _FEWEST or any(len(set(side)) < 2 for side in zip(*pairs)):
             continue
         sides = [np.array(side, np.float64) for side in zip(*pairs)]
-        found[name] = scores.pearson(*sides), scores.spearman(*sides), len(pairs)
-    return found
+        coefficients[name] = scores.pearson(*sides), scores.spearman(*sides), len(pairs)
+    return coefficients
 
 
 def sheets(ours: Sequence[Entry]) -> list[Sheet]:
@@ -97,12 +97,14 @@ def sheets(ours: Sequence[Entry]) -> list[Sheet]:
                 means = _by_family(values)
                 cells = (Cell(f"{means[x]:.1f}") if x in means else Cell() for x in FAMILIES)
                 by_family.append((Cell(f"{entry.name}: {name}"), *cells))
-            if found := correlations(values):
-                shown = (
-                    Cell("{:.2f} / {:.2f} ({})".format(*found[x])) if x in found else Cell()
+            if coefficients := correlations(values):
+                by_distance = (
+                    Cell("{:.2f} / {:.2f} ({})".format(*coefficients[x]))
+                    if x in coefficients
+                    else Cell()
                     for x in _DISTANCES
                 )
-                correlated.append((Cell(f"{entry.name}: {name}"), *shown))
+                correlated.append((Cell(f"{entry.name}: {name}"), *by_distance))
     tables = (
         ("Tatoeba by language family", _FAMILIES_CAPTION, FAMILIES, by_family),
         ("Correlation with distance from English", _CORRELATIONS_CAPTION, _DISTANCES, correlated),
@@ -125,7 +127,7 @@ def _by_family(values: Mapping[str, float]) -> dict[str, float]:
 
 def drawn(ours: Sequence[Entry]) -> dict[str, tuple[str, bytes]]:
     """Returns {name: (caption, PNG)}: similarity by layer, and accuracy by family and distance."""
-    found = {}
+    figures = {}
     for metric in similarity.METRICS:
         lines = [
             pictures.Curve(
@@ -140,7 +142,7 @@ def drawn(ours: Sequence[Entry]) -> dict[str, tuple[str, bytes]]:
         if lines:
             caption = f"Tatoeba over layers, mean over languages; {similarity.DESCRIPTION}."
             png = pictures.layer_curves(lines, f"{metric} over layers", "100 x similarity")
-            found[f"tatoeba_{metric}"] = caption, png
+            figures[f"tatoeba_{metric}"] = caption, png
     accuracies = {
         entry.name: values for entry in ours if (values := _measures(entry).get("tatoeba accuracy"))
     }
@@ -149,7 +151,7 @@ def drawn(ours: Sequence[Entry]) -> dict[str, tuple[str, bytes]]:
         families = {name: means for name, means in families.items() if means}
         if families:
             png = pictures.bars(families, "Tatoeba by language family", "accuracy@1 in percent")
-            found["tatoeba_families"] = _FAMILIES_CAPTION, png
+            figures["tatoeba_families"] = _FAMILIES_CAPTION, png
         points = {
             name: {x: (far, y) for x, y in values.items()
                    if (far := word_order_distance(x)) is not None}
@@ -162,5 +164,5 @@ def drawn(ours: Sequence[Entry]) -> dict[str, tuple[str, bytes]]:
                 "word-order distance from English",
                 "accuracy@1 in percent",
             )
-            found["tatoeba_word_order"] = _CORRELATIONS_CAPTION, png
-    return found
+            figures["tatoeba_word_order"] = _CORRELATIONS_CAPTION, png
+    return figures

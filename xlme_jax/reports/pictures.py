@@ -132,7 +132,7 @@ def side_by_side(axes: Mapping[str, Sequence[Curve]], title: str, unit: str = "p
         axis.set_ylabel(unit)
     # A panel may lack a line, so the legend is that of the panel with most of them.
     legends = [axis.get_legend_handles_labels() for axis in panels]
-    figure.legend(*max(legends, key=lambda found: len(found[1])), loc="outside right upper",
+    figure.legend(*max(legends, key=lambda legend: len(legend[1])), loc="outside right upper",
                   fontsize=8, frameon=False)  # fmt: skip
     return png(figure)
 
@@ -196,9 +196,9 @@ def scatter(
         color = COLORS[number % len(COLORS)]
         xs, ys = ([point[side] for point in points.values()] for side in (0, 1))
         axis.scatter(xs, ys, s=14, color=color, label=plain(group))
-        for name, place in points.items():
+        for name, xy in points.items():
             axis.annotate(
-                plain(name), place, (4, 2), textcoords="offset points", fontsize=7, color=color
+                plain(name), xy, (4, 2), textcoords="offset points", fontsize=7, color=color
             )
     axis.set_xlabel(x_label)
     axis.set_ylabel(y_label)
@@ -353,13 +353,13 @@ def _glyphs() -> dict[str, frozenset[int]]:
     """Returns the code points of matplotlib's font and of installed fonts for other scripts."""
     from matplotlib import font_manager
 
-    found: dict[str, frozenset[int]] = {}
+    code_points: dict[str, frozenset[int]] = {}
     for font in font_manager.fontManager.ttflist:
-        wanted = font.name == "DejaVu Sans" or font.name.startswith(("Noto Sans", "WenQuanYi"))
-        if wanted and font.style == "normal" and font.weight in (400, "normal"):
+        is_known = font.name == "DejaVu Sans" or font.name.startswith(("Noto Sans", "WenQuanYi"))
+        if is_known and font.style == "normal" and font.weight in (400, "normal"):
             try:
                 covered = font_manager.get_font(font.fname).get_charmap()
             except (OSError, RuntimeError):  # A font that FreeType cannot open.
                 continue
-            found[font.name] = frozenset(covered)
-    return dict(sorted(found.items(), key=lambda item: item[0] != "DejaVu Sans"))
+            code_points[font.name] = frozenset(covered)
+    return dict(sorted(code_points.items(), key=lambda item: item[0] != "DejaVu Sans"))

@@ -26,13 +26,13 @@ def languages(embeddings: Mapping[str, np.ndarray], title: str = "") -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    found = {name: np.asarray(rows, np.float64) for name, rows in embeddings.items()}
-    centred = {name: rows - rows.mean(axis=0) for name, rows in found.items()}
+    vectors = {name: np.asarray(rows, np.float64) for name, rows in embeddings.items()}
+    centred = {name: rows - rows.mean(axis=0) for name, rows in vectors.items()}
     figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(pictures.plain(title), fontsize=11, fontweight="bold")
     left, right = figure.subplots(1, 2)
-    _draw(left, found, "as they are")
+    _draw(left, vectors, "as they are")
     _draw(right, centred, "each language's mean subtracted")
     figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
     return pictures.png(figure)

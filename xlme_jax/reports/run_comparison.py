@@ -140,10 +140,10 @@ def compare(model_dirs: Sequence[str]) -> Comparison:
 
 def _tokens(run: Curves) -> float:
     """Returns the tokens that a run has read by its log; NaN if it does not say."""
-    found, before = 0.0, 0
+    tokens, before = 0.0, 0
     for step, mean in finite(run.get("tokens_per_step", [])):
-        found, before = found + mean * (step - before), step
-    return found if before else math.nan
+        tokens, before = tokens + mean * (step - before), step
+    return tokens if before else math.nan
 
 
 def _count(number: float) -> str:
@@ -183,8 +183,8 @@ def _ends(names: Sequence[str], ends: Sequence[Mapping[str, float]], lengths: st
             continue
         ratio = values[-1] / values[0] - 1 if values[0] else math.nan
         change = f"{ratio:+.1%}" if math.isfinite(ratio) else _ABSENT
-        shown = [f"{value:.4g}" if math.isfinite(value) else _ABSENT for value in values]
-        rows.append([metric, *shown, change])
+        cells = [f"{value:.4g}" if math.isfinite(value) else _ABSENT for value in values]
+        rows.append([metric, *cells, change])
     same = f" {equal} metrics are equal and left out." if equal else ""
     note = (
         f"Means over the last tenth of the logged points.{same}{f' {lengths}.' if lengths else ''}"
@@ -248,22 +248,22 @@ def _html(table: Table) -> str:
     return title + note + body
 
 
-def _plots(found: Comparison) -> tuple[list[Plot], Curves, int]:
+def _plots(comparison: Comparison) -> tuple[list[Plot], Curves, int]:
     """Returns a plot of each metric that changes, their curves, and the number left out."""
-    names = sorted({name for run in found.curves for name in run})
-    metrics = sorted((n for n in names if _is_drawn(n, found.curves)), key=_order)
-    shown = metrics[:_MOST_PLOTS]
+    names = sorted({name for run in comparison.curves for name in run})
+    metrics = sorted((n for n in names if _is_drawn(n, comparison.curves)), key=_order)
+    plotted = metrics[:_MOST_PLOTS]
     plots, curves = [], {}
-    for metric in shown:
+    for metric in plotted:
         lines = []
-        for number, run in enumerate(found.curves):
+        for number, run in enumerate(comparison.curves):
             key = f"{number}/{metric}"
             color = _COLORS[number % len(_COLORS)]
             style = _STYLES[number // len(_COLORS) % len(_STYLES)]
-            lines.append((key, found.names[number], color, style))
+            lines.append((key, comparison.names[number], color, style))
             curves[key] = run.get(metric, [])
         plots.append(Plot(metric, "", "", tuple(lines), smooth=metric != "learning_rate"))
-    return plots or [Plot("loss", "", "", ())], curves, len(metrics) - len(shown)
+    return plots or [Plot("loss", "", "", ())], curves, len(metrics) - len(plotted)
 
 
 def _is_drawn(metric: str, runs: Sequence[Curves]) -> bool:

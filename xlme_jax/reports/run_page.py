@@ -57,15 +57,15 @@ def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
     """
     model_dir = as_path(model_dir)
     curves = with_derived(read_metrics(model_dir / METRICS_FILE), diagnostics)
-    shown = plots(curves, diagnostics)
-    picture = draw(shown, curves, title=model_dir.resolve().name)
+    panels = plots(curves, diagnostics)
+    picture = draw(panels, curves, title=model_dir.resolve().name)
     readouts = draw_readouts(curves)
     path = model_dir / REPORT_HTML
     with naming_file(path):
         (model_dir / REPORT_PNG).write_bytes(picture)
         if readouts:
             (model_dir / READOUTS_PNG).write_bytes(readouts)
-        explored = explorable(shown, curves, picture)
+        explored = explorable(panels, curves, picture)
         compared = verdicts(curves, diagnostics)
         page = _page(model_dir, curves, compared, explored, readouts)
         path.write_text(page, encoding="utf-8")
@@ -129,16 +129,16 @@ def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
     """
     retrieval = ("held-out retrieval, accuracy@1", "probe/retrieval_accuracy")
     labels = stream_labels(curves, diagnostics)
-    wanted = [
+    comparisons = [
         (f"{label}: {b.label}", f"{stream}/{b.metric}", b.baseline_label, f"{stream}/{b.baseline}")
         for b in diagnostics.baselines
         for stream, label in labels.items()
     ]
-    wanted += [
+    comparisons += [
         (*retrieval, "chance", "probe/retrieval_chance"),
         (*retrieval, "the untrained encoder", "probe/retrieval_untrained"),
     ]
-    wanted += [
+    comparisons += [
         (
             f"held-out translation, {what}: {direction}",
             f"{TRANSLATION}{metric}/{direction}",
@@ -150,15 +150,15 @@ def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
     ]
     return [
         (label, final_value(curves[name]), baseline, final_value(curves[against]))
-        for label, name, baseline, against in wanted
+        for label, name, baseline, against in comparisons
         if name in curves and against in curves
     ]
 
 
 def _directions(curves: Curves, prefix: str) -> list[str]:
     """Returns the directions of a metric of translation, the mean first."""
-    found = (name.removeprefix(prefix) for name in curves if name.startswith(prefix))
-    return sorted(found, key=lambda name: (name != MEAN, name))
+    directions = (name.removeprefix(prefix) for name in curves if name.startswith(prefix))
+    return sorted(directions, key=lambda name: (name != MEAN, name))
 
 
 def _verdict_table(compared: list[Verdict]) -> str:
@@ -186,7 +186,7 @@ def _translations(path: Path) -> str:
     parts = [f"<h2>Held-out translations at step {content['step']:,}</h2>"]
     tokenizers = content.get("tokenizers", {})  # Older runs have none.
     for direction, samples in content["directions"].items():
-        rows = [[one[name] for name in _SAMPLE_COLUMNS] for one in samples]
+        rows = [[sample[name] for name in _SAMPLE_COLUMNS] for sample in samples]
         tokenizer = tokenizers.get(direction)
         how = f" (BLEU with sacreBLEU's tokenizer {tokenizer})" if tokenizer else ""
         parts += [
@@ -202,10 +202,10 @@ def _pair_weights(path: Path) -> str:
         return ""
     parts = []
     for stream, summary in _read(path).items():
-        found = extremes(summary)
+        tasks = extremes(summary)
         rows = [
             (task, f"{initial:.3%}", f"{weight:.3%}", f"{weight / initial:.2f}", _loss(loss))
-            for task, initial, weight, loss in found
+            for task, initial, weight, loss in tasks
         ]
         if not rows:
             continue

@@ -56,24 +56,24 @@ class Sentence(NamedTuple):
 
     def of_original(self, name: str) -> float:
         """Returns the mean probability of the original tokens where `name` predicts some."""
-        found = [
+        probabilities = [
             t.predictions[name].of_original for t in self.segment.tokens if name in t.predictions
         ]
-        return sum(found) / len(found)
+        return sum(probabilities) / len(probabilities)
 
 
 def sentences(rows: StreamRows) -> list[Sentence]:
     """Returns the first sentences of a stream of which something is predicted."""
     numbers = range(min(ROWS, len(rows.arrays["tokens"])))
     parts = (part for number in numbers for part in rows.row(number))
-    found: list[Sentence] = []
+    selected: list[Sentence] = []
     for part in parts:
-        if isinstance(part, int) or len(found) == SENTENCES:
+        if isinstance(part, int) or len(selected) == SENTENCES:
             continue
         cut = dataclasses.replace(part, tokens=part.tokens[:_TOKENS])
         if any(token.predictions for token in cut.tokens):
-            found.append(Sentence(rows.stream.name, cut))
-    return found
+            selected.append(Sentence(rows.stream.name, cut))
+    return selected
 
 
 # ---- JSON ----------------------------------------------------------------------------------
@@ -92,32 +92,36 @@ def from_json(found: Mapping[str, Any]) -> Sentence:
 
 
 def _token_to_json(token: Token) -> str | dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if token.is_special:
-        found["special"] = True
+        fields["special"] = True
     if token.is_masked:
-        found["read"] = token.read
+        fields["read"] = token.read
     if token.predictions:
-        found["predictions"] = {
-            name: [one.piece, round(one.probability, 4), round(one.of_original, 4)]
-            for name, one in token.predictions.items()
+        fields["predictions"] = {
+            name: [
+                prediction.piece,
+                round(prediction.probability, 4),
+                round(prediction.of_original, 4),
+            ]
+            for name, prediction in token.predictions.items()
         }
     if token.verdict is not None and (token.is_masked or token.is_called):
-        found["verdict"] = [token.verdict.piece, round(token.verdict.probability, 4)]
-    return {"piece": token.piece, **found} if found else token.piece
+        fields["verdict"] = [token.verdict.piece, round(token.verdict.probability, 4)]
+    return {"piece": token.piece, **fields} if fields else token.piece
 
 
-def _token_from_json(column: int, found: str | Mapping[str, Any]) -> Token:
-    if isinstance(found, str):
-        return Token(column, found, found, False, False, {})
-    piece, verdict = found["piece"], found.get("verdict")
+def _token_from_json(column: int, encoded: str | Mapping[str, Any]) -> Token:
+    if isinstance(encoded, str):
+        return Token(column, encoded, encoded, False, False, {})
+    piece, verdict = encoded["piece"], encoded.get("verdict")
     return Token(
         column,
         piece,
-        found.get("read", piece),
-        found.get("special", False),
-        "read" in found,
-        {name: Prediction(*one) for name, one in found.get("predictions", {}).items()},
+        encoded.get("read", piece),
+        encoded.get("special", False),
+        "read" in encoded,
+        {name: Prediction(*values) for name, values in encoded.get("predictions", {}).items()},
         None if verdict is None else Verdict(verdict[0], verdict[0] != piece, verdict[1]),
     )
 
@@ -130,11 +134,11 @@ def to_text(found: Sequence[Sentence]) -> str:
     return "\n".join([_legend(found), *(line for sentence in found for line in _lines(sentence))])
 
 
-def _legend(found: Sequence[Sentence]) -> str:
+def _legend(samples: Sequence[Sentence]) -> str:
     parts = (
-        (_OF_MASKS, any(sentence.is_masked for sentence in found)),
-        (_OF_VERDICTS, any(sentence.is_judged for sentence in found)),
-        (_OF_NEXT_TOKENS, any(sentence.is_continued for sentence in found)),
+        (_OF_MASKS, any(sentence.is_masked for sentence in samples)),
+        (_OF_VERDICTS, any(sentence.is_judged for sentence in samples)),
+        (_OF_NEXT_TOKENS, any(sentence.is_continued for sentence in samples)),
     )
     return " ".join(text for text, is_needed in parts if is_needed)
 

@@ -34,7 +34,7 @@ def section(records: Sequence[Mapping[str, Any]]) -> str:
         return ""
     spread = np.linspace(0, len(records) - 1, min(len(records), _STEPS)).round().astype(int)
     try:
-        found = {
+        by_step = {
             records[n]["step"]: list(map(samples.from_json, records[n]["sentences"]))
             for n in spread
         }
@@ -42,27 +42,27 @@ def section(records: Sequence[Mapping[str, Any]]) -> str:
         raise ValueError(
             f"samples.jsonl: not the samples of a run ({error!r}); delete it"
         ) from error
-    first = next(iter(found.values()))
+    first = next(iter(by_step.values()))
     parts = ["<h2>Samples as it learned</h2>", _note(first)]
     for number, sentence in enumerate(first):
-        steps = {step: those[number] for step, those in found.items() if number < len(those)}
+        steps = {step: those[number] for step, those in by_step.items() if number < len(those)}
         parts += [f"<h3>{html_page.escaped(sentence.title)}</h3>", _table(sentence, steps)]
     return "\n".join(parts)
 
 
-def _note(found: Sequence[Sentence]) -> str:
+def _note(sentences: Sequence[Sentence]) -> str:
     """Returns what the sentences are, and the marks that they may have."""
     marks: dict[str, str] = {}
-    if any(sentence.is_masked for sentence in found):
+    if any(sentence.is_masked for sentence in sentences):
         marks |= {"masked": "masked", "right": "predicted right"}
     marks["missed"] = "predicted wrong"
-    if any(sentence.is_judged for sentence in found):
+    if any(sentence.is_judged for sentence in sentences):
         marks["missed"] = "predicted wrong, and not found by the discriminator"
         marks |= {"found": "wrong, and found", "alarm": "right, and called replaced"}
-    shown = " ".join(f'<mark class="{kind}">{text}</mark>' for kind, text in marks.items())
+    legend = " ".join(f'<mark class="{kind}">{text}</mark>' for kind, text in marks.items())
     return (
         '<p class="note">The same sentences, masks and random draws all along, from the first '
-        f"batch: {shown}</p>"
+        f"batch: {legend}</p>"
     )
 
 

@@ -116,7 +116,7 @@ def measure(
     """
     names = attention_candidates.implementations(device.platform, device.device_kind, heads)
     longest = max(length for _, length in rows.values())
-    own: dict[str, Candidate] = {
+    candidates: dict[str, Candidate] = {
         name: attention_candidates.candidate(name, heads.dropout)
         for name in attention_candidates.fitting(names, longest)
     }
@@ -130,7 +130,7 @@ def measure(
         }
         return choosing.choose(
             "Encoder.attention",
-            {**own, **more},
+            {**candidates, **more},
             attention_candidates.reference(heads.dropout),
             cases,
             bound(heads, rows),
@@ -219,6 +219,6 @@ def _agreed(choices: dict[str, str]) -> dict[str, str]:
     if jax.process_count() == 1:
         return choices
     known = get_args(attention.Implementation)
-    own = np.array([known.index(name) for name in choices.values()], np.int32)
-    told = multihost_utils.broadcast_one_to_all(own)
-    return {path: known[int(index)] for path, index in zip(choices, told)}
+    indices = np.array([known.index(name) for name in choices.values()], np.int32)
+    agreed = multihost_utils.broadcast_one_to_all(indices)
+    return {path: known[int(index)] for path, index in zip(choices, agreed)}

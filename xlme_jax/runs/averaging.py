@@ -76,33 +76,33 @@ def average(run: Path, last: int, output: Path, vocabulary: str | None = None) -
     return output / FOLDER / str(steps[-1])
 
 
-def _common_record(places: Sequence[Path]) -> RunRecord:
+def _common_record(checkpoints: Sequence[Path]) -> RunRecord:
     """Returns the last record; raises ValueError if the checkpoints differ in model or data."""
-    records = [read_record(place) for place in places]
+    records = [read_record(checkpoint) for checkpoint in checkpoints]
     facts = [
         {
-            "Train.objective": loading.load_text(record.config, "Train", str(place)).objective,
+            "Train.objective": loading.load_text(record.config, "Train", str(checkpoint)).objective,
             "the data": record.dataset,
             "the vocabulary": record.vocabulary,
         }
-        for place, record in zip(places, records)
+        for checkpoint, record in zip(checkpoints, records)
     ]
-    for place, found in zip(places, facts):
-        for name, wanted in facts[-1].items():
-            if found[name] != wanted:
+    for checkpoint, values in zip(checkpoints, facts):
+        for name, expected in facts[-1].items():
+            if values[name] != expected:
                 raise ValueError(
-                    f"{place} and {places[-1]} differ in {name}, so their mean is no model; choose "
-                    "a smaller --last, with checkpoints of one configuration."
+                    f"{checkpoint} and {checkpoints[-1]} differ in {name}, so their mean is no "
+                    "model; choose a smaller --last, with checkpoints of one configuration."
                 )
     return records[-1]
 
 
-def _mean(loaded: trained.Trained, others: Sequence[Path]) -> Params:
+def _mean(loaded: trained.Trained, checkpoints: Sequence[Path]) -> Params:
     """Returns the mean of the loaded weights and of others; holds two at a time."""
     total = loaded.params
     add = jax.jit(functools.partial(jax.tree.map, jax.numpy.add), donate_argnums=0)
-    for place in others:
-        total = add(total, warm_start(place, loaded.abstract.params, loaded.vocabulary.digest))
-    count = len(others) + 1
+    for checkpoint in checkpoints:
+        total = add(total, warm_start(checkpoint, loaded.abstract.params, loaded.vocabulary.digest))
+    count = len(checkpoints) + 1
     scale = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf / count, tree), donate_argnums=0)
     return scale(total)

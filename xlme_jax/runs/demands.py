@@ -39,8 +39,8 @@ class Machine:
 
 def this_machine() -> Machine:
     """Returns the devices that JAX has here."""
-    first, *others = jax.local_devices()
-    count = 1 + len(others)
+    first, *rest = jax.local_devices()
+    count = 1 + len(rest)
     if first.platform == "cpu":
         cores = len(os.sched_getaffinity(0))
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

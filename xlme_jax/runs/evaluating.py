@@ -108,16 +108,18 @@ def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
         run, parted = as_path(checkpoint).absolute(), []
         requested = set(map(tag_or_code, options.languages))
         for step, languages in parts.items():
-            wanted = tuple(c for c in languages if not requested or tag_or_code(c) in requested)
-            if wanted:
-                some = dataclasses.replace(options, languages=wanted)
+            selected = tuple(c for c in languages if not requested or tag_or_code(c) in requested)
+            if selected:
+                some = dataclasses.replace(options, languages=selected)
                 parted.append(_evaluated(str(run / FOLDER / str(step)), some))
         if not parted:
             raise ValueError(
                 f"--languages={','.join(options.languages)}: {run} keeps no best checkpoint for "
                 "these; pass one of its checkpoints"
             )
-        outcomes = [finetuned.merge(of_task) for of_task in zip(*(found for found, _ in parted))]
+        outcomes = [
+            finetuned.merge(of_task) for of_task in zip(*(of_step for of_step, _ in parted))
+        ]
         header = dataclasses.replace(parted[0][1], checkpoint=str(run), step=None)
         folder, name = run, "by_language"
     output = as_path(options.output or folder / "evaluation" / name)
@@ -141,10 +143,10 @@ def languages_by_step(run: Path) -> dict[int, list[str]]:
     names = [metric.rpartition("/") for metric in best]
     if len(names) < 2 or len({prefix for prefix, _, _ in names}) > 1:
         return {}
-    found: dict[int, list[str]] = {}
+    by_step: dict[int, list[str]] = {}
     for (_, _, language), (step, _) in zip(names, best.values()):
-        found.setdefault(step, []).append(language)
-    return found
+        by_step.setdefault(step, []).append(language)
+    return by_step
 
 
 def _evaluated(checkpoint: str, options: Options) -> tuple[list[Outcome], results.Header]:
@@ -171,23 +173,23 @@ def _outcomes(
     tasks = _tasks(subject, options)
     evaluations: dict[str, Evaluation] = {task: make(task).build(subject) for task in tasks}
     frozen = [task for task in tasks if task in FROZEN]
-    others: dict[tuple[str, str], Evaluation] = {
+    other_evaluations: dict[tuple[str, str], Evaluation] = {
         (task, name): _suited(make(task), other).build(other)
         for name, other in (other_subjects(loaded.objective, subject).items() if frozen else ())
         for task in frozen
     }
     outcomes = {task: run(loaded.params) for task, run in evaluations.items()}
-    for (task, name), run in others.items():
+    for (task, name), run in other_evaluations.items():
         outcomes[task] = with_system(outcomes[task], run(loaded.params), name)
     if frozen and options.untrained:
         params = loaded.untrained()
         for task in frozen:
             before = evaluations[task](params)
             outcomes[task] = with_system(outcomes[task], before, "untrained")
-        for (task, name), run in others.items():
+        for (task, name), run in other_evaluations.items():
             outcomes[task] = with_system(outcomes[task], run(params), f"{name} (untrained)")
-    found = list(outcomes.values())
-    return _at_chosen_layers(found, options.layer) if frozen else found
+    listed = list(outcomes.values())
+    return _at_chosen_layers(listed, options.layer) if frozen else listed
 
 
 def _suited(settings: Any, other: Subject) -> Any:
@@ -204,13 +206,13 @@ def with_system(outcome: Outcome, other: Outcome, system: str) -> Outcome:
         if result.system == "model"
     )
     baselines = {result.system for result in other.results}
-    shown = {
+    figures = {
         f"{name} ({system})": value
         for name, value in other.headline.items()
         if name.split("/")[-1] not in baselines  # They do not depend on the encoder.
     }
     return dataclasses.replace(
-        outcome, results=outcome.results + added, headline={**outcome.headline, **shown}
+        outcome, results=outcome.results + added, headline={**outcome.headline, **figures}
     )
 
 
@@ -315,9 +317,9 @@ def _settings(task: str, loaded: trained.Trained, options: Options, mesh: jax.sh
     if task == HELD_OUT:
         return held_out_losses(loaded, mesh)
     if task in FROZEN:
-        pooling, wanted = options.pooling, options.readouts
+        pooling, readout_names = options.pooling, options.readouts
         if task == held_out_retrieval.TASK:
-            held_out = HeldOutRetrieval(layer=layer, pooling=pooling, readouts=wanted)
+            held_out = HeldOutRetrieval(layer=layer, pooling=pooling, readouts=readout_names)
             limit = options.limit or held_out.max_pairs
             return dataclasses.replace(held_out, max_pairs=limit)
         folder = str(labelled_rows.folder_of(options.data, task))
@@ -327,9 +329,9 @@ def _settings(task: str, loaded: trained.Trained, options: Options, mesh: jax.sh
         if task == "wordalign":
             return WordAlignment(folder, _aligned(folder, languages), layer)
         codes = tuple(code for code in languages if not is_pair(code))
-        return Tatoeba(folder, codes, layer, pooling=pooling, readouts=wanted)
-    own = [known for known in config.evaluators if isinstance(known, TaskEvaluation)]
-    settings = own[0] if own else TaskEvaluation()
+        return Tatoeba(folder, codes, layer, pooling=pooling, readouts=readout_names)
+    configured = [known for known in config.evaluators if isinstance(known, TaskEvaluation)]
+    settings = configured[0] if configured else TaskEvaluation()
     return dataclasses.replace(
         settings,
         folder=options.data or settings.folder,
@@ -347,7 +349,7 @@ def _aligned(folder: str, languages: Sequence[str]) -> tuple[str, ...]:
     Raises:
       ValueError: there are none.
     """
-    named = tuple(one for one in languages if is_pair(one))
+    named = tuple(pair for pair in languages if is_pair(pair))
     if named or not languages:
         return named
     there = alignment_folders(folder)
@@ -387,7 +389,7 @@ def held_out_losses(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheck
       ValueError: its data is missing, or has another vocabulary.
     """
     config = loaded.config
-    own = [known for known in config.evaluators if isinstance(known, HeldOut)]
+    configured = [known for known in config.evaluators if isinstance(known, HeldOut)]
     dataset = PreparedDataset.load(config.data_dir)
     if dataset.vocabulary_digest != loaded.vocabulary.digest:
         raise ValueError(
@@ -402,4 +404,4 @@ def held_out_losses(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheck
         config.dtype_on(jax.default_backend()),
         config.loop.micro_batches,
     )
-    return OfCheckpoint(own[0] if own else HeldOut(), context)
+    return OfCheckpoint(configured[0] if configured else HeldOut(), context)

@@ -109,7 +109,7 @@ def inspect_batch(
         _move_to(step, batches, folder, parts, config)
         arrays: Any = next(batches)
         readings, metrics = _read(parts, config, arrays, step, folder)
-        found = stream_rows(parts, batches, arrays, readings)
+        rows = stream_rows(parts, batches, arrays, readings)
     finally:
         batches.close()
     facts = {
@@ -118,7 +118,7 @@ def inspect_batch(
         "data": f"{parts.dataset.directory} (digest {parts.dataset.digest[:12]})",
     }
     facts |= {"checkpoint": str(folder)} if folder else {}
-    return InspectedBatch(step, facts, found, metrics)
+    return InspectedBatch(step, facts, rows, metrics)
 
 
 # ---- The position in the data --------------------------------------------------------------
@@ -142,8 +142,8 @@ def _move_to(
                 "only the run knows. Give a checkpoint of this run between the last change and "
                 f"this step (Loop.keep_every keeps more of them), or a step up to {number}."
             )
-    left = step - 1 - done
-    for _ in tqdm(range(left), "read", unit="batch", disable=left < _MANY):
+    remaining = step - 1 - done
+    for _ in tqdm(range(remaining), "read", unit="batch", disable=remaining < _MANY):
         next(batches)
 
 
@@ -214,8 +214,8 @@ def _read(
             weights={s.name: points for s in parts.streams if (points := s.weight_points())},
         )
         batch = meshes.put_batch(arrays, meshes.batch_sharding(mesh))
-        found = jax.jit(compute)(weights.params, weights.carried, batch, number)
-        readings, metrics = jax.device_get(found)
+        on_device = jax.jit(compute)(weights.params, weights.carried, batch, number)
+        readings, metrics = jax.device_get(on_device)
     return readings, ratios(metrics)
 
 
@@ -227,9 +227,9 @@ def _weights(
     params = warm_start(folder, abstract.params, dataset.vocabulary_digest)
     if objective.carry is None:
         return _Weights(folder, params, {})
-    found = tree_shapes(state_metadata(folder).get("aux") or {})
+    shapes = tree_shapes(state_metadata(folder).get("aux") or {})
     remedy = "Give a checkpoint of a run with this configuration."
-    compare_shapes(found, abstract.aux, f"The carried state in {folder}", remedy)
+    compare_shapes(shapes, abstract.aux, f"The carried state in {folder}", remedy)
     digests = read_fields(folder)["digests"]
     return _Weights(folder, params, read_arrays(folder, {"aux": abstract.aux}, digests)["aux"])
 

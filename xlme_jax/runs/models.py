@@ -195,13 +195,13 @@ class Model:
             raise ValueError(f"{text!r} has no {MASK_PIECE}; write it in place of a token")
         positions = np.tile(places.astype(np.int32), (self._row_multiple, 1))
         logits = self._run_on(fill, tuple(tokens), positions)
-        values, found = jax.lax.top_k(jax.nn.softmax(logits), min(k, logits.shape[-1]))
+        values, predicted = jax.lax.top_k(jax.nn.softmax(logits), min(k, logits.shape[-1]))
         return [
             [
                 ScoredToken(self.vocabulary.id_to_piece(int(token)), float(value))
                 for token, value in zip(*of_mask)
             ]
-            for of_mask in zip(np.asarray(found), np.asarray(values))
+            for of_mask in zip(np.asarray(predicted), np.asarray(values))
         ]
 
     def retrieve(
@@ -233,8 +233,8 @@ class Model:
         """
         check_one_of(readout, "readout", _READOUTS)
         queries, candidates = _several(queries), _several(candidates)
-        found = self.encode([*queries, *candidates], layer=layer, pooling=pooling)
-        scores = readouts.scores(found[: len(queries)], found[len(queries) :], readout)
+        vectors = self.encode([*queries, *candidates], layer=layer, pooling=pooling)
+        scores = readouts.scores(vectors[: len(queries)], vectors[len(queries) :], readout)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         return Matches(best, np.take_along_axis(scores, best, axis=1))
 
@@ -303,7 +303,9 @@ class Model:
         """Runs a compiled function on rows of one text; returns its result for the first row."""
         objective = self.loaded.objective
         encoders = (objective.encoder, *objective.diagnostics.encoders.values())
-        limits = [one.config.max_length for one in encoders if one.config.absolute_positions]
+        limits = [
+            encoder.config.max_length for encoder in encoders if encoder.config.absolute_positions
+        ]
         if limits and len(tokens) > min(limits):
             raise ValueError(
                 f"the text has {len(tokens)} tokens with <s> and </s>, and the model reads "

@@ -37,17 +37,19 @@ def evaluate_along(run: Path, options: evaluating.Options) -> Path:
     points = []
     for step in steps:
         folder = output / str(step)
-        found = results.read(folder) if (folder / RESULTS_FILE).is_file() else None
-        if found is not None and options.command in found.commands.values():
+        evaluation = results.read(folder) if (folder / RESULTS_FILE).is_file() else None
+        if evaluation is not None and options.command in evaluation.commands.values():
             _log.info("Step %d: already evaluated.", step)
         else:
             of_step = dataclasses.replace(options, output=str(folder))
             evaluating.evaluate(str(run / FOLDER / str(step)), of_step)
-            found = results.read(folder)
-        tasks = {task for task, command in found.commands.items() if command == options.command}
+            evaluation = results.read(folder)
+        tasks = {
+            task for task, command in evaluation.commands.items() if command == options.command
+        }
         scores = {
             name: Spread((value,))
-            for name, value in found.headline.items()
+            for name, value in evaluation.headline.items()
             if name.split("/")[0] in tasks
         }
         points.append(PointAlong(step, scores))

@@ -74,20 +74,22 @@ def check(
     if before is None:
         return {}
     names = [stream.name for stream in streams]
-    found = differences(_from_same(before, config, record), config, names, jax.default_backend())
+    differing = differences(
+        _from_same(before, config, record), config, names, jax.default_backend()
+    )
     former = parts.total_steps(before, dataset, names)
-    changes = [difference for difference in found if difference.effect is Effect.WEIGHTS]
+    changes = [difference for difference in differing if difference.effect is Effect.WEIGHTS]
     _refuse_or_report(where, step, train_steps, former, changes, with_changes)
-    for difference in found:
+    for difference in differing:
         if difference.effect is Effect.ROUNDING:
             _log.info("%s. Results are equal but for rounding.", difference)
-    if said := schedule_change((before, former), (config, train_steps), step):
-        _log.warning("%s", said)
+    if note := schedule_change((before, former), (config, train_steps), step):
+        _log.warning("%s", note)
     versions = _changed_versions(record)
     if versions:
-        said = ", ".join(f"{name} {change}" for name, change in versions.items())
-        _log.warning("%s, saved with other versions (%s): bits may differ.", where, said)
-    text = {difference.name: f"{difference.before} -> {difference.now}" for difference in found}
+        listed = ", ".join(f"{name} {change}" for name, change in versions.items())
+        _log.warning("%s, saved with other versions (%s): bits may differ.", where, listed)
+    text = {difference.name: f"{difference.before} -> {difference.now}" for difference in differing}
     text |= {f"version of {name}": change for name, change in versions.items()}
     return text | ({"TRAIN_STEPS": f"{former} -> {train_steps}"} if former != train_steps else {})
 
@@ -109,10 +111,10 @@ def _configuration(
     try:
         config: TrainConfig = loading.load_text(record.config, "Train", str(source))
     except ConfigError as error:
-        said = f"{where}, whose configuration this version cannot read: {error}"
+        problem = f"{where}, whose configuration this version cannot read: {error}"
         if not with_changes:
-            raise ValueError(f"{said}\n{_ALLOW}") from error
-        _log.warning("%s Resuming with the configuration of now, as the flag allows.", said)
+            raise ValueError(f"{problem}\n{_ALLOW}") from error
+        _log.warning("%s Resuming with the configuration of now, as the flag allows.", problem)
         return None
     return config
 
@@ -153,10 +155,10 @@ def _refuse_or_report(
         lines.append(f"  TRAIN_STEPS: {former} there, {train_steps} now, which are behind it")
     if not lines:
         return
-    said = "\n".join([f"{where}, of a run with another configuration:", *lines])
+    problem = "\n".join([f"{where}, of a run with another configuration:", *lines])
     if not with_changes:
-        raise ValueError(f"{said}\n{_ALLOW}")
-    _log.warning("%s\nResuming it with the values of now, as the flag allows.", said)
+        raise ValueError(f"{problem}\n{_ALLOW}")
+    _log.warning("%s\nResuming it with the values of now, as the flag allows.", problem)
 
 
 def schedule_change(

@@ -98,7 +98,7 @@ class _Reader:
 
 
 def _samples(streams: Sequence[StreamRows], readings: Mapping[str, Reading]) -> Samples:
-    found = [
+    sentences = [
         sentence
         for rows in streams
         if rows.stream.name in readings
@@ -106,5 +106,5 @@ def _samples(streams: Sequence[StreamRows], readings: Mapping[str, Reading]) -> 
             dataclasses.replace(rows, reading=readings[rows.stream.name])
         )
     ]
-    content = {"sentences": [samples.to_json(sentence) for sentence in found]}
-    return Samples(content, samples.to_text(found))
+    content = {"sentences": [samples.to_json(sentence) for sentence in sentences]}
+    return Samples(content, samples.to_text(sentences))

@@ -50,11 +50,11 @@ def check() -> Page:
     device = jax.local_devices()[0]
     parts, passed = [_machine(device)], True
     for shape in _shapes(device.platform):
-        found = attention_choice.measure(*shape[:2], device, shape.more)
-        passed &= not any(row.problem for row in found.measured)
+        choice = attention_choice.measure(*shape[:2], device, shape.more)
+        passed &= not any(row.problem for row in choice.measured)
         limit = attention_choice.bound(shape.heads, shape.rows)
         parts.append(
-            f"{_words(shape)}; deviations up to {limit:.1e} are allowed\n{choosing.table(found)}"
+            f"{_words(shape)}; deviations up to {limit:.1e} are allowed\n{choosing.table(choice)}"
         )
     text, same = _training(device)
     parts.append(text)
@@ -67,8 +67,8 @@ def _machine(device: Any) -> str:
     start = manifest.describe_start("python -m xlme_jax.selfcheck")
     facts = manifest.flat({k: x for k, x in start.items() if k != "packages"})
     packages = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "flax", "numpy")
-    found = {name: start["packages"][name] for name in packages if name in start["packages"]}
-    lines = {**facts, "runtime": " ".join(device.client.platform_version.split()), **found}
+    versions = {name: start["packages"][name] for name in packages if name in start["packages"]}
+    lines = {**facts, "runtime": " ".join(device.client.platform_version.split()), **versions}
     return "\n".join(f"  {name}: {value}" for name, value in lines.items()) + "\n"
 
 
@@ -113,18 +113,18 @@ def _training(device: Any) -> tuple[str, bool]:
     for name in names:
         chosen = dict.fromkeys(automatic_encoders(config), name)
         try:
-            found = _losses(with_attention(config, chosen), mesh, dtype, rows, length)
+            losses = _losses(with_attention(config, chosen), mesh, dtype, rows, length)
         except Exception as error:  # Compilers and drivers raise errors of any type.
             lines.append(f"  {name:16}failed: {type(error).__name__}: {str(error)[:200]}")
             passed = False
             continue
-        expected = expected if expected.size else found
-        difference = float(np.abs(found / expected - 1).max())
-        correct = bool(np.isfinite(found).all()) and difference <= bound
+        expected = expected if expected.size else losses
+        difference = float(np.abs(losses / expected - 1).max())
+        correct = bool(np.isfinite(losses).all()) and difference <= bound
         passed &= correct
-        losses = " ".join(f"{loss:9.4f}" for loss in found)
+        columns = " ".join(f"{loss:9.4f}" for loss in losses)
         verdict = "correct" if correct else "WRONG"
-        lines.append(f"  {name:16}{losses}{difference:12.1e}  {verdict}")
+        lines.append(f"  {name:16}{columns}{difference:12.1e}  {verdict}")
     head = (
         f"Train steps of a tiny XLM-E, rows {rows} x {length}, {np.dtype(dtype).name}: losses, and "
         f"the largest relative difference from xla, up to {bound:.1e}"

@@ -90,18 +90,22 @@ def mesh_of(checkpoint: str) -> meshes.MeshConfig:
       ValueError: the checkpoint is missing.
     """
     folder = checkpoint_of(as_path(checkpoint))
-    own = loading.load_text(read_record(folder).config, "Train", str(folder)).mesh
-    wanted = own if -1 in (own.fsdp, own.tensor) else dataclasses.replace(own, data=-1)
+    run_mesh = loading.load_text(read_record(folder).config, "Train", str(folder)).mesh
+    mesh = (
+        run_mesh
+        if -1 in (run_mesh.fsdp, run_mesh.tensor)
+        else dataclasses.replace(run_mesh, data=-1)
+    )
     devices = jax.device_count()
     try:
-        wanted.shape(devices)
+        mesh.shape(devices)
     except ValueError:
         _log.warning(
             "the run's mesh (fsdp=%d, tensor=%d) does not fit %d devices: each gets all weights",
-            *(own.fsdp, own.tensor, devices),
+            *(run_mesh.fsdp, run_mesh.tensor, devices),
         )
         return meshes.MeshConfig()
-    return wanted
+    return mesh
 
 
 def load(

@@ -85,8 +85,8 @@ def translate(
         texts = _tokenized(lines, loaded.vocabulary, translator.max_length, name)
         filled = [number for number, text in enumerate(texts) if len(text) > 2]
         sources = [texts[number] for number in filled]
-        found = translator.each(loaded.params, sources, language, filled)
-        bar = tqdm(found, "translate", len(filled), unit="line", disable=len(filled) < 2)
+        decoded = translator.each(loaded.params, sources, language, filled)
+        bar = tqdm(decoded, "translate", len(filled), unit="line", disable=len(filled) < 2)
         hypotheses = {filled[index]: best[:n_best] for index, best in bar}
         _report_cut(hypotheses)
         if explain is not None:
@@ -94,8 +94,8 @@ def translate(
             write_attention(loaded, translator, best, language, explain)
     for number in range(len(lines)):
         yield [
-            Translation(number + 1, one.score, loaded.vocabulary.decode(one.tokens))
-            for one in hypotheses.get(number, [])
+            Translation(number + 1, hypothesis.score, loaded.vocabulary.decode(hypothesis.tokens))
+            for hypothesis in hypotheses.get(number, [])
         ]
 
 
@@ -141,8 +141,8 @@ def write_attention(
     if len(best) > len(chosen):
         _log.warning("--explain: the first %d of %d lines", len(chosen), len(best))
     pairs = [
-        (source, (BOS_ID, *one.tokens, *(() if one.is_cut else (EOS_ID,))))
-        for source, one in (best[number] for number in chosen)
+        (source, (BOS_ID, *hypothesis.tokens, *(() if hypothesis.is_cut else (EOS_ID,))))
+        for source, hypothesis in (best[number] for number in chosen)
     ]
     for index, weights in translator.attention(loaded.params, pairs, language):
         source, target = (tuple(map(loaded.vocabulary.id_to_piece, text)) for text in pairs[index])
@@ -212,8 +212,8 @@ def score(
             _tokenized(text, loaded.vocabulary, length, name)
             for text, name in zip((lines, translations), names)
         ]
-        found = dict(translator.score(loaded.params, list(zip(*sides)), language))
-    return [found[number] for number in range(len(lines))]
+        scores = dict(translator.score(loaded.params, list(zip(*sides)), language))
+    return [scores[number] for number in range(len(lines))]
 
 
 @contextlib.contextmanager

@@ -64,18 +64,18 @@ def fill(model: Model, content: Any) -> Answer:
         raise fields.TooLargeError(
             f"text has {len(parts) - 1} times {MASK_PIECE}; the most is {fields.MASKS}"
         )
-    found = model.fill(text, fields.integer(given, "k", 5, 1, fields.PREDICTIONS))
+    by_mask = model.fill(text, fields.integer(given, "k", 5, 1, fields.PREDICTIONS))
     predictions = [
         [
             {
-                "token": visible(one.token),
-                "text": visible(one.token.removeprefix("▁")),
-                "begins_word": one.token.startswith("▁"),
-                "probability": one.probability,
+                "token": visible(scored.token),
+                "text": visible(scored.token.removeprefix("▁")),
+                "begins_word": scored.token.startswith("▁"),
+                "probability": scored.probability,
             }
-            for one in of_mask
+            for scored in of_mask
         ]
-        for of_mask in found
+        for of_mask in by_mask
     ]
     return {
         "parts": list(map(_plain, parts)),
@@ -93,13 +93,13 @@ def retrieve(model: Model, content: Any) -> Answer:
     given = fields.only(content, "queries", "candidates", "layer")
     queries, candidates = (fields.lines(given, name) for name in ("queries", "candidates"))
     layer = fields.integer(given, "layer", None, 0, model.num_layers)
-    found = model.retrieve(queries, candidates, k=_NEAREST, layer=layer)
+    matches = model.retrieve(queries, candidates, k=_NEAREST, layer=layer)
     return {
         "queries": list(map(visible, queries)),
         "candidates": list(map(visible, candidates)),
         "matches": [
             [{"candidate": int(index), "score": float(score)} for index, score in zip(*of_query)]
-            for of_query in zip(found.indices, found.scores)
+            for of_query in zip(matches.indices, matches.scores)
         ],
     }
 
@@ -115,12 +115,12 @@ def align(model: Model, content: Any) -> Answer:
     for name, words in zip(("source", "target"), sides):
         if len(words) > fields.WORDS:
             raise fields.TooLargeError(f"{name} has {len(words)} words; the most is {fields.WORDS}")
-    found = model.align(*sides, layer=fields.integer(given, "layer", None, 0, model.num_layers))
+    alignment = model.align(*sides, layer=fields.integer(given, "layer", None, 0, model.num_layers))
     return {
-        "source": list(map(visible, found.source)),
-        "target": list(map(visible, found.target)),
-        "matrix": found.matrix.round(4).tolist(),
-        "links": sorted(map(list, found.predicted)),
+        "source": list(map(visible, alignment.source)),
+        "target": list(map(visible, alignment.target)),
+        "matrix": alignment.matrix.round(4).tolist(),
+        "links": sorted(map(list, alignment.predicted)),
     }
 
 

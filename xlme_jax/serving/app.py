@@ -60,12 +60,12 @@ def create(model: Model, examples: Examples, layer: int | None = None) -> flask.
         content = _content()
         try:
             with turns.take():
-                found = answers.ANSWERS[name](model, content)
+                reply = answers.ANSWERS[name](model, content)
         except fields.TooLargeError as error:
             flask.abort(413, str(error))
         except ValueError as error:
             flask.abort(400, str(error))
-        return _json(found)
+        return _json(reply)
 
     return app
 
@@ -126,9 +126,9 @@ def _content() -> Any:
         flask.abort(400, "the request is no JSON")
 
 
-def _json(found: answers.Answer) -> Any:
+def _json(reply: answers.Answer) -> Any:
     try:
-        text = json.dumps(found, allow_nan=False, ensure_ascii=False)
+        text = json.dumps(reply, allow_nan=False, ensure_ascii=False)
     except ValueError:
         flask.abort(500, "the model's output is not finite: its weights have diverged")
     return flask.Response(text, mimetype="application/json")
@@ -136,10 +136,10 @@ def _json(found: answers.Answer) -> Any:
 
 def _refuse(error: werkzeug.exceptions.HTTPException) -> Any:
     """Returns an error as JSON."""
-    said = error.description or error.name
+    message = error.description or error.name
     if isinstance(error, werkzeug.exceptions.RequestEntityTooLarge) and not error.response:
-        said = said if said != error.__class__.description else _too_long()
-    response = flask.jsonify(error=visible(said))
+        message = message if message != error.__class__.description else _too_long()
+    response = flask.jsonify(error=visible(message))
     response.status_code = error.code or 500
     return response
 

@@ -69,17 +69,17 @@ def find(folder: Path, vocabulary: Vocabulary) -> Examples:
         tasks = [task for task in dataset.tasks if task.kind == "bitext" and task.examples]
         if not tasks:
             return built_in
-        task = min(tasks, key=lambda one: (one.split == "train", _PIVOT not in one.languages))
+        task = min(tasks, key=lambda each: (each.split == "train", _PIVOT not in each.languages))
         pairs = _pairs(dataset, task, vocabulary)
     except (OSError, PreparedDataError) as error:
         _log.info("No examples from the run's data: %s", error)
         return built_in
-    one, other = task.languages
-    if other == _PIVOT:
-        one, other, pairs = other, one, [(target, source) for source, target in pairs]
+    first, second = task.languages
+    if second == _PIVOT:
+        first, second, pairs = second, first, [(target, source) for source, target in pairs]
     chosen = _choose(pairs)
     where = f"{folder}, {task.name} ({task.split})"
-    return Examples(where, (one, other), tuple(chosen)) if chosen else built_in
+    return Examples(where, (first, second), tuple(chosen)) if chosen else built_in
 
 
 def _pairs(
@@ -97,17 +97,17 @@ def _pairs(
 
 def _choose(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Returns pairs that share few words with each other, those of three words or more first."""
-    found: list[tuple[str, str]] = []
+    chosen: list[tuple[str, str]] = []
     for pair in sorted(pairs, key=lambda pair: len(pair[0].split()) < 3):
         fits = all(side.strip() and len(side) <= fields.CHARACTERS for side in pair)
-        if fits and not any(_overlap(pair, other) for other in found):
-            found.append(pair)
-        if len(found) == _SHOWN:
+        if fits and not any(_overlap(pair, other) for other in chosen):
+            chosen.append(pair)
+        if len(chosen) == _SHOWN:
             break
-    return found
+    return chosen
 
 
 def _overlap(pair: tuple[str, str], other: tuple[str, str]) -> bool:
     """Returns whether half of the words of a side are the same."""
-    words = [(set(one.split()), set(two.split())) for one, two in zip(pair, other)]
-    return any(2 * len(one & two) >= min(len(one), len(two)) for one, two in words)
+    words = [(set(first.split()), set(second.split())) for first, second in zip(pair, other)]
+    return any(2 * len(first & second) >= min(len(first), len(second)) for first, second in words)

@@ -62,29 +62,29 @@ class BucketPath(gpath.PosixGPath):
     def iterdir(self) -> Iterator[BucketPath]:
         """Yields the objects and folders directly below."""
         with naming(self):
-            found = listing().ls(str(self), detail=False)
-        names = (name.rstrip("/").rsplit("/", 1)[-1] for name in found)
+            paths = listing().ls(str(self), detail=False)
+        names = (name.rstrip("/").rsplit("/", 1)[-1] for name in paths)
         yield from (self / name for name in names if self / name != self)
 
     def glob(self, pattern: str) -> Iterator[BucketPath]:
         """Yields the objects and folders that match a pattern."""
         with naming(self):
-            found = file_system().glob(f"{self}/{pattern}")
-        yield from (self._new(f"gs://{name}") for name in found)
+            names = file_system().glob(f"{self}/{pattern}")
+        yield from (self._new(f"gs://{name}") for name in names)
 
     def rglob(self, pattern: str) -> Iterator[BucketPath]:
         """Yields all objects below for the pattern "*"."""
         assert pattern == "*", pattern
         with naming(self):
-            found = file_system().find(str(self))
-        yield from (self._new(f"gs://{name}") for name in found if not name.endswith("/"))
+            names = file_system().find(str(self))
+        yield from (self._new(f"gs://{name}") for name in names if not name.endswith("/"))
 
     def sizes(self) -> dict[str, int]:
         """Returns {name relative to this path: bytes} of all objects below, from one listing."""
         with naming(self):
-            found = file_system().find(str(self), detail=True)
+            objects = file_system().find(str(self), detail=True)
         start = str(self).removeprefix("gs://") + "/"
-        return {name.removeprefix(start): info["size"] or 0 for name, info in found.items()}
+        return {name.removeprefix(start): info["size"] or 0 for name, info in objects.items()}
 
     def open(self, mode: str = "r", **kwargs: Any) -> IO[Any]:
         """Opens an object for reading, or to write it whole when it is closed."""

@@ -51,9 +51,9 @@ def keep_listings() -> Iterator[None]:
 
 def listing() -> Any:
     """Returns the file system for questions that a kept listing may answer."""
-    found = file_system()
-    found.dircache.use_listings_cache = _listings_kept
-    return found
+    system = file_system()
+    system.dircache.use_listings_cache = _listings_kept
+    return system
 
 
 @contextlib.contextmanager

@@ -27,11 +27,11 @@ def trim(folder: pathlib.Path, pattern: str, most_bytes: int = _MOST_BYTES) -> N
       most_bytes: what they may have together.
     """
     try:
-        found = [(path.stat(), path) for path in folder.glob(pattern)]
+        files = [(path.stat(), path) for path in folder.glob(pattern)]
         total = 0
         # File systems may update the time of access once a day only, or never.
         for status, path in sorted(
-            found, key=lambda each: max(each[0].st_atime, each[0].st_mtime), reverse=True
+            files, key=lambda each: max(each[0].st_atime, each[0].st_mtime), reverse=True
         ):
             total += status.st_size
             if total > most_bytes:

@@ -80,8 +80,8 @@ def renames_folders(folder: pathlib.Path) -> bool:
     if is_bucket(folder) or _is_fuse(folder):
         return False
     probe, renamed = folder / ".rename-probe", folder / ".rename-probe-done"
-    for left in (probe, renamed):
-        remove_folder(left)
+    for leftover in (probe, renamed):
+        remove_folder(leftover)
     probe.mkdir()
     try:
         replace_file(probe / "file", b"")  # An empty folder may be renamed where others are not.
@@ -128,9 +128,9 @@ def _copy_files(source: pathlib.Path, target: pathlib.Path) -> None:
     """Copies all files of a local folder; the description, which readers look for, last."""
     files = [path for path in source.rglob("*") if path.is_file()]
     for path in sorted(files, key=lambda path: (path.name == "config.json", path)):
-        place = target / path.relative_to(source).as_posix()
-        place.parent.mkdir(parents=True, exist_ok=True)
-        copy_file(path, place)
+        destination = target / path.relative_to(source).as_posix()
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        copy_file(path, destination)
 
 
 def copy_file(source: pathlib.Path, target: pathlib.Path) -> None:

@@ -61,7 +61,7 @@ def _acquire(file: pathlib.Path, busy: Callable[[], None]) -> str:
     while True:
         held = _read(file)
         if held is None or (held["machine"] == _machine() and not _alive(held)):
-            found = "0" if held is None else held["generation"]
+            generation = "0" if held is None else held["generation"]
         elif held["generation"] != seen:
             if seen and not asked:
                 busy()
@@ -73,12 +73,12 @@ def _acquire(file: pathlib.Path, busy: Callable[[], None]) -> str:
                     *(file, held["pid"], held["machine"].split()[0], EXPIRE_SECONDS),
                 )
             seen, since = held["generation"], time.monotonic()
-            found = ""
+            generation = ""
         else:
-            found = seen if time.monotonic() - since > EXPIRE_SECONDS else ""
-        if found and (written := _write(file, found)):
+            generation = seen if time.monotonic() - since > EXPIRE_SECONDS else ""
+        if generation and (written := _write(file, generation)):
             return written
-        if not found:
+        if not generation:
             time.sleep(_POLL_SECONDS)
 
 

@@ -80,9 +80,9 @@ def unseal_table(text: bytes, key: str) -> tuple[dict[str, Any], Iterator[Any]]:
     if not start or text[:start] != _first_line(memoryview(text)[start:]):
         content = unseal(text)
         return content, _entries(content, key)
-    others = text.index(b"\n", start)
-    first, last = text.index(b"[\n", others) + 2, len(text) - len(b"\n]}\n")
-    return json.loads(b"{%b}" % text[start : others - 1]), _rows(text, first, last)
+    line_end = text.index(b"\n", start)
+    first, last = text.index(b"[\n", line_end) + 2, len(text) - len(b"\n]}\n")
+    return json.loads(b"{%b}" % text[start : line_end - 1]), _rows(text, first, last)
 
 
 def _entries(content: Mapping[str, Any], key: str) -> Iterator[Any]:

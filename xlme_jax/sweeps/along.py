@@ -38,11 +38,11 @@ def draw(results: Sequence[PointResult], config: SweepConfig, output: Path) -> N
       output: folder of the sweep.
     """
     metrics = metrics_of(config)
-    found = [
+    curve = [
         PointAlong(
             int(result.point.name.removeprefix(_PREFIX)),
             {name: Spread(tuple(values)) for name in metrics if (values := result.values(name))},
         )
         for result in results
     ]
-    write(as_path(config.along), found, metrics, output)
+    write(as_path(config.along), curve, metrics, output)

@@ -27,9 +27,9 @@ def write(each: Mapping[str, PointResult], output: Path, command: str) -> None:
             file, *more = results.find(point.runs[seed].folder)
             if more:
                 raise ResultsError(f"{file} and {more[0]} are of one run; delete one of them.")
-            found = results.read(file)
+            run_results = results.read(file)
             rows: dict[str, list[Result]] = {}
-            for row in found.results:
+            for row in run_results.results:
                 if row.language == language:
                     rows.setdefault(row.task, []).append(row)
             if not rows:
@@ -37,6 +37,6 @@ def write(each: Mapping[str, PointResult], output: Path, command: str) -> None:
             for task, some in rows.items():
                 tasks.setdefault(task, []).append(Outcome(tuple(some), {}))
         folder = output / BY_LANGUAGE / f"seed_{seed}"
-        flops = {name: getattr(found.header, name) for name in ("flops", "table_4_flops")}
+        flops = {name: getattr(run_results.header, name) for name in ("flops", "table_4_flops")}
         header = Header(command, str(folder), seed=seed, **flops)
         results.write([merge(outcomes) for outcomes in tasks.values()], folder, header)

@@ -97,13 +97,13 @@ def parse_shard(text: str) -> tuple[int, int]:
     Raises:
       ConfigError: there is no such share.
     """
-    found = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
-    if not found or not int(found[1]) < int(found[2]):
+    match = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
+    if not match or not int(match[1]) < int(match[2]):
         raise ConfigError(
             f"--shard={text}: expected i/n with i from 0 to n - 1, such as --shard=0/4 for the "
             "first of four shares."
         )
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def shares(num_points: int, seeds: int, count: int) -> list[int]:
@@ -131,14 +131,14 @@ def points(grid: Sequence[tuple[str, Sequence[Any]]]) -> list[Point]:
     names = [name for name, _ in grid]
     short = [name.split(".")[-1] for name in names]
     labels = [s if short.count(s) == 1 else name for s, name in zip(short, names)]
-    found: dict[str, Point] = {}
+    by_name: dict[str, Point] = {}
     for values in itertools.product(*(values for _, values in grid)):
         pairs = zip(labels, values)
         name = _file_name(",".join(f"{label}={value}" for label, value in pairs)) or "default"
-        if name in found:
-            name = f"{name[: _MAX_NAME - 5]}~{len(found)}"
-        found[name] = Point(name, dict(zip(names, map(str, values))))
-    return list(found.values())
+        if name in by_name:
+            name = f"{name[: _MAX_NAME - 5]}~{len(by_name)}"
+        by_name[name] = Point(name, dict(zip(names, map(str, values))))
+    return list(by_name.values())
 
 
 def _file_name(text: str) -> str:
@@ -220,12 +220,12 @@ def best_by_language(
 
     See `best`.
     """
-    found = {
+    selected = {
         language: point
         for language, metric in config.by_language.items()
         if (point := best(results, metric, config.minimize)) is not None
     }
-    return found if found and len(found) == len(config.by_language) else None
+    return selected if selected and len(selected) == len(config.by_language) else None
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, o
         # The folder whose results count.
         "best": BY_LANGUAGE if each else name,
         "along": config.along or None,
-        "best_by_language": {x: found.point.name for x, found in each.items()} if each else None,
+        "best_by_language": {x: winner.point.name for x, winner in each.items()} if each else None,
         "points": [
             {
                 "name": result.point.name,
@@ -285,7 +285,7 @@ def to_markdown(
     if each := best_by_language(results, config):
         lines.append(f"Selected, each with the {rule} mean on its development set:")
         lines += ["", *_table(["language", "point"])]
-        lines += [_row([language, found.point.name]) for language, found in each.items()]
+        lines += [_row([language, winner.point.name]) for language, winner in each.items()]
     elif chosen:
         lines.append(f"Selected: **{chosen.point.name}**, with the {rule} mean `{config.select}`.")
     elif config.select:
@@ -322,8 +322,8 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    found = summary(values)
-    if not found["n"]:
+    stats = summary(values)
+    if not stats["n"]:
         return "–"
-    spread = "" if found["deviation"] is None else f" ± {found['deviation']:.2g}"
-    return f"{found['mean']:.4g}{spread} ({found['n']})"
+    spread = "" if stats["deviation"] is None else f" ± {stats['deviation']:.2g}"
+    return f"{stats['mean']:.4g}{spread} ({stats['n']})"

@@ -237,12 +237,12 @@ class Sweep:
 
     def _said(self, folder: Path) -> str:
         """Returns the selection metric for the log line of a finished run."""
-        found, name = grids.figures(folder), self._config.select
+        figures, name = grids.figures(folder), self._config.select
         if not name:
             return ""
-        if name in found:
-            return f", {name} {found[name]:.4g}"
-        measured = [n for n in sorted(found) if "/" in n]
+        if name in figures:
+            return f", {name} {figures[name]:.4g}"
+        measured = [n for n in sorted(figures) if "/" in n]
         return f"; its log has no metric {name!r} to select by, only: {', '.join(measured)}"
 
     def _run_evaluations(self, processes: Processes, results: Sequence[PointResult]) -> None:
@@ -259,9 +259,9 @@ class Sweep:
             # Whoever finishes last: before, nothing is selected.
             chosen = grids.best(results, self._config.select, self._config.minimize)
             points = {
-                found.point.name: found for found in (each.values() or filter(None, [chosen]))
+                winner.point.name: winner for winner in (each.values() or filter(None, [chosen]))
             }
-            runs = [run for found in points.values() for run in found.runs]
+            runs = [run for winner in points.values() for run in winner.runs]
         else:
             share = {self._folder(*run) for run in self._share}
             runs = [run for run in runs if run.folder in share]

@@ -126,8 +126,8 @@ class BestSteps:
             write_best(self._model_dir, {n: self._found[n] for n in metrics if n in self._found})
         if self._best is None:
             return
-        own = [self._since, *(self._found.get(name, (0, 0.0))[0] for name in metrics)]
-        since, *steps = multihost_utils.broadcast_one_to_all(np.array(own, np.int32)).tolist()
+        counts = [self._since, *(self._found.get(name, (0, 0.0))[0] for name in metrics)]
+        since, *steps = multihost_utils.broadcast_one_to_all(np.array(counts, np.int32)).tolist()
         self._steps = frozenset(step for step in steps if step)
         over = patience is not None and since >= patience
         if over and not self._over:

@@ -75,13 +75,13 @@ class Journal:
         self._sums: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(2))
         self.skipped = skipped
         # Only process 0 has the files, but all processes take part in an evaluation.
-        own = np.array([self._writer.last_step, self._writer.last_samples], np.int32)
-        logged, shown = multihost_utils.broadcast_one_to_all(own).tolist()
+        last_steps = np.array([self._writer.last_step, self._writer.last_samples], np.int32)
+        logged, sampled = multihost_utils.broadcast_one_to_all(last_steps).tolist()
         if not (self.is_due(step) and logged == step):
             self._sums |= {name: np.array(pair, np.float64) for name, pair in window.items()}
             if self.is_due(step):
                 self.write(step, params)
-        if shown != step:
+        if sampled != step:
             self.show_samples(step, params)
 
     def _past(self) -> dict[int, dict[str, float]]:
@@ -196,12 +196,12 @@ class Journal:
         if step < self._settings.alarms_after or not self._active:
             return
         alarms = self._run.objective.diagnostics.alarms(values)
-        found = {text.split(":")[0]: text for text in alarms}
-        for name in found.keys() - self._alarms:
-            self._progress.message(f"Step {step}: {found[name]}")
-        for name in sorted(self._alarms - found.keys()):
+        texts = {text.split(":")[0]: text for text in alarms}
+        for name in texts.keys() - self._alarms:
+            self._progress.message(f"Step {step}: {texts[name]}")
+        for name in sorted(self._alarms - texts.keys()):
             self._progress.message(f"Step {step}: alarm cleared: {name}")
-        self._alarms = set(found)
+        self._alarms = set(texts)
 
     def waiting_for_input(self) -> AbstractContextManager[None]:
         """Counts the time inside as waiting for the next batch."""
@@ -228,8 +228,8 @@ class Journal:
             self._writer.close()
 
 
-def _most(counts: Mapping[str, int], shown: int = 10) -> str:
+def _most(counts: Mapping[str, int], limit: int = 10) -> str:
     """Returns the largest counts, as in "en 12, sw 3, and 7 more"."""
     largest = sorted(counts.items(), key=lambda item: -item[1])
-    rest = [f"and {len(largest) - shown} more"] if len(largest) > shown else []
-    return ", ".join([f"{name} {count}" for name, count in largest[:shown]] + rest)
+    rest = [f"and {len(largest) - limit} more"] if len(largest) > limit else []
+    return ", ".join([f"{name} {count}" for name, count in largest[:limit]] + rest)

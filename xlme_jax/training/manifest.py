@@ -59,24 +59,24 @@ def read(model_dir: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = parse(path.read_bytes())
-        if not isinstance(found["id"], str) or not all(
-            isinstance(s, dict) for s in found["starts"]
+        manifest = parse(path.read_bytes())
+        if not isinstance(manifest["id"], str) or not all(
+            isinstance(s, dict) for s in manifest["starts"]
         ):
             raise ValueError("not a manifest")
     except (ValueError, KeyError, TypeError) as error:
         _log.warning("%s is unreadable (%r) and is ignored.", path, error)
         return {}
-    return found
+    return manifest
 
 
 def flat(start: Mapping[str, Any]) -> dict[str, str]:
     """Returns the facts of a start as text, {name: value}; packages as "packages/NAME"."""
-    found: dict[str, str] = {}
+    facts: dict[str, str] = {}
     for name, value in start.items():
         inner = value.items() if isinstance(value, Mapping) else ()
-        found |= {f"{name}/{key}": str(x) for key, x in inner} or {name: str(value)}
-    return found
+        facts |= {f"{name}/{key}": str(x) for key, x in inner} or {name: str(value)}
+    return facts
 
 
 def bindings(config: str) -> dict[str, str]:
@@ -112,10 +112,10 @@ def versions() -> dict[str, str]:
     except importlib.metadata.PackageNotFoundError:  # Run from a checkout.
         lines = []
     names += [re.split(r"[^\w.-]", line)[0] for line in lines if "extra ==" not in line]
-    found = {}
+    installed = {}
     for name in sorted(names):
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed

@@ -286,8 +286,8 @@ def _drop_after(path: Path, last_step: int) -> int:
     if not path.exists():
         return -1
     records = _read_lines(path)
-    kept = [record for record in records if last_step and record["step"] <= last_step]
-    text = "".join(json.dumps(record) + "\n" for record in kept).encode()
+    remaining = [record for record in records if last_step and record["step"] <= last_step]
+    text = "".join(json.dumps(record) + "\n" for record in remaining).encode()
     if path.stat().st_size != len(text) or path.read_bytes() != text:
         # Rename a complete file over the old one, so that a kill leaves one of the two intact.
         temporary = path.with_name(path.name + ".tmp")
@@ -296,7 +296,7 @@ def _drop_after(path: Path, last_step: int) -> int:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    return max((record["step"] for record in kept), default=-1)
+    return max((record["step"] for record in remaining), default=-1)
 
 
 def _append(file: int, line: str) -> None:

@@ -113,8 +113,8 @@ def check_devices(say: Callable[[str], None]) -> None:
             f"{used} GPUs of this process are fed by {cpus} CPUs, because it may use no others: "
             "start it with sbatch --exclusive and srun --cpu-bind=none."
         )
-    told = gather("used", json.dumps([local_devices.view(os.environ).to_json(), used]))
-    views, counts = zip(*map(json.loads, told), strict=True)
+    gathered = gather("used", json.dumps([local_devices.view(os.environ).to_json(), used]))
+    views, counts = zip(*map(json.loads, gathered), strict=True)
     unasked = jax.process_count() > 1 and not cpus_chosen()
     unused = local_devices.unused([*map(local_devices.View.from_json, views)], counts, unasked)
     if unused is None:
@@ -150,8 +150,8 @@ def check_same(subject: str, facts: Mapping[str, str]) -> None:
         return
     first = differing[0]
     is_compared = state.process_id in (0, first)
-    told = gather(f"{subject}/facts", json.dumps(facts, sort_keys=True) if is_compared else "")
-    theirs, ours = json.loads(told[first]), json.loads(told[0])
+    gathered = gather(f"{subject}/facts", json.dumps(facts, sort_keys=True) if is_compared else "")
+    theirs, ours = json.loads(gathered[first]), json.loads(gathered[0])
     name, *more = (name for name in ours | theirs if ours.get(name) != theirs.get(name))
     rest = f" So do: {', '.join(more[:_NAMED])}{', ...' * (len(more) > _NAMED)}." if more else ""
     raise ValueError(

@@ -213,8 +213,8 @@ def format_line(
         parts.append(f"{tokens:,.0f} tokens/s")
     if (mfu := throughput.mfu) is not None:
         parts.append(f"MFU {mfu:.1%}")
-    if (left := throughput.seconds_left(total_steps)) is not None and step < total_steps:
-        parts.append(f"{format_seconds(left)} left")
+    if (seconds := throughput.seconds_left(total_steps)) is not None and step < total_steps:
+        parts.append(f"{format_seconds(seconds)} left")
     return " | ".join(parts)
 
 
@@ -238,8 +238,8 @@ def _losses(values: Mapping[str, float]) -> list[str]:
             for name, value in values.items()
             if name.rpartition("/")[0] == stream and name.endswith("_loss")
         }
-        shown = " ".join(f"{kind} {value:.3g}" for kind, value in losses.items())
-        parts.append(f"{stream} {shown}".strip())
+        text = " ".join(f"{kind} {value:.3g}" for kind, value in losses.items())
+        parts.append(f"{stream} {text}".strip())
     return parts
 
 

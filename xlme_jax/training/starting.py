@@ -57,8 +57,8 @@ def starting_point(
         state, record = restored
         run.batches.set_state(record.data)
         _log.info("Resuming from the checkpoint of step %d.", int(state.step))
-        kept = {name: getattr(record, name) for name in ("skipped", *_KEPT)}
-        return state, _record(run, **kept), evaluators
+        fields = {name: getattr(record, name) for name in ("skipped", *_KEPT)}
+        return state, _record(run, **fields), evaluators
     assert state is not None  # Damaged checkpoints raise.
     if config.init_from is None:
         _log.info("Starting from scratch.")

@@ -92,12 +92,12 @@ class WarmParams:
         return jax.jit(derive, out_shardings=out)(fresh, read)
 
 
-def _merged(params: Params, others: Params) -> Params:
-    """Returns nested dictionaries `params` with leaves replaced by those of `others`."""
+def _merged(params: Params, replacements: Params) -> Params:
+    """Returns nested dictionaries `params` with leaves replaced by those of `replacements`."""
     return {
-        name: _merged(value, others.get(name, {}))
+        name: _merged(value, replacements.get(name, {}))
         if isinstance(value, dict)
-        else others.get(name, value)
+        else replacements.get(name, value)
         for name, value in params.items()
     }
 

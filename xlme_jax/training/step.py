@@ -68,12 +68,12 @@ def make_train_step(
         norm = optax.global_norm(gradient)
         finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"][0])
         before = state.params, state.aux, state.opt_state
-        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, before)
+        accepted = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, before)
         metrics["grad_norm"] = (norm, jnp.ones(()))
         metrics["tokens_per_step"] = (_real_tokens(batch), jnp.ones(()))
         metrics["skipped"] = (1.0 - finite, jnp.ones(()))
         metrics |= {f"{name}/weight": (w, jnp.ones(())) for name, w in factors.items()}
-        return TrainState(state.step + 1, *kept), metrics
+        return TrainState(state.step + 1, *accepted), metrics
 
     return train_step
 
@@ -257,8 +257,8 @@ def accumulate(
         return gradient, left, metrics
 
     def add(sums: tuple[Params, Metrics], rows: Batch) -> tuple[tuple[Params, Metrics], Left]:
-        found, left = part(rows)
-        return jax.tree.map(jnp.add, sums, found), left
+        terms, left = part(rows)
+        return jax.tree.map(jnp.add, sums, terms), left
 
     parts = jax.tree.map(lambda x: _split(x, micro_batches), batch)
     shapes, _ = jax.eval_shape(part, jax.tree.map(lambda x: x[0], parts))

@@ -106,14 +106,14 @@ class StopRule:
         now = self._mean(history, due.tokens, width)
         before = self._mean(history, due.tokens / 2, width)
         name = self.metric if self.minus is None else f"{self.metric} - {self.minus}"
-        found = f"Step {due.step}, {due.tokens:,.0f} tokens: {name} is {now:.4g}"
+        status = f"Step {due.step}, {due.tokens:,.0f} tokens: {name} is {now:.4g}"
         # NaN compares as False: without a value at half of the tokens, growth is not required.
         if now >= self.least and not (self.growing and now <= before):
-            _log.info("%s; the stop rule is met.", found)
+            _log.info("%s; the stop rule is met.", status)
             return ""
         growth = f" and above the {before:.4g} at half of the tokens" if self.growing else ""
         return (
-            f"{found}; a stop rule requires at least {self.least:g}{growth}. The run does not yet "
+            f"{status}; a stop rule requires at least {self.least:g}{growth}. The run does not yet "
             "learn what the rule measures, and continuing unchanged seldom helps. Try a longer "
             "warm-up (Optimizer.warmup_steps), more layers in the generator, or more pairs, in a "
             "new MODEL_DIR; or set Train.stop_rules = () to continue from the saved state."
@@ -170,10 +170,10 @@ class StopRules:
             return
         before = self._history[-1] if self._history else Line(0, 0.0, {})
         tokens = before.tokens + float(values.get(_TOKENS, 0.0)) * (step - before.step)
-        wanted = {name for rule in self._waiting for name in (rule.metric, rule.minus)}
-        kept = {name: float(value) for name, value in values.items() if name in wanted}
+        metrics = {name for rule in self._waiting for name in (rule.metric, rule.minus)}
+        recorded = {name: float(value) for name, value in values.items() if name in metrics}
         self._known |= values.keys()
-        self._history.append(Line(step, tokens, kept))
+        self._history.append(Line(step, tokens, recorded))
 
     def error(self, last_step: bool = False) -> ValueError | None:
         """Judges the rules that are due; to be called in all processes after the same line.
@@ -190,8 +190,8 @@ class StopRules:
         if self._active and last_step and error is None:
             for rule in self._waiting:
                 _log.warning("The run ends with too few tokens to judge %s.", rule)
-        own = np.int32(2 if error else not self._waiting)
-        verdict = int(multihost_utils.broadcast_one_to_all(own))
+        local_verdict = np.int32(2 if error else not self._waiting)
+        verdict = int(multihost_utils.broadcast_one_to_all(local_verdict))
         if verdict == 1:
             self._waiting, self._history = [], []
         if verdict == 2 and error is None:

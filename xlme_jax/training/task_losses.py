@@ -72,11 +72,11 @@ def split(metrics: Metrics) -> tuple[Metrics, Metrics]:
 
 def fetch(by_task: Metrics) -> Sums:
     """Returns the losses by task of a step, on the host."""
-    found: Sums = {}
+    sums: Sums = {}
     for name, pair in jax.device_get(by_task).items():
         stream, part = name.removeprefix(_PREFIX).split("/")
-        found.setdefault(stream, {})[part] = pair
-    return found
+        sums.setdefault(stream, {})[part] = pair
+    return sums
 
 
 def end_phase(phases: Phases, step: int, train_steps: int, model_dir: Path) -> None:

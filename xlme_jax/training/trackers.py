@@ -147,8 +147,8 @@ class _WandBRun:
         import wandb
 
         # Shown as it is; `inject` would link a style sheet of the server's.
-        shown = f"<meta charset=utf-8><pre>{html.escape(text)}</pre>"
-        self._log(step, lambda: {name: wandb.Html(shown, inject=False, data_is_not_path=True)})
+        page = f"<meta charset=utf-8><pre>{html.escape(text)}</pre>"
+        self._log(step, lambda: {name: wandb.Html(page, inject=False, data_is_not_path=True)})
 
     def _log(self, step: int, content: Callable[[], dict[str, Any]]) -> None:
         """Logs what `content` returns, which may write a file."""

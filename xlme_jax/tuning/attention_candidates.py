@@ -45,13 +45,13 @@ class Heads:
 
 def implementations(platform: str, device_kind: str, heads: Heads) -> tuple[Implementation, ...]:
     """Returns the implementations that a device has; "xla", which all have, is the first."""
-    found: list[Any] = ["xla"]
+    names: list[Any] = ["xla"]
     if has_kernel(platform, device_kind, jnp.dtype(heads.dtype)):
-        found += [f"kernel_{block}" for block in BLOCKS[platform]]  # type: ignore[index]
+        names += [f"kernel_{block}" for block in BLOCKS[platform]]  # type: ignore[index]
     is_plain = heads.bias == "none" and not heads.dropout
     if platform == "gpu" and is_plain and heads.dtype == "bfloat16":
-        found.append("cudnn")
-    return tuple(found)
+        names.append("cudnn")
+    return tuple(names)
 
 
 def fitting(names: Sequence[Implementation], length: int) -> list[Implementation]:
@@ -135,15 +135,15 @@ def arguments(heads: Heads, rows: int, length: int, has_dropout: bool) -> dict[s
     shape = rows, length, heads.count, heads.width
     q, k, v, weights = jax.random.normal(jax.random.key(0), (4, *shape), jnp.dtype(heads.dtype))
     bias, gate = jax.random.split(jax.random.key(1))
-    found = {"q": q, "k": k, "v": v, "weights": weights}
-    found["segment_ids"] = jnp.asarray(_segments(rows, length))
+    arrays = {"q": q, "k": k, "v": v, "weights": weights}
+    arrays["segment_ids"] = jnp.asarray(_segments(rows, length))
     if heads.bias != "none":
-        found["distance_bias"] = 0.5 * jax.random.normal(bias, (heads.count, 2 * length))
+        arrays["distance_bias"] = 0.5 * jax.random.normal(bias, (heads.count, 2 * length))
     if heads.bias == "gated":
-        found["gate"] = 1 + jax.random.uniform(gate, shape[:3])
+        arrays["gate"] = 1 + jax.random.uniform(gate, shape[:3])
     if has_dropout:
-        found["dropout_seeds"] = dropout.seeds(jax.random.key(2), jnp.arange(rows))
-    return found
+        arrays["dropout_seeds"] = dropout.seeds(jax.random.key(2), jnp.arange(rows))
+    return arrays
 
 
 def _segments(rows: int, length: int) -> np.ndarray:

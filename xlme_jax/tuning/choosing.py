@@ -132,7 +132,7 @@ def choose(
       clock: seconds of a clock.
     """
     problems: dict[str, str] = {}
-    found: dict[str, dict[str, float]] = {name: {} for name in candidates}
+    deviations: dict[str, dict[str, float]] = {name: {} for name in candidates}
     for case, arguments in cases.items():
         expected = _call(reference, arguments)
         for name, candidate in candidates.items():
@@ -140,7 +140,7 @@ def choose(
                 continue
             problem = expected if isinstance(expected, str) else ""
             if not isinstance(expected, str):
-                problem = _check(candidate, arguments, expected, bound, found[name])
+                problem = _check(candidate, arguments, expected, bound, deviations[name])
             if problem:
                 problems[name] = f"{problem} ({case})"
                 _log.warning("%s: %r is left out: %s.", what, name, problems[name])
@@ -150,7 +150,8 @@ def choose(
     if not times:
         _log.warning("%s: no candidate is correct; %r is kept.", what, fastest)
     rows = (
-        Measured(name, times.get(name), found[name], problems.get(name, "")) for name in candidates
+        Measured(name, times.get(name), deviations[name], problems.get(name, ""))
+        for name in candidates
     )
     return Choice(fastest, tuple(rows))
 
@@ -188,19 +189,19 @@ def _check(
     arguments: Any,
     expected: Mapping[str, jax.Array],
     bound: float,
-    found: dict[str, float],
+    deviations: dict[str, float],
 ) -> str:
-    """Returns why a candidate is not correct, or ""; adds its deviations to `found`."""
+    """Returns why a candidate is not correct, or ""; adds its own to `deviations`."""
     first, second = (_call(candidate, arguments) for _ in range(2))
     if isinstance(first, str) or isinstance(second, str):
         return first if isinstance(first, str) else str(second)
-    shapes, wanted = ({n: x.shape for n, x in each.items()} for each in (first, expected))
-    if shapes != wanted:
-        return f"it returns the shapes {shapes}, not {wanted}"
+    shapes, expected_shapes = ({n: x.shape for n, x in each.items()} for each in (first, expected))
+    if shapes != expected_shapes:
+        return f"it returns the shapes {shapes}, not {expected_shapes}"
     compared = jax.device_get(_compare(dict(first), dict(second), dict(expected)))
     wrong = ""
     for name, (deviates, repeats) in compared.items():
-        found[name] = _worst([found.get(name, 0.0), float(deviates)])
+        deviations[name] = _worst([deviations.get(name, 0.0), float(deviates)])
         if not deviates <= bound:  # NaN is wrong too.
             wrong = wrong or f"{name} deviates by {deviates:.1e}, more than {bound:.1e}"
         elif not repeats:

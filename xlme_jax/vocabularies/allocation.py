@@ -103,8 +103,8 @@ def concave(curve: Curve) -> list[int]:
     return hull
 
 
-def _slope(curve: Curve, one: int, other: int) -> float:
-    return (curve[other][1] - curve[one][1]) / (curve[other][0] - curve[one][0])
+def _slope(curve: Curve, start: int, end: int) -> float:
+    return (curve[end][1] - curve[start][1]) / (curve[end][0] - curve[start][0])
 
 
 def growth(curves: Mapping[str, Curve], weights: Mapping[str, float]) -> list[Step]:
@@ -120,8 +120,8 @@ def growth(curves: Mapping[str, Curve], weights: Mapping[str, float]) -> list[St
     steps = []
     for language in sorted(curves):
         curve = curves[language]
-        for one, other in itertools.pairwise(concave(curve)):
-            steps.append(Step(language, other, weights[language] * _slope(curve, one, other)))
+        for start, end in itertools.pairwise(concave(curve)):
+            steps.append(Step(language, end, weights[language] * _slope(curve, start, end)))
     return sorted(steps, key=lambda step: -step.gain)  # Stable.
 
 

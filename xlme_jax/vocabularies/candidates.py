@@ -250,23 +250,27 @@ def train_all(
     Raises:
       ValueError: A sample is damaged, or a worker died.
     """
-    wanted = list(itertools.chain.from_iterable(languages))
-    found = dict(_found(wanted))
-    pending = [of_one for of_one in languages if any(one not in found for one in of_one)]
+    all_requests = list(itertools.chain.from_iterable(languages))
+    trained = dict(_found(all_requests))
+    pending = [
+        of_language
+        for of_language in languages
+        if any(request not in trained for request in of_language)
+    ]
     # The longest first, so that none runs alone at the end.
-    pending.sort(key=lambda of_one: (-of_one[0].sample.bytes, of_one[0].name))
+    pending.sort(key=lambda of_language: (-of_language[0].sample.bytes, of_language[0].name))
     if runner:
         on_beam.run(train, pending, runner, options)
     else:
         for _ in workers.run(train, pending, processes, None, "candidates", "language"):
             pass
-    found |= dict(_found(one for one in wanted if one not in found))
-    if missing := [one.name for one in wanted if one not in found]:
+    trained |= dict(_found(request for request in all_requests if request not in trained))
+    if missing := [request.name for request in all_requests if request not in trained]:
         raise VocabularyError(
             f"Candidates are missing or damaged after training: {', '.join(missing[:5])}. Workers "
             "must write to the folder of --candidates; check its disk, and run the command again."
         )
-    return found
+    return trained
 
 
 def _found(requests: Iterable[Request]) -> Iterator[tuple[Request, Candidate]]:
@@ -284,15 +288,15 @@ def curve(candidates: Iterable[Candidate]) -> list[Candidate]:
     Raises:
       VocabularyError: None is left.
     """
-    kept: list[Candidate] = []
+    usable: list[Candidate] = []
     asked = sorted(candidates, key=lambda candidate: candidate.request.size)
     for candidate in asked:
-        if candidate.pieces > (kept[-1].pieces if kept else 0):
-            kept.append(candidate)
-    if not kept:
+        if candidate.pieces > (usable[-1].pieces if usable else 0):
+            usable.append(candidate)
+    if not usable:
         last = asked[-1].request
         raise VocabularyError(
             f"Language {last.sample.language!r} has more characters than its largest candidate has "
             f"ids ({last.size:,}): give larger --candidate_sizes or a lower --character_coverage."
         )
-    return kept
+    return usable

@@ -91,7 +91,7 @@ def extend(
 
 
 def _new_pieces(
-    old: Vocabulary, trained: Vocabulary, added: int, lines: Sequence[str], kept: Sequence[str]
+    old: Vocabulary, trained: Vocabulary, added: int, lines: Sequence[str], old_lines: Sequence[str]
 ) -> list[tuple[str, float]]:
     """Returns the pieces and scores that may be appended, the best first.
 
@@ -101,10 +101,10 @@ def _new_pieces(
     shift = math.log(added / len(known))
     novel = {x: score + shift for x, score in trained.scored_pieces().items() if x not in known}
     order = sorted(novel, key=lambda piece: (len(piece) > 1, -novel[piece], piece))
-    if kept and novel:
+    if old_lines and novel:
         all_of_them = vocabulary_extension.extend(old, {piece: novel[piece] for piece in order})
         rates = []
-        for text in (lines, kept):
+        for text in (lines, old_lines):
             counts, _ = token_counts(all_of_them, text)
             rates.append(counts[old.size - 1 : -1] / max(1, counts.sum()))
         rare = rates[1] <= _MOST_SHARE * rates[0]
@@ -118,20 +118,21 @@ def changes(old: Vocabulary, new: Vocabulary, lines: Iterable[str]) -> Changes:
     stream = iter(lines)
     while batch := list(itertools.islice(stream, _BATCH)):
         pairs = zip(old.encode_batch(batch), new.encode_batch(batch))
-        for one, two in pairs:
+        for old_ids, new_ids in pairs:
             total += 1
-            changed += one != two
-            before += len(one)
-            after += len(two)
+            changed += old_ids != new_ids
+            before += len(old_ids)
+            after += len(new_ids)
     return Changes(total, changed, before, after)
 
 
 def summary(found: Sequence[tuple[str, Changes]]) -> str:
     """Returns a text table of `changes` by language."""
     lines = [f"{'language':<10}{'lines':>9}{'changed':>10}{'tokens before':>15}{'tokens':>12}"]
-    for language, one in found:
-        share = one.changed / max(1, one.lines)
+    for language, counts in found:
+        share = counts.changed / max(1, counts.lines)
         lines.append(
-            f"{language:<10}{one.lines:>9,}{share:>10.2%}{one.tokens_before:>15,}{one.tokens:>12,}"
+            f"{language:<10}{counts.lines:>9,}{share:>10.2%}"
+            f"{counts.tokens_before:>15,}{counts.tokens:>12,}"
         )
     return "\n".join(lines)

@@ -144,24 +144,24 @@ def train(texts: Sequence[LanguageText], config: VocapConfig) -> Trained:
         language: candidates.curve(c for r, c in trained.items() if r.sample == sample)
         for language, sample in samples.items()
     }
-    found = allocation.allocate(
+    allocated = allocation.allocate(
         {lang: [(c.pieces, c.alp) for c in curve] for lang, curve in curves.items()},
         allocation.shares(sizes, config.alpha, config.beta),
         config.pieces,
         lambda language, number: curves[language][number].read(),
     )
-    _check_size(found, config)
+    _check_size(allocated, config)
     text = vocabulary_text.sample_text(
         texts, config.sample_bytes, config.alpha * config.beta, config.seed
     )
     vocabulary = merging.merge(
-        found.pieces,
+        allocated.pieces,
         vocabulary_text.progress_bar(text),
         min(config.sample_bytes, sum(sizes.values())),
         config.byte_fallback,
     )
-    chosen = {language: curves[language][number] for language, number in found.chosen.items()}
-    return Trained(vocabulary, chosen, found)
+    chosen = {language: curves[language][number] for language, number in allocated.chosen.items()}
+    return Trained(vocabulary, chosen, allocated)
 
 
 def write_samples(texts: Sequence[LanguageText], config: VocapConfig) -> dict[str, Sample]:
@@ -196,15 +196,15 @@ def _make_folder(folder: Path) -> None:
         )
 
 
-def _check_size(found: Allocation, config: VocapConfig) -> None:
-    missing = config.pieces - len(found.pieces)
+def _check_size(allocated: Allocation, config: VocapConfig) -> None:
+    missing = config.pieces - len(allocated.pieces)
     if not missing:
         return
     possible = config.size - missing
     if not config.allow_smaller:
         raise VocabularyError(
-            f"The largest candidates of {len(found.chosen)} languages have {len(found.pieces):,} "
-            f"pieces together, enough for --size={possible}, not {config.size}. Give larger "
-            "--candidate_sizes, more text, or --allow_smaller."
+            f"The largest candidates of {len(allocated.chosen)} languages have "
+            f"{len(allocated.pieces):,} pieces together, enough for --size={possible}, not "
+            f"{config.size}. Give larger --candidate_sizes, more text, or --allow_smaller."
         )
     print(f"{possible} ids, not {config.size}: all candidates are used up", file=sys.stderr)

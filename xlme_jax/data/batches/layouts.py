@@ -145,9 +145,9 @@ def lay_out_in_halves(
     segments = numbers - np.searchsorted(rows, rows) + 1
     halves = []
     for side in (0, 1):
-        own = numbers[side::2]
-        text = ids[ranges(starts[own], sizes[own])]
-        arguments = sizes[own], rows[own], count, length // 2, segments[own]
+        indices = numbers[side::2]
+        text = ids[ranges(starts[indices], sizes[indices])]
+        arguments = sizes[indices], rows[indices], count, length // 2, segments[indices]
         halves.append(packing.lay_out_pieces(text, *arguments))
     return {name: np.concatenate([half[name] for half in halves], axis=1) for name in halves[0]}
 
@@ -215,8 +215,8 @@ def token_values(segment_ids: np.ndarray, rows: np.ndarray, values: np.ndarray) 
       values: int[segments], the value of each segment, such as its task number.
     """
     first = np.searchsorted(rows, np.arange(len(segment_ids)))
-    found = values[first[:, None] + np.maximum(segment_ids - 1, 0)]
-    return np.where(segment_ids > 0, found, 0).astype(np.int32)
+    gathered = values[first[:, None] + np.maximum(segment_ids - 1, 0)]
+    return np.where(segment_ids > 0, gathered, 0).astype(np.int32)
 
 
 def empty_rows(stream: Stream, rows: int) -> packing.Batch:

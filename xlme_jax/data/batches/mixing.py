@@ -103,14 +103,14 @@ def shuffled(indices: np.ndarray, sizes: np.ndarray, seeds: np.ndarray) -> np.nd
     mask, half = (np.uint64(1) << bits) - np.uint64(1), (bits + np.uint64(1)) >> np.uint64(1)
     seeds = np.asarray(seeds, np.uint64)
     keys = [_scrambled(seeds + key) for key in _KEYS]
-    result, left = np.empty(len(values), np.int64), np.arange(len(values))
-    while len(left):
+    result, rest = np.empty(len(values), np.int64), np.arange(len(values))
+    while len(rest):
         for n in range(0, 2 * _ROUNDS, 2):
-            values = (values + keys[n][left]) * (keys[n + 1][left] | np.uint64(1)) & mask[left]
-            values ^= values >> half[left]
-        done = values < sizes[left]
-        result[left[done]] = values[done]
-        left, values = left[~done], values[~done]
+            values = (values + keys[n][rest]) * (keys[n + 1][rest] | np.uint64(1)) & mask[rest]
+            values ^= values >> half[rest]
+        done = values < sizes[rest]
+        result[rest[done]] = values[done]
+        rest, values = rest[~done], values[~done]
     return result
 
 
@@ -180,8 +180,8 @@ class MixtureSchedule:
         if not (len(weights) and np.all(weights > 0) and np.isclose(weights.sum(), 1)):
             raise ValueError("weights must be positive with sum 1")
         if block is None:
-            wanted = min(_DRAWS_OF_RAREST / float(weights.min()), _MAX_BLOCK)
-            block = max(_MIN_BLOCK, 1 << int(np.ceil(np.log2(wanted))))
+            draws = min(_DRAWS_OF_RAREST / float(weights.min()), _MAX_BLOCK)
+            block = max(_MIN_BLOCK, 1 << int(np.ceil(np.log2(draws))))
         if block < len(weights):
             raise ValueError(f"{len(weights)} tasks do not fit in a block of {block} draws")
         self.block = block

@@ -90,16 +90,18 @@ class OnePass:
           process_index: index of this process.
           process_count: number of processes that share each global batch.
         """
-        own = rows // process_count
-        for start in range(process_index * own, self.rows + process_index * own, rows):
-            yield self._batch(self._planned[start : start + own], own)
+        local_rows = rows // process_count
+        for start in range(
+            process_index * local_rows, self.rows + process_index * local_rows, rows
+        ):
+            yield self._batch(self._planned[start : start + local_rows], local_rows)
 
     def _batch(self, planned: Sequence[Any], rows: int) -> packing.Batch:
         batch = layouts.empty_rows(self.stream, rows)
         if planned:
-            found = self._read.map(planned)
+            arrays = self._read.map(planned)
             for name, array in batch.items():
-                array[: len(planned)] = found[name]
+                array[: len(planned)] = arrays[name]
         return batch
 
 
@@ -138,11 +140,11 @@ def one_pass(
     """
     if stream.kind == "labelled":
         raise ValueError(f"stream {stream.name!r}: kind='labelled' is not packed into rows")
-    found = OnePass(dataset.reader(tuple(tasks)), stream, max_rows)
-    if not found.rows:
+    single_pass = OnePass(dataset.reader(tuple(tasks)), stream, max_rows)
+    if not single_pass.rows:
         raise ValueError(
-            f"stream {stream.name!r}: none of the {found.too_long} pairs of "
+            f"stream {stream.name!r}: none of the {single_pass.too_long} pairs of "
             f"{', '.join(task.name for task in tasks[:10])} fits length={stream.length}; "
             "increase length"
         )
-    return found
+    return single_pass

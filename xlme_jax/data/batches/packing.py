@@ -45,10 +45,10 @@ def pack(
         else:
             space, row = capacity, len(rows)
             rows.append([item])
-        left = space - length
-        if left and len(rows[row]) != most:
-            open_rows[left].append(row)
-            occupied |= 1 << left
+        free = space - length
+        if free and len(rows[row]) != most:
+            open_rows[free].append(row)
+            occupied |= 1 << free
     return rows
 
 

@@ -80,8 +80,8 @@ class PairLosses:
         mean = float(shares @ excess[seen] / shares.sum()) if seen.any() else 0.0
         excess = np.where(seen, excess, mean)
         settings = self._settings
-        found = best_response(excess, self._initial, settings.rho, settings.floor)
-        self.weights = mixing.rounded(found)
+        response = best_response(excess, self._initial, settings.rho, settings.floor)
+        self.weights = mixing.rounded(response)
         self._phases.append(
             {"step": step, "losses": _listed(losses), "weights": self.weights.tolist()}
         )
@@ -101,19 +101,19 @@ class PairLosses:
 
     def check_state(self, state: Mapping[str, Any], where: str) -> None:
         """Raises ValueError if `state` is not one of `get_state` for these tasks."""
-        wanted = len(self.tasks)
+        count = len(self.tasks)
         try:
             sums = [np.array(pair, np.float64) for pair in state["sums"].values()]
             weights = [np.array(phase["weights"], np.float64) for phase in state["phases"]]
-            fits = all(pair.shape == (2, wanted) and (pair[1] >= 0).all() for pair in sums) and all(
-                own.shape == (wanted,) and (own > 0).all() and math.isclose(own.sum(), 1)
-                for own in weights
+            fits = all(pair.shape == (2, count) and (pair[1] >= 0).all() for pair in sums) and all(
+                array.shape == (count,) and (array > 0).all() and math.isclose(array.sum(), 1)
+                for array in weights
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             fits = False
         if not fits:
             raise ValueError(
-                f"{where}: losses and weights must be of the stream's {wanted} tasks, not "
+                f"{where}: losses and weights must be of the stream's {count} tasks, not "
                 f"{reprlib.repr(state)}: resume with the data and settings that the run began with"
             )
 
@@ -138,8 +138,8 @@ def table(summary: Mapping[str, Any]) -> str:
     """Returns `extremes` as a text table."""
     lines = [f"{'task':24}{'initial':>10}{'now':>10}{'ratio':>7}{'loss':>9}"]
     for task, initial, weight, loss in extremes(summary):
-        shown = "unseen" if loss is None else f"{loss:.3f}"
-        lines.append(f"{task:24}{initial:10.3%}{weight:10.3%}{weight / initial:7.2f}{shown:>9}")
+        loss_text = "unseen" if loss is None else f"{loss:.3f}"
+        lines.append(f"{task:24}{initial:10.3%}{weight:10.3%}{weight / initial:7.2f}{loss_text:>9}")
     return "\n".join(lines)
 
 

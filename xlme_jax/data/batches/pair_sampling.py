@@ -52,12 +52,13 @@ def count_matrix(
     languages = tuple(sorted({language for pair, _ in pairs for language in pair}))
     number = {language: n for n, language in enumerate(languages)}
     counts = np.zeros((len(languages), len(languages)))
-    for (one, other), count in pairs:
-        if one == other:
+    for (language1, language2), count in pairs:
+        if language1 == language2:
             raise ValueError(
-                f"{one!r} is paired with itself; remove the pair, or use sampling='temperature'"
+                f"{language1!r} is paired with itself; remove the pair, or use "
+                "sampling='temperature'"
             )
-        counts[number[one], number[other]] += count
+        counts[number[language1], number[language2]] += count
     return languages, counts + counts.T
 
 
@@ -168,13 +169,13 @@ def linear_programme(languages: Sequence[str], counts: np.ndarray, alpha: float)
     # In units of the rarer language of each pair and of the share of each language; otherwise
     # entries of rare languages would be below the solver's tolerance. If a rare language's part of
     # a common language's share is below it, the solver may fail; then without these units.
-    found = _corner(rows, columns, counts[rows, columns], shares, shares)
-    if found is None:
-        found = _corner(rows, columns, counts[rows, columns], shares, np.ones_like(shares))
-    if found is None:
+    solution = _corner(rows, columns, counts[rows, columns], shares, shares)
+    if solution is None:
+        solution = _corner(rows, columns, counts[rows, columns], shares, np.ones_like(shares))
+    if solution is None:
         raise ValueError(f"no solution with alpha={alpha}: {_remedy(counts, alpha, False)}")
     result = np.zeros_like(counts)
-    result[rows, columns] = found
+    result[rows, columns] = solution
     return result / result.sum()
 
 
@@ -267,19 +268,19 @@ def check_feasible(
     support, shares = counts > 0, marginals(counts, alpha)
     if unmet(support, shares, _LEAST if every_pair else 0) is None:
         return
-    group, left = unmet(support, shares), "which is infeasible"
+    group, consequence = unmet(support, shares), "which is infeasible"
     if group is None:
         group = unmet(support, shares, _LEAST)
-        left = "which leaves nothing for the other pairs of these"
+        consequence = "which leaves nothing for the other pairs of these"
     if group is None:  # Impossible if flows are exact.
         return
     partners = support[group].any(axis=0)
-    one = group.sum() == 1
+    is_single = group.sum() == 1
     raise ValueError(
-        f"with alpha={alpha}, language{'' if one else 's'} {_named(languages, group)} "
+        f"with alpha={alpha}, language{'' if is_single else 's'} {_named(languages, group)} "
         f"must get {shares[group].sum():.4g} of all sides of pairs, but "
-        f"{'its' if one else 'their'} only partners ({_named(languages, partners)}) have "
-        f"{shares[partners].sum():.4g}, {left}: {_remedy(counts, alpha, every_pair)}"
+        f"{'its' if is_single else 'their'} only partners ({_named(languages, partners)}) have "
+        f"{shares[partners].sum():.4g}, {consequence}: {_remedy(counts, alpha, every_pair)}"
     )
 
 
@@ -318,18 +319,18 @@ def unmet(support: np.ndarray, shares: np.ndarray, least: float = 0.0) -> np.nda
       bool[L], a group without partners among themselves; None if the shares are feasible.
     """
     units = shares * _UNITS
-    kept = np.where(support, np.minimum(units[:, None], units), 0) * (least / len(shares))
-    wanted = np.rint(units).astype(np.int64) - np.rint(kept).astype(np.int64).sum(axis=1)
+    minima = np.where(support, np.minimum(units[:, None], units), 0) * (least / len(shares))
+    remainders = np.rint(units).astype(np.int64) - np.rint(minima).astype(np.int64).sum(axis=1)
     flow = np.zeros(support.shape, np.int64)
-    supply, demand = wanted.copy(), wanted.copy()
+    supply, demand = remainders.copy(), remainders.copy()
     # Greedy start: languages with few partners first, to their largest partners.
-    for one in np.argsort(support.sum(axis=1), kind="stable"):
-        others = np.flatnonzero(support[one])
-        others = others[np.argsort(-demand[others], kind="stable")]
-        taken = np.diff(np.minimum(np.cumsum(demand[others]), supply[one]), prepend=0)
-        flow[one, others] = taken
-        demand[others] -= taken
-        supply[one] -= taken.sum()
+    for language in np.argsort(support.sum(axis=1), kind="stable"):
+        neighbours = np.flatnonzero(support[language])
+        neighbours = neighbours[np.argsort(-demand[neighbours], kind="stable")]
+        taken = np.diff(np.minimum(np.cumsum(demand[neighbours]), supply[language]), prepend=0)
+        flow[language, neighbours] = taken
+        demand[neighbours] -= taken
+        supply[language] -= taken.sum()
     rounding = len(shares) << 10  # Of the shares, which have 16 digits.
     while supply.max() > rounding:
         start = int(supply.argmax())

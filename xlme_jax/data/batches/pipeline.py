@@ -101,15 +101,15 @@ def _shared(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream) -> n
     rest = 1 - sum(shares)
     weights = weights.copy()
     for number, share in [*enumerate(shares), (-1, rest)]:
-        own = group == number
-        if own.any() != (share > 1e-9):
+        in_group = group == number
+        if in_group.any() != (share > 1e-9):
             what = f"tasks of {patterns[number]!r}" if number >= 0 else "other tasks"
-            problem = "no share is left for them" if own.any() else "the stream samples none"
+            problem = "no share is left for them" if in_group.any() else "the stream samples none"
             raise PreparedDataError(
                 f"stream {stream.name!r}: shares={stream.shares!r} and {what}: {problem}; correct "
                 "the patterns or shares, or select tasks in `tasks`"
             )
-        weights[own] *= share / max(weights[own].sum(), 1e-300)
+        weights[in_group] *= share / max(weights[in_group].sum(), 1e-300)
     return weights / weights.sum()
 
 
@@ -177,7 +177,7 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
         self._first_left_out, self._robust = first_left_out, robust
         self._streams, self._fingerprints = streams, fingerprints
         self._shares, self._window_draws = shares, window_draws
-        self._task_names = {stream: tuple(own) for stream, own in shares.items()}
+        self._task_names = {stream: tuple(task_shares) for stream, task_shares in shares.items()}
         self._drawn: dict[str, np.ndarray] = {}
         self._left_out: dict[str, tuple[float, float]] = {}
         # Grain's threads must end before the interpreter unloads its modules.
@@ -221,10 +221,10 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
 
     def shares(self) -> dict[str, dict[str, float]]:
         """Returns the shares of the draws that tasks have now: {stream: {task name: share}}."""
-        found = {stream: dict(own) for stream, own in self._shares.items()}
+        shares = {stream: dict(task_shares) for stream, task_shares in self._shares.items()}
         for name, robust in self._robust.items():
-            found[name] = dict(zip(robust.losses.tasks, robust.losses.weights.tolist()))
-        return found
+            shares[name] = dict(zip(robust.losses.tasks, robust.losses.weights.tolist()))
+        return shares
 
     def left_out(self) -> dict[str, tuple[float, float]]:
         """Returns how many items of the last global batch were skipped because of their length.

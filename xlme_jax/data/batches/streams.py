@@ -281,10 +281,10 @@ def stream_tasks(
     for pattern in stream.tasks:
         if not any(fnmatch.fnmatchcase(task.name, pattern) for task in known):
             names = sorted(task.name for task in known)
-            shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+            listing = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
             raise PreparedDataError(
                 f"{where}: tasks={pattern!r} matches none of the {len(names)} {stream.kind} tasks "
-                f"of {dataset.directory} ({shown}); correct the pattern or prepare the task"
+                f"of {dataset.directory} ({listing}); correct the pattern or prepare the task"
             )
     patterns = stream.tasks or ("*",)
     chosen = [t for t in known if any(fnmatch.fnmatchcase(t.name, p) for p in patterns)]
@@ -316,9 +316,10 @@ def stream_tasks(
                 f"--max_length={stream.length}"
             )
     if len({task.labels for task in chosen}) > 1:
-        shown = ", ".join(f"{task.name}: {task.labels}" for task in chosen[:10])
+        label_counts = ", ".join(f"{task.name}: {task.labels}" for task in chosen[:10])
         raise PreparedDataError(
-            f"{where}: tasks have different numbers of labels ({shown}); select one kind in `tasks`"
+            f"{where}: tasks have different numbers of labels ({label_counts}); select one kind in "
+            "`tasks`"
         )
     return tuple(sorted(chosen, key=lambda task: task.name))
 
@@ -341,7 +342,7 @@ def held_out_tasks(dataset: PreparedDataset, stream: Stream) -> tuple[TaskInfo, 
     held-out text.
     """
     patterns = stream.tasks or ("*",)
-    found = [
+    tasks = [
         task
         for task in dataset.tasks
         if (task.kind, task.split) == (stream.kind, "validation")
@@ -349,7 +350,7 @@ def held_out_tasks(dataset: PreparedDataset, stream: Stream) -> tuple[TaskInfo, 
         and stream.draws_pair(task.languages)
         and task.examples
     ]
-    return tuple(sorted(found, key=lambda task: task.name))
+    return tuple(sorted(tasks, key=lambda task: task.name))
 
 
 def items_per_step(streams: Sequence[Stream]) -> dict[str, int]:

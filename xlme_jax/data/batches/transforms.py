@@ -326,22 +326,22 @@ class ReadLabelled(grain.transforms.Map):
         tasks, examples, lengths = self._draw(rows)
         length = min(row_length(int(lengths.max()), SHORTEST_LABELLED), self._stream.length)
         tasks, examples = self._shard.select(tasks), self._shard.select(examples)
-        ids, sizes, found, counts = self._reader.read_labelled(tasks, examples)
+        ids, sizes, flat_labels, counts = self._reader.read_labelled(tasks, examples)
         count, width = len(tasks), self._labels or length
         batch = packing.lay_out_pieces(ids, sizes, np.arange(count), count, length)
         labels = np.full((count, width), IGNORED, np.int32)
-        labels[np.arange(width) < counts[:, None]] = found
+        labels[np.arange(width) < counts[:, None]] = flat_labels
         return {**batch, "labels": labels, TASKS: tasks}
 
     def _draw(self, rows: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns tasks, examples and lengths of the rows of a global batch, [rows] each."""
         count, batches = len(rows), self._stream.by_length
-        window, place = divmod(rows[0] // count, batches)
+        window, batch = divmod(rows[0] // count, batches)
         draws = np.arange(count * batches, dtype=np.int64) + window * count * batches
         tasks, examples = self._sampler(draws)
         lengths = self._reader.lengths(tasks, examples)
         if batches > 1:
             order = mixing.permutation(batches, self._seed, "by length", self._stream.name, window)
-            own = np.argsort(lengths, kind="stable").reshape(batches, count)[order[place]]
-            tasks, examples, lengths = tasks[own], examples[own], lengths[own]
+            indices = np.argsort(lengths, kind="stable").reshape(batches, count)[order[batch]]
+            tasks, examples, lengths = tasks[indices], examples[indices], lengths[indices]
         return tasks, examples, lengths

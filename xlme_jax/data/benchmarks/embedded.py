@@ -97,9 +97,9 @@ def _names(phrase: Phrase, language: str) -> list[str]:
 def _pair(id: str, drawn: Sequence[Phrase], language: str) -> Example:
     """Returns two lists: the same names in reverse order, or different names."""
     names, more = (_names(phrase, language) for phrase in drawn)
-    others = [name for name in more if name not in names]
-    label = "other" if int(id) % 2 and others else "same"
-    listed = others if label == "other" else names[::-1]
+    other_names = [name for name in more if name not in names]
+    label = "other" if int(id) % 2 and other_names else "same"
+    listed = other_names if label == "other" else names[::-1]
     return TextExample(id, (drawn[0].texts[language], ", ".join(listed)), label)
 
 

@@ -146,11 +146,11 @@ def truncated(lengths: Sequence[int], room: int) -> list[int]:
     Returns:
       The number of tokens of each text that remain.
     """
-    kept = list(lengths)
-    while sum(kept) > room:
-        longest = max(range(len(kept)), key=lambda i: (kept[i], i))
-        kept[longest] -= 1
-    return kept
+    sizes = list(lengths)
+    while sum(sizes) > room:
+        longest = max(range(len(sizes)), key=lambda i: (sizes[i], i))
+        sizes[longest] -= 1
+    return sizes
 
 
 # --- Tagging ---

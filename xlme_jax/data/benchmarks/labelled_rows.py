@@ -148,5 +148,5 @@ def encode(
 
 def find_benchmark(task: str) -> str | None:
     """Returns the benchmark that a task name begins with ("panx" for "panx_de"), or None."""
-    found = [name for name in BENCHMARKS if task == name or task.startswith(f"{name}_")]
-    return max(found, key=len, default=None)
+    matches = [name for name in BENCHMARKS if task == name or task.startswith(f"{name}_")]
+    return max(matches, key=len, default=None)

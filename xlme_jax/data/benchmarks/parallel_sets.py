@@ -69,11 +69,11 @@ def tatoeba_languages(folder: str | Path) -> tuple[str, ...]:
     XTREME's languages have its two-letter codes ("de"), others Tatoeba's three letters ("epo").
     """
     ours = {theirs: code for code, theirs in TATOEBA_CODES.items()}
-    found = [
+    codes = [
         path.name.split(".")[1].removesuffix("-eng")
         for path in check_folder(folder).glob("tatoeba.*-eng.eng")
     ]
-    return tuple(sorted(ours.get(code, code) for code in found))
+    return tuple(sorted(ours.get(code, code) for code in codes))
 
 
 def read_tatoeba(folder: str | Path, language: str, report: ReadReport) -> ParallelSentences:
@@ -187,8 +187,8 @@ def bucc_languages(folder: str | Path, split: str) -> tuple[str, ...]:
     """Returns the languages of the BUCC files in a folder."""
     folder = check_folder(folder)
     names = _bucc_names(split)
-    found = {path.name[:2] for name in names for path in folder.glob(f"??-en.{name}.en")}
-    return tuple(sorted(found))
+    codes = {path.name[:2] for name in names for path in folder.glob(f"??-en.{name}.en")}
+    return tuple(sorted(codes))
 
 
 def read_bucc(folder: str | Path, language: str, split: str, report: ReadReport) -> MiningCorpus:
@@ -400,7 +400,7 @@ def read_alignments(
     skips = Skips(gold, report)
     nulls: list[_Link] = []
     for link in links:
-        found = (link.source - base, link.target - base)
+        indices = (link.source - base, link.target - base)
         if _is_null(link, base):
             nulls.append(link)
             continue
@@ -408,11 +408,11 @@ def read_alignments(
             words = f"{link.source}-{link.target} in {sizes[link.pair]} words, counted from {base}"
             skips.skip(f"line {link.line}", "link outside its sentence", words)
             if link.sure:
-                outside[link.pair].add(found)
+                outside[link.pair].add(indices)
             continue
-        possible[link.pair].add(found)
+        possible[link.pair].add(indices)
         if link.sure:
-            sure[link.pair].add(found)
+            sure[link.pair].add(indices)
     if nulls:
         report.skip("link to NULL, word 0 of words counted from 1", len(nulls))
         _logger.warning(
@@ -458,14 +458,14 @@ def _words(path: Path) -> tuple[tuple[str, ...], ...]:
     contain a control character (0x92); as a space it would shift the words after it.
     """
     lines = b"".join(open_text(path)).split(b"\n")
-    found = []
+    sentences = []
     for number, line in enumerate(lines if lines[-1] else lines[:-1], 1):
         try:
-            found.append(tuple(line.decode("utf-8").split()))
+            sentences.append(tuple(line.decode("utf-8").split()))
         except UnicodeDecodeError as error:
             reason = Rejected.INVALID_UTF8.value
             raise DataError(f"{path}, line {number}: {reason}; download it again") from error
-    return tuple(found)
+    return tuple(sentences)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -538,21 +538,21 @@ def _listed_links(path: Path, lines: Sequence[tuple[int, str]], pairs: int) -> I
         sentence, source, target = (int(match[i]) for i in (1, 2, 3))
         links.append(_Link(number, sentence, source, target, match[4] != "P"))
     numbers = sorted({link.pair for link in links})
-    places: dict[str, dict[int, int]] = {}
+    numberings: dict[str, dict[int, int]] = {}
     if len(numbers) == pairs:
-        places[""] = {number: pair for pair, number in enumerate(numbers)}
+        numberings[""] = {number: pair for pair, number in enumerate(numbers)}
     elif numbers:
         for start in (1, 0):
             if start <= numbers[0] and numbers[-1] < pairs + start:
-                places[f"sentences count from {start}"] = {n: n - start for n in numbers}
-    if not places:
+                numberings[f"sentences count from {start}"] = {n: n - start for n in numbers}
+    if not numberings:
         raise DataError(
             f"{path} links {len(numbers)} sentences (numbers {numbers[:1]} to {numbers[-1:]}), but "
             f"the texts have {pairs} lines; use files of the same set"
         )
-    for name, place in places.items():
-        placed = [dataclasses.replace(link, pair=place[link.pair]) for link in links]
-        yield _Gold(placed, 1, name)
+    for name, numbering in numberings.items():
+        renumbered = [dataclasses.replace(link, pair=numbering[link.pair]) for link in links]
+        yield _Gold(renumbered, 1, name)
 
 
 def _is_null(link: _Link, base: int) -> bool:

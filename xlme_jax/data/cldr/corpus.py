@@ -208,12 +208,12 @@ def phrases(
     drawing = _draw(config, config.languages, split, "phrases", start)
     chosen = _without_repeats(drawing) if unique else drawing
     for message in itertools.islice(chosen, count):
-        said = {language: speaker.say(message) for language, speaker in speakers.items()}
+        utterances = {language: speaker.say(message) for language, speaker in speakers.items()}
         yield Phrase(
             message.kind,
             message.concepts,
-            {language: text for language, (text, _) in said.items()},
-            {language: spans for language, (_, spans) in said.items()},
+            {language: text for language, (text, _) in utterances.items()},
+            {language: spans for language, (_, spans) in utterances.items()},
         )
 
 
@@ -253,12 +253,12 @@ def documents(
     different = -(-phrases_per_document // config.statements)
     drawing = _draw(config, bound, split, f"monolingual/{language}", start * different)
     for _ in range(count):
-        said = [
+        lines = [
             speaker.text(_rotated(message, turn))
             for message in itertools.islice(drawing, different)
             for turn in range(config.statements)
         ]
-        yield "\n".join(said[:phrases_per_document])
+        yield "\n".join(lines[:phrases_per_document])
 
 
 def _rotated(message: Message, turns: int) -> Message:
@@ -271,15 +271,15 @@ def _rotated(message: Message, turns: int) -> Message:
 
 def available_kinds(languages: Sequence[str], distinct_names: bool = True) -> tuple[str, ...]:
     """Returns the kinds for which `languages` have enough common names, with lists of up to 5."""
-    found = []
+    kinds = []
     for kind in KINDS:
         try:
             config = CldrConfig(tuple(languages), kinds=(kind,), distinct_names=distinct_names)
             _stock(config, config.languages)
         except NamesMissing:
             continue
-        found.append(kind)
-    return tuple(found)
+        kinds.append(kind)
+    return tuple(kinds)
 
 
 class NamesMissing(ValueError):
@@ -451,11 +451,11 @@ def _stock(config: CldrConfig, languages: tuple[str, ...]) -> Mapping[str, tuple
     for kind in dict.fromkeys(config.kinds):
         if kind in LIST_FAMILIES:
             needed = config.list_size[1]
-            found = [
+            concepts = [
                 _common_names(languages, family, config.distinct_names)[: config.inventory]
                 for family in LIST_FAMILIES[kind]
             ]
-            stock[kind] = tuple(itertools.chain.from_iterable(found))
+            stock[kind] = tuple(itertools.chain.from_iterable(concepts))
         elif kind == "duration":
             needed = len(DURATIONS)
             stock[kind] = _common_patterns(languages, kind)

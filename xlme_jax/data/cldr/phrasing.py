@@ -266,14 +266,14 @@ def _names(locale: Locale, latin: bool) -> dict[str, str]:
         "language": {c: n for c, n in locale.languages.items() if re.fullmatch("[a-z]{2,3}", c)},
         "currency": locale.currencies,
     }
-    found = {
+    by_concept = {
         f"{family}:{code}": name
         for family, names in families.items()
         for code, name in sorted(names.items())
         if code not in _PSEUDO_CODES and _is_name(name, code, latin)
     }
-    uses = Counter(name.casefold() for name in found.values())
-    return {concept: name for concept, name in found.items() if uses[name.casefold()] == 1}
+    uses = Counter(name.casefold() for name in by_concept.values())
+    return {concept: name for concept, name in by_concept.items() if uses[name.casefold()] == 1}
 
 
 def _list_separators(locale: Locale) -> tuple[str, str, str, str, str, str]:
@@ -282,13 +282,13 @@ def _list_separators(locale: Locale) -> tuple[str, str, str, str, str, str]:
     In order: the separators after the first of many items, in the middle, before the last, and
     between two; the suffixes after the last of many items and after the last of two.
     """
-    found = {}
-    for place, pattern in locale.list_patterns["standard"].items():
+    matches = {}
+    for position, pattern in locale.list_patterns["standard"].items():
         match = re.fullmatch(r"\{0\}(.*)\{1\}(.*)", pattern, flags=re.DOTALL)
-        if not match or (match[2] and place in ("start", "middle")):
-            raise ValueError(f"cldr: unsupported list pattern {pattern!r} ({place}) of {locale}")
-        found[place] = match
-    first, middle, last, two = (found[place] for place in ("start", "middle", "end", "2"))
+        if not match or (match[2] and position in ("start", "middle")):
+            raise ValueError(f"cldr: unsupported list pattern {pattern!r} ({position}) of {locale}")
+        matches[position] = match
+    first, middle, last, two = (matches[position] for position in ("start", "middle", "end", "2"))
     return first[1], middle[1], last[1], two[1], last[2], two[2]
 
 
@@ -310,17 +310,17 @@ def _patterns(
         codes = sorted(set(_root().unit_display_names) - set(DURATIONS))
     else:
         codes = list(DURATIONS)
-    found = {}
+    by_concept = {}
     for code in codes:
         patterns = {form: around(locale, code, number) for form, number in forms.items()}
         if all(
             len(p) <= 2 and code not in "".join(p) and _is_name("".join(p).strip(), code, latin)
             for p in patterns.values()
         ):
-            found[code if kind == "duration" else f"{kind}:{code}"] = patterns
-    texts = {c: {"".join(p).casefold() for p in found[c].values()} for c in found}
+            by_concept[code if kind == "duration" else f"{kind}:{code}"] = patterns
+    texts = {c: {"".join(p).casefold() for p in by_concept[c].values()} for c in by_concept}
     uses = Counter(text for some in texts.values() for text in some)
-    return {c: found[c] for c in found if all(uses[text] == 1 for text in texts[c])}
+    return {c: by_concept[c] for c in by_concept if all(uses[text] == 1 for text in texts[c])}
 
 
 @functools.cache
@@ -353,10 +353,10 @@ def _unit_pattern(locale: Locale, code: str, number: int) -> Pattern:
         text = format_unit(number, code, length=length, locale=speaker)
         return tuple(text.split(format_decimal(number, locale=speaker)))
 
-    found = pattern("long", locale)
-    if code in "".join(found):
-        found = pattern("short", locale)
-    return (code,) if found == pattern("short", _root()) else found
+    parts = pattern("long", locale)
+    if code in "".join(parts):
+        parts = pattern("short", locale)
+    return (code,) if parts == pattern("short", _root()) else parts
 
 
 def _moment_tokens(locale: Locale, style: str) -> list[tuple[str, str]]:

@@ -78,7 +78,7 @@ class LocalCopies:
 
         self._folder.mkdir(parents=True, exist_ok=True)
         with locks.hold(self._folder / ".lock"):
-            wanted, missing = self._make_room(files, verify)
+            fitting, missing = self._make_room(files, verify)
             total = sum(file.bytes for file in missing)
             with (
                 tqdm(
@@ -88,13 +88,13 @@ class LocalCopies:
             ):
                 for file in pool.map(self._copy, missing):
                     bar.update(file.bytes)
-        return wanted
+        return fitting
 
     def _make_room(
         self, files: Sequence[FileInfo], verify: bool
     ) -> tuple[list[FileInfo], list[FileInfo]]:
         """Deletes old copies; returns the files that fit, and which of them have no copy."""
-        wanted: dict[pathlib.Path, FileInfo] = {}
+        fitting: dict[pathlib.Path, FileInfo] = {}
         used = 0
         for file in files:
             if used + file.bytes > self._limit:
@@ -105,30 +105,30 @@ class LocalCopies:
                     self._source,
                 )
                 break
-            wanted[self._place(file)] = file
+            fitting[self._place(file)] = file
             used += file.bytes
         with concurrent.futures.ThreadPoolExecutor(BUCKET_THREADS) as pool:
-            good = pool.map(lambda file: self._is_good(file, verify), wanted.values())
-            missing = [file for file, is_good in zip(wanted.values(), good) if not is_good]
-        others = [path for path in self._folder.iterdir() if path not in wanted]
-        others = [path for path in others if not path.name.startswith(".lock")]
-        others.sort(key=lambda path: path.stat().st_mtime)
-        free = self._limit - used - sum(path.stat().st_size for path in others)
-        for path in others:
+            good = pool.map(lambda file: self._is_good(file, verify), fitting.values())
+            missing = [file for file, is_good in zip(fitting.values(), good) if not is_good]
+        old_copies = [path for path in self._folder.iterdir() if path not in fitting]
+        old_copies = [path for path in old_copies if not path.name.startswith(".lock")]
+        old_copies.sort(key=lambda path: path.stat().st_mtime)
+        free = self._limit - used - sum(path.stat().st_size for path in old_copies)
+        for path in old_copies:
             if free >= 0 and ".partial" not in path.name:
                 continue
             free += path.stat().st_size
             path.unlink()
-        return list(wanted.values()), missing
+        return list(fitting.values()), missing
 
     def _copy(self, file: FileInfo) -> FileInfo:
-        source, place = self._source / file.file, self._place(file)
-        partial = place.with_name(f"{place.name}.{uuid.uuid4().hex}.partial")
+        source, target = self._source / file.file, self._place(file)
+        partial = target.with_name(f"{target.name}.{uuid.uuid4().hex}.partial")
         try:
             copy_file(source, partial)
             if _digest(partial) != file.sha256:
                 raise PreparedDataError(f"{source} is damaged (SHA-256 differs)")
-            os.replace(partial, place)
+            os.replace(partial, target)
         except OSError as error:
             where = error.filename or partial
             raise PreparedDataError(f"{where}: {error.strerror}") from error
@@ -137,10 +137,10 @@ class LocalCopies:
         return file
 
     def _is_good(self, file: FileInfo, verify: bool) -> bool:
-        place = self._place(file)
-        if self.find(file) != place or (verify and _digest(place) != file.sha256):
+        path = self._place(file)
+        if self.find(file) != path or (verify and _digest(path) != file.sha256):
             return False
-        os.utime(place)
+        os.utime(path)
         return True
 
     def _place(self, file: FileInfo) -> pathlib.Path:

@@ -122,8 +122,8 @@ class PreparedDataset:
             what = f"{path} does not describe a data set ({error!r})"
             raise damaged([what], recorded_command(directory)) from error
         files = [vocabulary, *stored_files(file for task in tasks for file in task.files)]
-        if found := size_problems(directory, files):
-            raise damaged(found, command)
+        if problems := size_problems(directory, files):
+            raise damaged(problems, command)
         return cls(directory, tasks, vocabulary, size, command)
 
     @property
@@ -133,8 +133,8 @@ class PreparedDataset:
 
     def task(self, name: str, split: str = "train") -> TaskInfo:
         """Returns the row of a task; raises PreparedDataError if it is missing."""
-        if found := self._by_name.get((name, split)):
-            return found
+        if row := self._by_name.get((name, split)):
+            return row
         known = sorted({task.name for task in self.tasks if task.split == split})
         close = difflib.get_close_matches(name, known, n=5) or known[:10]
         raise PreparedDataError(
@@ -191,16 +191,16 @@ class PreparedDataset:
           PreparedDataError: Files are damaged; the message names them.
         """
         files = [file for file in self._share(part, parts) if file.file not in self._verified]
-        found = content_problems(self.directory, files, threads)
+        problems = content_problems(self.directory, files, threads)
         for name, read in ((SETTINGS_FILE, unseal), (SHARED_FILE, unseal_rows)):
             path = self.directory / name
             if part == 0 and path.is_file():
                 try:
                     read(path.read_bytes())
                 except (OSError, ValueError, KeyError) as error:
-                    found.append(f"{path} {error}")
-        if found:
-            raise damaged(found, self.command)
+                    problems.append(f"{path} {error}")
+        if problems:
+            raise damaged(problems, self.command)
         return sum(file.bytes for file in files)
 
     def files(self) -> list[FileInfo]:

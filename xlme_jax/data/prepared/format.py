@@ -309,8 +309,8 @@ def size_problems(directory: pathlib.Path, files: Iterable[FileInfo]) -> list[st
     if not is_bucket(directory):
         return [problem for file in files if (problem := _stat_problem(directory, file))]
     sizes = directory.sizes()  # type: ignore[attr-defined]
-    found = (_size_problem(directory / file.file, file, sizes.get(file.file)) for file in files)
-    return [problem for problem in found if problem]
+    problems = (_size_problem(directory / file.file, file, sizes.get(file.file)) for file in files)
+    return [problem for problem in problems if problem]
 
 
 def _stat_problem(directory: pathlib.Path, file: FileInfo) -> str | None:
@@ -363,8 +363,8 @@ def content_problems(
     if threads is None:
         threads = BUCKET_THREADS if is_bucket(directory) else min(os.cpu_count() or 1, 16)
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        found = pool.map(lambda file: _content_problem(directory, file), files)
-        return [problem for problem in found if problem]
+        problems = pool.map(lambda file: _content_problem(directory, file), files)
+        return [problem for problem in problems if problem]
 
 
 def damaged(found: Sequence[str], command: str) -> PreparedDataError:

@@ -96,12 +96,12 @@ class ExampleLengths:
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
         """Returns uint16[N]; raises OSError or ValueError if they cannot be read."""
-        places = (self._start + 2 * indices).tolist()
+        offsets = (self._start + 2 * indices).tolist()
         if self._file is None:
             assert self._content is not None
-            read = b"".join([self._content[place : place + 2] for place in places])
+            read = b"".join([self._content[offset : offset + 2] for offset in offsets])
         else:
-            read = b"".join([os.pread(self._file.fileno(), 2, place) for place in places])
+            read = b"".join([os.pread(self._file.fileno(), 2, offset) for offset in offsets])
         if len(read) != 2 * len(indices):
             raise ValueError("the file is truncated")
         return np.frombuffer(read, "<u2")
@@ -146,25 +146,25 @@ class OpenFiles:
             path.stat()  # Raises if the file is missing; ArrayRecordReader treats it as empty.
         # Records are read in random order, so read-ahead is disabled.
         reader = array_record_module.ArrayRecordReader(str(path), "readahead_buffer_size:0")
-        found, wanted = reader.num_records(), (shard.first or 0) + shard.records
-        if found < wanted or (found > wanted and shard.first is None):
-            raise ValueError(f"it has {found} records, expected {wanted}")
+        records, expected = reader.num_records(), (shard.first or 0) + shard.records
+        if records < expected or (records > expected and shard.first is None):
+            raise ValueError(f"it has {records} records, expected {expected}")
         return _Shard(reader, threading.Lock())
 
 
-def _file_limit(wanted: int) -> int:
+def _file_limit(shards: int) -> int:
     """Returns how many shards may be open at a time; raises the soft limit if needed.
 
     Opening a shard takes as long as reading a dozen records, so all should stay open. The default
     soft limit is 1,024 files; a process may raise it up to the hard limit, which is far higher.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 2 * wanted + _OTHER_FILES
+    needed = 2 * shards + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < needed:
         raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
         soft = raised
-    return wanted if soft == resource.RLIM_INFINITY else max((soft - _OTHER_FILES) * 3 // 4, 16)
+    return shards if soft == resource.RLIM_INFINITY else max((soft - _OTHER_FILES) * 3 // 4, 16)
 
 
 class TaskReader:
@@ -214,10 +214,10 @@ class TaskReader:
         Raises:
           PreparedDataError: The lengths cannot be read or are out of range.
         """
-        starts, kept = self._keep_lengths()
+        starts, loaded = self._keep_lengths()
         known = starts[tasks] >= 0
         lengths = np.empty(len(tasks), np.int64)
-        lengths[known] = kept[starts[tasks[known]] + examples[known]]
+        lengths[known] = loaded[starts[tasks[known]] + examples[known]]
         for task in np.unique(tasks[~known]):
             here = np.flatnonzero(tasks == task)
             lengths[here] = self._read_lengths(self.tasks[task], examples[here])
@@ -269,7 +269,7 @@ class TaskReader:
     def _load_parts(self, tasks: Sequence[int]) -> list[np.ndarray]:
         """Returns the lengths of tasks that have them in one file, which is read whole."""
         first = self.tasks[tasks[0]]
-        path, found = self._lengths_path(first), []
+        path, lengths = self._lengths_path(first), []
         try:
             assert first.lengths is not None, f"{first.name} is running text"
             content = self._files.locate(first.lengths).read_bytes()
@@ -279,10 +279,10 @@ class TaskReader:
                 start = _header_bytes(part) + 2 * (part.first or 0)
                 if len(content) < start + 2 * part.records:
                     raise ValueError("the file is truncated")
-                found.append(np.frombuffer(content, "<u2", part.records, start))
+                lengths.append(np.frombuffer(content, "<u2", part.records, start))
         except (OSError, ValueError) as error:
             raise self._files.error(f"{path} cannot be read: {error}") from error
-        return found
+        return lengths
 
     # --- Records ---
 
@@ -336,11 +336,11 @@ class TaskReader:
         numbers, shards = self._numbers(tasks, examples)
         sizes = self.lengths(tasks, examples)
         counts = np.where(self._labels[tasks] > 0, self._labels[tasks], sizes)
-        found = self._fetch(numbers, shards)
+        records = self._fetch(numbers, shards)
         cuts = sizes * self._dtype.itemsize
-        self._check_bytes(found, shards, cuts + 4 * counts)
-        ids = self._checked([r[:cut] for r, cut in zip(found, cuts.tolist())], shards, sizes)
-        labels = b"".join(record[cut:] for record, cut in zip(found, cuts.tolist()))
+        self._check_bytes(records, shards, cuts + 4 * counts)
+        ids = self._checked([r[:cut] for r, cut in zip(records, cuts.tolist())], shards, sizes)
+        labels = b"".join(record[cut:] for record, cut in zip(records, cuts.tolist()))
         return ids, sizes, np.frombuffer(labels, "<i4"), counts
 
     def _numbers(self, tasks: np.ndarray, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -361,9 +361,9 @@ class TaskReader:
 
     def _read_ids(self, numbers: np.ndarray, shards: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns the concatenated ids of the records with global `numbers`."""
-        found = self._fetch(numbers, shards)
-        self._check_bytes(found, shards, sizes * self._dtype.itemsize)
-        return self._checked(found, shards, sizes)
+        records = self._fetch(numbers, shards)
+        self._check_bytes(records, shards, sizes * self._dtype.itemsize)
+        return self._checked(records, shards, sizes)
 
     def _fetch(self, numbers: np.ndarray, shards: np.ndarray) -> list[bytes]:
         """Returns the stored bytes of the records with global `numbers`."""
@@ -371,21 +371,21 @@ class TaskReader:
         local = numbers - _starts(self._record_ends)[shards] + self._first_in_file[shards]
         order = np.lexsort((local, files))
         changes = np.flatnonzero(np.diff(files[order], prepend=-1, append=-1)).tolist()
-        local, places = local[order].tolist(), order.tolist()
-        found: list[bytes] = [b""] * len(numbers)
+        local, positions = local[order].tolist(), order.tolist()
+        stored: list[bytes] = [b""] * len(numbers)
 
         def read(groups: Sequence[tuple[int, int]]) -> None:
             for start, end in groups:
-                shard = self._shards[shards[places[start]]]
+                shard = self._shards[shards[positions[start]]]
                 records = self._read_shard(shard, local[start:end])
-                for place, record in zip(places[start:end], records):
-                    found[place] = record
+                for position, record in zip(positions[start:end], records):
+                    stored[position] = record
 
         groups = list(itertools.pairwise(changes))
         parts = [groups[part::_THREADS] for part in range(min(_THREADS, len(groups)))]
         for _ in self._files.threads.map(read, parts):
             pass
-        return found
+        return stored
 
     def _read_shard(self, shard: FileInfo, local: list[int]) -> list[bytes]:
         path = self._files.directory / shard.file
@@ -405,18 +405,20 @@ class TaskReader:
                 time.sleep(seconds)
 
     def _check_bytes(
-        self, found: Sequence[bytes], shards: np.ndarray, expected: np.ndarray
+        self, records: Sequence[bytes], shards: np.ndarray, expected: np.ndarray
     ) -> None:
-        wrong = np.flatnonzero(np.fromiter(map(len, found), np.int64, len(found)) != expected)
+        wrong = np.flatnonzero(np.fromiter(map(len, records), np.int64, len(records)) != expected)
         if len(wrong):
             raise self._changed(shards[wrong[0]], "record sizes do not match")
 
-    def _checked(self, found: Sequence[bytes], shards: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        ids = np.frombuffer(b"".join(found), self._dtype)
+    def _checked(
+        self, records: Sequence[bytes], shards: np.ndarray, sizes: np.ndarray
+    ) -> np.ndarray:
+        ids = np.frombuffer(b"".join(records), self._dtype)
         if len(ids) and ids.max() >= self._files.vocabulary_size:
-            place = np.searchsorted(np.cumsum(sizes), ids.argmax(), side="right")
+            index = np.searchsorted(np.cumsum(sizes), ids.argmax(), side="right")
             what = f"token id {ids.max()} in a vocabulary of {self._files.vocabulary_size}"
-            raise self._changed(shards[place], f"it has {what}")
+            raise self._changed(shards[index], f"it has {what}")
         return ids
 
     def _changed(self, shard: int, what: str) -> PreparedDataError:

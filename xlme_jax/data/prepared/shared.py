@@ -95,8 +95,8 @@ def shared_tasks(directory: str | os.PathLike[str]) -> tuple[dict[Key, TaskInfo]
     problems: list[str] = []
     bad = set()
     for file in stored_files(file for task in tasks for file in task.files):
-        if found := content_problems(directory, [file]):
-            problems += found
+        if file_problems := content_problems(directory, [file]):
+            problems += file_problems
             bad.add(file.file)
     good = [task for task in tasks if not any(file.file in bad for file in task.files)]
     return {(task.name, task.split): task for task in good}, problems
@@ -135,14 +135,14 @@ def write_shared(directory: pathlib.Path, tasks: Iterable[Records]) -> list[Task
     rows, counts, lengths = [], [], []
     with _stage(directory) as folder, writing(folder):
         stage, writer = folder / "records", None
-        for task, records, own in tasks:
+        for task, records, task_lengths in tasks:
             writer = writer or open_writer(stage, task.kind)
             for record in records:
                 writer.write(record)
             rows.append(task)
             counts.append(len(records))
-            if own is not None:
-                lengths.append(own)
+            if task_lengths is not None:
+                lengths.append(task_lengths)
         assert writer is not None, "a group has tasks"
         writer.close()
         shard, table = _keep(directory, stage, ".arrayrecord"), None
@@ -192,13 +192,13 @@ def _read(directory: pathlib.Path, group: Sequence[TaskInfo]) -> Iterator[Record
         some = counts[start : start + _READ_AHEAD]
         tasks = np.repeat(np.arange(start, start + len(some)), some)
         records = ranges(np.zeros_like(some), some)
-        found = reader.stored(tasks, records)
+        stored = reader.stored(tasks, records)
         lengths = None
         if group[0].kind != "monolingual":
             lengths = reader.lengths(tasks, records).astype("<u2")
         ends = np.cumsum(some).tolist()
         for task, begin, end in zip(group[start:], [0, *ends], ends):
-            yield task, found[begin:end], None if lengths is None else lengths[begin:end]
+            yield task, stored[begin:end], None if lengths is None else lengths[begin:end]
 
 
 @contextlib.contextmanager

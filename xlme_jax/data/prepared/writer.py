@@ -130,8 +130,8 @@ class TaskWriter:
         self._writer: array_record_module.ArrayRecordWriter | None = None
         # The name is unique because other processes may write the same part: a worker that outlives
         # a killed run, or a second attempt on another machine.
-        place = f"{name}-{split}-{part or 0:05d}-{uuid.uuid4().hex}"
-        self._place = f"{PARTS_FOLDER}/{place}"
+        folder = f"{name}-{split}-{part or 0:05d}-{uuid.uuid4().hex}"
+        self._place = f"{PARTS_FOLDER}/{folder}"
         self._stage = self.directory / self._place
         if is_bucket(self.directory):  # ArrayRecord writes local files only.
             self._stage = pathlib.Path(tempfile.mkdtemp(prefix="xlme_jax-"))
@@ -177,8 +177,8 @@ class TaskWriter:
         whole[whole] = (ids[first] == BOS_ID) & (ids[last] == EOS_ID)
         if not whole.all():
             bad = int(np.argmin(whole))
-            shown = ids[starts[bad] : starts[bad] + min(sizes[bad], 20)]
-            raise ValueError(f"task {self.name}: an example must be `<s> ... </s>`, got {shown}")
+            excerpt = ids[starts[bad] : starts[bad] + min(sizes[bad], 20)]
+            raise ValueError(f"task {self.name}: an example must be `<s> ... </s>`, got {excerpt}")
         if ids.min() < 0 or ids.max() >= self.vocabulary_size:
             raise ValueError(
                 f"task {self.name}: token ids {ids.min()}..{ids.max()} are outside of the "
@@ -310,8 +310,8 @@ class BitextWriter(TaskWriter):
         sides = np.add.reduceat(ids == EOS_ID, starts, dtype=np.int64)
         if np.any(sides != 2):
             bad = int(np.argmax(sides != 2))
-            shown = ids[starts[bad] : starts[bad] + min(sizes[bad], 20)]
-            raise ValueError(f"task {self.name}: a pair must be `<s> e </s> f </s>`, got {shown}")
+            excerpt = ids[starts[bad] : starts[bad] + min(sizes[bad], 20)]
+            raise ValueError(f"task {self.name}: a pair must be `<s> e </s> f </s>`, got {excerpt}")
         if self.max_length_ratio is not None:
             first = np.flatnonzero(ids == EOS_ID)[::2] - starts - 1
             second = sizes - 3 - first
@@ -448,8 +448,8 @@ def finished_task(
         raise PreparedDataError(f"{path} {error}") from error
     if info.fingerprint != fingerprint:
         return None
-    if found := content_problems(directory, info.files):
-        raise PreparedDataError("; ".join(found))
+    if problems := content_problems(directory, info.files):
+        raise PreparedDataError("; ".join(problems))
     return info
 
 

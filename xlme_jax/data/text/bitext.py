@@ -122,8 +122,8 @@ def read_units(source: BitextSource, report: ReadReport) -> Units:
         case "tmx", (path,):
             return read_tmx(path, source.lang1, source.lang2, report)
         case "tsv", (path,):
-            one, two = source.columns or (0, 1)
-            columns = (two, one) if source.swap else (one, two)
+            column1, column2 = source.columns or (0, 1)
+            columns = (column2, column1) if source.swap else (column1, column2)
             units = tsv_units(path, report, columns, source.score_column, source.min_score)
             return units if source.columns else not_numbers(path, units, columns)
         case "table", (path,):
@@ -256,18 +256,18 @@ def _moses_members(
             )
         stems[stem][language] = member
     order = (*keys, pair_scores.SUFFIX[1:])
-    found = [
+    members = [
         tuple(by[key] for key in order if key in by)
         for by in stems.values()
         if keys[0] in by and keys[1] in by
     ]
-    if not found:
+    if not members:
         raise DataError(
             f"{name}: no files NAME.{lang1} and NAME.{lang2} in this zip; it contains "
             f"{', '.join(map(shown, archive.namelist()[:10])) or 'nothing'}. Download OPUS's Moses "
             "format, or unpack the zip"
         )
-    return found
+    return members
 
 
 def _check_member(member: zipfile.ZipInfo, name: str) -> None:
@@ -403,20 +403,20 @@ def _aligned_units(
     """
     first, second = lines
     count = empty_first = empty_second = 0
-    for one, two in itertools.zip_longest(first, second):
-        if one is None or two is None:
-            _raise_unequal(names, count, one is None, first, second, layout)
+    for line1, line2 in itertools.zip_longest(first, second):
+        if line1 is None or line2 is None:
+            _raise_unequal(names, count, line1 is None, first, second, layout)
         count += 1
-        if isinstance(one, str) and isinstance(two, str):
-            one, two = one.strip(), two.strip()
-            if one and two:
-                yield one, two
+        if isinstance(line1, str) and isinstance(line2, str):
+            line1, line2 = line1.strip(), line2.strip()
+            if line1 and line2:
+                yield line1, line2
                 continue
             yield empty
         else:
-            yield next(line.value for line in (one, two) if isinstance(line, Rejected))
-        empty_first += isinstance(one, str) and not one.strip()
-        empty_second += isinstance(two, str) and not two.strip()
+            yield next(line.value for line in (line1, line2) if isinstance(line, Rejected))
+        empty_first += isinstance(line1, str) and not line1.strip()
+        empty_second += isinstance(line2, str) and not line2.strip()
     for name, blank in zip(names, (empty_first, empty_second)):
         if blank == count:
             raise DataError(

@@ -196,7 +196,7 @@ class Selection:
 
 def _sources_in(folder: Path) -> list[BitextSource]:
     """Lists the pair files in a folder and its subfolders."""
-    found = []
+    all_sources = []
     for directory in folders_in(folder):
         files = reading.data_files(directory)
         unit_ids = unit_ids_file(directory)
@@ -204,15 +204,17 @@ def _sources_in(folder: Path) -> list[BitextSource]:
         if not sources:
             sources = _multiway_sources(directory, unit_ids)
         _report_unread(directory, files, sources, unit_ids)
-        found += sources
-    return found
+        all_sources += sources
+    return all_sources
 
 
 def _with_columns(source: BitextSource, columns: tuple[int, ...]) -> BitextSource:
     if source.kind != "tsv":
         return source
-    one, two, *score = columns
-    return dataclasses.replace(source, columns=(one, two), score_column=score[0] if score else None)
+    column1, column2, *score = columns
+    return dataclasses.replace(
+        source, columns=(column1, column2), score_column=score[0] if score else None
+    )
 
 
 def _scored(sources: Sequence[BitextSource], min_score: float, names: str) -> list[BitextSource]:
@@ -485,8 +487,8 @@ def _multiway_sources(directory: Path, unit_ids: Path | None) -> list[BitextSour
     if unit_ids is None and any(reading.strip_shard(stem) != stem for stem in stems):
         return []
     known = {unit_ids, *files}
-    others = [path for path in reading.data_files(directory) if path not in known]
-    if unit_ids is not None and (pairs := _pair_sources(directory, others)):
+    candidates = [path for path in reading.data_files(directory) if path not in known]
+    if unit_ids is not None and (pairs := _pair_sources(directory, candidates)):
         raise DataError(
             f"{pairs[0].paths[0]}: pair file next to {unit_ids.name}; only `<language>.txt` files "
             f"are read in such a folder, so move it to another one ({MULTIWAY_LAYOUT})"

@@ -191,11 +191,11 @@ def _expanded_bytes(message: Any) -> int:
         (offset,) = struct.unpack_from("<H", data, offsets + entry)
         return table + offset if offset else None
 
-    def target(place: int | None) -> int:
-        """Returns where the reference at a place leads."""
-        if place is None:
+    def target(position: int | None) -> int:
+        """Returns where the reference at a position leads."""
+        if position is None:
             raise ValueError("a message without a field")
-        return place + struct.unpack_from("<I", data, place)[0]
+        return position + struct.unpack_from("<I", data, position)[0]
 
     batch = target(field(target(0), 2))
     if message.type == "dictionary":
@@ -251,8 +251,8 @@ def _rows(path: Path, batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator
 def _column(path: Path, batch: pa.RecordBatch, column: str) -> pa.Array:
     from pyarrow import compute
 
-    place, child = _place(path, batch.schema, column)
-    array = batch.column(place)
+    number, child = _place(path, batch.schema, column)
+    array = batch.column(number)
     array.validate()
     # Unlike the array's own field, a null struct gives null.
     return array if child is None else compute.struct_field(array, [child])

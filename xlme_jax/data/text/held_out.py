@@ -138,8 +138,8 @@ def find_corpora(
     documents: list[tuple[str, DocumentFile]] = []
     sources: list[BitextSource] = []
     if cc100_dir:
-        found = discover_documents(cc100_dir, languages or None)
-        documents = [(language, file) for language, files in found.items() for file in files]
+        by_language = discover_documents(cc100_dir, languages or None)
+        documents = [(language, file) for language, files in by_language.items() for file in files]
     if bitext_dir:
         sources = discover_bitext(
             bitext_dir, languages or None, pairs or None, pivot, tsv_columns=tsv_columns
@@ -245,15 +245,15 @@ def _validation_folder(path: str, tsv_columns: tuple[int, ...] | None) -> Corpor
     # `<language>.txt` files are documents here, unless `ids.txt` marks them as a multi-way folder.
     # A multi-way folder without `ids.txt` must be a subfolder.
     multiway = bitext_files.unit_ids_file(folder) is not None
-    found = {} if multiway else discover_documents(folder, may_be_empty=True)
+    by_language = {} if multiway else discover_documents(folder, may_be_empty=True)
     if not multiway:
         sources = [s for s in sources if s.kind != "multiway" or s.paths[0].parent != folder]
-    if not sources and not found:
+    if not sources and not by_language:
         raise DataError(
             f"{folder}: no text to hold out found; files must be named like training files: "
             "`<language>.txt.xz`, `<language>-<language>.tsv.xz` or a multi-way folder"
         )
-    documents = [(language, file) for language, files in found.items() for file in files]
+    documents = [(language, file) for language, files in by_language.items() for file in files]
     return Corpora(tuple(documents), tuple(sources))
 
 
@@ -349,11 +349,11 @@ def _make(held: HeldOutText) -> _Contents:
     else:
         sets = {corpus: frozenset(chosen.tolist()) for corpus, chosen in numbers.items()}
         lines = _chosen_lines(corpora, lambda corpus: sets.get(corpus, frozenset()).__contains__)
-    found: dict[str, array[int]] = {language: array("Q") for language in sorted(languages)}
+    digests: dict[str, array[int]] = {language: array("Q") for language in sorted(languages)}
     for language, text in lines:
-        if language in found and text and not text.isspace():
-            found[language].append(text_digests.digest(text))
-    texts = {name: np.unique(np.array(array_, np.uint64)) for name, array_ in found.items()}
+        if language in digests and text and not text.isspace():
+            digests[language].append(text_digests.digest(text))
+    texts = {name: np.unique(np.array(array_, np.uint64)) for name, array_ in digests.items()}
     return _Contents(texts, numbers)
 
 
@@ -430,16 +430,18 @@ def _length(items: Iterable[object]) -> int:
 
 def _lines_of_ids(corpora: Corpora, file: Path) -> dict[str, np.ndarray]:
     """Returns, per multi-way folder, the numbers of the units whose ids are listed in `file`."""
-    wanted = set(filter(None, _stripped_lines(file)))
-    if not wanted:
+    listed_ids = set(filter(None, _stripped_lines(file)))
+    if not listed_ids:
         raise DataError(f"{file}: no ids in this file; write one line of an `ids.txt` per line")
     known: set[str] = set()
     numbers = {}
     for folder, ids in _unit_ids(corpora.sources).items():
         names = list(_stripped_lines(ids))
-        numbers[folder] = np.array([i for i, name in enumerate(names) if name in wanted], np.int64)
-        known.update(wanted.intersection(names))
-    if unknown := sorted(wanted - known):
+        numbers[folder] = np.array(
+            [i for i, name in enumerate(names) if name in listed_ids], np.int64
+        )
+        known.update(listed_ids.intersection(names))
+    if unknown := sorted(listed_ids - known):
         more = f" and {len(unknown) - _SHOWN_IDS} more" if len(unknown) > _SHOWN_IDS else ""
         raise DataError(
             f"{file}: no multi-way folder has a unit {', '.join(unknown[:_SHOWN_IDS])}{more}; ids "

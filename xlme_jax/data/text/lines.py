@@ -49,8 +49,8 @@ def split_lines(content: bytes, name: str) -> list[str]:
         except UnicodeDecodeError as error:
             raise ValueError(f"{name}, line {number} is not UTF-8: {error.reason}") from error
     if repaired:
-        found = ", ".join(f"{what}: {count:,}" for what, count in repaired.items())
-        _log.info("%s: %s", name, found)
+        summary = ", ".join(f"{what}: {count:,}" for what, count in repaired.items())
+        _log.info("%s: %s", name, summary)
     return lines if text else []
 
 

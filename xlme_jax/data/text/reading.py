@@ -265,10 +265,10 @@ def pieces(text: str, max_chars: int) -> Iterator[str]:
     while len(text) - start > max_chars:
         limit = start + max_chars
         middle = start + max_chars // 2
-        found = text.rfind("\n", middle, limit)
-        if found < 0:
-            found = text.rfind(" ", middle, limit)
-        cut = limit if found < 0 else found + 1
+        boundary = text.rfind("\n", middle, limit)
+        if boundary < 0:
+            boundary = text.rfind(" ", middle, limit)
+        cut = limit if boundary < 0 else boundary + 1
         yield text[start:cut]
         start = cut
     yield text[start:]
@@ -319,9 +319,9 @@ def read_documents(
     report = ReadReport() if report is None else report
     before = report.read
     for documents in _documents(path, report, max_document_chars):
-        kept = [text for text in map(str.strip, documents) if text]
-        report.read += len(kept)
-        yield from kept
+        texts = [text for text in map(str.strip, documents) if text]
+        report.read += len(texts)
+        yield from texts
     if report.read == before:
         raise DataError(
             f"{path}: no text in this file (skipped: {dict(report.skipped) or 'nothing'}); remove "
@@ -360,14 +360,14 @@ _HELD_OUT = frozenset({"dev", "devtest", "test", "valid", "validation"})
 def warn_of_held_out(folder: Path, paths: Iterable[Path]) -> None:
     """Warns of training files whose names suggest held-out data."""
     names = (path.relative_to(folder).as_posix() for path in paths)
-    found = sorted(name for name in names if _HELD_OUT & set(re.split(r"[\W_]+", name.lower())))
-    if found:
+    suspects = sorted(name for name in names if _HELD_OUT & set(re.split(r"[\W_]+", name.lower())))
+    if suspects:
         _logger.warning(
             "%s: used as training text despite names of held-out data: %s%s; move files that "
             "should not be trained on out of this folder",
             folder,
-            ", ".join(found[:10]),
-            f" and {len(found) - 10} more" if len(found) > 10 else "",
+            ", ".join(suspects[:10]),
+            f" and {len(suspects) - 10} more" if len(suspects) > 10 else "",
         )
 
 

@@ -47,22 +47,22 @@ def json_rows(path: Path, columns: Sequence[str], report: ReadReport) -> Rows:
     Raises:
         DataError: The file is damaged, the first lines are not JSON objects, or none has the keys.
     """
-    found, names = 0, dict[str, None]()
+    complete_rows, names = 0, dict[str, None]()
     for number, row in enumerate(_json_objects(path, report), 1):
         if isinstance(row, str):
             yield row
             continue
         values = tuple(_value(row, column) for column in columns)
         if not any(value is _ABSENT for value in values):
-            found += 1
+            complete_rows += 1
             yield values
             continue
-        if not found and len(names) < _MOST_NAMES:
+        if not complete_rows and len(names) < _MOST_NAMES:
             names |= dict.fromkeys(_keys(row))
-        if not found and number == _PROBED_ROWS:
+        if not complete_rows and number == _PROBED_ROWS:
             break
         yield "missing column"
-    if names and not found:
+    if names and not complete_rows:
         missing = [column for column in columns if column not in names] or columns
         raise_missing(path, missing[0], list(names))
 
@@ -205,13 +205,13 @@ def _selected(path: Path, rows: _Cells, columns: Sequence[str]) -> Rows:
             raise DataError(
                 f"{path}: {names.count(column)} columns are called {shown(column)!r}; rename one"
             )
-    places = [names.index(column) for column in columns]
+    indices = [names.index(column) for column in columns]
     for row in rows:
         if isinstance(row, str):
             yield row
         elif len(row) > len(names):
             yield "more fields than columns"
-        elif len(row) <= max(places):
+        elif len(row) <= max(indices):
             yield "missing column"
         else:
-            yield tuple(row[place] for place in places)
+            yield tuple(row[index] for index in indices)

@@ -78,18 +78,21 @@ def sgm_units(first: Path, second: Path) -> Iterator[tuple[str, str] | str]:
     Raises:
       DataError: see `segments`; or a segment is in one of the files only.
     """
-    one, other = segments(first), segments(second)
-    for path, own, rest, partner in ((first, one, other, second), (second, other, one, first)):
-        missing = [key for key in rest if key not in own]
+    segments1, segments2 = segments(first), segments(second)
+    for path, present, expected, partner in (
+        (first, segments1, segments2, second),
+        (second, segments2, segments1, first),
+    ):
+        missing = [key for key in expected if key not in present]
         if missing:
             document, number = map(shown, missing[0])
             raise DataError(
-                f"{path} has {len(own):,} segments, {partner} has {len(rest):,}, and the first "
-                f"lacks {len(missing):,} of the second, such as segment {number} of document "
+                f"{path} has {len(present):,} segments, {partner} has {len(expected):,}, and the "
+                f"first lacks {len(missing):,} of the second, such as segment {number} of document "
                 f"{document!r}; both must be of one test set: download both again"
             )
-    for key, text in one.items():
-        yield (text, other[key]) if text and other[key] else "empty side"
+    for key, text in segments1.items():
+        yield (text, segments2[key]) if text and segments2[key] else "empty side"
 
 
 def is_sgm(name: str) -> bool:
@@ -99,5 +102,5 @@ def is_sgm(name: str) -> bool:
 
 def _attribute(name: str, attributes: str) -> str | None:
     value = r"""\s*=\s*(?:"([^"]+)"|'([^']+)'|([^"'\s>]+))"""
-    found = re.search(rf"\b{name}{value}", attributes, re.I)
-    return found[1] or found[2] or found[3] if found else None
+    match = re.search(rf"\b{name}{value}", attributes, re.I)
+    return match[1] or match[2] or match[3] if match else None

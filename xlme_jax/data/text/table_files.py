@@ -74,13 +74,13 @@ def table_files(place: Path, split: str = TRAIN) -> list[Path]:
             if present
             else f"{place}: no table in this folder; files must be {_KINDS}"
         )
-    if others := [str(path.relative_to(place)) for path in splits if path not in chosen]:
-        more = f" and {len(others) - 20} more" if len(others) > 20 else ""
+    if skipped := [str(path.relative_to(place)) for path in splits if path not in chosen]:
+        more = f" and {len(skipped) - 20} more" if len(skipped) > 20 else ""
         _logger.warning(
             "%s: not read, as of another split than %s: %s%s; choose with --table_split",
             place,
             split,
-            ", ".join(others[:20]),
+            ", ".join(skipped[:20]),
             more,
         )
     return sorted(chosen)
@@ -130,24 +130,24 @@ def _stem(path: Path) -> str:
     return _SPLIT_AT_END.sub("", reading.strip_shard(stem))
 
 
-def _names(path: Path, place: Path) -> Iterator[str]:
-    """Yields the names of a file and of its folders below `place`, the nearest first."""
+def _names(path: Path, root: Path) -> Iterator[str]:
+    """Yields the names of a file and of its folders below `root`, the nearest first."""
     yield _stem(path)
-    if path != place:
-        yield from reversed(path.relative_to(place).parent.parts)
+    if path != root:
+        yield from reversed(path.relative_to(root).parent.parts)
 
 
-def _split_of(path: Path, place: Path) -> str | None:
-    names = (path.name, *reversed(path.relative_to(place).parent.parts))
+def _split_of(path: Path, root: Path) -> str | None:
+    names = (path.name, *reversed(path.relative_to(root).parent.parts))
     words = [word for name in names for word in _WORDS.split(name.lower())]
     if not _REMOVED_WORDS.isdisjoint(words):
         return REMOVED
     return next((_SPLITS[word] for word in words if word in _SPLITS), None)
 
 
-def _language_of(path: Path, place: Path) -> str | None:
+def _language_of(path: Path, root: Path) -> str | None:
     """Returns the canonical tag of the nearest name that is a language."""
-    for name in _names(path, place):
+    for name in _names(path, root):
         parts = name.split(".")
         candidates = [part for part in (parts[0], parts[-1]) if part not in _SPLITS]
         tags = languages.tags_of_names(candidates)
@@ -156,16 +156,16 @@ def _language_of(path: Path, place: Path) -> str | None:
     return None
 
 
-def _pair_of(path: Path, place: Path) -> tuple[str, str] | None:
-    for name in _names(path, place):
-        found = bitext_files.pair_of(name)
-        if len(found) > 1:
-            readings = " or ".join(f"{a} with {b}" for a, b in found)
+def _pair_of(path: Path, root: Path) -> tuple[str, str] | None:
+    for name in _names(path, root):
+        pairs = bitext_files.pair_of(name)
+        if len(pairs) > 1:
+            readings = " or ".join(f"{a} with {b}" for a, b in pairs)
             raise DataError(
                 f"{path}: ambiguous name ({readings}); write regions with `_`, as in `pt_br-en`"
             )
-        if found:
-            return found[0]
+        if pairs:
+            return pairs[0]
     return None
 
 
@@ -215,8 +215,8 @@ def discover_tables(
     return {tag: texts[tag] for tag in sorted(tags)}
 
 
-def _raise_unnamed(path: Path, place: Path) -> NoReturn:
-    names = [name for name in _names(path, place) if name not in _SPLITS][:2]
+def _raise_unnamed(path: Path, root: Path) -> NoReturn:
+    names = [name for name in _names(path, root) if name not in _SPLITS][:2]
     raise DataError(
         f"{path}: no language in the name of the file or of its folder "
         f"({'; '.join(map(languages.why_not, names)) or 'none'}); pass --text_language=CODE, or "
@@ -275,10 +275,10 @@ def discover_table_pairs(
 
 
 def _sources_of(
-    path: Path, place: Path, columns: tuple[str, ...], score: str | None
+    path: Path, root: Path, columns: tuple[str, ...], score: str | None
 ) -> Iterator[BitextSource]:
     """Yields the pairs in a file; two languages, or all pairs of the fields of `translation`."""
-    pair = _pair_of(path, place)
+    pair = _pair_of(path, root)
     if columns:
         codes = pair or tuple(column.rpartition(".")[2] for column in columns)
         if not _is_pair(codes):

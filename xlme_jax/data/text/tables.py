@@ -190,22 +190,22 @@ def table_languages(path: Path, column: str) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _languages(path: Path, column: str, version: int) -> tuple[str, ...]:
-    found: set[str] = set()
+    tags: set[str] = set()
     other: str | None = None
     for row in _rows(path, [column], ReadReport()):
         code = row if isinstance(row, str) else _clean(row[0], ReadReport())
         if isinstance(row, str) or not isinstance(code, str):
             continue
         if language := languages.find(code):
-            found.add(language.tag)
+            tags.add(language.tag)
         elif other is None and code:
             other = code
-        if len(found) > _MOST_LANGUAGES:
+        if len(tags) > _MOST_LANGUAGES:
             raise DataError(
                 f"{path}: column {shown(column)!r} has more than {_MOST_LANGUAGES:,} different "
                 "values, so it is not the language; name another one with --language_column"
             )
-    if not found:
+    if not tags:
         raise DataError(
             f"{path}: no language code in column {shown(column)!r}"
             + (
@@ -215,7 +215,7 @@ def _languages(path: Path, column: str, version: int) -> tuple[str, ...]:
             )
             + "; name another one with --language_column, or the language with --text_language"
         )
-    return tuple(sorted(found))
+    return tuple(sorted(tags))
 
 
 # --- Translation pairs ---

@@ -38,7 +38,7 @@ def tsv_units(
     Raises:
         DataError: The file is missing or damaged, or no line has all columns.
     """
-    one, two = columns
+    column1, column2 = columns
     scored = scores is not None and min_score is not None
     needed = max(*columns, scores if scored and scores is not None else 0) + 1
     count = good = 0
@@ -53,7 +53,7 @@ def tsv_units(
             yield "missing column"
             continue
         good += 1
-        first, second = fields[one].strip(), fields[two].strip()
+        first, second = fields[column1].strip(), fields[column2].strip()
         if not (first and second):
             yield "empty side"
         elif scores is not None and min_score is not None:
@@ -93,11 +93,13 @@ def _raise_numbers(path: str | Path, column: int, numbers: int, pairs: int) -> N
     lines = reading.aligned_lines(read_blocks(path), str(path), ReadReport())
     line = next(line for line in lines if isinstance(line, str) and line.count("\t"))
     fields = line.split("\t")
-    others = [str(i) for i, field in enumerate(fields) if not _NUMBER.fullmatch(field.strip())]
+    text_columns = [
+        str(i) for i, field in enumerate(fields) if not _NUMBER.fullmatch(field.strip())
+    ]
     remedy = (
-        f"if the texts are in columns {others[0]} and {others[1]} (counted from 0), pass "
-        f"--tsv_columns={others[0]},{others[1]}"
-        if len(others) > 1
+        f"if the texts are in columns {text_columns[0]} and {text_columns[1]} (counted from 0), "
+        f"pass --tsv_columns={text_columns[0]},{text_columns[1]}"
+        if len(text_columns) > 1
         else "remove the file"
     )
     raise DataError(

@@ -39,23 +39,23 @@ def _scores(
     before: Entry, after: Entry, task: str, metric: str, languages: Sequence[str]
 ) -> tuple[Score, Score] | None:
     """Returns the means over the languages of both, of the same split; None if there are none."""
-    found = [score(entry, task, metric, languages) for entry in (before, after)]
-    shared = [x for x in languages if all(one and x in one.languages for one in found)]
-    one, other = (score(entry, task, metric, shared) for entry in (before, after))
-    return (one, other) if shared and one and other and one.split == other.split else None
+    means = [score(entry, task, metric, languages) for entry in (before, after)]
+    shared = [x for x in languages if all(mean and x in mean.languages for mean in means)]
+    first, second = (score(entry, task, metric, shared) for entry in (before, after))
+    return (first, second) if shared and first and second and first.split == second.split else None
 
 
 def _columns(before: Entry, after: Entry) -> dict[str, tuple[Score, Score]]:
     """Returns {column of Table 6: XNLI accuracy before and after} of those that are there."""
-    wanted = {_AVERAGE: _LANGUAGES, **{language: (language,) for language in _LANGUAGES}}
-    found = {x: _scores(before, after, "xnli", "accuracy", some) for x, some in wanted.items()}
-    return {column: one for column, one in found.items() if one}
+    columns = {_AVERAGE: _LANGUAGES, **{language: (language,) for language in _LANGUAGES}}
+    scores = {x: _scores(before, after, "xnli", "accuracy", some) for x, some in columns.items()}
+    return {column: pair for column, pair in scores.items() if pair}
 
 
-def _drops(found: Mapping[str, tuple[Score, Score]]) -> dict[str, float]:
+def _drops(scores: Mapping[str, tuple[Score, Score]]) -> dict[str, float]:
     return {
         column: relative_drop(before.spread.mean, after.spread.mean)
-        for column, (before, after) in found.items()
+        for column, (before, after) in scores.items()
     }
 
 
@@ -64,28 +64,28 @@ def drops(ours: Sequence[Entry]) -> dict[str, dict[str, float]]:
     return {after.name: _drops(_columns(before, after)) for before, after in _pairs(ours)}
 
 
-def _drop_cells(found: Mapping[str, float]) -> tuple[Cell, ...]:
-    texts = (f"{found[x]:.1f}" if x in found else NONE for x in xylent.TABLE_6.columns)
+def _drop_cells(by_column: Mapping[str, float]) -> tuple[Cell, ...]:
+    texts = (f"{by_column[x]:.1f}" if x in by_column else NONE for x in xylent.TABLE_6.columns)
     return tuple(map(Cell, texts))
 
 
-def _accuracies(found: Mapping[str, tuple[Score, Score]], which: int) -> Iterator[Cell]:
+def _accuracies(scores: Mapping[str, tuple[Score, Score]], which: int) -> Iterator[Cell]:
     """Yields the cells of Table 6: accuracies before (0) or after (1)."""
     for column in xylent.TABLE_6.columns:
         official = len(_LANGUAGES) if column == _AVERAGE else 0
-        yield cell_of([found[column][which]], official) if column in found else Cell()
+        yield cell_of([scores[column][which]], official) if column in scores else Cell()
 
 
 def zero_shot(ours: Sequence[Entry]) -> Sheet:
     """Returns Table 6: XNLI before and after continued training, and the relative drop."""
     rows: list[tuple[Cell, ...]] = []
     for before, after in _pairs(ours):
-        if not (found := _columns(before, after)):
+        if not (scores := _columns(before, after)):
             continue
         for which, entry in enumerate((before, after)):
-            row = (Cell(entry.name), Cell("ours"), *_accuracies(found, which))
+            row = (Cell(entry.name), Cell("ours"), *_accuracies(scores, which))
             rows += [] if row in rows else [row]  # One model may be continued twice.
-        rows.append((Cell(f"{after.name}: {_DROP}"), Cell("ours"), *_drop_cells(_drops(found))))
+        rows.append((Cell(f"{after.name}: {_DROP}"), Cell("ours"), *_drop_cells(_drops(scores))))
     return with_published(
         "Zero-shot XNLI before and after continued training",
         f"Accuracy, and the drop relative to the model before, of means over runs. {_NAMES}",
@@ -98,8 +98,8 @@ def in_domain(ours: Sequence[Entry]) -> Sheet:
     """Returns Table 7: accuracy on ChemProt before and after continued training."""
     rows = []
     for before, after in _pairs(ours):
-        if found := _scores(before, after, "chemprot_types", "accuracy", ("en",)):
-            cells = (cell_of([one], official=1) for one in found)
+        if scores := _scores(before, after, "chemprot_types", "accuracy", ("en",)):
+            cells = (cell_of([mean], official=1) for mean in scores)
             rows.append((Cell(after.name), Cell("ours"), *cells))
     return with_published(
         "ChemProt before and after continued training",
@@ -112,9 +112,9 @@ def in_domain(ours: Sequence[Entry]) -> Sheet:
 def figure(ours: Sequence[Entry]) -> Sheet:
     """Returns Figure 5: the relative drops of Table 6."""
     rows = [
-        (Cell(name), Cell("ours"), *_drop_cells(found))
-        for name, found in drops(ours).items()
-        if found
+        (Cell(name), Cell("ours"), *_drop_cells(by_column))
+        for name, by_column in drops(ours).items()
+        if by_column
     ]
     return with_published(
         "Relative drop of zero-shot XNLI",
@@ -126,9 +126,9 @@ def figure(ours: Sequence[Entry]) -> Sheet:
 
 def picture(ours: Sequence[Entry]) -> bytes | None:
     """Draws our `drops` by language; returns a PNG, or None if there are none."""
-    found = {name: values for name, values in drops(ours).items() if values}
+    by_system = {name: values for name, values in drops(ours).items() if values}
     title = "Relative drop of zero-shot XNLI after continued training"
-    return pictures.bars(found, title, "percent") if found else None
+    return pictures.bars(by_system, title, "percent") if by_system else None
 
 
 def held_out(runs: Sequence[str]) -> Sheet:
@@ -157,8 +157,8 @@ def held_out(runs: Sequence[str]) -> Sheet:
         for name, curve in sorted(curves.items()):
             (_, before), (step, after) = curve[0], curve[-1]
             change = -relative_drop(before, after)
-            shown = f"{change:+.1f}" if np.isfinite(change) else NONE
-            texts = (run, "ours", name, f"{before:.4g}", f"{after:.4g}", f"{step:,}", shown)
+            percent = f"{change:+.1f}" if np.isfinite(change) else NONE
+            texts = (run, "ours", name, f"{before:.4g}", f"{after:.4g}", f"{step:,}", percent)
             rows.append(tuple(map(Cell, texts)))
     return Sheet(
         "Held-out text before and after continued training",

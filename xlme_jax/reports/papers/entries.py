@@ -56,8 +56,8 @@ class Entry:
 
     def systems(self, task: str = "") -> list[str]:
         """Returns the systems with results: "model" first, then baselines."""
-        found = {r.system for run in self.runs for r in run.results if task in ("", r.task)}
-        return sorted(found, key=lambda system: (system != MODEL, system))
+        names = {r.system for run in self.runs for r in run.results if task in ("", r.task)}
+        return sorted(names, key=lambda system: (system != MODEL, system))
 
 
 def entries(named: Iterable[tuple[str, Results]]) -> list[Entry]:
@@ -138,9 +138,9 @@ def score(
         for row in run.results:
             what = (row.task, row.metric, row.system, row.layer, row.readout)
             language = language_of(row)
-            wanted = language in languages if languages else language[:4] != "mean"
+            is_selected = language in languages if languages else language[:4] != "mean"
             if (
-                wanted
+                is_selected
                 and what == (task, metric, system, layer, readout)
                 and math.isfinite(row.value)
             ):
@@ -175,15 +175,15 @@ def language_of(row: Result) -> str:
 
 def transfer_gap(values: Mapping[str, float]) -> float:
     """Returns English minus the mean of the other languages; NaN if either is missing."""
-    others = [value for language, value in values.items() if language != "en"]
-    return values["en"] - float(np.mean(others)) if "en" in values and others else math.nan
+    targets = [value for language, value in values.items() if language != "en"]
+    return values["en"] - float(np.mean(targets)) if "en" in values and targets else math.nan
 
 
 def layers(entry: Entry, task: str, system: str = MODEL) -> list[int]:
     """Returns the layers with results."""
     rows = (row for run in entry.runs for row in run.results)
-    found = {row.layer for row in rows if (row.task, row.system) == (task, system)}
-    return sorted(layer for layer in found if layer is not None)
+    numbers = {row.layer for row in rows if (row.task, row.system) == (task, system)}
+    return sorted(layer for layer in numbers if layer is not None)
 
 
 def layer_curve(
@@ -199,7 +199,7 @@ def layer_curve(
         layer: score(entry, task, metric, languages, system, layer, readout=readout)
         for layer in layers(entry, task, system)
     }
-    return {layer: one.spread for layer, one in scores.items() if one}
+    return {layer: layer_score.spread for layer, layer_score in scores.items() if layer_score}
 
 
 def fixed_layer(num_layers: int) -> int:

@@ -87,13 +87,13 @@ _CAPTION = (
 
 def _scores(entry: Entry) -> dict[tuple[str, str], float]:
     """Returns {(task, language): mean over runs, in percent} of a zero-shot system."""
-    found = {}
+    scores = {}
     for task in TASKS:
         benchmark = BENCHMARKS[task]
         for language in benchmark.languages:
-            if one := score(entry, task, benchmark.metrics[0], [language]):
-                found[task, language] = 100 * one.spread.mean
-    return found
+            if language_score := score(entry, task, benchmark.metrics[0], [language]):
+                scores[task, language] = 100 * language_score.spread.mean
+    return scores
 
 
 def _means(scores: Mapping[tuple[str, str], float]) -> dict[str, float]:
@@ -112,7 +112,7 @@ def _means(scores: Mapping[tuple[str, str], float]) -> dict[str, float]:
 def _systems(ours: Sequence[Entry]) -> dict[str, dict[tuple[str, str], float]]:
     """Returns {name: `_scores`} of the zero-shot systems that have any."""
     entries = [entry for entry in ours if not entry.is_translate_train]
-    return {entry.name: found for entry in entries if (found := _scores(entry))}
+    return {entry.name: scores for entry in entries if (scores := _scores(entry))}
 
 
 def gains(ours: Sequence[Entry]) -> dict[str, dict[str, float]]:
@@ -121,28 +121,28 @@ def gains(ours: Sequence[Entry]) -> dict[str, dict[str, float]]:
     Means over the tasks and languages that both systems have.
     """
     systems = _systems(ours)
-    found = {}
+    comparisons = {}
     for name in list(systems)[1:]:
         first = next(iter(systems))
-        one, other = systems[name], systems[first]
-        differences = {key: one[key] - other[key] for key in one if key in other}
+        later, reference = systems[name], systems[first]
+        differences = {key: later[key] - reference[key] for key in later if key in reference}
         if differences:
-            found[f"{name} - {first}"] = _means(differences)
-    return found
+            comparisons[f"{name} - {first}"] = _means(differences)
+    return comparisons
 
 
 def sheet(ours: Sequence[Entry]) -> Sheet:
     """Returns the table of families; without rows if no system has one of `TASKS`."""
     rows = [(name, _means(scores)) for name, scores in _systems(ours).items()]
     rows += gains(ours).items()
-    families = [family for family in FAMILIES if any(family in found for _, found in rows)]
+    families = [family for family in FAMILIES if any(family in means for _, means in rows)]
     cells = tuple(
         (
             Cell(name),
             Cell("ours"),
-            *(Cell(f"{found[x]:.1f}") if x in found else Cell() for x in families),
+            *(Cell(f"{means[x]:.1f}") if x in means else Cell() for x in families),
         )
-        for name, found in rows
+        for name, means in rows
     )
     columns = ("model", "source", *families)
     return Sheet("Language families", _CAPTION, columns, cells, (True,) * len(cells))
@@ -150,5 +150,5 @@ def sheet(ours: Sequence[Entry]) -> Sheet:
 
 def picture(ours: Sequence[Entry]) -> bytes | None:
     """Draws `gains`; returns a PNG, or None if there are none."""
-    found = gains(ours)
-    return pictures.bars(found, "Gain by language family", "points") if found else None
+    comparisons = gains(ours)
+    return pictures.bars(comparisons, "Gain by language family", "points") if comparisons else None

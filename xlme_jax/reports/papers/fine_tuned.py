@@ -103,10 +103,10 @@ def average(entry: Entry, columns: Sequence[str] = XTREME, system: str = MODEL) 
     """
     means = []
     for column in columns:
-        scores = [one for one in _task_scores(entry, column, system) if one]
+        scores = [task_score for task_score in _task_scores(entry, column, system) if task_score]
         if len(scores) < len(_task_scores(entry, column, system)):
             return None
-        means.append(np.mean([100 * one.spread.mean for one in scores]))
+        means.append(np.mean([100 * task_score.spread.mean for task_score in scores]))
     return float(np.mean(means))
 
 
@@ -160,8 +160,8 @@ def gap_in_f1(table: PaperTable) -> Make:
 
     def cells(entry: Entry, system: str) -> list[Cell]:
         gaps = [_gap(entry, "MLQA", system, "f1"), _gap(entry, "XNLI", system)]
-        found = [gap.spread.mean for gap in gaps if gap]
-        mean = _percent(100 * float(np.mean(found)) if len(found) == len(gaps) else None)
+        values = [gap.spread.mean for gap in gaps if gap]
+        mean = _percent(100 * float(np.mean(values)) if len(values) == len(gaps) else None)
         official = (len(BENCHMARKS[name].languages) for name in ("mlqa", "xnli"))
         return [*(cell_of([gap], count) for gap, count in zip(gaps, official)), mean]
 
@@ -185,9 +185,9 @@ def by_language(task: str, title: str, caption: str, table: PaperTable) -> Make:
     languages = tuple(column for column in table.columns if column != "Avg")
 
     def one(entry: Entry, system: str, column: str) -> Cell:
-        wanted, official = ((column,), 0) if column != "Avg" else (languages, len(languages))
+        averaged, official = ((column,), 0) if column != "Avg" else (languages, len(languages))
         metrics = metrics_of(task)
-        return cell_of([score(entry, task, x, wanted, system) for x in metrics], official)
+        return cell_of([score(entry, task, x, averaged, system) for x in metrics], official)
 
     def cells(entry: Entry, system: str) -> list[Cell]:
         return [one(entry, system, column) for column in table.columns]
@@ -200,17 +200,17 @@ def glue(table: PaperTable) -> Make:
     *tasks, mean, exact_match, f1 = table.columns
 
     def cells(entry: Entry, system: str) -> list[Cell]:
-        found = {
+        by_column = {
             column: [score(entry, *what, ("en",), system) for what in metrics]
             for column, metrics in GLUE.items()
         }
-        shown = {column: cell_of(scores, official=1) for column, scores in found.items()}
+        row = {column: cell_of(scores, official=1) for column, scores in by_column.items()}
         # Papers average matched MNLI and the accuracy of QQP, the first of their two numbers.
-        firsts = [found[column][0] for column in tasks]
-        means = [100 * one.spread.mean for one in firsts if one]
+        firsts = [by_column[column][0] for column in tasks]
+        means = [100 * first.spread.mean for first in firsts if first]
         if len(means) == len(tasks):
-            shown[mean] = _percent(float(np.mean(means)))
-        return [shown.get(x, Cell()) for x in (*tasks, mean, exact_match, f1)]
+            row[mean] = _percent(float(np.mean(means)))
+        return [row.get(x, Cell()) for x in (*tasks, mean, exact_match, f1)]
 
     return lambda ours: sheet_of(
         "GLUE and SQuAD 2.0",
@@ -240,8 +240,8 @@ def _encoder_parameters(checkpoint: Path) -> int | None:
 
 def _parameters(entry: Entry, unit: str = "M") -> Cell:
     """Returns the parameters of the encoder in millions."""
-    found = _encoder_parameters(as_path(entry.runs[0].header.checkpoint))
-    return Cell() if not found else Cell(f"{found / 1e6:.3g}{unit}")
+    count = _encoder_parameters(as_path(entry.runs[0].header.checkpoint))
+    return Cell() if not count else Cell(f"{count / 1e6:.3g}{unit}")
 
 
 def cost(table: PaperTable) -> Make:
@@ -302,11 +302,11 @@ def against_flops(table: PaperTable, costs: PaperTable) -> Make:
     scores = by_task("", "", table)
 
     def cells(entry: Entry, system: str) -> list[Cell]:
-        shown = [row[2:] for row in scores([entry]).rows if row[0].text == entry.name]
-        if not shown:
+        score_rows = [row[2:] for row in scores([entry]).rows if row[0].text == entry.name]
+        if not score_rows:
             return [Cell()] * (1 + len(table.columns))
         counted = entry.table_4_flops
-        return [Cell() if counted is None else Cell(f"{counted:.3g}"), *shown[0]]
+        return [Cell() if counted is None else Cell(f"{counted:.3g}"), *score_rows[0]]
 
     return lambda ours: sheet_of(
         "Scores against the FLOPs of pre-training",

@@ -62,8 +62,8 @@ def _layer_rows(
         fixed = [layer_at(twelfth, max(curve)) for twelfth in twelfths]
         for layer in dict.fromkeys([*(layer for layer in fixed if layer in curve), best]):
             is_best = layer == best and len(curve) > 1 and layer not in fixed[:1]
-            said = " (best on this set)" if is_best else ""
-            rows.append((f"{name}, layer {layer}{said}", system, layer))
+            suffix = " (best on this set)" if is_best else ""
+            rows.append((f"{name}, layer {layer}{suffix}", system, layer))
     return rows
 
 
@@ -161,11 +161,11 @@ def tatoeba_by_language(
             ):
                 for direction in directions if system != "chance" else directions[:1]:
                     metric = "accuracy" if system == "chance" else _DIRECTIONS[direction]
-                    found = functools.partial(
+                    score_of = functools.partial(
                         score, entry, "tatoeba", metric, system=system, layer=layer
                     )
-                    each = {x: cell_of([found([x])]) for x in languages}
-                    mean = cell_of([found(languages)], len(languages))
+                    each = {x: cell_of([score_of([x])]) for x in languages}
+                    mean = cell_of([score_of(languages)], len(languages))
                     if mean.text != NONE:
                         named = name if system == "chance" else f"{name}, {direction}"
                         cells = (each.get(column, mean) for column in table.columns)
@@ -200,7 +200,9 @@ def over_layers(
                 name = entry.name if system == MODEL else f"{entry.name}: {system}"
                 if curve := layer_curve(entry, *what, system, languages=languages):
                     curves[name] = curve
-        deepest = max((max(one) for one in (*curves.values(), *published.values())), default=12)
+        deepest = max(
+            (max(by_layer) for by_layer in (*curves.values(), *published.values())), default=12
+        )
         columns = tuple(range(deepest + 1))
         names = [re.fullmatch(r"(.*) \((.*)\)", name) for name in published]
         table = PaperTable(
@@ -316,12 +318,12 @@ def _detail(ours: Sequence[Entry], task: str, metric: str, readout: str = RAW) -
     rows = []
     for entry in ours:
         for name, system, layer in _layer_rows(entry, task, metric, least, readout):
-            found = functools.partial(
+            score_of = functools.partial(
                 score, entry, task, metric, system=system, layer=layer, readout=readout
             )
-            cells = [cell_of([found(languages=[x])]) for x in languages]
+            cells = [cell_of([score_of(languages=[x])]) for x in languages]
             if any(cell.text != NONE for cell in cells):
-                rows.append((Cell(name), *cells, cell_of([found()], len(languages))))
+                rows.append((Cell(name), *cells, cell_of([score_of()], len(languages))))
     settings = sorted({row.setting for row in of_task if row.setting})
     caption = "In percent. " + " ".join(f"{setting}." for setting in settings)
     columns = ("model", *languages, "mean")

@@ -87,7 +87,7 @@ def write(
             *_layer_pictures(ours),
             *_flops_pictures(ours),
             *_family_pictures(ours),
-            *(Picture(name, *found) for name, found in interlingual.drawn(ours).items()),
+            *(Picture(name, *figure) for name, figure in interlingual.drawn(ours).items()),
             *_matrix_pictures(named),
         ]
     output.mkdir(parents=True, exist_ok=True)
@@ -138,11 +138,11 @@ def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
 
 def _once(curves: Sequence[Curve]) -> list[Curve]:
     """Removes duplicate curves, such as chance, which is the same for all systems."""
-    kept: dict[object, Curve] = {}
+    unique: dict[object, Curve] = {}
     for curve in curves:
         key = (curve.label.split(": ")[-1], tuple(curve.points.items()))
-        kept[key] = dataclasses.replace(curve, label=key[0]) if key in kept else curve
-    return list(kept.values())
+        unique[key] = dataclasses.replace(curve, label=key[0]) if key in unique else curve
+    return list(unique.values())
 
 
 def _layer_lines(
@@ -163,8 +163,8 @@ def _layer_lines(
         name = entry.name if system == entries.MODEL else f"{entry.name}: {system}"
         sets = entries.OF_FIGURE[task] if languages is None else languages
         curve = entries.layer_curve(entry, task, metric, system, languages=sets)
-        if not curve and of_model and (found := entries.score(entry, task, metric, sets, system)):
-            curve = dict.fromkeys(of_model, found.spread)
+        if not curve and of_model and (score := entries.score(entry, task, metric, sets, system)):
+            curve = dict.fromkeys(of_model, score.spread)
         style = {"model": "-", "untrained": "--"}.get(system, ":")
         if curve:
             lines.append(Curve(name, {float(x): spread for x, spread in curve.items()}, style))
@@ -273,10 +273,10 @@ def _matrix_pictures(named: Sequence[tuple[str, Results]]) -> list[Picture]:
     """Draws the alignment matrices stored next to the results, of one run per system."""
     files: dict[str, list[Path]] = {}
     for name, file in named:
-        found = sorted((file.path.parent / alignment_matrices.MATRICES).glob("*.json"))
-        if found and name not in files:
-            files[name] = found[:_MAX_MATRICES]
-    paths = [(name, path) for name, found in files.items() for path in found]
+        matrices = sorted((file.path.parent / alignment_matrices.MATRICES).glob("*.json"))
+        if matrices and name not in files:
+            files[name] = matrices[:_MAX_MATRICES]
+    paths = [(name, path) for name, matrices in files.items() for path in matrices]
     return [_matrix_picture(i, name, path) for i, (name, path) in enumerate(paths)]
 
 
@@ -284,8 +284,8 @@ def _matrix_picture(number: int, name: str, path: Path) -> Picture:
     pair = alignment_matrices.read_matrix(path)
     rows, columns = (
         " ".join(
-            word if word == shown else f"{shown} {word}"
-            for word, shown in zip(words, pictures.drawable(words))
+            word if word == drawable else f"{drawable} {word}"
+            for word, drawable in zip(words, pictures.drawable(words))
         )
         for words in (pair.source, pair.target)
     )
@@ -356,14 +356,14 @@ def _runs(named: Sequence[tuple[str, Results]]) -> Sheet:
     for name, file in named:
         head = file.header
         cells = [name, str(file.path), head.checkpoint, head.step, head.seed, head.flops]
-        shown = ["–" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
+        texts = ["–" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
                  for cell in cells]  # fmt: skip
         skipped = "; ".join(
             f"{task}: {count} {reason}"
             for task, reasons in file.skipped.items()
             for reason, count in reasons.items()
         )
-        rows.append((*map(Cell, shown), Cell(skipped or "–")))
+        rows.append((*map(Cell, texts), Cell(skipped or "–")))
     columns = ("name", "results", "checkpoint", "step", "seed", "FLOPs", "examples left out")
     return Sheet("Our runs", "", columns, tuple(rows), (True,) * len(rows))
 
@@ -395,10 +395,10 @@ def _markdown(
     details: Sequence[Sheet],
     command: str,
 ) -> str:
-    shown = [f"![{p.caption}]({p.name}.png)\n\n{p.caption}\n" for p in drawn]
-    parts = _assembled(named, sheets, shown, details, to_markdown)
-    said = f"```\n{command}\n\n{_commands(named)}\n```\n"
-    return "\n".join(["# Results beside the papers'\n", f"{_ABOUT}\n", *parts, said])
+    images = [f"![{p.caption}]({p.name}.png)\n\n{p.caption}\n" for p in drawn]
+    parts = _assembled(named, sheets, images, details, to_markdown)
+    footer = f"```\n{command}\n\n{_commands(named)}\n```\n"
+    return "\n".join(["# Results beside the papers'\n", f"{_ABOUT}\n", *parts, footer])
 
 
 def _page(
@@ -408,14 +408,14 @@ def _page(
     details: Sequence[Sheet],
     command: str,
 ) -> str:
-    shown = [
+    figures = [
         f"<figure>{html_page.picture(p.caption, p.png)}"
         f'<figcaption class="note">{html_page.escaped(p.caption)}</figcaption></figure>'
         for p in drawn
     ]
-    parts = _assembled(named, sheets, shown, details, to_html)
-    said = f"<pre>{html.escape(command)}\n\n{html.escape(_commands(named))}</pre>"
-    body = "\n".join(["<h1>Results beside the papers'</h1>", f"<p>{_ABOUT}</p>", *parts, said])
+    parts = _assembled(named, sheets, figures, details, to_html)
+    footer = f"<pre>{html.escape(command)}\n\n{html.escape(_commands(named))}</pre>"
+    body = "\n".join(["<h1>Results beside the papers'</h1>", f"<p>{_ABOUT}</p>", *parts, footer])
     style = "th, td { white-space: nowrap; } figure { margin: 1em 0; }"
     return html_page.page("Results", body, style, [html_page.SORTING])
 

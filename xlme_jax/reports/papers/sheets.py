@@ -57,18 +57,18 @@ def cell_of(scores: Sequence[Score | None], official: int = 0, median: bool = Fa
     """
     if not any(scores):
         return Cell()
-    text = " / ".join(shown(one.spread, median) if one else NONE for one in scores)
-    found = next(one for one in scores if one)
+    text = " / ".join(shown(score.spread, median) if score else NONE for score in scores)
+    first = next(score for score in scores if score)
     parts = []
-    if official and len(found.languages) < official:
-        count = len(found.languages)
-        parts.append(f"{count} of {official} languages: {', '.join(found.languages)}")
-    if found.split == "validation":
+    if official and len(first.languages) < official:
+        count = len(first.languages)
+        parts.append(f"{count} of {official} languages: {', '.join(first.languages)}")
+    if first.split == "validation":
         parts.append("validation set")
     if official:
-        parts.append(f"{found.spread.n} run" + ("s" if found.spread.n > 1 else ""))
-    if median and found.spread.n > 1:
-        means = " / ".join(shown(one.spread) if one else NONE for one in scores)
+        parts.append(f"{first.spread.n} run" + ("s" if first.spread.n > 1 else ""))
+    if median and first.spread.n > 1:
+        means = " / ".join(shown(score.spread) if score else NONE for score in scores)
         parts.append(f"median; mean {means}")
     return Cell(text, "; ".join(parts))
 
@@ -123,12 +123,12 @@ def with_published(
 
 def once(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
     """Removes duplicate rows of baselines that do not depend on weights, such as chance."""
-    kept: dict[tuple[object, ...], tuple[Cell, ...]] = {}
+    unique: dict[tuple[object, ...], tuple[Cell, ...]] = {}
     for name, *cells in rows:
         level = next((s for s in _LEVEL if name.text.endswith(f": {s}")), "")
         key = (level or name, *cells)
-        kept[key] = (Cell(level), *cells) if key in kept else (name, *cells)
-    return list(kept.values())
+        unique[key] = (Cell(level), *cells) if key in unique else (name, *cells)
+    return list(unique.values())
 
 
 def _quoted(text: str) -> Cell:

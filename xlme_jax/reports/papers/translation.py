@@ -49,8 +49,8 @@ def _score(entry: Entry, language: str, metric: str) -> Cell:
 def _layers(entry: Entry) -> dict[str, Cell]:
     """Returns the layers of encoder and decoder; which of the encoder's are the decoder's."""
     for row in entry.runs[0].results:
-        if row.task in SETS.values() and (found := _LAYERS.match(row.setting)):
-            encoder, which, decoder = found.groups()
+        if row.task in SETS.values() and (match := _LAYERS.match(row.setting)):
+            encoder, which, decoder = match.groups()
             return {"Encoder": Cell(encoder), "Decoder": Cell(decoder, f"the {which} layers")}
     return {"Encoder": Cell(), "Decoder": Cell()}
 

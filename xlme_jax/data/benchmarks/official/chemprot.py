@@ -96,11 +96,11 @@ class ChemProt:
         has_labels = relations is not None
         examples: list[Example] = []
         for pmid, abstract in abstracts.items():
-            found = {id: one for id, one in mentions.get(pmid, {}).items() if one}
+            entities = {id: mention for id, mention in mentions.get(pmid, {}).items() if mention}
             related = (relations or {}).get(pmid, {})
-            sentences = _sentences(abstract, list(found.values()))
-            for pair in self._pairs(found, related, sentences):
-                text = _marked(abstract.text, found[pair[0]], found[pair[1]], sentences)
+            sentences = _sentences(abstract, list(entities.values()))
+            for pair in self._pairs(entities, related, sentences):
+                text = _marked(abstract.text, entities[pair[0]], entities[pair[1]], sentences)
                 for number, label in enumerate(self._labels(related.get(pair, ()), skips)):
                     name = ".".join((pmid, *pair, *([str(number)] if number else [])))
                     examples.append(TextExample(name, (text,), label if has_labels else None))
@@ -113,11 +113,11 @@ class ChemProt:
         sentences: Sequence[int],
     ) -> Iterator[tuple[str, str]]:
         """Yields the pairs (chemical, gene) of the examples, in the order of the mentions."""
-        for chemical, one in mentions.items():
-            for gene, other in mentions.items():
-                if not one.is_chemical or other.is_chemical:
+        for chemical, first in mentions.items():
+            for gene, second in mentions.items():
+                if not first.is_chemical or second.is_chemical:
                     continue
-                together = _sentence(one, sentences) == _sentence(other, sentences)
+                together = _sentence(first, sentences) == _sentence(second, sentences)
                 if (chemical, gene) in related or (together and not self.types):
                     yield chemical, gene
 
@@ -167,9 +167,9 @@ def _mentions(
         not at their offsets.
     """
     file = _beside(path, "entities")
-    own = Skips(file, skips.report)
-    found: _Mentions = {}
-    for line, (pmid, id, type, begin, end, text) in _rows(file, 6, own):
+    file_skips = Skips(file, skips.report)
+    mentions: _Mentions = {}
+    for line, (pmid, id, type, begin, end, text) in _rows(file, 6, file_skips):
         is_chemical = type == "CHEMICAL"
         if pmid not in abstracts or not (is_chemical or type.startswith("GENE")):
             problem = f"entity type {type!r}" if pmid in abstracts else f"no abstract {pmid}"
@@ -180,7 +180,7 @@ def _mentions(
         there = abstracts[pmid].text[mention.begin : mention.end]
         is_there = bool(there) and there == text
         is_used = is_there or split != "train"
-        found.setdefault(pmid, {})[id] = mention if is_used else None
+        mentions.setdefault(pmid, {})[id] = mention if is_used else None
         if not is_there:
             where, reason, detail = (
                 f"line {line}",
@@ -188,11 +188,11 @@ def _mentions(
                 f"{text!r}: {there!r}",
             )
             if is_used:
-                own.note(where, reason, detail, is_damage=True)
+                file_skips.note(where, reason, detail, is_damage=True)
             else:
-                own.skip(where, reason, detail)
-    own.check_share(sum(map(len, found.values())) - own.total)
-    return found
+                file_skips.skip(where, reason, detail)
+    file_skips.check_share(sum(map(len, mentions.values())) - file_skips.total)
+    return mentions
 
 
 def _relations(
@@ -212,9 +212,9 @@ def _relations(
     file = _beside(path, "relations")
     if not file.is_file():
         return None
-    own = Skips(file, skips.report)
-    found: _Relations = {}
-    for line, (pmid, *cells) in _rows(file, 6, own):
+    file_skips = Skips(file, skips.report)
+    relations: _Relations = {}
+    for line, (pmid, *cells) in _rows(file, 6, file_skips):
         group, _, type, *arguments = (cell.strip() for cell in cells)
         checked_label(group, _ALL_GROUPS, file, line)
         if types and group in GROUPS:
@@ -228,19 +228,19 @@ def _relations(
                 )
         pair = [mentions[pmid][id] for id in ids]
         if None in pair:
-            own.skip(f"line {line}", "relation of an entity that is not at its offset")
+            file_skips.skip(f"line {line}", "relation of an entity that is not at its offset")
             continue
-        chemicals = [id for id, one in zip(ids, pair) if one and one.is_chemical]
+        chemicals = [id for id, mention in zip(ids, pair) if mention and mention.is_chemical]
         genes = [id for id in ids if id not in chemicals]
         if len(chemicals) != 1:
             raise DataError(
                 f"{file}, line {line}: {' and '.join(ids)} must be a chemical and a gene; download "
                 "the file again"
             )
-        related = found.setdefault(pmid, {}).setdefault((chemicals[0], genes[0]), [])
+        related = relations.setdefault(pmid, {}).setdefault((chemicals[0], genes[0]), [])
         if (group, type) not in related:
             related.append((group, type))
-    return found
+    return relations
 
 
 def _sentences(abstract: _Abstract, mentions: Sequence[_Mention]) -> list[int]:
@@ -248,7 +248,7 @@ def _sentences(abstract: _Abstract, mentions: Sequence[_Mention]) -> list[int]:
     starts = [0, abstract.title + 1]
     for match in _END.finditer(abstract.text):
         start = match.end()
-        inside = any(one.begin < start < one.end for one in mentions)
+        inside = any(mention.begin < start < mention.end for mention in mentions)
         if not inside and not _ABBREVIATIONS.search(abstract.text, 0, match.start() + 1):
             starts.append(start)
     return sorted(set(starts))
@@ -260,7 +260,7 @@ def _sentence(mention: _Mention, sentences: Sequence[int]) -> int:
 
 def _marked(text: str, chemical: _Mention, gene: _Mention, sentences: Sequence[int]) -> str:
     """Returns the sentences of two mentions, in which markers replace them."""
-    first, last = sorted(_sentence(one, sentences) for one in (chemical, gene))
+    first, last = sorted(_sentence(mention, sentences) for mention in (chemical, gene))
     begin, end = sentences[first], [*sentences, len(text)][last + 1]
     spans = [(chemical.begin, chemical.end, "@CHEMICAL$"), (gene.begin, gene.end, "@GENE$")]
     if chemical.begin < gene.end and gene.begin < chemical.end:

@@ -145,9 +145,9 @@ class Layout:
             match = pattern.fullmatch(path.relative_to(folder).as_posix())
             if match is None or not path.is_file():
                 continue
-            found = match.groupdict()
-            split = _SPLIT_NAMES.get(found.get("split", self.split), self.split)
-            for language in self.languages or _languages(found):
+            fields = match.groupdict()
+            split = _SPLIT_NAMES.get(fields.get("split", self.split), self.split)
+            for language in self.languages or _languages(fields):
                 yield split, language, path
 
 
@@ -161,12 +161,12 @@ def _regular_expression(template: str) -> str:
     return "".join(groups[part] if i % 2 else re.escape(part) for i, part in enumerate(parts))
 
 
-def _languages(found: dict[str, str]) -> tuple[str, ...]:
+def _languages(fields: dict[str, str]) -> tuple[str, ...]:
     """Returns the language in a file's name, as spelled; () if it is none ("dev-all.tsv")."""
-    if "context" in found:
-        context, question = found["context"], found["question"]
+    if "context" in fields:
+        context, question = fields["context"], fields["question"]
         return (context if context == question else f"{context}-{question}",)
-    return tuple(languages.tags_of_names([found["language"]]))
+    return tuple(languages.tags_of_names([fields["language"]]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,18 +189,18 @@ class Official:
                 f"{folder}: no such folder; pass the folder with the benchmark's files, such as "
                 f"{', '.join(sorted({layout.path for layout in self.layouts})[:6])}"
             )
-        found: dict[str, dict[str, tuple[Layout, list[Path]]]] = {}
+        files: dict[str, dict[str, tuple[Layout, list[Path]]]] = {}
         for layout in self.layouts:
             for split, language, path in layout.files(folder):
-                first, paths = found.setdefault(split, {}).setdefault(language, (layout, []))
+                first, paths = files.setdefault(split, {}).setdefault(language, (layout, []))
                 if first is layout:
                     paths.append(path)
-        return found
+        return files
 
     def available(self, folder: str | Path) -> dict[str, tuple[str, ...]]:
         """Returns {split: available languages}, ordered by split and language."""
-        found = self._found(folder)
-        return {split: tuple(sorted(found[split])) for split in SPLITS if split in found}
+        files = self._found(folder)
+        return {split: tuple(sorted(files[split])) for split in SPLITS if split in files}
 
     def read(
         self,
@@ -211,8 +211,8 @@ class Official:
         report: ReadReport,
     ) -> list[Example]:
         """Reads one language of one split; see `Benchmark.read`."""
-        found = self._found(folder)
-        if language not in found.get(split, {}):
+        files = self._found(folder)
+        if language not in files.get(split, {}):
             there = "; ".join(
                 f"{s}: {', '.join(languages)}" for s, languages in self.available(folder).items()
             )
@@ -221,7 +221,7 @@ class Official:
                 f"{folder}: no file for split {split!r}, language {language!r}; available: "
                 f"{there or 'none'} (expected {looked})"
             )
-        layout, paths = found[split][language]
+        layout, paths = files[split][language]
         examples: list[Example] = []
         for path in paths:
             skips = Skips(path, report)

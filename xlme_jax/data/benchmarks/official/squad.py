@@ -154,18 +154,18 @@ def _questions(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         content = parse(text)
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error}); download the file again") from error
-    place = "data"
+    json_path = "data"
     try:
         for i, article in enumerate(content["data"]):
             for j, paragraph in enumerate(article["paragraphs"]):
                 context = paragraph["context"]
                 for k, question in enumerate(paragraph["qas"]):
-                    place = f"data[{i}].paragraphs[{j}].qas[{k}]"
+                    json_path = f"data[{i}].paragraphs[{j}].qas[{k}]"
                     _check_question(context, question)
                     yield context, question
     except (KeyError, TypeError) as error:
         raise DataError(
-            f"{path}, {place}: not in SQuAD's format ({error!r}); expected data > paragraphs > "
+            f"{path}, {json_path}: not in SQuAD's format ({error!r}); expected data > paragraphs > "
             "context, qas > id, question, answers > text"
         ) from error
 
