@@ -218,7 +218,7 @@ def _slices(path: Path, batch: pa.RecordBatch, allowance: Allowance) -> Iterator
         if len(lengths):
             longest = max(longest, int(lengths.max()))
             allowance.use(int(lengths.sum(dtype=np.int64)), str(path))
-    rows = min(max(_BATCH_BYTES // longest, 1), _BATCH_ROWS)
+    rows = max(_BATCH_BYTES // longest, 1)
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 
