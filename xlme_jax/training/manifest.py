@@ -5,6 +5,7 @@ included. A checkpoint has the entry of the start that saved it.
 """
 
 import datetime
+import functools
 import importlib.metadata
 import logging
 import platform
@@ -104,6 +105,7 @@ def _code(package: Path) -> dict[str, Any]:
         return {}
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Returns {package: version} of this package and of those that it needs."""
     names = [_PACKAGE, *_MORE_PACKAGES]
