@@ -271,7 +271,7 @@ def main() -> None:
             "--tasks=cc100,bitext with --cc100_dir and --bitext_dir, or SeqIO tasks."
         )
     _check_method()
-    check_output(as_path(_OUTPUT.value))
+    check_output(as_path(_OUTPUT.value), "v.model")
     _check_report()
     compared = {path: vocabulary.Vocabulary.load(path) for path in _AGAINST.value}
     config = _vocap_config()

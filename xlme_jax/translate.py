@@ -135,7 +135,7 @@ def main() -> None:
     if references is not None:
         _check_scores(references)
     if _OUTPUT.value != "-":
-        check_output(as_path(_OUTPUT.value))
+        check_output(as_path(_OUTPUT.value), "translations.txt")
     translations: list[list[Translation]] = []
     if _SCORE.value is not None:
         written = _scores(lines, name, _SCORE.value, mesh)

@@ -164,10 +164,20 @@ def local_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
         _copy_files(local, folder)
 
 
-def check_output(file: pathlib.Path) -> None:
-    """Raises ValueError if the file cannot be written, before the work that it is to hold."""
+def check_output(file: pathlib.Path, example: str) -> None:
+    """Checks before the work that --output can be written; creates its folder if it is missing.
+
+    Args:
+      file: the file.
+      example: a name for it, which the error proposes.
+
+    Raises:
+      ValueError: it is a folder, or its folder is not writable.
+    """
     if file.is_dir():
-        raise ValueError(f"--output={file} is a folder; give a file in it")
+        raise ValueError(
+            f"--output={file} is a folder; give a file in it, such as {file / example}"
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     if not is_bucket(file) and not os.access(file.parent, os.W_OK):
         raise ValueError(
