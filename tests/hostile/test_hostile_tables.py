@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import nasty
 import pytest
@@ -82,6 +83,19 @@ def test_any_damage_of_tables(tmp_path, cases):
 def test_any_rows_are_read_or_counted_in_every_format(tmp_path, cases):
     import pyarrow as pa
 
+    def read_all(suffix, data, count):
+        path = tmp_path / f"en.{suffix}"
+        path.write_bytes(data)
+        report = ReadReport()
+        read = lambda: list(read_table(TableText(path, "en", "text"), report, 10**6))  # noqa: E731
+        documents, message = outcome(read, path)
+        assert report.read + sum(report.skipped.values()) == count
+        assert bool(message) == (not report.read)
+        return documents, report.skipped
+
+    def as_json_lines(rows):
+        return "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+
     def property_(texts):
         rows = [{"id": i, "text": text} for i, text in enumerate(texts)]
         table = pa.table({"id": list(range(len(texts))), "text": pa.array(texts, pa.string())})
@@ -92,24 +106,20 @@ def test_any_rows_are_read_or_counted_in_every_format(tmp_path, cases):
         files = {
             "parquet": nasty.to_parquet(table),
             "arrow": nasty.to_arrow(table),
-            "jsonl": "".join(f"{json.dumps(row)}\n" for row in rows).encode(),
-            "csv": lines.getvalue().encode(),
+            "jsonl": as_json_lines(rows),
         }
-        found = []
-        for suffix, data in files.items():
-            path = tmp_path / f"en.{suffix}"
-            path.write_bytes(data)
-            report = ReadReport()
-            read_all = lambda: list(read_table(TableText(path, "en", "text"), report, 10**6))  # noqa: B023, E731
-            documents, message = outcome(read_all, path)
-            assert report.read + sum(report.skipped.values()) == len(texts)
-            assert bool(message) == (not report.read)
-            found.append((documents, report.skipped))
-        assert all(one == found[0] for one in found), found
+        contents = [read_all(suffix, data, len(texts)) for suffix, data in files.items()]
+        assert all(content == contents[0] for content in contents), contents
+        # CSV may end its lines with a carriage return; inside of a line it is a space.
+        in_lines = [row | {"text": _without_returns(row["text"])} for row in rows]
+        expected = read_all("jsonl", as_json_lines(in_lines), len(texts))
+        assert read_all("csv", lines.getvalue().encode(), len(texts)) == expected
 
-    # In CSV, which may end its lines with it, a carriage return is counted and made a space.
-    texts = st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]))
-    check(cases, st.lists(st.none() | texts, max_size=6), property_)
+    check(cases, st.lists(st.none() | st.text(), max_size=6), property_)
+
+
+def _without_returns(text):
+    return text and re.sub(r"\r+\n", "\n", text).replace("\r", " ")
 
 
 PLAIN_NAMES = NAMES.map(lambda name: name.replace("\n", "x"))
