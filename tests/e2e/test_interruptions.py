@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import commands
@@ -47,18 +46,22 @@ def arguments(command, inputs, output):
     training = tiny.flags(output, inputs / "data", "xlm", **SWEEP)
     given = {
         "prepare": ["--tasks=cldr", "--languages=en,el,tr", f"--output={output}"],
-        "train_vocabulary": [*("--tasks=cldr", "--size=1200"), f"--output={output}/v.model"],
+        "train_vocabulary": ["--tasks=cldr", "--size=1200", f"--output={output}/v.model"],
         "export": [f"--checkpoint={inputs / 'run'}", f"--output={output}/e"],
         "average": [f"--checkpoint={inputs / 'run'}", "--last=3", f"--output={output}/a"],
         "import_hf": [f"--source={inputs / 'hf'}", f"--output={output}/h"],
         "evaluate": [
-            *(f"--checkpoint={inputs / 'run'}", "--tasks=tatoeba"),
-            *(f"--data={inputs / 'benchmarks'}", f"--output={output}"),
+            f"--checkpoint={inputs / 'run'}",
+            "--tasks=tatoeba",
+            f"--data={inputs / 'benchmarks'}",
+            f"--output={output}",
         ],
         "report": [f"--translations={texts}", f"--output={output}"],
         "translate": [
-            *(f"--checkpoint={inputs / 'translator'}", f"--source={inputs / 'first.txt'}"),
-            *("--target=fr", f"--output={output}/translations.txt"),
+            f"--checkpoint={inputs / 'translator'}",
+            f"--source={inputs / 'first.txt'}",
+            "--target=fr",
+            f"--output={output}/translations.txt",
         ],
         "inspect": [*training, "--step=3", f"--output={output}/page.html"],
         "sampling": [f"--data={inputs / 'data'}", "--alpha=0.9", f"--output={output}/a.png"],
@@ -69,39 +72,46 @@ def arguments(command, inputs, output):
     return given[command]
 
 
-COMMANDS = (
-    *("prepare", "train_vocabulary", "export", "average", "import_hf", "evaluate", "report"),
-    *("translate", "inspect", "sampling", "sweep", "train"),
-)
+COMMANDS = [
+    "prepare",
+    "train_vocabulary",
+    "export",
+    "average",
+    "import_hf",
+    "evaluate",
+    "report",
+    "translate",
+    "inspect",
+    "sampling",
+    "sweep",
+    "train",
+]
 
 
-class Started:
-    """A command in a process group of its own, as a terminal starts it."""
+def start(command, given, log, variables=None):
+    """Starts a command in a process group of its own, as a terminal does."""
+    return commands.Command(
+        given,
+        log.parent,  # No MODEL_DIR; what looks into it is not used.
+        log,
+        variables=variables,
+        python=("-m", f"xlme_jax.{command}"),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
-    def __init__(self, command, given, log, variables=None):
-        self._log = log
-        with log.open("wb") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", f"xlme_jax.{command}", *map(str, given)],
-                env=tiny.environment(variables=variables),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
 
-    def send(self, number):
-        os.killpg(self.process.pid, number)
+def end(process, timeout=commands.HANG):
+    """Waits for all processes of a command to end; returns its exit code."""
+    try:
+        return process.end(timeout)
+    except subprocess.TimeoutExpired:
+        send(process, signal.SIGKILL)
+        raise AssertionError(f"it hangs:\n{process.said()}") from None
 
-    def end(self, timeout=600):
-        try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.send(signal.SIGKILL)
-            raise AssertionError(f"it hangs:\n{self.said()}") from None
 
-    def said(self):
-        return self._log.read_text(errors="replace")
+def send(process, number):
+    os.killpg(process.process.pid, number)
 
 
 def differences(folder, expected):
@@ -155,12 +165,15 @@ def undisturbed(inputs, tmp_path_factory):
 
     def run(command):
         if command not in known:
-            folder = tmp_path_factory.mktemp("undisturbed") / "out"
-            folder.mkdir()
-            begin = time.monotonic()
-            started = Started(command, arguments(command, inputs, folder), folder.parent / "log")
-            assert started.end() == 0, started.said()
-            known[command] = folder, time.monotonic() - begin
+            seconds = []
+            for _ in range(2):  # The first one reads and compiles what the next ones find cached.
+                folder = tmp_path_factory.mktemp("undisturbed") / "out"
+                folder.mkdir()
+                begin = time.monotonic()
+                process = start(command, arguments(command, inputs, folder), folder.parent / "log")
+                assert end(process) == 0, process.said()
+                seconds.append(time.monotonic() - begin)
+            known[command] = folder, min(seconds)
         return known[command]
 
     return run
@@ -169,13 +182,12 @@ def undisturbed(inputs, tmp_path_factory):
 def disturb(command, inputs, folder, number, seconds):
     """Sends a signal to all processes of a command; returns exit code, seconds, output."""
     folder.mkdir(exist_ok=True)
-    started = Started(command, arguments(command, inputs, folder), folder.parent / "log")
+    process = start(command, arguments(command, inputs, folder), folder.parent / "log")
     time.sleep(seconds)
     begin = time.monotonic()
-    if started.process.poll() is None:
-        started.send(number)
-    code = started.end(DEADLINE)
-    return code, time.monotonic() - begin, started.said()
+    if process.process.poll() is None:
+        send(process, number)
+    return end(process, DEADLINE), time.monotonic() - begin, process.said()
 
 
 @pytest.mark.slow
@@ -193,13 +205,14 @@ def test_a_command_ends_and_the_same_one_completes(inputs, undisturbed, tmp_path
         if code == 0:
             break
         if number == signal.SIGINT:
-            assert code in (0, 75, 130, -signal.SIGINT), said
+            assert code in (75, 130, -signal.SIGINT), said
             # While Python imports, nothing is written, and Python says that it was interrupted.
             assert "Traceback" not in said or "run_app" not in said, said
+    assert codes[0] != 0, "it was over before it was interrupted"
     if codes[-1] != 0:
-        again = Started(command, arguments(command, inputs, folder), tmp_path / "log")
+        again = start(command, arguments(command, inputs, folder), tmp_path / "log")
         # The last one may have ended between its work and its exit.
-        done = again.end() == 0 or "already" in again.said()
+        done = end(again) == 0 or "already" in again.said()
         assert done, (codes, again.said())
     print(f"\n{command} {number.name}: {codes}, {seconds:.1f} s undisturbed")
     assert differences(folder, expected) == [], codes
@@ -207,13 +220,11 @@ def test_a_command_ends_and_the_same_one_completes(inputs, undisturbed, tmp_path
 
 @pytest.mark.slow
 def test_the_demo_ends_at_ctrl_c(inputs, tmp_path):
-    started = Started("demo", arguments("demo", inputs, tmp_path), tmp_path / "log")
-    while "http://" not in started.said():
-        assert started.process.poll() is None, started.said()
-        time.sleep(0.1)
-    started.send(signal.SIGINT)
-    assert started.end(DEADLINE) in (0, 130)
-    assert "Traceback" not in started.said()
+    demo = start("demo", arguments("demo", inputs, tmp_path), tmp_path / "log")
+    assert demo.until_said("http://"), demo.said()
+    send(demo, signal.SIGINT)
+    assert end(demo, DEADLINE) in (0, 130)
+    assert "Traceback" not in demo.said()
 
 
 # A library that shifts the clock a day ahead 12 seconds after the start, and back 6 seconds later.
@@ -281,8 +292,8 @@ def test_a_clock_that_jumps_changes_nothing(inputs, undisturbed, tmp_path, jumpi
     folder = tmp_path / "out"
     folder.mkdir()
     given = arguments(command, inputs, folder)
-    started = Started(command, given, tmp_path / "log", jumping_clock)
-    assert started.end() == 0, started.said()
+    process = start(command, given, tmp_path / "log", jumping_clock)
+    assert end(process) == 0, process.said()
     assert differences(folder, expected) == []
 
 
@@ -293,29 +304,24 @@ def test_of_two_writers_one_waits_or_is_refused(inputs, undisturbed, tmp_path, c
     folder = tmp_path / "out"
     folder.mkdir()
     given = arguments(command, inputs, folder)
-    pair = [Started(command, given, tmp_path / f"log{n}") for n in range(2)]
-    codes = [started.end() for started in pair]
+    pair = [start(command, given, tmp_path / f"log{n}") for n in range(2)]
+    codes = [end(process) for process in pair]
     if command == "train":
         assert sorted(codes) == [0, 1]
         assert "is in use by another run" in pair[codes.index(1)].said()
     else:
-        assert codes == [0, 0], [started.said() for started in pair]
+        assert codes == [0, 0], [process.said() for process in pair]
     assert differences(folder, expected) == []
 
 
 @pytest.fixture
-def read_only(tmp_path, inputs):
+def read_only(small_disk, inputs):
     """Returns a read-only disk with a copy of `inputs` and an empty folder `out`."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200m", "none", str(disk)]
-    if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root can mount a disk")
+    disk = small_disk("200m")
     shutil.copytree(inputs, disk / "inputs")
     (disk / "out").mkdir()
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    return disk
 
 
 @pytest.mark.slow
@@ -323,8 +329,8 @@ def test_read_only_folders(inputs, tmp_path, read_only):
     """What cannot be written is named in one line; what is only read need not be writable."""
     for command in COMMANDS:
         given = arguments(command, inputs, read_only / "out")
-        refused = Started(command, given, tmp_path / "log")
-        assert refused.end() == 1, refused.said()
+        refused = start(command, given, tmp_path / "log")
+        assert end(refused) == 1, refused.said()
         assert "Traceback" not in refused.said()
         last = refused.said().strip().splitlines()[-1]
         assert "Error: " in last and str(read_only) in last, last
@@ -333,5 +339,5 @@ def test_read_only_folders(inputs, tmp_path, read_only):
         output = tmp_path / command
         output.mkdir()
         given = arguments(command, read_only / "inputs", output)
-        reader = Started(command, given, tmp_path / "log", home)
-        assert reader.end() == 0, reader.said()
+        reader = start(command, given, tmp_path / "log", home)
+        assert end(reader) == 0, reader.said()

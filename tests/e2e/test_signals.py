@@ -117,31 +117,51 @@ def test_an_evaluation_is_not_waited_for(undisturbed, tmp_path, tiny_data, start
 PAIR = {**SHORT, "TRAIN_STEPS": 40, "CHECKPOINT_EVERY": 2}
 
 
+def flags_of_pair(*more):
+    """Returns the flags of two processes of one run."""
+    where = f"--coordinator_address=localhost:{tiny.free_port()}"
+    flags = [where, f"--peer_timeout={PEER_TIMEOUT}", "--num_processes=2", *more]
+    return [[*flags, f"--process_id={index}"] for index in range(2)]
+
+
 @pytest.fixture
 def start_pair(start, tmp_path):
     """Returns a function that starts the command in two processes."""
 
     def start_pair(name="run", more=(), options=MappingProxyType({})):
-        where = f"--coordinator_address=localhost:{tiny.free_port()}"
-        flags = (where, f"--peer_timeout={PEER_TIMEOUT}", "--num_processes=2", *more)
         return [
             start(
-                *(tmp_path / name, *flags, f"--process_id={index}"),
+                tmp_path / name,
+                *flags,
                 bindings=PAIR,
                 log=f"log{index}",
                 devices=2,
                 **options.get(index, {}),
             )
-            for index in range(2)
+            for index, flags in enumerate(flags_of_pair(*more))
         ]
 
     return start_pair
 
 
-@pytest.mark.slow
-def test_two_processes_save_the_same_step_whoever_is_signalled(tmp_path, start_pair):
-    for process in start_pair("undisturbed"):
+@pytest.fixture(scope="module")
+def undisturbed_pair(tmp_path_factory, tiny_data):
+    """Returns MODEL_DIR of an undisturbed run of two processes."""
+    folder = tmp_path_factory.mktemp("pair")
+    run = tiny.flags(folder, tiny_data, **PAIR)
+    processes = [
+        commands.Command([*run, *flags], folder, tmp_path_factory.mktemp("log") / "log", devices=2)
+        for flags in flags_of_pair()
+    ]
+    for process in processes:
         process.finish()
+    return folder
+
+
+@pytest.mark.slow
+def test_two_processes_save_the_same_step_whoever_is_signalled(
+    tmp_path, start_pair, undisturbed_pair
+):
     steps = [0]
     for whom in ([0], [1], [0, 1]):
         first, second = start_pair()
@@ -152,7 +172,7 @@ def test_two_processes_save_the_same_step_whoever_is_signalled(tmp_path, start_p
     assert steps == sorted(set(steps))
     for process in start_pair():
         process.finish()
-    assert commands.differences(tmp_path / "run", tmp_path / "undisturbed") == []
+    assert commands.differences(tmp_path / "run", undisturbed_pair) == []
 
 
 # In the order in which a run that is resumed at each meets them.
@@ -161,17 +181,9 @@ PHASES = ("compiling", "evaluating", "stepping", "saving", "ending")
 JOIN_SECONDS = 300
 
 
-def bits_of_pairs(tmp_path, start_pair):
-    """Returns the folder of an undisturbed run of two processes."""
-    for process in start_pair("undisturbed"):
-        process.finish()
-    return tmp_path / "undisturbed"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_process_whose_peer_died_ends_and_says_so(tmp_path, start_pair, index):
-    undisturbed = bits_of_pairs(tmp_path, start_pair)
+def test_a_process_whose_peer_died_ends_and_says_so(tmp_path, start_pair, undisturbed_pair, index):
     moments = commands.moments(PAIR["TRAIN_STEPS"])
     for phase in PHASES:
         processes = start_pair()
@@ -186,12 +198,14 @@ def test_a_process_whose_peer_died_ends_and_says_so(tmp_path, start_pair, index)
         print(f"\n{phase}: exit {survivor.end()} after {time.monotonic() - begin:.1f} s")
         if survivor.end() == EXIT_LOST_PEERS:
             # Whichever of three threads notices first.
-            ways = rf"(lost .*process {index}|a computation failed|no response from another)"
+            ways = (
+                rf"(lost .*process {index}|a computation failed|no response from another process)"
+            )
             assert re.search(f"Process {1 - index} of 2: {ways}", survivor.said()), survivor.said()
             assert "Start all processes again with the same command" in survivor.said()
     for process in start_pair():
         process.finish()
-    assert commands.differences(tmp_path / "run", undisturbed) == []
+    assert commands.differences(tmp_path / "run", undisturbed_pair) == []
 
 
 @pytest.mark.slow
@@ -206,8 +220,7 @@ def test_a_process_whose_peer_never_joins_ends(tmp_path, start_pair, index):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_slow_process_is_waited_for_in_every_phase(tmp_path, start_pair, index):
-    undisturbed = bits_of_pairs(tmp_path, start_pair)
+def test_a_slow_process_is_waited_for_in_every_phase(tmp_path, start_pair, undisturbed_pair, index):
     moments = {"joining": lambda command: True} | commands.moments(PAIR["TRAIN_STEPS"])
     processes = start_pair()
     for phase in ("joining", "compiling", "stepping", "saving", "evaluating", "ending"):
@@ -217,38 +230,36 @@ def test_a_slow_process_is_waited_for_in_every_phase(tmp_path, start_pair, index
         processes[index].signal(signal.SIGCONT)
     for process in processes:
         process.finish()
-    assert commands.differences(tmp_path / "run", undisturbed) == []
+    assert commands.differences(tmp_path / "run", undisturbed_pair) == []
 
 
 STUCK = """
-import importlib, os, threading
+import os, threading
 import xlme_jax.train as train
 from xlme_jax.configuration import command_line
-from xlme_jax.runs import assembly, datasets
+from xlme_jax.runs import datasets
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.evaluation.retrieval import RetrievalProbe
 from xlme_jax.training import loop, mesh
 
-def waits(place, name, after=0):
-    called = getattr(place, name)
-    def wait(*arguments, **named):
-        global after
-        after -= 1
-        if after < 0:
-            print("stuck", flush=True)
-            threading.Event().wait()
-        return called(*arguments, **named)
-    setattr(place, name, wait)
-
-places = {
+functions = {
     "data": (datasets, "_copy_and_verify"),
     "compiling": (loop, "compile_step"),
     "stepping": (mesh, "put_batch"),
     "saving": (Checkpoints, "save"),
     "evaluating": (RetrievalProbe, "build"),
 }
-after = 3 if os.environ["PHASE"] == "stepping" else 0
-waits(*places[os.environ["PHASE"]])
+owner, name = functions[os.environ["PHASE"]]
+function, calls = getattr(owner, name), [3 if os.environ["PHASE"] == "stepping" else 0]
+
+def wait(*arguments, **named):
+    if not calls[0]:
+        print("stuck", flush=True)
+        threading.Event().wait()
+    calls[0] -= 1
+    return function(*arguments, **named)
+
+setattr(owner, name, wait)
 command_line.run_app(train.main)
 """
 
