@@ -24,7 +24,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from xlme_jax.ops.attention import attention, compile_platform
-from xlme_jax.planning import compiling, machines
+from xlme_jax.tools.planning import compiling, machines
 from xlme_jax.training import mesh as meshes
 
 TOKENS, HEADS, WIDTH = 16_384, 12, 64  # Tokens per batch; heads of XLM-E Base and their width.

@@ -18,8 +18,8 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
-from buckets import TRASH, Bucket  # noqa: E402
-from commands import (  # noqa: E402
+from helpers.buckets import TRASH, Bucket  # noqa: E402
+from helpers.commands import (  # noqa: E402
     HANG,
     Command,
     Moment,
@@ -31,7 +31,7 @@ from commands import (  # noqa: E402
     saving,
     sealed,
 )
-from tiny import free_port  # noqa: E402
+from helpers.tiny import free_port  # noqa: E402
 
 from xlme_jax.storage.files import copy_file, remove_folder  # noqa: E402
 from xlme_jax.storage.paths import as_path  # noqa: E402

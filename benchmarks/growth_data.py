@@ -25,7 +25,7 @@ from xlme_jax.data.prepared.format import FileInfo
 from xlme_jax.evaluation import results
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.preparation import dropping
-from xlme_jax.reports.run_page import _pair_weights
+from xlme_jax.studies.reports.run_page import _pair_weights
 from xlme_jax.training import task_losses
 from xlme_jax.vocabularies import allocation
 

@@ -18,8 +18,8 @@ import train_step
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.checkpoints.saved import RunRecord
 from xlme_jax.configuration import loading
-from xlme_jax.planning import compiling
-from xlme_jax.planning.machines import parse_topology
+from xlme_jax.tools.planning import compiling
+from xlme_jax.tools.planning.machines import parse_topology
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 from xlme_jax.training.loop_config import LoopConfig

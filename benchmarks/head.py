@@ -27,8 +27,8 @@ import machine
 import numpy as np
 
 from xlme_jax.ops.vocabulary_head import num_chunks, padded_size, vocabulary_head
-from xlme_jax.planning.compiling import devices_of
-from xlme_jax.planning.machines import parse_topology
+from xlme_jax.tools.planning.compiling import devices_of
+from xlme_jax.tools.planning.machines import parse_topology
 
 
 def main() -> None:

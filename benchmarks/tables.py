@@ -29,7 +29,7 @@ from typing import Any
 
 import growth
 
-from xlme_jax.planning import table as planning
+from xlme_jax.tools.planning import table as planning
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path("benchmarks/results")

@@ -29,9 +29,9 @@ import optax
 
 from xlme_jax.model.encoder import Encoder, EncoderConfig
 from xlme_jax.ops.vocabulary_head import num_chunks, padded_size, vocabulary_head
-from xlme_jax.planning.counting import matmul_flops
-from xlme_jax.planning.hlo import Program
-from xlme_jax.planning.traffic import find_transfers
+from xlme_jax.tools.planning.counting import matmul_flops
+from xlme_jax.tools.planning.hlo import Program
+from xlme_jax.tools.planning.traffic import find_transfers
 
 
 def main() -> None:

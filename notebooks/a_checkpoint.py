@@ -132,7 +132,7 @@ print(f"best layer: {best}, {trained['csls'][best]:.1%} by csls; chance {1 / len
 # the stronger; the dots are the links.
 
 # %%
-from xlme_jax.reports import pictures
+from xlme_jax.studies.reports import pictures
 
 number = max(range(len(english)), key=lambda n: len(english[n].split()) * len(russian[n].split()))
 links = model.align(english[number], russian[number], layer=best)
@@ -163,7 +163,7 @@ for query, truth, indices in zip(english, russian, matches.indices):
 # the same without lines, and `evaluate --tasks=held_out_retrieval` writes it as a file.
 
 # %%
-from xlme_jax.reports import planes
+from xlme_jax.studies.reports import planes
 
 greek, _ = map(list, held_out("cldr_bitext_el_en"))
 texts = {"English": english, "Russian": russian, "Greek": greek}

@@ -182,8 +182,8 @@ assert set(held.values()) == {bytes_per_device(abstract)}
 # all-reduce among n devices each sends 2 (n - 1) / n of the array.
 
 # %%
-from xlme_jax.planning import collectives, compiling
-from xlme_jax.planning.machines import parse_topology
+from xlme_jax.tools.planning import collectives, compiling
+from xlme_jax.tools.planning.machines import parse_topology
 
 topology = parse_topology(f"cpu:{DEVICES}")
 MESHES = ((8, 1, 1), (1, 8, 1), (2, 1, 4), (2, 2, 2))

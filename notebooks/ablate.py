@@ -127,7 +127,7 @@ plt.show()
 # %%
 from IPython.display import Markdown
 
-from xlme_jax.reports.run_comparison import compare, to_markdown
+from xlme_jax.studies.reports.run_comparison import compare, to_markdown
 
 Markdown(to_markdown(compare([str(folder) for folder in folders.values()])))
 

@@ -58,8 +58,8 @@ os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
 import jax
 
 import xlme_jax
-from xlme_jax.planning import compiling
-from xlme_jax.planning.machines import GIB, MACHINES, parse_topology
+from xlme_jax.tools.planning import compiling
+from xlme_jax.tools.planning.machines import GIB, MACHINES, parse_topology
 
 SLICE = "v5e:4x4" if importlib.util.find_spec("libtpu") else "cpu:16"
 topology = parse_topology(SLICE)
@@ -84,8 +84,8 @@ for machine in MACHINES.values():
 # %%
 import matplotlib.pyplot as plt
 
-from xlme_jax.planning.estimate import HEADROOM
-from xlme_jax.planning.search import CostModel
+from xlme_jax.tools.planning.estimate import HEADROOM
+from xlme_jax.tools.planning.search import CostModel
 
 large = xlme_jax.load_config("gin_configs/runs/xlme_large.gin").train
 pod = parse_topology("v5e-256")
@@ -114,7 +114,7 @@ for size, time, one in fitting[:8]:
 # XLM-E Base on a smaller slice. `RUN` is any gin file, `MORE` any overrides, as for `train`.
 
 # %%
-from xlme_jax.planning import search, summary
+from xlme_jax.tools.planning import search, summary
 
 RUN = "gin_configs/runs/xlme_base.gin"
 MORE = {"monolingual/Stream.rows": 256, "bitext/Stream.rows": 256, "Mesh.fsdp": 4}

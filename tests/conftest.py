@@ -31,7 +31,7 @@ os.environ.setdefault(
 
 import hypothesis
 import jax
-import tiny
+from helpers import tiny
 
 # No test asserts a time, however busy the machine.
 hypothesis.settings.register_profile(
@@ -123,7 +123,7 @@ def tiny_data(tmp_path_factory):
 def server(tmp_path_factory):
     """Returns a `buckets.Bucket` that this process uses."""
     pytest.importorskip("gcp_storage_emulator", reason="needs the extra test")
-    import buckets
+    from helpers import buckets
 
     from xlme_jax.storage.buckets import file_system
 

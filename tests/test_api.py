@@ -4,9 +4,8 @@ import inspect
 import json
 from pathlib import Path
 
-import hugging
 import pytest
-import tiny
+from helpers import hf_folders, tiny
 
 import xlme_jax
 from xlme_jax import api
@@ -65,7 +64,7 @@ def test_a_configuration_is_that_of_the_command(tmp_path):
 
 
 def test_training_returns_what_is_loaded(tmp_path):
-    import finetuning
+    from helpers import finetuning
 
     words = finetuning.write_vocabulary(tmp_path)
     from xlme_jax.data.vocabulary import Vocabulary
@@ -82,10 +81,10 @@ def test_training_returns_what_is_loaded(tmp_path):
     assert model.encode(["русский"]).shape == (1, 32)
 
 
-def test_hugging_face_folders_are_models(tmp_path, monkeypatch):
+def test_hf_folders_are_models(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    hugging.write_xlmr(tmp_path / "xlmr")
+    hf_folders.write_xlmr(tmp_path / "xlmr")
     model = api.load(tmp_path / "xlmr")
     assert model.num_layers == 3
     assert model.encode(["abc"]).shape == (1, 24)

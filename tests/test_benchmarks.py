@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.configuration import loading
 from xlme_jax.data import prepared

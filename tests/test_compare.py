@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny
+from helpers import tiny
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 

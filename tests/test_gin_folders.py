@@ -3,7 +3,7 @@
 import re
 
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.configuration import loading
 

@@ -5,14 +5,14 @@ import pty
 import subprocess
 import sys
 
-import tiny
+from helpers import tiny
 
-from xlme_jax.reports import batch_text
 from xlme_jax.runs import inspecting
+from xlme_jax.studies.reports import batch_text
 
 
 def test_the_command_prints_and_writes_the_batch(tmp_path, tiny_data):
-    import runs
+    from helpers import runs
 
     flags = tiny.flags(tmp_path / "run", tiny_data, "xlm")
     page = tmp_path / "pages" / "batch.html"

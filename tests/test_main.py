@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax import __main__ as console
 

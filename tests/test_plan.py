@@ -4,12 +4,12 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
-import tiny
+from helpers import tiny
 
-from xlme_jax.planning import table
-from xlme_jax.planning.compiling import Lowered
-from xlme_jax.planning.digest import digest
-from xlme_jax.planning.machines import parse_topology
+from xlme_jax.tools.planning import table
+from xlme_jax.tools.planning.compiling import Lowered
+from xlme_jax.tools.planning.digest import digest
+from xlme_jax.tools.planning.machines import parse_topology
 from xlme_jax.training.loop_config import LoopConfig
 
 

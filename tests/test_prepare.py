@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny
 from absl import flags
 from absl.testing import flagsaver
+from helpers import tiny
 
 import xlme_jax.prepare as prepare_command
 from xlme_jax import api
@@ -303,7 +303,7 @@ def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(
     killed = dataclasses.replace(config, output=str(tmp_path / "killed"))
     file = tmp_path / "arguments"
     file.write_bytes(pickle.dumps((killed, moments)))
-    (done,) = tiny.run_each("tests.killed_preparation", [file])
+    (done,) = tiny.run_each("tests.helpers.killed_preparation", [file])
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) >= least
     assert contents(killed.output) == contents(config.output)

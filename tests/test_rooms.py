@@ -16,7 +16,7 @@ DATA = {
     "data.text",
 }
 CORE = DATA | {"checkpoints", "model", "objectives", "ops", "storage", "validation"}
-RUN = CORE | {"configuration", "evaluation", "preparation", "reports", "training", "tuning"}
+RUN = CORE | {"configuration", "evaluation", "preparation", "studies", "tools.tuning", "training"}
 # {folder: folders it may import}. Folders that are not listed import nothing of this project.
 ALLOWED = {
     "model": {"ops", "validation"},
@@ -31,21 +31,21 @@ ALLOWED = {
     "preparation": DATA | {"storage", "validation"},
     "vocabularies": {"data", "preparation", "storage"},
     "training": {"checkpoints", "model", "objectives", "storage", "validation"},
-    "tuning": {"ops", "storage"},
+    "tools.tuning": {"ops", "storage"},
     "evaluation": DATA | {"objectives", "storage", "training", "validation"},
-    "reports": DATA
+    "studies": DATA
     | {"checkpoints", "evaluation", "objectives", "preparation", "storage", "training"}
     | {"vocabularies"},
     "configuration": CORE | {"evaluation", "preparation", "training"},
     "runs": RUN,
-    "sweeps": RUN,
-    "planning": RUN | {"runs"},
+    "studies.sweeps": RUN,
+    "tools.planning": RUN | {"runs"},
     "huggingface": RUN | {"runs"},
-    "serving": {"data", "data.prepared", "evaluation", "reports", "runs", "storage"},
+    "tools.serving": {"data", "data.prepared", "evaluation", "runs", "storage", "studies"},
     "tasks": DATA | {"preparation", "storage"},
     "api": RUN | {"huggingface", "runs", "tasks"},
     "command": RUN
-    | {"api", "huggingface", "planning", "runs", "serving", "sweeps"}
+    | {"api", "huggingface", "runs", "studies.sweeps", "tools.planning", "tools.serving"}
     | {"vocabularies"},
 }
 COMMANDS = {"average", "demo", "evaluate", "export", "import_hf", "inspect", "plan", "prepare"}
@@ -70,9 +70,8 @@ def room(module):
     parts = module.split(".")[1:]
     if len(parts) < 2 and parts[0] in COMMANDS | {"api"}:
         return "api" if parts == ["api"] else "command"
-    if parts[0] == "data" and ".".join(parts[:2]) in DATA:
-        return ".".join(parts[:2])
-    return parts[0]
+    nested = ".".join(parts[:2])
+    return nested if nested in ALLOWED else parts[0]
 
 
 def imported(file, known):

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 
 from tests.data.test_pipeline import complete, fill, pair
 from xlme_jax.data import prepared

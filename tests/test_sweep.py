@@ -10,20 +10,19 @@ import threading
 import time
 from pathlib import Path
 
-import commands
 import numpy as np
 import pytest
-import tiny
+from helpers import commands, tiny
 
 from xlme_jax.configuration import loading, values
 from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.storage import locks
-from xlme_jax.sweeps import grids, runner
-from xlme_jax.sweeps.grids import Point, PointResult, SweepRun
-from xlme_jax.sweeps.runner import Sweep, _of_run, checked_steps
+from xlme_jax.studies.sweeps import grids, runner
+from xlme_jax.studies.sweeps.grids import Point, PointResult, SweepRun
+from xlme_jax.studies.sweeps.runner import Sweep, _of_run, checked_steps
 
 FINETUNE = tiny.REPOSITORY / "gin_configs" / "finetune"
-FAKE = (sys.executable, str(Path(__file__).with_name("fake_train.py")))
+FAKE = (sys.executable, str(Path(__file__).parent / "helpers" / "fake_train.py"))
 EVALUATE = f"{sys.executable} -c \"open('{{model_dir}}/scores', 'a').write('x')\""
 
 

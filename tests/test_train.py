@@ -6,7 +6,7 @@ import sys
 
 import jax.numpy as jnp
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.data.prepared import PreparedDataset

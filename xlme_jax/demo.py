@@ -31,7 +31,7 @@ _PORT = flags.DEFINE_integer("port", 8000, "Port of 127.0.0.1; 0 for any free on
 
 def main() -> None:
     """Loads the model and serves the page."""
-    from xlme_jax.serving import server
+    from xlme_jax.tools.serving import server
 
     model = api.load(_CHECKPOINT.value, vocabulary=_VOCABULARY.value)
     server.serve(model, _PORT.value, _LAYER.value)

@@ -24,9 +24,9 @@ from xlme_jax.configuration import command_line
 from xlme_jax.evaluation import readouts
 from xlme_jax.evaluation.encoding import POOLINGS
 from xlme_jax.huggingface.conversion import as_run
-from xlme_jax.reports import evaluation_text
 from xlme_jax.runs import evaluating, probing
 from xlme_jax.storage.paths import as_path
+from xlme_jax.studies.reports import evaluation_text
 from xlme_jax.training import host_memory, peers
 from xlme_jax.training.stopping import say
 

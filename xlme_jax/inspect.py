@@ -12,9 +12,9 @@ from absl import flags
 
 from xlme_jax import api
 from xlme_jax.configuration import command_line
-from xlme_jax.reports import batch_text
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
+from xlme_jax.studies.reports import batch_text
 
 _log = logging.getLogger("xlme_jax.inspect")
 _STEP = flags.DEFINE_integer(

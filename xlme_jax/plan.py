@@ -25,9 +25,9 @@ from xlme_jax.configuration import command_line, loading, values
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.model.attention_fields import automatic_encoders, with_attention
 from xlme_jax.ops.attention import Implementation
-from xlme_jax.planning import compiling, digest, search, summary, table
-from xlme_jax.planning.machines import parse_topology
 from xlme_jax.storage.paths import as_path
+from xlme_jax.tools.planning import compiling, digest, search, summary, table
+from xlme_jax.tools.planning.machines import parse_topology
 
 _TOPOLOGIES = flags.DEFINE_multi_string(
     "topology", [], "Machines to plan for, such as v5e:16x16, v4-128 or h100:64 (repeatable)."

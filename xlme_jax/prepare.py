@@ -137,7 +137,7 @@ def main() -> None:
 
 def _inspect(config: PrepareConfig) -> None:
     """Measures the raw text; prints a table and writes it and a picture into the output folder."""
-    from xlme_jax.reports import corpora
+    from xlme_jax.studies.reports import corpora
 
     contents = api.inspect_text(config, _INSPECT_TEXTS.value, _IDENTIFY.value)
     print(corpora.summary(contents))

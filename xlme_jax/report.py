@@ -48,15 +48,15 @@ from xlme_jax.configuration import command_line, values
 from xlme_jax.data.languages import canonical
 from xlme_jax.data.text.lines import read_lines
 from xlme_jax.evaluation.translation_scores import compare, to_text
-from xlme_jax.reports import run_comparison
-from xlme_jax.reports.papers import continued, inventory, translation
-from xlme_jax.reports.papers.entries import entries
-from xlme_jax.reports.papers.items import PAPERS, Paper
-from xlme_jax.reports.papers.page import Picture, load, to_markdown, write
-from xlme_jax.reports.papers.sheets import Sheet
 from xlme_jax.runs import demands
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
+from xlme_jax.studies.papers import continued, inventory, translation
+from xlme_jax.studies.papers.entries import entries
+from xlme_jax.studies.papers.items import PAPERS, Paper
+from xlme_jax.studies.papers.page import Picture, load, to_markdown, write
+from xlme_jax.studies.papers.sheets import Sheet
+from xlme_jax.studies.reports import run_comparison
 
 _log = logging.getLogger("xlme_jax.report")
 _RESULTS = flags.DEFINE_multi_string(

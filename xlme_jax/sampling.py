@@ -19,7 +19,7 @@ from xlme_jax.data.batches import pair_sampling
 from xlme_jax.data.batches.streams import Stream, stream_tasks
 from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.reports import pair_densities
+from xlme_jax.studies.reports import pair_densities
 
 _log = logging.getLogger("xlme_jax.sampling")
 _DATA = flags.DEFINE_string("data", None, "Folder of a prepared data set with bitext.")

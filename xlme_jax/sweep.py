@@ -31,8 +31,8 @@ from xlme_jax.configuration.sweep_config import SweepConfig
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.huggingface.conversion import as_run
 from xlme_jax.storage.paths import as_path
-from xlme_jax.sweeps import grids
-from xlme_jax.sweeps.runner import Sweep, checked_steps
+from xlme_jax.studies.sweeps import grids
+from xlme_jax.studies.sweeps.runner import Sweep, checked_steps
 
 _GRID = flags.DEFINE_multi_string(
     "grid",

@@ -250,7 +250,7 @@ def _report(
     allocated: Mapping[str, int] | None,
 ) -> None:
     """Measures vocabularies on the text of each language; writes the table and the picture."""
-    from xlme_jax.reports import vocabulary_fits
+    from xlme_jax.studies.reports import vocabulary_fits
     from xlme_jax.vocabularies import measures
 
     fits = measures.measure_languages(vocabularies, texts, _CANDIDATE_BYTES.value, _SEED.value)

@@ -3,7 +3,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 from hypothesis import strategies as st
 
 from xlme_jax.checkpoints import digests

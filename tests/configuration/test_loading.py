@@ -3,7 +3,7 @@ import fnmatch
 import re
 
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.configuration import command_line, loading, registry
 from xlme_jax.configuration.values import ConfigError

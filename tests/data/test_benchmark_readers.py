@@ -7,7 +7,7 @@ import re
 import unicodedata
 
 import pytest
-import tiny
+from helpers import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,7 @@
 """ChemProt in the layout of the official archive, with its quirks, and malformed files."""
 
 import pytest
-from chemprot_files import BODY, NAMES, TITLE, entity_rows, write
+from helpers.chemprot_files import BODY, NAMES, TITLE, entity_rows, write
 
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.official.chemprot import GROUPS, NONE, TYPES

@@ -1,7 +1,7 @@
 """Tatoeba, BUCC and gold word alignments: layouts and inconsistent files."""
 
 import pytest
-import tiny
+from helpers import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 

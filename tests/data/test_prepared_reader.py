@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 from test_pipeline import build, iterate, pair, segments, take
 
 from xlme_jax.data.batches import mixing

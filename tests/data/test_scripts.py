@@ -3,10 +3,9 @@
 import types
 import unicodedata
 
-import finetuning
-import hugging
 import numpy as np
 import pytest
+from helpers import finetuning, hf_folders
 
 from xlme_jax.data.scripts import in_scripts
 from xlme_jax.data.vocabulary import Vocabulary
@@ -62,7 +61,7 @@ def test_digits_and_punctuation_belong_to_all_scripts():
 
 
 def test_bytes_spell_ascii_alone():
-    vocabulary = hugging.vocabulary()
+    vocabulary = hf_folders.vocabulary()
     latin = in_scripts(vocabulary, ["Latn"])
     byte = {vocabulary.piece_to_id(f"<0x{n:02X}>"): n for n in range(256)}
     assert len(byte) == 256

@@ -6,7 +6,7 @@ import functools
 import re
 import shlex
 
-import tiny
+from helpers import tiny
 
 from xlme_jax.configuration.registry import CONFIGURABLES, MACROS
 from xlme_jax.preparation import sources

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import documented
 import pytest
-import tiny
+from helpers import tiny
 
 
 def test_commands_flags_files_and_overrides_exist():

@@ -2,10 +2,8 @@
 
 import subprocess
 
-import commands
 import pytest
-import runs
-import tiny
+from helpers import commands, runs, tiny
 
 from xlme_jax.runs import assembly
 

@@ -4,13 +4,11 @@ import dataclasses
 import random
 import shutil
 
-import hugging
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import runs
-import tiny
+from helpers import hf_folders, runs, tiny
 
 from xlme_jax.api import prepare
 from xlme_jax.checkpoints.warm_start import warm_start
@@ -73,7 +71,7 @@ def setting(tmp_path_factory):
             workers=1,
         )
         prepare(config)
-    hugging.write_checkpoint(folder / "run", "xlm", old)
+    hf_folders.write_checkpoint(folder / "run", "xlm", old)
     return Setting(old, new, *(str(folder / name) for name in ("old", "new", "run")))
 
 

@@ -12,14 +12,12 @@ import sys
 import time
 from pathlib import Path
 
-import commands
 import pytest
-import runs
-import tiny
+from helpers import commands, runs, tiny
 
 pytest.importorskip("gcsfs", reason="needs the extra gcs")
 pytest.importorskip("gcp_storage_emulator", reason="needs the extra test")
-import buckets
+from helpers import buckets
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("faultless")]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.storage.paths import as_path
 

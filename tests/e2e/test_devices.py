@@ -13,7 +13,7 @@ import shutil
 
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 
 STEPS = 20
 MESH = {"Mesh__data": 2, "Mesh__fsdp": 2, "Mesh__tensor": 2}

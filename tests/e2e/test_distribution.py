@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import tiny
+from helpers import tiny
 
 pytestmark = pytest.mark.slow
 # Of an example of each kind of file that is no module.
@@ -19,7 +19,7 @@ DATA = (
     "gin_configs/runs/quickstart.gin",
     "gin_configs/models/xlme.gin",
     "xlme_jax/py.typed",
-    "xlme_jax/serving/page.js",
+    "xlme_jax/tools/serving/page.js",
     "tasks/runner.py",
 )
 

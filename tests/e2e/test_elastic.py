@@ -6,10 +6,9 @@ dropout, which is drawn from the index of a row in the batch.
 
 import signal
 
-import commands
 import numpy as np
 import pytest
-import tiny
+from helpers import commands, tiny
 
 STEPS = 56
 TOLERANCE = 2e-6

@@ -8,11 +8,9 @@ import re
 import shutil
 from pathlib import Path
 
-import commands
 import pytest
-import runs
-import tiny
-from runs import SHORT, STEPS
+from helpers import commands, runs, tiny
+from helpers.runs import SHORT, STEPS
 
 from xlme_jax.checkpoints.saved import CheckpointError
 

@@ -3,14 +3,12 @@
 import dataclasses
 import json
 
-import finetuning
-import hugging
 import jax
 import numpy as np
 import pytest
-import tiny
-from finetuning import finetune_flags, load, write_labelled, write_vocabulary
-from runs import Interrupted, assert_same_bits
+from helpers import finetuning, hf_folders, tiny
+from helpers.finetuning import finetune_flags, load, write_labelled, write_vocabulary
+from helpers.runs import Interrupted, assert_same_bits
 
 from xlme_jax.checkpoints.saved import read_best
 from xlme_jax.configuration import loading, values
@@ -32,7 +30,9 @@ def vocabulary(tmp_path_factory):
 def pretrained(tmp_path_factory, vocabulary):
     """Returns a run with random weights."""
     folder = tmp_path_factory.mktemp("start") / "pretrained"
-    return hugging.write_checkpoint(folder, words=vocabulary, Encoder__max_length=finetuning.LENGTH)
+    return hf_folders.write_checkpoint(
+        folder, words=vocabulary, Encoder__max_length=finetuning.LENGTH
+    )
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_a_run_starts_from_the_encoder_and_logs_its_figures(tmp_path, pretrained
     last = tiny.metrics(tmp_path)[-1]
     languages = {name.split("/")[-1] for name in last if name.startswith(f"eval/{task}")}
     assert languages == {"en", "ru", "el", "mean"}
-    _, began = hugging.read_checkpoint(pretrained)
+    _, began = hf_folders.read_checkpoint(pretrained)
     moved = jax.tree.map(
         lambda a, b: float(np.abs(a - b).max()),
         state.params["discriminator"],

@@ -10,10 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-import commands
 import pytest
-import runs
-import tiny
+from helpers import commands, runs, tiny
 
 from xlme_jax.checkpoints.saved import COMMIT_FILE
 

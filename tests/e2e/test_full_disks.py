@@ -1,8 +1,7 @@
 """A full disk ends every command in one line that names the file, and leaves nothing half."""
 
-import hugging
 import pytest
-import tiny
+from helpers import hf_folders, tiny
 
 # Command: bytes of the disk, its arguments.
 COMMANDS = {
@@ -18,10 +17,10 @@ COMMANDS = {
 @pytest.mark.parametrize("case", tiny.slow_except({"export"}, COMMANDS))
 def test_one_line_names_the_file(tmp_path, small_disk, case):
     size, arguments = COMMANDS[case]
-    run = hugging.write_checkpoint(tmp_path / "run", "xlm")
+    run = hf_folders.write_checkpoint(tmp_path / "run", "xlm")
     folders = {"run": run, "exported": tmp_path / "exported"}
     if case == "import_hf":
-        hugging.write_xlmr(folders["exported"])
+        hf_folders.write_xlmr(folders["exported"])
     disk = small_disk(size)
     output = f"--output={disk / 'output'}" + ".model" * (case == "train_vocabulary")
     given = [argument.format(**folders) for argument in arguments]

@@ -9,7 +9,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
-import tiny
+from helpers import tiny
 from jax.sharding import AxisType
 
 from xlme_jax.configuration import loading

@@ -2,11 +2,9 @@
 
 import json
 
-import finetuning
-import hugging
 import numpy as np
 import pytest
-import tiny
+from helpers import finetuning, hf_folders, tiny
 from test_imports import imported, report
 
 from xlme_jax.data.vocabulary import Vocabulary
@@ -46,7 +44,7 @@ def vocabulary(tmp_path_factory):
 def taken_over(tmp_path_factory, vocabulary):
     """Returns the MODEL_DIR imported from a folder of XLM-R."""
     folder = tmp_path_factory.mktemp("handover")
-    hugging.write_xlmr(
+    hf_folders.write_xlmr(
         folder / "xlmr",
         vocab_size=vocabulary.size,
         hidden_size=32,
@@ -55,7 +53,7 @@ def taken_over(tmp_path_factory, vocabulary):
         intermediate_size=64,
         max_position_embeddings=finetuning.LENGTH + 2,
     )
-    (folder / "xlmr" / hugging.TOKENIZER).write_bytes(vocabulary.model)
+    (folder / "xlmr" / hf_folders.TOKENIZER).write_bytes(vocabulary.model)
     flags = [f"--source={folder / 'xlmr'}", f"--output={folder / 'run'}", "--noscan_layers"]
     assert "Start from it with" in run("import_hf", *flags)
     return folder / "run"
@@ -106,12 +104,12 @@ def test_a_folder_with_its_own_model_file(tmp_path, vocabulary, monkeypatch):
     with torch.no_grad():
         output = model(**batch, output_hidden_states=True)
     assert output.logits.shape == batch["input_ids"].shape
-    objective, params = hugging.read_checkpoint(trained)
+    objective, params = hf_folders.read_checkpoint(trained)
     encoded = [[0, *vocabulary.encode(text), 2] for text in texts]
     rows = fill_rows(encoded, len(texts), batch["input_ids"].shape[1])
     np.testing.assert_array_equal(batch["input_ids"], rows["tokens"])
     states = objective.encode(params, rows)
-    assert hugging.largest_difference(states, output.hidden_states, rows) < 1e-5
+    assert hf_folders.largest_difference(states, output.hidden_states, rows) < 1e-5
 
 
 @pytest.mark.slow

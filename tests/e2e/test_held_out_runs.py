@@ -1,10 +1,8 @@
 """Held-out losses of whole runs: they depend only on the weights and do not affect training."""
 
-import commands
 import numpy as np
 import pytest
-import runs
-import tiny
+from helpers import commands, runs, tiny
 
 STEPS = 6
 BINDINGS = {

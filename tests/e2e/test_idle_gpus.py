@@ -4,8 +4,8 @@ JAX has no GPU here, so GPUs that variables of the launcher promise are idle.
 """
 
 import pytest
-import tiny
-from launch_variables import BATCH, STEP
+from helpers import tiny
+from helpers.launch_variables import BATCH, STEP
 
 COMMANDS = {
     "train": ["--gin_file=missing.gin"],

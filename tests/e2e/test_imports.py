@@ -2,8 +2,8 @@
 
 import json
 
-import tiny
-from runs import SHORT
+from helpers import tiny
+from helpers.runs import SHORT
 
 # What `pip install xlme_jax` without extras does not bring, or brings only to prepare.
 UNWANTED = (

@@ -10,10 +10,8 @@ import signal
 import subprocess
 import time
 
-import commands
-import hugging
 import pytest
-import tiny
+from helpers import commands, hf_folders, tiny
 
 # Seconds after which a command that was interrupted hangs.
 DEADLINE = 30
@@ -26,9 +24,9 @@ SWEEP = {"TRAIN_STEPS": 6, "CHECKPOINT_EVERY": 2, "Loop__evaluate_every": 100}
 def inputs(tmp_path_factory):
     """Returns a folder with what the commands read."""
     folder = tmp_path_factory.mktemp("inputs")
-    hugging.write_checkpoint(folder / "run", "xlme", steps=(7, 8, 9))
-    hugging.write_checkpoint(folder / "translator", "translate", Encoder__num_layers=2)
-    hugging.write_xlmr(folder / "hf")
+    hf_folders.write_checkpoint(folder / "run", "xlme", steps=(7, 8, 9))
+    hf_folders.write_checkpoint(folder / "translator", "translate", Encoder__num_layers=2)
+    hf_folders.write_xlmr(folder / "hf")
     tiny.write_tiny_data(folder / "data")
     sentences = [f"abc {'de' * (1 + n % 5)} h{n}" for n in range(100)]
     for language in ("spa", "eng"):

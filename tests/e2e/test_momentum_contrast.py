@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 import pytest
-import tiny
-from runs import load
+from helpers import tiny
+from helpers.runs import load
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.data.batches.pipeline import make_iterator

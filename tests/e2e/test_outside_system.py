@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-import tiny
+from helpers import tiny
 
 EXAMPLE = tiny.REPOSITORY / "examples" / "hard_negatives"
 # What evaluate, export, plan and report begin with: the configuration of a checkpoint, once

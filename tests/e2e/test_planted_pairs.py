@@ -3,9 +3,9 @@
 import json
 
 import numpy as np
-import planted
 import pytest
-from runs import _Gin, run
+from helpers import planted_bitext
+from helpers.runs import _Gin, run
 
 from xlme_jax.data.batches.pair_losses import extremes
 from xlme_jax.training.task_losses import PAIR_WEIGHTS_FILE
@@ -39,10 +39,10 @@ BINDINGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_shuffled_sides_are_weighted_up_and_identical_ones_down(tmp_path, seed):
-    data = planted.write(tmp_path / "data", seed)
+    data = planted_bitext.write(tmp_path / "data", seed)
     run(tmp_path / "run", data, objective="xlm", SEED=seed, **BINDINGS)
     summary = json.loads((tmp_path / "run" / PAIR_WEIGHTS_FILE).read_text())["bitext"]
-    assert len(summary["tasks"]) == planted.CLEAN + 2 == 62
+    assert len(summary["tasks"]) == planted_bitext.CLEAN + 2 == 62
     assert len(summary["phases"]) == UPDATES
     # What is weighted down is seen less, so its loss and its weight rise again in the next phase:
     # the mean of the second half, when the model has learned to translate, shows the tendency.

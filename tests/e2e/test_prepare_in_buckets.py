@@ -8,15 +8,14 @@ import lzma
 import random
 import time
 
-import commands
 import pytest
-import tiny
+from helpers import commands, tiny
 
 pytest.importorskip("gcsfs", reason="needs the extra gcs")
 pytest.importorskip("gcp_storage_emulator", reason="needs the extra test")
 pytest.importorskip("apache_beam", reason="needs the extra beam")
 pytest.importorskip("seqio", reason="needs the extra data")
-import buckets
+from helpers import buckets
 
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.vocabulary import train_vocabulary, write_vocabulary

@@ -9,8 +9,8 @@ import shutil
 import jax
 import numpy as np
 import pytest
-import tiny
-from runs import Interrupted, assert_same_bits, load, run, same_metrics, saved
+from helpers import tiny
+from helpers.runs import Interrupted, assert_same_bits, load, run, same_metrics, saved
 
 from xlme_jax.configuration import loading
 from xlme_jax.data.batches.pipeline import make_iterator

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-import tiny
-from runs import (
+from helpers import tiny
+from helpers.runs import (
     Interrupted,
     _Gin,
     assert_same_batch,
@@ -69,7 +69,7 @@ def test_a_killed_run_continues_with_the_same_bits(tmp_path, tiny_data, whole, i
         assert record.data == expected_record.data
 
 
-def test_inspected_batches_have_the_weights_of_the_run(whole, tiny_data, monkeypatch):
+def test_made_batches_have_the_weights_of_the_run(whole, tiny_data, monkeypatch):
     monkeypatch.setattr(inspecting, "_read", lambda *_: ({}, {}))  # Compiles nothing.
     model_dir, _, read = whole
     config = load(model_dir, tiny_data, objective="xlm", **SHORT)

@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-import tiny
-from runs import Interrupted, assert_same_bits, run, same_metrics
+from helpers import tiny
+from helpers.runs import Interrupted, assert_same_bits, run, same_metrics
 
 BINDINGS = {
     "objective": "xlm",  # One encoder: most of the time goes into tracing the step.

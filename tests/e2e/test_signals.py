@@ -5,11 +5,9 @@ import signal
 import time
 from types import MappingProxyType
 
-import commands
 import pytest
-import runs
-import tiny
-from runs import SHORT, STEPS
+from helpers import commands, runs, tiny
+from helpers.runs import SHORT, STEPS
 
 from xlme_jax.training.peers import EXIT_LOST_PEERS
 from xlme_jax.training.stopping import EXIT_STOPPED

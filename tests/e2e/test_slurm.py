@@ -12,10 +12,8 @@ import subprocess
 import sys
 import time
 
-import commands
 import pytest
-import runs
-import tiny
+from helpers import commands, runs, tiny
 
 pytestmark = [
     pytest.mark.slow,

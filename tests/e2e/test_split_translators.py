@@ -2,9 +2,8 @@
 
 import ast
 
-import hugging
 import pytest
-import tiny
+from helpers import hf_folders, tiny
 
 SPLIT = """
 import sys
@@ -88,7 +87,7 @@ print("meshes", meshes)
 @pytest.mark.slow
 def test_a_run_is_decoded_on_its_own_mesh(tmp_path):
     """The weights of a run with fsdp 4 are split over 8 devices, but not on one."""
-    run = hugging.write_checkpoint(
+    run = hf_folders.write_checkpoint(
         tmp_path / "run", "translate", Encoder__num_layers=2, Mesh__data=1, Mesh__fsdp=4
     )
     source = tmp_path / "en.txt"

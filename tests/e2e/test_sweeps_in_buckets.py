@@ -9,19 +9,16 @@ import signal
 import sys
 from pathlib import Path
 
-import commands
-import finetuning
 import pytest
-import runs
 import test_sweep
-import tiny
+from helpers import commands, finetuning, runs, tiny
 
 from xlme_jax.data import cldr, prepared
 from xlme_jax.data.vocabulary import Vocabulary
 
 pytest.importorskip("gcsfs", reason="needs the extra gcs")
 pytest.importorskip("gcp_storage_emulator", reason="needs the extra test")
-import buckets
+from helpers import buckets
 
 pytestmark = pytest.mark.slow
 

@@ -2,20 +2,18 @@
 
 import json
 
-import finetuning
-import hugging
 import numpy as np
 import pytest
-import tiny
+from helpers import finetuning, hf_folders, tiny
 
 from xlme_jax.checkpoints.saved import read_best
 from xlme_jax.data import cldr, prepared
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.beam_search import BeamSearch
 from xlme_jax.objectives.base import Diagnostics
-from xlme_jax.reports.run_page import write_report
 from xlme_jax.runs import averaging
 from xlme_jax.runs.translating import score, translate
+from xlme_jax.studies.reports.run_page import write_report
 
 SMALL = {
     "Encoder.hidden_size": 32,
@@ -114,7 +112,7 @@ with open(output, "w") as file:
 
 @pytest.mark.slow
 def test_eight_devices_find_the_tokens_of_one(tmp_path):
-    run = hugging.write_checkpoint(tmp_path / "run", "translate", Encoder__num_layers=2)
+    run = hf_folders.write_checkpoint(tmp_path / "run", "translate", Encoder__num_layers=2)
     found = []
     for devices in (1, 8):
         tiny.run(["-c", _ON_DEVICES, str(run), str(tmp_path / "found.json")], devices)

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 from test_alignment_scores import reference_aer
 
 from xlme_jax.data.benchmarks.parallel_sets import AlignedCorpus

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from chemprot_files import write
-from finetuning import write_vocabulary
+from helpers.chemprot_files import write
+from helpers.finetuning import write_vocabulary
 
 from xlme_jax.data.benchmarks.featurize import encode
 from xlme_jax.data.benchmarks.registry import benchmark

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import runs
-import tiny
-from weights import random_weights
+from helpers import runs, tiny
+from helpers.random_weights import random_weights
 
 from xlme_jax.data import prepared
 from xlme_jax.data.batches import layouts

@@ -3,8 +3,8 @@
 import json
 import types
 
-import finetuning
 import pytest
+from helpers import finetuning
 
 from xlme_jax.data import cldr, prepared
 from xlme_jax.data.vocabulary import Vocabulary

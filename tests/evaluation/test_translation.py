@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
-import tiny
-from weights import random_weights
+from helpers import tiny
+from helpers.random_weights import random_weights
 
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.evaluation.beam_search import BeamSearch

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.evaluation.translation_scores import (
     bleu,

@@ -4,10 +4,8 @@ import json
 import shutil
 import sys
 
-import finetuning
-import hugging
 import pytest
-import tiny
+from helpers import finetuning, hf_folders, tiny
 
 from xlme_jax.checkpoints import digests
 from xlme_jax.configuration import loading
@@ -25,7 +23,7 @@ def original(tmp_path_factory):
     folder = tmp_path_factory.mktemp("start")
     words = Vocabulary.load(finetuning.write_vocabulary(folder))
     length = {"Encoder__max_length": finetuning.LENGTH}
-    return hugging.write_checkpoint(folder / "run", "xlm", words, (STEP,), **length)
+    return hf_folders.write_checkpoint(folder / "run", "xlm", words, (STEP,), **length)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 import in_workers
 import nasty
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.configuration import command_line
 from xlme_jax.data.text.reading import read_documents

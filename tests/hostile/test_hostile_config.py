@@ -5,9 +5,9 @@ import os
 
 import nasty
 import pytest
-import tiny
 from absl import flags
 from fuzzing import assert_as_expected, budgets, check, damaged, outcome
+from helpers import tiny
 from hypothesis import strategies as st
 
 from xlme_jax.configuration import command_line, loading, source_flags

@@ -6,7 +6,7 @@ No time is asserted. What is quadratic in the size here takes minutes, and is en
 import signal
 
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.data.benchmarks.official import squad
 from xlme_jax.data.text.bitext import read_moses, read_tmx, read_tsv

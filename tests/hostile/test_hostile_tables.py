@@ -7,8 +7,8 @@ import re
 
 import nasty
 import pytest
-import tiny
 from fuzzing import assert_as_expected, assert_clean, budgets, check, damaged, memory_below, outcome
+from helpers import tiny
 from hypothesis import strategies as st
 from test_hostile_text import NAMES
 

@@ -5,8 +5,8 @@ import os
 
 import nasty
 import pytest
-import tiny
 from fuzzing import assert_as_expected, assert_clean, budgets, check, damaged, memory_below, outcome
+from helpers import tiny
 from hypothesis import strategies as st
 
 from xlme_jax.data.text import decompression

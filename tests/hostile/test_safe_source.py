@@ -5,7 +5,7 @@ import io
 
 import fuzzing
 import pytest
-import tiny
+from helpers import tiny
 
 FILES = sorted(
     path

@@ -3,11 +3,10 @@
 import dataclasses
 import os
 
-import finetuning
-import hugging
 import jax
 import numpy as np
 import pytest
+from helpers import finetuning, hf_folders
 
 from xlme_jax.checkpoints.saved import read_record
 from xlme_jax.configuration import loading
@@ -42,14 +41,14 @@ def cache(tmp_path, monkeypatch):
     ],
 )
 def test_an_exported_encoder_is_the_encoder(tmp_path, objective, bindings):
-    run = hugging.write_checkpoint(tmp_path / "run", objective, **bindings)
-    hugging.export(run, tmp_path / "exported")
-    ours, params = hugging.read_checkpoint(run)
-    found, its = hugging.read_checkpoint(as_run(str(tmp_path / "exported")))
+    run = hf_folders.write_checkpoint(tmp_path / "run", objective, **bindings)
+    hf_folders.export(run, tmp_path / "exported")
+    ours, params = hf_folders.read_checkpoint(run)
+    found, its = hf_folders.read_checkpoint(as_run(str(tmp_path / "exported")))
     same = dataclasses.replace(ours.encoder.config, scan_layers=True)
     for name in ("relative_bias", "gate_input", "pre_norm", "absolute_positions", "num_layers"):
         assert getattr(found.encoder.config, name) == getattr(same, name)
-    batch = hugging.rows()
+    batch = hf_folders.rows()
     real = batch["segment_ids"] > 0
     states = (jax.jit(x.encoder.encode)(w, batch) for x, w in ((ours, params), (found, its)))
     for one, other in zip(*states):
@@ -58,7 +57,7 @@ def test_an_exported_encoder_is_the_encoder(tmp_path, objective, bindings):
 
 
 def test_a_folder_is_converted_once_and_again_if_it_changes(tmp_path, cache, monkeypatch):
-    hugging.export(hugging.write_checkpoint(tmp_path / "run"), tmp_path / "exported")
+    hf_folders.export(hf_folders.write_checkpoint(tmp_path / "run"), tmp_path / "exported")
     first = as_run(str(tmp_path / "exported"))
     assert os.listdir(cache / os.path.basename(first)) and first.startswith(str(cache))
     assert read_record(tmp_path.__class__(first)).origin == str(tmp_path / "exported")
@@ -70,22 +69,22 @@ def test_a_folder_is_converted_once_and_again_if_it_changes(tmp_path, cache, mon
 
 
 def test_other_paths_stay_as_they_are(tmp_path):
-    run = hugging.write_checkpoint(tmp_path / "run")
+    run = hf_folders.write_checkpoint(tmp_path / "run")
     (run / "config.json").write_text("{}")
     for path in (str(run), str(tmp_path / "missing"), "FacebookAI/xlm-roberta-base"):
         assert as_run(path) == path
 
 
 def test_several_processes_are_told_the_command(tmp_path, monkeypatch):
-    hugging.export(hugging.write_checkpoint(tmp_path / "run"), tmp_path / "exported")
+    hf_folders.export(hf_folders.write_checkpoint(tmp_path / "run"), tmp_path / "exported")
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match=r"import_hf --source=.*exported --output=MODEL_DIR"):
         as_run(str(tmp_path / "exported"))
 
 
 def test_the_card_of_an_export_of_an_export_names_it(tmp_path):
-    hugging.export(hugging.write_checkpoint(tmp_path / "run"), tmp_path / "exported")
-    again = hugging.export(as_run(str(tmp_path / "exported")), tmp_path / "again")
+    hf_folders.export(hf_folders.write_checkpoint(tmp_path / "run"), tmp_path / "exported")
+    again = hf_folders.export(as_run(str(tmp_path / "exported")), tmp_path / "again")
     card = (again / "README.md").read_text()
     assert "1. An exported encoder, weights of `exported`." in card
     assert "converted from An exported encoder (`exported`)" in card and "Conneau" not in card
@@ -121,8 +120,8 @@ def eval_folder(tmp_path):
 
 @pytest.mark.slow
 def test_zero_shot_tasks_find_the_same_as_in_the_run(tmp_path, eval_folder):
-    run = hugging.write_checkpoint(tmp_path / "run", Encoder__scan_layers=True)
-    hugging.export(run, tmp_path / "exported")
+    run = hf_folders.write_checkpoint(tmp_path / "run", Encoder__scan_layers=True)
+    hf_folders.export(run, tmp_path / "exported")
     options = evaluating.Options(
         tasks=("tatoeba", "wordalign", "bucc"),
         data=str(eval_folder),
@@ -145,8 +144,8 @@ def test_zero_shot_tasks_find_the_same_as_in_the_run(tmp_path, eval_folder):
 
 
 def test_fine_tuning_starts_from_a_folder(tmp_path):
-    run = hugging.write_checkpoint(tmp_path / "run", Encoder__max_length=finetuning.LENGTH)
-    hugging.export(run, tmp_path / "exported")
+    run = hf_folders.write_checkpoint(tmp_path / "run", Encoder__max_length=finetuning.LENGTH)
+    hf_folders.export(run, tmp_path / "exported")
     vocabulary = Vocabulary.load(run / "vocabulary.model")
     data = finetuning.write_labelled(tmp_path / "data", "cldr_tagging", vocabulary, 8)
     flags = finetuning.finetune_flags(
@@ -162,7 +161,7 @@ def test_fine_tuning_starts_from_a_folder(tmp_path):
     with pytest.raises(ValueError, match=r"no state of the optimizer, .* from Hugging Face"):
         finetuning.run([*flags, "--gin.Loop.init_optimizer=True"])
     tuned = finetuning.run(flags).params
-    _, params = hugging.read_checkpoint(run)
+    _, params = hf_folders.read_checkpoint(run)
     before = params["discriminator"]["encoder"]["embedding_norm"]["scale"]
     moved = np.abs(tuned["encoder"]["embedding_norm"]["scale"] - before).max()
     assert 0 < moved < 0.01  # One update of at most the rate, 1e-3.

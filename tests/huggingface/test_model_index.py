@@ -1,7 +1,7 @@
 """The metadata of cards, as the hub reads it."""
 
-import hugging
 import pytest
+from helpers import hf_folders
 
 from xlme_jax.evaluation import results
 from xlme_jax.evaluation.outcome import Outcome, Result
@@ -54,7 +54,7 @@ FOUND = [
 
 
 def evaluated(run):
-    folder = run / "checkpoints" / str(hugging.STEP)
+    folder = run / "checkpoints" / str(hf_folders.STEP)
     outcome = Outcome(ROWS, HEADLINE)
     results.write(outcome, run / "evaluation" / folder.name, results.Header("x", str(folder)))
     return run
@@ -71,8 +71,8 @@ def results_in(readme):
 @pytest.mark.parametrize("objective", ["xlme", "translate"])
 def test_the_hub_reads_the_results_of_a_card(tmp_path, objective):
     more = {"Encoder__num_layers": 2} if objective == "translate" else {}
-    run = evaluated(hugging.write_checkpoint(tmp_path / "run", objective, **more))
-    hugging.export(run, tmp_path / 'my "model" \u00e9')
+    run = evaluated(hf_folders.write_checkpoint(tmp_path / "run", objective, **more))
+    hf_folders.export(run, tmp_path / 'my "model" \u00e9')
     readme = tmp_path / 'my "model" \u00e9' / "README.md"
     assert results_in(readme) == ('my "model" \u00e9', FOUND)
     # What the hub's own writer of results makes of it can be read again.
@@ -86,5 +86,5 @@ def test_the_hub_reads_the_results_of_a_card(tmp_path, objective):
 
 
 def test_cards_without_results_have_no_index(tmp_path):
-    run = hugging.write_checkpoint(tmp_path / "run", "xlm")
-    assert front_matter("model", run / "checkpoints" / str(hugging.STEP)) == []
+    run = hf_folders.write_checkpoint(tmp_path / "run", "xlm")
+    assert front_matter("model", run / "checkpoints" / str(hf_folders.STEP)) == []

@@ -9,7 +9,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.huggingface.config import hf_config
 from xlme_jax.huggingface.weights import WeightLayout

@@ -8,7 +8,7 @@ import unicodedata
 
 import pytest
 import sentencepiece
-import tiny
+from helpers import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as model_pb2

@@ -1,8 +1,7 @@
 """Uploads of exported folders; nothing is sent."""
 
-import hugging
 import pytest
-import tiny
+from helpers import hf_folders, tiny
 
 from xlme_jax.huggingface import pushing
 
@@ -37,7 +36,7 @@ def test_a_folder_is_uploaded_in_one_commit(tmp_path, monkeypatch):
 
 
 def test_the_command_lists_and_without_a_network_keeps_the_export(tmp_path):
-    run = hugging.write_checkpoint(tmp_path / "run", "xlm")
+    run = hf_folders.write_checkpoint(tmp_path / "run", "xlm")
     outputs = [tmp_path / name for name in ("listed", "none", "unnamed")]
     more = [["--push=o/n", "--dry_run"], ["--dry_run"], ["--push=n"]]
     listed, none, unnamed = tiny.run_each(
@@ -49,7 +48,7 @@ def test_the_command_lists_and_without_a_network_keeps_the_export(tmp_path):
     assert {name: size for size, name in lines} == sizes and total[-2:] == ["for", "o/n"]
     assert "only with --push=OWNER/NAME" in none.stderr and "write OWNER/NAME" in unnamed.stderr
     assert not outputs[1].exists() and not outputs[2].exists()
-    # tests/hugging.py has set HF_HUB_OFFLINE.
+    # tests/hf_folders.py has set HF_HUB_OFFLINE.
     with pytest.raises(ValueError, match=f"complete in {outputs[0]}; .*`hf upload o/n /"):
         pushing.push(outputs[0], "o/n", False)
     assert sizes.keys() == {path.name for path in outputs[0].iterdir()}

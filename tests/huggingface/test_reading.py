@@ -3,10 +3,10 @@
 import json
 import shutil
 
-import hugging
 import numpy as np
 import pytest
 import safetensors.numpy
+from helpers import hf_folders
 
 from xlme_jax.data.vocabulary import train_vocabulary
 from xlme_jax.huggingface import importing
@@ -21,7 +21,7 @@ QUERY = "roberta.encoder.layer.1.attention.self.query.weight"
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
     folder = tmp_path_factory.mktemp("xlmr")
-    hugging.write_xlmr(folder)
+    hf_folders.write_xlmr(folder)
     return folder
 
 
@@ -108,14 +108,17 @@ def test_files_that_are_missing_or_damaged(folder):
     refused(folder / "nothing", r"nothing is not a folder")
     for name, expected in (
         ("config.json", r"config.json is missing; download"),
-        (hugging.TOKENIZER, r"sentencepiece.bpe.model is missing: token ids .*tokenizer.json"),
+        (
+            hf_folders.TOKENIZER,
+            r"sentencepiece.bpe.model is missing: token ids .*tokenizer.json",
+        ),
         ("model.safetensors", r"model.safetensors is missing. Download"),
     ):
         kept = (folder / name).read_bytes()
         (folder / name).unlink()
         refused(folder, expected)
         (folder / name).write_bytes(kept[:-9])
-        if name != hugging.TOKENIZER:  # Its last bytes are settings of the training.
+        if name != hf_folders.TOKENIZER:  # Its last bytes are settings of the training.
             refused(folder, rf"{name} is not (JSON|a valid safetensors file) .*download it again")
         (folder / name).write_bytes(kept)
 
@@ -128,7 +131,7 @@ def test_pickled_weights_are_not_read(folder):
 
 def test_another_vocabulary(folder):
     other = train_vocabulary(["a b c d e f g " * 9] * 50, 270, allow_smaller=True)
-    (folder / hugging.TOKENIZER).write_bytes(other.model)
+    (folder / hf_folders.TOKENIZER).write_bytes(other.model)
     refused(
         folder, rf"has {other.size} ids .* vocab_size = 300. Replace it by the SentencePiece model"
     )
@@ -213,7 +216,7 @@ def test_half_precision_is_widened(good, tmp_path, dtype):
 
     model = transformers.XLMRobertaForMaskedLM.from_pretrained(good).to(getattr(torch, dtype))
     model.save_pretrained(tmp_path / "half")
-    shutil.copy(good / hugging.TOKENIZER, tmp_path / "half")
+    shutil.copy(good / hf_folders.TOKENIZER, tmp_path / "half")
     found = HuggingFaceFolder(tmp_path / "half", True).read(WORDS)
     assert found.dtype == np.float32
     expected = model.roberta.embeddings.word_embeddings.weight.detach().float().numpy()
@@ -221,7 +224,7 @@ def test_half_precision_is_widened(good, tmp_path, dtype):
 
 
 def test_a_run_is_not_written_over(folder, tmp_path):
-    run = hugging.write_checkpoint(tmp_path / "run", "xlm")
+    run = hf_folders.write_checkpoint(tmp_path / "run", "xlm")
     before = sorted(path for path in run.rglob("*"))
     with pytest.raises(FolderError, match=r"already contains a run \(checkpoints\)"):
         import_folder(folder, run, True)
@@ -257,6 +260,6 @@ def test_an_interrupted_import_leaves_nothing_in_the_way(folder, tmp_path, monke
         "model-info.txt",
         "vocabulary.model",
     }
-    objective, params = hugging.read_checkpoint(tmp_path / "run")
+    objective, params = hf_folders.read_checkpoint(tmp_path / "run")
     size = objective.vocab_size
     np.testing.assert_array_equal(params["tokens"]["embedding"][:size], tensor(folder, WORDS))

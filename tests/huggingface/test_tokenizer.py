@@ -3,9 +3,9 @@
 import io
 import json
 
-import hugging
 import pytest
 import sentencepiece
+from helpers import hf_folders
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -160,5 +160,5 @@ def test_other_kinds_of_models_are_refused(options, expected):
 
 
 def test_length_is_left_open_without_a_position_table():
-    files = tokenizer_files(hugging.vocabulary(), None)
+    files = tokenizer_files(hf_folders.vocabulary(), None)
     assert "model_max_length" not in json.loads(files["tokenizer_config.json"])

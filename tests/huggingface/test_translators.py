@@ -1,11 +1,10 @@
 """An exported translator has our logits, and `generate` finds our translations."""
 
-import hugging
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from helpers import hf_folders, tiny
 
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.data.vocabulary import Vocabulary
@@ -30,13 +29,13 @@ CASES = {
 def exported(request, tmp_path_factory):
     """Returns a translator, and a folder of it."""
     tmp_path = tmp_path_factory.mktemp("exported")
-    run = hugging.write_checkpoint(
+    run = hf_folders.write_checkpoint(
         tmp_path / "run",
         "translate",
         **{name.replace(".", "__"): value for name, value in CASES[request.param].items()},
     )
     writing.export(str(run), None, tmp_path / "folder", "a command")
-    objective, params = hugging.read_checkpoint(run)
+    objective, params = hf_folders.read_checkpoint(run)
     return objective, params, tmp_path / "folder"
 
 
@@ -62,7 +61,7 @@ def check_attention(objective, params, texts, target, language, model, inputs):
 
 def test_logits_and_translations(exported):
     objective, params, folder = exported
-    words = Vocabulary.load(folder / hugging.TOKENIZER)
+    words = Vocabulary.load(folder / hf_folders.TOKENIZER)
     texts = [(BOS_ID, *words.encode(text), EOS_ID) for text in TEXTS]
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, **EAGER).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -101,7 +100,7 @@ def test_logits_and_translations(exported):
             decoder_start_token_id=start,
             num_beams=3,
             num_return_sequences=3,
-            max_length=min(2 * row_length(len(text)), hugging.LENGTH),
+            max_length=min(2 * row_length(len(text)), hf_folders.LENGTH),
             return_dict_in_generate=True,
             output_scores=True,
         )
@@ -117,7 +116,7 @@ def test_logits_and_translations(exported):
 def test_scores_of_given_translations(exported):
     """They are the model's teacher-forced log-probabilities in Hugging Face."""
     objective, params, folder = exported
-    words = Vocabulary.load(folder / hugging.TOKENIZER)
+    words = Vocabulary.load(folder / hf_folders.TOKENIZER)
     sources = [(BOS_ID, *words.encode(text), EOS_ID) for text in TEXTS]
     targets = [(BOS_ID, *words.encode(text), EOS_ID) for text in ("c dd e", "mn p a bb cc", "o")]
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()

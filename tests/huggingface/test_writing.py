@@ -4,12 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
-import hugging
 import jax
 import numpy as np
 import pytest
 import safetensors.numpy
-import tiny
+from helpers import hf_folders, tiny
 
 from xlme_jax.evaluation import results
 from xlme_jax.evaluation.outcome import Outcome, Result
@@ -74,13 +73,13 @@ def test_weights_without_a_place_are_refused():
 
 def test_two_tables_are_summed(tmp_path):
     """The discriminator of "gdes" reads the sum of the generator's table and its own."""
-    run = hugging.write_checkpoint(tmp_path / "run", XLME__embedding_sharing="gdes")
-    _, params = hugging.read_checkpoint(run)
+    run = hf_folders.write_checkpoint(tmp_path / "run", XLME__embedding_sharing="gdes")
+    _, params = hf_folders.read_checkpoint(run)
     tables = [params[part]["tokens"]["embedding"] for part in ("generator", "discriminator")]
-    hugging.export(run, tmp_path / "exported")
+    hf_folders.export(run, tmp_path / "exported")
     found = tensors_of(tmp_path / "exported")["embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(found, np.asarray(sum(tables))[: len(found)])
-    assert len(found) == hugging.vocabulary().size
+    assert len(found) == hf_folders.vocabulary().size
 
 
 class Objective:
@@ -105,14 +104,14 @@ def test_any_objective_exports_its_encoder():
 
 @pytest.mark.parametrize("objective", tiny.slow_except({"veco"}, ["xlm", "infoxlm", "veco"]))
 def test_masked_language_models_go_out_as_xlmr(tmp_path, objective):
-    run = hugging.write_checkpoint(tmp_path / "run", objective)
-    hugging.export(run, tmp_path / "exported")
+    run = hf_folders.write_checkpoint(tmp_path / "run", objective)
+    hf_folders.export(run, tmp_path / "exported")
     assert {path.name for path in (tmp_path / "exported").iterdir()} == FILES
     config = json.loads((tmp_path / "exported" / "config.json").read_text())
     assert config["architectures"] == ["XLMRobertaForMaskedLM"] and "auto_map" not in config
-    assert config["max_position_embeddings"] == hugging.LENGTH + 2
-    _, params = hugging.read_checkpoint(run)
-    found, size = tensors_of(tmp_path / "exported"), hugging.vocabulary().size
+    assert config["max_position_embeddings"] == hf_folders.LENGTH + 2
+    _, params = hf_folders.read_checkpoint(run)
+    found, size = tensors_of(tmp_path / "exported"), hf_folders.vocabulary().size
     for name, array in (
         ("roberta.embeddings.word_embeddings.weight", params["tokens"]["embedding"][:size]),
         ("lm_head.dense.weight", np.asarray(params["head"]["dense"]["kernel"]).T),
@@ -122,16 +121,16 @@ def test_masked_language_models_go_out_as_xlmr(tmp_path, objective):
 
 
 def test_rtd_without_relative_bias_goes_out_as_xlmr_without_head(tmp_path):
-    run = hugging.write_checkpoint(tmp_path / "run", Encoder__relative_bias="none")
-    hugging.export(run, tmp_path / "exported")
+    run = hf_folders.write_checkpoint(tmp_path / "run", Encoder__relative_bias="none")
+    hf_folders.export(run, tmp_path / "exported")
     config = json.loads((tmp_path / "exported" / "config.json").read_text())
     assert config["architectures"] == ["XLMRobertaModel"]
     assert not any("head" in name for name in tensors_of(tmp_path / "exported"))
 
 
 def test_the_model_file_comes_along_where_it_is_needed(tmp_path):
-    run = hugging.write_checkpoint(tmp_path / "run")
-    hugging.export(run, tmp_path / "exported")
+    run = hf_folders.write_checkpoint(tmp_path / "run")
+    hf_folders.export(run, tmp_path / "exported")
     found = {path.name for path in (tmp_path / "exported").iterdir()}
     assert found == FILES | {"modeling_xlme.py", "configuration_xlme.py"}
     for name in writing.MODEL_FILES:
@@ -143,12 +142,12 @@ def test_the_model_file_comes_along_where_it_is_needed(tmp_path):
 
 def test_the_card_says_what_it_is(tmp_path):
     yaml = pytest.importorskip("yaml")
-    run = hugging.write_checkpoint(tmp_path / "run")
+    run = hf_folders.write_checkpoint(tmp_path / "run")
     rows = (Result("tatoeba", "no", "accuracy", 0.5), Result("tatoeba", "mean", "accuracy", 0.625))
     outcome = Outcome(rows, {"tatoeba/accuracy": 0.625})
-    header = results.Header("a command", str(run / "checkpoints" / str(hugging.STEP)))
-    results.write(outcome, run / "evaluation" / str(hugging.STEP), header)
-    hugging.export(run, tmp_path / "my model")
+    header = results.Header("a command", str(run / "checkpoints" / str(hf_folders.STEP)))
+    results.write(outcome, run / "evaluation" / str(hf_folders.STEP), header)
+    hf_folders.export(run, tmp_path / "my model")
     text = (tmp_path / "my model" / "README.md").read_text()
     _, front, body = text.split("---\n", 2)
     fields = yaml.safe_load(front)
@@ -158,7 +157,7 @@ def test_the_card_says_what_it_is(tmp_path):
     for expected in (
         "# my model",
         'AutoModel.from_pretrained("my model", trust_remote_code=True)',
-        f"1. XLME, {hugging.STEP} steps.",
+        f"1. XLME, {hf_folders.STEP} steps.",
         "embedding_sharing: 'tokens'",
         "| tatoeba/accuracy | 0.6250 |",
         "XLM-E: Cross-lingual Language Model Pre-training via ELECTRA",
@@ -173,44 +172,46 @@ def test_the_history_is_of_the_checkpoints_that_were_used(tmp_path):
     def history(run):
         return [(stage.name, stage.step) for stage in stages(run)]
 
-    first = hugging.write_checkpoint(tmp_path / "first", "xlm")
-    used = first / "checkpoints" / str(hugging.STEP)
+    first = hf_folders.write_checkpoint(tmp_path / "first", "xlm")
+    used = first / "checkpoints" / str(hf_folders.STEP)
     shutil.copytree(used, used.with_name("9"))
     start = {"INIT_FROM": str(first)}
-    run = hugging.write_checkpoint(
+    run = hf_folders.write_checkpoint(
         tmp_path / "run", "infoxlm", record={"origin": str(used)}, INIT_FROM=str(used)
     )
-    last = ("InfoXLM", hugging.STEP)
-    assert history(run) == [last, ("XLM", hugging.STEP)]
+    last = ("InfoXLM", hf_folders.STEP)
+    assert history(run) == [last, ("XLM", hf_folders.STEP)]
     shutil.rmtree(used)
-    assert history(run) == [last, ("XLM", hugging.STEP)]
-    silent = hugging.write_checkpoint(tmp_path / "silent", "infoxlm", **start)
+    assert history(run) == [last, ("XLM", hf_folders.STEP)]
+    silent = hf_folders.write_checkpoint(tmp_path / "silent", "infoxlm", **start)
     assert history(silent) == [last, ("XLM", 9)]
     elsewhere = {"origin": "/elsewhere/first/checkpoints/8"}
-    moved = hugging.write_checkpoint(tmp_path / "moved", "infoxlm", record=elsewhere, **start)
+    moved = hf_folders.write_checkpoint(tmp_path / "moved", "infoxlm", record=elsewhere, **start)
     assert history(moved) == [last, ("XLM", 8)]
     shutil.rmtree(first)
-    assert history(run) == [last, ("Missing run (`first`)", hugging.STEP)]
+    assert history(run) == [last, ("Missing run (`first`)", hf_folders.STEP)]
     assert history(silent) == [last]
-    hugging.export(run, tmp_path / "exported")
+    hf_folders.export(run, tmp_path / "exported")
     card = (tmp_path / "exported" / "README.md").read_text()
     assert "1. Missing run (`first`), 7 steps.\n2. InfoXLM, 7 steps." in card
 
 
 def test_the_card_says_that_it_comes_from_xlmr(tmp_path):
     pytest.importorskip("transformers", reason="writes the folder")
-    hugging.write_xlmr(tmp_path / "xlm-roberta-tiny")
+    hf_folders.write_xlmr(tmp_path / "xlm-roberta-tiny")
     run = tmp_path / "imported"
     importing.import_folder(tmp_path / "xlm-roberta-tiny", run, True)
     xlmr = 'Conneau et al., "Unsupervised Cross-lingual Representation Learning at Scale", 2020'
-    hugging.export(run, tmp_path / "one")
+    hf_folders.export(run, tmp_path / "one")
     card = (tmp_path / "one" / "README.md").read_text()
     assert "converted from XLM-R (`xlm-roberta-tiny`).\n" in card and xlmr in card
     assert "## Training\n\n1. XLM-R, weights of `xlm-roberta-tiny`.\n\n## Licence" in card
     assert "pre-trained" not in card and "Conneau and Lample" not in card
     origin = {"origin": str(run / "checkpoints" / "0")}
-    more = hugging.write_checkpoint(tmp_path / "more", "infoxlm", record=origin, INIT_FROM=str(run))
-    hugging.export(more, tmp_path / "two")
+    more = hf_folders.write_checkpoint(
+        tmp_path / "more", "infoxlm", record=origin, INIT_FROM=str(run)
+    )
+    hf_folders.export(more, tmp_path / "two")
     card = (tmp_path / "two" / "README.md").read_text()
     assert "XLM-R (`xlm-roberta-tiny`) trained further with xlme_jax.\n" in card and xlmr in card
     assert "1. XLM-R, weights of `xlm-roberta-tiny`.\n2. InfoXLM, 7 steps.\n" in card
@@ -218,15 +219,15 @@ def test_the_card_says_that_it_comes_from_xlmr(tmp_path):
 
 
 def test_a_run_at_step_0_without_data_in_its_record_is_no_import(tmp_path):
-    run = hugging.write_checkpoint(tmp_path / "run", steps=(0,))
-    hugging.export(run, tmp_path / "exported")
+    run = hf_folders.write_checkpoint(tmp_path / "run", steps=(0,))
+    hf_folders.export(run, tmp_path / "exported")
     card = (tmp_path / "exported" / "README.md").read_text()
     assert "pre-trained with xlme_jax" in card and "1. XLME, 0 steps.\n" in card
     assert "Conneau et al." not in card and "embedding_sharing: 'tokens'" in card
 
 
 def test_nothing_is_written_over_and_nothing_half(tmp_path, monkeypatch):
-    run = hugging.write_checkpoint(tmp_path / "run")
+    run = hf_folders.write_checkpoint(tmp_path / "run")
     exported = writing.load(str(run), None)
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").touch()
@@ -252,7 +253,7 @@ def test_what_is_there_is_refused_before_weights_are_read(tmp_path, monkeypatch)
 
 
 def test_an_empty_working_directory_can_be_filled(tmp_path, monkeypatch):
-    run = hugging.write_checkpoint(tmp_path / "run", "xlm")
+    run = hf_folders.write_checkpoint(tmp_path / "run", "xlm")
     (tmp_path / "my model").mkdir()
     monkeypatch.chdir(tmp_path / "my model")
     writing.export(str(run), None, Path("."), "")
@@ -262,10 +263,10 @@ def test_an_empty_working_directory_can_be_filled(tmp_path, monkeypatch):
 
 
 def test_a_missing_vocabulary_is_asked_for(tmp_path):
-    run = hugging.write_checkpoint(tmp_path / "run")
+    run = hf_folders.write_checkpoint(tmp_path / "run")
     moved = (run / "vocabulary.model").rename(tmp_path / "v.model")
     with pytest.raises(ValueError, match=r"vocabulary of the run .* --vocabulary"):
         writing.load(str(run), None)
     exported = writing.load(str(run), str(moved))
-    assert exported.vocabulary.size == hugging.vocabulary().size
+    assert exported.vocabulary.size == hf_folders.vocabulary().size
     assert jax.tree.leaves(exported.tree)

@@ -12,9 +12,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import tiny
 import yaml
 from absl import flags
+from helpers import tiny
 
 import xlme_jax.train  # noqa: F401 (its flags)
 from xlme_jax.configuration import loading

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-import tiny
+from helpers import tiny
 
 SCRIPT = tiny.REPOSITORY / "launch" / "tpu_vm" / "tpu_vm.sh"
 # What a shell might change on the way.

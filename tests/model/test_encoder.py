@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from flax.core import meta
-from weights import random_weights
+from helpers import tiny
+from helpers.random_weights import random_weights
 
 from xlme_jax.data.batches import layouts, packing
 from xlme_jax.model.electra import MaskedLM
@@ -21,7 +21,7 @@ from xlme_jax.model.encoder import (
     init_cross_attention,
 )
 from xlme_jax.ops import dropout
-from xlme_jax.planning.counting import matmul_flops
+from xlme_jax.tools.planning.counting import matmul_flops
 
 ROWS, LENGTH = 2, 9
 TINY = EncoderConfig(

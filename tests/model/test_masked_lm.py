@@ -3,12 +3,12 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from weights import random_weights
+from helpers.random_weights import random_weights
 
 from xlme_jax.model.electra import MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.ops import vocabulary_head
-from xlme_jax.planning.counting import matmul_flops
+from xlme_jax.tools.planning.counting import matmul_flops
 
 ENCODER = EncoderConfig(hidden_size=8, num_layers=1, num_heads=2, ffn_size=12, max_length=16)
 VOCAB, WIDTH, ROWS = 300, 6, 5

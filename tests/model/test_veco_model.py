@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from flax.core import meta
+from helpers import tiny
+from helpers.random_weights import random_weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from weights import random_weights
 
 from xlme_jax.model.encoder import (
     CrossAttention,

@@ -9,7 +9,7 @@ import subprocess
 import types
 
 import pytest
-import tiny
+from helpers import tiny
 
 FOLDER = tiny.REPOSITORY / "notebooks"
 EXAMPLE = tiny.REPOSITORY / "examples" / "hard_negatives"

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import tiny
 import torch
-from weights import random_weights
+from helpers import tiny
+from helpers.random_weights import random_weights
 
 from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.model.encoder import EncoderConfig

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from flax.core import meta
-from weights import random_weights
+from helpers import tiny
+from helpers.random_weights import random_weights
 
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import RunFacts, init_carried

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from weights import random_weights
+from helpers.random_weights import random_weights
 
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import stream_rng

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from flax.core import meta
+from helpers.random_weights import random_weights
+from helpers.tiny import slow_except
 from jax.extend.core import jaxprs_in_params
-from tiny import slow_except
-from weights import random_weights
 
 from tests.ops.test_attention_kernel import abstract_mesh
 from xlme_jax.evaluation.beam_search import BeamSearch
@@ -22,7 +22,7 @@ from xlme_jax.model.veco import EncoderDecoderLM
 from xlme_jax.objectives.translate import TranslateConfig
 from xlme_jax.objectives.veco import VecoConfig
 from xlme_jax.objectives.xlme import XLMConfig, XLMEConfig
-from xlme_jax.planning.counting import matmul_flops
+from xlme_jax.tools.planning.counting import matmul_flops
 
 VOCAB, LENGTH = 40, 24
 BOS, PAD, EOS = 0, 1, 2

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 from flax.core import meta
-from weights import random_weights
+from helpers.random_weights import random_weights
 
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import RunFacts, stream_rng
@@ -19,7 +19,7 @@ from xlme_jax.objectives.masked_lm import MaskedBatch, MaskingConfig
 from xlme_jax.objectives.veco import VecoConfig
 from xlme_jax.objectives.xlme import XLMConfig
 from xlme_jax.ops import masking
-from xlme_jax.planning.counting import matmul_flops
+from xlme_jax.tools.planning.counting import matmul_flops
 from xlme_jax.training.mesh import unbox
 from xlme_jax.training.state import init_state
 from xlme_jax.training.step import make_train_step

@@ -411,7 +411,7 @@ ROWS, LENGTH, HEADS, WIDTH = 8, 1024, 12, 64
 
 def compiled_sizes(topology, implementation, kind="gated"):
     """Returns the sizes of all arrays in the compiled value and gradient, largest first."""
-    from xlme_jax.planning import compiling, machines
+    from xlme_jax.tools.planning import compiling, machines
     from xlme_jax.training import mesh as meshes
 
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}

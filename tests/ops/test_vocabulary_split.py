@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from xlme_jax.ops import vocabulary_head as op

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 from scipy import optimize
 
 from xlme_jax.data.batches.robust_sampling import best_response

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.model.electra import Discriminator, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig

@@ -11,7 +11,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 from test_electra import CONFIG, LAYERS, VOCAB, close, masked_lm, numpy_of
 
 from xlme_jax.evaluation import encoding

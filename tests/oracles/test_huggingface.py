@@ -7,12 +7,11 @@ are of float32 on values of size 1, or logits of size 1 to 10.
 import functools
 import itertools
 
-import hugging
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from helpers import hf_folders, tiny
 
 from xlme_jax.huggingface.importing import import_folder
 from xlme_jax.model.electra import Electra
@@ -58,28 +57,28 @@ SHAPES = [
     tiny.slow_except([(SHAPES[2], False)], itertools.product(SHAPES, (True, False))),
 )
 def test_imported_states_and_logits(tmp_path, shape, scan_layers):
-    model = hugging.write_xlmr(tmp_path / "xlmr", **shape)
+    model = hf_folders.write_xlmr(tmp_path / "xlmr", **shape)
     model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "xlmr").eval()
     import_folder(tmp_path / "xlmr", tmp_path / "run", scan_layers)
-    objective, params = hugging.read_checkpoint(tmp_path / "run")
-    batch = hugging.rows()
+    objective, params = hf_folders.read_checkpoint(tmp_path / "run")
+    batch = hf_folders.rows()
     with torch.no_grad():
-        expected = model(**hugging.torch_inputs(batch), output_hidden_states=True)
+        expected = model(**hf_folders.torch_inputs(batch), output_hidden_states=True)
     states = jax.jit(objective.encode)(params, batch)
-    assert hugging.largest_difference(states, expected.hidden_states, batch) < TOLERANCE
+    assert hf_folders.largest_difference(states, expected.hidden_states, batch) < TOLERANCE
     logits = mlm_logits(objective, params, batch)
-    assert hugging.largest_difference([logits], [expected.logits], batch) < TOLERANCE
+    assert hf_folders.largest_difference([logits], [expected.logits], batch) < TOLERANCE
 
 
 def test_imported_encoder_without_a_head(tmp_path):
-    model = hugging.write_xlmr(tmp_path / "xlmr", with_head=False)
+    model = hf_folders.write_xlmr(tmp_path / "xlmr", with_head=False)
     import_folder(tmp_path / "xlmr", tmp_path / "run", True)
-    objective, params = hugging.read_checkpoint(tmp_path / "run")
-    batch = hugging.rows()
+    objective, params = hf_folders.read_checkpoint(tmp_path / "run")
+    batch = hf_folders.rows()
     with torch.no_grad():
-        expected = model(**hugging.torch_inputs(batch), output_hidden_states=True)
+        expected = model(**hf_folders.torch_inputs(batch), output_hidden_states=True)
     states = jax.jit(objective.encode)(params, batch)
-    assert hugging.largest_difference(states, expected.hidden_states, batch) < TOLERANCE
+    assert hf_folders.largest_difference(states, expected.hidden_states, batch) < TOLERANCE
     assert np.std(params["head"]["dense"]["kernel"]) == pytest.approx(0.02, rel=0.2)
 
 
@@ -93,7 +92,7 @@ def test_imported_encoder_without_a_head(tmp_path):
     ),
 )
 def test_exported_discriminator(tmp_path, sharing, gate_input, scan_layers):
-    run = hugging.write_checkpoint(
+    run = hf_folders.write_checkpoint(
         tmp_path / "run",
         XLME__embedding_sharing=sharing,
         Encoder__gate_input=gate_input,
@@ -120,7 +119,7 @@ def test_exported_discriminator(tmp_path, sharing, gate_input, scan_layers):
 )
 def test_other_exported_encoders(tmp_path, encoder):
     bindings = {f"Encoder__{name}": value for name, value in encoder.items()}
-    run = hugging.write_checkpoint(
+    run = hf_folders.write_checkpoint(
         tmp_path / "run", Encoder__num_layers=2, XLME__rtd_head="linear", **bindings
     )
     check_exported(run, tmp_path / "exported", rtd_logits)
@@ -128,52 +127,52 @@ def test_other_exported_encoders(tmp_path, encoder):
 
 def check_exported(run, folder, logits):
     """Checks all states and logits of the exported AutoModel."""
-    hugging.export(run, folder)
+    hf_folders.export(run, folder)
     model, found = transformers.AutoModel.from_pretrained(
         folder, trust_remote_code=True, output_loading_info=True
     )
     assert not found["missing_keys"] and not found["unexpected_keys"]
-    objective, params = hugging.read_checkpoint(run)
-    batch = hugging.rows()
+    objective, params = hf_folders.read_checkpoint(run)
+    batch = hf_folders.rows()
     with torch.no_grad():
-        actual = model(**hugging.torch_inputs(batch), output_hidden_states=True)
+        actual = model(**hf_folders.torch_inputs(batch), output_hidden_states=True)
     states = jax.jit(objective.encode)(params, batch)
-    assert hugging.largest_difference(states, actual.hidden_states, batch) < TOLERANCE
+    assert hf_folders.largest_difference(states, actual.hidden_states, batch) < TOLERANCE
     assert torch.equal(actual.last_hidden_state, actual.hidden_states[-1])
     expected = logits(objective, params, batch)
-    assert hugging.largest_difference([expected], [actual.logits], batch) < TOLERANCE
+    assert hf_folders.largest_difference([expected], [actual.logits], batch) < TOLERANCE
 
 
 @pytest.mark.parametrize("bias", tiny.slow_except({"gated"}, ["none", "gated"]))
 def test_exported_masked_lm(tmp_path, bias):
-    run = hugging.write_checkpoint(
+    run = hf_folders.write_checkpoint(
         tmp_path / "run", "xlm", Encoder__relative_bias=bias, Encoder__num_layers=2
     )
-    hugging.export(run, tmp_path / "exported")
+    hf_folders.export(run, tmp_path / "exported")
     model, found = transformers.AutoModelForMaskedLM.from_pretrained(
         tmp_path / "exported", trust_remote_code=True, output_loading_info=True
     )
     assert isinstance(model, transformers.XLMRobertaForMaskedLM) == (bias == "none")
     assert not found["missing_keys"] and not found["unexpected_keys"]
-    objective, params = hugging.read_checkpoint(run)
-    batch = hugging.rows()
+    objective, params = hf_folders.read_checkpoint(run)
+    batch = hf_folders.rows()
     with torch.no_grad():
-        actual = model(**hugging.torch_inputs(batch), output_hidden_states=True)
+        actual = model(**hf_folders.torch_inputs(batch), output_hidden_states=True)
     states = jax.jit(objective.encode)(params, batch)
-    assert hugging.largest_difference(states, actual.hidden_states, batch) < TOLERANCE
+    assert hf_folders.largest_difference(states, actual.hidden_states, batch) < TOLERANCE
     logits = mlm_logits(objective, params, batch)
-    assert hugging.largest_difference([logits], [actual.logits], batch) < TOLERANCE
+    assert hf_folders.largest_difference([logits], [actual.logits], batch) < TOLERANCE
 
 
 @pytest.fixture
 def masked_lm(tmp_path):
     """Returns an exported masked language model with a relative bias, and labelled rows."""
-    run = hugging.write_checkpoint(
+    run = hf_folders.write_checkpoint(
         tmp_path / "run", "xlm", Encoder__relative_bias="gated", Encoder__num_layers=2
     )
-    folder = hugging.export(run, tmp_path / "exported")
+    folder = hf_folders.export(run, tmp_path / "exported")
     kind = transformers.AutoModelForMaskedLM
-    inputs = hugging.torch_inputs(hugging.rows())
+    inputs = hf_folders.torch_inputs(hf_folders.rows())
     chosen = torch.from_numpy(np.random.default_rng(0).random(inputs["input_ids"].shape) < 0.3)
     labels = inputs["input_ids"].where(chosen, -100)
     return kind.from_pretrained(folder, trust_remote_code=True), inputs | {"labels": labels}
@@ -227,29 +226,29 @@ def test_losses_of_accumulated_batches_add_up(masked_lm):
 
 def test_packed_rows(tmp_path):
     """Segment ids passed as the mask separate the texts of a row and restart positions."""
-    run = hugging.write_checkpoint(tmp_path / "run", Encoder__num_layers=2)
-    hugging.export(run, tmp_path / "exported")
+    run = hf_folders.write_checkpoint(tmp_path / "run", Encoder__num_layers=2)
+    hf_folders.export(run, tmp_path / "exported")
     model = transformers.AutoModel.from_pretrained(tmp_path / "exported", trust_remote_code=True)
-    objective, params = hugging.read_checkpoint(run)
-    batch = hugging.rows()
+    objective, params = hf_folders.read_checkpoint(run)
+    batch = hf_folders.rows()
     batch["segment_ids"][0, 8:] = 2
     batch["positions"][0, 8:] -= 8
     with torch.no_grad():
-        actual = model(**hugging.torch_inputs(batch)).logits
+        actual = model(**hf_folders.torch_inputs(batch)).logits
     expected = rtd_logits(objective, params, batch)
-    assert hugging.largest_difference([expected], [actual], batch) < TOLERANCE
+    assert hf_folders.largest_difference([expected], [actual], batch) < TOLERANCE
 
 
 @pytest.mark.slow
 def test_gradients_of_the_exported_model(tmp_path):
     """All weights have gradients, and those of the table equal ours."""
-    run = hugging.write_checkpoint(tmp_path / "run", Encoder__num_layers=2)
-    hugging.export(run, tmp_path / "exported")
+    run = hf_folders.write_checkpoint(tmp_path / "run", Encoder__num_layers=2)
+    hf_folders.export(run, tmp_path / "exported")
     model = transformers.AutoModel.from_pretrained(tmp_path / "exported", trust_remote_code=True)
-    objective, params = hugging.read_checkpoint(run)
-    batch = hugging.rows()
+    objective, params = hf_folders.read_checkpoint(run)
+    batch = hf_folders.rows()
     real = batch["segment_ids"] > 0
-    (model(**hugging.torch_inputs(batch)).logits * torch.from_numpy(real)).sum().backward()
+    (model(**hf_folders.torch_inputs(batch)).logits * torch.from_numpy(real)).sum().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
     gradient = jax.grad(lambda p: (rtd_logits(objective, p, batch) * jnp.asarray(real)).sum())
     ours = gradient(params)["discriminator"]["encoder"]["relative_bias"]["table"]
@@ -259,13 +258,13 @@ def test_gradients_of_the_exported_model(tmp_path):
 
 @pytest.mark.parametrize("scan_layers", tiny.slow_except([True], [True, False]))
 def test_round_trip_of_xlm_is_exact(tmp_path, scan_layers):
-    run = hugging.write_checkpoint(
+    run = hf_folders.write_checkpoint(
         tmp_path / "run", "xlm", Encoder__num_layers=3, Encoder__scan_layers=scan_layers
     )
-    hugging.export(run, tmp_path / "exported")
+    hf_folders.export(run, tmp_path / "exported")
     import_folder(tmp_path / "exported", tmp_path / "again", scan_layers)
-    _, before = hugging.read_checkpoint(run)
-    objective, after = hugging.read_checkpoint(tmp_path / "again")
+    _, before = hf_folders.read_checkpoint(run)
+    objective, after = hf_folders.read_checkpoint(tmp_path / "again")
     size = objective.vocab_size
 
     def real(params):
@@ -279,11 +278,11 @@ def test_round_trip_of_xlm_is_exact(tmp_path, scan_layers):
 
 
 def test_round_trip_of_xlmr(tmp_path):
-    model = hugging.write_xlmr(tmp_path / "xlmr")
+    model = hf_folders.write_xlmr(tmp_path / "xlmr")
     import_folder(tmp_path / "xlmr", tmp_path / "run", True)
-    hugging.export(tmp_path / "run", tmp_path / "exported")
+    hf_folders.export(tmp_path / "run", tmp_path / "exported")
     again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "exported").eval()
-    batch = hugging.rows()
+    batch = hf_folders.rows()
     with torch.no_grad():
-        one, other = (m(**hugging.torch_inputs(batch)).logits for m in (model, again))
-    assert hugging.largest_difference([one.numpy()], [other], batch) < TOLERANCE
+        one, other = (m(**hf_folders.torch_inputs(batch)).logits for m in (model, again))
+    assert hf_folders.largest_difference([one.numpy()], [other], batch) < TOLERANCE

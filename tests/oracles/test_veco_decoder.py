@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.veco import VecoConfig

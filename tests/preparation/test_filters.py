@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny
 from absl import flags
 from absl.testing import flagsaver
+from helpers import tiny
 from raw_text import write_raw
 
 import xlme_jax.prepare as prepare_command

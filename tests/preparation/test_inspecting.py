@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 from raw_text import write_raw
 
 from xlme_jax import api
@@ -13,7 +13,7 @@ from xlme_jax.data.cldr import CldrConfig
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.preparation import inspecting, language_id
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
-from xlme_jax.reports import corpora
+from xlme_jax.studies.reports import corpora
 
 HOUSES = [(f"The house {i} is red.", f"Nyumba {i} ni nyekundu.") for i in range(30)]
 

@@ -6,8 +6,8 @@ import threading
 import types
 
 import pytest
-import tiny
-from runs import load
+from helpers import tiny
+from helpers.runs import load
 
 from xlme_jax.configuration import loading
 from xlme_jax.runs import agreement

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import runs
-import tiny
+from helpers import runs, tiny
 
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.checkpoints.saved import RunRecord, read_record, recorded_choices
@@ -18,10 +17,10 @@ from xlme_jax.data.batches.streams import Stream
 from xlme_jax.model.attention_fields import automatic_encoders, with_attention
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.runs import attention_choice
+from xlme_jax.tools.tuning import attention_candidates
+from xlme_jax.tools.tuning.attention_candidates import Heads
+from xlme_jax.tools.tuning.choosing import Choice, Measured
 from xlme_jax.training import mesh as meshes
-from xlme_jax.tuning import attention_candidates
-from xlme_jax.tuning.attention_candidates import Heads
-from xlme_jax.tuning.choosing import Choice, Measured
 
 
 def objective_of(file, *bindings):

@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
-import commands
-import finetuning
-import hugging
 import numpy as np
 import pytest
-import tiny
+from helpers import commands, finetuning, hf_folders, tiny
 from safetensors import safe_open
 
 from xlme_jax.checkpoints.saved import checkpoint_of, pretraining_flops, read_record
@@ -24,7 +21,7 @@ def run(tmp_path_factory):
     words = Vocabulary.load(finetuning.write_vocabulary(folder))
     flops = {"flops_per_step": 1.0, "inherited_flops": 0.0}
     length = {"Encoder__max_length": finetuning.LENGTH}
-    return hugging.write_checkpoint(folder / "run", "xlm", words, STEPS, flops, **length)
+    return hf_folders.write_checkpoint(folder / "run", "xlm", words, STEPS, flops, **length)
 
 
 def vocabulary_of(run):
@@ -70,7 +67,7 @@ def test_the_mean_is_started_from_exported_and_evaluated(tmp_path, run):
     outcomes, path = evaluating.evaluate(str(tmp_path / "tuned_mean"), options)
     assert path == tmp_path / "tuned_mean" / "evaluation" / "2" / "results.json"
     assert {row.task for row in outcomes[0].results} == {"cldr_tagging"}
-    exported = hugging.export(mean, tmp_path / "exported")
+    exported = hf_folders.export(mean, tmp_path / "exported")
     with safe_open(exported / "model.safetensors", "numpy") as file:
         found = [file.get_tensor(name).ravel() for name in file.keys()]  # noqa: SIM118
     expected = weights(mean / "checkpoints" / "8")["params.encoder.layer_0.ffn.wi.bias"]
@@ -86,7 +83,9 @@ def test_the_mean_has_no_optimizer_to_go_on_with(tmp_path, run):
 
 def test_checkpoints_of_two_models_or_data_are_refused(tmp_path, run):
     words = vocabulary_of(run)
-    other = hugging.write_checkpoint(tmp_path / "run", "xlm", words, (2,), Encoder__attention="xla")
+    other = hf_folders.write_checkpoint(
+        tmp_path / "run", "xlm", words, (2,), Encoder__attention="xla"
+    )
     (run / "checkpoints" / "2").rename(tmp_path / "aside")
     try:
         (other / "checkpoints" / "2").rename(run / "checkpoints" / "2")

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-import tiny
-from runs import assert_same_batch, load, run_and_read
+from helpers import tiny
+from helpers.runs import assert_same_batch, load, run_and_read
 
 from xlme_jax.runs import inspecting
 

@@ -3,10 +3,10 @@
 import re
 
 import pytest
-import tiny
+from helpers import tiny
 
-from xlme_jax.reports.papers import pretraining
 from xlme_jax.runs.demands import Machine, this_machine, too_large
+from xlme_jax.studies.papers import pretraining
 
 LAPTOP = Machine("2 CPU cores", 24 << 30, 4e11)
 TUNED = "python -m xlme_jax.sweep --gin_file=gin_configs/finetune/xnli.gin --output=a"

@@ -4,12 +4,11 @@ import functools
 import json
 import random
 
-import hugging
 import jax
 import numpy as np
 import optax
 import pytest
-import tiny
+from helpers import hf_folders, tiny
 
 from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.alignment import _aligner, _rows
@@ -31,7 +30,7 @@ MASKED = "abc <mask> de<mask>"
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
-    return hugging.write_checkpoint(tmp_path_factory.mktemp("xlme") / "run")
+    return hf_folders.write_checkpoint(tmp_path_factory.mktemp("xlme") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def model(model_dir):
 
 @pytest.fixture(scope="module")
 def xlm(tmp_path_factory):
-    folder = hugging.write_checkpoint(tmp_path_factory.mktemp("xlm") / "run", "xlm")
+    folder = hf_folders.write_checkpoint(tmp_path_factory.mktemp("xlm") / "run", "xlm")
     return models.load(str(folder), None, MeshConfig())
 
 
@@ -56,8 +55,8 @@ def tokens_of(model, text):
 @pytest.mark.parametrize("pooling", encoding.POOLINGS)
 def test_texts_are_encoded_as_by_evaluations(model, pooling):
     subject = model.loaded.subject()
-    texts = encoding.texts_of(model.vocabulary, TEXTS, hugging.LENGTH)
-    assert len(texts[-1]) == hugging.LENGTH  # Cut.
+    texts = encoding.texts_of(model.vocabulary, TEXTS, hf_folders.LENGTH)
+    assert len(texts[-1]) == hf_folders.LENGTH  # Cut.
     pooled = jax.jit(encoding.pool_all(subject.encode, pooling))
     with states.sharding_rules(model.loaded.mesh):
         expected = encoding.embed(pooled, model.loaded.params, encoding.batches(texts))
@@ -76,9 +75,9 @@ def test_the_untrained_model_has_the_initial_weights_of_its_run(model):
     state = jax.jit(lambda: states.init_state(objective, optax.identity(), seed))()
     same = functools.partial(np.testing.assert_allclose, atol=TOLERANCE)
     jax.tree.map(same, untrained.loaded.params, unbox(state.params))
-    texts = encoding.texts_of(model.vocabulary, TEXTS[:2], hugging.LENGTH)
+    texts = encoding.texts_of(model.vocabulary, TEXTS[:2], hf_folders.LENGTH)
     pooled = jax.jit(encoding.pool_all(model.loaded.subject().encode, "mean"))
-    expected = pooled(unbox(state.params), encoding.fill_rows(texts, 2, hugging.LENGTH))
+    expected = pooled(unbox(state.params), encoding.fill_rows(texts, 2, hf_folders.LENGTH))
     found, trained = (one.encode(TEXTS[:2], layer=1) for one in (untrained, model))
     same(found, expected[:, 1])
     assert np.abs(found - trained).max() > 0.01
@@ -205,9 +204,18 @@ def test_what_a_system_lacks_is_named(xlm):
         (lambda m: m.encode_layers(["abc"], pooling="max"), "pooling = 'max': expected one of"),
         (lambda m: m.retrieve(["a"], ["b"], readout="best"), "readout = 'best': expected one of"),
         (lambda m: m.fill("abc"), "'abc' has no <mask>"),
-        (lambda m: m.detect(TEXTS[-1]), f"and the model reads {hugging.LENGTH}; shorten"),
-        (lambda m: m.fill(f"<mask> {TEXTS[-1]}"), f"and the model reads {hugging.LENGTH}"),
-        (lambda m: m.align(TEXTS[-1], "a"), f"and the encoder reads {hugging.LENGTH}; shorten"),
+        (
+            lambda m: m.detect(TEXTS[-1]),
+            f"and the model reads {hf_folders.LENGTH}; shorten",
+        ),
+        (
+            lambda m: m.fill(f"<mask> {TEXTS[-1]}"),
+            f"and the model reads {hf_folders.LENGTH}",
+        ),
+        (
+            lambda m: m.align(TEXTS[-1], "a"),
+            f"and the encoder reads {hf_folders.LENGTH}; shorten",
+        ),
         (lambda m: m.align("abc", " "), "without words"),
     ],
 )

@@ -3,9 +3,8 @@
 import dataclasses
 import json
 
-import finetuning
 import pytest
-import tiny
+from helpers import finetuning, tiny
 
 from xlme_jax.checkpoints.saved import pretraining_flops
 from xlme_jax.data.vocabulary import Vocabulary

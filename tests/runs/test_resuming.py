@@ -1,7 +1,7 @@
 """A run is compared with the one of its folder before anything is compiled."""
 
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.checkpoints.saved import RunRecord
 from xlme_jax.configuration import command_line, loading

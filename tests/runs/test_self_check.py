@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from xlme_jax.runs import self_check
-from xlme_jax.tuning import attention_candidates, choosing
+from xlme_jax.tools.tuning import attention_candidates, choosing
 
 
 def ones(arrays):

@@ -2,10 +2,9 @@
 
 import re
 
-import hugging
 import numpy as np
 import pytest
-import tiny
+from helpers import hf_folders, tiny
 
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import results
@@ -62,7 +61,7 @@ def test_flags_that_exclude_each_other_are_refused():
 
 
 def test_scores_of_a_test_set_are_results_of_the_checkpoint(tmp_path):
-    run = hugging.write_checkpoint(tmp_path / "run", "translate")
+    run = hf_folders.write_checkpoint(tmp_path / "run", "translate")
     source, references = tmp_path / "source.txt", tmp_path / "references.txt"
     source.write_text("abc def\n\nghi\n")
     references.write_text("ab cd ef gh\n\nij\n")
@@ -80,8 +79,10 @@ def test_scores_of_a_test_set_are_results_of_the_checkpoint(tmp_path):
     assert pictures == ["line_1.png", "line_3.png"]
     assert (first.returncode, failed.returncode, again.returncode) == (0, 1, 0), first.stderr
     assert "made 1 lines of 3" in failed.stderr and "BLEU of tokenized text" in first.stderr
-    found = results.read(run / "evaluation" / str(hugging.STEP))
-    assert found.header.step == hugging.STEP and found.header.checkpoint.endswith("checkpoints/7")
+    found = results.read(run / "evaluation" / str(hf_folders.STEP))
+    assert found.header.step == hf_folders.STEP and found.header.checkpoint.endswith(
+        "checkpoints/7"
+    )
     assert "--multi_bleu=cat" in found.commands["wmt14_en_fr"]
     assert [(row.task, row.language) for row in found.results] == [("wmt14_en_fr", "fr")] * 3
     values = {row.metric: 100 * row.value for row in found.results}
@@ -117,7 +118,7 @@ def test_what_cannot_be_scored_is_said_before_anything_is_read(tmp_path):
 
 
 def test_explained_lines_have_pictures_and_weights(tmp_path, monkeypatch, caplog):
-    run = hugging.write_checkpoint(tmp_path / "run", "translate", Encoder__num_layers=2)
+    run = hf_folders.write_checkpoint(tmp_path / "run", "translate", Encoder__num_layers=2)
     lines, folder = ["abc def", "", "ghi я", "ghi"], tmp_path / "explained"
     monkeypatch.setattr(translating, "_EXPLAINED", 2)
     options = {"scripts": ["Latn"], "explain": folder}
@@ -139,7 +140,7 @@ def test_explained_lines_have_pictures_and_weights(tmp_path, monkeypatch, caplog
 
 
 def test_cut_translations_are_counted_and_their_lines_named(tmp_path, monkeypatch, caplog):
-    run = hugging.write_checkpoint(tmp_path / "run", "translate")
+    run = hf_folders.write_checkpoint(tmp_path / "run", "translate")
     whole, cut = Hypothesis((5, 6), -1.0), Hypothesis((7,), -1.5, is_cut=True)
 
     def each(*_):
@@ -156,7 +157,7 @@ def test_cut_translations_are_counted_and_their_lines_named(tmp_path, monkeypatc
 
 def test_draws_of_a_line_depend_on_its_number_in_the_file(tmp_path):
     """An empty line counts: it used to shift the numbers of those after it."""
-    run = hugging.write_checkpoint(tmp_path / "run", "translate")
+    run = hf_folders.write_checkpoint(tmp_path / "run", "translate")
     draw = Sampling(3, seed=4)
     files = ["abc", "", "defg"], ["abc", "h" * 20, "defg"]
     found = [list(translate(str(run), lines, "fr", draw, n_best=3)) for lines in files]
@@ -167,7 +168,7 @@ def test_draws_of_a_line_depend_on_its_number_in_the_file(tmp_path):
 
 
 def test_lines_of_files_are_checked(tmp_path):
-    run = hugging.write_checkpoint(tmp_path / "run", "translate")
+    run = hf_folders.write_checkpoint(tmp_path / "run", "translate")
     texts = {"good": b"abc\n\n   \nd e\n", "none": b"", "latin1": b"abc\nd\xe9\n"}
     for name, text in texts.items():
         (tmp_path / name).write_bytes(text)
@@ -194,7 +195,7 @@ def test_lines_of_files_are_checked(tmp_path):
 
 
 def test_long_lines_are_named_before_anything_is_compiled(tmp_path, monkeypatch):
-    run = str(hugging.write_checkpoint(tmp_path / "run", "translate"))
+    run = str(hf_folders.write_checkpoint(tmp_path / "run", "translate"))
     for method in ("each", "score"):
         monkeypatch.setattr(Translator, method, None)
     lines = ["abc", "abc def " * 30, "", "d"]
@@ -214,7 +215,7 @@ def test_the_mesh_of_a_run_is_kept_where_devices_allow(tmp_path, monkeypatch):
     }
     found = {}
     for name, sizes in runs.items():
-        run = str(hugging.write_checkpoint(tmp_path / name, "translate", **sizes))
+        run = str(hf_folders.write_checkpoint(tmp_path / name, "translate", **sizes))
         for devices in (1, 6, 8, 16):
             monkeypatch.setattr("jax.device_count", lambda devices=devices: devices)
             found[name, devices] = trained.mesh_of(run)

@@ -3,7 +3,7 @@ import pickle
 import types
 
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
 from xlme_jax.storage.bucket_paths import BucketPath

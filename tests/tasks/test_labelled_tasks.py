@@ -4,9 +4,9 @@ import os
 import subprocess
 import sys
 
-import chemprot_files
 import numpy as np
 import pytest
+from helpers import chemprot_files
 
 from xlme_jax.api import prepare
 from xlme_jax.data.batches import mixing

@@ -3,12 +3,11 @@
 import json
 import math
 
-import commands
 import jax
 import numpy as np
 import optax
 import pytest
-import tiny
+from helpers import commands, tiny
 from toy import Batches, Poisonable, PoisonedBatches, StopAt, Toy, saved
 
 from xlme_jax.checkpoints.saved import checkpoint_of, read_best

@@ -4,7 +4,7 @@ import sys
 
 import jax
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.training import host_memory
 

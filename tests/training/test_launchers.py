@@ -1,7 +1,7 @@
 """How a process was started, from the variables of launchers."""
 
 import pytest
-from launch_variables import BATCH, HYDRA, OPEN_MPI, STEP, TORCHRUN
+from helpers.launch_variables import BATCH, HYDRA, OPEN_MPI, STEP, TORCHRUN
 
 from xlme_jax.training import launchers
 from xlme_jax.training.launchers import Launch

@@ -1,12 +1,11 @@
 import json
 
-import commands
 import flax.linen as nn
 import jax
 import numpy as np
 import optax
 import pytest
-import tiny
+from helpers import commands, tiny
 from toy import Batches, Poisonable, PoisonedBatches, Toy
 
 from xlme_jax.checkpoints.saved import read_record, recorded_choices, saved_steps

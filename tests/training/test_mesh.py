@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 from jax.sharding import PartitionSpec
 
 from xlme_jax.training import mesh as meshes

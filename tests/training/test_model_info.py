@@ -3,7 +3,7 @@ import re
 import jax
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.configuration import loading
 from xlme_jax.model import flops

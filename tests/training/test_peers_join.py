@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-import tiny
-from launch_variables import STEP
+from helpers import tiny
+from helpers.launch_variables import STEP
 
 PRINT_GPUS = """
 import sys

@@ -3,9 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import tiny
+from helpers import tiny
+from helpers.random_weights import random_weights
 from toy import Batches, Poisonable, PoisonedBatches, Toy
-from weights import random_weights
 
 from xlme_jax.configuration import loading
 from xlme_jax.objectives.base import init_carried

@@ -4,12 +4,11 @@ import json
 import logging
 import math
 
-import commands
 import jax
 import numpy as np
 import optax
 import pytest
-import tiny
+from helpers import commands, tiny
 from toy import Batches, Poisonable, PoisonedBatches, StopAt, Toy, saved
 
 from xlme_jax.training import loop, stop_rule

@@ -9,7 +9,7 @@ import threading
 
 import jax
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.training import peers, stopping
 from xlme_jax.training.stopping import EXIT_STOPPED, NEVER, StopOnSignal

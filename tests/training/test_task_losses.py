@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
+from helpers import tiny
+from helpers.random_weights import random_weights
 from test_step import ragged_batch
-from weights import random_weights
 
 from xlme_jax.configuration import loading
 from xlme_jax.objectives.base import TASK_LOSSES, TaskLosses, init_carried

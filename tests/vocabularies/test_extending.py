@@ -3,7 +3,7 @@
 import random
 
 import pytest
-import tiny
+from helpers import tiny
 
 from xlme_jax.data import vocabulary_extension
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError, train_vocabulary, write_vocabulary

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import sentencepiece
-import tiny
+from helpers import tiny
 from sentencepiece import sentencepiece_model_pb2
 
 from xlme_jax import api

@@ -23,10 +23,10 @@ from xlme_jax.evaluation.context import Context
 from xlme_jax.objectives.base import Objective
 from xlme_jax.ops import products
 from xlme_jax.ops.vocabulary_head import padded_size
-from xlme_jax.reports.run_page import write_report
 from xlme_jax.runs import agreement, attention_choice, parts, resuming, samples
 from xlme_jax.storage import locks
 from xlme_jax.storage.paths import as_path
+from xlme_jax.studies.reports.run_page import write_report
 from xlme_jax.training import loop, manifest, model_info
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states

@@ -24,10 +24,10 @@ from xlme_jax.model.attention_fields import automatic_encoders, with_attention
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.ops import attention, attention_blocks, attention_kernel
 from xlme_jax.storage.paths import as_path
+from xlme_jax.tools.tuning import attention_candidates, choosing, kept_choices
+from xlme_jax.tools.tuning.attention_candidates import Heads
+from xlme_jax.tools.tuning.choosing import Candidate, Choice
 from xlme_jax.training import mesh as meshes
-from xlme_jax.tuning import attention_candidates, choosing, kept_choices
-from xlme_jax.tuning.attention_candidates import Heads
-from xlme_jax.tuning.choosing import Candidate, Choice
 
 _log = logging.getLogger(__name__)
 FILE = "attention.json"

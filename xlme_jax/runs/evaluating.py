@@ -30,9 +30,9 @@ from xlme_jax.evaluation.held_out_retrieval import HeldOutRetrieval
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Subject, other_subjects
 from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.evaluation.training_text import TrainingText
-from xlme_jax.reports import pictures, planes
 from xlme_jax.runs import trained
 from xlme_jax.storage.paths import as_path
+from xlme_jax.studies.reports import pictures, planes
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 from xlme_jax.training.metrics import HELD_OUT

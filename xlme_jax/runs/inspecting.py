@@ -34,10 +34,10 @@ from xlme_jax.data.vocabulary import (
 )
 from xlme_jax.objectives.base import Carried, Objective, Params
 from xlme_jax.objectives.reading import Reading
-from xlme_jax.reports import batch_page, batch_text
-from xlme_jax.reports.batch_rows import BatchRows, StreamRows
 from xlme_jax.runs.parts import Parts, build
 from xlme_jax.storage.paths import as_path
+from xlme_jax.studies.reports import batch_page, batch_text
+from xlme_jax.studies.reports.batch_rows import BatchRows, StreamRows
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import starting
 from xlme_jax.training import state as states

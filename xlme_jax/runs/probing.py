@@ -7,10 +7,10 @@ from pathlib import Path
 from xlme_jax.checkpoints.saved import FOLDER, saved_steps
 from xlme_jax.evaluation import results
 from xlme_jax.evaluation.results import RESULTS_FILE, Spread
-from xlme_jax.reports import along
-from xlme_jax.reports.along import PointAlong
 from xlme_jax.runs import evaluating
 from xlme_jax.storage.paths import as_path
+from xlme_jax.studies.reports import along
+from xlme_jax.studies.reports.along import PointAlong
 
 _log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.objectives.base import Objective, Params
 from xlme_jax.objectives.reading import Reading
-from xlme_jax.reports import samples
-from xlme_jax.reports.batch_rows import StreamRows
 from xlme_jax.runs.inspecting import stream_rows
 from xlme_jax.runs.parts import Parts
+from xlme_jax.studies.reports import samples
+from xlme_jax.studies.reports.batch_rows import StreamRows
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.metrics import ReadSamples, Samples
 from xlme_jax.training.step import read_rows

@@ -14,14 +14,14 @@ from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMEConfig
 from xlme_jax.runs import attention_choice
 from xlme_jax.runs.attention_choice import Rows
+from xlme_jax.tools.tuning import attention_candidates, choosing
+from xlme_jax.tools.tuning.attention_candidates import Heads
+from xlme_jax.tools.tuning.choosing import Candidate
 from xlme_jax.training import manifest
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.optimizer import OptimizerConfig
-from xlme_jax.tuning import attention_candidates, choosing
-from xlme_jax.tuning.attention_candidates import Heads
-from xlme_jax.tuning.choosing import Candidate
 
 _STEPS = 4
 _VOCABULARY = 1024

@@ -21,10 +21,10 @@ from xlme_jax.evaluation.encoding import Text
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.sampling import Sampling
 from xlme_jax.evaluation.translation import Hypothesis, Score, Translator
-from xlme_jax.reports import pictures
 from xlme_jax.runs import trained
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
+from xlme_jax.studies.reports import pictures
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 

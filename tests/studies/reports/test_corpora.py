@@ -1,0 +1,76 @@
+"""Tables and picture of raw text."""
+
+import dataclasses
+
+import pytest
+
+from xlme_jax.preparation.inspecting import Content, Side
+from xlme_jax.studies.papers import families
+from xlme_jax.studies.reports import corpora
+
+DOCUMENTS = Content("cc100_sw", (Side("sw", 50.4),), 2, 1_234_567, 10, True, 200, 3, None, {})
+SIDES = (Side("en", 20.0, 0.25, 1.5, 0.125), Side("xx", 30.0, 0.5, 2.5))
+PAIRS = Content("bitext_en_xx", SIDES, 1, 1000, 5000, False, 5000, 50, 7, {"empty side": 2})
+
+
+def test_the_summary_has_a_row_for_each_task():
+    lines = corpora.summary([DOCUMENTS, PAIRS]).splitlines()
+    assert lines[0].split()[:8] == [
+        *("task", "family", "files", "MB", "texts", "lines", "chars/line", "duplicates")
+    ]
+    assert lines[1].split() == [
+        *("cc100_sw", "Niger-Congo", "2", "1.23", "10", "200", "50", "1.50%", "–", "–", "–")
+    ]
+    assert lines[3].startswith("skipped in bitext_en_xx: 2 empty side")
+
+
+def test_columns_that_no_task_has_are_left_out():
+    bare = dataclasses.replace(PAIRS, sides=tuple(Side(s.language, 9) for s in SIDES))
+    rows = corpora.summary([dataclasses.replace(bare, evaluation=None)]).splitlines()
+    assert rows[0].split()[-1] == "duplicates"
+    assert rows[1].split() == [
+        *("bitext_en_xx", "Germanic/–", "1", "0.00", "5,000+", "5,000", "9/9", "1.00%")
+    ]
+    everything = corpora.summary([PAIRS]).splitlines()[1].split()
+    assert everything[-3:] == ["0.250/0.500", "12.5%/–", "7"]
+
+
+def test_the_file_has_every_measure():
+    header, documents, pairs = (
+        row.split("\t") for row in corpora.table([DOCUMENTS, PAIRS]).rstrip("\n").split("\n")
+    )
+    assert len(header) == len(documents) == len(pairs)
+    row = dict(zip(header, pairs))
+    assert (row["complete"], row["skipped"], row["language2"]) == ("False", "2 empty side", "xx")
+    assert (row["tokens_per_word"], row["other_language2"], row["family"]) == (
+        "1.5",
+        "",
+        "Germanic",
+    )
+    assert dict(zip(header, documents))["language2"] == ""
+
+
+@pytest.mark.parametrize("contents", [[DOCUMENTS], [PAIRS], [DOCUMENTS, PAIRS]])
+def test_the_picture_is_written_beside_the_file(tmp_path, contents):
+    corpora.write(tmp_path / "out", contents)
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        *("inspect.png", "inspect.tsv")
+    ]
+    assert (tmp_path / "out/inspect.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_languages_are_summed_over_their_tasks():
+    other = dataclasses.replace(PAIRS, task="bitext_en_yy", texts=7, lines=7, duplicates=1)
+    found = corpora._languages([DOCUMENTS, PAIRS, other])
+    assert (found["en"].pairs, found["en"].lines, found["en"].duplicates) == (5007, 5007, 51)
+    assert found["sw"].characters == pytest.approx(50.4 * 200)
+
+
+def test_each_language_has_one_family():
+    assert len(families._FAMILY) == sum(
+        len(languages)
+        for table in (families.FAMILIES, families._MORE)
+        for languages in table.values()
+    )
+    assert (families.family("pt_BR"), families.family("zh-Hans")) == ("Romance", "Sino-Tibetan")
+    assert families.family("tlh") == ""

@@ -1,0 +1,60 @@
+"""Curves to explore; tests/studies/reports/test_browser_pages.py opens them in a browser."""
+
+import json
+import math
+import re
+
+import pytest
+
+from xlme_jax.studies.reports import explore
+from xlme_jax.studies.reports.curves import Plot
+
+pytest.importorskip("bokeh")
+NAME = "<img src=x onerror=alert(1)>\x00\u202e$$x$$"
+
+
+def plot(name="loss", **fields):
+    return Plot("Title", "good: falls", "nats", ((name, NAME, "#444444", "--"),), **fields)
+
+
+def items(found):
+    data = re.search(r'<script type="application/json" id="items">(.*?)</script>', found.body)[1]
+    assert "<" not in data
+    return json.loads(data)
+
+
+def columns(item):
+    """Returns the steps and values of a plot's only line."""
+    text = json.dumps(item)
+    return re.findall(r'"shape": \[(\d+)\], "dtype": "(\w+)"', text)
+
+
+def test_a_line_has_its_finite_points():
+    curve = [(1, 2.0), (2, math.nan), (3, 1.0)]
+    found = explore.explorable([plot()], {"loss": curve}, b"png")
+    (item,) = items(found)
+    assert item["target_id"] == "plot-0" and 'id="plot-0"' in found.body
+    assert sorted(columns(item)) == [("2", "float32"), ("2", "float32"), ("2", "int32")]
+    assert 'max="0.99" step="0.01" value="0.0"' in found.body
+    assert "border-top-style: dashed; border-top-color: #888888" in found.body
+    assert "<noscript><img" in found.body
+
+
+def test_pages_are_bounded(monkeypatch):
+    curve = [(step, 1.0 / (step + 1)) for step in range(5_000)]
+    one = explore.explorable([plot()], {"loss": curve}, b"png")
+    count = int(columns(items(one)[0])[0][0])
+    assert 500 <= count <= explore._LINE_POINTS + 1
+    assert f'value="{explore._WEIGHT}"' in one.body
+    monkeypatch.setattr(explore, "_PAGE_POINTS", 1_000)
+    many = [Plot("a", "", "", tuple((f"m{n}", f"{n}", "#0072B2", "-") for n in range(5)))]
+    found = explore.explorable(many, {f"m{n}": curve for n in range(5)}, b"png")
+    counts = [int(count) for count, _ in columns(items(found)[0])]
+    # Of each line the steps, and the values twice.
+    assert len(counts) == 5 * 3 and 100 <= min(counts) <= max(counts) <= 1_000 // 5 + 1
+
+
+def test_names_are_text():
+    found = explore.explorable([plot()], {"loss": [(1, 1.0)]}, b"png")
+    assert "&lt;img src=x onerror=alert(1)&gt;␀⟨U+202E⟩" in found.body
+    assert "<img src=x" not in found.body and "\u202e" not in found.body

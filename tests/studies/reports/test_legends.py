@@ -1,0 +1,41 @@
+"""Legends of pictures cover neither curves nor labels, however long names are."""
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from xlme_jax.studies.reports import pictures
+from xlme_jax.studies.reports.curves import Plot
+
+NAMES = {"short": ["a", "b", "c"], "long and hostile": [f"$\\frac$ {'x' * 300} {n}" for n in "abc"]}
+
+
+def axes():
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots()
+
+
+def check(figure, axis):
+    figure.canvas.draw()
+    legend = axis.get_legend().get_window_extent()
+    for part in (axis, axis.xaxis.label, axis.yaxis.label):
+        assert not legend.overlaps(part.get_window_extent())
+    assert axis.get_window_extent().width > 0.3 * figure.bbox.width
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_of_curves(names):
+    lines = tuple((name, name, "#0072B2", "-") for name in NAMES[names])
+    figure, axis = axes()
+    plot = Plot("Loss", "good: falls", "nats", lines)
+    plot.draw(axis, {name: [(1, 1.0), (2, 3.0)] for name in NAMES[names]})
+    check(figure, axis)
+
+
+def test_of_results():
+    figure, axis = axes()
+    for name in NAMES["short"]:
+        axis.plot([1, 2], [3, 4], label=pictures.plain(name))
+    pictures.legend_beside(axis)
+    check(figure, axis)

@@ -1,0 +1,95 @@
+import json
+
+import pytest
+
+from xlme_jax.studies.reports import run_comparison
+from xlme_jax.training.manifest import MANIFEST_FILE
+
+
+def write_run(folder, seed, loss, commit="aaaa", steps=(10, 20), tokens=100.0):
+    folder.mkdir()
+    values = {"loss": loss, "grad_norm": 1.5, "tokens_per_step": tokens}
+    lines = [{"step": step, **values} for step in steps]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "config.gin").write_text(f"SEED = {seed}\nTRAIN_STEPS = 20\n")
+    start = {"started": folder.name, "commit": commit, "packages": {"jax": "0.10.2"}}
+    (folder / MANIFEST_FILE).write_text(json.dumps({"id": folder.name, "starts": [start]}))
+    return str(folder)
+
+
+def compared(*runs):
+    return run_comparison.to_markdown(run_comparison.compare(runs))
+
+
+def test_shows_only_what_differs(tmp_path):
+    a = write_run(tmp_path / "a", seed=0, loss=4.0)
+    b = write_run(tmp_path / "b", seed=1, loss=5.0, commit="bbbb")
+    text = compared(a, b)
+    assert "| `SEED` | 0 | 1 |" in text
+    assert "| `commit` | aaaa | bbbb |" in text
+    assert "| `loss` | 4 | 5 | +25.0% |" in text
+    assert f"| {a} | 20 | 2,000 |" in text and "different lengths" not in text
+    for same in ("TRAIN_STEPS", "packages/jax", "grad_norm", "started"):
+        assert same not in text
+    assert "2 metrics are equal" in text
+
+
+@pytest.mark.parametrize(
+    ("other", "said", "title"),
+    [
+        ({"steps": (10, 20, 40)}, "b has 40 steps and 4,000 tokens", "20, 40 steps"),
+        ({"tokens": 200.0}, "b has 20 steps and 4,000 tokens", "2,000, 4,000 tokens"),
+    ],
+)
+def test_runs_of_different_lengths_are_pointed_out(tmp_path, monkeypatch, other, said, title):
+    a = write_run(tmp_path / "a", seed=0, loss=4.0)
+    b = write_run(tmp_path / "b", seed=0, loss=4.0, **other)
+    found = run_comparison.compare([a, b])
+    titles = []
+    monkeypatch.setattr(run_comparison, "draw", lambda *given: titles.append(given[-1]) or b"png")
+    for shown in (run_comparison.to_markdown(found), run_comparison.to_html(found)):
+        assert shown.count("of different lengths") == 2  # At the top, and at the ends of curves.
+        assert "a has 20 steps and 2,000 tokens" in shown and said in shown
+    assert titles == [f"Runs of different lengths: {title}"]
+
+
+def test_a_run_compared_with_itself_has_no_differences(tmp_path):
+    a = write_run(tmp_path / "a", seed=0, loss=4.0)
+    assert compared(a, a).count("No differences.") == 3
+
+
+def test_what_one_run_lacks_is_marked(tmp_path):
+    a = write_run(tmp_path / "a", seed=0, loss=4.0)
+    b = write_run(tmp_path / "b", seed=0, loss=4.0)
+    (tmp_path / "b" / MANIFEST_FILE).unlink()
+    (tmp_path / "b" / "config.gin").unlink()
+    text = compared(a, b)
+    assert "| `SEED` | 0 | – |" in text and "| `packages/jax` | 0.10.2 | – |" in text
+
+
+def test_needs_two_runs(tmp_path):
+    a = write_run(tmp_path / "a", seed=0, loss=4.0)
+    with pytest.raises(ValueError, match="two runs"):
+        run_comparison.compare([a])
+    with pytest.raises(ValueError, match=r"no such metrics file"):
+        run_comparison.compare([a, str(tmp_path / "absent")])
+
+
+def test_a_page_has_the_curves_of_all_runs(tmp_path, monkeypatch):
+    hostile = "b <img src=x onerror=alert(1)>"
+    runs = [write_run(tmp_path / name, seed=0, loss=4.0) for name in ("a", hostile)]
+    lines = [{"step": n, "loss": 5.0 / n, "held_out/x/mlm_loss": n, "skipped": 0} for n in (1, 2)]
+    (tmp_path / hostile / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    drawn = []
+    monkeypatch.setattr(run_comparison, "draw", lambda plots, *_: drawn.append(plots) or b"png")
+    page = run_comparison.to_html(run_comparison.compare(runs))
+    assert [plot.title for plot in drawn[0]] == ["loss", "held_out/x/mlm_loss"]
+    assert [line[1] for line in drawn[0][0].lines] == runs
+    assert "b &lt;img src=x onerror=alert(1)&gt;" in page and "<img src=x" not in page
+    assert "<td>loss</td><td>4</td><td>2.5</td><td>-37.5%</td>" in page
+
+
+def test_runs_without_metrics_have_a_page(tmp_path):
+    a = write_run(tmp_path / "a", seed=0, loss=4.0)
+    (tmp_path / "a" / "metrics.jsonl").write_text("")
+    assert "No differences." in run_comparison.to_html(run_comparison.compare([a, a]))

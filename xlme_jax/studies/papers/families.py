@@ -1,0 +1,154 @@
+"""Results by language family, and what one system gains on another in each (XY-LENT Figure 3)."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from xlme_jax.data import languages
+from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.studies.papers.entries import Entry, score
+from xlme_jax.studies.papers.sheets import Cell, Sheet
+from xlme_jax.studies.reports import pictures
+
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "Germanic": ("af", "de", "en", "nl"),
+    "Romance": ("es", "fr", "it", "pt"),
+    "Slavic": ("bg", "ru"),
+    "Greek": ("el",),
+    "Indo-Aryan": ("bn", "hi", "mr", "ur"),
+    "Iranian": ("fa",),
+    "Uralic": ("et", "fi", "hu"),
+    "Turkic": ("kk", "tr"),
+    "Afro-Asiatic": ("ar", "he"),
+    "Dravidian": ("ml", "ta", "te"),
+    "Austronesian": ("id", "jv", "ms", "tl"),
+    "Austro-Asiatic": ("vi",),
+    "Sino-Tibetan": ("my", "zh"),
+    "Kra-Dai": ("th",),
+    "Japonic": ("ja",),
+    "Koreanic": ("ko",),
+    "Kartvelian": ("ka",),
+    "Niger-Congo": ("sw", "yo"),
+    "Basque": ("eu",),
+}
+"""{family: XTREME's languages}; Indo-European languages by branch."""
+
+_MORE: Mapping[str, tuple[str, ...]] = {
+    "Germanic": ("da", "fo", "fy", "is", "lb", "nb", "nn", "no", "sv", "yi"),
+    "Romance": ("ca", "gl", "oc", "ro"),
+    "Slavic": ("be", "bs", "cs", "hr", "mk", "pl", "sk", "sl", "sr", "uk"),
+    "Baltic": ("lt", "lv"),
+    "Celtic": ("br", "cy", "ga", "gd"),
+    "Italic": ("la",),
+    "Albanian": ("sq",),
+    "Armenian": ("hy",),
+    "Indo-Aryan": ("as", "gu", "ne", "or", "pa", "sa", "sd", "si"),
+    "Iranian": ("ku", "ps", "tg"),
+    "Turkic": ("az", "ba", "ky", "tk", "tt", "ug", "uz"),
+    "Mongolic": ("mn",),
+    "Afro-Asiatic": ("am", "ha", "kab", "mt", "om", "so", "ti"),
+    "Dravidian": ("kn",),
+    "Austronesian": ("mg", "mi", "sm", "su"),
+    "Austro-Asiatic": ("km",),
+    "Kra-Dai": ("lo",),
+    "Niger-Congo": (
+        *("bbj", "bm", "ee", "ff", "fon", "ig", "lg", "ln", "mos", "ns", "nso", "ny", "rw", "sn"),
+        *("ss", "st", "tn", "ts", "tw", "ve", "wo", "xh", "zu"),
+    ),
+    "Quechuan": ("qu", "quy", "quz"),
+    "Tupian": ("gn", "gug"),
+    "creole": ("ht", "pcm"),
+    "constructed": ("eo", "ia", "vo"),
+}
+_FAMILY = {
+    language: family
+    for table in (FAMILIES, _MORE)
+    for family, members in table.items()
+    for language in members
+}
+
+
+def family(language: str) -> str:
+    """Returns the family of a language (`zh-Hans`: that of zh), or "" if it is not listed here."""
+    known = languages.find(language)
+    return _FAMILY.get(language if known is None else known.code, "")
+
+
+TASKS = ("xquad", "mlqa", "tydiqa", "xnli", "pawsx")
+"""The benchmarks of XY-LENT's Table 1; questions count by F1, the others by accuracy."""
+
+_CAPTION = (
+    "XY-LENT Figure 3, whose numbers the paper does not print: zero-shot F1 of the questions "
+    "(XQuAD, MLQA, TyDiQA) and accuracy of XNLI and PAWS-X, the mean over tasks of the mean over "
+    "the family's languages. Differences are to the first system, over the tasks and languages "
+    "that both have."
+)
+
+
+def _scores(entry: Entry) -> dict[tuple[str, str], float]:
+    """Returns {(task, language): mean over runs, in percent} of a zero-shot system."""
+    scores = {}
+    for task in TASKS:
+        benchmark = BENCHMARKS[task]
+        for language in benchmark.languages:
+            if language_score := score(entry, task, benchmark.metrics[0], [language]):
+                scores[task, language] = 100 * language_score.spread.mean
+    return scores
+
+
+def _means(scores: Mapping[tuple[str, str], float]) -> dict[str, float]:
+    """Returns {family: mean over tasks of the mean over languages} for those with scores."""
+    means = {}
+    for family, members in FAMILIES.items():
+        by_task: dict[str, list[float]] = {}
+        for (task, language), value in scores.items():
+            if language in members:
+                by_task.setdefault(task, []).append(value)
+        if by_task:
+            means[family] = float(np.mean([np.mean(values) for values in by_task.values()]))
+    return means
+
+
+def _systems(ours: Sequence[Entry]) -> dict[str, dict[tuple[str, str], float]]:
+    """Returns {name: `_scores`} of the zero-shot systems that have any."""
+    entries = [entry for entry in ours if not entry.is_translate_train]
+    return {entry.name: scores for entry in entries if (scores := _scores(entry))}
+
+
+def gains(ours: Sequence[Entry]) -> dict[str, dict[str, float]]:
+    """Returns what the later systems gain on the first, {"B - A": {family: points}}.
+
+    Means over the tasks and languages that both systems have.
+    """
+    systems = _systems(ours)
+    comparisons = {}
+    for name in list(systems)[1:]:
+        first = next(iter(systems))
+        later, reference = systems[name], systems[first]
+        differences = {key: later[key] - reference[key] for key in later if key in reference}
+        if differences:
+            comparisons[f"{name} - {first}"] = _means(differences)
+    return comparisons
+
+
+def sheet(ours: Sequence[Entry]) -> Sheet:
+    """Returns the table of families; without rows if no system has one of `TASKS`."""
+    rows = [(name, _means(scores)) for name, scores in _systems(ours).items()]
+    rows += gains(ours).items()
+    families = [family for family in FAMILIES if any(family in means for _, means in rows)]
+    cells = tuple(
+        (
+            Cell(name),
+            Cell("ours"),
+            *(Cell(f"{means[x]:.1f}") if x in means else Cell() for x in families),
+        )
+        for name, means in rows
+    )
+    columns = ("model", "source", *families)
+    return Sheet("Language families", _CAPTION, columns, cells, (True,) * len(cells))
+
+
+def picture(ours: Sequence[Entry]) -> bytes | None:
+    """Draws `gains`; returns a PNG, or None if there are none."""
+    comparisons = gains(ours)
+    return pictures.bars(comparisons, "Gain by language family", "points") if comparisons else None

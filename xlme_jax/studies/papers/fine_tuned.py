@@ -1,0 +1,319 @@
+"""Sheets of fine-tuned encoders: by task, by language, transfer gaps, GLUE, and the cost."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from xlme_jax.checkpoints.saved import read_record
+from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.evaluation.results import Spread
+from xlme_jax.storage.paths import as_path
+from xlme_jax.studies.papers.entries import (
+    MODEL,
+    Entry,
+    Score,
+    layer_at,
+    layers,
+    score,
+    transfer_gap,
+)
+from xlme_jax.studies.papers.sheets import NONE, Cell, Make, Sheet, cell_of, sheet_of
+from xlme_jax.studies.published.rows import PaperTable, Row
+
+TASKS = {
+    "POS": "udpos",
+    "NER": "panx",
+    "XQuAD": "xquad",
+    "MLQA": "mlqa",
+    "TyDiQA": "tydiqa",
+    "XNLI": "xnli",
+    "PAWS-X": "pawsx",
+}
+"""{column: benchmark} of XTREME's fine-tuned tasks."""
+
+GLUE = {
+    "MNLI": (("mnli", "accuracy"), ("mnli_mismatched", "accuracy")),
+    "QQP": (("qqp", "accuracy"), ("qqp", "f1")),
+    "QNLI": (("qnli", "accuracy"),),
+    "SST-2": (("sst2", "accuracy"),),
+    "CoLA": (("cola", "matthews"),),
+    "RTE": (("rte", "accuracy"),),
+    "MRPC": (("mrpc", "accuracy"),),
+    "STS-B": (("stsb", "spearman"),),
+    "SQuAD2:EM": (("squad2", "exact_match"),),
+    "SQuAD2:F1": (("squad2", "f1"),),
+}
+"""{column: its (benchmark, metric) pairs}."""
+
+XTREME = tuple(TASKS)
+# Retrieval, of XTREME's nine tasks: an encoder at its middle layer (VECO, Appendix B).
+_RETRIEVAL = {"BUCC": ("bucc", "f1"), "Tatoeba": ("tatoeba", "accuracy_to_en")}
+
+
+def _gap(entry: Entry, column: str, system: str, metric: str = "") -> Score | None:
+    """Returns the transfer gap of a task in a metric, by default the task's own."""
+    task = BENCHMARKS[TASKS[column]]
+    metric = metric or task.gap_metric
+    return score(entry, task.name, metric, task.languages, system, reduce=transfer_gap)
+
+
+def metrics_of(task: str) -> tuple[str, ...]:
+    """Returns the metrics that papers report: F1 and exact match for questions, else one."""
+    benchmark = BENCHMARKS[task]
+    return benchmark.metrics[: 2 if benchmark.kind == "question_answering" else 1]
+
+
+def _task_scores(entry: Entry, column: str, system: str, gap: bool = False) -> list[Score | None]:
+    """Returns the scores of a column as papers report them."""
+    if column in _RETRIEVAL:
+        name, metric = _RETRIEVAL[column]
+        layer = _middle_layer(entry, name, system)
+        return [score(entry, name, metric, system=system, layer=layer)]
+    task = BENCHMARKS[TASKS[column]]
+    if gap:
+        return [_gap(entry, column, system)]
+    return [
+        score(entry, task.name, metric, task.languages, system) for metric in metrics_of(task.name)
+    ]
+
+
+def _middle_layer(entry: Entry, task: str, system: str) -> int | None:
+    """Returns the layer of retrieval's figures; None if there are none.
+
+    BUCC is evaluated at one layer, the middle one unless `--layer` named another: how deep the
+    encoder is, its results do not tell.
+    """
+    measured = layers(entry, task, system)
+    if not measured:
+        return None
+    return measured[0] if len(measured) == 1 else layer_at(6, max(measured))
+
+
+def _official(column: str) -> int:
+    """Returns the number of languages that papers average over."""
+    return {"BUCC": 4, "Tatoeba": 36}.get(column) or len(BENCHMARKS[TASKS[column]].languages)
+
+
+def average(entry: Entry, columns: Sequence[str] = XTREME, system: str = MODEL) -> float | None:
+    """Returns the mean of tasks, in percent, XTREME's seven by default; None if one is missing.
+
+    A question answering task counts as the mean of its F1 and exact match.
+    """
+    means = []
+    for column in columns:
+        scores = [task_score for task_score in _task_scores(entry, column, system) if task_score]
+        if len(scores) < len(_task_scores(entry, column, system)):
+            return None
+        means.append(np.mean([100 * task_score.spread.mean for task_score in scores]))
+    return float(np.mean(means))
+
+
+def task_spread(entry: Entry, column: str) -> Spread | None:
+    """Returns a task's first metric; None if there is none."""
+    first = _task_scores(entry, column, MODEL)[0]
+    return first.spread if first else None
+
+
+def by_task(
+    title: str, caption: str, table: PaperTable, gap: bool = False, median: bool = False
+) -> Make:
+    """Returns a sheet with a column for each task; "Avg" is their mean, "Params" the encoder's.
+
+    Args:
+      title: title of the sheet.
+      caption: its caption.
+      table: published rows; columns are those of `TASKS`, "BUCC" and "Tatoeba".
+      gap: whether cells are transfer gaps.
+      median: whether cells are medians over runs.
+    """
+    tasks = [column for column in table.columns if column not in ("Avg", "Params")]
+
+    def one(entry: Entry, system: str, column: str) -> Cell:
+        if column == "Avg":
+            return _percent(average(entry, tasks, system))
+        if column == "Params":
+            return _parameters(entry) if system == MODEL else Cell()
+        cell = cell_of(_task_scores(entry, column, system, gap), _official(column), median)
+        if column in _RETRIEVAL and cell.text != NONE:
+            layer = _middle_layer(entry, _RETRIEVAL[column][0], system)
+            return dataclasses.replace(cell, note=f"layer {layer}; {cell.note}")
+        return cell
+
+    def make(ours: Sequence[Entry]) -> Sheet:
+        def cells(entry: Entry, system: str) -> list[Cell]:
+            return [one(entry, system, column) for column in table.columns]
+
+        having = [
+            entry
+            for entry in ours
+            if "Params" not in table.columns or any(task_spread(entry, x) for x in tasks)
+        ]
+        return sheet_of(title, caption, table, having, cells)
+
+    return make
+
+
+def gap_in_f1(table: PaperTable) -> Make:
+    """Returns a sheet of transfer gaps with F1 of the questions (InfoXLM Table 5)."""
+
+    def cells(entry: Entry, system: str) -> list[Cell]:
+        gaps = [_gap(entry, "MLQA", system, "f1"), _gap(entry, "XNLI", system)]
+        values = [gap.spread.mean for gap in gaps if gap]
+        mean = _percent(100 * float(np.mean(values)) if len(values) == len(gaps) else None)
+        official = (len(BENCHMARKS[name].languages) for name in ("mlqa", "xnli"))
+        return [*(cell_of([gap], count) for gap, count in zip(gaps, official)), mean]
+
+    return lambda ours: sheet_of(
+        "Transfer gap in F1",
+        "InfoXLM Table 5: English minus the mean of the other languages, lower is better; F1 of "
+        "the questions.",
+        table,
+        ours,
+        cells,
+    )
+
+
+def only(translate_train: bool, make: Make) -> Make:
+    """Returns a sheet of the systems fine-tuned with (or without) translated training data."""
+    return lambda ours: make([e for e in ours if e.is_translate_train == translate_train])
+
+
+def by_language(task: str, title: str, caption: str, table: PaperTable) -> Make:
+    """Returns a sheet with a column for each language; "Avg" is their mean."""
+    languages = tuple(column for column in table.columns if column != "Avg")
+
+    def one(entry: Entry, system: str, column: str) -> Cell:
+        averaged, official = ((column,), 0) if column != "Avg" else (languages, len(languages))
+        metrics = metrics_of(task)
+        return cell_of([score(entry, task, x, averaged, system) for x in metrics], official)
+
+    def cells(entry: Entry, system: str) -> list[Cell]:
+        return [one(entry, system, column) for column in table.columns]
+
+    return lambda ours: sheet_of(title, caption, table, ours, cells)
+
+
+def glue(table: PaperTable) -> Make:
+    """Returns a sheet of results in English (XY-LENT Table 3)."""
+    *tasks, mean, exact_match, f1 = table.columns
+
+    def cells(entry: Entry, system: str) -> list[Cell]:
+        by_column = {
+            column: [score(entry, *what, ("en",), system) for what in metrics]
+            for column, metrics in GLUE.items()
+        }
+        row = {column: cell_of(scores, official=1) for column, scores in by_column.items()}
+        # Papers average matched MNLI and the accuracy of QQP, the first of their two numbers.
+        firsts = [by_column[column][0] for column in tasks]
+        means = [100 * first.spread.mean for first in firsts if first]
+        if len(means) == len(tasks):
+            row[mean] = _percent(float(np.mean(means)))
+        return [row.get(x, Cell()) for x in (*tasks, mean, exact_match, f1)]
+
+    return lambda ours: sheet_of(
+        "GLUE and SQuAD 2.0",
+        "XY-LENT Table 3: development sets. MNLI matched / mismatched, QQP accuracy / F1; CoLA: "
+        "Matthews' correlation, STS-B: Spearman's, the others accuracy; Avg over the first number "
+        "of the eight tasks.",
+        table,
+        ours,
+        cells,
+    )
+
+
+# ---- Cost --------------------------------------------------------------------------------------
+
+
+def _percent(value: float | None) -> Cell:
+    return Cell() if value is None else Cell(f"{value:.1f}")
+
+
+def _encoder_parameters(checkpoint: Path) -> int | None:
+    """Returns the parameters of a checkpoint's encoder; None if it or its record lacks them."""
+    try:
+        return read_record(checkpoint).encoder_parameters
+    except (ValueError, OSError):
+        return None
+
+
+def _parameters(entry: Entry, unit: str = "M") -> Cell:
+    """Returns the parameters of the encoder in millions."""
+    count = _encoder_parameters(as_path(entry.runs[0].header.checkpoint))
+    return Cell() if not count else Cell(f"{count / 1e6:.3g}{unit}")
+
+
+def cost(table: PaperTable) -> Make:
+    """Returns a sheet of the cost of pre-training (XLM-E Table 4)."""
+
+    def cells(entry: Entry, system: str) -> list[Cell]:
+        counted = (entry.table_4_flops, entry.flops)
+        return [
+            _percent(average(entry, system=system)),
+            _parameters(entry, unit=""),
+            *(Cell() if flops is None else Cell(f"{flops:.3g}") for flops in counted),
+        ]
+
+    return lambda ours: sheet_of(
+        "Cost of pre-training",
+        "XLM-E Table 4; Params in millions. FLOPs: as that table counts, inferred from its "
+        "figures of XLM-E: a multiply-add is one, and half of the slots of pairs are text. "
+        "FLOPs:ours: steps x FLOPs of a step (matrix products, a multiply-add is two, every slot "
+        "counts, backward is twice forward): 2.44e20 for XLM-E Base, 1.22e20 without TRTD. Both "
+        "include the run that the weights were taken from.",
+        table,
+        ours,
+        cells,
+        systems=lambda entry: [MODEL],
+        always=True,
+    )
+
+
+def sizes(table: PaperTable) -> Make:
+    """Returns a sheet of the sizes of models (VECO Table 8); of ours, the parameters are known."""
+
+    def cells(entry: Entry, system: str) -> list[Cell]:
+        return [_parameters(entry) if column == "Params" else Cell() for column in table.columns]
+
+    return lambda ours: sheet_of(
+        "Sizes of cross-lingual models",
+        "VECO Table 8. Ours: parameters of the encoder.",
+        table,
+        ours,
+        cells,
+        systems=lambda entry: [MODEL],
+    )
+
+
+def against_flops(table: PaperTable, costs: PaperTable) -> Make:
+    """Returns a sheet of scores beside FLOPs (XLM-E Figure 1).
+
+    Args:
+      table: published scores by task, XLM-E's Table 1.
+      costs: published FLOPs of the same models, its Table 4.
+    """
+    flops = {row.model: row.texts[costs.columns.index("FLOPs")] for row in costs.rows}
+    rows = tuple(
+        Row(row.model, "XLM-E, Tables 1 and 4", (flops[row.model], *row.texts))
+        for row in table.rows
+        if row.model in flops
+    )
+    scores = by_task("", "", table)
+
+    def cells(entry: Entry, system: str) -> list[Cell]:
+        score_rows = [row[2:] for row in scores([entry]).rows if row[0].text == entry.name]
+        if not score_rows:
+            return [Cell()] * (1 + len(table.columns))
+        counted = entry.table_4_flops
+        return [Cell() if counted is None else Cell(f"{counted:.3g}"), *score_rows[0]]
+
+    return lambda ours: sheet_of(
+        "Scores against the FLOPs of pre-training",
+        "XLM-E Figure 1, whose numbers the paper does not print; here its Tables 1 and 4, FLOPs "
+        "as the latter counts.",
+        PaperTable(("FLOPs", *table.columns), rows),
+        ours,
+        cells,
+        systems=lambda entry: [MODEL],
+    )

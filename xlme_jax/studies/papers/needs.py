@@ -1,0 +1,259 @@
+"""What a table needs that an evaluation measures, and the commands that measure it.
+
+Commands are for a shell with the variables of `VARIABLES`. Each trains in folders of its own, which
+are named by the run that it starts from and by the paper's settings: a command that found a folder
+of another system or of other settings would take what is there for its own result.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from xlme_jax.studies.papers.entries import (
+    CONTINUED,
+    FIRST,
+    MODEL,
+    TRANSLATE_TRAIN,
+    Entry,
+)
+from xlme_jax.studies.papers.fine_tuned import GLUE
+
+Variant = Literal["", "translate-train", "[CLS]", "continued"]
+FROZEN = ("tatoeba", "wordalign", "bucc")
+VARIABLES = {
+    "RUN": "the MODEL_DIR of a pre-training run",
+    "LARGE": "that of a run of the Large size",
+    "CONTINUED": "that of a run of continued training",
+    "XLMR": "the folder of XLM-R Base: Hugging Face's, or a run of xlme_jax.import_hf",
+    "XLMR_LARGE": "likewise of XLM-R Large",
+    "XNLI": "a run that the sweep of XNLI, translate-train, selected (its sweep.md)",
+    "SQUAD": "likewise of SQuAD, translate-train",
+    "DATA": "the folder of the data (docs/evaluation.md)",
+}
+"""{variable of the commands: what it stands for}."""
+
+_GLUE = tuple(dict.fromkeys(task for pairs in GLUE.values() for task, _ in pairs))
+# Benchmarks that are no training data themselves, and what is.
+_TRAINED_ON = {"xquad": "squad", "mlqa": "squad", "americasnli": "xnli", "mnli_mismatched": "mnli"}
+# Tasks in the file of another one.
+_SHARED = {
+    **{task: "glue" for task in _GLUE if task != "squad2"},
+    "chemprot_types": "chemprot",
+}
+# What is scored together, after training on the key.
+_TOGETHER = {
+    "squad": "xquad,mlqa",
+    "xnli": "xnli,americasnli",
+    "mnli": "mnli,mnli_mismatched",
+}
+_WMT = "wmt14_en_"
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """Results of a benchmark.
+
+    Attributes:
+      task: the benchmark.
+      variant: "translate-train" if the training data are translated, "[CLS]" for the state of
+        `<s>` in place of the mean over tokens, "continued" after continued training.
+    """
+
+    task: str
+    variant: Variant = ""
+
+    @property
+    def name(self) -> str:
+        """Benchmark and variant."""
+        return f"{self.task} {self.variant}".strip()
+
+    @property
+    def trained(self) -> str:
+        """Name of the training data."""
+        name = _TRAINED_ON.get(self.task, self.task)
+        return f"{name}_translate_train" if self.variant == TRANSLATE_TRAIN else name
+
+    def met_by(self, entry: Entry) -> bool:
+        """Returns whether a system of ours has results of it."""
+        variant = FIRST if FIRST in entry.group else TRANSLATE_TRAIN * entry.is_translate_train
+        if not variant and entry.is_continued:
+            variant = CONTINUED
+        return variant == self.variant and any(
+            (row.task, row.system) == (self.task, MODEL)
+            for run in entry.runs
+            for row in run.results
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A paper's own settings of fine-tuning.
+
+    Attributes:
+      name: beginning of its folders; "" for XLM-E's, which the files of the tasks have.
+      files: {training data: file of gin_configs/finetune in place of its own}.
+      large: likewise of the Large size; () for the same.
+      more: file to add, "" for none.
+      translated: likewise with translated training data.
+      added: {training data: further files}.
+      flags: {training data: further flags}.
+      large_flags: likewise of the Large size.
+      starts: {training data: variable of the run to start from, if it is not a pre-trained one}.
+      scored: {training data: what the paper scores, if it is not all of `_TOGETHER`}.
+    """
+
+    name: str = ""
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    large: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    more: str = ""
+    translated: str = ""
+    added: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    flags: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    large_flags: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    starts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    scored: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def paths(self, need: Need, is_large: bool) -> list[str]:
+        """Returns the gin files of a fine-tuning."""
+        trained = _TRAINED_ON.get(need.task, need.task)
+        is_translated = need.variant == TRANSLATE_TRAIN
+        of_paper = {**self.files, **(self.large if is_large else {})}
+        first = _SHARED.get(trained) or of_paper.get(trained, trained)
+        more = self.translated if is_translated else self.more
+        names = (first, more, *self.added.get(trained, ()))
+        return [f"gin_configs/finetune/{name}.gin" for name in names if name]
+
+
+def needs(*tasks: str, variant: Variant = "") -> tuple[Need, ...]:
+    """Returns a need for each benchmark."""
+    return tuple(Need(task, variant) for task in tasks)
+
+
+def command(need: Need, recipe: Recipe | None = None, is_large: bool = False) -> str:
+    """Returns the shell command that measures a need.
+
+    Args:
+      need: results of a benchmark.
+      recipe: the paper's settings; None for XLM-E's.
+      is_large: whether the settings are those of the Large size.
+    """
+    run = "CONTINUED" if need.variant == CONTINUED else "LARGE" if is_large else "RUN"
+    if need.task.startswith(_WMT):
+        return translation(need.task, f"${{{run}}}_{need.task}", "--gin.INIT_FROM=\"'$RUN'\"")
+    if need.task in FROZEN:
+        return _of_frozen(need)
+    return _of_sweep(need, recipe or Recipe(), run, is_large)
+
+
+def _of_frozen(need: Need) -> str:
+    run = "$XNLI" if need.variant == TRANSLATE_TRAIN else "$RUN"
+    end = " --split=test" if need.task == "bucc" else ""
+    if need.variant == FIRST:
+        end += f" --pooling=first --output={run}/evaluation/cls"
+    tasks = f"--checkpoint={run} --tasks={need.task}"
+    return f"python -m xlme_jax.evaluate {tasks} --data=$DATA/eval{end}"
+
+
+def _of_sweep(need: Need, recipe: Recipe, run: str, is_large: bool) -> str:
+    """Returns the command that fine-tunes and scores: a sweep in a folder beside the run's."""
+    name = "_".join(filter(None, (recipe.name, "large" * is_large, need.trained)))
+    folder = f"${{{run}}}_{name}"
+    start = recipe.starts.get(need.trained, run)
+    flags = [f"--gin_file={path}" for path in recipe.paths(need, is_large)]
+    flags += recipe.flags.get(need.trained, ())
+    flags += recipe.large_flags.get(need.trained, ()) if is_large else ()
+    if need.trained in _SHARED:
+        flags.append(f"--gin.TASK=\"'{need.trained}'\"")
+    flags += [f"--gin.INIT_FROM=\"'${start}'\"", "--gin.EVAL_DIR=\"'$DATA/eval'\""]
+    if need.variant == TRANSLATE_TRAIN:
+        flags.append(f"--gin.TRAIN_TASKS=\"('{need.trained}',)\"")
+    # Another run may have another vocabulary, so that its data cannot be shared.
+    flags.append(f"--gin.DATA_DIR=\"'{folder}/data'\"")
+    evaluate = f"python -m xlme_jax.evaluate --checkpoint={{model_dir}}{_scored(need, recipe)}"
+    return (
+        f"python -m xlme_jax.sweep {' '.join(flags)} --output={folder} "
+        f'--evaluate="{evaluate} --data=$DATA/eval"'
+    )
+
+
+def _scored(need: Need, recipe: Recipe) -> str:
+    """Returns the flags of an evaluation on something else than the test set of the task."""
+    trained = _TRAINED_ON.get(need.task, need.task)
+    together = {**_TOGETHER, **recipe.scored}
+    tasks = together.get(trained, "") if need.task in _TRAINED_ON or trained == "mnli" else ""
+    flags = f" --tasks={tasks}" if tasks else ""
+    return flags + (" --split=validation" if need.task in _GLUE else "")
+
+
+def translation(test_set: str, run: str, flags: str) -> str:
+    """Returns the command that fine-tunes on WMT14, averages and translates as VECO does.
+
+    Args:
+      test_set: "wmt14_en_de" or "wmt14_en_fr".
+      run: its MODEL_DIR.
+      flags: what it starts from, and other overrides of the file of the test set.
+    """
+    language = test_set.removeprefix(_WMT)
+    test = f"$DATA/eval/wmt14/newstest2014-{language}en"
+    return " && ".join(
+        (
+            f"python -m xlme_jax.train --gin_file=gin_configs/finetune/veco_{test_set}.gin "
+            f"--gin.MODEL_DIR=\"'{run}'\" {flags}",
+            f"python -m xlme_jax.average --checkpoint={run} --last=10 --output={run}_mean",
+            f"python -m xlme_jax.translate --checkpoint={run}_mean --target={language} "
+            f"--source={test}-src.en.sgm --references={test}-ref.{language}.sgm "
+            f"--output={run}.txt --test_set={test_set} --multi_bleu='tokenizer.perl -l {language}'",
+        )
+    )
+
+
+# ---- What is scored and what selects -----------------------------------------------------------
+
+_NO_TEST = (
+    "The labels of GLUE's and SQuAD 2.0's test sets are not public: the development sets are "
+    "scored, as in the paper, and select too, which flatters."
+)
+
+
+def notes(of_table: Sequence[Need], recipe: Recipe | None = None) -> tuple[str, ...]:
+    """Returns what is to be known of the scored sets and of those that select.
+
+    Args:
+      of_table: the needs of a table.
+      recipe: the paper's settings; None for XLM-E's.
+    """
+    tasks = {need.task for need in of_table}
+    translated = {need.task for need in of_table if need.variant == TRANSLATE_TRAIN}
+    sentences = []
+    if "tydiqa" in tasks:
+        sentences.append(
+            "TyDiQA-GoldP has no test set: its development set is scored, as in XTREME, and a "
+            "tenth of its training passages, which is held out of training, selects."
+        )
+    if "tydiqa" in translated:
+        sentences.append(
+            "TyDiQA, translate-train: starts from the best run of SQuAD; selected in the languages "
+            "other than English, because translations of the English passages that are held out "
+            "are trained on."
+        )
+    if "xquad" in tasks:
+        on_mlqa = "mlqa_dev" in (recipe or Recipe()).added.get("squad", ())
+        sentences.append(
+            "XQuAD has no development set: MLQA's selects."
+            if on_mlqa
+            else "XQuAD has no development set: SQuAD's selects, of which XQuAD's English "
+            "questions are a part, as in XTREME."
+        )
+    if tasks & set(_GLUE):
+        sentences.append(_NO_TEST)
+    if "bucc" in tasks:
+        sentences.append(
+            "BUCC: its training set is scored, as in XTREME, at the threshold that is best on its "
+            "sample."
+        )
+    if translated & set(FROZEN):
+        sentences.append(
+            "Translate-train of BUCC and Tatoeba: the encoder that was fine-tuned on XNLI, "
+            "translate-train."
+        )
+    return tuple(sentences)

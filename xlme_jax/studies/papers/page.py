@@ -1,0 +1,438 @@
+"""The page that compares results with the papers': tables, layer curves, costs, alignments."""
+
+import dataclasses
+import html
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
+from xlme_jax.evaluation import alignment_matrices, results
+from xlme_jax.evaluation.results import Results, Spread
+from xlme_jax.studies.papers import (
+    continued,
+    entries,
+    families,
+    fine_tuned,
+    frozen,
+    inventory,
+    tables,
+)
+from xlme_jax.studies.papers.entries import Entry
+from xlme_jax.studies.papers.items import Paper
+from xlme_jax.studies.papers.sheets import Cell, Sheet
+from xlme_jax.studies.published import xlme
+from xlme_jax.studies.reports import html_page, interlingual, pictures
+from xlme_jax.studies.reports.html_page import Html
+from xlme_jax.studies.reports.pictures import Curve
+
+MARKDOWN, PAGE = "report.md", "report.html"
+_MAX_MATRICES = 20  # Per system.
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A picture of the report.
+
+    Attributes:
+      name: file name without ".png".
+      caption: caption on the page.
+      png: content of the file.
+    """
+
+    name: str
+    caption: str
+    png: bytes
+
+
+def write(
+    named: Sequence[tuple[str, Results]],
+    output: Path,
+    command: str = "",
+    paper: Paper | None = None,
+    more: Sequence[Sheet] = (),
+    more_drawn: Sequence[Picture] = (),
+) -> Path:
+    """Writes a report.
+
+    Args:
+      named: (name of the system, one of its results files).
+      output: folder; created if missing.
+      command: the command line, shown on the page.
+      paper: the paper whose tables and figures are shown, after a list of what is there; None for
+        a choice of all papers'.
+      more: further tables, after the paper's.
+      more_drawn: further pictures.
+
+    Returns:
+      The path of report.html.
+
+    Raises:
+      ResultsError: two files have the same result.
+    """
+    ours = entries.entries(named)
+    for entry in ours:
+        results.aggregate(entry.runs)  # Checks for duplicates.
+    if paper:
+        there = inventory.to_sheet(inventory.statuses(paper, ours))
+        sheets, details = [there, *inventory.sheets(paper, ours), *more], []
+        drawn = [picture for draw in _PICTURES.get(paper, ()) for picture in draw(ours)]
+        drawn += more_drawn
+    else:
+        by_family = families.sheet(ours)
+        sheets = [*tables.sheets(ours), *([by_family] if by_family.rows else [])]
+        sheets += interlingual.sheets(ours)
+        details = frozen.details(ours)
+        drawn = [
+            *_layer_pictures(ours),
+            *_flops_pictures(ours),
+            *_family_pictures(ours),
+            *(Picture(name, *figure) for name, figure in interlingual.drawn(ours).items()),
+            *_matrix_pictures(named),
+        ]
+    output.mkdir(parents=True, exist_ok=True)
+    for picture in drawn:
+        (output / f"{picture.name}.png").write_bytes(picture.png)
+    (output / MARKDOWN).write_text(
+        _markdown(named, sheets, drawn, details, command), encoding="utf-8"
+    )
+    page = output / PAGE
+    page.write_text(_page(named, sheets, drawn, details, command), encoding="utf-8")
+    return page
+
+
+# ---- Pictures ----------------------------------------------------------------------------------
+
+
+def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
+    """Draws Tatoeba accuracy and alignment error rate over layers (XLM-E Figures 3 and 4)."""
+    quoted = [
+        Curve(label, {x: Spread((value / 100,)) for x, value in points.items()}, ":", True)
+        for label, points in xlme.FIGURE_3.items()
+    ]
+    kinds: tuple[tuple[str, str, str, str, list[Curve], str, str], ...] = (
+        (
+            *("tatoeba", "accuracy", "Tatoeba over layers", "accuracy@1 in percent"),
+            *(quoted, "3", "languages and both directions"),
+        ),
+        (
+            *("wordalign", "aer", "Word alignment over layers", "AER in percent"),
+            *([], "4", f"those of its sets that are there ({', '.join(ALIGNMENTS_4)})"),
+        ),
+    )
+    drawn = []
+    for task, metric, title, unit, more, figure, over in kinds:
+        curves = _once([c for entry in ours for c in _layer_lines(entry, task, metric)])
+        if curves:
+            # The papers' encoders have 12 layers; their curves do not compare with small encoders.
+            deepest = max(max(curve.points) for curve in curves)
+            more = [curve for curve in more if max(curve.points) <= deepest]
+            caption = (
+                f"{title}, as XLM-E's Figure {figure}: mean over {over}, shaded the standard "
+                "deviation over seeds."
+            )
+            png = pictures.layer_curves([*curves, *more], title, unit)
+            drawn.append(Picture(f"{task}_layers", caption, png))
+    return drawn
+
+
+def _once(curves: Sequence[Curve]) -> list[Curve]:
+    """Removes duplicate curves, such as chance, which is the same for all systems."""
+    unique: dict[object, Curve] = {}
+    for curve in curves:
+        key = (curve.label.split(": ")[-1], tuple(curve.points.items()))
+        unique[key] = dataclasses.replace(curve, label=key[0]) if key in unique else curve
+    return list(unique.values())
+
+
+def _layer_lines(
+    entry: Entry, task: str, metric: str, languages: Sequence[str] | None = None
+) -> list[Curve]:
+    """Returns a line for the system and for each baseline; those without layers are horizontal.
+
+    Args:
+      entry: the system.
+      task: the benchmark.
+      metric: its metric.
+      languages: the averaged languages; None for those of XLM-E's figures.
+    """
+    lines = []
+    systems = entry.systems(task)
+    of_model = entries.layers(entry, task)
+    for system in systems:
+        name = entry.name if system == entries.MODEL else f"{entry.name}: {system}"
+        sets = entries.OF_FIGURE[task] if languages is None else languages
+        curve = entries.layer_curve(entry, task, metric, system, languages=sets)
+        if not curve and of_model and (score := entries.score(entry, task, metric, sets, system)):
+            curve = dict.fromkeys(of_model, score.spread)
+        style = {"model": "-", "untrained": "--"}.get(system, ":")
+        if curve:
+            lines.append(Curve(name, {float(x): spread for x, spread in curve.items()}, style))
+    return lines
+
+
+def _flops_pictures(ours: Sequence[Entry]) -> list[Picture]:
+    """Draws each available score against the FLOPs of pre-training (XLM-E Figure 1).
+
+    The axis counts as the paper's Table 4 does, because the grey points do.
+    """
+    costs = {row.model: sum(xlme.TABLE_4.value(row.model, "FLOPs")) for row in xlme.TABLE_4.rows}
+    drawn = []
+    for column in xlme.TABLE_1.columns:
+        curves = _along_runs([(entry, _point(entry, column)) for entry in ours])
+        if not curves:
+            continue
+        quoted = [
+            Curve(row.model, {costs[row.model]: Spread((cell[0] / 100,))}, "", True)
+            for row in xlme.TABLE_1.rows
+            if row.source == "XLM-E, Table 1" and row.model in costs
+            if (cell := row.cells[xlme.TABLE_1.columns.index(column)])
+        ]
+        name = "XTREME average" if column == "Avg" else column
+        caption = (
+            f"{name} against the FLOPs of pre-training as XLM-E's Table 4 counts (its Figure 1); "
+            "grey: its tables."
+        )
+        png = pictures.against_flops([*curves, *quoted], f"{name} against FLOPs", "percent")
+        drawn.append(Picture(f"flops_{column.lower()}", caption, png))
+    for task, metric, unit in (
+        ("tatoeba", "accuracy", "accuracy@1 in percent"),
+        ("wordalign", "aer", "AER in percent"),
+    ):
+        curves = _along_runs([(entry, _at_fixed_layer(entry, task, metric)) for entry in ours])
+        if curves:
+            caption = (
+                f"{task} at three quarters of the depth against the FLOPs of pre-training, as "
+                "XLM-E's Table 4 counts."
+            )
+            png = pictures.against_flops(curves, f"{task} against FLOPs", unit)
+            drawn.append(Picture(f"flops_{task}", caption, png))
+    return drawn
+
+
+def _family_pictures(ours: Sequence[Entry]) -> list[Picture]:
+    """Draws what the later systems gain on the first in each language family."""
+    png = families.picture(ours)
+    caption = "Gain on the first system by language family, as XY-LENT's Figure 3."
+    return [Picture("families", caption, png)] if png else []
+
+
+def _drop_pictures(ours: Sequence[Entry]) -> list[Picture]:
+    """Draws the relative drops after continued training (XY-LENT Figure 5)."""
+    png = continued.picture(ours)
+    caption = "Relative drop of zero-shot XNLI after continued training, as XY-LENT's Figure 5."
+    return [Picture("continued", caption, png)] if png else []
+
+
+def _to_english_pictures(ours: Sequence[Entry]) -> list[Picture]:
+    """Draws Tatoeba accuracy towards English over layers (InfoXLM Figure 1)."""
+    lines = [
+        line
+        for entry in ours
+        for line in _layer_lines(entry, "tatoeba", "accuracy_to_en", TATOEBA_14)
+    ]
+    if not lines:
+        return []
+    caption = (
+        "Tatoeba over layers, as InfoXLM's Figure 1: mean over those of its 14 languages that are "
+        "there, from them to English, shaded the standard deviation over seeds."
+    )
+    png = pictures.layer_curves(_once(lines), "Tatoeba over layers", "accuracy@1 in percent")
+    return [Picture("tatoeba_to_english_layers", caption, png)]
+
+
+_PICTURES: Mapping[Paper, tuple[Callable[[Sequence[Entry]], list[Picture]], ...]] = {
+    "xlme": (_layer_pictures, _flops_pictures),
+    "xylent": (_family_pictures, _drop_pictures),
+    "infoxlm": (_to_english_pictures,),
+}
+
+
+def _point(entry: Entry, column: str) -> Spread | None:
+    if column == "Avg":
+        average = fine_tuned.average(entry)
+        return None if average is None else Spread((average / 100,))
+    return fine_tuned.task_spread(entry, column)
+
+
+def _at_fixed_layer(entry: Entry, task: str, metric: str) -> Spread | None:
+    curve = entries.layer_curve(entry, task, metric, languages=entries.OF_FIGURE[task])
+    return curve.get(entries.fixed_layer(max(curve))) if curve else None
+
+
+def _along_runs(points: Sequence[tuple[Entry, Spread | None]]) -> list[Curve]:
+    """Returns a line for each system, through its checkpoints if there are several."""
+    lines: dict[str, dict[float, Spread]] = {}
+    for entry, spread in points:
+        if entry.table_4_flops and spread:
+            lines.setdefault(entry.group, {})[entry.table_4_flops] = spread
+    return [Curve(name, line) for name, line in lines.items()]
+
+
+def _matrix_pictures(named: Sequence[tuple[str, Results]]) -> list[Picture]:
+    """Draws the alignment matrices stored next to the results, of one run per system."""
+    files: dict[str, list[Path]] = {}
+    for name, file in named:
+        matrices = sorted((file.path.parent / alignment_matrices.MATRICES).glob("*.json"))
+        if matrices and name not in files:
+            files[name] = matrices[:_MAX_MATRICES]
+    paths = [(name, path) for name, matrices in files.items() for path in matrices]
+    return [_matrix_picture(i, name, path) for i, (name, path) in enumerate(paths)]
+
+
+def _matrix_picture(number: int, name: str, path: Path) -> Picture:
+    pair = alignment_matrices.read_matrix(path)
+    rows, columns = (
+        " ".join(
+            word if word == drawable else f"{drawable} {word}"
+            for word, drawable in zip(words, pictures.drawable(words))
+        )
+        for words in (pair.source, pair.target)
+    )
+    title = f"{name}: {path.stem}"
+    png = pictures.alignment_matrix(pair, title)
+    return Picture(f"matrix_{number:02}", f"{title}. Rows: {rows} – Columns: {columns}", png)
+
+
+# ---- Text --------------------------------------------------------------------------------------
+
+
+def _numbered(sheet: Sheet) -> tuple[dict[str, int], list[list[tuple[str, int]]]]:
+    """Numbers the notes; returns them, and each cell's text with its note's number, 0 for none."""
+    notes: dict[str, int] = {}
+
+    def number(cell: Cell) -> int:
+        return notes.setdefault(cell.note, len(notes) + 1) if cell.note else 0
+
+    return notes, [[(cell.text, number(cell)) for cell in row] for row in sheet.rows]
+
+
+def to_markdown(sheet: Sheet) -> str:
+    """Returns a table in Markdown; the names of our rows are bold."""
+    notes, rows = _numbered(sheet)
+    lines = [f"## {sheet.title}", "", sheet.caption, ""]
+    lines += [_line(sheet.columns), _line(["---"] * len(sheet.columns))]
+    for row, ours in zip(rows, sheet.ours):
+        name, *cells = [text + (f" [{number}]" if number else "") for text, number in row]
+        lines.append(_line([f"**{name}**" if ours else name, *cells]))
+    lines += ["", *(f"- [{number}] {note}" for note, number in notes.items())]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def to_html(sheet: Sheet) -> str:
+    """Returns a table in HTML; our rows have the class "ours"."""
+    notes, rows = _numbered(sheet)
+    cells = [[_cell(text, number) for text, number in row] for row in rows]
+    parts = [
+        f"<h2>{html_page.escaped(sheet.title)}</h2>",
+        f"<p>{html_page.escaped(sheet.caption)}</p>",
+        html_page.table(sheet.columns, cells, ours=sheet.ours),
+    ]
+    listed = "<br>".join(
+        f"<sup>{number}</sup> {html_page.escaped(note)}" for note, number in notes.items()
+    )
+    return "\n".join([*parts, f'<p class="note">{listed}</p>' if listed else ""])
+
+
+def _cell(text: str, number: int) -> str:
+    """Returns the text of a cell with the number of its note, 0 for none."""
+    return Html(f"{html_page.escaped(text)}<sup>{number}</sup>") if number else text
+
+
+_ABOUT = (
+    "Rows of papers are quoted with their source. Ours are means over seeds with the standard "
+    "deviation (n - 1); notes say where they are over fewer languages than the paper's, of a "
+    "validation set, or of one run alone."
+)
+
+
+def _runs(named: Sequence[tuple[str, Results]]) -> Sheet:
+    """Returns the list of runs behind our rows."""
+    rows = []
+    for name, file in named:
+        head = file.header
+        cells = [name, str(file.path), head.checkpoint, head.step, head.seed, head.flops]
+        texts = ["–" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
+                 for cell in cells]  # fmt: skip
+        skipped = "; ".join(
+            f"{task}: {count} {reason}"
+            for task, reasons in file.skipped.items()
+            for reason, count in reasons.items()
+        )
+        rows.append((*map(Cell, texts), Cell(skipped or "–")))
+    columns = ("name", "results", "checkpoint", "step", "seed", "FLOPs", "examples left out")
+    return Sheet("Our runs", "", columns, tuple(rows), (True,) * len(rows))
+
+
+def _commands(named: Sequence[tuple[str, Results]]) -> str:
+    return "\n".join(dict.fromkeys(c for _, file in named for c in file.commands.values()))
+
+
+def _assembled(
+    named: Sequence[tuple[str, Results]],
+    sheets: Sequence[Sheet],
+    drawn: Sequence[str],
+    details: Sequence[Sheet],
+    render: Callable[[Sheet], str],
+) -> list[str]:
+    """Returns the parts of a report in order."""
+    return [
+        *map(render, sheets),
+        *drawn,
+        *map(render, details),
+        render(_runs(named)),
+    ]
+
+
+def _markdown(
+    named: Sequence[tuple[str, Results]],
+    sheets: Sequence[Sheet],
+    drawn: Sequence[Picture],
+    details: Sequence[Sheet],
+    command: str,
+) -> str:
+    images = [f"![{p.caption}]({p.name}.png)\n\n{p.caption}\n" for p in drawn]
+    parts = _assembled(named, sheets, images, details, to_markdown)
+    footer = f"```\n{command}\n\n{_commands(named)}\n```\n"
+    return "\n".join(["# Results beside the papers'\n", f"{_ABOUT}\n", *parts, footer])
+
+
+def _page(
+    named: Sequence[tuple[str, Results]],
+    sheets: Sequence[Sheet],
+    drawn: Sequence[Picture],
+    details: Sequence[Sheet],
+    command: str,
+) -> str:
+    figures = [
+        f"<figure>{html_page.picture(p.caption, p.png)}"
+        f'<figcaption class="note">{html_page.escaped(p.caption)}</figcaption></figure>'
+        for p in drawn
+    ]
+    parts = _assembled(named, sheets, figures, details, to_html)
+    footer = f"<pre>{html.escape(command)}\n\n{html.escape(_commands(named))}</pre>"
+    body = "\n".join(["<h1>Results beside the papers'</h1>", f"<p>{_ABOUT}</p>", *parts, footer])
+    style = "th, td { white-space: nowrap; } figure { margin: 1em 0; }"
+    return html_page.page("Results", body, style, [html_page.SORTING])
+
+
+# ---- The command -------------------------------------------------------------------------------
+
+
+def load(sources: Sequence[str]) -> list[tuple[str, Results]]:
+    """Reads "NAME=PATH" or "PATH" sources.
+
+    Raises:
+      ResultsError: no results were found, or a file is damaged.
+    """
+    named = []
+    for source in sources:
+        name, equals, path = source.partition("=")
+        if not equals or os.path.exists(source):
+            name, path = Path(source.removesuffix("/" + results.RESULTS_FILE)).name, source
+        named += [(name, results.read(file)) for file in results.find(path)]
+    return named

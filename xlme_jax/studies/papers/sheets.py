@@ -1,0 +1,136 @@
+"""A table of the report: published rows first, ours below, with notes where they differ.
+
+Ours are means and standard deviations over seeds, or medians where the paper gives those. A note
+marks figures that average over something else than the paper's (fewer languages, a validation set).
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from xlme_jax.evaluation.results import Spread
+from xlme_jax.studies.papers.entries import MODEL, Entry, Score
+from xlme_jax.studies.published.rows import PaperTable
+
+NONE = "–"
+# Baselines that do not depend on weights.
+_LEVEL = ("chance", "majority", "diagonal", "random")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """The text of a table cell, with its note."""
+
+    text: str = NONE
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sheet:
+    """A table of the report.
+
+    Attributes:
+      title: heading.
+      caption: caption.
+      columns: headings; the first two are the row's name and source.
+      rows: cells of each row, one per column.
+      ours: whether each row is ours.
+    """
+
+    title: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    ours: tuple[bool, ...]
+
+
+Make = Callable[[Sequence[Entry]], Sheet]
+
+
+def cell_of(scores: Sequence[Score | None], official: int = 0, median: bool = False) -> Cell:
+    """Returns a cell with one score, or two separated by a slash, in percent.
+
+    Args:
+      scores: scores of the same runs.
+      official: number of languages that the paper averages over; 0 for a single language, whose
+        cell does not repeat the number of runs.
+      median: whether to show the median over runs, with the mean in the note.
+    """
+    if not any(scores):
+        return Cell()
+    text = " / ".join(shown(score.spread, median) if score else NONE for score in scores)
+    first = next(score for score in scores if score)
+    parts = []
+    if official and len(first.languages) < official:
+        count = len(first.languages)
+        parts.append(f"{count} of {official} languages: {', '.join(first.languages)}")
+    if first.split == "validation":
+        parts.append("validation set")
+    if official:
+        parts.append(f"{first.spread.n} run" + ("s" if first.spread.n > 1 else ""))
+    if median and first.spread.n > 1:
+        means = " / ".join(shown(score.spread) if score else NONE for score in scores)
+        parts.append(f"median; mean {means}")
+    return Cell(text, "; ".join(parts))
+
+
+def shown(spread: Spread, median: bool = False) -> str:
+    """Returns the mean with its deviation, or the median, in percent."""
+    if median:
+        return f"{100 * spread.median:.1f}"
+    deviation = "" if spread.n == 1 else f" ± {100 * spread.deviation:.1f}"
+    return f"{100 * spread.mean:.1f}{deviation}"
+
+
+def sheet_of(
+    title: str,
+    caption: str,
+    table: PaperTable,
+    ours: Sequence[Entry],
+    cells: Callable[[Entry, str], Sequence[Cell]],
+    systems: Callable[[Entry], Sequence[str]] = Entry.systems,
+    always: bool = False,
+) -> Sheet:
+    """Returns a sheet with a row for each of our systems that has a cell of the table.
+
+    Args:
+      title: title of the sheet.
+      caption: its caption.
+      table: published rows.
+      ours: our systems.
+      cells: (entry, system) -> cells, one for each column of the table.
+      systems: the systems of an entry; by default all, baselines too.
+      always: whether to keep rows without any figure.
+    """
+    rows = []
+    for entry in ours:
+        for system in systems(entry):
+            row = cells(entry, system)
+            if always or any(cell.text != NONE for cell in row):
+                name = entry.name if system == MODEL else f"{entry.name}: {system}"
+                rows.append((Cell(name), Cell("ours"), *row))
+    return with_published(title, caption, table, rows)
+
+
+def with_published(
+    title: str, caption: str, table: PaperTable, rows: Sequence[tuple[Cell, ...]]
+) -> Sheet:
+    """Returns a sheet of published rows with ours, (name, "ours", cells...), below."""
+    quoted = [(Cell(row.model), Cell(row.source), *map(_quoted, row.texts)) for row in table.rows]
+    rows = once(rows)
+    flags = (False,) * len(quoted) + (True,) * len(rows)
+    return Sheet(title, caption, ("model", "source", *table.columns), (*quoted, *rows), flags)
+
+
+def once(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
+    """Removes duplicate rows of baselines that do not depend on weights, such as chance."""
+    unique: dict[tuple[object, ...], tuple[Cell, ...]] = {}
+    for name, *cells in rows:
+        level = next((s for s in _LEVEL if name.text.endswith(f": {s}")), "")
+        key = (level or name, *cells)
+        unique[key] = (Cell(level), *cells) if key in unique else (name, *cells)
+    return list(unique.values())
+
+
+def _quoted(text: str) -> Cell:
+    """Returns a paper's value with the paper's digits."""
+    return Cell(NONE if text == "-" else text.replace("/", " / ").replace("+", " + "))

@@ -1,0 +1,71 @@
+"""Scores of the checkpoints of a pre-training run by steps and FLOPs (XLM-E's Figure 1)."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xlme_jax.checkpoints.saved import FOLDER, pretraining_flops
+from xlme_jax.evaluation.results import Spread
+from xlme_jax.storage.files import replace_file
+from xlme_jax.studies.reports import pictures
+from xlme_jax.studies.reports.pictures import Curve
+
+CURVE_JSON, CURVE_PNG = "curve.json", "curve.png"
+_MOST_LINES = len(pictures.COLORS)
+
+
+@dataclasses.dataclass(frozen=True)
+class PointAlong:
+    """A checkpoint of the run.
+
+    Attributes:
+      step: its step.
+      scores: {metric: values in [0, 1], one per fine-tuning run}.
+    """
+
+    step: int
+    scores: Mapping[str, Spread]
+
+
+def write(run: Path, points: Sequence[PointAlong], metrics: Sequence[str], output: Path) -> None:
+    """Writes curve.json with all scores, and curve.png with the first few metrics.
+
+    Args:
+      run: MODEL_DIR, whose checkpoints have the FLOPs.
+      points: its checkpoints.
+      metrics: the metrics; a point may lack some.
+      output: folder for the two files.
+    """
+    rows = [_row(run, point, metrics) for point in points]
+    text = json.dumps({"along": str(run), "metrics": list(metrics), "points": rows}, indent=1)
+    replace_file(output / CURVE_JSON, f"{text}\n".encode())
+    axes = {}
+    for key, label in (("step", "steps of pre-training"), ("flops", "FLOPs of pre-training")):
+        places = [(row[key], point) for row, point in zip(rows, points) if row[key] is not None]
+        lines = {
+            name: {float(x): point.scores[name] for x, point in places if name in point.scores}
+            for name in metrics[:_MOST_LINES]
+        }
+        axes[label] = [Curve(name, line) for name, line in lines.items() if line]
+    if any(axes.values()):
+        replace_file(output / CURVE_PNG, pictures.side_by_side(axes, f"Along {run.name}"))
+
+
+def _row(run: Path, point: PointAlong, metrics: Sequence[str]) -> dict[str, Any]:
+    folder = run / FOLDER / str(point.step)
+    figures = {
+        name: {
+            "values": list(spread.values),
+            "mean": spread.mean,
+            "median": spread.median,
+            "deviation": None if math.isnan(spread.deviation) else spread.deviation,
+        }
+        for name, spread in point.scores.items()
+        if name in metrics
+    }
+    flops = pretraining_flops(folder)
+    counts = {"flops": flops.ours, "table_4_flops": flops.table_4}
+    return {"step": point.step, **counts, "figures": figures}

@@ -1,0 +1,321 @@
+"""A training batch as text: its rows, segments and tokens, and what was predicted of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from xlme_jax.data.batches.layouts import pairs_per_item
+from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.benchmarks.examples import IGNORED
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from xlme_jax.data.vocabulary import MASK_PIECE
+from xlme_jax.objectives.reading import Reading
+from xlme_jax.studies.reports.visible_text import visible
+
+_SIDES = "bitext", "sides"
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """A predicted token.
+
+    Attributes:
+      piece: the token.
+      probability: its probability.
+      of_original: the probability of the original token.
+    """
+
+    piece: str
+    probability: float
+    of_original: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What a discriminator says of a token.
+
+    Attributes:
+      piece: the token that it reads.
+      is_replaced: whether that is not the original.
+      probability: the probability that it calls the token replaced.
+    """
+
+    piece: str
+    is_replaced: bool
+    probability: float
+
+    @property
+    def is_called(self) -> bool:
+        """Whether it calls the token replaced."""
+        return self.probability > 0.5
+
+    @property
+    def kind(self) -> str:
+        """Whether it is right: "found", "missed", "false alarm", or "original"."""
+        if self.is_replaced:
+            return "found" if self.is_called else "missed"
+        return "false alarm" if self.is_called else "original"
+
+
+@dataclasses.dataclass(frozen=True)
+class Token:
+    """A token of a row; texts have no control characters (`visible`).
+
+    Attributes:
+      column: its column in the row.
+      piece: the original, as the vocabulary spells it ("▁" begins a word).
+      read: what the model reads in its place.
+      is_special: whether it is `<s>`, `</s>` or `<unk>`.
+      is_masked: whether it was chosen to be predicted.
+      predictions: by the name of what predicts.
+      verdict: of the discriminator; None without one.
+    """
+
+    column: int
+    piece: str
+    read: str
+    is_special: bool
+    is_masked: bool
+    predictions: Mapping[str, Prediction]
+    verdict: Verdict | None = None
+
+    @property
+    def text(self) -> str:
+        """The piece with a space where a word begins."""
+        return self.piece.replace("▁", " ")
+
+    @property
+    def marked(self) -> str:
+        """The text, with what it became if it is masked: "[x]", "[x>y]" for y, "[x=]" for x."""
+        word = self.text.lstrip(" ")
+        space = self.text[: len(self.text) - len(word)]
+        word = word or "▁"
+        if not self.is_masked:
+            return f"{space}{word}?" if self.is_called else self.text
+        other = "=" if self.read == self.piece else f">{self.read.removeprefix('▁')}"
+        return f"{space}[{word}{'' if self.read == MASK_PIECE else other}]"
+
+    @property
+    def is_called(self) -> bool:
+        """Whether a discriminator calls the token replaced."""
+        return self.verdict is not None and self.verdict.is_called
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """Consecutive tokens of a row that attend to each other.
+
+    Attributes:
+      number: its segment id.
+      label: task and language.
+      tokens: the tokens.
+    """
+
+    number: int
+    label: str
+    tokens: tuple[Token, ...]
+
+    @property
+    def runs(self) -> list[tuple[Token, ...]]:
+        """The tokens by runs of text, and between them runs of special tokens."""
+        return [
+            tuple(run) for _, run in itertools.groupby(self.tokens, lambda token: token.is_special)
+        ]
+
+    @property
+    def continued(self) -> dict[str, list[tuple[Token, Prediction]]]:
+        """Predictions of tokens that are not masked, as those of translations, by their name."""
+        predictions: dict[str, list[tuple[Token, Prediction]]] = {}
+        for token in self.tokens:
+            for name, prediction in token.predictions.items():
+                if not token.is_masked:
+                    predictions.setdefault(name, []).append((token, prediction))
+        return predictions
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamRows:
+    """A stream's part of a batch, on the host.
+
+    Attributes:
+      stream: its configuration.
+      arrays: the batch, as training reads it: int32[B, L] "tokens", "segment_ids", ...
+      languages: one language, or both, of each task that the stream samples.
+      shares: the share of the draws of each task.
+      drawn: the task of each draw, in order (`BatchIterator.drawn`).
+      reading: masked rows and predictions; None if the system shows none.
+      pieces: token id -> piece.
+    """
+
+    stream: Stream
+    arrays: Mapping[str, np.ndarray]
+    languages: Mapping[str, tuple[str, ...]]
+    shares: Mapping[str, float]
+    drawn: Sequence[str]
+    reading: Reading | None
+    pieces: Callable[[int], str]
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Counts of rows, tokens and masks, by their name."""
+        tokens, segments = self.arrays["tokens"], self.arrays["segment_ids"]
+        real = max(int((segments > 0).sum()), 1)
+        counts = {
+            "rows": f"{tokens.shape[0]:,} of {tokens.shape[1]:,} tokens",
+            "padding": f"{1 - real / tokens.size:.1%}",
+            "segments": f"{sum(len(np.unique(row[row > 0])) for row in segments):,}",
+        }
+        if self.reading is not None and self.reading.is_masked.any():
+            masked = int(self.reading.is_masked.sum())
+            counts["masked"] = f"{masked:,} of {real:,} real tokens, {masked / real:.1%}"
+        if self.reading is not None and self.reading.detection is not None:
+            replaced = int((self.reading.detection.tokens != tokens).sum())
+            counts["replaced"] = f"{replaced:,}, {replaced / real:.1%}"
+        return counts
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether a discriminator says something of its tokens."""
+        return self.reading is not None and self.reading.detection is not None
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether tokens are predicted that are not masked, as those of translations."""
+        reading = self.reading
+        return reading is not None and any(
+            bool((guess.is_predicted & ~reading.is_masked).any())
+            for guess in reading.guesses.values()
+        )
+
+    def draws(self) -> list[tuple[str, float, float, int]]:
+        """Returns (task, its share of the draws, that in this batch, number), largest first."""
+        counts, total = Counter(self.drawn), max(len(self.drawn), 1)
+        rows = [(n, share, counts[n] / total, counts[n]) for n, share in self.shares.items()]
+        return sorted(rows, key=lambda row: (-row[1], row[0]))
+
+    def row(self, number: int) -> list[Segment | int]:
+        """Returns the segments of a row, and between them numbers of padding tokens."""
+        parts: list[Segment | int] = []
+        column = 0
+        for segment, run in itertools.groupby(self.arrays["segment_ids"][number].tolist()):
+            width = len(list(run))
+            columns = range(column, column + width)
+            if segment:
+                tokens = tuple(self._token(number, c) for c in columns)
+                parts.append(Segment(segment, self._label(number, segment, column), tokens))
+            else:
+                parts.append(width)
+            column += width
+        return parts
+
+    def labels(self, number: int) -> str:
+        """Returns the labels of a row of a labelled stream; empty for others."""
+        if "labels" not in self.arrays:
+            return ""
+        values = self.arrays["labels"][number]
+        return ", ".join(map(str, values[values != IGNORED].tolist()))
+
+    def _token(self, row: int, column: int) -> Token:
+        original = int(self.arrays["tokens"][row, column])
+        reading = self.reading
+        read, masked, verdict = original, False, None
+        if reading is not None:
+            read, masked = int(reading.tokens[row, column]), bool(reading.is_masked[row, column])
+            if (detection := reading.detection) is not None:
+                token, probability = (
+                    int(detection.tokens[row, column]),
+                    detection.probability[row, column],
+                )
+                verdict = Verdict(self._piece(token), token != original, float(probability))
+        special = original in (BOS_ID, PAD_ID, EOS_ID, UNK_ID)
+        pieces = self._piece(original), self._piece(read)
+        predictions = dict(self._predictions(row, column))
+        return Token(column, *pieces, special, masked, predictions, verdict)
+
+    def _predictions(self, row: int, column: int) -> Iterator[tuple[str, Prediction]]:
+        for name, guess in self.reading.guesses.items() if self.reading is not None else ():
+            if guess.is_predicted[row, column]:
+                piece = self._piece(int(guess.tokens[row, column]))
+                shares = guess.probability[row, column], guess.of_original[row, column]
+                yield name, Prediction(piece, *map(float, shares))
+
+    def _piece(self, token: int) -> str:
+        return visible(self.pieces(token))
+
+    def _label(self, row: int, segment: int, column: int) -> str:
+        """Returns task and language of a segment."""
+        names = self._tasks_of(row, segment)
+        task = visible(" + ".join(names))
+        if self.stream.languages:
+            number = int(self.arrays["languages"][row, column])
+            return f"{task}: {visible(self.stream.languages[number - 1])}"
+        side, is_side = 1 - segment % 2, (self.stream.kind, self.stream.layout) == _SIDES
+        if is_side and not self.stream.flip and self.stream.mixup == "none":
+            return f"{task}: {visible(self.languages[names[0]][side])}"
+        languages = visible(
+            ", ".join(dict.fromkeys("-".join(self.languages[name]) for name in names))
+        )
+        label = task if languages == task else f"{task}: {languages}"
+        return f"{label}, side {side + 1}" if is_side else label
+
+    def _tasks_of(self, row: int, segment: int) -> list[str]:
+        """Returns the tasks of a segment's draws: two if two pairs were mixed."""
+        if self.stream.kind != "bitext":
+            return [self.drawn[row]]
+        sides = 2 if self.stream.layout == "sides" else 1
+        each = pairs_per_item(self.stream)
+        last = self.arrays["segment_ids"][:row].max(axis=1, initial=0)
+        item = int((last // sides).sum()) + (segment - 1) // sides
+        return list(dict.fromkeys(self.drawn[item * each : (item + 1) * each]))
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchRows:
+    """The batch of a step.
+
+    Attributes:
+      step: the step that reads it, from 1.
+      facts: what the batch depends on, by name: seed, data, checkpoint.
+      streams: its streams.
+      metrics: the metrics of the step with the checkpoint's weights; empty without one.
+    """
+
+    step: int
+    facts: Mapping[str, str]
+    streams: tuple[StreamRows, ...]
+    metrics: Mapping[str, float]
+
+
+def notes(row: Sequence[Segment | int]) -> tuple[list[str], list[list[str]]] | None:
+    """Returns what was predicted of a row as a table: its headings and its lines.
+
+    It has the tokens that are masked, or called replaced; None if nothing was predicted of them.
+    """
+    tokens = [token for part in row if not isinstance(part, int) for token in part.tokens]
+    noted = [token for token in tokens if token.is_masked or token.is_called]
+    names = list(dict.fromkeys(name for token in noted for name in token.predictions))
+    judged = any(token.verdict is not None for token in noted)
+    if not (names or judged):
+        return None
+    head = ["column", "original", "read"]
+    for name in names:
+        head += [name, "probability", "of original"]
+    head += ["detector reads", "replaced", ""] if judged else []
+    return head, [_noted(token, names) for token in noted]
+
+
+def _noted(token: Token, names: Sequence[str]) -> list[str]:
+    cells = [str(token.column), token.piece, token.read]
+    for name in names:
+        prediction = token.predictions.get(name)
+        shares = (prediction.probability, prediction.of_original) if prediction else ()
+        cells += [prediction.piece, *(f"{x:.1%}" for x in shares)] if prediction else [""] * 3
+    if token.verdict is not None:
+        verdict = token.verdict
+        cells += [verdict.piece, f"{verdict.probability:.1%}", verdict.kind]
+    return cells

@@ -1,0 +1,159 @@
+"""A training batch in a terminal, in colours if wanted."""
+
+import itertools
+import os
+import sys
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+
+from xlme_jax.studies.reports import batch_rows
+from xlme_jax.studies.reports.batch_rows import BatchRows, Segment, StreamRows, Token
+from xlme_jax.studies.reports.directions import is_right_to_left
+from xlme_jax.studies.reports.visible_text import visible
+
+# Most tasks in the table of a stream.
+TASKS = 20
+# The first strong character between these sets the direction of the text, and of no other.
+_ISOLATE, _END = "\u2068", "\u2069"
+_RESET = "\x1b[0m"
+_STYLES = {
+    "heading": "\x1b[1m",
+    "special": "\x1b[2m",
+    "masked": "\x1b[33m",
+    "found": "\x1b[32m",
+    "missed": "\x1b[31m",
+    "false alarm": "\x1b[35m",
+}
+_OF_MASKS = "[x]: x is masked; [x>y]: y is read in its place, [x=]: x itself."
+_OF_VERDICTS = "x?: the discriminator calls x replaced, though it is the original."
+_OF_NEXT_TOKENS = "{x}: x was predicted, and is not the original."
+
+
+def has_colors() -> bool:
+    """Returns whether standard output is a terminal that shows colours (https://no-color.org)."""
+    allowed = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return allowed and sys.stdout.isatty()
+
+
+def render(batch: BatchRows, rows: int | None = 4, colors: bool = False) -> str:
+    """Returns a batch as text.
+
+    Args:
+      batch: the batch.
+      rows: most rows of each stream; None for all.
+      colors: whether to colour masked tokens and verdicts with ANSI codes.
+    """
+    painter = _Painter(colors)
+    facts = ", ".join(f"{name} {visible(value)}" for name, value in batch.facts.items())
+    lines = [painter.paint(f"Step {batch.step}", "heading") + f": {facts}", _legend(batch)]
+    for stream in batch.streams:
+        lines += ["", *painter.stream(stream, batch.metrics, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _legend(batch: BatchRows) -> str:
+    """Returns the meaning of the marks that the batch may have."""
+    parts = [_OF_MASKS]
+    parts += [_OF_VERDICTS] if any(stream.is_judged for stream in batch.streams) else []
+    parts += [_OF_NEXT_TOKENS] if any(stream.is_continued for stream in batch.streams) else []
+    return " ".join(parts)
+
+
+class _Painter:
+    """Renders parts of a batch as lines."""
+
+    def __init__(self, colors: bool):
+        self._colors = colors
+
+    def paint(self, text: str, style: str) -> str:
+        if not self._colors or style not in _STYLES:
+            return text
+        return f"{_STYLES[style]}{text}{_RESET}"
+
+    def stream(
+        self, stream: StreamRows, metrics: Mapping[str, float], rows: int | None
+    ) -> Iterator[str]:
+        name = stream.stream.name
+        facts = ", ".join(f"{key}: {value}" for key, value in stream.facts.items())
+        yield f"{self.paint(visible(name), 'heading')} ({stream.stream.kind}): {facts}"
+        of_stream = {key: x for key, x in metrics.items() if key.startswith(f"{name}/")}
+        if of_stream:
+            line = ", ".join(
+                f"{key.removeprefix(f'{name}/')} {x:.4g}" for key, x in of_stream.items()
+            )
+            yield f"  {visible(line)}"
+        yield from _table(["task", "weight", "drawn", ""], draws(stream), "  ")
+        count = len(stream.arrays["tokens"])
+        for number in range(count if rows is None else min(rows, count)):
+            labels = stream.labels(number)
+            yield self.paint(f"  row {number}", "heading") + (
+                f", labels {labels}" if labels else ""
+            )
+            parts = stream.row(number)
+            for part in parts:
+                if isinstance(part, int):
+                    yield "    " + self.paint(f"{part} padding", "special")
+                else:
+                    yield from self._segment(part)
+            if notes := batch_rows.notes(parts):
+                yield from _table(*notes, "      ")
+
+    def _segment(self, segment: Segment) -> Iterator[str]:
+        text = " ".join(map(self._run, segment.runs))
+        yield f"    {segment.number} {segment.label}: {text}"
+        for name, predictions in segment.continued.items():
+            parts = [
+                self.paint(prediction.piece.replace("▁", " "), "found")
+                if prediction.piece == token.piece
+                else self.paint(f"{{{prediction.piece.replace('▁', ' ').strip()}}}", "missed")
+                for token, prediction in predictions
+            ]
+            mean = sum(prediction.of_original for _, prediction in predictions) / len(predictions)
+            yield f"      {name} (of the original {mean:.1%}): {isolated(''.join(parts).strip())}"
+
+    def _run(self, tokens: Sequence[Token]) -> str:
+        if tokens[0].is_special and not any(token.is_masked for token in tokens):
+            return self.paint(" ".join(token.piece for token in tokens), "special")
+        return isolated("".join(map(self._token, tokens)).strip())
+
+    def _token(self, token: Token) -> str:
+        style = "masked" if token.is_masked else ""
+        if token.verdict is not None and (token.is_masked or token.is_called):
+            style = token.verdict.kind
+        word = token.marked.lstrip(" ")
+        return token.marked[: len(token.marked) - len(word)] + self.paint(word, style)
+
+
+def draws(stream: StreamRows) -> list[list[str]]:
+    """Returns the rows of a table of the tasks drawn most often, with their weights."""
+    tasks = stream.draws()
+    rows = [
+        [visible(task), f"{share:.2%}", f"{drawn:.2%}", str(count)]
+        for task, share, drawn, count in tasks[:TASKS]
+    ]
+    if rest := tasks[TASKS:]:
+        _, shares, drawn, counts = zip(*rest)
+        rows.append(
+            [f"{len(rest)} others", f"{sum(shares):.2%}", f"{sum(drawn):.2%}", str(sum(counts))]
+        )
+    return rows
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], indent: str) -> Iterator[str]:
+    """Yields the lines of a table; texts are left-justified."""
+    table = [head, *rows]
+    widths = [max(map(_width, column)) for column in itertools.zip_longest(*table, fillvalue="")]
+    for row in table:
+        cells = (isolated(cell) + " " * (width - _width(cell)) for cell, width in zip(row, widths))
+        yield (indent + "  ".join(cells)).rstrip()
+
+
+def _width(text: str) -> int:
+    """Returns the columns that a text takes in a terminal."""
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(unicodedata.category(c) in ("Mn", "Me", "Cf") for c in text)
+
+
+def isolated(text: str) -> str:
+    """Keeps text that is written from right to left from reordering what is around it."""
+    return f"{_ISOLATE}{text}{_END}" if is_right_to_left(text) else text

@@ -1,0 +1,180 @@
+"""What raw text contains, as `prepare --inspect` measures it: a table, a file, a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from xlme_jax.preparation.inspecting import Content, Side
+from xlme_jax.storage.files import replace_file
+from xlme_jax.studies.papers import families
+from xlme_jax.studies.reports import pictures
+from xlme_jax.studies.reports.text_table import aligned
+
+TABLE, PICTURE = "inspect.tsv", "inspect.png"
+_DRAWN = 120  # Languages in the picture, those with the most text.
+_NONE = "–"
+
+
+def write(folder: Path, contents: Sequence[Content]) -> None:
+    """Writes `inspect.tsv` and `inspect.png` into a folder, which is created if necessary."""
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / TABLE, table(contents).encode())
+    replace_file(folder / PICTURE, draw(contents))
+
+
+# --- Tables ---
+
+
+def summary(contents: Sequence[Content]) -> str:
+    """Returns a text table with a row for each task, and one of skipped texts where there are any.
+
+    Columns: task, language families, files, their size, documents or pairs ("+": only this many
+    were read), lines of documents, characters per line, duplicates among the lines or pairs, and
+    where they were asked for, tokens per character, texts identified as another language, and
+    evaluation texts that occur.
+    """
+    titles = ["task", "family", "files", "MB", "texts", "lines", "chars/line", "duplicates"]
+    optional = {
+        "tokens/char": any(x.sides[0].tokens_per_character is not None for x in contents),
+        "other language": any(s.other_language is not None for x in contents for s in x.sides),
+        "evaluation": any(x.evaluation is not None for x in contents),
+    }
+    titles += [title for title, there in optional.items() if there]
+    rows = [titles]
+    for content in contents:
+        cells = _cells(content)
+        rows.append([cells[title] for title in titles])
+    lines = aligned(rows, texts=2)
+    for content in contents:
+        if content.skipped:
+            why = ", ".join(f"{count:,} {reason}" for reason, count in content.skipped.items())
+            lines.append(f"skipped in {content.task}: {why}")
+    if unread := max((content.unread for content in contents), default=0):
+        lines.append(f"evaluation: {unread:,} files COULD NOT BE READ and were not compared")
+    return "\n".join(lines)
+
+
+def _cells(content: Content) -> dict[str, str]:
+    """Returns {title: cell} of a task's row."""
+
+    def both(field: str, form: str) -> str:
+        values = [getattr(side, field) for side in content.sides]
+        return "/".join(_NONE if value is None else format(value, form) for value in values)
+
+    names = [families.family(side.language) or _NONE for side in content.sides]
+    return {
+        "task": content.task,
+        "family": "/".join(dict.fromkeys(names)),
+        "files": f"{content.files:,}",
+        "MB": f"{content.bytes / 1e6:.2f}",
+        "texts": f"{content.texts:,}" + ("" if content.complete else "+"),
+        "lines": f"{content.lines:,}",
+        "chars/line": both("characters", ".0f"),
+        "duplicates": f"{content.duplicates / max(1, content.lines):.2%}",
+        "tokens/char": both("tokens_per_character", ".3f"),
+        "other language": both("other_language", ".1%"),
+        "evaluation": _NONE if content.evaluation is None else _evaluation(content),
+    }
+
+
+def _evaluation(content: Content) -> str:
+    return f"{content.evaluation:,}" + (
+        f" ({content.unread:,} files unread)" if content.unread else ""
+    )
+
+
+def table(contents: Sequence[Content]) -> str:
+    """Returns all measures as tab-separated values; the second side of a pair has the suffix 2."""
+    sides = [field.name for field in dataclasses.fields(Side)]
+    plain = ["files", "bytes", "texts", "complete", "lines", "duplicates", "evaluation", "unread"]
+    titles = ["task", *plain, "skipped"]
+    titles += [f"{name}{suffix}" for suffix in ("", "2") for name in (*sides, "family")]
+    lines = ["\t".join(titles)]
+    for content in contents:
+        cells = [content.task, *(_text(getattr(content, name)) for name in plain)]
+        cells.append("; ".join(f"{count} {why}" for why, count in content.skipped.items()))
+        for side in content.sides:
+            cells += [_text(getattr(side, name)) for name in sides]
+            cells.append(families.family(side.language))
+        cells += [""] * (len(titles) - len(cells))
+        lines.append("\t".join(cells))
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# --- Picture ---
+
+
+@dataclasses.dataclass
+class _Language:
+    """Sums over the tasks of a language."""
+
+    characters: float = 0
+    pairs: int = 0
+    lines: int = 0
+    duplicates: int = 0
+    tokens_per_character: list[float] = dataclasses.field(default_factory=list)
+
+
+def _languages(contents: Sequence[Content]) -> dict[str, _Language]:
+    languages: dict[str, _Language] = {}
+    for content in contents:
+        for side in content.sides:
+            language = languages.setdefault(side.language, _Language())
+            if len(content.sides) > 1:
+                language.pairs += content.texts
+            else:
+                language.characters += side.characters * content.lines
+            language.lines += content.lines
+            language.duplicates += content.duplicates
+            if side.tokens_per_character is not None:
+                language.tokens_per_character.append(side.tokens_per_character)
+    return languages
+
+
+def draw(contents: Sequence[Content]) -> bytes:
+    """Draws the text, duplicates and tokens of each language, by family; returns a PNG.
+
+    Shows the `_DRAWN` languages with the most text.
+    """
+    from matplotlib.ticker import NullFormatter
+
+    stats = _languages(contents)
+    most = sorted(stats, key=lambda x: (-stats[x].pairs - stats[x].characters, x))[:_DRAWN]
+    order = [*dict.fromkeys([*families.FAMILIES, *map(families.family, most)])]
+    named = sorted(most, key=lambda x: (order.index(families.family(x)), x), reverse=True)
+    labels = [f"{families.family(x)}  {x}" for x in named]
+    panels: dict[str, list[float]] = {
+        "running text, million characters": [stats[x].characters / 1e6 for x in named],
+        "pairs, over all partners": [stats[x].pairs for x in named],
+        "duplicates, percent": [100 * stats[x].duplicates / max(1, stats[x].lines) for x in named],
+        "tokens per character": [
+            float(np.mean(stats[x].tokens_per_character or [0])) for x in named
+        ],
+    }
+    nonempty = {title: values for title, values in panels.items() if any(values)}
+    figure, axes = pictures.rows(labels, max(1, len(nonempty)))
+    groups = list(dict.fromkeys(families.family(x) for x in reversed(named)))
+    colors = [
+        pictures.COLORS[groups.index(families.family(x)) % len(pictures.COLORS)] for x in named
+    ]
+    for axis, (title, values) in zip(axes, nonempty.items()):
+        axis.barh(range(len(named)), values, color=colors)
+        axis.set_xlabel(title)
+        if title.startswith(("running", "pairs")):
+            axis.set_xscale("log")
+            least = min(value for value in values if value)
+            axis.set_xlim(left=10 ** np.floor(np.log10(least)))
+            axis.xaxis.set_minor_formatter(NullFormatter())
+    if len(stats) > len(most):
+        axes[0].set_title(f"{len(most)} of {len(stats)} languages", fontsize=9, loc="left")
+    return pictures.png(figure)

@@ -1,0 +1,82 @@
+"""What `evaluate` prints: retrieval by layer and readout as tables, other figures as a list."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from xlme_jax.evaluation import held_out_retrieval, readouts
+from xlme_jax.evaluation.encoding import choose_layer
+from xlme_jax.evaluation.held_out_retrieval import Layers
+from xlme_jax.evaluation.outcome import Outcome
+from xlme_jax.studies.reports.text_table import aligned
+
+_TABLES = ("tatoeba", held_out_retrieval.TASK)
+_ABSENT = "–"
+
+
+def to_text(outcomes: Sequence[Outcome], layer: int | None = None) -> str:
+    """Returns the outcomes of tasks as text.
+
+    Args:
+      outcomes: an outcome of each task, as `runs.evaluating.evaluate` returns them.
+      layer: the layer that was asked for; None if held-out lines select it.
+    """
+    results = [result for outcome in outcomes for result in outcome.results]
+    layers = held_out_retrieval.choose_layers(results, layer)
+    parts = []
+    for outcome in outcomes:
+        task = outcome.results[0].task if outcome.results else ""
+        lines = _retrieval(task, outcome, layers, layer) if task in _TABLES else _list(outcome)
+        skipped = (f"skipped: {count} ({reason})" for reason, count in outcome.skipped.items())
+        scored = (f"scored: {count} ({what})" for what, count in outcome.repaired.items())
+        parts.append("\n".join([*lines, *skipped, *scored]))
+    return "\n\n".join(parts)
+
+
+def _list(outcome: Outcome) -> list[str]:
+    rows = [[name, f"{value:.4f}"] for name, value in outcome.headline.items()]
+    return aligned(rows)
+
+
+def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -> Iterator[str]:
+    """Yields what the figures are, and a table for each encoder."""
+    headline = outcome.headline
+    yield (
+        f"{task}: accuracy@1 of finding a text's translation, mean over languages and directions; "
+        f"chance {headline.get(f'{task}/chance', float('nan')):.4f}"
+    )
+    yield "rows: layers, 0 the embeddings; columns: how texts are compared (docs/evaluation.md)"
+    yield "raw: cosine; centred: cosine after each language's mean was subtracted"
+    panels = held_out_retrieval.readout_panels(task, outcome.results)
+    if layers:
+        chosen = "best layer on held-out translations" if layer is None else f"--layer={layer}"
+        yield f"*: {chosen}; untrained: the same before training, at the layer so chosen for it"
+    for encoder, lines in panels.items():
+        yield ""
+        yield from aligned(_table(encoder, lines, layers))
+    ways = [headline.get(f"{task}/accuracy_{way}") for way in ("forward", "backward")]
+    if panels and None not in ways:
+        most = max(max(of_layer) for of_layer in panels["encoder"].values())
+        accuracies = " forward, ".join(f"{way:.4f}" for way in ways)
+        yield ""
+        yield f"encoder, layer {choose_layer(layer, most, '--layer')}, raw: {accuracies} backward"
+
+
+def _table(encoder: str, lines: readouts.ReadoutLines, layers: Layers) -> list[list[str]]:
+    """Returns the rows of an encoder's table: its layers, and the untrained encoder."""
+    trained = {name: of for (name, system), of in lines.items() if system == "trained"}
+    before = {name: of for (name, system), of in lines.items() if system == "untrained"}
+    system, untrained = ("model", "untrained")
+    if encoder != "encoder":
+        system, untrained = encoder, f"{encoder} (untrained)"
+    rows = [[encoder, *(f"{name} " for name in trained)]]
+    for layer in sorted({layer for of in trained.values() for layer in of}):
+        marks = ("*" if layers.get((system, name)) == layer else " " for name in trained)
+        cells = (_value(of, layer) + mark for of, mark in zip(trained.values(), marks))
+        rows.append([str(layer), *cells])
+    if before and layers:
+        chosen = {name: layers.get((untrained, name)) for name in trained}
+        rows.append(["untrained", *(f"{_value(before.get(n, {}), chosen[n])} " for n in trained)])
+    return rows
+
+
+def _value(of_layer: Mapping[int, float], layer: int | None) -> str:
+    return _ABSENT if layer is None or layer not in of_layer else f"{of_layer[layer]:.4f}"

@@ -1,0 +1,168 @@
+"""What languages of a system have in common: by family, by distance from English, by layer."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.data.benchmarks.typology import script_distance, word_order_distance
+from xlme_jax.evaluation import scores, similarity
+from xlme_jax.studies.papers.entries import (
+    MODEL,
+    Entry,
+    fixed_layer,
+    layer_curve,
+    layers,
+    score,
+)
+from xlme_jax.studies.papers.families import FAMILIES, TASKS
+from xlme_jax.studies.papers.sheets import Cell, Sheet
+from xlme_jax.studies.reports import pictures
+
+_FROZEN = ("accuracy", *similarity.METRICS)
+_DISTANCES = {"script": script_distance, "word order": word_order_distance}
+# Correlations over fewer languages are not given.
+_FEWEST = 5
+_FAMILIES_CAPTION = (
+    "Tatoeba at three quarters of the depth, in percent, the mean over the languages of a family. "
+    f"accuracy: of both directions, cosine; {similarity.DESCRIPTION}."
+)
+_CORRELATIONS_CAPTION = (
+    "Over languages other than English: Pearson's r / Spearman's rho of a score with the distance "
+    "from English, and the number of languages. Negative: the farther, the worse. Script: 0 if it "
+    "is Latin, else 1. Word order: the share of seven features of WALS that differ. Tatoeba and "
+    "its similarities at three quarters of the depth; fine-tuned tasks zero-shot, by their first "
+    "metric. Languages that share a family are not independent."
+)
+
+
+def _measures(entry: Entry) -> dict[str, dict[str, float]]:
+    """Returns {measure: {language: mean over runs, in percent}} of a system, English left out."""
+    measures: dict[str, dict[str, float]] = {}
+    known = layers(entry, "tatoeba")
+    if known:
+        layer = fixed_layer(max(known))
+        rows = (row for run in entry.runs for row in run.results if row.task == "tatoeba")
+        languages = sorted({row.language for row in rows if not row.language.startswith("mean")})
+        for metric in _FROZEN:
+            measures[f"tatoeba {metric}"] = _values(entry, "tatoeba", metric, languages, layer)
+    if not entry.is_translate_train:
+        for task in TASKS:
+            benchmark = BENCHMARKS[task]
+            metric = benchmark.metrics[0]
+            measures[f"{task} {metric}"] = _values(entry, task, metric, benchmark.languages)
+    return {name: values for name, values in measures.items() if values}
+
+
+def _values(
+    entry: Entry, task: str, metric: str, languages: Sequence[str], layer: int | None = None
+) -> dict[str, float]:
+    values = {
+        language: score(entry, task, metric, [language], layer=layer)
+        for language in languages
+        if language != "en"
+    }
+    return {language: 100 * value.spread.mean for language, value in values.items() if value}
+
+
+def correlations(
+    values: Mapping[str, float],
+) -> dict[str, tuple[float, float, int]]:
+    """Returns {distance: (Pearson's r, Spearman's rho, languages)} of scores with each distance.
+
+    Args:
+      values: {language: score}; languages whose distance is unknown are left out.
+
+    Returns:
+      The correlations over at least five languages, whose distances and scores are not all equal.
+    """
+    coefficients = {}
+    for name, distance in _DISTANCES.items():
+        far = {language: distance(language) for language in values}
+        pairs = [(far[x], value) for x, value in values.items() if far[x] is not None]
+        if len(pairs) < _FEWEST or any(len(set(side)) < 2 for side in zip(*pairs)):
+            continue
+        sides = [np.array(side, np.float64) for side in zip(*pairs)]
+        coefficients[name] = scores.pearson(*sides), scores.spearman(*sides), len(pairs)
+    return coefficients
+
+
+def sheets(ours: Sequence[Entry]) -> list[Sheet]:
+    """Returns Tatoeba by family, and correlations with distances; [] without results for them."""
+    by_family, correlated = [], []
+    for entry in ours:
+        measures = _measures(entry)
+        for name, values in measures.items():
+            if name.startswith("tatoeba"):
+                means = _by_family(values)
+                cells = (Cell(f"{means[x]:.1f}") if x in means else Cell() for x in FAMILIES)
+                by_family.append((Cell(f"{entry.name}: {name}"), *cells))
+            if coefficients := correlations(values):
+                by_distance = (
+                    Cell("{:.2f} / {:.2f} ({})".format(*coefficients[x]))
+                    if x in coefficients
+                    else Cell()
+                    for x in _DISTANCES
+                )
+                correlated.append((Cell(f"{entry.name}: {name}"), *by_distance))
+    tables = (
+        ("Tatoeba by language family", _FAMILIES_CAPTION, FAMILIES, by_family),
+        ("Correlation with distance from English", _CORRELATIONS_CAPTION, _DISTANCES, correlated),
+    )
+    return [
+        Sheet(title, caption, ("measure", *columns), tuple(rows), (True,) * len(rows))
+        for title, caption, columns, rows in tables
+        if rows
+    ]
+
+
+def _by_family(values: Mapping[str, float]) -> dict[str, float]:
+    means = {}
+    for family, languages in FAMILIES.items():
+        inside = [values[language] for language in languages if language in values]
+        if inside:
+            means[family] = float(np.mean(inside))
+    return means
+
+
+def drawn(ours: Sequence[Entry]) -> dict[str, tuple[str, bytes]]:
+    """Returns {name: (caption, PNG)}: similarity by layer, and accuracy by family and distance."""
+    figures = {}
+    for metric in similarity.METRICS:
+        lines = [
+            pictures.Curve(
+                entry.name if system == MODEL else f"{entry.name}: {system}",
+                {float(layer): spread for layer, spread in curve.items()},
+                "--" if "untrained" in system else "-",
+            )
+            for entry in ours
+            for system in entry.systems("tatoeba")
+            if (curve := layer_curve(entry, "tatoeba", metric, system))
+        ]
+        if lines:
+            caption = f"Tatoeba over layers, mean over languages; {similarity.DESCRIPTION}."
+            png = pictures.layer_curves(lines, f"{metric} over layers", "100 x similarity")
+            figures[f"tatoeba_{metric}"] = caption, png
+    accuracies = {
+        entry.name: values for entry in ours if (values := _measures(entry).get("tatoeba accuracy"))
+    }
+    if accuracies:
+        families = {name: _by_family(values) for name, values in accuracies.items()}
+        families = {name: means for name, means in families.items() if means}
+        if families:
+            png = pictures.bars(families, "Tatoeba by language family", "accuracy@1 in percent")
+            figures["tatoeba_families"] = _FAMILIES_CAPTION, png
+        points = {
+            name: {x: (far, y) for x, y in values.items()
+                   if (far := word_order_distance(x)) is not None}
+            for name, values in accuracies.items()
+        }  # fmt: skip
+        if any(points.values()):
+            png = pictures.scatter(
+                points,
+                "Tatoeba against word order",
+                "word-order distance from English",
+                "accuracy@1 in percent",
+            )
+            figures["tatoeba_word_order"] = _CORRELATIONS_CAPTION, png
+    return figures

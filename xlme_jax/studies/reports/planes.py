@@ -1,0 +1,73 @@
+"""Texts of several languages in the plane of their first two principal components."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xlme_jax.studies.reports import pictures
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MARKERS = "o^sDvP*"
+
+
+def languages(embeddings: Mapping[str, np.ndarray], title: str = "") -> bytes:
+    """Draws texts as they are, and with each language's mean subtracted; returns a PNG.
+
+    Args:
+      embeddings: {language: [N, D]}, such as those of `Model.encode`.
+      title: title.
+
+    Raises:
+      ValueError: there are fewer than three texts in all, or their vectors have one dimension.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    vectors = {name: np.asarray(rows, np.float64) for name, rows in embeddings.items()}
+    centred = {name: rows - rows.mean(axis=0) for name, rows in vectors.items()}
+    figure = Figure(figsize=(10, 4.2), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(pictures.plain(title), fontsize=11, fontweight="bold")
+    left, right = figure.subplots(1, 2)
+    _draw(left, vectors, "as they are")
+    _draw(right, centred, "each language's mean subtracted")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=8)
+    return pictures.png(figure)
+
+
+def principal_components(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first two principal components of rows [N, D].
+
+    Returns:
+      The coordinates, float64[N, 2], and each component's share of the variance, float64[2].
+
+    Raises:
+      ValueError: there are fewer than three rows, or one column.
+    """
+    if len(vectors) < 3 or vectors.shape[1] < 2:
+        raise ValueError(
+            f"a plane needs three texts and vectors of two dimensions; there are {len(vectors)} of "
+            f"{vectors.shape[1]}: give more texts"
+        )
+    centred = np.asarray(vectors, np.float64) - np.mean(vectors, axis=0, dtype=np.float64)
+    _, lengths, directions = np.linalg.svd(centred, full_matrices=False)
+    total = max(float(np.sum(lengths**2)), np.finfo(np.float64).tiny)
+    return centred @ directions[:2].T, lengths[:2] ** 2 / total
+
+
+def _draw(axis: "Axes", embeddings: Mapping[str, np.ndarray], title: str) -> None:
+    points, shares = principal_components(np.concatenate(list(embeddings.values())))
+    ends = np.cumsum([len(rows) for rows in embeddings.values()])[:-1]
+    colors = pictures.COLORS
+    for number, (name, of) in enumerate(zip(embeddings, np.split(points, ends))):
+        marker = _MARKERS[number // len(colors) % len(_MARKERS)]
+        axis.scatter(of[:, 0], of[:, 1], s=9, alpha=0.6, linewidths=0, label=pictures.plain(name),
+                     color=colors[number % len(colors)], marker=marker)  # fmt: skip
+    axis.set_title(title, fontsize=10)
+    axis.set_xlabel(f"first component, {shares[0]:.0%} of the variance", fontsize=8)
+    axis.set_ylabel(f"second component, {shares[1]:.0%}", fontsize=8)
+    axis.set_xticks([])
+    axis.set_yticks([])

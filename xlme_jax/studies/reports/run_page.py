@@ -1,0 +1,278 @@
+"""The page at the end of a run: its curves, its samples and its final metrics.
+
+Everything is read from the run's folder, so that the report can be written at any time, also for a
+run that is still running or was killed.
+"""
+
+import html
+import math
+from pathlib import Path
+from typing import Any
+
+from xlme_jax.data.batches.pair_losses import extremes
+from xlme_jax.evaluation.held_out_translation import DICTIONARY, MEAN
+from xlme_jax.evaluation.held_out_translation import PREFIX as TRANSLATION
+from xlme_jax.evaluation.held_out_translation import SAMPLES_FILE as TRANSLATIONS
+from xlme_jax.objectives.base import Diagnostics
+from xlme_jax.storage.files import naming_file
+from xlme_jax.storage.paths import as_path
+from xlme_jax.storage.sealed_json import parse
+from xlme_jax.studies.reports import explore, html_page, samples_page
+from xlme_jax.studies.reports.curves import (
+    Curve,
+    Curves,
+    draw,
+    draw_readouts,
+    finite,
+    plots,
+    stream_labels,
+    with_derived,
+)
+from xlme_jax.studies.reports.explore import Explorable, explorable
+from xlme_jax.studies.reports.html_page import escaped
+from xlme_jax.studies.reports.visible_text import visible_lines
+from xlme_jax.training import manifest
+from xlme_jax.training.metrics import METRICS_FILE, read_metrics, read_samples
+from xlme_jax.training.task_losses import PAIR_WEIGHTS_FILE
+
+REPORT_HTML = "report.html"
+REPORT_PNG = "report.png"
+READOUTS_PNG = "readouts.png"
+
+
+def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
+    """Writes `report.html` and `report.png` into a run's folder.
+
+    Args:
+      model_dir: the folder with `metrics.jsonl`; `samples.jsonl`, `config.gin`, `manifest.json`,
+        `model-info.txt`, `translations.json` and `pair_weights.json` are shown where they exist.
+      diagnostics: plots, derived metrics and baselines of the run's objective.
+
+    Returns:
+      The path of the page, which is one self-contained file.
+
+    Raises:
+      ValueError: `metrics.jsonl` is missing or unreadable.
+      OSError: the page or the picture could not be written.
+    """
+    model_dir = as_path(model_dir)
+    curves = with_derived(read_metrics(model_dir / METRICS_FILE), diagnostics)
+    panels = plots(curves, diagnostics)
+    picture = draw(panels, curves, title=model_dir.resolve().name)
+    readouts = draw_readouts(curves)
+    path = model_dir / REPORT_HTML
+    with naming_file(path):
+        (model_dir / REPORT_PNG).write_bytes(picture)
+        if readouts:
+            (model_dir / READOUTS_PNG).write_bytes(readouts)
+        explored = explorable(panels, curves, picture)
+        compared = verdicts(curves, diagnostics)
+        page = _page(model_dir, curves, compared, explored, readouts)
+        path.write_text(page, encoding="utf-8")
+    return path
+
+
+_SAMPLE_COLUMNS = ("source", "reference", "translation")
+Verdict = tuple[str, float, str, float]  # Metric, value, baseline, its value.
+
+
+def _page(
+    model_dir: Path,
+    curves: Curves,
+    compared: list[Verdict],
+    explored: Explorable,
+    readouts: bytes | None,
+) -> str:
+    """Returns the whole page."""
+    name = model_dir.resolve().name
+    last_step = max((curve[-1][0] for curve in curves.values()), default=0)
+    parts = [
+        f"<h1>{escaped(name)}</h1>",
+        f'<p class="note">{last_step:,} steps; figures are means over the last tenth of the logged '
+        "points, which even out single steps.</p>",
+        _verdict_table(compared),
+        "<h2>Curves</h2>",
+        explored.body,
+        html_page.picture("Retrieval over layers and readouts", readouts) if readouts else "",
+        samples_page.section(read_samples(model_dir)),
+        _translations(model_dir / TRANSLATIONS),
+        _pair_weights(model_dir / PAIR_WEIGHTS_FILE),
+        "<h2>All figures</h2>",
+        html_page.details("Every logged metric", _metrics_table(curves)),
+        html_page.details("Model", _file(model_dir / "model-info.txt")),
+        "<h2>How it was run</h2>",
+        _manifest(model_dir),
+        _again(model_dir),
+        html_page.details("Configuration (config.gin)", _file(model_dir / "config.gin")),
+    ]
+    body = "\n".join(part for part in parts if part)
+    style = explore.STYLE + samples_page.STYLE
+    return html_page.page(name, body, style, (html_page.SORTING, *explored.scripts))
+
+
+def final_value(curve: Curve) -> float:
+    """Returns the mean of the last tenth of the finite points, at least one; NaN if none."""
+    values = [value for _, value in finite(curve)]
+    last = values[-max(len(values) // 10, 1) :]
+    return sum(last) / len(last) if last else math.nan
+
+
+def verdicts(curves: Curves, diagnostics: Diagnostics) -> list[Verdict]:
+    """Returns the metrics that show whether a run learned, each with a baseline.
+
+    Args:
+      curves: as `with_derived` returns them.
+      diagnostics: diagnostics of the run's objective.
+
+    Returns:
+      (metric, its final value, baseline, the baseline's final value), if the run has both.
+    """
+    retrieval = ("held-out retrieval, accuracy@1", "probe/retrieval_accuracy")
+    labels = stream_labels(curves, diagnostics)
+    comparisons = [
+        (f"{label}: {b.label}", f"{stream}/{b.metric}", b.baseline_label, f"{stream}/{b.baseline}")
+        for b in diagnostics.baselines
+        for stream, label in labels.items()
+    ]
+    comparisons += [
+        (*retrieval, "chance", "probe/retrieval_chance"),
+        (*retrieval, "the untrained encoder", "probe/retrieval_untrained"),
+    ]
+    comparisons += [
+        (
+            f"held-out translation, {what}: {direction}",
+            f"{TRANSLATION}{metric}/{direction}",
+            "a word-by-word dictionary",
+            f"{TRANSLATION}{DICTIONARY}{metric}/{direction}",
+        )
+        for metric, what in (("exact_match", "exact match"), ("bleu", "BLEU"))
+        for direction in _directions(curves, f"{TRANSLATION}{metric}/")
+    ]
+    return [
+        (label, final_value(curves[name]), baseline, final_value(curves[against]))
+        for label, name, baseline, against in comparisons
+        if name in curves and against in curves
+    ]
+
+
+def _directions(curves: Curves, prefix: str) -> list[str]:
+    """Returns the directions of a metric of translation, the mean first."""
+    directions = (name.removeprefix(prefix) for name in curves if name.startswith(prefix))
+    return sorted(directions, key=lambda name: (name != MEAN, name))
+
+
+def _verdict_table(compared: list[Verdict]) -> str:
+    rows = [
+        (what, _number(value), f"{yardstick}: {_number(least)}", _times(value, least))
+        for what, value, yardstick, least in compared
+    ]
+    return (
+        html_page.table(("What it learned", "this run", "to beat", "ratio"), rows) if rows else ""
+    )
+
+
+def _read(path: Path) -> Any:
+    try:
+        return parse(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error}); delete the file") from error
+
+
+def _translations(path: Path) -> str:
+    """Returns samples of the last evaluation's translations; empty if the run has none."""
+    if not path.is_file():
+        return ""
+    content = _read(path)
+    parts = [f"<h2>Held-out translations at step {content['step']:,}</h2>"]
+    tokenizers = content.get("tokenizers", {})  # Older runs have none.
+    for direction, samples in content["directions"].items():
+        rows = [[sample[name] for name in _SAMPLE_COLUMNS] for sample in samples]
+        tokenizer = tokenizers.get(direction)
+        how = f" (BLEU with sacreBLEU's tokenizer {tokenizer})" if tokenizer else ""
+        parts += [
+            f"<h3>{escaped(direction + how)}</h3>",
+            html_page.table(_SAMPLE_COLUMNS, rows, "texts"),
+        ]
+    return "\n".join(parts)
+
+
+def _pair_weights(path: Path) -> str:
+    """Returns the tasks weighted up and down most by their losses; empty without phases."""
+    if not path.is_file():
+        return ""
+    parts = []
+    for stream, summary in _read(path).items():
+        tasks = extremes(summary)
+        rows = [
+            (task, f"{initial:.3%}", f"{weight:.3%}", f"{weight / initial:.2f}", _loss(loss))
+            for task, initial, weight, loss in tasks
+        ]
+        if not rows:
+            continue
+        parts += [
+            f"<h2>Sampling by losses: {escaped(stream)}</h2>",
+            f'<p class="note">Of {len(summary["tasks"])} tasks, those weighted up and down most '
+            f"since step {summary['phases'][-1]['step']:,}, change {len(summary['phases'])} of the "
+            "run. "
+            "Both ends are worth a look at the data: noisy pairs cost most, near copies least."
+            "</p>",
+            html_page.table(("task", "initial share", "share", "ratio", "loss before"), rows),
+        ]
+    return "\n".join(parts)
+
+
+def _loss(loss: float | None) -> str:
+    return "unseen" if loss is None else _number(loss)
+
+
+def _metrics_table(curves: Curves) -> str:
+    rows = [
+        (name, _number(curve[0][1]), _number(final_value(curve)), _number(curve[-1][1]))
+        for name, curve in sorted(curves.items())
+    ]
+    return html_page.table(("metric", "first", "last tenth", "last"), rows)
+
+
+def _manifest(model_dir: Path) -> str:
+    """Returns what made the run: the last start's entry, and how many there were."""
+    starts = manifest.read(model_dir).get("starts")
+    if not starts:
+        return ""
+    facts = manifest.flat(starts[-1])
+    command = facts.pop("command", "")
+    note = f'<p class="note">Started {len(starts)} times; this is the last.</p>'
+    return "\n".join(
+        [
+            f"<pre>{html.escape(visible_lines(command))}</pre>" if command else "",
+            note if len(starts) > 1 else "",
+            html_page.details(
+                "Code, packages, devices and data", html_page.table(("", ""), facts.items())
+            ),
+        ]
+    )
+
+
+def _again(model_dir: Path) -> str:
+    """Returns the command that repeats the run, if its configuration is in the folder."""
+    if not (model_dir / "config.gin").is_file():
+        return ""
+    again = "python -m xlme_jax.train --gin_file=config.gin --gin.MODEL_DIR=\"'a_new_folder'\""
+    return f'<p class="note">The same again: <code>{html.escape(again)}</code></p>'
+
+
+def _file(path: Path) -> str:
+    """Returns a text file's content as HTML, empty if it does not exist."""
+    if not path.is_file():
+        return ""
+    return f"<pre>{html.escape(visible_lines(path.read_text('utf-8', 'replace')))}</pre>"
+
+
+def _number(value: float) -> str:
+    """Formats with four significant digits; from 1,000 as whole numbers with separators."""
+    if not math.isfinite(value):
+        return "not finite"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _times(value: float, least: float) -> str:
+    return f"{value / least:.1f}×" if least > 0 and math.isfinite(value) else "–"

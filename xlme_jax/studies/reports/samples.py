@@ -1,0 +1,175 @@
+"""Sentences that a run shows as it learns, as JSON and as text."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from xlme_jax.studies.reports.batch_rows import Prediction, Segment, StreamRows, Token, Verdict
+from xlme_jax.studies.reports.batch_text import isolated
+
+# Of each stream: rows that are read, and sentences that are shown of them.
+ROWS, SENTENCES = 2, 4
+_TOKENS = 64  # Of each sentence.
+_OF_MASKS = "[x>y]: x is masked, and y predicted; [x=]: x itself."
+_OF_VERDICTS = (
+    "!: the discriminator finds that y is not the original; x?: it calls an original replaced."
+)
+_OF_NEXT_TOKENS = "{y}: y is predicted, and is not the original."
+
+
+class Sentence(NamedTuple):
+    """A segment of a batch, with what is predicted of it.
+
+    Attributes:
+      stream: name of its stream.
+      segment: its tokens; what a discriminator says is kept of masked tokens, and of those that it
+        calls replaced.
+    """
+
+    stream: str
+    segment: Segment
+
+    @property
+    def title(self) -> str:
+        """Stream, task and language."""
+        return f"{self.stream}, {self.segment.label}"
+
+    @property
+    def names(self) -> list[str]:
+        """What predicts tokens of it, such as "generator"."""
+        return list(dict.fromkeys(name for t in self.segment.tokens for name in t.predictions))
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether tokens are predicted that are not masked, as those of translations."""
+        return bool(self.segment.continued)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether tokens are masked."""
+        return any(token.is_masked for token in self.segment.tokens)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether a discriminator says something of it."""
+        return any(token.verdict is not None for token in self.segment.tokens)
+
+    def of_original(self, name: str) -> float:
+        """Returns the mean probability of the original tokens where `name` predicts some."""
+        probabilities = [
+            t.predictions[name].of_original for t in self.segment.tokens if name in t.predictions
+        ]
+        return sum(probabilities) / len(probabilities)
+
+
+def sentences(rows: StreamRows) -> list[Sentence]:
+    """Returns the first sentences of a stream of which something is predicted."""
+    numbers = range(min(ROWS, len(rows.arrays["tokens"])))
+    parts = (part for number in numbers for part in rows.row(number))
+    selected: list[Sentence] = []
+    for part in parts:
+        if isinstance(part, int) or len(selected) == SENTENCES:
+            continue
+        cut = dataclasses.replace(part, tokens=part.tokens[:_TOKENS])
+        if any(token.predictions for token in cut.tokens):
+            selected.append(Sentence(rows.stream.name, cut))
+    return selected
+
+
+# ---- JSON ----------------------------------------------------------------------------------
+
+
+def to_json(sentence: Sentence) -> dict[str, Any]:
+    """Returns a sentence as JSON; a token of which nothing is said is a string."""
+    tokens = [_token_to_json(token) for token in sentence.segment.tokens]
+    return {"stream": sentence.stream, "label": sentence.segment.label, "tokens": tokens}
+
+
+def from_json(found: Mapping[str, Any]) -> Sentence:
+    """Returns the sentence that `to_json` wrote."""
+    tokens = tuple(_token_from_json(column, x) for column, x in enumerate(found["tokens"]))
+    return Sentence(found["stream"], Segment(0, found["label"], tokens))
+
+
+def _token_to_json(token: Token) -> str | dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if token.is_special:
+        fields["special"] = True
+    if token.is_masked:
+        fields["read"] = token.read
+    if token.predictions:
+        fields["predictions"] = {
+            name: [
+                prediction.piece,
+                round(prediction.probability, 4),
+                round(prediction.of_original, 4),
+            ]
+            for name, prediction in token.predictions.items()
+        }
+    if token.verdict is not None and (token.is_masked or token.is_called):
+        fields["verdict"] = [token.verdict.piece, round(token.verdict.probability, 4)]
+    return {"piece": token.piece, **fields} if fields else token.piece
+
+
+def _token_from_json(column: int, encoded: str | Mapping[str, Any]) -> Token:
+    if isinstance(encoded, str):
+        return Token(column, encoded, encoded, False, False, {})
+    piece, verdict = encoded["piece"], encoded.get("verdict")
+    return Token(
+        column,
+        piece,
+        encoded.get("read", piece),
+        encoded.get("special", False),
+        "read" in encoded,
+        {name: Prediction(*values) for name, values in encoded.get("predictions", {}).items()},
+        None if verdict is None else Verdict(verdict[0], verdict[0] != piece, verdict[1]),
+    )
+
+
+# ---- Text ----------------------------------------------------------------------------------
+
+
+def to_text(found: Sequence[Sentence]) -> str:
+    """Returns sentences as lines, the first of which explains the marks that they may have."""
+    return "\n".join([_legend(found), *(line for sentence in found for line in _lines(sentence))])
+
+
+def _legend(samples: Sequence[Sentence]) -> str:
+    parts = (
+        (_OF_MASKS, any(sentence.is_masked for sentence in samples)),
+        (_OF_VERDICTS, any(sentence.is_judged for sentence in samples)),
+        (_OF_NEXT_TOKENS, any(sentence.is_continued for sentence in samples)),
+    )
+    return " ".join(text for text, is_needed in parts if is_needed)
+
+
+def _lines(sentence: Sentence) -> Iterator[str]:
+    yield f"  {sentence.title}"
+    if sentence.is_continued:
+        yield f"    text: {_text(sentence.segment, '')}"
+    for name in sentence.names:
+        share = f"{sentence.of_original(name):.1%}"
+        yield f"    {name} ({share} of the original): {_text(sentence.segment, name)}"
+
+
+def _text(segment: Segment, name: str) -> str:
+    """Returns a sentence with the predictions of `name`."""
+    return " ".join(
+        isolated("".join(_marked(token, name) for token in run).strip()) for run in segment.runs
+    )
+
+
+def _marked(token: Token, name: str) -> str:
+    guess = token.predictions.get(name)
+    if guess is None:
+        word = f"{token.text}?" if token.is_called and not token.is_masked else token.text
+        return f" {word} " if token.is_special else word
+    is_right = guess.piece == token.piece
+    if not token.is_masked:
+        return token.text if is_right else f" {{{guess.piece.removeprefix('▁')}}}"
+    space = " " if token.piece.startswith("▁") else ""
+    other = "=" if is_right else f">{guess.piece.removeprefix('▁')}"
+    called = (
+        ("!" if token.verdict.is_replaced else "?") if token.is_called and token.verdict else ""
+    )
+    return f"{space}[{token.piece.removeprefix('▁')}{other}]{called}"

@@ -1,0 +1,112 @@
+"""The samples of a run on its page: what was predicted of the same sentences, step by step."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from xlme_jax.studies.reports import html_page, samples
+from xlme_jax.studies.reports.batch_page import MARKS, marked
+from xlme_jax.studies.reports.batch_rows import Segment, Token
+from xlme_jax.studies.reports.directions import direction
+from xlme_jax.studies.reports.html_page import Html
+from xlme_jax.studies.reports.samples import Sentence
+
+STYLE = f"""{MARKS}
+.steps .wide {{ max-height: 24em; overflow-y: auto; }}
+.steps td:last-child {{ min-width: 20em; }}
+@media (max-width: 600px) {{ .steps td:last-child {{ min-width: 13em; }} }}
+"""
+# Most steps of which samples are shown, evenly spread.
+_STEPS = 40
+
+
+def section(records: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the samples as HTML, a table for each sentence; empty without any.
+
+    Args:
+      records: as `training.metrics.read_samples` returns them.
+
+    Raises:
+      ValueError: they are not samples.
+    """
+    if not records:
+        return ""
+    spread = np.linspace(0, len(records) - 1, min(len(records), _STEPS)).round().astype(int)
+    try:
+        by_step = {
+            records[n]["step"]: list(map(samples.from_json, records[n]["sentences"]))
+            for n in spread
+        }
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(
+            f"samples.jsonl: not the samples of a run ({error!r}); delete it"
+        ) from error
+    first = next(iter(by_step.values()))
+    parts = ["<h2>Samples as it learned</h2>", _note(first)]
+    for number, sentence in enumerate(first):
+        steps = {step: those[number] for step, those in by_step.items() if number < len(those)}
+        parts += [f"<h3>{html_page.escaped(sentence.title)}</h3>", _table(sentence, steps)]
+    return "\n".join(parts)
+
+
+def _note(sentences: Sequence[Sentence]) -> str:
+    """Returns what the sentences are, and the marks that they may have."""
+    marks: dict[str, str] = {}
+    if any(sentence.is_masked for sentence in sentences):
+        marks |= {"masked": "masked", "right": "predicted right"}
+    marks["missed"] = "predicted wrong"
+    if any(sentence.is_judged for sentence in sentences):
+        marks["missed"] = "predicted wrong, and not found by the discriminator"
+        marks |= {"found": "wrong, and found", "alarm": "right, and called replaced"}
+    legend = " ".join(f'<mark class="{kind}">{text}</mark>' for kind, text in marks.items())
+    return (
+        '<p class="note">The same sentences, masks and random draws all along, from the first '
+        f"batch: {legend}</p>"
+    )
+
+
+def _table(first: Sentence, steps: Mapping[int, Sentence]) -> str:
+    """Returns a sentence as it is, and below what was predicted at each step."""
+    rows = [["", "text", "", _text(first.segment, "")]]
+    rows += [
+        [f"{step:,}", name, f"{sentence.of_original(name):.1%}", _text(sentence.segment, name)]
+        for step, sentence in steps.items()
+        for name in sentence.names
+    ]
+    head = ("step", "predicted by", "of the original", "")
+    return f'<div class="steps">{html_page.table(head, rows, "texts")}</div>'
+
+
+def _text(segment: Segment, name: str) -> Html:
+    """Returns a sentence with the predictions of `name`, in its own direction."""
+    way = direction("".join(token.text for token in segment.tokens if not token.is_special))
+    runs = (
+        f'<bdi class="special"> {"".join(_tokens(run, name))} </bdi>'
+        if run[0].is_special
+        else f"<bdi>{''.join(_tokens(run, name))}</bdi>"
+        for run in segment.runs
+    )
+    return Html(f'<span dir="{way}">{"".join(runs)}</span>')
+
+
+def _tokens(run: Sequence[Token], name: str) -> Iterator[str]:
+    for token in run:
+        guess = token.predictions.get(name)
+        if guess is None:
+            is_alarm = bool(name) and token.is_called and not token.is_masked
+            kind = "alarm" if is_alarm else "masked" if token.is_masked else ""
+            yield marked(token.text, kind)
+            continue
+        # Pieces of another form would join or part words, so the space is that of the original.
+        space = " " if token.piece.startswith("▁") else ""
+        text = space + guess.piece.removeprefix("▁").replace("▁", " ")
+        yield marked(text, _kind(token, guess.piece == token.piece))
+
+
+def _kind(token: Token, is_right: bool) -> str:
+    if not token.is_masked:
+        return "" if is_right else "missed"
+    if is_right:
+        return "alarm" if token.is_called else "right"
+    return "found" if token.is_called else "missed"

@@ -1,0 +1,42 @@
+"""Results of a sweep in which each language selects a point on its own development set."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from xlme_jax.evaluation import results
+from xlme_jax.evaluation.finetuned import merge
+from xlme_jax.evaluation.outcome import Outcome, Result
+from xlme_jax.evaluation.results import Header, ResultsError
+from xlme_jax.studies.sweeps.grids import BY_LANGUAGE, PointResult
+
+
+def write(each: Mapping[str, PointResult], output: Path, command: str) -> None:
+    """Writes OUTPUT/by_language/seed_K: in each language, the results of the point it selected.
+
+    Args:
+      each: {language: its point}; all runs are evaluated.
+      output: folder of the sweep.
+      command: command line of the sweep.
+
+    Raises:
+      ResultsError: a run has no results, several of them, or none in a language.
+    """
+    for seed in range(len(next(iter(each.values())).runs)):
+        tasks: dict[str, list[Outcome]] = {}
+        for language, point in each.items():
+            file, *more = results.find(point.runs[seed].folder)
+            if more:
+                raise ResultsError(f"{file} and {more[0]} are of one run; delete one of them.")
+            run_results = results.read(file)
+            rows: dict[str, list[Result]] = {}
+            for row in run_results.results:
+                if row.language == language:
+                    rows.setdefault(row.task, []).append(row)
+            if not rows:
+                raise ResultsError(f"{file} has no results in {language}, which selected this run.")
+            for task, some in rows.items():
+                tasks.setdefault(task, []).append(Outcome(tuple(some), {}))
+        folder = output / BY_LANGUAGE / f"seed_{seed}"
+        flops = {name: getattr(run_results.header, name) for name in ("flops", "table_4_flops")}
+        header = Header(command, str(folder), seed=seed, **flops)
+        results.write([merge(outcomes) for outcomes in tasks.values()], folder, header)

@@ -1,0 +1,330 @@
+"""Grids of overrides and seeds: points, shares, run status, results and selection.
+
+This module starts no runs (`xlme_jax.studies.sweeps.runner` does); it reads results from the
+folders of runs.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xlme_jax.checkpoints.saved import FOLDER as CHECKPOINTS
+from xlme_jax.checkpoints.saved import read_best
+from xlme_jax.configuration.sweep_config import SweepConfig
+from xlme_jax.configuration.values import ConfigError
+from xlme_jax.studies.reports.run_page import REPORT_HTML
+from xlme_jax.training.metrics import METRICS_FILE, read_metrics
+
+FINISHED, FAILED, OPEN = "finished", "failed", "open"
+BY_LANGUAGE = "by_language"
+_MAX_NAME = 120  # Characters of a folder name.
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One point of a grid.
+
+    Attributes:
+      name: readable name, also used as the folder name.
+      bindings: {gin name: value in gin syntax}, such as {"Optimizer.learning_rate": "5e-6"}.
+    """
+
+    name: str
+    bindings: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepRun:
+    """Status and results of one run of a sweep.
+
+    Attributes:
+      seed: the run's seed.
+      folder: the run's MODEL_DIR.
+      status: FINISHED, FAILED, or OPEN (not started or not finished).
+      figures: {metric: last logged value}; empty unless finished.
+    """
+
+    seed: int
+    folder: Path
+    status: str
+    figures: Mapping[str, float]
+
+
+def parse_grid(text: str) -> tuple[str, tuple[str, ...]]:
+    """Parses "NAME=VALUE,VALUE,..."; values may contain commas within brackets or quotes.
+
+    Raises:
+      ValueError: the name or a value is missing.
+    """
+    name, equals, rest = text.partition("=")
+    values = _split(rest)
+    if not name.strip() or not equals or not all(values):
+        raise ValueError(
+            f"--grid={text!r}: expected NAME=VALUE,VALUE, such as "
+            '--grid="Optimizer.learning_rate=5e-6,6e-6".'
+        )
+    return name.strip(), tuple(values)
+
+
+def _split(text: str) -> list[str]:
+    """Splits at the commas outside brackets and quotes."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+        elif character == "," and depth == 0:
+            parts.append("")
+            continue
+        parts[-1] += character
+    return [part.strip() for part in parts]
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """Parses "i/n", share i of n; i is from 0 to n - 1.
+
+    Raises:
+      ConfigError: there is no such share.
+    """
+    match = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
+    if not match or not int(match[1]) < int(match[2]):
+        raise ConfigError(
+            f"--shard={text}: expected i/n with i from 0 to n - 1, such as --shard=0/4 for the "
+            "first of four shares."
+        )
+    return int(match[1]), int(match[2])
+
+
+def shares(num_points: int, seeds: int, count: int) -> list[int]:
+    """Returns the share that each run belongs to, of runs seed by seed and point by point.
+
+    The runs of the sweep, of each point, and of each seed are all divided evenly: the shares differ
+    by one run at most.
+    """
+    # Runs are dealt out in turn. After some seeds a point would get the same shares again; from
+    # there on they are shifted by one.
+    period = count // math.gcd(num_points, count)
+    return [
+        (seed * num_points + point + seed // period) % count
+        for seed in range(seeds)
+        for point in range(num_points)
+    ]
+
+
+def points(grid: Sequence[tuple[str, Sequence[Any]]]) -> list[Point]:
+    """Returns the Cartesian product of a grid; the last name varies fastest.
+
+    Args:
+      grid: (gin name, values); strings must be in gin syntax.
+    """
+    names = [name for name, _ in grid]
+    short = [name.split(".")[-1] for name in names]
+    labels = [s if short.count(s) == 1 else name for s, name in zip(short, names)]
+    by_name: dict[str, Point] = {}
+    for values in itertools.product(*(values for _, values in grid)):
+        pairs = zip(labels, values)
+        name = _file_name(",".join(f"{label}={value}" for label, value in pairs)) or "default"
+        if name in by_name:
+            name = f"{name[: _MAX_NAME - 5]}~{len(by_name)}"
+        by_name[name] = Point(name, dict(zip(names, map(str, values))))
+    return list(by_name.values())
+
+
+def _file_name(text: str) -> str:
+    """Returns a file name that needs no quoting in shells, URLs and file systems."""
+    return re.sub(r"[^A-Za-z0-9_.,=+-]+", "_", text.replace("'", "").replace('"', ""))[:_MAX_NAME]
+
+
+def is_finished(folder: Path, train_steps: int | None) -> bool:
+    """Returns whether a run's folder has the checkpoint and the log line of the last step.
+
+    Args:
+      folder: MODEL_DIR.
+      train_steps: steps of the run; None if they depend on the data: then the report, which a run
+        writes at its end, marks it as finished.
+    """
+    if not (folder / METRICS_FILE).is_file():
+        return False
+    logged = max((curve[-1][0] for curve in read_metrics(folder).values()), default=-1)
+    if not (folder / CHECKPOINTS / str(logged) / "files.json").is_file():
+        return False
+    return (folder / REPORT_HTML).is_file() if train_steps is None else logged == train_steps
+
+
+def figures(folder: Path) -> dict[str, float]:
+    """Returns a value of each metric of a run, without non-finite values.
+
+    It is the last one; if the run keeps its best checkpoints (`training.best`), that of the best
+    checkpoint, for each metric that has one of its own, and for the others that of the first.
+    """
+    curves = read_metrics(folder)
+    values = {name: curve[-1][1] for name, curve in curves.items()}
+    if best := read_best(folder):
+        result = next(iter(best.values()))[0]
+        at_result = {name: dict(curve).get(result) for name, curve in curves.items()}
+        values |= {name: value for name, value in at_result.items() if value is not None}
+        values |= {name: value for name, (_, value) in best.items()}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+# ---- Results -----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class PointResult:
+    """A point and its runs."""
+
+    point: Point
+    runs: tuple[SweepRun, ...]
+
+    def values(self, metric: str) -> list[float]:
+        """Returns the metric of each finished run that logged it."""
+        return [run.figures[metric] for run in self.runs if metric in run.figures]
+
+    def is_complete(self, metric: str) -> bool:
+        """Returns whether every seed has the metric."""
+        return len(self.values(metric)) == len(self.runs)
+
+
+def best(results: Sequence[PointResult], metric: str, minimize: bool) -> PointResult | None:
+    """Returns the point with the best mean over its seeds; the first one if tied.
+
+    Points with a failed run are excluded, because their mean would only cover the successful seeds.
+    Returns None while any run is open.
+    """
+    is_open = any(run.status == OPEN for result in results for run in result.runs)
+    if not metric or is_open:
+        return None
+    complete = [result for result in results if result.is_complete(metric)]
+    sign = 1 if minimize else -1
+    return min(
+        complete, key=lambda result: sign * float(np.mean(result.values(metric))), default=None
+    )
+
+
+def best_by_language(
+    results: Sequence[PointResult], config: SweepConfig
+) -> dict[str, PointResult] | None:
+    """Returns the best point of each language; None if one is missing, or one is selected for all.
+
+    See `best`.
+    """
+    selected = {
+        language: point
+        for language, metric in config.by_language.items()
+        if (point := best(results, metric, config.minimize)) is not None
+    }
+    return selected if selected and len(selected) == len(config.by_language) else None
+
+
+def summary(values: Sequence[float]) -> dict[str, Any]:
+    """Returns mean, sample standard deviation (None for fewer than two values) and n."""
+    return {
+        "mean": float(np.mean(values)) if values else None,
+        "deviation": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+        "n": len(values),
+    }
+
+
+def to_json(results: Sequence[PointResult], config: SweepConfig, command: str, output: Path) -> str:
+    """Returns the text of `sweep.json`."""
+    metrics = metrics_of(config)
+    chosen = best(results, config.select, config.minimize)
+    each = best_by_language(results, config)
+    name = chosen.point.name if chosen else None
+    content = {
+        "format": 1,
+        "command": command,
+        "select": config.select or None,
+        "minimize": config.minimize,
+        "seeds": config.seeds,
+        # The folder whose results count.
+        "best": BY_LANGUAGE if each else name,
+        "along": config.along or None,
+        "best_by_language": {x: winner.point.name for x, winner in each.items()} if each else None,
+        "points": [
+            {
+                "name": result.point.name,
+                "bindings": dict(result.point.bindings),
+                "figures": {metric: summary(result.values(metric)) for metric in metrics},
+                "runs": [
+                    {
+                        "seed": run.seed,
+                        "folder": str(run.folder.relative_to(output)),
+                        "status": run.status,
+                        "figures": {m: run.figures[m] for m in metrics if m in run.figures},
+                    }
+                    for run in result.runs
+                ],
+            }
+            for result in results
+        ],
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_markdown(
+    results: Sequence[PointResult], config: SweepConfig, command: str, output: Path
+) -> str:
+    """Returns the text of `sweep.md`."""
+    metrics = metrics_of(config)
+    chosen = best(results, config.select, config.minimize)
+    lines = [f"# Sweep: {output.name}", "", "```", command, "```", ""]
+    rule = "lowest" if config.minimize else "highest"
+    if each := best_by_language(results, config):
+        lines.append(f"Selected, each with the {rule} mean on its development set:")
+        lines += ["", *_table(["language", "point"])]
+        lines += [_row([language, winner.point.name]) for language, winner in each.items()]
+    elif chosen:
+        lines.append(f"Selected: **{chosen.point.name}**, with the {rule} mean `{config.select}`.")
+    elif config.select:
+        lines.append(
+            f"None selected: runs are missing, or no point has `{config.select}` for all "
+            f"{config.seeds} seeds."
+        )
+    lines += ["", *_table(["point", *(f"`{m}`" for m in metrics), "runs"])]
+    for result in results:
+        name = f"**{result.point.name}**" if result is chosen else result.point.name
+        done = sum(run.status == FINISHED for run in result.runs)
+        cells = [_spread(result.values(metric)) for metric in metrics]
+        lines.append(_row([name, *cells, f"{done} of {len(result.runs)}"]))
+    lines += ["", "Mean ± standard deviation over seeds (n).", "", "## Runs", ""]
+    lines += _table(["run", "status", *(f"`{m}`" for m in metrics)])
+    for run in (run for result in results for run in result.runs):
+        cells = [f"{run.figures[m]:.4g}" if m in run.figures else "" for m in metrics]
+        lines.append(_row([str(run.folder.relative_to(output)), run.status, *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def metrics_of(config: SweepConfig) -> list[str]:
+    """Returns the metrics in a sweep's tables."""
+    selecting = [config.select, *config.by_language.values()]
+    return list(dict.fromkeys([*filter(None, selecting), *config.show]))
+
+
+def _table(headings: Sequence[str]) -> list[str]:
+    return [_row(headings), _row(["---"] * len(headings))]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _spread(values: Sequence[float]) -> str:
+    stats = summary(values)
+    if not stats["n"]:
+        return "–"
+    spread = "" if stats["deviation"] is None else f" ± {stats['deviation']:.2g}"
+    return f"{stats['mean']:.4g}{spread} ({stats['n']})"

@@ -1,0 +1,409 @@
+"""Runs the training runs of a sweep one after another; resumes interrupted sweeps.
+
+Several processes may work on one sweep, on machines that share only its folder. Each run has a lock
+of its own, `.sweep.lock`, so that nothing runs twice whichever processes are started: shards,
+the same shard again, or the sweep without shards. A process that finds a run in use waits for it.
+The train command's own lock tells of runs whose sweep was killed, or that no sweep has started.
+Results are read from the runs' folders, and written under the lock of the sweep's folder: whoever
+writes last has seen everything.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xlme_jax.configuration import loading
+from xlme_jax.configuration.sweep_config import SweepConfig
+from xlme_jax.configuration.values import ConfigError
+from xlme_jax.evaluation.results import SWEEP_FILE
+from xlme_jax.storage import locks
+from xlme_jax.storage.files import replace_file
+from xlme_jax.storage.mirrors import Mirror
+from xlme_jax.storage.paths import as_path
+from xlme_jax.studies.sweeps import along, by_language, grids, scoring
+from xlme_jax.studies.sweeps.grids import Point, PointResult, SweepRun
+from xlme_jax.training import launchers, manifest
+from xlme_jax.training.stopping import EXIT_STOPPED, SIGNALS
+
+_log = logging.getLogger("xlme_jax.sweep")
+TRAIN = (sys.executable, "-m", "xlme_jax.train")
+LOG_FILE = "train.log"
+EVALUATED = ".evaluated"
+_RUN_LOCK = ".sweep.lock"
+_POLL_SECONDS = 1.0
+# Placeholder for a run's seed in the bindings of a sweep: INIT_FROM='runs/xlm/seed_{seed}'.
+_SEED = "{seed}"
+
+
+class Interrupted(Exception):
+    """The sweep is to end, because it or its process got a signal."""
+
+
+class Processes:
+    """Context manager that runs one process at a time and forwards SIGTERM and SIGINT to it."""
+
+    def __init__(self) -> None:
+        self._stopping = self._waiting = False
+        self._process: subprocess.Popen | None = None
+        self._unsent: list[int] = []
+
+    def __enter__(self) -> "Processes":
+        self._old = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        self._stopping = True
+        self._unsent.append(number)
+        self._pass_on()
+        if self._waiting:
+            raise Interrupted
+
+    def _pass_on(self) -> None:
+        while self._process is not None and self._unsent:
+            self._process.send_signal(self._unsent.pop(0))
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Lets a signal end a block that waits for others; raises Interrupted."""
+        self._waiting = True
+        try:
+            if self._stopping:
+                raise Interrupted
+            yield
+        finally:
+            self._waiting = False
+
+    def run(self, command: Sequence[str], log: Path, inherited: int) -> int:
+        """Runs a command and waits for it.
+
+        Args:
+          command: program and arguments.
+          log: file to append its output to. In a bucket it is uploaded every 30 seconds.
+          inherited: file descriptor that the command inherits; -1 for none.
+
+        Returns:
+          The exit code.
+
+        Raises:
+          Interrupted: a signal arrived, or the command exited like a stopped run.
+        """
+        if self._stopping:
+            raise Interrupted
+        mirror = Mirror(log.parent)
+        mirror.fetch(log.name)
+        with open(mirror.local / log.name, "ab") as file:
+            file.write(f"$ {shlex.join(command)}\n".encode())
+            file.flush()
+            # In a new session, because a terminal sends Ctrl-C to the whole process group. The
+            # command would then get a second signal, the forwarded one, and quit without saving.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=launchers.alone(os.environ),
+                pass_fds=(inherited,) if inherited >= 0 else (),
+            )
+        self._pass_on()
+        code = None
+        while code is None:
+            try:
+                code = self._process.wait(_POLL_SECONDS)
+            except subprocess.TimeoutExpired:
+                mirror.upload_sometimes()
+        self._process = None
+        mirror.close()
+        if self._stopping or code == EXIT_STOPPED:
+            raise Interrupted
+        return code
+
+
+class Sweep:
+    """A sweep: runs all points of a grid with all seeds and records their results.
+
+    Args:
+      config: grid, seeds and selection.
+      output: folder for all runs.
+      train_flags: flags of the train command in addition to a run's bindings; {seed} is replaced by
+        the run's seed.
+      steps: bindings of a run -> its number of steps, None if it depends on the data; raises
+        ConfigError if the run cannot be started.
+      command: command line of the sweep, for the results.
+      train: the train command.
+      evaluate: command to run afterwards; {model_dir} is replaced by the run's folder.
+      shard: (i, n) runs only share i of n.
+    """
+
+    def __init__(
+        self,
+        config: SweepConfig,
+        output: Path,
+        train_flags: Sequence[str],
+        steps: Callable[[Sequence[str]], int | None],
+        command: str = "",
+        train: Sequence[str] = TRAIN,
+        evaluate: str | None = None,
+        shard: tuple[int, int] = (0, 1),
+    ):
+        self._config, self._output, self._command = config, output, command
+        self._train, self._train_flags, self._evaluate = train, train_flags, evaluate
+        self._points = (
+            along.points(as_path(config.along)) if config.along else grids.points(config.grid)
+        )
+        self._failed: set[Path] = set()
+        self._finished: dict[Path, SweepRun] = {}
+        # Seed by seed, so that an interrupted sweep covers every point.
+        runs = [(point, seed) for seed in range(config.seeds) for point in self._points]
+        shares = grids.shares(len(self._points), config.seeds, shard[1])
+        self._share = [run for run, share in zip(runs, shares) if share == shard[0]]
+        # Checks all runs first, so that a wrong name is reported now and not after hours.
+        self._steps = {self._folder(*run): steps(self._bindings(*run)) for run in runs}
+
+    def run(self) -> int:
+        """Runs the unfinished runs of its share; returns 0, 1 (a run failed) or EXIT_STOPPED."""
+        self._output.mkdir(parents=True, exist_ok=True)
+        with Processes() as processes:
+            try:
+                self._record()
+                for number, (point, seed) in enumerate(self._share, start=1):
+                    what = f"[{number}/{len(self._share)}] {point.name}, seed {seed}"
+                    self._run_one(processes, point, seed, what)
+                results = self._record()
+                self._run_evaluations(processes, results)
+            except Interrupted:
+                self._record()
+                _log.warning("Stopped. Rerun the same command to continue.")
+                return EXIT_STOPPED
+        if self._config.along:
+            along.draw(results, self._config, self._output)
+        print((self._output / "sweep.md").read_text(encoding="utf-8"), end="")
+        for folder in sorted(self._failed):
+            _log.error("Failed: %s; see %s", folder, folder / LOG_FILE)
+        return 1 if self._failed else 0
+
+    def commands(self) -> list[str]:
+        """Returns a shell command for each unfinished run of its share."""
+        return [
+            shlex.join(self._train_command(*run))
+            for run in self._share
+            if not self._is_finished(self._folder(*run))
+        ]
+
+    def _train_command(self, point: Point, seed: int) -> list[str]:
+        bindings = [f"--gin.{b.replace(' = ', '=', 1)}" for b in self._bindings(point, seed)]
+        return [
+            *self._train,
+            *(flag.replace(_SEED, str(seed)) for flag in self._train_flags),
+            *bindings,
+        ]
+
+    def _run_one(self, processes: Processes, point: Point, seed: int, what: str) -> None:
+        """Runs one run unless it is finished, here or by another process."""
+        folder = self._folder(point, seed)
+        if self._is_finished(folder):
+            _log.info("%s: already finished", what)
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        log, command = folder / LOG_FILE, self._train_command(point, seed)
+        with _reserved(processes, folder) as lock:
+            _wait_for_train(processes, folder)
+            start = time.monotonic()
+            while not self._is_finished(folder):
+                _log.info("%s: running, see %s", what, log)
+                code = processes.run(command, log, lock)
+                # Another process may have been first; then this one was refused.
+                if not self._is_finished(folder) and not _wait_for_train(processes, folder):
+                    self._failed.add(folder)
+                    _log.error("%s: failed (exit code %d), see %s", what, code, log)
+                    break
+            else:
+                seconds = time.monotonic() - start
+                _log.info("%s: finished in %.0f s%s", what, seconds, self._said(folder))
+        self._record()
+
+    def _said(self, folder: Path) -> str:
+        """Returns the selection metric for the log line of a finished run."""
+        figures, name = grids.figures(folder), self._config.select
+        if not name:
+            return ""
+        if name in figures:
+            return f", {name} {figures[name]:.4g}"
+        measured = [n for n in sorted(figures) if "/" in n]
+        return f"; its log has no metric {name!r} to select by, only: {', '.join(measured)}"
+
+    def _run_evaluations(self, processes: Processes, results: Sequence[PointResult]) -> None:
+        """Evaluates the runs of the selected point, or those of its share if none is selected."""
+        runs = [run for result in results for run in result.runs]
+        unfinished = sum(run.status == grids.OPEN for run in runs)
+        if unfinished:
+            _log.info(
+                "%d runs of other shards are not finished; the shard that finishes last selects.",
+                unfinished,
+            )
+        each = grids.best_by_language(results, self._config) or {}
+        if self._config.select:
+            # Whoever finishes last: before, nothing is selected.
+            chosen = grids.best(results, self._config.select, self._config.minimize)
+            points = {
+                winner.point.name: winner for winner in (each.values() or filter(None, [chosen]))
+            }
+            runs = [run for winner in points.values() for run in winner.runs]
+        else:
+            share = {self._folder(*run) for run in self._share}
+            runs = [run for run in runs if run.folder in share]
+        for run in runs if self._evaluate else ():
+            if run.status == grids.FINISHED:
+                self._evaluate_one(processes, run.folder)
+        if self._evaluate and each and not self._failed:
+            by_language.write(each, self._output, self._command)
+
+    def _evaluate_one(self, processes: Processes, folder: Path) -> None:
+        """Evaluates a run unless that is done."""
+        parts = shlex.split(self._evaluate or "")
+        command = [part.replace("{model_dir}", str(folder)) for part in parts]
+        done, log = folder / EVALUATED, folder / "evaluate.log"
+        with _reserved(processes, folder) as lock:
+            if _text(done) == shlex.join(command):
+                return
+            _log.info("%s: evaluating, see %s", folder, log)
+            code = processes.run(command, log, lock)
+            if code:
+                self._failed.add(folder)
+                _log.error("%s: evaluation failed (exit code %d), see %s", folder, code, log)
+            else:
+                done.write_text(shlex.join(command), encoding="utf-8")
+
+    def _record(self) -> list[PointResult]:
+        """Writes the current sweep.json and sweep.md; returns the results."""
+        # Others read the folders after this process has written, so that no result is lost.
+        with locks.hold(self._output / locks.LOCK_FILE):
+            results = [
+                PointResult(point, tuple(self._look(point, s) for s in range(self._config.seeds)))
+                for point in self._points
+            ]
+            for name, make in ((SWEEP_FILE, grids.to_json), ("sweep.md", grids.to_markdown)):
+                text = make(results, self._config, self._command, self._output)
+                replace_file(self._output / name, text.encode())
+        return results
+
+    def _is_finished(self, folder: Path) -> bool:
+        return grids.is_finished(folder, self._steps[folder])
+
+    def _look(self, point: Point, seed: int) -> SweepRun:
+        folder = self._folder(point, seed)
+        if folder in self._finished:  # Cached, as there may be hundreds of runs.
+            return self._finished[folder]
+        if self._is_finished(folder):
+            run = SweepRun(seed, folder, grids.FINISHED, grids.figures(folder))
+            self._finished[folder] = run
+            return run
+        status = grids.FAILED if folder in self._failed else grids.OPEN
+        return SweepRun(seed, folder, status, {})
+
+    def _folder(self, point: Point, seed: int) -> Path:
+        return self._output / point.name / f"seed_{seed}"
+
+    def _bindings(self, point: Point, seed: int) -> list[str]:
+        values: Mapping[str, str] = {
+            **point.bindings,
+            "SEED": str(seed),
+            "MODEL_DIR": repr(str(self._folder(point, seed))),
+        }
+        return [f"{name} = {value}" for name, value in values.items()]
+
+
+@contextlib.contextmanager
+def _reserved(processes: Processes, folder: Path) -> Iterator[int]:
+    """Locks a run for this sweep and yields the lock's file descriptor, which commands inherit.
+
+    If the sweep is killed, its command continues and keeps the lock, so that the next sweep waits
+    for it. In a bucket it does not (-1); there the lock of the train command does the same.
+    """
+    with contextlib.ExitStack() as stack:
+        with processes.waiting():
+            lock = stack.enter_context(locks.hold(folder / _RUN_LOCK, lambda: _warn(folder)))
+        yield lock
+
+
+def _wait_for_train(processes: Processes, folder: Path) -> bool:
+    """Waits until no train command uses a run's folder; returns whether one did."""
+    used = False
+
+    def busy() -> None:
+        nonlocal used
+        used = True
+        _warn(folder)
+
+    with processes.waiting(), locks.hold(folder / locks.LOCK_FILE, busy):
+        return used
+
+
+def _warn(folder: Path) -> None:
+    _log.warning(
+        "%s is in use by another sweep, or by a run of a killed sweep; waiting for it to end.",
+        folder,
+    )
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def checked_steps(
+    files: Sequence[str], bindings: Sequence[str], evaluate: str | None = None
+) -> Callable[[Sequence[str]], int | None]:
+    """Returns the `steps` function of `Sweep`, which loads and checks a run's configuration.
+
+    Args:
+      files: gin files.
+      bindings: gin bindings of all runs; {seed} is replaced by the run's seed.
+      evaluate: the command that the sweep runs afterwards, whose files are checked too.
+    """
+
+    def steps(of_run: Sequence[str]) -> int | None:
+        seed = dict(binding.split(" = ", 1) for binding in of_run)["SEED"]
+        shared = [binding.replace(_SEED, seed) for binding in bindings]
+        config = loading.load(files, [*shared, *of_run], "Train")
+        scoring.check(evaluate or "", config)
+        written = _text(as_path(config.model_dir) / "config.gin")
+        text = loading.operative_config()
+        if written is not None and _of_run(written) != _of_run(text):
+            raise ConfigError(
+                f"{config.model_dir} was started with another configuration (its config.gin "
+                f"differs from these flags and files: {_changes(written, text)}); pass another "
+                "--output or delete the folder."
+            )
+        stops_early = config.best is not None and config.best.patience is not None
+        return None if config.epochs is not None or stops_early else config.loop.train_steps
+
+    return steps
+
+
+def _changes(before: str, now: str) -> str:
+    """Returns the bindings of a run that two configurations set differently, on one line."""
+    old, new = (manifest.bindings("\n\n".join(_of_run(text))) for text in (before, now))
+    names = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
+    return "; ".join(f"{n}: {old.get(n)} there, {new.get(n)} now" for n in names) or "imports"
+
+
+def _of_run(config: str) -> list[str]:
+    """Returns the blocks of a configuration that identify a run.
+
+    Excludes the grid, which may grow, and MODEL_DIR, which can be spelled in several ways.
+    """
+    placed = re.sub(r"^MODEL_DIR = (\\\n)?.*$", "", config, flags=re.MULTILINE)
+    return [block for block in placed.split("\n\n") if "# Parameters for Sweep:" not in block]

@@ -1,0 +1,228 @@
+"""Seconds of communication that the schedule of a compiled program does not hide.
+
+A compiled program lists its instructions in the order in which a device starts them. Communication
+between a `-start` and its `-done` runs while the device computes what stands between; a collective
+without these stops it. This module walks the list with two clocks:
+
+- the device's: an instruction takes the larger of its products at EFFICIENCY of the peak and its
+  HBM traffic at STREAMING of the bandwidth. A `-done` waits for its transfer;
+- the links': transfers run one after the other in the order of their starts, even those over
+  different links.
+
+TPUs also fuse a collective into products, which carry it on step by step (`Instruction.continues`):
+it runs during these products alone.
+
+The bodies of loops are walked once, with idle links at the start and at the end of an iteration;
+their transfers delay those around the loop. A step is estimated as the larger of all products and
+all traffic, which is less than the sum of the larger of both of each instruction. Instructions are
+shortened by that ratio, so that nothing hides behind time that the step does not take.
+"""
+
+import collections
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+
+from xlme_jax.tools.planning.collectives import Collective, bandwidth
+from xlme_jax.tools.planning.hlo import Computation, Instruction, Program
+from xlme_jax.tools.planning.machines import Topology
+from xlme_jax.tools.planning.products import instruction_flops
+from xlme_jax.tools.planning.traffic import Transfer
+
+_BODIES = ("while", "conditional", "call")
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """Seconds of one execution of a computation.
+
+    Attributes:
+      busy: the device computes.
+      sent: the links transfer.
+      exposed: the device waits for links.
+      carried: products that carry on a fused collective, by its chain.
+    """
+
+    busy: float = 0.0
+    sent: float = 0.0
+    exposed: float = 0.0
+    carried: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+def exposed_seconds(
+    program: Program,
+    topology: Topology,
+    collectives: Sequence[Collective],
+    transfers: Sequence[Transfer],
+    busy: float,
+) -> float:
+    """Returns the seconds per step that a device waits for links.
+
+    Args:
+      program: the compiled program; its instructions are in the order of the schedule.
+      topology: the accelerators.
+      collectives: its collectives.
+      transfers: its HBM traffic.
+      busy: seconds per step of everything else.
+    """
+    links = {c.name: c.sent / bandwidth(topology, c) for c in collectives}
+    moved = {transfer.instruction.name: transfer.moved for transfer in transfers}
+    whole = _Walk(program, topology, links, moved).span(program.entry)
+    ratio = min(busy / whole.busy, 1.0) if whole.busy else 1.0
+    return _Walk(program, topology, links, moved, ratio).span(program.entry).exposed
+
+
+class _Clocks:
+    """The time of a device and of its links, from the start of a computation.
+
+    Attributes:
+      now: the device's time.
+      free: when the links will have sent all that was started.
+      busy: seconds for which the device computed.
+      sent: seconds for which the links transfer.
+      ends: when each transfer ends, by the name of its start.
+      left: seconds that are left of each fused collective, by its chain.
+      carried: as in `Span`.
+    """
+
+    def __init__(self) -> None:
+        self.now = self.free = self.busy = self.sent = 0.0
+        self.ends: dict[str, float] = {}
+        self.left: dict[str, float] = {}
+        self.carried: dict[str, float] = collections.defaultdict(float)
+
+    def compute(self, seconds: float) -> None:
+        self.now, self.busy = self.now + seconds, self.busy + seconds
+
+    def start(self, name: str, link: float) -> None:
+        self.free, self.sent = max(self.now, self.free) + link, self.sent + link
+        self.ends[name] = self.free
+
+    def wait(self, name: str) -> None:
+        self.now = max(self.now, self.ends.get(name, 0.0))
+
+    def carry(self, chain: str, seconds: float) -> None:
+        """Runs a product that carries on a fused collective."""
+        start = max(self.now, self.free)
+        self.compute(seconds)
+        self.carried[chain] += seconds
+        part = min(self.left.get(chain, 0.0), max(self.now - start, 0.0))
+        if part:
+            self.left[chain], self.free = self.left[chain] - part, start + part
+
+    def finish(self, chain: str) -> None:
+        """Waits for what is left of a fused collective."""
+        if remaining := self.left.pop(chain, 0.0):
+            self.now = self.free = max(self.now, self.free) + remaining
+
+    def run(self, body: Span) -> None:
+        """Runs a loop or call; transfers that are under way wait for its own."""
+        for name, end in self.ends.items():
+            self.ends[name] = end + body.sent if end > self.now else end
+        self.free += body.sent if self.free > self.now else 0.0
+        used = body.sent + max(self.free - self.now, 0.0)
+        for chain, seconds in body.carried.items():
+            self.carried[chain] += seconds
+            part = min(self.left.get(chain, 0.0), max(seconds - used, 0.0))
+            if part:
+                self.left[chain], used = self.left[chain] - part, used + part
+        self.now += body.busy + body.exposed
+        self.busy, self.sent = self.busy + body.busy, self.sent + body.sent
+
+
+class _Walk:
+    """Walks the computations of a program.
+
+    Args:
+      program: the compiled program.
+      topology: the accelerators.
+      links: seconds of each collective, by the name of its instruction.
+      moved: bytes that an instruction reads and writes, by its name.
+      ratio: factor of the seconds of instructions.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        topology: Topology,
+        links: Mapping[str, float],
+        moved: Mapping[str, int],
+        ratio: float = 1.0,
+    ):
+        self._program, self._machine = program, topology.machine
+        self._links, self._moved, self._ratio = links, moved, ratio
+        self.span = functools.cache(self._span)
+
+    def _span(self, name: str) -> Span:
+        """Returns the seconds of one execution of a computation."""
+        clocks, computation = _Clocks(), self._program.computations.get(name, {})
+        awaited = {
+            operand
+            for instruction in computation.values()
+            if instruction.opcode.endswith("-done")
+            for operand in instruction.operands
+        }
+        for instruction in computation.values():
+            chain = self._chain(instruction)
+            if instruction.opcode in _BODIES:
+                clocks.run(self._body(instruction))
+            elif chain and instruction.name.startswith("async-collective-start"):
+                clocks.left[chain] = self._link(instruction)
+                clocks.sent += clocks.left[chain]
+            elif chain and instruction.name.startswith("async-collective-done"):
+                clocks.finish(chain)
+            elif chain:
+                clocks.carry(chain, self._seconds(instruction, computation))
+            elif link := self._link(instruction):
+                clocks.start(instruction.name, link)
+                if instruction.name not in awaited:
+                    clocks.wait(instruction.name)
+            elif instruction.opcode.endswith("-done"):
+                for operand in instruction.operands:
+                    clocks.wait(operand)
+            else:
+                clocks.compute(self._seconds(instruction, computation))
+        for chain in list(clocks.left):
+            clocks.finish(chain)
+        end = max(clocks.now, clocks.free)
+        return Span(clocks.busy, clocks.sent, end - clocks.busy, clocks.carried)
+
+    def _body(self, instruction: Instruction) -> Span:
+        """Returns the seconds of a loop, a call, or the longest branch of a conditional."""
+        spans = [self.span(name) for name in self._program.called(instruction)] or [Span()]
+        turns = 1
+        if instruction.opcode == "while":
+            turns = self._program.trips(instruction) or 1
+        carried: dict[str, float] = {}
+        if len(spans) == 1:
+            carried = {chain: turns * seconds for chain, seconds in spans[0].carried.items()}
+        busy, sent, exposed = (
+            turns * max(getattr(span, field) for span in spans)
+            for field in ("busy", "sent", "exposed")
+        )
+        return Span(busy, sent, exposed, carried)
+
+    def _chain(self, instruction: Instruction) -> str:
+        """Returns the chain of a collective that is fused with products; else empty."""
+        if instruction.opcode != "fusion":
+            return ""
+        for name in self._program.called(instruction):
+            for inner in self._program.computations.get(name, {}).values():
+                if "async_collective_fusion_config" in inner.text:
+                    match = re.search(r'chain_id="([^"]*)"', inner.text)
+                    return match[1] if match else ""
+        return ""
+
+    def _link(self, instruction: Instruction) -> float:
+        """Returns the seconds for which an instruction needs the links."""
+        link = self._links.get(instruction.name, 0.0)
+        if instruction.opcode == "fusion" or instruction.opcode.endswith("-start"):
+            link += sum(self.span(name).sent for name in self._program.called(instruction))
+        return link
+
+    def _seconds(self, instruction: Instruction, inside: Computation) -> float:
+        """Returns the seconds that an instruction takes without links."""
+        flops = instruction_flops(self._program, instruction, inside)
+        moved = self._moved.get(instruction.name, 0)
+        return max(self._machine.seconds(flops, moved)) * self._ratio

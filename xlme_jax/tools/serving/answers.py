@@ -1,0 +1,156 @@
+"""Answers to requests: what a model finds in texts, as plain values for JSON.
+
+Control characters, those of direction included, are made visible in every text (`visible`).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from fontTools import unicodedata
+
+from xlme_jax.data.vocabulary import MASK_PIECE
+from xlme_jax.runs.models import Model
+from xlme_jax.studies.reports.directions import direction
+from xlme_jax.studies.reports.visible_text import visible
+from xlme_jax.tools.serving import fields
+
+Answer = dict[str, Any]
+
+_NEAREST = 3
+# Scripts without spaces between words: each token is shown on its own.
+_UNSPACED = frozenset(("Hani", "Hira", "Kana", "Khmr", "Laoo", "Mymr", "Thai"))
+
+
+def detect(model: Model, content: Any) -> Answer:
+    """Returns the probability that each word of "text", and each of its tokens, was replaced.
+
+    A word has the highest probability of its tokens.
+
+    Raises:
+      ValueError: a field is wrong, or `Model.detect` cannot read the text.
+    """
+    text = fields.text(fields.only(content, "text"), "text")
+    inner = model.detect(text)[1:-1]
+    _, begins, ends = model.vocabulary.encode_with_offsets(text)
+    words, end = [], 0
+    for group in _words(text, begins, ends):
+        first, last = begins[group[0]], max(ends[index] for index in group)
+        words.append(
+            {
+                "before": _plain(text[end:first]),
+                "text": visible(text[first:last]),
+                "probability": max(inner[index].probability for index in group),
+                "tokens": [
+                    {"token": visible(inner[i].token), "probability": inner[i].probability}
+                    for i in group
+                ],
+            }
+        )
+        end = last
+    return {"words": words, "after": _plain(text[end:]), "direction": direction(text)}
+
+
+def fill(model: Model, content: Any) -> Answer:
+    """Returns the "k" most likely tokens for each `<mask>` of "text", and the text between them.
+
+    Raises:
+      ValueError: a field is wrong, or `Model.fill` cannot read the text.
+    """
+    given = fields.only(content, "text", "k")
+    text = fields.text(given, "text")
+    parts = text.split(MASK_PIECE)
+    if len(parts) - 1 > fields.MASKS:
+        raise fields.TooLargeError(
+            f"text has {len(parts) - 1} times {MASK_PIECE}; the most is {fields.MASKS}"
+        )
+    by_mask = model.fill(text, fields.integer(given, "k", 5, 1, fields.PREDICTIONS))
+    predictions = [
+        [
+            {
+                "token": visible(scored.token),
+                "text": visible(scored.token.removeprefix("▁")),
+                "begins_word": scored.token.startswith("▁"),
+                "probability": scored.probability,
+            }
+            for scored in of_mask
+        ]
+        for of_mask in by_mask
+    ]
+    return {
+        "parts": list(map(_plain, parts)),
+        "predictions": predictions,
+        "direction": direction(text),
+    }
+
+
+def retrieve(model: Model, content: Any) -> Answer:
+    """Returns the nearest of "candidates" for each of "queries", by CSLS; indices from 0.
+
+    Raises:
+      ValueError: a field is wrong, or the encoder has no such "layer".
+    """
+    given = fields.only(content, "queries", "candidates", "layer")
+    queries, candidates = (fields.lines(given, name) for name in ("queries", "candidates"))
+    layer = fields.integer(given, "layer", None, 0, model.num_layers)
+    matches = model.retrieve(queries, candidates, k=_NEAREST, layer=layer)
+    return {
+        "queries": list(map(visible, queries)),
+        "candidates": list(map(visible, candidates)),
+        "matches": [
+            [{"candidate": int(index), "score": float(score)} for index, score in zip(*of_query)]
+            for of_query in zip(matches.indices, matches.scores)
+        ],
+    }
+
+
+def align(model: Model, content: Any) -> Answer:
+    """Returns the links between the words of "source" and "target", and how strong each pair is.
+
+    Raises:
+      ValueError: a field is wrong, or `Model.align` cannot read the pair.
+    """
+    given = fields.only(content, "source", "target", "layer")
+    sides = [fields.text(given, name).split() for name in ("source", "target")]
+    for name, words in zip(("source", "target"), sides):
+        if len(words) > fields.WORDS:
+            raise fields.TooLargeError(f"{name} has {len(words)} words; the most is {fields.WORDS}")
+    alignment = model.align(*sides, layer=fields.integer(given, "layer", None, 0, model.num_layers))
+    return {
+        "source": list(map(visible, alignment.source)),
+        "target": list(map(visible, alignment.target)),
+        "matrix": alignment.matrix.round(4).tolist(),
+        "links": sorted(map(list, alignment.predicted)),
+    }
+
+
+ANSWERS: Mapping[str, Callable[[Model, Any], Answer]] = {
+    "detect": detect,
+    "fill": fill,
+    "retrieve": retrieve,
+    "align": align,
+}
+
+
+def _words(text: str, begins: list[int], ends: list[int]) -> Iterator[list[int]]:
+    """Yields the tokens of each word: up to white space, or one by one in scripts without it."""
+    word: list[int] = []
+    end = 0
+    for index, (begin, next_end) in enumerate(zip(begins, ends)):
+        apart = begin > end or (begin == end and _is_unspaced(text[begin : begin + 1]))
+        if word and apart:
+            yield word
+            word = []
+        word.append(index)
+        end = max(end, next_end)
+    if word:
+        yield word
+
+
+def _is_unspaced(character: str) -> bool:
+    return bool(character) and unicodedata.script(character) in _UNSPACED
+
+
+def _plain(text: str) -> str:
+    """Returns text between words, with one space for several, or for lines or tabs."""
+    return visible(re.sub("[ \t\r\n]+", " ", text))

@@ -1,0 +1,153 @@
+"""The app: a page, a description of the model, and an address for each of `answers.ANSWERS`.
+
+It answers on this machine alone. The Host header must name it, so that a page of another site
+cannot reach it through a name that it controls (DNS rebinding); requests must be JSON, which a page
+of another site may not send without asking (CORS), and it is never allowed.
+"""
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from xlme_jax.data.vocabulary import MASK_PIECE
+from xlme_jax.evaluation.encoding import choose_layer
+from xlme_jax.runs.models import Model
+from xlme_jax.storage.sealed_json import parse
+from xlme_jax.studies.reports.visible_text import visible
+from xlme_jax.tools.serving import answers, fields
+from xlme_jax.tools.serving.examples import Examples
+from xlme_jax.tools.serving.packages import flask, werkzeug
+from xlme_jax.tools.serving.page import page
+
+_HOSTS = ["localhost", "127.0.0.1"]
+_WAITING = 8  # Requests that may wait for the running one.
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def create(model: Model, examples: Examples, layer: int | None = None) -> flask.Flask:
+    """Returns the app.
+
+    Args:
+      model: the model.
+      examples: sentences to begin with.
+      layer: layer for retrieval and alignment that the page begins with; None for the middle one.
+    """
+    app = flask.Flask(__name__, static_folder=None)
+    app.config.update(TRUSTED_HOSTS=_HOSTS, MAX_CONTENT_LENGTH=fields.BYTES)
+    about, turns = describe(model, examples, layer), Turns()
+    app.after_request(_harden)
+    app.register_error_handler(werkzeug.exceptions.HTTPException, _refuse)
+
+    @app.get("/")
+    def show() -> Any:
+        html, policy = page()
+        return flask.Response(html, headers={"Content-Security-Policy": policy})
+
+    @app.get("/api/model")
+    def tell() -> Any:
+        return about
+
+    @app.post("/api/<name>")
+    def answer(name: str) -> Any:
+        if name not in answers.ANSWERS:
+            flask.abort(404, f"there is no {name!r}; there are {', '.join(answers.ANSWERS)}")
+        content = _content()
+        try:
+            with turns.take():
+                reply = answers.ANSWERS[name](model, content)
+        except fields.TooLargeError as error:
+            flask.abort(413, str(error))
+        except ValueError as error:
+            flask.abort(400, str(error))
+        return _json(reply)
+
+    return app
+
+
+def describe(model: Model, examples: Examples, layer: int | None = None) -> dict[str, Any]:
+    """Returns what the page says of a model, its limits, and the sentences to begin with."""
+    folder = model.loaded.folder
+    return {
+        "system": type(model.loaded.objective).__name__,
+        "checkpoint": visible(str(folder)),
+        "layers": model.num_layers,
+        "layer": choose_layer(layer, model.num_layers, "--layer"),
+        "unavailable": {name: model.reason_without(name) for name in ("detect", "fill")},
+        "mask": MASK_PIECE,
+        "limits": {
+            "characters": fields.CHARACTERS,
+            "lines": fields.LINES,
+            "words": fields.WORDS,
+            "masks": fields.MASKS,
+            "bytes": fields.BYTES,
+        },
+        "examples": {
+            "origin": visible(examples.origin),
+            "languages": list(map(visible, examples.languages)),
+            "pairs": [list(map(visible, pair)) for pair in examples.pairs],
+            "odd": visible(examples.odd),
+            "masked": visible(examples.masked),
+        },
+    }
+
+
+class Turns:
+    """Lets one computation run, and a few wait for it."""
+
+    def __init__(self, waiting: int = _WAITING):
+        self._places = threading.BoundedSemaphore(1 + waiting)
+        self._running = threading.Lock()
+
+    @contextlib.contextmanager
+    def take(self) -> Iterator[None]:
+        """Waits for its turn; HTTP 503 if too many wait."""
+        if not self._places.acquire(blocking=False):
+            flask.abort(503, "the model is busy with earlier requests; try again in a moment")
+        try:
+            with self._running:
+                yield
+        finally:
+            self._places.release()
+
+
+def _content() -> Any:
+    """Returns the JSON of a request; HTTP 400, 413 or 415 if it has none."""
+    if not flask.request.is_json:
+        flask.abort(415, "the request must have the header Content-Type: application/json")
+    try:
+        return parse(flask.request.get_data())
+    except ValueError:
+        flask.abort(400, "the request is no JSON")
+
+
+def _json(reply: answers.Answer) -> Any:
+    try:
+        text = json.dumps(reply, allow_nan=False, ensure_ascii=False)
+    except ValueError:
+        flask.abort(500, "the model's output is not finite: its weights have diverged")
+    return flask.Response(text, mimetype="application/json")
+
+
+def _refuse(error: werkzeug.exceptions.HTTPException) -> Any:
+    """Returns an error as JSON."""
+    message = error.description or error.name
+    if isinstance(error, werkzeug.exceptions.RequestEntityTooLarge) and not error.response:
+        message = message if message != error.__class__.description else _too_long()
+    response = flask.jsonify(error=visible(message))
+    response.status_code = error.code or 500
+    return response
+
+
+def _too_long() -> str:
+    return f"the request is larger than {fields.BYTES >> 20} MiB; send less text"
+
+
+def _harden(response: flask.Response) -> flask.Response:
+    response.headers.update(_HEADERS)
+    return response

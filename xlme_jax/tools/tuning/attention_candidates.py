@@ -1,0 +1,157 @@
+"""The implementations of attention of a device, and the rows on which they are compared.
+
+Rows are like those of training: the first half of them is one text each, the others have four texts
+and padding, as packing makes them. Kernels skip blocks of other texts, so this matters for time.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlme_jax.ops import dropout
+from xlme_jax.ops.attention import Implementation, attention, has_kernel
+from xlme_jax.ops.attention_blocks import Platform
+from xlme_jax.ops.attention_kernel import BLOCKS, flash_attention
+from xlme_jax.tools.tuning.choosing import GRADIENT, Candidate
+
+# Most scores of a case: plain XLA in float32, with which others are compared, holds a few copies.
+_MOST_SCORES = 2**28
+_DIFFERENTIATED = ("q", "k", "v", "distance_bias", "gate")
+_TEXTS = 4  # Of a packed row.
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+    """The attention of an encoder on one device.
+
+    Attributes:
+      count: H.
+      width: K.
+      bias: `EncoderConfig.relative_bias`.
+      dropout: probability of dropping an attention weight.
+      dtype: name of the compute type.
+    """
+
+    count: int
+    width: int
+    bias: Literal["gated", "plain", "none"]
+    dropout: float
+    dtype: str
+
+
+def implementations(platform: str, device_kind: str, heads: Heads) -> tuple[Implementation, ...]:
+    """Returns the implementations that a device has; "xla", which all have, is the first."""
+    names: list[Any] = ["xla"]
+    if has_kernel(platform, device_kind, jnp.dtype(heads.dtype)):
+        names += [f"kernel_{block}" for block in BLOCKS[platform]]  # type: ignore[index]
+    is_plain = heads.bias == "none" and not heads.dropout
+    if platform == "gpu" and is_plain and heads.dtype == "bfloat16":
+        names.append("cudnn")
+    return tuple(names)
+
+
+def fitting(names: Sequence[Implementation], length: int) -> list[Implementation]:
+    """Returns the implementations without those whose blocks are mostly padding in rows of L."""
+    blocks = {f"kernel_{block}": block for sizes in BLOCKS.values() for block in sizes}
+    return [name for name in names if blocks.get(name, 0) < 2 * length]
+
+
+def candidate(implementation: Implementation, dropout_rate: float) -> Candidate:
+    """Returns a function that computes output and gradients with an implementation."""
+
+    def run(**arrays: Any) -> jax.Array:
+        return attention(**arrays, dropout_rate=dropout_rate, implementation=implementation)
+
+    return with_gradients(run)
+
+
+def interpreted(platform: Platform, dropout_rate: float, block: int) -> Candidate:
+    """Returns the kernel of a platform in interpret mode, for machines without one; slow."""
+
+    def run(dropout_seeds: Any = None, **arrays: Any) -> jax.Array:
+        seeds = None
+        if dropout_seeds is not None:
+            seeds = dropout.fold_in(dropout_seeds[:, None], jnp.arange(arrays["q"].shape[2]))
+        return flash_attention(
+            **arrays,
+            seeds=seeds,
+            dropout_rate=dropout_rate,
+            platform=platform,
+            interpret=True,
+            block=block,
+        )
+
+    return with_gradients(run)
+
+
+def with_gradients(run: Callable[..., jax.Array]) -> Candidate:
+    """Returns a compiled function of `arguments` that returns the output of `run` and gradients.
+
+    The gradients are those of the sum of the outputs times "weights".
+    """
+
+    def both(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        given = {name: arrays[name] for name in _DIFFERENTIATED if name in arrays}
+        rest = {n: x for n, x in arrays.items() if n not in given and n != "weights"}
+
+        def total(given: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            output = run(**given, **rest)
+            products = output.astype(jnp.float32) * arrays["weights"].astype(jnp.float32)
+            return products.sum(), output
+
+        (_, output), gradients = jax.value_and_grad(total, has_aux=True)(given)
+        return {"output": output} | {GRADIENT + n: x for n, x in gradients.items()}
+
+    return jax.jit(both)
+
+
+def reference(dropout_rate: float) -> Candidate:
+    """Returns a function that computes output and gradients with plain XLA in float32."""
+    run = candidate("xla", dropout_rate)
+
+    def exact(arrays: dict[str, jax.Array]) -> Any:
+        return run({
+            name: x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x
+            for name, x in arrays.items()
+        })  # fmt: skip
+
+    return exact
+
+
+def arguments(heads: Heads, rows: int, length: int, has_dropout: bool) -> dict[str, jax.Array]:
+    """Returns random arguments of a candidate.
+
+    Args:
+      heads: the attention.
+      rows: B; fewer are used if their scores would take too much memory.
+      length: L.
+      has_dropout: whether to drop weights.
+    """
+    rows = max(1, min(rows, _MOST_SCORES // (heads.count * length**2)))
+    shape = rows, length, heads.count, heads.width
+    q, k, v, weights = jax.random.normal(jax.random.key(0), (4, *shape), jnp.dtype(heads.dtype))
+    bias, gate = jax.random.split(jax.random.key(1))
+    arrays = {"q": q, "k": k, "v": v, "weights": weights}
+    arrays["segment_ids"] = jnp.asarray(_segments(rows, length))
+    if heads.bias != "none":
+        arrays["distance_bias"] = 0.5 * jax.random.normal(bias, (heads.count, 2 * length))
+    if heads.bias == "gated":
+        arrays["gate"] = 1 + jax.random.uniform(gate, shape[:3])
+    if has_dropout:
+        arrays["dropout_seeds"] = dropout.seeds(jax.random.key(2), jnp.arange(rows))
+    return arrays
+
+
+def _segments(rows: int, length: int) -> np.ndarray:
+    """Returns int32[rows, length]: one text in each of the first rows, then four and padding."""
+    rng = np.random.default_rng(0)
+    ids = np.ones((rows, length), np.int32)
+    for row in ids[rows // 2 :]:
+        ends = 1 + np.sort(rng.choice(length, min(_TEXTS, length), replace=False))
+        row[:] = 1 + (np.arange(length)[:, None] >= ends).sum(axis=1)
+        row[ends[-1] :] = 0
+    return ids
