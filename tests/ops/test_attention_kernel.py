@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import tiny
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tests import tiny
 from xlme_jax.model.veco import partners
 from xlme_jax.ops import attention as attention_lib
 from xlme_jax.ops import dropout

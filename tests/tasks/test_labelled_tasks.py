@@ -28,7 +28,7 @@ tfds = pytest.importorskip("tensorflow_datasets")
 seqio = pytest.importorskip("seqio")
 
 import tensorflow as tf  # noqa: E402
-import tiny  # noqa: E402
+from helpers import tiny  # noqa: E402
 
 import tasks  # noqa: E402
 
