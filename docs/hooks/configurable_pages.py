@@ -9,7 +9,8 @@ import typing
 
 from griffe import Docstring, DocstringSection, DocstringSectionKind, Parser
 
-from xlme_jax.configuration.registry import CONFIGURABLES, MACROS, default_of
+from xlme_jax.configuration.registry import MACROS, default_of
+from xlme_jax.configuration.registry import classes as configurables
 from xlme_jax.configuration.values import type_name
 
 _INTRODUCTION = """
@@ -43,13 +44,13 @@ def reference() -> str:
     """Returns the page with a table of fields for each configurable."""
     macros = ", ".join(f"`{name}`" for name in MACROS)
     parts = [_INTRODUCTION.format(macros=macros)]
-    return "\n".join([*parts, *(_section(name, cls) for name, cls in CONFIGURABLES.items())])
+    return "\n".join([*parts, *(_section(name, cls) for name, cls in configurables().items())])
 
 
 def classes() -> str:
     """Returns the page with the signature of each dataclass."""
     options = textwrap.indent(_OF_CLASS, "    ")
-    names = (f"{cls.__module__}.{cls.__qualname__}" for cls in CONFIGURABLES.values())
+    names = (f"{cls.__module__}.{cls.__qualname__}" for cls in configurables().values())
     own = (name for name in names if not name.startswith("xlme_jax.evaluation."))
     return _CLASSES + "\n".join(f"\n::: {name}\n{options}" for name in own)
 

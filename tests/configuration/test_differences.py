@@ -6,10 +6,10 @@ import pytest
 
 from xlme_jax.configuration import differences, loading
 from xlme_jax.configuration.differences import Effect
+from xlme_jax.configuration.registry import SYSTEMS, class_of
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.objectives import SYSTEMS
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.optimizer import OptimizerConfig
@@ -47,7 +47,7 @@ def test_a_field_determines_the_weights_unless_it_is_listed():
             if differences.effect_of(cls, f.name) is Effect.WEIGHTS
         }
         assert found == set(names.split())
-    for cls in (OptimizerConfig, Stream, *SYSTEMS.values()):
+    for cls in (OptimizerConfig, Stream, *map(class_of, SYSTEMS)):
         effects = {differences.effect_of(cls, field.name) for field in dataclasses.fields(cls)}
         assert effects == {Effect.WEIGHTS}, cls
 

@@ -385,7 +385,7 @@ def test_gin_flags_are_rewritten():
 
 def test_the_description_names_every_field_with_type_and_default():
     text = registry.describe()
-    for name, cls in registry.CONFIGURABLES.items():
+    for name, cls in registry.classes().items():
         assert re.search(rf"^  {name}: \w", text, re.M), name
         for field in dataclasses.fields(cls):
             line = re.search(rf"^    {name}\.{field.name}: (.+)$", text, re.M)

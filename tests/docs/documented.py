@@ -8,7 +8,7 @@ import shlex
 
 from helpers import tiny
 
-from xlme_jax.configuration.registry import CONFIGURABLES, MACROS
+from xlme_jax.configuration.registry import CONFIGURABLES, MACROS, class_of
 from xlme_jax.preparation import sources
 
 ROOT = tiny.REPOSITORY
@@ -133,9 +133,10 @@ def _wrong_binding(name):
     owner, _, field = name.rpartition(".")
     if not owner:
         return "" if name in _macros() else f"no macro {name}"
-    cls = CONFIGURABLES.get(owner.split("/")[-1])
-    if cls is None:
+    name_of_class = owner.split("/")[-1]
+    if name_of_class not in CONFIGURABLES:
         return f"no configurable {owner}"
+    cls = class_of(name_of_class)
     return "" if field in {f.name for f in dataclasses.fields(cls)} else f"no field {name}"
 
 

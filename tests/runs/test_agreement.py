@@ -9,7 +9,7 @@ import pytest
 from helpers import tiny
 from helpers.runs import load
 
-from xlme_jax.configuration import loading
+from xlme_jax.configuration import loading, registry
 from xlme_jax.runs import agreement
 from xlme_jax.training import peers
 
@@ -132,7 +132,7 @@ def test_systems_of_a_notebook_have_no_file(tmp_path, tiny_data, monkeypatch):
     for module in (notebook, package):
         monkeypatch.setitem(sys.modules, module.__name__, module)
         system = type("System", (), {"__module__": module.__name__})
-        monkeypatch.setitem(agreement.CONFIGURABLES, module.__name__, system)
+        monkeypatch.setitem(registry.CONFIGURABLES, module.__name__, system)
     config = load(tmp_path / "run", tiny_data)
     names = dict(agreement._facts(config, loading.operative_config(), False)).keys()
     assert "code of package" in names and "code of notebook" not in names

@@ -14,7 +14,7 @@ from typing import TextIO
 from gin import config_parser
 
 from xlme_jax.configuration.references import suggestion
-from xlme_jax.configuration.registry import CONFIGURABLES
+from xlme_jax.configuration.registry import CONFIGURABLES, add_named, class_of
 from xlme_jax.configuration.values import MAX_SHOWN, ConfigError, shown
 from xlme_jax.data.text.decompression import DataError
 from xlme_jax.data.text.opening import text_blocks
@@ -62,6 +62,7 @@ def opened(path: str) -> Iterator[TextIO]:
     with explained(path):
         text = b"".join(text_blocks([data], path)).decode()
         check_source(text)
+        add_named(text)
     reading.files.append(file)
     stream = io.StringIO(text)
     stream.name = path  # type: ignore[attr-defined]  # Gin shows it in errors.
@@ -156,7 +157,7 @@ def _hint(message: str) -> str:
     if message.startswith("No configurable matching") and names:
         return suggestion(names[0], CONFIGURABLES)
     if "doesn't have a parameter named" in message and names and names[0] in CONFIGURABLES:
-        fields = dataclasses.fields(CONFIGURABLES[names[0]])
+        fields = dataclasses.fields(class_of(names[0]))
         return suggestion(names[-1], [field.name for field in fields])
     if message.startswith("Unable to open file: "):
         name = message.removeprefix("Unable to open file: ").split(". Searched")[0]

@@ -26,7 +26,7 @@ from xlme_jax.configuration.references import (
     check_references,
     suggestion,
 )
-from xlme_jax.configuration.registry import CONFIGURABLES, add, gin_name
+from xlme_jax.configuration.registry import add_named, gin_name
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.storage.paths import as_path, is_file
@@ -89,6 +89,7 @@ def load_text(text: str, root: str, source: str) -> Any:
     with explained(source):
         check_source(text)
         check_stored(text, source)
+        add_named(text)
         gin.parse_config(text)
     return _build_checked(root, bound_scopes())
 
@@ -101,17 +102,19 @@ def _parse(
     Returns:
       Names of the macros and of the scopes that files and `inherited` define.
     """
-    register()
+    _set_up_gin()
     gin.clear_config()
     reading.clear()
     for file in files:
         with explained(file):
             gin.parse_config_file(file)
+    add_named(inherited)
     gin.parse_config(inherited)
     defined = bound_macros(), bound_scopes()
     for binding in bindings:
         with explained(f"--gin.{binding.replace(' = ', '=', 1)}"):
             check_source(binding)
+            add_named(binding)
             gin.parse_config(binding)
     return defined
 
@@ -181,6 +184,7 @@ def _build_checked(root: str, scopes: set[str]) -> Any:
 
 def build(root: str) -> Any:
     """Builds a configurable from the bindings that gin has parsed."""
+    add_named(root)
     try:
         return gin.get_configurable(root)()
     except ValueError as error:
@@ -194,10 +198,8 @@ def operative_config() -> str:
 
 
 @functools.cache
-def register() -> None:
-    """Registers dataclasses and the search path of gin files; later calls do nothing."""
-    for name, cls in list(CONFIGURABLES.items()):
-        add(name, cls)
+def _set_up_gin() -> None:
+    """Sets how gin finds and reads files; later calls do nothing."""
     # gin_configs/ of a checkout or an installed wheel, from any working folder.
     gin.add_config_file_search_path(str(ROOT))
     # Replaces gin's readers, one of which imports packages named by a file's path.

@@ -1,64 +1,59 @@
-"""Registry of the dataclasses that gin configures, and their part of --help."""
+"""The names that gin configures, and the dataclasses behind them, imported when they are used."""
 
 import dataclasses
+import importlib
 import inspect
+import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gin
 
-from xlme_jax.configuration.best_config import BestConfig
-from xlme_jax.configuration.sweep_config import SweepConfig
-from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.configuration.values import ConfigError, convert, type_name
-from xlme_jax.data.batches.robust_sampling import RobustSampling
-from xlme_jax.data.batches.streams import Stream
-from xlme_jax.data.cldr.corpus import CldrConfig
-from xlme_jax.evaluation.alignment import WordAlignment
-from xlme_jax.evaluation.bucc import Bucc
-from xlme_jax.evaluation.finetuned import TaskEvaluation
-from xlme_jax.evaluation.held_out_losses import HeldOut
-from xlme_jax.evaluation.held_out_translation import HeldOutTranslation
-from xlme_jax.evaluation.retrieval import RetrievalProbe
-from xlme_jax.evaluation.tatoeba import Tatoeba
-from xlme_jax.model.encoder import EncoderConfig
-from xlme_jax.objectives import SYSTEMS
-from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
-from xlme_jax.training.loop_config import LoopConfig
-from xlme_jax.training.mesh import MeshConfig
-from xlme_jax.training.optimizer import OptimizerConfig
-from xlme_jax.training.stop_rule import StopRule
-from xlme_jax.training.trackers import TensorBoard, WandB
 
 # Defined by every configuration, so that every run can override them.
 MACROS = ("MODEL_DIR", "DATA_DIR", "INIT_FROM", "TRAIN_STEPS", "CHECKPOINT_EVERY", "SEED")
 
-
-CONFIGURABLES: dict[str, type] = {
-    "Train": TrainConfig,
-    "Loop": LoopConfig,
-    "Optimizer": OptimizerConfig,
-    "StopRule": StopRule,
-    "Best": BestConfig,
-    "TensorBoard": TensorBoard,
-    "WandB": WandB,
-    "Mesh": MeshConfig,
-    "Stream": Stream,
-    "RobustSampling": RobustSampling,
+# {gin name: module of this package and class}. A run imports the classes that its files name.
+SYSTEMS = {
+    "XLME": "objectives.xlme:XLMEConfig",
+    "XLM": "objectives.xlme:XLMConfig",
+    "InfoXLM": "objectives.infoxlm:InfoXLMConfig",
+    "VECO": "objectives.veco:VecoConfig",
+    "FineTune": "objectives.finetune:FineTuneConfig",
+    "Translate": "objectives.translate:TranslateConfig",
+}
+EVALUATORS = {
+    "RetrievalProbe": "evaluation.retrieval:RetrievalProbe",
+    "HeldOut": "evaluation.held_out_losses:HeldOut",
+    "Tatoeba": "evaluation.tatoeba:Tatoeba",
+    "WordAlignment": "evaluation.alignment:WordAlignment",
+    "Bucc": "evaluation.bucc:Bucc",
+    "TaskEvaluation": "evaluation.finetuned:TaskEvaluation",
+    "HeldOutTranslation": "evaluation.held_out_translation:HeldOutTranslation",
+}
+# What `add` adds is a class, not a path.
+CONFIGURABLES: dict[str, str | type] = {
+    "Train": "configuration.train_config:TrainConfig",
+    "Loop": "training.loop_config:LoopConfig",
+    "Optimizer": "training.optimizer:OptimizerConfig",
+    "StopRule": "training.stop_rule:StopRule",
+    "Best": "configuration.best_config:BestConfig",
+    "TensorBoard": "training.trackers:TensorBoard",
+    "WandB": "training.trackers:WandB",
+    "Mesh": "training.mesh:MeshConfig",
+    "Stream": "data.batches.streams:Stream",
+    "RobustSampling": "data.batches.robust_sampling:RobustSampling",
     **SYSTEMS,
-    "Encoder": EncoderConfig,
-    "RetrievalProbe": RetrievalProbe,
-    "HeldOut": HeldOut,
-    "Tatoeba": Tatoeba,
-    "WordAlignment": WordAlignment,
-    "Bucc": Bucc,
-    "TaskEvaluation": TaskEvaluation,
-    "HeldOutTranslation": HeldOutTranslation,
-    "Prepare": PrepareConfig,
-    "Sweep": SweepConfig,
-    "CldrCorpus": CldrCorpus,
-    "Cldr": CldrConfig,
+    "XLCo": "objectives.infoxlm:XLCoConfig",
+    "Masking": "objectives.masked_lm:MaskingConfig",
+    "Encoder": "model.encoder:EncoderConfig",
+    **EVALUATORS,
+    "Prepare": "preparation.config:PrepareConfig",
+    "Sweep": "configuration.sweep_config:SweepConfig",
+    "CldrCorpus": "preparation.config:CldrCorpus",
+    "Cldr": "data.cldr.corpus:CldrConfig",
 }
 
 
@@ -81,22 +76,50 @@ def add(name: str, cls: type) -> None:
     """
     if not dataclasses.is_dataclass(cls):
         raise ValueError(f"{cls!r} is not a dataclass; only dataclasses are configurable.")
-    if (known := CONFIGURABLES.setdefault(name, cls)) is not cls:
+    CONFIGURABLES.setdefault(name, cls)
+    if (known := class_of(name)) is not cls:
         raise ValueError(f"{name} is the gin name of {known.__qualname__}; choose another name.")
     if name not in _in_gin:
         gin.external_configurable(checked(name, cls), name=name, module="xlme_jax")
         _in_gin.add(name)
 
 
+def add_named(text: str) -> None:
+    """Makes known to gin every configurable whose name occurs in the text of a gin file."""
+    for name in set(re.findall(r"\w+", text)) & CONFIGURABLES.keys():
+        add(name, class_of(name))
+
+
+def class_of(name: str) -> type:
+    """Returns the dataclass of a gin name, which is imported if it has not been used yet."""
+    entry = CONFIGURABLES[name]
+    if not isinstance(entry, str):
+        return entry
+    module, _, attribute = entry.partition(":")
+    return getattr(importlib.import_module(f"xlme_jax.{module}"), attribute)
+
+
+def classes() -> Mapping[str, type]:
+    """Returns {gin name: dataclass} of all configurables, and imports them all."""
+    return {name: class_of(name) for name in CONFIGURABLES}
+
+
+def outside_modules() -> list[str]:
+    """Returns the modules of the classes that other packages have added, sorted."""
+    return sorted({x.__module__ for x in CONFIGURABLES.values() if isinstance(x, type)})
+
+
 def gin_name(cls: type) -> str:
     """Returns the name of a dataclass in gin files; of one that gin does not know, its own."""
-    return next((name for name, known in CONFIGURABLES.items() if known is cls), cls.__name__)
+    path = f"{cls.__module__.removeprefix('xlme_jax.')}:{cls.__qualname__}"
+    names = (name for name, entry in CONFIGURABLES.items() if entry in (cls, path))
+    return next(names, cls.__name__)
 
 
 def describe() -> str:
     """Returns a list of all configurables with types and defaults, for --help."""
     lines = ["Configurables (--gin.NAME=VALUE, or in a file):"]
-    for name, cls in CONFIGURABLES.items():
+    for name, cls in classes().items():
         lines.append(f"  {name}: {(cls.__doc__ or '').strip().splitlines()[0]}")
         hints = typing.get_type_hints(cls)
         for field in dataclasses.fields(cls):

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import jax.numpy as jnp
 
+from xlme_jax.configuration.registry import SYSTEMS
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.prepared.cache import DEFAULT_GB
-from xlme_jax.objectives import SYSTEMS
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.storage.paths import as_path, is_bucket
 from xlme_jax.training.best import Best
@@ -26,7 +26,7 @@ class TrainConfig:
     Attributes:
       model_dir: folder for checkpoints, metrics and the report.
       data_dir: prepared data set (`python -m xlme_jax.prepare`).
-      objective: the system, one of `objectives.SYSTEMS` or from another package.
+      objective: the system, one of `registry.SYSTEMS` or from another package.
       streams: training data; streams that the objective does not require are ignored.
       loop: number of steps, logging and checkpoints.
       optimizer: Adam and its schedule.
@@ -81,7 +81,7 @@ class TrainConfig:
         if not _builds(self.objective):
             raise ValueError(
                 f"Train.objective = {reprlib.repr(self.objective)} is not an objective; bind one "
-                f"of {', '.join(f'@{name}()' for name, cls in SYSTEMS.items() if _builds(cls))}."
+                f"of {', '.join(f'@{name}()' for name in SYSTEMS)}."
             )
         for evaluator in self.evaluators:
             if not hasattr(evaluator, "evaluator"):

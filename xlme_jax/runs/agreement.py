@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import jax
 
 from xlme_jax.checkpoints.saved import FOLDER, checkpoint_of, saved_steps, weights_digest
-from xlme_jax.configuration.registry import CONFIGURABLES
+from xlme_jax.configuration.registry import outside_modules
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.storage.paths import as_path
@@ -71,9 +71,9 @@ def _facts(
     if config.loop.init_from is not None and not steps:
         yield "weights in INIT_FROM", weights_digest(checkpoint_of(as_path(config.loop.init_from)))
     yield "code of xlme_jax", _digest(_PACKAGE.rglob("*.py"))
-    for name in sorted({cls.__module__ for cls in CONFIGURABLES.values()}):
+    for name in outside_modules():
         file = sys.modules[name].__dict__.get("__file__")  # A notebook has none.
-        if file and not name.startswith("xlme_jax."):
+        if file:
             yield f"code of {name}", _digest([pathlib.Path(file)])
     yield from ((f"version of {name}", x) for name, x in manifest.versions().items())
     yield from ((name, os.environ.get(name, "")) for name in _VARIABLES)
