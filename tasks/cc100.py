@@ -10,8 +10,8 @@ import os
 from collections.abc import Collection
 
 from tasks import features, mixtures, registration
+from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS
 from xlme_jax.data.text.held_out import HeldOutText
-from xlme_jax.data.text.reading import DEFAULT_MAX_DOCUMENT_CHARS
 from xlme_jax.preparation.file_sources import find_documents
 from xlme_jax.preparation.source_types import required_folder
 from xlme_jax.preparation.sources import SOURCES

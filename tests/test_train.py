@@ -12,6 +12,7 @@ from xlme_jax.configuration import command_line, loading
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.runs import assembly, datasets
 from xlme_jax.storage import locks
+from xlme_jax.studies.reports import run_page
 from xlme_jax.training import loop, starting
 
 
@@ -150,7 +151,7 @@ def test_a_changed_byte_of_the_data_is_noticed_before_training(tmp_path, tiny_da
     shard.write_bytes(raw)
     reached = []
     monkeypatch.setattr(loop, "train", lambda *_: reached.append(1))
-    monkeypatch.setattr(assembly, "write_report", lambda *_: "")
+    monkeypatch.setattr(run_page, "write_report", lambda *_: "")
     with pytest.raises(ValueError, match=re.escape(shard.name)):
         assembly.train(load(tmp_path / "run", data))
     assert not reached

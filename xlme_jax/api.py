@@ -13,8 +13,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from xlme_jax.preparation import inspecting, preparing, quiet, vocabulary_text
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -163,6 +161,8 @@ def prepare(config: PrepareConfig, command: str = "") -> list[TaskInfo]:
     Raises:
       ValueError: Something is missing, unreadable or empty; the message names it and the remedy.
     """
+    from xlme_jax.preparation import preparing
+
     return preparing.prepare(config, load_tasks, command)
 
 
@@ -182,6 +182,8 @@ def inspect_text(
     Raises:
       ValueError: Something is missing or unreadable, or a task needs SeqIO to be read.
     """
+    from xlme_jax.preparation import inspecting
+
     return inspecting.inspect(config, texts, identify)
 
 
@@ -191,11 +193,15 @@ def find_text(config: PrepareConfig) -> list[LanguageText]:
     Raises:
       ValueError: A folder or language is missing, or a task is unknown.
     """
+    from xlme_jax.preparation import vocabulary_text
+
     return vocabulary_text.find_text(config, load_tasks)
 
 
 def load_tasks() -> Tasks:
     """Imports and returns `tasks.runner`, and with it SeqIO and TensorFlow."""
+    from xlme_jax.preparation import quiet
+
     with quiet.tensorflow():
         from tasks import runner
     return runner

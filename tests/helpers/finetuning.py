@@ -17,6 +17,7 @@ from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation.config import CldrCorpus
 from xlme_jax.preparation.preparing import train_cldr_vocabulary
 from xlme_jax.runs import assembly
+from xlme_jax.studies.reports import run_page
 
 LENGTH = 64
 CORPUS = CldrCorpus(
@@ -118,5 +119,5 @@ def files_and_bindings(flags):
 def run(flags):
     """Trains in this process; returns the final state on the host."""
     config = load(flags)
-    with mock.patch.object(assembly, "write_report"):
+    with mock.patch.object(run_page, "write_report"):
         return jax.device_get(assembly.train(config, loading.operative_config()))

@@ -11,6 +11,7 @@ from helpers import commands, tiny
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.configuration import command_line, loading
 from xlme_jax.runs import assembly
+from xlme_jax.studies.reports import run_page
 from xlme_jax.training import loop
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.loop_config import LoopConfig
@@ -52,7 +53,7 @@ def run(model_dir, data_dir, resume_with_changes=False, **bindings):
     """Trains in this process; returns the final state on the host."""
     config = load(model_dir, data_dir, **bindings)
     with (
-        mock.patch.object(assembly, "write_report"),  # Seconds of drawing, and tested elsewhere.
+        mock.patch.object(run_page, "write_report"),  # Seconds of drawing, and tested elsewhere.
         mock.patch.object(loop, "compile_step", _compiled_once(config)),
     ):
         text = loading.operative_config()

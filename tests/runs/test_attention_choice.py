@@ -16,9 +16,9 @@ from xlme_jax.configuration import loading
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.model.attention_fields import automatic_encoders, with_attention
 from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.ops.implementations import Heads
 from xlme_jax.runs import attention_choice
-from xlme_jax.tools.tuning import attention_candidates
-from xlme_jax.tools.tuning.attention_candidates import Heads
+from xlme_jax.tools.tuning import attention_measurement
 from xlme_jax.tools.tuning.choosing import Choice, Measured
 from xlme_jax.training import mesh as meshes
 
@@ -74,8 +74,8 @@ def machine(monkeypatch, tmp_path):
         return Choice(said[-1], (Measured("xla", 1.0, {"output": 0.0}), slow))
 
     made, said = [], ["xla"]
-    monkeypatch.setattr(attention_candidates, "implementations", lambda *_: ("xla", "kernel"))
-    monkeypatch.setattr(attention_choice, "measure", measure)
+    monkeypatch.setattr(attention_choice, "implementations", lambda *_: ("xla", "kernel"))
+    monkeypatch.setattr(attention_measurement, "measure", measure)
     return made, said
 
 
@@ -144,17 +144,17 @@ def test_choices_are_those_of_the_checkpoint_or_replaced(machine, tmp_path, tiny
 
 
 def test_nothing_is_measured_on_a_cpu(tmp_path, tiny_data, monkeypatch):
-    monkeypatch.setattr(attention_choice, "measure", None)
+    monkeypatch.setattr(attention_measurement, "measure", None)
     found = decide(tmp_path, tiny_data)
     assert found.choices == {"generator": "xla", "discriminator": "xla"} and found.content is None
     assert "generator.attention = 'xla': the only one for cpu" in found.text
 
 
 def test_measuring_compares_with_and_without_dropout(monkeypatch):
-    monkeypatch.setattr(attention_candidates, "implementations", lambda *_: ("xla", "kernel"))
+    monkeypatch.setattr(attention_measurement, "implementations", lambda *_: ("xla", "kernel"))
     rows = {"bitext": (2, 8), "monolingual": (2, 16)}
     heads = Heads(2, 4, "gated", 0.1, "float32")
-    found = attention_choice.measure(heads, rows, jax.devices()[0])
+    found = attention_measurement.measure(heads, rows, jax.devices()[0])
     assert found.name == "xla" and found.measured[0].ms > 0
     assert set(found.measured[0].deviations) == {
         "output",

@@ -52,7 +52,7 @@ def test_a_wrong_kernel_fails(planted):
 )
 def test_wrong_training_fails(planted, monkeypatch, losses, verdict):
     names = ("xla", "kernel_64")
-    monkeypatch.setattr(attention_candidates, "implementations", lambda *_: names)
+    monkeypatch.setattr(self_check, "implementations", lambda *_: names)
     if losses is not None:
         planted[1]["kernel_64"] = losses
     page = self_check.check()

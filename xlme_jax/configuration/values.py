@@ -5,7 +5,7 @@ import types
 import typing
 from typing import Any, Literal
 
-from xlme_jax.data.text.reading import is_utf8
+from xlme_jax.data.text.opening import is_utf8
 
 MAX_SHOWN = 300  # Characters of a value in an error.
 _MAX_MESSAGE = 1500  # Characters of the whole message.

@@ -8,8 +8,7 @@ from typing import Any
 
 from xlme_jax.data import cldr
 from xlme_jax.data.languages import canonical
-from xlme_jax.data.text import held_out
-from xlme_jax.data.text.reading import DEFAULT_MAX_DOCUMENT_CHARS
+from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +151,9 @@ class PrepareConfig:
         if self.tsv_columns is not None:
             object.__setattr__(self, "tsv_columns", _columns(self.tsv_columns))
         if self.validation:
+            # Training has this configuration too, and reads no text.
+            from xlme_jax.data.text import held_out
+
             held_out.parse(self.validation)
         self._check_filters()
         if self.workers < 0:

@@ -23,11 +23,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from xlme_jax.data import cldr, prepared
 from xlme_jax.data.prepared import format as prepared_format
-from xlme_jax.data.prepared.format import unseal, unseal_rows
+from xlme_jax.data.prepared.format import unseal_rows
 from xlme_jax.data.text import held_out
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.vocabulary import (
@@ -38,18 +38,17 @@ from xlme_jax.data.vocabulary import (
 from xlme_jax.preparation import dropping, overlap, sources, tokenizing
 from xlme_jax.preparation import workers as worker_pool
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
+from xlme_jax.preparation.settings import write_settings
 from xlme_jax.preparation.tokenizing import Job, Unit
 from xlme_jax.storage import locks
 from xlme_jax.storage.files import remove_folder, replace_file
 from xlme_jax.storage.paths import as_path
-from xlme_jax.storage.sealed_json import seal
 
 # With less (compressed) text per worker, starting another process costs more than it saves.
 _BYTES_WORTH_A_WORKER = 2 << 20
 LOCK_FILE = ".prepare.lock"
 HELD_OUT_FILE = "held-out.npz"
 OVERLAP_FILE = "overlap.json"
-_FILTERS = ("min_score", "deduplicate", "max_length_ratio", "min_pairs")
 
 
 Rows = list[prepared.TaskInfo]
@@ -120,7 +119,7 @@ def prepare(
         table, dropped = dropping.drop(config, shared)
         prepared.write_dataset(output, table, model, vocabulary.size, command, dropped)
         prepared.remove_unused(output, shared)
-        _write_settings(config, command)
+        write_settings(config, command)
         problem = _report_overlap(config, tasks, jobs) if config.check_overlap else ""
         remove_folder(output / prepared_format.PARTS_FOLDER)
     _summarize(table)
@@ -129,44 +128,6 @@ def prepare(
     if problem:
         raise DataError(f"{output}: the data set is complete, but {problem}")
     return table
-
-
-def settings(config: PrepareConfig) -> dict[str, Any]:
-    """Returns the settings that the content of the data set depends on, as JSON values."""
-    content = dataclasses.asdict(config)
-    for how in ("output", "check_overlap", "workers", "runner", "runner_options"):
-        del content[how]
-    # Omitted if empty, so that data sets from before these fields existed stay valid.
-    if content["bitext_merge"] == "all":
-        del content["bitext_merge"]
-    for field in ("tsv_columns", "shuffle_pairs", "validation", "options", *_FILTERS):
-        if content[field] in (None, 0, "", []):  # Also False and ().
-            del content[field]
-    return json.loads(json.dumps(content))
-
-
-def is_prepared(config: PrepareConfig) -> bool:
-    """Returns whether `config.output` is complete and has the same settings.
-
-    Reads two small files. Returns False if they are damaged or another file is missing, so that
-    `prepare` repairs the data set.
-    """
-    output = as_path(config.output)
-    try:
-        written = unseal((output / prepared_format.SETTINGS_FILE).read_bytes())
-        prepared.PreparedDataset.load(output)
-    except (OSError, ValueError):
-        return False
-    return written.get("settings") == settings(config)
-
-
-def _write_settings(config: PrepareConfig, command: str) -> None:
-    content = {
-        "format": prepared_format.FORMAT,
-        "settings": settings(config),
-        "command": command,
-    }
-    replace_file(as_path(config.output) / prepared_format.SETTINGS_FILE, seal(content))
 
 
 def resolve_vocabulary(config: PrepareConfig) -> Vocabulary:

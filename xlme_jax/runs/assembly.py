@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -13,7 +14,6 @@ from xlme_jax.checkpoints.growth import Growth
 from xlme_jax.checkpoints.saved import has_checkpoint, read_record
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.configuration.train_config import TrainConfig
-from xlme_jax.data import vocabulary_extension
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.prepared import (
     PreparedDataset,
@@ -23,13 +23,13 @@ from xlme_jax.evaluation.context import Context
 from xlme_jax.objectives.base import Objective
 from xlme_jax.ops import products
 from xlme_jax.ops.vocabulary_head import padded_size
-from xlme_jax.runs import agreement, attention_choice, parts, resuming, samples
+from xlme_jax.runs import agreement, attention_choice, parts, resuming
 from xlme_jax.storage import locks
 from xlme_jax.storage.paths import as_path
-from xlme_jax.studies.reports.run_page import write_report
 from xlme_jax.training import loop, manifest, model_info
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
+from xlme_jax.training.metrics import ReadSamples
 from xlme_jax.training.run import Run
 from xlme_jax.training.stopping import NEVER, NeverStop
 
@@ -65,6 +65,9 @@ def train(
     with reserved, products.rounded(config.compute_dtype == "mixed"):
         state = loop.train(run, stop)
         if is_first:
+            # Not before: training needs neither pages nor plots.
+            from xlme_jax.studies.reports.run_page import write_report
+
             page = write_report(run.model_dir, run.objective.diagnostics)
             _log.info("Report: %s", page)
     return state
@@ -156,8 +159,17 @@ def assemble(
         manifest=start,
         choices=attention.choices,
         phases=batches if batches.task_counts() else None,
-        read_samples=samples.reader(built, attention.objective, mesh),
+        read_samples=_samples_reader(built, attention.objective, mesh),
     )
+
+
+def _samples_reader(built: parts.Parts, config: Any, mesh: jax.sharding.Mesh) -> ReadSamples | None:
+    """Returns what reads the run's samples, which need the texts of batches; None without any."""
+    if not built.settings.samples_every:
+        return None
+    from xlme_jax.runs import samples
+
+    return samples.reader(built, config, mesh)
 
 
 def _growth(
@@ -166,6 +178,8 @@ def _growth(
     """Returns how to grow the weights of INIT_FROM, if the data's vocabulary extends theirs."""
     if init_from is None or has_checkpoint(model_dir):
         return None
+    from xlme_jax.data import vocabulary_extension
+
     theirs = read_record(as_path(init_from)).vocabulary
     if theirs in ("", dataset.vocabulary_digest):
         return None

@@ -16,7 +16,7 @@ from xlme_jax.data.prepared import (
     PreparedDataset,
 )
 from xlme_jax.preparation.config import PrepareConfig
-from xlme_jax.preparation.preparing import is_prepared
+from xlme_jax.preparation.settings import is_prepared
 from xlme_jax.runs import agreement
 from xlme_jax.training import peers
 

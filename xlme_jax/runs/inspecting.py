@@ -3,7 +3,7 @@
 import functools
 import html
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,19 +25,12 @@ from xlme_jax.checkpoints.warm_start import warm_start
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.batches.pipeline import BatchIterator, make_iterator
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.data.token_ids import mask_id
-from xlme_jax.data.vocabulary import (
-    MASK_PIECE,
-    SPECIAL_PIECES,
-    Vocabulary,
-    VocabularyError,
-)
 from xlme_jax.objectives.base import Carried, Objective, Params
 from xlme_jax.objectives.reading import Reading
 from xlme_jax.runs.parts import Parts, build
 from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.reports import batch_page, batch_text
-from xlme_jax.studies.reports.batch_rows import BatchRows, StreamRows
+from xlme_jax.studies.reports.batch_rows import BatchRows, stream_rows
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import starting
 from xlme_jax.training import state as states
@@ -109,7 +102,7 @@ def inspect_batch(
         _move_to(step, batches, folder, parts, config)
         arrays: Any = next(batches)
         readings, metrics = _read(parts, config, arrays, step, folder)
-        rows = stream_rows(parts, batches, arrays, readings)
+        rows = stream_rows(parts.dataset, parts.streams, batches, arrays, readings)
     finally:
         batches.close()
     facts = {
@@ -232,39 +225,3 @@ def _weights(
     compare_shapes(shapes, abstract.aux, f"The carried state in {folder}", remedy)
     digests = read_fields(folder)["digests"]
     return _Weights(folder, params, read_arrays(folder, {"aux": abstract.aux}, digests)["aux"])
-
-
-# ---- On the host ---------------------------------------------------------------------------
-
-
-def stream_rows(
-    parts: Parts,
-    batches: BatchIterator,
-    arrays: Mapping[str, Mapping[str, np.ndarray]],
-    readings: Mapping[str, Reading],
-) -> tuple[StreamRows, ...]:
-    """Returns the rows of the last batch of `batches`, as arrays, with what is read of them."""
-    pieces, shares, drawn = _pieces(parts.dataset), batches.shares(), batches.drawn()
-    languages = {t.name: t.languages for t in parts.dataset.tasks if t.split == "train"}
-    return tuple(
-        StreamRows(
-            stream,
-            arrays[stream.name],
-            languages,
-            shares[stream.name],
-            drawn[stream.name],
-            readings.get(stream.name),
-            pieces,
-        )
-        for stream in parts.streams
-    )
-
-
-def _pieces(dataset: PreparedDataset) -> Callable[[int], str]:
-    """Returns the function from token ids to pieces: numbers if the vocabulary has none."""
-    try:
-        return Vocabulary.load(dataset.vocabulary_path).id_to_piece
-    except VocabularyError:
-        special = dict(enumerate(SPECIAL_PIECES))
-        special[mask_id(dataset.vocabulary_size)] = MASK_PIECE
-        return lambda token: special.get(token, f"▁{token}")

@@ -16,10 +16,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.objectives.base import Objective, Params
 from xlme_jax.objectives.reading import Reading
-from xlme_jax.runs.inspecting import stream_rows
 from xlme_jax.runs.parts import Parts
 from xlme_jax.studies.reports import samples
-from xlme_jax.studies.reports.batch_rows import StreamRows
+from xlme_jax.studies.reports.batch_rows import StreamRows, stream_rows
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training.metrics import ReadSamples, Samples
 from xlme_jax.training.step import read_rows
@@ -27,8 +26,8 @@ from xlme_jax.training.step import read_rows
 Arrays = Mapping[str, Mapping[str, np.ndarray]]
 
 
-def reader(parts: Parts, config: Any, mesh: jax.sharding.Mesh) -> ReadSamples | None:
-    """Returns the function from weights to samples; None if the run shows none.
+def reader(parts: Parts, config: Any, mesh: jax.sharding.Mesh) -> ReadSamples:
+    """Returns the function from weights to samples, for a run with `Loop.samples_every`.
 
     Args:
       parts: the parts of the run.
@@ -38,15 +37,12 @@ def reader(parts: Parts, config: Any, mesh: jax.sharding.Mesh) -> ReadSamples | 
     Raises:
       ValueError: the system does not show what it reads.
     """
-    every = parts.settings.samples_every
-    if not every:
-        return None
     objective = parts.objective
     if not hasattr(objective, "read"):
         raise ValueError(
-            f"Loop.samples_every = {every}: {type(objective).__name__} does not show what it "
-            "predicts (it has no method `read`, objectives/reading.py); leave Loop.samples_every "
-            "at None."
+            f"Loop.samples_every = {parts.settings.samples_every}: {type(objective).__name__} does "
+            "not show what it predicts (it has no method `read`, objectives/reading.py); leave "
+            "Loop.samples_every at None."
         )
     if hasattr(config, "held_out"):
         objective = config.held_out().build(parts.dataset.vocabulary_size, parts.dtype)
@@ -92,7 +88,7 @@ class _Reader:
                 stream: {name: array[:count] for name, array in rows.items()}
                 for stream, rows in batch.items()
             }
-            return _Rows(arrays, stream_rows(parts, batches, arrays, {}))
+            return _Rows(arrays, stream_rows(parts.dataset, parts.streams, batches, arrays, {}))
         finally:
             batches.close()
 

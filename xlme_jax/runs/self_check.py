@@ -12,10 +12,9 @@ import numpy as np
 from xlme_jax.model.attention_fields import automatic_encoders, with_attention
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.xlme import XLMEConfig
+from xlme_jax.ops.implementations import Heads, Rows, implementations
 from xlme_jax.runs import attention_choice
-from xlme_jax.runs.attention_choice import Rows
-from xlme_jax.tools.tuning import attention_candidates, choosing
-from xlme_jax.tools.tuning.attention_candidates import Heads
+from xlme_jax.tools.tuning import attention_candidates, attention_measurement, choosing
 from xlme_jax.tools.tuning.choosing import Candidate
 from xlme_jax.training import manifest
 from xlme_jax.training import mesh as meshes
@@ -50,9 +49,9 @@ def check() -> Page:
     device = jax.local_devices()[0]
     parts, passed = [_machine(device)], True
     for shape in _shapes(device.platform):
-        choice = attention_choice.measure(*shape[:2], device, shape.more)
+        choice = attention_measurement.measure(shape.heads, shape.rows, device, shape.more)
         passed &= not any(row.problem for row in choice.measured)
-        limit = attention_choice.bound(shape.heads, shape.rows)
+        limit = attention_measurement.bound(shape.heads, shape.rows)
         parts.append(
             f"{_words(shape)}; deviations up to {limit:.1e} are allowed\n{choosing.table(choice)}"
         )
@@ -106,7 +105,7 @@ def _training(device: Any) -> tuple[str, bool]:
     config = _model(length)
     encoder = next(iter(automatic_encoders(config).values()))
     heads = attention_choice.heads_per_device(encoder, mesh, dtype)
-    names = attention_candidates.implementations(device.platform, device.device_kind, heads)
+    names = implementations(device.platform, device.device_kind, heads)
     rows = 8 * meshes.batch_shards(mesh)
     bound = choosing.tolerance(dtype, rows * length)
     lines, passed, expected = [], True, np.zeros(0)

@@ -9,8 +9,6 @@ import jax
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.checkpoints.saved import RunRecord, checkpoint_of, pretraining_flops, weights_digest
 from xlme_jax.checkpoints.state import TrainState
-from xlme_jax.checkpoints.warm_optimizer import check_warm_optimizer, warm_optimizer
-from xlme_jax.checkpoints.warm_start import check_warm_start, warm_start
 from xlme_jax.objectives.base import Objective, init_carried
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
@@ -42,6 +40,9 @@ def starting_point(
     config, resumes = run.config, checkpoints.latest_step() is not None
     warm = WarmParams(run.objective, abstract, run.mesh, config.seed)
     if not resumes and config.init_from is not None:
+        from xlme_jax.checkpoints.warm_optimizer import check_warm_optimizer
+        from xlme_jax.checkpoints.warm_start import check_warm_start
+
         check_warm_start(*_warm_source(run, warm))
         if config.init_optimizer:
             check_warm_optimizer(as_path(config.init_from), abstract.opt_state, run.growth)
@@ -88,6 +89,9 @@ def _warm_source(run: Run, warm: WarmParams) -> tuple[Any, ...]:
 
 def _warm_state(run: Run, state: TrainState, abstract: TrainState, warm: WarmParams) -> TrainState:
     """Replaces the fresh weights, and what follows from them, by those of `config.init_from`."""
+    from xlme_jax.checkpoints.warm_optimizer import warm_optimizer
+    from xlme_jax.checkpoints.warm_start import warm_start
+
     params = warm(state.params, warm_start(*_warm_source(run, warm)))
     out = jax.tree.map(lambda leaf: leaf.sharding, abstract.aux)
     carried = jax.jit(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from xlme_jax.ops.attention import attention
+from xlme_jax.ops.implementations import Heads, fitting, implementations
 from xlme_jax.tools.tuning import attention_candidates
-from xlme_jax.tools.tuning.attention_candidates import Heads
 
 PLAIN = Heads(12, 64, "none", 0.0, "bfloat16")
 KERNELS = {
@@ -29,13 +29,13 @@ KERNELS = {
     ],
 )
 def test_the_implementations_of_a_device(platform, kind, heads, more):
-    assert attention_candidates.implementations(platform, kind, heads) == ("xla", *more)
+    assert implementations(platform, kind, heads) == ("xla", *more)
 
 
 def test_blocks_longer_than_a_row_are_not_measured():
     names = ("xla", *KERNELS["tpu"], "cudnn")
-    assert attention_candidates.fitting(names, 128) == ["xla", "kernel_128", "cudnn"]
-    assert attention_candidates.fitting(names, 512) == list(names)
+    assert fitting(names, 128) == ["xla", "kernel_128", "cudnn"]
+    assert fitting(names, 512) == list(names)
 
 
 def test_rows_are_as_training_packs_them():

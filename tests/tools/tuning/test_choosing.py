@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 from helpers import tiny
 
+from xlme_jax.ops.implementations import Heads
 from xlme_jax.tools.tuning import attention_candidates, choosing, kept_choices
-from xlme_jax.tools.tuning.attention_candidates import Heads
 
 ROWS, LENGTH, BLOCK = 2, 64, 16
 TRIES = 100

@@ -247,3 +247,12 @@ def _from_lf(blocks: Iterable[bytes]) -> Iterator[bytes]:
         yield _LINE_FEED.sub(b"\n", body) if b"\r\n" in body else body
     if held:
         yield b"\n"
+
+
+def is_utf8(text: str) -> bool:
+    """Returns whether a string can be encoded; outside text may have lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -21,11 +21,11 @@ from typing import TypeVar
 import numpy as np
 
 from xlme_jax.data import languages
+from xlme_jax.data.text import DEFAULT_MAX_DOCUMENT_CHARS
 from xlme_jax.data.text.decompression import DataError, read_blocks, strip_compression
-from xlme_jax.data.text.opening import text_blocks
+from xlme_jax.data.text.opening import is_utf8, text_blocks
 from xlme_jax.storage.paths import as_path, is_folder
 
-DEFAULT_MAX_DOCUMENT_CHARS = 100_000
 # Longer lines of parallel text are skipped; those of documents are split.
 MAX_LINE_BYTES = 1 << 20
 
@@ -374,15 +374,6 @@ def warn_of_held_out(folder: Path, paths: Iterable[Path]) -> None:
 def strip_shard(stem: str) -> str:
     """Removes a shard number: `en-2`, `en.part1` and `en-00001-of-00010` -> `en`."""
     return _SHARD.sub("", stem)
-
-
-def is_utf8(text: str) -> bool:
-    """Returns whether a string can be encoded; outside text may have lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def listed(folder: Path) -> list[Path]:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from xlme_jax.data.batches.layouts import pairs_per_item
+from xlme_jax.data.batches.pipeline import BatchIterator
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.benchmarks.examples import IGNORED
-from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from xlme_jax.data.vocabulary import MASK_PIECE
+from xlme_jax.data.prepared import PreparedDataset
+from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
+from xlme_jax.data.vocabulary import MASK_PIECE, SPECIAL_PIECES, Vocabulary, VocabularyError
 from xlme_jax.objectives.reading import Reading
 from xlme_jax.studies.reports.visible_text import visible
 
@@ -319,3 +321,37 @@ def _noted(token: Token, names: Sequence[str]) -> list[str]:
         verdict = token.verdict
         cells += [verdict.piece, f"{verdict.probability:.1%}", verdict.kind]
     return cells
+
+
+def stream_rows(
+    dataset: PreparedDataset,
+    streams: Sequence[Stream],
+    batches: BatchIterator,
+    arrays: Mapping[str, Mapping[str, np.ndarray]],
+    readings: Mapping[str, Reading],
+) -> tuple[StreamRows, ...]:
+    """Returns the rows of the last batch of `batches`, as arrays, with what is read of them."""
+    pieces, shares, drawn = _pieces(dataset), batches.shares(), batches.drawn()
+    languages = {t.name: t.languages for t in dataset.tasks if t.split == "train"}
+    return tuple(
+        StreamRows(
+            stream,
+            arrays[stream.name],
+            languages,
+            shares[stream.name],
+            drawn[stream.name],
+            readings.get(stream.name),
+            pieces,
+        )
+        for stream in streams
+    )
+
+
+def _pieces(dataset: PreparedDataset) -> Callable[[int], str]:
+    """Returns the function from token ids to pieces: numbers if the vocabulary has none."""
+    try:
+        return Vocabulary.load(dataset.vocabulary_path).id_to_piece
+    except VocabularyError:
+        special = dict(enumerate(SPECIAL_PIECES))
+        special[mask_id(dataset.vocabulary_size)] = MASK_PIECE
+        return lambda token: special.get(token, f"▁{token}")

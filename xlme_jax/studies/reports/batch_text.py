@@ -8,13 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from xlme_jax.studies.reports import batch_rows
 from xlme_jax.studies.reports.batch_rows import BatchRows, Segment, StreamRows, Token
-from xlme_jax.studies.reports.directions import is_right_to_left
+from xlme_jax.studies.reports.directions import isolated
 from xlme_jax.studies.reports.visible_text import visible
 
 # Most tasks in the table of a stream.
 TASKS = 20
 # The first strong character between these sets the direction of the text, and of no other.
-_ISOLATE, _END = "\u2068", "\u2069"
 _RESET = "\x1b[0m"
 _STYLES = {
     "heading": "\x1b[1m",
@@ -152,8 +151,3 @@ def _width(text: str) -> int:
     """Returns the columns that a text takes in a terminal."""
     wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
     return len(text) + wide - sum(unicodedata.category(c) in ("Mn", "Me", "Cf") for c in text)
-
-
-def isolated(text: str) -> str:
-    """Keeps text that is written from right to left from reordering what is around it."""
-    return f"{_ISOLATE}{text}{_END}" if is_right_to_left(text) else text

@@ -3,6 +3,8 @@
 import unicodedata
 from typing import Literal
 
+_ISOLATE, _END = "\u2068", "\u2069"
+
 
 def is_right_to_left(text: str) -> bool:
     """Returns whether a text has letters that are written from right to left."""
@@ -13,3 +15,8 @@ def direction(text: str) -> Literal["ltr", "rtl"]:
     """Returns the direction of the first character that has one."""
     kinds = map(unicodedata.bidirectional, text)
     return "rtl" if next((k for k in kinds if k in ("L", "R", "AL")), "L") != "L" else "ltr"
+
+
+def isolated(text: str) -> str:
+    """Keeps text that is written from right to left from reordering what is around it."""
+    return f"{_ISOLATE}{text}{_END}" if is_right_to_left(text) else text

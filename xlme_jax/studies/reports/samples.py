@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xlme_jax.studies.reports.batch_rows import Prediction, Segment, StreamRows, Token, Verdict
-from xlme_jax.studies.reports.batch_text import isolated
+from xlme_jax.studies.reports.directions import isolated
 
 # Of each stream: rows that are read, and sentences that are shown of them.
 ROWS, SENTENCES = 2, 4

@@ -4,60 +4,24 @@ Rows are like those of training: the first half of them is one text each, the ot
 and padding, as packing makes them. Kernels skip blocks of other texts, so this matters for time.
 """
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from xlme_jax.ops import dropout
-from xlme_jax.ops.attention import Implementation, attention, has_kernel
+from xlme_jax.ops.attention import Implementation, attention
 from xlme_jax.ops.attention_blocks import Platform
-from xlme_jax.ops.attention_kernel import BLOCKS, flash_attention
+from xlme_jax.ops.attention_kernel import flash_attention
+from xlme_jax.ops.implementations import Heads
 from xlme_jax.tools.tuning.choosing import GRADIENT, Candidate
 
 # Most scores of a case: plain XLA in float32, with which others are compared, holds a few copies.
 _MOST_SCORES = 2**28
 _DIFFERENTIATED = ("q", "k", "v", "distance_bias", "gate")
 _TEXTS = 4  # Of a packed row.
-
-
-@dataclasses.dataclass(frozen=True)
-class Heads:
-    """The attention of an encoder on one device.
-
-    Attributes:
-      count: H.
-      width: K.
-      bias: `EncoderConfig.relative_bias`.
-      dropout: probability of dropping an attention weight.
-      dtype: name of the compute type.
-    """
-
-    count: int
-    width: int
-    bias: Literal["gated", "plain", "none"]
-    dropout: float
-    dtype: str
-
-
-def implementations(platform: str, device_kind: str, heads: Heads) -> tuple[Implementation, ...]:
-    """Returns the implementations that a device has; "xla", which all have, is the first."""
-    names: list[Any] = ["xla"]
-    if has_kernel(platform, device_kind, jnp.dtype(heads.dtype)):
-        names += [f"kernel_{block}" for block in BLOCKS[platform]]  # type: ignore[index]
-    is_plain = heads.bias == "none" and not heads.dropout
-    if platform == "gpu" and is_plain and heads.dtype == "bfloat16":
-        names.append("cudnn")
-    return tuple(names)
-
-
-def fitting(names: Sequence[Implementation], length: int) -> list[Implementation]:
-    """Returns the implementations without those whose blocks are mostly padding in rows of L."""
-    blocks = {f"kernel_{block}": block for sizes in BLOCKS.values() for block in sizes}
-    return [name for name in names if blocks.get(name, 0) < 2 * length]
 
 
 def candidate(implementation: Implementation, dropout_rate: float) -> Candidate:

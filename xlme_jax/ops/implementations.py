@@ -1,0 +1,49 @@
+"""Which implementations of attention a device has, and which suit the length of its rows."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import jax.numpy as jnp
+
+from xlme_jax.ops.attention import Implementation, has_kernel
+from xlme_jax.ops.attention_kernel import BLOCKS
+
+# {stream: (rows that one device attends over at once, their length)}
+Rows = Mapping[str, tuple[int, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+    """The attention of an encoder on one device.
+
+    Attributes:
+      count: H.
+      width: K.
+      bias: `EncoderConfig.relative_bias`.
+      dropout: probability of dropping an attention weight.
+      dtype: name of the compute type.
+    """
+
+    count: int
+    width: int
+    bias: Literal["gated", "plain", "none"]
+    dropout: float
+    dtype: str
+
+
+def implementations(platform: str, device_kind: str, heads: Heads) -> tuple[Implementation, ...]:
+    """Returns the implementations that a device has; "xla", which all have, is the first."""
+    names: list[Any] = ["xla"]
+    if has_kernel(platform, device_kind, jnp.dtype(heads.dtype)):
+        names += [f"kernel_{block}" for block in BLOCKS[platform]]  # type: ignore[index]
+    is_plain = heads.bias == "none" and not heads.dropout
+    if platform == "gpu" and is_plain and heads.dtype == "bfloat16":
+        names.append("cudnn")
+    return tuple(names)
+
+
+def fitting(names: Sequence[Implementation], length: int) -> list[Implementation]:
+    """Returns the implementations without those whose blocks are mostly padding in rows of L."""
+    blocks = {f"kernel_{block}": block for sizes in BLOCKS.values() for block in sizes}
+    return [name for name in names if blocks.get(name, 0) < 2 * length]
