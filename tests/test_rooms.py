@@ -2,9 +2,11 @@
 
 import ast
 import functools
+import json
 from pathlib import Path
 
 import pytest
+from helpers import tiny
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = {
@@ -147,3 +149,52 @@ def test_data_and_evaluation_know_nothing_of_the_loop(folder):
 def test_the_root_holds_commands_and_the_api_alone():
     found = {file.stem for file in (ROOT / "xlme_jax").glob("*.py")}
     assert found == COMMANDS | {"api", "__init__", "__main__"}
+
+
+# Loads a run up to its first batch, and lists the project's modules that were imported.
+_FIRST_BATCH = """
+import json, sys
+from xlme_jax import api, train
+from xlme_jax.configuration import command_line
+config = api.load_config(*json.loads(sys.argv[1]))
+from xlme_jax.runs import assembly
+run = assembly.assemble(config.train, config.text, config.prepare_command)
+next(run.batches)
+run.batches.close()
+print("LOADED", json.dumps({n: m.__file__ for n, m in sys.modules.items() if n != "__main__"
+                            and n.split(".")[0] in ("xlme_jax", "tasks") and m.__file__}))
+print("OTHERS", json.dumps(sorted({name.split(".")[0] for name in sys.modules})))
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_data, tmp_path_factory):
+    """Returns the files of the modules that a run has loaded at its first batch, and packages."""
+    values = {
+        "MODEL_DIR": str(tmp_path_factory.mktemp("run")),
+        "DATA_DIR": str(tiny_data),
+        "Train.prepare_if_missing": False,
+        "Train.evaluators": (),
+        "Loop.samples_every": None,
+    }
+    arguments = json.dumps(["gin_configs/runs/quickstart.gin", values])
+    output = tiny.run(["-c", _FIRST_BATCH, arguments])
+    lines = dict(line.split(" ", 1) for line in output.splitlines() if line[:7] in _MARKS)
+    return json.loads(lines["LOADED"]), json.loads(lines["OTHERS"])
+
+
+_MARKS = ("LOADED ", "OTHERS ")
+
+
+def test_a_run_loads_about_a_hundred_modules(loaded):
+    modules, _ = loaded
+    lines = sum(len(Path(file).read_text().splitlines()) for file in modules.values())
+    assert len(modules) <= 130 and lines <= 22_500, (len(modules), lines)
+
+
+def test_a_run_loads_neither_studies_nor_tools_nor_what_it_does_not_use(loaded):
+    modules, others = loaded
+    unused = ("studies", "tools", "data.text.reading", "preparation.preparing", "evaluation.bucc")
+    unused += ("objectives.veco", "objectives.infoxlm", "huggingface.weights")
+    assert not [n for n in modules if n.removeprefix("xlme_jax.").startswith(unused)]
+    assert not {"tensorflow", "seqio", "matplotlib", "bokeh", "torch", "apache_beam"} & {*others}

@@ -49,10 +49,9 @@ def load_config(
       ValueError: an error in a file or value; names the file or field and suggests a remedy.
     """
     from xlme_jax.configuration import loading
-    from xlme_jax.huggingface.conversion import as_run
     from xlme_jax.runs import configured
 
-    loading.convert_init_from(as_run)
+    loading.convert_init_from(_as_run)
     return configured.load(files, overrides)
 
 
@@ -140,12 +139,17 @@ def load(
     Raises:
       ValueError: the checkpoint or vocabulary is missing, or they do not match.
     """
-    from xlme_jax.huggingface.conversion import as_run
     from xlme_jax.runs import models
     from xlme_jax.training.mesh import MeshConfig
 
     words = None if vocabulary is None else os.fspath(vocabulary)
-    return models.load(as_run(os.fspath(checkpoint)), words, mesh or MeshConfig())
+    return models.load(_as_run(os.fspath(checkpoint)), words, mesh or MeshConfig())
+
+
+def _as_run(source: str) -> str:
+    from xlme_jax.huggingface.conversion import as_run
+
+    return as_run(source)
 
 
 def prepare(config: PrepareConfig, command: str = "") -> list[TaskInfo]:

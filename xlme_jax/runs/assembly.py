@@ -18,7 +18,6 @@ from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.prepared import (
     PreparedDataset,
 )
-from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
 from xlme_jax.evaluation.context import Context
 from xlme_jax.objectives.base import Objective
 from xlme_jax.ops import products
@@ -179,6 +178,7 @@ def _growth(
     if init_from is None or has_checkpoint(model_dir):
         return None
     from xlme_jax.data import vocabulary_extension
+    from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
 
     theirs = read_record(as_path(init_from)).vocabulary
     if theirs in ("", dataset.vocabulary_digest):
