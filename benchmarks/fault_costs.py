@@ -22,7 +22,14 @@ from xlme_jax.objectives.xlme import XLMEConfig
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 from xlme_jax.training.optimizer import OptimizerConfig
-from xlme_jax.training.step import _number_rows, _real_tokens, accumulate, make_train_step
+from xlme_jax.training.step import (
+    StepValues,
+    _number_rows,
+    _real_tokens,
+    accumulate,
+    make_train_step,
+    weighted_loss,
+)
 
 _WARM_UP = 0.2  # Share of steps until caches are filled.
 _LARGEST_GROWTH = 0.03  # Maximum growth after the warm-up as a share of the median.
@@ -145,21 +152,18 @@ def run_overhead(
 
 def _unguarded(objective: Any, optimizer: optax.GradientTransformation) -> Callable[..., Any]:
     """Returns the step of `make_train_step` without its guard against non-finite values."""
-    loss_and_gradient = jax.value_and_grad(objective.loss, has_aux=True)
+    loss_and_gradient = jax.value_and_grad(weighted_loss(objective), has_aux=True)
 
     def train_step(state: Any, batch: Any) -> tuple[Any, Any]:
         rng = jax.random.fold_in(jax.random.key(0), state.step + 1)
         batch = {name: _number_rows(rows) for name, rows in batch.items()}
-        totals = objective.totals(batch)
-        gradient, _, metrics = accumulate(
-            loss_and_gradient, state.params, state.aux, batch, totals, rng, 1
-        )
+        values = StepValues(state.carried, objective.totals(batch), {}, rng)
+        gradient, _, metrics = accumulate(loss_and_gradient, state.params, batch, values, 1)
         updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics["grad_norm"] = (optax.global_norm(gradient), jnp.ones(()))
         metrics["tokens_per_step"] = (_real_tokens(batch), jnp.ones(()))
-        aux = state.aux
-        return type(state)(state.step + 1, params, aux, opt_state), metrics
+        return type(state)(state.step + 1, params, state.carried, opt_state), metrics
 
     return train_step
 

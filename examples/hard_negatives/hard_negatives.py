@@ -16,7 +16,7 @@ from xlme_jax.objectives.base import (
     Batch,
     Carried,
     Diagnostics,
-    Left,
+    LossOutputs,
     Metrics,
     Panel,
     Params,
@@ -59,14 +59,14 @@ class HardNegatives(XLM):
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
-    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
-        """Returns the batch's share of MLM + TLM and of the corrections."""
-        loss = jnp.zeros(())
+    ) -> LossOutputs:
+        """Returns the batch's shares of MLM, TLM and the corrections."""
+        losses: dict[str, jax.Array] = {}
         metrics: Metrics = {}
         for name in self.masked_streams:
             mask_rng, *rngs = self.stream_keys(rng, name)
             masked, guess = self.predict(params, batch[name], mask_rng, rngs[0], name)
-            mlm_loss, found = masked.loss(guess, totals[name]["masked"])
+            losses[f"{name}/mlm"], mlm_metrics = masked.loss(guess, totals[name]["masked"])
             # The samples are integers, so no gradient flows through them.
             tokens = masking.replace(
                 batch[name]["tokens"], masked.positions, masked.is_masked, guess.sample
@@ -80,13 +80,13 @@ class HardNegatives(XLM):
                 dropout.seeds(rngs[1], batch[name]["rows"]),
             )
             corrected, again = masked.loss(correction, totals[name]["masked"])
-            loss = loss + mlm_loss + self.config.correction_weight * corrected
-            found |= {
+            losses[f"{name}/correction"] = self.config.correction_weight * corrected
+            mlm_metrics |= {
                 "correction_loss": again["mlm_loss"],
                 "correction_accuracy": again["mlm_accuracy"],
             }
-            metrics |= {f"{name}/{key}": value for key, value in found.items()}
-        return loss, ({}, metrics)
+            metrics |= {f"{name}/{key}": value for key, value in mlm_metrics.items()}
+        return LossOutputs(losses, metrics)
 
     @property
     def diagnostics(self) -> Diagnostics:

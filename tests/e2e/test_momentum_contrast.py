@@ -120,10 +120,10 @@ def pairs_of(rows):
             yield tokens[segments == odd], tokens[segments == odd + 1]
 
 
-def oldest_first(aux):
+def oldest_first(carried):
     """Returns the queue of a checkpoint, oldest key first."""
-    place = int(aux["count"]) % QUEUE
-    queue = np.asarray(aux["queue"])
+    place = int(carried["count"]) % QUEUE
+    queue = np.asarray(carried["queue"])
     return np.concatenate([queue[place:], queue[:place]])
 
 
@@ -156,12 +156,12 @@ def check(model_dir, data_dir, bindings):
         state, record = checkpoints.restore(step, abstract)
         reference.follow(lower(state.params))
         np.testing.assert_allclose(
-            oldest_first(state.aux), np.stack(reference.queue), rtol=1e-5, atol=1e-5
+            oldest_first(state.carried), np.stack(reference.queue), rtol=1e-5, atol=1e-5
         )
         combined(
             lambda key, found: np.testing.assert_allclose(found, key, rtol=1e-5, atol=1e-6),
             reference.key,
-            state.aux["key"],
+            state.carried["key"],
         )
         assert record.data == batches.get_state()
     checkpoints.close()

@@ -15,6 +15,7 @@ from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.masked_lm import MaskingConfig
 from xlme_jax.objectives.xlme import XLMConfig, XLMEConfig
 from xlme_jax.training.metrics import ratios
+from xlme_jax.training.step import StepValues, weighted_loss
 
 STREAMS = ("monolingual", "bitext")
 LENGTH, ROWS, STEPS, LINE = 24, 16, 80, 20
@@ -88,18 +89,18 @@ def batches(steps, words):
 def compiled(config):
     """Returns a function (params, learning rate, batches) -> metrics of every step."""
     objective = config.build(VOCAB)
+    gradient_of = jax.grad(weighted_loss(objective), has_aux=True)
     adam = optax.scale_by_adam()
 
     def run(params, learning_rate, batches):
         def step(carry, batch):
             params, state, rng = carry
             rng, step_rng = jax.random.split(rng)
-            gradient, (_, metrics) = jax.grad(objective.loss, has_aux=True)(
-                params, {}, batch, objective.totals(batch), step_rng
-            )
+            values = StepValues({}, objective.totals(batch), {}, step_rng)
+            gradient, outputs = gradient_of(params, batch, values)
             updates, state = adam.update(gradient, state)
             params = jax.tree.map(lambda p, u: p - learning_rate * u, params, updates)
-            return (params, state, rng), metrics
+            return (params, state, rng), outputs.metrics
 
         start = (params, adam.init(params), jax.random.key(1))
         return jax.lax.scan(step, start, batches)[1]

@@ -70,24 +70,24 @@ def built(config=CONFIG, seed=0):
     return objective, params, meta.unbox(carried)
 
 
-def filled(objective, params, aux):
+def filled(objective, params, carried):
     """Returns carried state with a queue of random keys."""
-    queue = jax.random.normal(jax.random.key(9), aux["queue"].shape)
-    return {**aux, "queue": queue, "count": jnp.asarray(len(queue))}
+    queue = jax.random.normal(jax.random.key(9), carried["queue"].shape)
+    return {**carried, "queue": queue, "count": jnp.asarray(len(queue))}
 
 
 @functools.cache
 def compiled(objective):
     @jax.jit
-    def loss(params, aux, batch, rng):
-        return objective.loss(params, aux, batch, objective.totals(batch), rng)
+    def loss(params, carried, batch, rng):
+        return objective.loss(params, carried, batch, objective.totals(batch), rng)
 
     return loss
 
 
-def loss(objective, params, aux, batch=BATCH, rng=RNG):
+def loss(objective, params, carried, batch=BATCH, rng=RNG):
     batch = {name: batch[name] for name in objective.streams}
-    return compiled(objective)(params, aux, batch, rng)
+    return compiled(objective)(params, carried, batch, rng)
 
 
 def changed(**settings):
@@ -99,53 +99,55 @@ def changed(**settings):
 @pytest.mark.slow
 def test_without_contrast_it_is_xlm():
     config = dataclasses.replace(CONFIG, contrast=None)
-    objective, params, aux = built(config)
+    objective, params, carried = built(config)
     xlm = XLMConfig(ENCODER, MASKING).build(VOCAB)
     assert objective.streams == xlm.streams
-    assert aux == {}
+    assert carried == {}
     assert objective.carry is None
     assert jax.tree.structure(params) == jax.tree.structure(meta.unbox(xlm.init(jax.random.key(0))))
-    found, (left, metrics) = loss(objective, params, aux)
-    expected, (_, expected_metrics) = loss(xlm, params, {})
-    assert found == expected
-    assert left == {}
-    assert metrics == expected_metrics
+    outputs, expected = loss(objective, params, carried), loss(xlm, params, {})
+    assert outputs.loss() == expected.loss()
+    assert outputs.per_row == {}
+    assert outputs.metrics == expected.metrics
 
 
 def test_the_loss_is_xlms_and_that_of_contrast():
-    objective, params, aux = built()
-    aux = filled(objective, params, aux)
-    total, (left, metrics) = loss(objective, params, aux)
+    objective, params, carried = built()
+    carried = filled(objective, params, carried)
+    outputs = loss(objective, params, carried)
+    per_row, metrics = outputs.per_row, outputs.metrics
     parts = ("monolingual/mlm_loss", "bitext/mlm_loss", "contrast/xlco_loss")
-    np.testing.assert_allclose(total, sum(metrics[p][0] / metrics[p][1] for p in parts), rtol=1e-6)
+    np.testing.assert_allclose(
+        outputs.loss(), sum(metrics[p][0] / metrics[p][1] for p in parts), rtol=1e-6
+    )
     assert metrics["contrast/xlco_loss"][1] == 6  # pairs
-    assert left["keys"].shape == (ROWS, 2, 8)
-    np.testing.assert_array_equal(left["is_key"], [[len(p) > 1, len(p) > 3] for p in PARTS])
+    assert per_row["keys"].shape == (ROWS, 2, 8)
+    np.testing.assert_array_equal(per_row["is_key"], [[len(p) > 1, len(p) > 3] for p in PARTS])
 
 
 def test_items_share_one_denominator():
     """The public code divides the sum of all losses by masked tokens and sentences together."""
     config = dataclasses.replace(CONFIG, mean="items")
-    objective, params, aux = built(config)
-    aux = filled(objective, params, aux)
-    total, (_, metrics) = loss(objective, params, aux)
+    objective, params, carried = built(config)
+    carried = filled(objective, params, carried)
+    outputs = loss(objective, params, carried)
     parts = ("monolingual/mlm_loss", "bitext/mlm_loss", "contrast/xlco_loss")
-    sums, counts = zip(*(metrics[part] for part in parts))
-    np.testing.assert_allclose(total, sum(sums) / sum(counts), rtol=1e-6)
+    sums, counts = zip(*(outputs.metrics[part] for part in parts))
+    np.testing.assert_allclose(outputs.loss(), sum(sums) / sum(counts), rtol=1e-6)
 
 
 def test_gradients_reach_the_lower_layers_and_the_projection_alone():
-    objective, params, aux = built(changed(mask_inputs=False))
-    aux = filled(objective, params, aux)
+    objective, params, carried = built(changed(mask_inputs=False))
+    carried = filled(objective, params, carried)
     batch = {name: BATCH[name] for name in objective.streams}
     totals = objective.totals(batch)
 
-    def contrasted(params, aux):
-        _, (_, metrics) = objective.loss(params, aux, batch, totals, RNG)
+    def contrasted(params, carried):
+        metrics = objective.loss(params, carried, batch, totals, RNG).metrics
         return metrics["contrast/xlco_loss"][0]
 
     gradient_of = jax.jit(jax.grad(contrasted, argnums=(0, 1), allow_int=True))
-    gradient, none = gradient_of(params, aux)
+    gradient, none = gradient_of(params, carried)
     size = {
         name: max(float(np.abs(x).max()) for x in jax.tree.leaves(tree))
         for name, tree in {**gradient, **gradient["encoder"]}.items()
@@ -164,43 +166,44 @@ def test_the_layer_that_is_contrasted(layer, scan):
     """Contrasts the projected `<s>` states of `encode`."""
     encoder = dataclasses.replace(ENCODER, scan_layers=scan)
     config = dataclasses.replace(changed(layer=layer, mask_inputs=False), encoder=encoder)
-    objective, params, aux = built(config)
-    _, (left, _) = loss(objective, params, filled(objective, params, aux))
+    objective, params, carried = built(config)
+    per_row = loss(objective, params, filled(objective, params, carried)).per_row
     states = jax.jit(objective.encode)(params, BATCH["contrast"])[layer]
     starts = BATCH["contrast"]["starts"]
-    for row, pair in zip(*np.nonzero(left["is_key"])):
+    for row, pair in zip(*np.nonzero(per_row["is_key"])):
         start = np.asarray(states)[row, starts[row, 2 * pair + 1]]
         expected = start @ np.asarray(params["projection"]["kernel"])
-        np.testing.assert_allclose(left["keys"][row, pair], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(per_row["keys"][row, pair], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_both_directions_ask_both_sentences():
-    one, params, aux = built(changed(mask_inputs=False))
-    aux = filled(one, params, aux)
+    one, params, carried = built(changed(mask_inputs=False))
+    carried = filled(one, params, carried)
     both = changed(mask_inputs=False, both_directions=True).build(VOCAB)
-    _, (left, metrics) = loss(both, params, aux)
-    assert metrics["contrast/xlco_loss"][1] == 12
-    _, (forward, _) = loss(one, params, aux)
-    np.testing.assert_allclose(left["keys"][:, :2], forward["keys"], rtol=1e-6)
+    both_ways = loss(both, params, carried)
+    assert both_ways.metrics["contrast/xlco_loss"][1] == 12
+    forward = loss(one, params, carried).per_row
+    keys = both_ways.per_row["keys"]
+    np.testing.assert_allclose(keys[:, :2], forward["keys"], rtol=1e-6)
     swapped = dict(BATCH["contrast"])
     swapped["starts"] = swapped["starts"].reshape(ROWS, 2, 2)[..., ::-1].reshape(ROWS, 4)
-    _, (backward, _) = loss(one, params, aux, {**BATCH, "contrast": swapped})
-    np.testing.assert_allclose(left["keys"][:, 2:], backward["keys"], rtol=1e-6)
+    backward = loss(one, params, carried, {**BATCH, "contrast": swapped}).per_row
+    np.testing.assert_allclose(keys[:, 2:], backward["keys"], rtol=1e-6)
 
 
 def test_normalised_keys_have_length_1():
-    objective, params, aux = built(changed(normalize=True))
-    _, (left, _) = loss(objective, params, filled(objective, params, aux))
-    norms = np.linalg.norm(left["keys"], axis=-1)
-    np.testing.assert_allclose(norms[np.asarray(left["is_key"])], 1.0, rtol=1e-5)
+    objective, params, carried = built(changed(normalize=True))
+    per_row = loss(objective, params, filled(objective, params, carried)).per_row
+    norms = np.linalg.norm(per_row["keys"], axis=-1)
+    np.testing.assert_allclose(norms[np.asarray(per_row["is_key"])], 1.0, rtol=1e-5)
 
 
 def test_inputs_are_masked_by_default():
-    masked, params, aux = built()
-    aux = filled(masked, params, aux)
+    masked, params, carried = built()
+    carried = filled(masked, params, carried)
     plain, *_ = built(changed(mask_inputs=False))
     keys = [
-        loss(o, params, aux, rng=r)[1][0]["keys"]
+        loss(o, params, carried, rng=r).per_row["keys"]
         for o in (masked, plain)
         for r in (RNG, jax.random.key(6))
     ]
@@ -210,20 +213,20 @@ def test_inputs_are_masked_by_default():
 
 
 def test_without_momentum_the_key_encoder_is_the_query_encoder():
-    objective, params, aux = built(changed(momentum=0.0))
+    objective, params, carried = built(changed(momentum=0.0))
     other = jax.tree.map(lambda x: np.asarray(x) + 1.0, params)
     plain, *_ = built()
-    _, (left, _) = loss(plain, params, filled(plain, params, aux))
-    after = jax.jit(objective.carry.next)(other, aux, left)
+    per_row = loss(plain, params, filled(plain, params, carried)).per_row
+    after = jax.jit(objective.carry.next)(other, carried, per_row)
     expected = objective._contrasted(other)
     for a, b in zip(jax.tree.leaves(after["key"]), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
 def test_the_momentum_encoder_holds_no_layer_that_is_not_read():
-    _, _, aux = built()
-    assert set(aux["key"]["encoder"]) == {"embedding_norm", "layer_0", "layer_1"}
-    assert "head" not in aux["key"]
+    _, _, carried = built()
+    assert set(carried["key"]["encoder"]) == {"embedding_norm", "layer_0", "layer_1"}
+    assert "head" not in carried["key"]
 
 
 def test_exported_weights_have_no_head_or_projection():
@@ -272,9 +275,9 @@ def test_unsupported_inputs_raise():
         dataclasses.replace(CONFIG, mean="both")
     with pytest.raises(ValueError, match=r"pre_norm = False"):
         dataclasses.replace(CONFIG, encoder=dataclasses.replace(ENCODER, pre_norm=True))
-    objective, params, aux = built(changed(queue_size=5))
+    objective, params, carried = built(changed(queue_size=5))
     with pytest.raises(ValueError, match=r"queue_size = 5 must not be below the 8 keys"):
         objective.check(RunFacts({"contrast": 8}, {"contrast": 8}))
-    left = {"keys": jnp.zeros((ROWS, 2, 8)), "is_key": jnp.ones((ROWS, 2), bool)}
+    per_row = {"keys": jnp.zeros((ROWS, 2, 8)), "is_key": jnp.ones((ROWS, 2), bool)}
     with pytest.raises(ValueError, match=r"cannot enqueue 8 keys at once in a queue of 5"):
-        objective.carry.next(params, aux, left)
+        objective.carry.next(params, carried, per_row)

@@ -112,8 +112,8 @@ def test_translations_are_predicted_where_they_stand(directions):
 
     @jax.jit
     def read(params):
-        _, (_, metrics) = objective.loss(params, {}, batch, totals, RNG)
-        return objective.read(batch, RNG, params), metrics
+        outputs = objective.loss(params, {}, batch, totals, RNG)
+        return objective.read(batch, RNG, params), outputs.metrics
 
     readings, metrics = read(params)
     (reading,) = readings.values()

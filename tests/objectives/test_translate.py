@@ -130,14 +130,15 @@ def test_loss_and_gradient_are_those_of_torch(smoothing, double):
     rows, totals = batch["bitext"], objective.totals(batch)
 
     def loss(params):
-        return objective.loss(params, {}, batch, totals, jax.random.key(0))
+        outputs = objective.loss(params, {}, batch, totals, jax.random.key(0))
+        return outputs.loss(), outputs.metrics
 
     def logits(params):
         hidden = objective.decode(params, rows, objective.encode(params, rows))
         model = {"params": objective.decoder_params(params)}
         return objective._decoder.apply(model, hidden, method=EncoderDecoderLM.logits)
 
-    (value, (_, metrics)), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    (value, metrics), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
     follows = [
         (row, column)
         for row, column in zip(*np.nonzero(rows["segment_ids"][:, :-1]))
@@ -201,7 +202,7 @@ def test_one_direction_is_its_part_of_both(double):
         return -log_p.mean()
 
     def loss(params):
-        return one.loss(params, {}, batch, one.totals(batch), jax.random.key(0))[0]
+        return one.loss(params, {}, batch, one.totals(batch), jax.random.key(0)).loss()
 
     expected, gradient = jax.jit(jax.value_and_grad(restricted))(params)
     found, ours = jax.jit(jax.value_and_grad(loss))(params)
@@ -225,7 +226,7 @@ def test_one_direction_costs_half():
         def loss(params):
             batch = {"bitext": rows}
             totals = objective.totals(batch)
-            return objective.loss(params, {}, batch, totals, jax.random.key(0))[0]
+            return objective.loss(params, {}, batch, totals, jax.random.key(0)).loss()
 
         return matmul_flops(jax.make_jaxpr(jax.grad(loss))(params))
 
@@ -261,7 +262,7 @@ def test_with_the_kernel_a_train_step_has_no_scores_of_rows(attention, direction
 
     def step(params, batch):
         totals, key = objective.totals(batch), jax.random.key(1)
-        return jax.grad(lambda p: objective.loss(p, {}, batch, totals, key)[0])(params)
+        return jax.grad(lambda p: objective.loss(p, {}, batch, totals, key).loss())(params)
 
     with jax.sharding.use_abstract_mesh(abstract_mesh("tpu", 1)):
         params = jax.eval_shape(lambda: meta.unbox(objective.init(jax.random.key(0))))

@@ -86,7 +86,8 @@ def compiled(config):
     objective = config.build(VOCAB)
 
     def loss(params, batch, totals, rng):
-        return objective.loss(params, {}, batch, totals, rng)
+        outputs = objective.loss(params, {}, batch, totals, rng)
+        return outputs.loss(), outputs
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
@@ -96,9 +97,9 @@ def run(config=CONFIG, batch=None, totals=None, rng=RNG, params=None):
     batch = batch or BATCH
     totals = totals or config.build(VOCAB).totals(batch)
     params = weights(config) if params is None else params
-    (loss, (left, metrics)), gradient = compiled(config)(params, batch, totals, rng)
-    assert left == {}
-    return float(loss), {k: tuple(map(float, v)) for k, v in metrics.items()}, gradient
+    (loss, outputs), gradient = compiled(config)(params, batch, totals, rng)
+    assert outputs.per_row == outputs.task_losses == {}
+    return float(loss), {k: tuple(map(float, v)) for k, v in outputs.metrics.items()}, gradient
 
 
 def metrics_of(config):
@@ -107,7 +108,7 @@ def metrics_of(config):
 
     @jax.jit
     def metrics(params, batch):
-        return objective.loss(params, {}, batch, objective.totals(batch), RNG)[1][1]
+        return objective.loss(params, {}, batch, objective.totals(batch), RNG).metrics
 
     batch = {name: BATCH[name] for name in objective.streams}
     return {k: tuple(map(float, v)) for k, v in metrics(weights(), batch).items()}
@@ -318,7 +319,7 @@ def task_gradients():
     objective, totals = CONFIG.build(VOCAB), CONFIG.build(VOCAB).totals(BATCH)
 
     def losses(params):
-        metrics = objective.loss(params, {}, BATCH, totals, RNG)[1][1]
+        metrics = objective.loss(params, {}, BATCH, totals, RNG).metrics
         return jnp.stack([metrics[f"bitext/{task}_loss"][0] for task in TASKS["bitext"]])
 
     found = jax.jit(jax.jacrev(losses))(weights())
@@ -559,7 +560,8 @@ def test_a_stream_of_padding_alone_adds_nothing():
 def test_bfloat16_compute_stays_near_float32():
     objective = CONFIG.build(VOCAB, jnp.bfloat16)
     totals = objective.totals(BATCH)
-    loss, (_, metrics) = jax.jit(lambda p: objective.loss(p, {}, BATCH, totals, RNG))(weights())
+    outputs = jax.jit(lambda p: objective.loss(p, {}, BATCH, totals, RNG))(weights())
+    loss, metrics = outputs.loss(), outputs.metrics
     assert loss.dtype == jnp.float32
     assert all(x.dtype == jnp.float32 for pair in metrics.values() for x in pair)
     np.testing.assert_allclose(loss, run()[0], rtol=0.02)

@@ -90,11 +90,12 @@ def weights(objective_config):
 
 @functools.cache
 def compiled(objective_config):
-    """Returns a function (params, batch, totals, rng) -> ((loss, (aux, metrics)), gradient)."""
+    """Returns a function (params, batch, totals, rng) -> ((loss, outputs), gradient)."""
     objective = objective_config.build(VOCAB)
 
     def loss(params, batch, totals, rng):
-        return objective.loss(params, {}, batch, totals, rng)
+        outputs = objective.loss(params, {}, batch, totals, rng)
+        return outputs.loss(), outputs
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
@@ -106,12 +107,13 @@ def metrics_of(config):
 
     @jax.jit
     def loss(params, batch):
-        return objective.loss(params, {}, batch, objective.totals(batch), RNG)
+        outputs = objective.loss(params, {}, batch, objective.totals(batch), RNG)
+        return outputs.loss(), outputs.metrics
 
     like = XLM_CONFIG if isinstance(config, XLMConfig) else CONFIG
     batch = {name: BATCH[name] for name in objective.streams}
-    found, (_, metrics) = loss(weights(like), batch)
-    return found, {k: tuple(map(float, v)) for k, v in metrics.items()}
+    value, metrics = loss(weights(like), batch)
+    return value, {k: tuple(map(float, v)) for k, v in metrics.items()}
 
 
 def run(config=CONFIG, batch=None, totals=None, rng=RNG, params=None):
@@ -119,9 +121,9 @@ def run(config=CONFIG, batch=None, totals=None, rng=RNG, params=None):
     batch = batch or BATCH
     totals = totals or config.build(VOCAB).totals(batch)
     params = weights(config) if params is None else params
-    (loss, (aux, metrics)), gradient = compiled(config)(params, batch, totals, rng)
-    assert aux == {}
-    return loss, {k: tuple(map(float, v)) for k, v in metrics.items()}, gradient
+    (loss, outputs), gradient = compiled(config)(params, batch, totals, rng)
+    assert outputs.per_row == outputs.task_losses == {}
+    return loss, {k: tuple(map(float, v)) for k, v in outputs.metrics.items()}, gradient
 
 
 def sigmoid(x):
@@ -299,7 +301,7 @@ def part_gradients(config, *parts):
     totals = objective.totals(BATCH)
 
     def losses(params):
-        metrics = objective.loss(params, {}, BATCH, totals, RNG)[1][1]
+        metrics = objective.loss(params, {}, BATCH, totals, RNG).metrics
         return jnp.stack([sum(metrics[f"{n}/{part}_loss"][0] for n in BATCH) for part in parts])
 
     gradients = jax.jit(jax.jacrev(losses))(weights(config))
@@ -615,10 +617,9 @@ def test_linear_head_starts_at_zero():
 def test_bfloat16_compute_stays_near_float32(config):
     objective = config.build(VOCAB, jnp.bfloat16)
     totals = objective.totals(BATCH)
-    loss, (_, metrics) = jax.jit(lambda p: objective.loss(p, {}, BATCH, totals, RNG))(
-        weights(config)
-    )
-    assert loss.dtype == jnp.float32
+    outputs = jax.jit(lambda p: objective.loss(p, {}, BATCH, totals, RNG))(weights(config))
+    metrics = outputs.metrics
+    assert outputs.loss().dtype == jnp.float32
     assert all(x.dtype == jnp.float32 for pair in metrics.values() for x in pair)
     _, expected, _ = run(config)
     for name in BATCH:

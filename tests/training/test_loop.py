@@ -142,7 +142,7 @@ def test_an_interrupted_run_goes_on_where_its_checkpoint_was(tmp_path, mesh):
     evaluators = Evaluators()
     found = run(tmp_path / "parts", mesh, (evaluators.first,))
     np.testing.assert_array_equal(found.params["w"], expected.params["w"])
-    assert int(found.aux["steps"]) == 11
+    assert int(found.carried["steps"]) == 11
     # The yardstick of step 0 is made again from the seed, and step 0 is not evaluated again.
     np.testing.assert_array_equal(evaluators.initial[0], loop_start(mesh).params["w"])
     assert evaluators.steps == [5, 10, 11]
@@ -213,7 +213,7 @@ def test_non_finite_batch_is_skipped_and_reported(tmp_path, mesh, caplog):
     batches = PoisonedBatches({3, 6})
     state = run(tmp_path, mesh, objective=Poisonable(), batches=batches, max_skipped=2)
     assert int(state.step) == 11
-    assert int(state.aux["steps"]) == 9
+    assert int(state.carried["steps"]) == 9
     warnings = [record.getMessage() for record in caplog.records if "skipped" in record.msg]
     assert len(warnings) == 2
     assert "Step 4: update skipped, not finite: grad_norm, loss, monolingual/error" in warnings[0]
@@ -405,17 +405,17 @@ def test_carried_state_is_filled_before_the_first_step(tmp_path, mesh, micro_bat
         micro_batches=micro_batches,
     )
     assert batches.number == 5
-    assert int(state.aux["steps"]) == 3 + 2
+    assert int(state.carried["steps"]) == 3 + 2
     later = Batches()
     later.number = 3
     expected = run(
         tmp_path / "plain", mesh, batches=later, train_steps=2, micro_batches=micro_batches
     )
     np.testing.assert_array_equal(state.params["w"], expected.params["w"])
-    np.testing.assert_array_equal(state.aux["first"], expected.aux["first"])
+    np.testing.assert_array_equal(state.carried["first"], expected.carried["first"])
     # A resumed run is ready.
     resumed = run(tmp_path / "filled", mesh, objective=Filling(), train_steps=3)
-    assert int(resumed.aux["steps"]) == 3 + 3
+    assert int(resumed.carried["steps"]) == 3 + 3
 
 
 def test_unknown_compiler_options_are_refused(tmp_path, mesh):

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,7 +53,7 @@ def test_an_update_that_is_not_finite_changes_nothing_but_the_step(value, micro_
     batches = PoisonedBatches({1})
     state, metrics = jax.jit(step)(state, batches.batch(0))
     assert metrics["skipped"][0] == 0
-    assert int(state.aux["steps"]) == 1
+    assert int(state.carried["steps"]) == 1
     new, metrics = jax.jit(step)(state, batches.batch(1))
     assert metrics["skipped"][0] == 1
     assert not np.isfinite(metrics["loss"][0])
@@ -94,9 +96,9 @@ def test_micro_batches_share_the_denominator_of_the_batch():
     found, metrics = jax.jit(split)(state, batch)
     np.testing.assert_allclose(found.params["w"], expected.params["w"], rtol=1e-6)
     # What is carried changes once a step, and rows leave what they leave in their order.
-    assert int(found.aux["steps"]) == int(expected.aux["steps"]) == 1
-    for aux in (found.aux, expected.aux):
-        np.testing.assert_array_equal(aux["first"], batch["monolingual"]["tokens"][:, 0])
+    assert int(found.carried["steps"]) == int(expected.carried["steps"]) == 1
+    for carried in (found.carried, expected.carried):
+        np.testing.assert_array_equal(carried["first"], batch["monolingual"]["tokens"][:, 0])
     for name in ("loss", "monolingual/error", "grad_norm", "rows", "tokens_per_step"):
         for a, b in zip(metrics[name], expected_metrics[name]):
             if name != "rows":
@@ -142,23 +144,23 @@ def test_four_micro_batches_give_the_gradient_of_one_batch(objective):
     off = ["Encoder.dropout = 0.0", "Encoder.attention_dropout = 0.0"]
     built = loading.load(files, off, "Train").objective.build(200)
     params = random_weights(built.init, jax.random.key(0))
-    aux = meshes.unbox(jax.jit(lambda params: init_carried(built, params))(params))
+    carried = meshes.unbox(jax.jit(lambda params: init_carried(built, params))(params))
     batch = ragged_batch(200, np.random.default_rng(0), built.streams)
     batch = {name: steps._number_rows(rows) for name, rows in batch.items()}
-    gradient_of = jax.value_and_grad(built.loss, has_aux=True)
+    gradient_of = jax.value_and_grad(steps.weighted_loss(built), has_aux=True)
 
     def accumulate(micro_batches):
         @jax.jit
         def run(params, batch):
-            totals, rng = built.totals(batch), jax.random.key(1)
-            return steps.accumulate(gradient_of, params, aux, batch, totals, rng, micro_batches)
+            values = steps.StepValues(carried, built.totals(batch), {}, jax.random.key(1))
+            return steps.accumulate(gradient_of, params, batch, values, micro_batches)
 
         return run(params, batch)
 
-    expected, expected_left, expected_metrics = accumulate(1)
-    found, left, metrics = accumulate(4)
-    for name, values in expected_left.items():
-        np.testing.assert_allclose(left[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
+    expected, expected_per_row, expected_metrics = accumulate(1)
+    found, per_row, metrics = accumulate(4)
+    for name, values in expected_per_row.items():
+        np.testing.assert_allclose(per_row[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
     worst = 0.0
     for (path, a), b in zip(
         jax.tree_util.tree_flatten_with_path(expected)[0], jax.tree.leaves(found)
@@ -204,19 +206,17 @@ def test_stream_weight_scales_its_gradient(objective, micro_batches):
     more = ["InfoXLM.mean = 'items'"] if items else []
     built = loading.load(files, more, "Train").objective.build(200)
     params = random_weights(built.init, jax.random.key(0))
-    aux = meshes.unbox(jax.jit(lambda params: init_carried(built, params))(params))
+    carried = meshes.unbox(jax.jit(lambda params: init_carried(built, params))(params))
     batches = [ragged_batch(200, np.random.default_rng(n), built.streams) for n in (0, 1)]
     for rows in batches:
         rows.update({name: steps._number_rows(found) for name, found in rows.items()})
     batch, other = batches
-    gradient_of = jax.value_and_grad(built.loss, has_aux=True)
+    gradient_of = jax.value_and_grad(steps.weighted_loss(built), has_aux=True)
 
     @jax.jit
     def run(batch, totals, weights):
-        totals = steps.weighted(totals, weights)
-        found, _, metrics = steps.accumulate(
-            gradient_of, params, aux, batch, totals, jax.random.key(1), micro_batches
-        )
+        values = steps.StepValues(carried, totals, weights, jax.random.key(1))
+        found, _, metrics = steps.accumulate(gradient_of, params, batch, values, micro_batches)
         return found, metrics
 
     ones, totals = {name: jnp.ones(()) for name in built.streams}, built.totals(batch)
@@ -250,14 +250,14 @@ def test_weights_over_time_by_hand():
     plain, weighted = jax.jit(plain), jax.jit(weighted)
     batch = Batches().batch(0)
     for number, expected in enumerate([0.0, 0.0, 0.0, 0.5, 1.0, 0.5, 0.5]):
-        here = state.replace(step=jnp.int32(number))
+        here = dataclasses.replace(state, step=jnp.int32(number))
         (before, metrics), (after, found) = plain(here, batch), weighted(here, batch)
         gradient = np.asarray(before.opt_state.trace["w"])
         np.testing.assert_allclose(after.opt_state.trace["w"], expected * gradient, rtol=1e-6)
         np.testing.assert_allclose(found["loss"][0], expected * metrics["loss"][0], rtol=1e-6)
         assert found.pop("monolingual/weight") == (expected, 1.0)
         assert found["monolingual/error"] == metrics["monolingual/error"]
-        assert found["skipped"][0] == 0 and after.aux["steps"] == 1
+        assert found["skipped"][0] == 0 and after.carried["steps"] == 1
         assert found.keys() == metrics.keys()
 
 

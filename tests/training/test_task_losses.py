@@ -11,7 +11,7 @@ from helpers.random_weights import random_weights
 from test_step import ragged_batch
 
 from xlme_jax.configuration import loading
-from xlme_jax.objectives.base import TASK_LOSSES, TaskLosses, init_carried
+from xlme_jax.objectives.base import TaskLosses, init_carried
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import step as steps
 from xlme_jax.training import task_losses
@@ -34,15 +34,13 @@ def built(objective):
     params = random_weights(made.init, jax.random.key(0))
     carried = meshes.unbox(jax.jit(lambda params: init_carried(made, params))(params))
 
-    def loss(params, carried, batch, totals, rng):
-        loss, aux = made.loss(params, carried, batch, totals, rng)
-        return (loss, aux), jnp.zeros(())  # Without the gradient.
+    def loss(params, batch, values):
+        return steps.weighted_loss(made)(params, batch, values), jnp.zeros(())  # No gradient.
 
     def measure(batch, micro_batches=1):
-        totals = made.totals(batch)
-        arguments = params, carried, batch, totals, jax.random.key(1), micro_batches
-        _, left, metrics = steps.accumulate(loss, *arguments, {"bitext": COUNT})
-        assert TASK_LOSSES not in left
+        values = steps.StepValues(carried, made.totals(batch), {}, jax.random.key(1))
+        counts = {"bitext": COUNT}
+        _, _, metrics = steps.accumulate(loss, params, batch, values, micro_batches, counts)
         return metrics
 
     batch = ragged_batch(200, np.random.default_rng(0), made.streams)
@@ -96,8 +94,7 @@ def test_micro_batches_add_up_to_the_batch_and_to_the_metric():
 
 def test_losses_of_streams_that_do_not_follow_them_are_dropped():
     tokens = TaskLosses(jnp.ones((2, 3)), jnp.ones((2, 3), bool), jnp.zeros((2, 3), jnp.int32))
-    left = {"keys": jnp.ones(2), TASK_LOSSES: {"a/mlm": tokens, "b/mlm": tokens}}
-    kept, sums = task_losses.summed(left, {"b": 2})
-    assert kept.keys() == {"keys"} and sums.keys() == {"task_losses/b/mlm"}
+    sums = task_losses.summed({"a/mlm": tokens, "b/mlm": tokens}, {"b": 2})
+    assert sums.keys() == {"task_losses/b/mlm"}
     np.testing.assert_array_equal(sums["task_losses/b/mlm"], [[6, 0], [6, 0]])
-    assert task_losses.summed({}, {"b": 2}) == ({}, {})
+    assert task_losses.summed({}, {"b": 2}) == {}

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlme_jax.objectives.base import Carry, Diagnostics, PlainObjective, StreamInput
+from xlme_jax.objectives.base import Carry, Diagnostics, LossOutputs, PlainObjective, StreamInput
 from xlme_jax.training.stopping import NeverStop, Stopped
 
 LENGTH = 4
@@ -16,7 +16,7 @@ LENGTH = 4
 class Toy(PlainObjective):
     """Mean over real tokens of (w - token)^2 / 2; `noise` depends on the key.
 
-    `aux` counts the steps and stores the first token of each row of the last one. It is ready
+    `carried` counts the steps and stores the first token of each row of the last one. It is ready
     after `fill` batches.
     """
 
@@ -34,16 +34,16 @@ class Toy(PlainObjective):
             del params
             return {"steps": jnp.zeros((), jnp.int32), "first": jnp.zeros((8,), jnp.int32)}
 
-        def after(params, carried, left):
+        def after(params, carried, per_row):
             del params
-            return {"steps": carried["steps"] + 1, "first": left["first"]}
+            return {"steps": carried["steps"] + 1, "first": per_row["first"]}
 
         return Carry(init, after, lambda carried: carried["steps"] >= self.fill)
 
     def totals(self, batch):
         return {name: {"real": (batch[name]["segment_ids"] > 0).sum()} for name in self.streams}
 
-    def loss(self, params, aux, batch, totals, rng):
+    def loss(self, params, carried, batch, totals, rng):
         rows = batch["monolingual"]
         real = rows["segment_ids"] > 0
         w = params["w"].value if hasattr(params["w"], "value") else params["w"]
@@ -54,7 +54,8 @@ class Toy(PlainObjective):
             "noise": (jax.random.uniform(rng), jnp.ones(())),
             "rows": (rows["rows"].sum().astype(jnp.float32), jnp.ones(())),
         }
-        return error.sum() / count, ({"first": rows["tokens"][:, 0]}, metrics)
+        losses = {"monolingual": error.sum() / count}
+        return LossOutputs(losses, metrics, {"first": rows["tokens"][:, 0]})
 
 
 class Batches:
@@ -97,12 +98,15 @@ class Poisonable(Toy):
 
     value = np.nan
 
-    def loss(self, params, aux, batch, totals, rng):
-        loss, (left, metrics) = super().loss(params, aux, batch, totals, rng)
+    def loss(self, params, carried, batch, totals, rng):
+        outputs = super().loss(params, carried, batch, totals, rng)
         poisoned = (batch["monolingual"]["tokens"] == POISON).any()
-        error, count = metrics["monolingual/error"]
-        metrics["monolingual/error"] = jnp.where(poisoned, self.value, error), count
-        return jnp.where(poisoned, self.value, 1.0) * loss, (left, metrics)
+        error, count = outputs.metrics["monolingual/error"]
+        error = jnp.where(poisoned, self.value, error)
+        return outputs._replace(
+            losses={"monolingual": jnp.where(poisoned, self.value, 1.0) * outputs.loss()},
+            metrics={**outputs.metrics, "monolingual/error": (error, count)},
+        )
 
 
 class PoisonedBatches(Batches):

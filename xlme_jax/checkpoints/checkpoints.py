@@ -40,7 +40,7 @@ from xlme_jax.checkpoints.saved import (
     state_metadata,
     tree_shapes,
 )
-from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.checkpoints.state import CARRIED, TrainState
 from xlme_jax.storage.files import move_folder, remove_folder, renames_folders, replace_file
 from xlme_jax.storage.sealed_json import checksum
 
@@ -117,7 +117,7 @@ class Checkpoints:
             except Damaged as error:
                 self._set_aside(step, error)
                 continue
-            for part, tree in (("params", abstract.params), ("aux", abstract.aux)):
+            for part, tree in (("params", abstract.params), (CARRIED, abstract.carried)):
                 shapes = tree_shapes(metadata.get(part) or {})
                 compare_shapes(
                     shapes,

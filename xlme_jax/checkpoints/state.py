@@ -1,25 +1,48 @@
 """The state of a run, which a checkpoint stores."""
 
+import dataclasses
 from typing import Any
 
-import flax.struct
 import jax
+from jax.tree_util import GetAttrKey
 
 from xlme_jax.objectives.base import Carried, Params
 
+# The name of `TrainState.carried` in checkpoints.
+CARRIED = "aux"
 
-@flax.struct.dataclass
+
+@dataclasses.dataclass(frozen=True)
 class TrainState:
     """Everything that changes in training. Randomness is derived from seed and step, not stored.
 
     Attributes:
       step: int32[], updates so far.
       params: float32 weights.
-      aux: the objective's carried state (`objectives.base.Carry`).
+      carried: the objective's carried state (`objectives.base.Carry`).
       opt_state: state of the optimizer.
     """
 
     step: jax.Array
     params: Params
-    aux: Carried
+    carried: Carried
     opt_state: Any
+
+
+_NAMES = ("step", "params", CARRIED, "opt_state")
+
+
+def _children(state: TrainState) -> tuple[tuple[Any, ...], None]:
+    return (state.step, state.params, state.carried, state.opt_state), None
+
+
+def _named_children(state: TrainState) -> tuple[tuple[tuple[GetAttrKey, Any], ...], None]:
+    children, _ = _children(state)
+    return tuple(zip(map(GetAttrKey, _NAMES), children, strict=True)), None
+
+
+# Orbax and the digests of arrays name them by these keys. So the tree has the names of checkpoints,
+# and those that were saved before a field had another name are restored.
+jax.tree_util.register_pytree_with_keys(
+    TrainState, _named_children, lambda _, children: TrainState(*children), _children
+)

@@ -228,13 +228,13 @@ class _OfStream:
         padding = jax.tree.map(jnp.asarray, self._others)
         batch = {self.name: {**rows, "rows": numbers}, **padding}
         carried = meshes.unbox(init_carried(self._objective, params))
-        _, (_, metrics) = self._objective.loss(
+        outputs = self._objective.loss(
             params, carried, batch, self._objective.totals(batch), jax.random.key(_SEED)
         )
         prefix = f"{self.name}/"
         return {
             name.removeprefix(prefix): pair
-            for name, pair in metrics.items()
+            for name, pair in outputs.metrics.items()
             if name.startswith(prefix)
         }
 

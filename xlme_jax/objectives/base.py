@@ -5,11 +5,13 @@ dataclass, and a gin file. docs/own_system.md has an example.
 """
 
 import dataclasses
+import types
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from xlme_jax.model.encoder import EncoderConfig
@@ -18,10 +20,8 @@ Params = Any
 Rows = Mapping[str, jax.Array]
 # State that a system carries from step to step besides its weights.
 Carried = Any
-# Per-row outputs: for `Carry.next`, arrays whose first axis is the rows of the batch; and for
-# streams with "tasks", `TASK_LOSSES`: {"stream/part of the loss": TaskLosses}.
-Left = Mapping[str, Any]
-TASK_LOSSES = "task_losses"
+# Outputs for `Carry.next`: trees of arrays whose first axis is the rows of the batch.
+PerRow = Mapping[str, Any]
 # {stream: {"tokens", "segment_ids", "positions", "rows"}}: int32[B, L] thrice and int32[B], the
 # index of each row in the global batch, from which all of its randomness derives. Marked streams
 # have "starts" too, int32[B, S], labelled ones "labels", and those with `Stream.robust` "tasks",
@@ -47,7 +47,7 @@ class StreamInput:
         (`Stream.pairs_per_row`).
       languages: the languages whose numbers batches have as "languages" (`Stream.languages`).
       directions: the directions of translation that rows are laid out for (`Stream.directions`).
-      task_losses: whether `Objective.loss` returns `TASK_LOSSES` of batches that have "tasks", so
+      task_losses: whether `Objective.loss` returns `task_losses` of batches that have "tasks", so
         that the stream may be sampled by them (`Stream.robust`).
     """
 
@@ -71,6 +71,36 @@ class TaskLosses(NamedTuple):
     losses: jax.Array
     is_counted: jax.Array
     tasks: jax.Array
+
+
+class LossOutputs(NamedTuple):
+    """What `Objective.loss` returns of a (micro-)batch.
+
+    Attributes:
+      losses: {stream, or "stream/part": float32[]}, shares of the losses that add up to the loss,
+        each times the weight of its stream (`Stream.weight`).
+      metrics: what is logged.
+      per_row: outputs for `Carry.next`.
+      task_losses: {"stream/part": losses of tokens}, of streams with "tasks".
+    """
+
+    losses: Mapping[str, jax.Array]
+    metrics: Metrics
+    per_row: Mapping[str, Any] = {}
+    task_losses: Mapping[str, TaskLosses] = {}
+
+    def loss(self, weights: Mapping[str, jax.Array] = types.MappingProxyType({})) -> jax.Array:
+        """Returns the share of the loss, the sum of the losses, float32[].
+
+        Args:
+          weights: factors by stream; other streams have 1. An objective's metrics and task losses
+            are without them.
+        """
+        loss = jnp.zeros(())
+        for name, share in self.losses.items():
+            weight = weights.get(name.split("/")[0])
+            loss = loss + (share if weight is None else weight * share)
+        return loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,14 +137,14 @@ class Carry:
 
     Attributes:
       init: params -> state at step 0.
-      next: (params, carried, left) -> state after a step, from the new weights and the per-row
+      next: (params, carried, per_row) -> state after a step, from the new weights and the per-row
         outputs of the whole batch.
       ready: carried -> whether training may begin. Until then the loop computes the per-row outputs
         of batches and updates only this state, not the weights.
     """
 
     init: Callable[[Params], Carried]
-    next: Callable[[Params, Carried, Left], Carried]
+    next: Callable[[Params, Carried, PerRow], Carried]
     ready: Callable[[Carried], bool | jax.Array] = lambda carried: True
 
 
@@ -260,8 +290,8 @@ class Objective(Protocol):
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
-    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
-        """Returns a micro-batch's share of the loss, per-row outputs, and metrics.
+    ) -> LossOutputs:
+        """Returns a micro-batch's shares of the losses, metrics, and per-row outputs.
 
         The shares add up to the loss of the whole batch: all are divided by the same `totals` and
         read the same `carried`, which changes once per step.

@@ -24,7 +24,7 @@ from xlme_jax.objectives.base import (
     Carried,
     Diagnostics,
     EncoderView,
-    Left,
+    LossOutputs,
     Metrics,
     Params,
     PlainObjective,
@@ -123,7 +123,7 @@ class FineTune(PlainObjective):
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
-    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
+    ) -> LossOutputs:
         """Returns this batch's share of the mean loss over labels."""
         rows = batch[STREAM]
         encoder_rng, head_rng = jax.random.split(rng)
@@ -140,7 +140,7 @@ class FineTune(PlainObjective):
         metrics: Metrics = {f"{STREAM}/loss": (summed, count)}
         if right is not None:
             metrics[f"{STREAM}/accuracy"] = ((right * counted).sum(), count)
-        return summed / totals[STREAM]["labels"], ({}, metrics)
+        return LossOutputs({STREAM: summed / totals[STREAM]["labels"]}, metrics)
 
     def predict(self, params: Params, rows: Mapping[str, jax.Array]) -> jax.Array:
         """Returns float32 logits: [B, classes], [B, 1] (regression), [B, L, tags], [B, L, 2]."""

@@ -22,11 +22,12 @@ from xlme_jax.objectives.base import (
     Carried,
     Carry,
     Diagnostics,
-    Left,
+    LossOutputs,
     Metrics,
     Panel,
     Paper,
     Params,
+    PerRow,
     Rows,
     RunFacts,
     StreamInput,
@@ -196,7 +197,7 @@ class InfoXLM(XLM):
         queue = nn.LogicallyPartitioned(jnp.zeros(shape), ("queue", None))
         return {"key": key, "queue": queue, "count": jnp.zeros((), jnp.int32)}
 
-    def _next_carried(self, params: Params, carried: Carried, left: Left) -> Carried:
+    def _next_carried(self, params: Params, carried: Carried, per_row: PerRow) -> Carried:
         """Moves the momentum encoder towards the new weights and the new keys into the queue."""
         settings = self.config.contrast
         assert settings is not None
@@ -205,9 +206,9 @@ class InfoXLM(XLM):
         def follow(key: jax.Array, query: jax.Array) -> jax.Array:
             return key + (1.0 - momentum) * (query - key)
 
-        keys = left["keys"].reshape(-1, left["keys"].shape[-1])
+        keys = per_row["keys"].reshape(-1, per_row["keys"].shape[-1])
         queue, count = contrast.enqueue(
-            carried["queue"], carried["count"], keys, left["is_key"].reshape(-1)
+            carried["queue"], carried["count"], keys, per_row["is_key"].reshape(-1)
         )
         key = jax.tree.map(follow, carried["key"], self._contrasted(params))
         return {"key": key, "queue": queue, "count": count}
@@ -254,18 +255,18 @@ class InfoXLM(XLM):
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
-    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
-        """Returns this batch's share of MLM + TLM + XLCo."""
-        loss, (left, metrics) = super().loss(params, carried, batch, totals, rng)
+    ) -> LossOutputs:
+        """Returns this batch's shares of MLM, TLM and XLCo, and the keys for the queue."""
+        outputs = super().loss(params, carried, batch, totals, rng)
         if self.config.contrast is None:
-            return loss, (left, metrics)
-        contrasted, queue_keys, contrast_metrics = self._contrast(
+            return outputs
+        loss, queue_keys, metrics = self._contrast(
             params, carried, batch[STREAM], totals[STREAM]["pairs"], self._contrast_keys(rng)
         )
-        left = {**left, **queue_keys}
-        return loss + contrasted, (
-            left,
-            metrics | {f"{STREAM}/{k}": v for k, v in contrast_metrics.items()},
+        return outputs._replace(
+            losses={**outputs.losses, STREAM: loss},
+            metrics=outputs.metrics | {f"{STREAM}/{k}": v for k, v in metrics.items()},
+            per_row=queue_keys,
         )
 
     def read(
@@ -293,7 +294,7 @@ class InfoXLM(XLM):
         rows: Mapping[str, jax.Array],
         total: jax.Array,
         keys: jax.Array,
-    ) -> tuple[jax.Array, Left, Metrics]:
+    ) -> tuple[jax.Array, PerRow, Metrics]:
         """Returns the share of the mean over `total` pairs, the keys of all rows, and metrics."""
         settings = self.config.contrast
         assert settings is not None

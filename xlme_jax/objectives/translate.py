@@ -23,7 +23,7 @@ from xlme_jax.objectives.base import (
     Carried,
     Diagnostics,
     EncoderView,
-    Left,
+    LossOutputs,
     Metrics,
     Panel,
     Params,
@@ -222,7 +222,7 @@ class Translate(PlainObjective):
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
-    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
+    ) -> LossOutputs:
         """Returns this batch's share of the mean cross-entropy, with label smoothing."""
         hidden, rows = self._decode_batch(params, batch[STREAM], rng)
         prediction, targets, is_predicted = self.predict(params, hidden, rows)
@@ -241,7 +241,7 @@ class Translate(PlainObjective):
                 method=EncoderDecoderLM.above_mean,
             )
             loss = loss + self.config.label_smoothing * (above * weight).sum()
-        return loss / totals[STREAM]["tokens"], ({}, metrics)
+        return LossOutputs({STREAM: loss / totals[STREAM]["tokens"]}, metrics)
 
     def _decode_batch(self, params: Params, batch: Rows, rng: jax.Array) -> tuple[jax.Array, Rows]:
         """Returns the decoder's states in the step of `rng`, and the rows that it reads."""

@@ -19,12 +19,11 @@ from xlme_jax.model import flops
 from xlme_jax.model.encoder import EncoderConfig, Memory, init_cross_attention
 from xlme_jax.model.veco import EncoderDecoderLM, has_partner, joined, partners
 from xlme_jax.objectives.base import (
-    TASK_LOSSES,
     Baseline,
     Batch,
     Carried,
     Diagnostics,
-    Left,
+    LossOutputs,
     Metrics,
     Panel,
     Paper,
@@ -207,19 +206,18 @@ class VECO(OneEncoder):
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
-    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
-        """Returns this batch's share of the sum of all tasks' means over the streams."""
-        loss = jnp.zeros(())
+    ) -> LossOutputs:
+        """Returns this batch's share of the sum of all tasks' means on each stream."""
+        losses: dict[str, jax.Array] = {}
         metrics: Metrics = {}
-        by_task: dict[str, TaskLosses] = {}
+        task_losses: dict[str, TaskLosses] = {}
         for name in self.streams:
-            part, stream_metrics, of_tasks = self._stream_loss(
+            losses[name], stream_metrics, of_tasks = self._stream_loss(
                 name, params, batch[name], totals[name], self.stream_keys(rng, name)
             )
-            loss = loss + part
             metrics |= {f"{name}/{k}": v for k, v in stream_metrics.items()}
-            by_task |= {f"{name}/{k}": v for k, v in of_tasks.items()}
-        return loss, ({TASK_LOSSES: by_task} if by_task else {}, metrics)
+            task_losses |= {f"{name}/{k}": v for k, v in of_tasks.items()}
+        return LossOutputs(losses, metrics, task_losses=task_losses)
 
     def _stream_loss(
         self,
@@ -240,7 +238,7 @@ class VECO(OneEncoder):
 
         loss = jnp.zeros(())
         metrics: Metrics = {}
-        by_task: dict[str, TaskLosses] = {}
+        task_losses: dict[str, TaskLosses] = {}
         predictions = self._predict_at(params, masked, list(hidden.values()))
         for task, prediction in zip(hidden, predictions):
             total = totals["cross" if task == "cs_mlm" else "masked"]
@@ -248,7 +246,7 @@ class VECO(OneEncoder):
             loss = loss + share
             metrics |= {f"{task}_{k}": task_metrics[f"mlm_{k}"] for k in ("loss", "accuracy")}
             if "tasks" in rows:
-                by_task[task] = counted[task].task_losses(prediction)
+                task_losses[task] = counted[task].task_losses(prediction)
         # A loop of zero or one iterations, because with a conditional XLA on CPUs mixed up the
         # devices' partial sums, and even crashed.
         metrics["cs_mlm_accuracy_alone"] = jax.lax.fori_loop(
@@ -259,7 +257,7 @@ class VECO(OneEncoder):
             ),
             (jnp.zeros(()), jnp.zeros(())),
         )
-        return loss, metrics, by_task
+        return loss, metrics, task_losses
 
     def _tasks(
         self, name: str, params: Params, masked: MaskedBatch, seeds: list[jax.Array]

@@ -16,13 +16,12 @@ from xlme_jax.model import flops
 from xlme_jax.model.electra import Electra, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import (
-    TASK_LOSSES,
     Baseline,
     Batch,
     Carried,
     Diagnostics,
     EncoderView,
-    Left,
+    LossOutputs,
     Metrics,
     Panel,
     Paper,
@@ -223,11 +222,11 @@ class XLME(MaskedLMObjective):
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
-    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
-        """Returns this batch's share of the sum of both losses over the streams."""
-        loss = jnp.zeros(())
+    ) -> LossOutputs:
+        """Returns this batch's shares of both losses of each stream."""
+        losses: dict[str, jax.Array] = {}
         metrics: Metrics = {}
-        by_task: dict[str, TaskLosses] = {}
+        task_losses: dict[str, TaskLosses] = {}
         drawn = {}
         for name in self.streams:
             keys = self.stream_keys(rng, name)
@@ -241,13 +240,14 @@ class XLME(MaskedLMObjective):
             rtd_loss, rtd_metrics = detection_loss(
                 logits, is_replaced, is_real, totals[name]["real"]
             )
-            loss = loss + mlm_loss + self.config.rtd_weight * rtd_loss
+            losses[f"{name}/mlm"] = mlm_loss
+            losses[f"{name}/rtd"] = self.config.rtd_weight * rtd_loss
             metrics |= {f"{name}/{k}": v for k, v in (mlm_metrics | rtd_metrics).items()}
             if "tasks" in rows:
                 weighted = self.config.rtd_weight * detection_losses(logits, is_replaced) * is_real
-                by_task[f"{name}/mlm"] = masked.task_losses(prediction)
-                by_task[f"{name}/rtd"] = TaskLosses(weighted, is_real, rows["tasks"])
-        return loss, ({TASK_LOSSES: by_task} if by_task else {}, metrics)
+                task_losses[f"{name}/mlm"] = masked.task_losses(prediction)
+                task_losses[f"{name}/rtd"] = TaskLosses(weighted, is_real, rows["tasks"])
+        return LossOutputs(losses, metrics, task_losses=task_losses)
 
     def _detect_samples(
         self, params: Params, drawn: _Drawn
@@ -383,11 +383,11 @@ class XLM(OneEncoder):
 
     def loss(
         self, params: Params, carried: Carried, batch: Batch, totals: Totals, rng: jax.Array
-    ) -> tuple[jax.Array, tuple[Left, Metrics]]:
-        """Returns this batch's share of MLM + TLM."""
-        loss = jnp.zeros(())
+    ) -> LossOutputs:
+        """Returns this batch's shares of MLM and TLM."""
+        losses: dict[str, jax.Array] = {}
         metrics: Metrics = {}
-        by_task: dict[str, TaskLosses] = {}
+        task_losses: dict[str, TaskLosses] = {}
         drawn = {}
         for name in self.masked_streams:
             mask_rng, dropout_rng = self.stream_keys(rng, name)
@@ -396,12 +396,11 @@ class XLM(OneEncoder):
         predicted = run_jointly(lambda inputs: self._predict_masked(params, *inputs), drawn)
         for name, prediction in predicted.items():
             masked = drawn[name][0]
-            mlm_loss, mlm_metrics = masked.loss(prediction, totals[name]["masked"])
-            loss = loss + mlm_loss
+            losses[name], mlm_metrics = masked.loss(prediction, totals[name]["masked"])
             metrics |= {f"{name}/{k}": v for k, v in mlm_metrics.items()}
             if "tasks" in batch[name]:
-                by_task[f"{name}/mlm"] = masked.task_losses(prediction)
-        return loss, ({TASK_LOSSES: by_task} if by_task else {}, metrics)
+                task_losses[f"{name}/mlm"] = masked.task_losses(prediction)
+        return LossOutputs(losses, metrics, task_losses=task_losses)
 
     def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
         """FLOPs of a train step by part."""

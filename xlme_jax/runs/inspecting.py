@@ -21,6 +21,7 @@ from xlme_jax.checkpoints.saved import (
     state_metadata,
     tree_shapes,
 )
+from xlme_jax.checkpoints.state import CARRIED
 from xlme_jax.checkpoints.warm_start import warm_start
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.batches.pipeline import BatchIterator, make_iterator
@@ -220,8 +221,9 @@ def _weights(
     params = warm_start(folder, abstract.params, dataset.vocabulary_digest)
     if objective.carry is None:
         return _Weights(folder, params, {})
-    shapes = tree_shapes(state_metadata(folder).get("aux") or {})
+    shapes = tree_shapes(state_metadata(folder).get(CARRIED) or {})
     remedy = "Give a checkpoint of a run with this configuration."
-    compare_shapes(shapes, abstract.aux, f"The carried state in {folder}", remedy)
+    compare_shapes(shapes, abstract.carried, f"The carried state in {folder}", remedy)
     digests = read_fields(folder)["digests"]
-    return _Weights(folder, params, read_arrays(folder, {"aux": abstract.aux}, digests)["aux"])
+    carried = read_arrays(folder, {CARRIED: abstract.carried}, digests)[CARRIED]
+    return _Weights(folder, params, carried)

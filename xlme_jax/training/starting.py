@@ -93,11 +93,11 @@ def _warm_state(run: Run, state: TrainState, abstract: TrainState, warm: WarmPar
     from xlme_jax.checkpoints.warm_start import warm_start
 
     params = warm(state.params, warm_start(*_warm_source(run, warm)))
-    out = jax.tree.map(lambda leaf: leaf.sharding, abstract.aux)
+    out = jax.tree.map(lambda leaf: leaf.sharding, abstract.carried)
     carried = jax.jit(
         lambda params: meshes.unbox(init_carried(run.objective, params)), out_shardings=out
     )
-    state = dataclasses.replace(state, params=params, aux=carried(params))
+    state = dataclasses.replace(state, params=params, carried=carried(params))
     if run.config.init_optimizer:
         jax.tree.map(lambda leaf: leaf.delete(), state.opt_state)
         source = as_path(run.config.init_from or "")
@@ -115,14 +115,14 @@ def fill(
 ) -> TrainState:
     """Reads batches until the carried state is ready for the first step; returns the new state."""
     carry = objective.carry
-    if carry is None or bool(carry.ready(state.aux)):
+    if carry is None or bool(carry.ready(state.carried)):
         return state
     sharding, (_, shares) = meshes.batch_sharding(mesh), meshes.batch_share(mesh)
     out = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     fill_step = make_fill_step(objective, seed=config.seed, micro_batches=config.micro_batches)
     add = jax.jit(fill_step, donate_argnums=0, out_shardings=out)
     number = 0
-    while not bool(carry.ready(state.aux)):
+    while not bool(carry.ready(state.carried)):
         state = add(state, meshes.put_batch(next(batches), sharding, shares), number)
         number += 1
     _log.info("Read %d batches before the first step to fill the objective's state.", number)

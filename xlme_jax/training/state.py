@@ -23,8 +23,8 @@ def init_state(
 ) -> TrainState:
     """Returns the state at step 0, its arrays boxed with logical axis names."""
     params = objective.init(_init_rng(seed))
-    aux = init_carried(objective, params)
-    return TrainState(jnp.zeros((), jnp.int32), params, aux, optimizer.init(params))
+    carried = init_carried(objective, params)
+    return TrainState(jnp.zeros((), jnp.int32), params, carried, optimizer.init(params))
 
 
 def _init_rng(seed: int) -> jax.Array:

@@ -3,7 +3,7 @@
 import dataclasses
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -12,13 +12,45 @@ import optax
 from jax.sharding import PartitionSpec
 
 from xlme_jax.checkpoints.state import TrainState
-from xlme_jax.objectives.base import Batch, Carried, Left, Metrics, Objective, Params, Totals
+from xlme_jax.objectives.abilities import Reads
+from xlme_jax.objectives.base import (
+    Batch,
+    Carried,
+    LossOutputs,
+    Metrics,
+    Objective,
+    Params,
+    PerRow,
+    Totals,
+)
 from xlme_jax.objectives.reading import Reading
 from xlme_jax.training import task_losses
 from xlme_jax.training.mesh import rules_within_replica
 
 # A weight on a schedule: points (step, weight), linear in between, constant outside.
 Points = Sequence[tuple[int, float]]
+
+
+class StepValues(NamedTuple):
+    """What all micro-batches and replicas of a step share, besides the model's weights.
+
+    Attributes:
+      carried: the objective's carried state.
+      totals: denominators of the losses.
+      weights: {stream: float32[], factor on its losses}; other streams have 1.
+      rng: key of the step.
+    """
+
+    carried: Carried
+    totals: Totals
+    weights: Mapping[str, jax.Array]
+    rng: jax.Array
+
+
+# (params, (micro-)batch, values) -> ((loss, outputs), gradient).
+LossAndGradient = Callable[
+    [Params, Batch, StepValues], tuple[tuple[jax.Array, LossOutputs], Params]
+]
 
 
 def make_train_step(
@@ -35,8 +67,8 @@ def make_train_step(
     The gradient depends neither on `micro_batches` nor on the mesh: the loss's denominators are
     those of the whole batch, and a row's randomness comes from its index in it.
 
-    An update whose loss or gradient is not finite is skipped: weights, `aux` and optimizer stay as
-    they are, the step counts, and the metric "skipped" is 1.
+    An update whose loss or gradient is not finite is skipped: weights, carried state and optimizer
+    stay as they are, the step counts, and the metric "skipped" is 1.
 
     Args:
       objective: what to train.
@@ -50,24 +82,23 @@ def make_train_step(
       The step function. Metrics are (numerator, denominator) pairs of the global batch; "loss" is
       the weighted sum, the others are unweighted. Those by task (`task_losses.split`) are arrays.
     """
-    loss_and_gradient = jax.value_and_grad(objective.loss, has_aux=True)
+    loss_and_gradient = jax.value_and_grad(weighted_loss(objective), has_aux=True)
     update = optax.with_extra_args_support(optimizer).update
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        rng = _step_rng(seed, state.step + 1)
         batch = _numbered(batch)
         factors = {name: weight_at(points, state.step) for name, points in weights.items()}
-        totals = weighted(objective.totals(batch), factors)
-        gradient, left, metrics = over_replicas(
-            *(loss_and_gradient, state.params, state.aux, batch, totals, rng, micro_batches),
-            task_counts,
+        rng = _step_rng(seed, state.step + 1)
+        values = StepValues(state.carried, objective.totals(batch), factors, rng)
+        gradient, per_row, metrics = over_replicas(
+            loss_and_gradient, state.params, batch, values, micro_batches, task_counts
         )
         updates, opt_state = update(gradient, state.opt_state, state.params, step=state.step)
         params = optax.apply_updates(state.params, updates)
-        updated = params, _next_carried(objective, params, state.aux, left), opt_state
+        updated = params, _next_carried(objective, params, state.carried, per_row), opt_state
         norm = optax.global_norm(gradient)
         finite = jnp.isfinite(norm) & jnp.isfinite(metrics["loss"][0])
-        before = state.params, state.aux, state.opt_state
+        before = state.params, state.carried, state.opt_state
         accepted = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, before)
         metrics["grad_norm"] = (norm, jnp.ones(()))
         metrics["tokens_per_step"] = (_real_tokens(batch), jnp.ones(()))
@@ -84,45 +115,48 @@ def weight_at(points: Points, step: jax.Array) -> jax.Array:
     return jnp.interp(step.astype(jnp.float32), steps, weights)
 
 
-def weighted(totals: Totals, streams: Mapping[str, jax.Array]) -> Totals:
-    """Scales denominators so that the losses of streams are weighted.
+def weighted_loss(
+    objective: Objective,
+) -> Callable[[Params, Batch, StepValues], tuple[jax.Array, LossOutputs]]:
+    """Returns (params, batch, values) -> (the weighted sum of the losses, all outputs).
 
-    A weight of 0 makes a denominator infinite: finite sums over it, and their gradients, are 0.
-
-    Args:
-      totals: denominators from `Objective.totals`.
-      streams: weights by stream; other streams are unchanged.
+    The function raises ValueError, when it is traced, if a loss is of none of the streams.
     """
-    weighted = {name: dict(values) for name, values in totals.items()}
-    for name, factor in streams.items():
-        weighted[name] = {part: total / factor for part, total in weighted[name].items()}
-    return weighted
+
+    def loss(params: Params, batch: Batch, values: StepValues) -> tuple[jax.Array, LossOutputs]:
+        outputs = objective.loss(params, values.carried, batch, values.totals, values.rng)
+        for name in outputs.losses:
+            if name.split("/")[0] not in objective.inputs:
+                raise ValueError(
+                    f"{type(objective).__name__}.loss returns losses[{name!r}], which is of none "
+                    f"of its streams {sorted(objective.inputs)}: name it STREAM or STREAM/PART."
+                )
+        return outputs.loss(values.weights), outputs
+
+    return loss
 
 
 def make_fill_step(
     objective: Objective, *, seed: int, micro_batches: int = 1
 ) -> Callable[[TrainState, Batch, jax.Array], TrainState]:
-    """Returns the function to be jitted: (state, batch, its number) -> state with another `aux`.
+    """Returns the function to be jitted: (state, batch, its number) -> state with new `carried`.
 
     For carried state that must be filled before training (`Carry.ready`).
     """
 
-    def without_gradient(*arguments: Any) -> tuple[Any, jax.Array]:
+    def without_gradient(params: Params, batch: Batch, values: StepValues) -> Any:
         # Without the loss too: XLA computes only what the per-row outputs depend on.
-        _, (left, _) = objective.loss(*arguments)
-        return (jnp.zeros(()), (left, {})), jnp.zeros(())
+        _, outputs = weighted_loss(objective)(params, batch, values)
+        return (jnp.zeros(()), LossOutputs({}, {}, outputs.per_row)), jnp.zeros(())
 
     def fill_step(state: TrainState, batch: Batch, number: jax.Array) -> TrainState:
         # Derived from the initialisation key, so that no step draws the same numbers.
         rng = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0), number)
         batch = _numbered(batch)
-        totals = objective.totals(batch)
-        _, left, _ = over_replicas(
-            without_gradient, state.params, state.aux, batch, totals, rng, micro_batches
-        )
-        return dataclasses.replace(
-            state, aux=_next_carried(objective, state.params, state.aux, left)
-        )
+        values = StepValues(state.carried, objective.totals(batch), {}, rng)
+        _, per_row, _ = over_replicas(without_gradient, state.params, batch, values, micro_batches)
+        carried = _next_carried(objective, state.params, state.carried, per_row)
+        return dataclasses.replace(state, carried=carried)
 
     return fill_step
 
@@ -132,7 +166,7 @@ def read_rows(
 ) -> Mapping[str, Reading]:
     """Returns what a system reads of the first rows of the batch of a step, from 1.
 
-    Systems without `read` (`objectives.reading`) return {}.
+    Of systems that do not show it (`objectives.abilities.Reads`), returns {}.
 
     Args:
       objective: the system.
@@ -141,8 +175,9 @@ def read_rows(
       step: the step, whose masks and samples are drawn.
       params: weights that predict; None for no predictions.
     """
-    read = getattr(objective, "read", None)
-    return read(_numbered(batch), _step_rng(seed, step), params) if read else {}
+    if not isinstance(objective, Reads):
+        return {}
+    return objective.read(_numbered(batch), _step_rng(seed, step), params)
 
 
 def make_reading(
@@ -158,24 +193,19 @@ def make_reading(
     the step before, without the gradient, and what the system read and predicted.
     """
 
-    def without_gradient(
-        params: Params, aux: Carried, batch: Batch, totals: Totals, rng: jax.Array
-    ) -> tuple[Any, jax.Array]:
-        loss, (_, metrics) = objective.loss(params, aux, batch, totals, rng)
-        read = getattr(objective, "read", None)
-        left = read(batch, rng, params) if read else {}
-        return (loss, (left, metrics)), jnp.zeros(())
+    def without_gradient(params: Params, batch: Batch, values: StepValues) -> Any:
+        loss, outputs = weighted_loss(objective)(params, batch, values)
+        readings = objective.read(batch, values.rng, params) if isinstance(objective, Reads) else {}
+        return (loss, LossOutputs({}, outputs.metrics, readings)), jnp.zeros(())
 
     def reading(
-        params: Params, aux: Carried, batch: Batch, step: jax.Array
+        params: Params, carried: Carried, batch: Batch, step: jax.Array
     ) -> tuple[Mapping[str, Reading], Metrics]:
         batch = _numbered(batch)
         factors = {name: weight_at(points, step - 1) for name, points in weights.items()}
-        totals = weighted(objective.totals(batch), factors)
-        _, left, metrics = over_replicas(
-            without_gradient, params, aux, batch, totals, _step_rng(seed, step), micro_batches
-        )
-        return left, metrics
+        values = StepValues(carried, objective.totals(batch), factors, _step_rng(seed, step))
+        _, readings, metrics = over_replicas(without_gradient, params, batch, values, micro_batches)
+        return readings, metrics
 
     return reading
 
@@ -185,20 +215,20 @@ def _step_rng(seed: int, step: jax.Array) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed), step)
 
 
-def _next_carried(objective: Objective, params: Params, carried: Carried, left: Left) -> Carried:
-    return objective.carry.next(params, carried, left) if objective.carry else carried
+def _next_carried(
+    objective: Objective, params: Params, carried: Carried, per_row: PerRow
+) -> Carried:
+    return objective.carry.next(params, carried, per_row) if objective.carry else carried
 
 
 def over_replicas(
-    loss_and_gradient: Callable[..., Any],
+    loss_and_gradient: LossAndGradient,
     params: Params,
-    aux: Carried,
     batch: Batch,
-    totals: Totals,
-    rng: jax.Array,
+    values: StepValues,
     micro_batches: int,
     task_counts: Mapping[str, int] = types.MappingProxyType({}),
-) -> tuple[Params, Left, Metrics]:
+) -> tuple[Params, PerRow, Metrics]:
     """Computes gradient, per-row outputs and metrics; sums replicas' gradients once, at the end.
 
     By default the compiler sums the replicas' gradients wherever one arises: for each stream,
@@ -208,63 +238,57 @@ def over_replicas(
     mesh = jax.sharding.get_abstract_mesh()
     replicas = dict(mesh.shape).get("data", 1)
     if replicas == 1:
-        return accumulate(
-            loss_and_gradient, params, aux, batch, totals, rng, micro_batches, task_counts
-        )
+        return accumulate(loss_and_gradient, params, batch, values, micro_batches, task_counts)
 
-    def replica(
-        params: Params, aux: Carried, batch: Batch, totals: Totals, rng: jax.Array
-    ) -> tuple[Params, Left, Metrics]:
+    def replica(params: Params, batch: Batch, values: StepValues) -> tuple[Params, PerRow, Metrics]:
         with nn.logical_axis_rules(rules_within_replica()):
-            gradient, left, metrics = accumulate(
-                loss_and_gradient, params, aux, batch, totals, rng, micro_batches, task_counts
+            gradient, per_row, metrics = accumulate(
+                loss_and_gradient, params, batch, values, micro_batches, task_counts
             )
         metrics["loss"] = metrics["loss"][0], metrics["loss"][1] / replicas
         gradient, metrics = jax.lax.psum((gradient, metrics), "data")
-        return gradient, left, metrics
+        return gradient, per_row, metrics
 
     rows, whole = PartitionSpec("data"), PartitionSpec()
     mapped = jax.shard_map(
         replica,
         axis_names={"data"},
-        in_specs=(whole, whole, rows, whole, whole),
+        in_specs=(whole, rows, whole),
         out_specs=(whole, rows, whole),
         check_vma=False,
     )
-    return mapped(params, aux, batch, totals, rng)
+    return mapped(params, batch, values)
 
 
 def accumulate(
-    loss_and_gradient: Callable[..., Any],
+    loss_and_gradient: LossAndGradient,
     params: Params,
-    aux: Carried,
     batch: Batch,
-    totals: Totals,
-    rng: jax.Array,
+    values: StepValues,
     micro_batches: int,
     task_counts: Mapping[str, int] = types.MappingProxyType({}),
-) -> tuple[Params, Left, Metrics]:
+) -> tuple[Params, PerRow, Metrics]:
     """Computes gradient and metrics, summed over micro-batches, and per-row outputs."""
 
-    def part(rows: Batch) -> tuple[tuple[Params, Metrics], Left]:
-        (loss, (left, metrics)), gradient = loss_and_gradient(params, aux, rows, totals, rng)
-        left, by_task = task_losses.summed(left, task_counts)
-        metrics = {**metrics, **by_task, "loss": (loss, jnp.ones(()) / micro_batches)}
-        return (gradient, metrics), left
+    def part(rows: Batch) -> tuple[tuple[Params, Metrics], PerRow]:
+        (loss, outputs), gradient = loss_and_gradient(params, rows, values)
+        by_task = task_losses.summed(outputs.task_losses, task_counts)
+        share = loss, jnp.ones(()) / micro_batches
+        return (gradient, {**outputs.metrics, **by_task, "loss": share}), outputs.per_row
 
     if micro_batches == 1:
-        (gradient, metrics), left = part(batch)
-        return gradient, left, metrics
+        (gradient, metrics), per_row = part(batch)
+        return gradient, per_row, metrics
 
-    def add(sums: tuple[Params, Metrics], rows: Batch) -> tuple[tuple[Params, Metrics], Left]:
-        terms, left = part(rows)
-        return jax.tree.map(jnp.add, sums, terms), left
+    def add(sums: tuple[Params, Metrics], rows: Batch) -> tuple[tuple[Params, Metrics], PerRow]:
+        terms, per_row = part(rows)
+        return jax.tree.map(jnp.add, sums, terms), per_row
 
     parts = jax.tree.map(lambda x: _split(x, micro_batches), batch)
     shapes, _ = jax.eval_shape(part, jax.tree.map(lambda x: x[0], parts))
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    (gradient, metrics), left = jax.lax.scan(add, zeros, parts)
-    return gradient, jax.tree.map(_joined, left), metrics
+    (gradient, metrics), per_row = jax.lax.scan(add, zeros, parts)
+    return gradient, jax.tree.map(_joined, per_row), metrics
 
 
 def _numbered(batch: Batch) -> dict[str, dict[str, jax.Array]]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlme_jax.objectives.base import TASK_LOSSES, Left, Metrics
+from xlme_jax.objectives.base import Metrics, TaskLosses
 from xlme_jax.storage.files import replace_file
 
 PAIR_WEIGHTS_FILE = "pair_weights.json"
@@ -40,19 +40,19 @@ class Phases(Protocol):
         """Returns losses and weights of the phases by stream, JSON-serializable."""
 
 
-def summed(left: Left, task_counts: Mapping[str, int]) -> tuple[Left, Metrics]:
+def summed(losses: Mapping[str, TaskLosses], task_counts: Mapping[str, int]) -> Metrics:
     """Sums the losses of tokens by task.
 
     Args:
-      left: per-row outputs of `Objective.loss`.
+      losses: `LossOutputs.task_losses`.
       task_counts: number of tasks by stream; other streams' losses are dropped.
 
     Returns:
-      `left` without these losses, and {name: (sums, tokens)}, float32[tasks] each, which add up
-      over micro-batches and replicas like other metrics.
+      {name: (sums, tokens)}, float32[tasks] each, which add up over micro-batches and replicas like
+      other metrics.
     """
     sums: Metrics = {}
-    for name, tokens in left.get(TASK_LOSSES, {}).items():
+    for name, tokens in losses.items():
         if (count := task_counts.get(name.split("/")[0])) is None:
             continue
         of_task = tokens.tasks.ravel()
@@ -61,7 +61,7 @@ def summed(left: Left, task_counts: Mapping[str, int]) -> tuple[Left, Metrics]:
             for x in (tokens.losses, tokens.is_counted)
         )
         sums[_PREFIX + name] = top, bottom
-    return {name: value for name, value in left.items() if name != TASK_LOSSES}, sums
+    return sums
 
 
 def split(metrics: Metrics) -> tuple[Metrics, Metrics]:
