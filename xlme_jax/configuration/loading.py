@@ -29,10 +29,9 @@ from xlme_jax.configuration.references import (
 from xlme_jax.configuration.registry import add_named, gin_name
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.data.prepared.format import VOCABULARY_FILE
+from xlme_jax.objectives.system_config import TunedConfig
 from xlme_jax.storage.paths import as_path, is_file
 
-# The configurables with a `pretrained` objective.
-TUNED = ("FineTune", "Translate")
 _conversions: list[Callable[[str], str]] = []
 
 
@@ -134,8 +133,12 @@ def _pretrained() -> str:
     The encoder of a fine-tuning run is read from the checkpoint and becomes part of the operative
     configuration, which can be run again without changes. So is the vocabulary, unless it is bound.
     """
-    bound = {name: gin.config._CONFIG.get(("", f"xlme_jax.{name}"), {}) for name in TUNED}
-    name = next((name for name in TUNED if bound[name]), "")
+    bound = {
+        selector.split(".")[-1]: fields
+        for (scope, selector), fields in gin.config._CONFIG.items()
+        if not scope and fields
+    }
+    name = next((name for name in sorted(bound) if _is_tuned(name)), "")
     if not name or "pretrained" in bound[name]:
         return ""
     source, vocabulary = (
@@ -148,12 +151,17 @@ def _pretrained() -> str:
             "--gin.INIT_FROM=\"'runs/xlme_base'\"."
         )
     run = load_text(read_record(as_path(source)).config, "Train", f"INIT_FROM = {source!r}")
-    objective = getattr(run.objective, "pretrained", run.objective)
+    objective = run.objective.pretraining
     lines = [f"{name}.pretrained = @pretrained/{gin_name(type(objective))}()"]
     lines += _bindings(objective, "pretrained")
     if vocabulary is None:
         lines.append(f"VOCABULARY = {str(as_path(run.data_dir) / VOCABULARY_FILE)!r}")
     return "\n".join(lines)
+
+
+def _is_tuned(name: str) -> bool:
+    """Returns whether a gin name is that of a system that goes on with another one's encoder."""
+    return name in CONFIGURABLES and issubclass(CONFIGURABLES[name], TunedConfig)
 
 
 def _bindings(config: Any, scope: str) -> Iterator[str]:

@@ -68,8 +68,8 @@ def add(name: str, cls: type) -> None:
 
     Args:
       name: name in gin files.
-      cls: a dataclass. A system needs the methods `build(vocab_size, dtype)` -> `Objective`,
-        `with_dropout(rate)` and `held_out()`.
+      cls: a dataclass; for a system, one that derives from
+        `objectives.system_config.SystemConfig`.
 
     Raises:
       ValueError: another class has this name, or `cls` is not a dataclass.

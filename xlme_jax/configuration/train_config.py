@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from xlme_jax.configuration.registry import SYSTEMS
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.prepared.cache import DEFAULT_GB
+from xlme_jax.objectives.system_config import SystemConfig
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.storage.paths import as_path, is_bucket
 from xlme_jax.training.best import Best
@@ -16,7 +17,7 @@ from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
 from xlme_jax.training.optimizer import OptimizerConfig
 from xlme_jax.training.stop_rule import StopRule
-from xlme_jax.training.trackers import TensorBoard
+from xlme_jax.training.trackers import TensorBoard, TrackerConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +79,11 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for folder in (self.model_dir, self.data_dir):
             as_path(folder)  # Raises if it is of another kind of storage.
-        if not _builds(self.objective):
+        if not isinstance(self.objective, SystemConfig):
             raise ValueError(
                 f"Train.objective = {reprlib.repr(self.objective)} is not an objective; bind one "
-                f"of {', '.join(f'@{name}()' for name in SYSTEMS)}."
+                f"of {', '.join(f'@{name}()' for name in SYSTEMS)}, or a dataclass that derives "
+                "from objectives.system_config.SystemConfig."
             )
         for evaluator in self.evaluators:
             if not hasattr(evaluator, "evaluator"):
@@ -90,7 +92,7 @@ class TrainConfig:
                     "(@RetrievalProbe(),) or others of --help."
                 )
         for tracker in self.trackers:
-            if not hasattr(tracker, "start"):
+            if not isinstance(tracker, TrackerConfig):
                 raise ValueError(
                     f"Train.trackers: {reprlib.repr(tracker)} is no tracker; bind "
                     "(@TensorBoard(), @WandB())."
@@ -166,7 +168,3 @@ class TrainConfig:
         if self.compute_dtype == "auto":
             return jnp.float32 if platform == "cpu" else jnp.bfloat16
         return jnp.dtype("float32" if self.compute_dtype == "mixed" else self.compute_dtype)
-
-
-def _builds(config: Any) -> bool:
-    return hasattr(config, "build")

@@ -75,13 +75,13 @@ class HeldOut:
         Raises:
           ValueError: the objective has no loss on held-out text, or no stream has any.
         """
-        if not hasattr(context.objective_config, "held_out"):
+        config = context.objective_config.held_out()
+        if config is None:
             raise ValueError(
                 f"HeldOut measures losses of pre-training, and {type(context.objective).__name__} "
                 "has none: leave @HeldOut() out of Train.evaluators (fine-tuned models are "
                 "measured by @TaskEvaluation())"
             )
-        config = context.objective_config.held_out()
         objective = config.build(context.dataset.vocabulary_size, context.dtype)
         streams = [stream for stream in context.streams if stream.name in objective.inputs]
         measures = [

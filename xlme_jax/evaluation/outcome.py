@@ -15,6 +15,7 @@ from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.readouts import RAW
 from xlme_jax.evaluation.training_text import TrainingText
+from xlme_jax.objectives.abilities import Predicts
 
 # {"tokens", "segment_ids", "positions"}: int32[B, L] each.
 Rows = Mapping[str, jax.Array]
@@ -123,15 +124,15 @@ def subject_of(
       streams: streams that it is trained on.
     """
     config = objective.encoder.config
-    benchmark = getattr(objective, "benchmark", None)
+    labels = objective if isinstance(objective, Predicts) else None
     return Subject(
         vocabulary,
         objective.encoder.encode,
         config.num_layers,
         config.max_length if config.absolute_positions else None,
         row_multiple,
-        task=None if benchmark is None else benchmark.name,
-        predict=getattr(objective, "predict", None) if benchmark else None,
+        task=None if labels is None else labels.benchmark.name,
+        predict=None if labels is None else labels.predict,
         training_text=training_text,
         restarts=any(stream.positions == "restart" for stream in streams),
     )

@@ -14,6 +14,7 @@ from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.beam_search import NONE, BeamSearch, Found, search
 from xlme_jax.evaluation.encoding import Text
 from xlme_jax.evaluation.sampling import Sampling, sample
+from xlme_jax.objectives.abilities import Decodes
 from xlme_jax.objectives.cross_attention import cross_attention
 
 Rows = Mapping[str, Any]
@@ -69,7 +70,7 @@ class Translator:
         batch_tokens: int = encoding.BATCH_TOKENS,
         allowed: np.ndarray | None = None,
     ):
-        if not hasattr(objective, "decoder"):
+        if not isinstance(objective, Decodes):
             raise ValueError(
                 "this model does not translate: fine-tune it with gin_configs/models/translate.gin"
             )

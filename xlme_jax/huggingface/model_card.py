@@ -14,8 +14,8 @@ from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.huggingface.model_index import front_matter, results_of
 from xlme_jax.huggingface.tokenizer import differences
 from xlme_jax.huggingface.weights import WeightLayout, has_form_of_xlmr
-from xlme_jax.objectives.base import Paper
 from xlme_jax.objectives.finetune import FineTuneConfig
+from xlme_jax.objectives.system_config import OneEncoderConfig, Paper
 from xlme_jax.storage.paths import as_path
 
 _MAX_RUNS = 100
@@ -61,8 +61,7 @@ class Stage:
         """The publication of the pre-training system; None if unknown."""
         if self.folder is not None:
             return _XLMR if self._is_xlmr else None
-        objective = getattr(self.config, "objective", None)
-        return getattr(getattr(objective, "pretrained", objective), "paper", None)
+        return None if self.config is None else self.config.objective.pretraining.paper
 
 
 def stages(checkpoint: Path) -> list[Stage]:
@@ -103,7 +102,7 @@ def _is_imported(record: RunRecord, step: int | None, config: TrainConfig) -> bo
     """
     if record.dataset or step or config.loop.init_from:
         return False
-    return bool(record.origin) or hasattr(config.objective, "encoder")
+    return bool(record.origin) or isinstance(config.objective, OneEncoderConfig)
 
 
 def _read(folder: Path) -> tuple[RunRecord, TrainConfig]:

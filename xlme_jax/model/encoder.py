@@ -16,7 +16,7 @@ from xlme_jax.ops.attention import Implementation, attention, take_positions
 from xlme_jax.ops.attention_kernel import KEPT
 from xlme_jax.ops.dropout import dropout, fold_in
 from xlme_jax.ops.products import product
-from xlme_jax.validation.fields import check_at_least, check_choices
+from xlme_jax.validation.fields import check_at_least, check_below_one, check_choices
 
 HIDDEN_AXES = ("batch", "length", "activation_embed")
 QUERY_AXES = ("batch", "length", "heads", "kv")
@@ -99,9 +99,7 @@ class EncoderConfig:
         for name in ("layer_norm_eps", "init_std"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"Encoder.{name} = {getattr(self, name)} must be positive.")
-        for name in ("dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"Encoder.{name} = {getattr(self, name)} must lie in [0, 1).")
+        check_below_one(self, "Encoder", "dropout", "attention_dropout")
 
 
 def weight_init(config: EncoderConfig) -> Initializer:

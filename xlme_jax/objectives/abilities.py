@@ -5,15 +5,18 @@ system has an ability by having its methods; nothing else declares it.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import jax
 
-from xlme_jax.objectives.base import Batch, Params, Rows
+from xlme_jax.objectives.base import Batch, EncoderView, Params, Rows
 from xlme_jax.objectives.reading import Reading
+from xlme_jax.ops.vocabulary_head import VocabularyPrediction
 
-if TYPE_CHECKING:  # A pre-training run does not load the benchmarks.
+if TYPE_CHECKING:  # A pre-training run loads neither benchmarks nor decoding.
     from xlme_jax.data.benchmarks.registry import Benchmark
+    from xlme_jax.model.decoding import Decoder
+    from xlme_jax.objectives.translate import TranslateConfig
 
 
 @runtime_checkable
@@ -67,7 +70,41 @@ class Predicts(Protocol):
 
 @runtime_checkable
 class Decodes(Protocol):
-    """Translates, token by token."""
+    """Translates: it encodes sources, and decodes translations of them.
 
-    def decoder(self, params: Params, rows: Rows, languages: jax.Array) -> Any:
-        """Returns the `model.decoding.Decoder` of source rows into languages int32[B]."""
+    Attributes:
+      config: the languages, and what it learned to translate.
+    """
+
+    config: "TranslateConfig"
+
+    @property
+    def encoder(self) -> EncoderView:
+        """The encoder."""
+
+    def encode(
+        self, params: Params, rows: Rows, dropout_seeds: jax.Array | None = None
+    ) -> jax.Array:
+        """Returns the source states [B, S, D], the output of the last layer."""
+
+    def decode(
+        self,
+        params: Params,
+        rows: Rows,
+        states: jax.Array,
+        dropout_seeds: jax.Array | None = None,
+        source_segment_ids: jax.Array | None = None,
+    ) -> jax.Array:
+        """Decodes whole translations, each given its source's states; returns [B, L, D]."""
+
+    def predict(
+        self, params: Params, hidden: jax.Array, rows: Rows
+    ) -> tuple[VocabularyPrediction, jax.Array, jax.Array]:
+        """Predicts the next tokens of decoded rows.
+
+        Returns:
+          The prediction, int32[B, L] the next tokens, and bool[B, L], whether they are predicted.
+        """
+
+    def decoder(self, params: Params, rows: Rows, languages: jax.Array) -> "Decoder":
+        """Encodes source rows for decoding token by token into languages int32[B]."""

@@ -8,7 +8,7 @@ import dataclasses
 import types
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,6 @@ Totals = Mapping[str, Mapping[str, jax.Array]]
 Metrics = dict[str, tuple[jax.Array, jax.Array]]
 # {stream: (rows, length)}
 Shapes = Mapping[str, tuple[int, int]]
-Config = TypeVar("Config")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,14 +306,6 @@ class Objective(Protocol):
         """Raises ValueError, naming the field and the remedy, if the system cannot train so."""
 
 
-class Paper(NamedTuple):
-    """The publication of a system, for model cards: the `paper` of its configuration's class."""
-
-    authors: str
-    title: str
-    year: int
-
-
 class PlainObjective:
     """Base class of objectives without carried state and without frozen weights."""
 
@@ -340,14 +331,3 @@ def init_carried(objective: Objective, params: Params) -> Carried:
 def stream_rng(rng: jax.Array, stream: str) -> jax.Array:
     """Returns the random key of a stream, independent of the other streams and their order."""
     return jax.random.fold_in(rng, zlib.crc32(stream.encode()))
-
-
-def without_dropout(config: Config) -> Config:
-    """Returns a configuration with dropout 0 in every `EncoderConfig` among its fields."""
-    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}  # type: ignore
-    encoders = {
-        name: dataclasses.replace(value, dropout=0.0, attention_dropout=0.0)
-        for name, value in fields.items()
-        if isinstance(value, EncoderConfig)
-    }
-    return dataclasses.replace(config, **encoders)  # type: ignore

@@ -7,13 +7,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlme_jax.objectives.base import Params
-from xlme_jax.objectives.translate import Rows, Translate
+from xlme_jax.objectives.abilities import Decodes
+from xlme_jax.objectives.base import Params, Rows
 from xlme_jax.ops.attention import attention
 
 
 def cross_attention(
-    objective: Translate, params: Params, source: Rows, target: Rows, languages: jax.Array
+    objective: Decodes, params: Params, source: Rows, target: Rows, languages: jax.Array
 ) -> jax.Array:
     """Returns cross-attention weights, the mean over heads and decoder layers: float32[B, T, S].
 

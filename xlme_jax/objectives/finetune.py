@@ -34,6 +34,7 @@ from xlme_jax.objectives.base import (
     WarmStart,
 )
 from xlme_jax.objectives.masked_lm import check_lengths, training_flops
+from xlme_jax.objectives.system_config import SystemConfig, TunedConfig
 from xlme_jax.ops import dropout
 
 STREAM = "labelled"
@@ -41,7 +42,7 @@ HEAD = "task_head"
 
 
 @dataclasses.dataclass(frozen=True)
-class FineTuneConfig:
+class FineTuneConfig(TunedConfig):
     """Fine-tuning of a pre-trained encoder on one task.
 
     Attributes:
@@ -58,13 +59,17 @@ class FineTuneConfig:
 
     def __post_init__(self) -> None:
         benchmark(self.task)
-        if not hasattr(self.pretrained, "with_dropout"):
+        pretrained = self.pretrained
+        if not isinstance(pretrained, SystemConfig) or isinstance(pretrained, FineTuneConfig):
             raise ValueError(
-                f"FineTune.pretrained = {self.pretrained!r} is not a pre-training objective; give "
+                f"FineTune.pretrained = {pretrained!r} is not a pre-training objective; give "
                 "the run to start from: --gin.INIT_FROM=\"'MODEL_DIR'\"."
             )
         if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"FineTune.dropout = {self.dropout} must lie in [0, 1).")
+
+    def held_out(self) -> None:
+        """Returns None: fine-tuned models are measured on their benchmark."""
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "FineTune":
         """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""

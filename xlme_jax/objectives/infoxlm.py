@@ -25,7 +25,6 @@ from xlme_jax.objectives.base import (
     LossOutputs,
     Metrics,
     Panel,
-    Paper,
     Params,
     PerRow,
     Rows,
@@ -34,10 +33,10 @@ from xlme_jax.objectives.base import (
     Totals,
     WarmStart,
     stream_rng,
-    without_dropout,
 )
 from xlme_jax.objectives.masked_lm import MaskedBatch
 from xlme_jax.objectives.reading import Reading
+from xlme_jax.objectives.system_config import Paper
 from xlme_jax.objectives.xlme import XLM, XLMConfig
 from xlme_jax.ops import contrast, dropout
 from xlme_jax.validation.fields import check_at_least, check_choices
@@ -149,7 +148,7 @@ class InfoXLMConfig(XLMConfig):
 
         It has no contrast, which needs the keys of preceding training steps.
         """
-        return dataclasses.replace(without_dropout(self), contrast=None)
+        return dataclasses.replace(self.with_dropout(0.0), contrast=None)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "InfoXLM":
         """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""

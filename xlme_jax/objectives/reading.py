@@ -1,12 +1,7 @@
 """What a system reads of a batch, and what it predicts, token by token, for inspection.
 
-An objective that has the method `read` shows its batches:
-
-    read(batch, rng, params) -> {stream: Reading}
-
-`rng` is the key of the step, as for `Objective.loss`, from which it must draw the same masks and
-samples; without weights (`params` is None) there are no predictions. Without the method, a batch is
-shown as it is.
+Systems with the ability `objectives.abilities.Reads` return it; batches of others are shown as they
+are.
 """
 
 from collections.abc import Mapping

@@ -28,6 +28,7 @@ from xlme_jax.objectives.base import (
     Panel,
     Params,
     PlainObjective,
+    Rows,
     RunFacts,
     Shapes,
     StreamInput,
@@ -36,10 +37,11 @@ from xlme_jax.objectives.base import (
 )
 from xlme_jax.objectives.masked_lm import check_lengths, training_flops
 from xlme_jax.objectives.reading import Guess, Reading
+from xlme_jax.objectives.system_config import OneEncoderConfig, TunedConfig
 from xlme_jax.objectives.veco import CROSS, VecoConfig
 from xlme_jax.ops import dropout
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
-from xlme_jax.validation.fields import check_choices, check_directions
+from xlme_jax.validation.fields import check_below_one, check_choices, check_directions
 
 STREAM = "bitext"
 DECODER = "decoder"
@@ -59,11 +61,10 @@ _PANELS = (
         limits=(0, None),
     ),
 )
-Rows = Mapping[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class TranslateConfig:
+class TranslateConfig(TunedConfig):
     """Translation with the layers of a pre-trained encoder (VECO, Sec. 4.2).
 
     Attributes:
@@ -95,12 +96,12 @@ class TranslateConfig:
 
     def __post_init__(self) -> None:
         check_choices(self, "Translate")
-        encoder = getattr(self.pretrained, "encoder", None)
-        if not isinstance(encoder, EncoderConfig):
+        if not isinstance(self.pretrained, OneEncoderConfig):
             raise ValueError(
                 f"Translate.pretrained = {type(self.pretrained).__name__}: its encoder has no head "
                 "that predicts tokens. Start from XLM, InfoXLM or VECO."
             )
+        encoder = self.pretrained.encoder
         if encoder.relative_bias != "none":
             raise ValueError(
                 f"Translate.pretrained has relative_bias = {encoder.relative_bias!r}, which "
@@ -115,9 +116,7 @@ class TranslateConfig:
                 f"Translate.decoder_layers = {layers} must be from 1 to Encoder.num_layers = "
                 f"{encoder.num_layers}."
             )
-        for name in ("label_smoothing", "dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"Translate.{name} = {getattr(self, name)} must lie in [0, 1).")
+        check_below_one(self, "Translate", "label_smoothing", "dropout", "attention_dropout")
 
     @property
     def encoder(self) -> EncoderConfig:

@@ -26,14 +26,12 @@ from xlme_jax.objectives.base import (
     LossOutputs,
     Metrics,
     Panel,
-    Paper,
     Params,
     RunFacts,
     StreamInput,
     TaskLosses,
     Totals,
     WarmStart,
-    without_dropout,
 )
 from xlme_jax.objectives.freezing import freeze
 from xlme_jax.objectives.masked_lm import (
@@ -43,6 +41,7 @@ from xlme_jax.objectives.masked_lm import (
     training_flops,
 )
 from xlme_jax.objectives.reading import Reading
+from xlme_jax.objectives.system_config import Paper, SystemConfig
 from xlme_jax.ops import dropout, masking
 from xlme_jax.ops.attention import take_positions
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
@@ -73,7 +72,7 @@ Rows = Mapping[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class VecoConfig:
+class VecoConfig(SystemConfig):
     """VECO: L = IS-MLM + CS-MLM in both directions, and TLM on bitext (Sec. 2.2 and 3).
 
     IS-MLM (inner-sequence) predicts masked tokens from their own segment alone. CS-MLM
@@ -116,14 +115,9 @@ class VecoConfig:
         check_at_least(self, "VECO", 0, "cross_attention_steps")
         check_at_least(self, "VECO", 1, "alone_every")
 
-    def with_dropout(self, rate: float) -> "VecoConfig":
-        """Returns the configuration with another dropout in the encoder."""
-        encoder = dataclasses.replace(self.encoder, dropout=rate, attention_dropout=rate)
-        return dataclasses.replace(self, encoder=encoder)
-
     def held_out(self) -> "VecoConfig":
         """Returns the configuration for held-out text: no dropout, all metrics at every step."""
-        return dataclasses.replace(without_dropout(self), alone_every=1)
+        return dataclasses.replace(self.with_dropout(0.0), alone_every=1)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "VECO":
         """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""

@@ -24,14 +24,12 @@ from xlme_jax.objectives.base import (
     LossOutputs,
     Metrics,
     Panel,
-    Paper,
     Params,
     Rows,
     RunFacts,
     TaskLosses,
     Totals,
     WarmStart,
-    without_dropout,
 )
 from xlme_jax.objectives.joining import run_jointly
 from xlme_jax.objectives.masked_lm import (
@@ -46,6 +44,7 @@ from xlme_jax.objectives.masked_lm import (
     training_flops,
 )
 from xlme_jax.objectives.reading import Detection, Reading
+from xlme_jax.objectives.system_config import Paper, SystemConfig
 from xlme_jax.ops import dropout, masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction
 from xlme_jax.validation.fields import check_at_least, check_choices
@@ -84,7 +83,7 @@ _PANELS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class XLMEConfig:
+class XLMEConfig(SystemConfig):
     """XLM-E: L = MLM + TLM + rtd_weight (MRTD + TRTD) (Sec. 3.2).
 
     Attributes:
@@ -129,8 +128,8 @@ class XLMEConfig:
         return dataclasses.replace(self, discriminator=encoder)
 
     def held_out(self) -> "XLMEConfig":
-        """Returns the configuration for held-out text, without dropout."""
-        return without_dropout(self)
+        """Returns the configuration for held-out text, without dropout in both encoders."""
+        return super().with_dropout(0.0)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "XLME":
         """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""
@@ -138,7 +137,7 @@ class XLMEConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class XLMConfig:
+class XLMConfig(SystemConfig):
     """XLM on one encoder: L = MLM + TLM.
 
     Attributes:
@@ -159,15 +158,6 @@ class XLMConfig:
     )
     translation_pairs: bool = True
     bitext_masking: MaskingConfig | None = None
-
-    def with_dropout(self, rate: float) -> "XLMConfig":
-        """Returns the configuration with another dropout in the exported encoder."""
-        encoder = dataclasses.replace(self.encoder, dropout=rate, attention_dropout=rate)
-        return dataclasses.replace(self, encoder=encoder)
-
-    def held_out(self) -> "XLMConfig":
-        """Returns the configuration for held-out text, without dropout."""
-        return without_dropout(self)
 
     def build(self, vocab_size: int, dtype: Any = jnp.float32) -> "XLM":
         """Returns the objective for a vocabulary of `vocab_size`, computing in `dtype`."""

@@ -17,6 +17,7 @@ from xlme_jax.evaluation import encoding, readouts
 from xlme_jax.evaluation.alignment import PairAligner
 from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix
 from xlme_jax.evaluation.encoding import Pooling, Text
+from xlme_jax.objectives.abilities import Detects, Fills
 from xlme_jax.runs import trained
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
@@ -30,10 +31,10 @@ _ROWS = 8
 _READOUTS = (readouts.RAW, "csls")
 
 Part = Literal["detect", "fill"]
-# What a system must have, and systems that have it.
-_NEEDS: dict[Part, tuple[str, str]] = {
-    "detect": ("a discriminator", "XLM-E or XY-LENT"),
-    "fill": ("a masked language model", "pre-training"),
+# The ability of a system, what it takes, and systems that have it.
+_NEEDS: dict[Part, tuple[type, str, str]] = {
+    "detect": (Detects, "a discriminator", "XLM-E or XY-LENT"),
+    "fill": (Fills, "a masked language model", "pre-training"),
 }
 
 
@@ -91,9 +92,9 @@ class Model:
     def reason_without(self, name: Part) -> str:
         """Returns why `detect` or `fill` is not available; empty if it is."""
         objective = self.loaded.objective
-        if hasattr(objective, name):
+        ability, what, systems = _NEEDS[name]
+        if isinstance(objective, ability):
             return ""
-        what, systems = _NEEDS[name]
         return (
             f"{name} needs {what}, which {type(objective).__name__}, the system of "
             f"{self.loaded.folder}, does not have; load a run of {systems}"
@@ -160,7 +161,10 @@ class Model:
         Raises:
           ValueError: the system has no discriminator, or the text is too long.
         """
-        detect = self._part("detect")
+        objective = self.loaded.objective
+        if not isinstance(objective, Detects):
+            raise ValueError(self.reason_without("detect"))
+        detect = self._compiled(objective.detect)
         tokens = (BOS_ID, *self.vocabulary.encode(text), EOS_ID)
         shares = jax.nn.sigmoid(self._run_on(detect, tokens))
         return [
@@ -184,7 +188,10 @@ class Model:
           ValueError: the system is no masked language model, the text has no `<mask>`, or it is too
             long.
         """
-        fill = self._part("fill")
+        objective = self.loaded.objective
+        if not isinstance(objective, Fills):
+            raise ValueError(self.reason_without("fill"))
+        fill = self._compiled(objective.fill)
         ids = self.vocabulary.encode_batch(text.split(MASK_PIECE))
         tokens = [BOS_ID, *ids[0]]
         for part in ids[1:]:
@@ -290,12 +297,6 @@ class Model:
         batches = encoding.batches(tokens, self._row_multiple)
         with states.sharding_rules(self.loaded.mesh):
             return encoding.embed(pooled, self.loaded.params, batches)
-
-    def _part(self, name: Part) -> Callable[..., jax.Array]:
-        """Returns a method of the objective, compiled; ValueError if the system lacks it."""
-        if reason := self.reason_without(name):
-            raise ValueError(reason)
-        return self._compiled(getattr(self.loaded.objective, name))
 
     def _run_on(
         self, function: Callable[..., jax.Array], tokens: Text, *arguments: Any

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from xlme_jax.data.batches.pipeline import make_iterator
+from xlme_jax.objectives.abilities import Reads
 from xlme_jax.objectives.base import Objective, Params
 from xlme_jax.objectives.reading import Reading
 from xlme_jax.runs.parts import Parts
@@ -31,21 +32,21 @@ def reader(parts: Parts, config: Any, mesh: jax.sharding.Mesh) -> ReadSamples:
 
     Args:
       parts: the parts of the run.
-      config: the configuration of its objective; if it has `held_out`, dropout is off.
+      config: the configuration of its objective; if it has a loss on held-out text, dropout is off.
       mesh: the mesh of the run.
 
     Raises:
       ValueError: the system does not show what it reads.
     """
     objective = parts.objective
-    if not hasattr(objective, "read"):
+    if not isinstance(objective, Reads):
         raise ValueError(
             f"Loop.samples_every = {parts.settings.samples_every}: {type(objective).__name__} does "
-            "not show what it predicts (it has no method `read`, objectives/reading.py); leave "
+            "not show what it predicts (it has no method `read`, objectives/abilities.py); leave "
             "Loop.samples_every at None."
         )
-    if hasattr(config, "held_out"):
-        objective = config.held_out().build(parts.dataset.vocabulary_size, parts.dtype)
+    if (held_out := config.held_out()) is not None:
+        objective = held_out.build(parts.dataset.vocabulary_size, parts.dtype)
     return _Reader(parts, objective, mesh)
 
 

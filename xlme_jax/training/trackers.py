@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from xlme_jax.storage.files import naming_file
 from xlme_jax.training.metrics import TENSORBOARD_DIRECTORY, Tracker
@@ -20,6 +20,7 @@ from xlme_jax.training.metrics import TENSORBOARD_DIRECTORY, Tracker
 _log = logging.getLogger(__name__)
 
 
+@runtime_checkable
 class TrackerConfig(Protocol):
     """An entry of `Train.trackers`."""
 

@@ -45,6 +45,20 @@ def check_at_least(config: Any, where: str, least: float, *names: str) -> None:
             raise ValueError(f"{where}.{name} = {value} must be {bound}.")
 
 
+def check_below_one(config: Any, where: str, *names: str) -> None:
+    """Raises ValueError if one of the fields `names` is not in [0, 1).
+
+    Args:
+      config: a dataclass instance.
+      where: prefix of the field's name in the error, such as "Encoder".
+      *names: names of the fields.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if not 0.0 <= value < 1.0:
+            raise ValueError(f"{where}.{name} = {value} must lie in [0, 1).")
+
+
 def check_directions(directions: Sequence[str], languages: Sequence[str], where: str) -> None:
     """Raises ValueError unless each direction is `a-b` for two different ones of the languages.
 
