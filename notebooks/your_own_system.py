@@ -159,21 +159,21 @@ class HardNegatives(XLM):
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """Those of XLM, and a plot of the corrections."""
+        """Those of XLM, and FLOPs and a plot of the corrections."""
         xlm = super().diagnostics
         panel = Panel(
             "Corrections", "good: falls", "nats per masked token", (("correction_loss", "", "-"),)
         )
-        return dataclasses.replace(xlm, panels=(*xlm.panels, panel))
 
-    def flops(self, shapes: Shapes) -> dict[str, float]:
-        """Returns the FLOPs of a train step by part."""
-        parts = super().flops(shapes)
-        return {**parts, "correction": sum(parts.values())}
+        def flops(shapes: Shapes) -> dict[str, float]:
+            parts = xlm.flops(shapes)
+            return {**parts, "correction": sum(parts.values())}
+
+        return dataclasses.replace(xlm, flops=flops, panels=(*xlm.panels, panel))
 
 
 # %% [markdown]
-# `diagnostics` describes a plot for the report; `flops` counts. The last line gives the
+# `diagnostics` counts FLOPs and describes a plot for the report. The last line gives the
 # configuration its name in gin.
 
 # %%

@@ -56,7 +56,7 @@ def names(alarm, streams=STREAMS):
 
 def rung(objective, values):
     """Returns the names of the alarms that a line of the log raises."""
-    return {text.split(":")[0] for text in objective.alarms(values)}
+    return {text.split(":")[0] for text in objective.diagnostics.alarms(values)}
 
 
 def batches(steps, words):
@@ -216,8 +216,8 @@ def test_a_discriminator_that_is_not_trained_stays_at_its_baseline():
 @pytest.mark.parametrize("stream", STREAMS)
 def test_thresholds(stream, alarm, silent, loud, words):
     objective = CONFIG.build(VOCAB)
-    assert objective.alarms(line(stream, **silent)) == []
-    (text,) = objective.alarms(line(stream, **loud))
+    assert objective.diagnostics.alarms(line(stream, **silent)) == []
+    (text,) = objective.diagnostics.alarms(line(stream, **loud))
     name, figures = text.split(":", 1)
     assert name == alarm.format(stream)
     assert all(word in figures for word in words), figures
@@ -227,24 +227,27 @@ def test_what_was_not_measured_rings_nothing():
     both = line("monolingual") | line("bitext")
     for config in (CONFIG, XLM_CONFIG):
         objective = config.build(VOCAB)
-        assert objective.alarms({}) == []
-        assert objective.alarms({name: math.nan for name in both}) == []
-        assert objective.alarms({"loss": 1e9, "probe/retrieval": 0.0}) == []
+        assert objective.diagnostics.alarms({}) == []
+        assert objective.diagnostics.alarms({name: math.nan for name in both}) == []
+        assert objective.diagnostics.alarms({"loss": 1e9, "probe/retrieval": 0.0}) == []
     objective = CONFIG.build(VOCAB)
     for name in HEALTHY:
-        assert objective.alarms(line(**{name: math.nan})) == []
+        assert objective.diagnostics.alarms(line(**{name: math.nan})) == []
     # No token was replaced, or every one: no constant to compare with.
     for rate in (0.0, 1.0):
-        assert objective.alarms(line(rtd_loss=0.5, replace_rate=rate)) == []
+        assert objective.diagnostics.alarms(line(rtd_loss=0.5, replace_rate=rate)) == []
     # A stream that the objective does not train on.
     alone = dataclasses.replace(CONFIG, translation_pairs=False).build(VOCAB)
-    assert alone.alarms(line("bitext", sampled_diversity=0.1)) == []
+    assert alone.diagnostics.alarms(line("bitext", sampled_diversity=0.1)) == []
 
 
 def test_the_name_of_an_alarm_does_not_change_with_its_figures():
     objective = CONFIG.build(VOCAB)
     broken = {"mlm_loss": 9.0, "sampled_diversity": 0.1, "sampled_accuracy": 0.99, "rtd_loss": 1.0}
     worse = {"mlm_loss": 8.0, "sampled_diversity": 0.2, "sampled_accuracy": 0.999, "rtd_loss": 2.0}
-    texts = objective.alarms(line(**broken)), objective.alarms(line(**worse))
+    texts = (
+        objective.diagnostics.alarms(line(**broken)),
+        objective.diagnostics.alarms(line(**worse)),
+    )
     assert len(texts[0]) == 4 and not set(texts[0]) & set(texts[1])
     assert rung(objective, line(**broken)) == rung(objective, line(**worse))

@@ -238,7 +238,7 @@ def test_exported_weights_have_no_head_or_projection():
 def test_flops_count_two_encoders_on_the_third_stream():
     objective, *_ = built()
     shapes = {name: (ROWS, LENGTH) for name in objective.streams}
-    parts = objective.flops(shapes)
+    parts = objective.diagnostics.flops(shapes)
     layer = 8 * 8**2 + 4 * 8 * 12 + 4 * LENGTH * 8
     assert parts["momentum encoder"] == ROWS * LENGTH * 2 * layer
     assert parts["query encoder"] == 3 * parts["momentum encoder"]
@@ -248,8 +248,8 @@ def test_flops_count_two_encoders_on_the_third_stream():
 
 def test_the_alarm_of_a_contrast_that_learned_nothing():
     objective, *_ = built()
-    assert objective.alarms({"contrast/xlco_loss": 0.5}) == []
-    (text,) = objective.alarms({"contrast/xlco_loss": 2.4})  # log(10) is 2.30
+    assert objective.diagnostics.alarms({"contrast/xlco_loss": 0.5}) == []
+    (text,) = objective.diagnostics.alarms({"contrast/xlco_loss": 2.4})  # log(10) is 2.30
     assert text.startswith("The contrast has learned nothing: ")
 
 

@@ -217,7 +217,7 @@ def test_one_direction_costs_half():
         for found in ((), ("en-fr",))
     )
     shapes = {"bitext": (4, 64)}
-    assert one.flops(shapes) == both.flops({"bitext": (4, 32)})
+    assert one.diagnostics.flops(shapes) == both.diagnostics.flops({"bitext": (4, 32)})
     params = weights(both)
     names = ("tokens", "segment_ids", "positions", "languages")
     rows = {name: jnp.ones((4, 64), jnp.int32) for name in names} | {"rows": jnp.arange(4)}

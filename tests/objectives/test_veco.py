@@ -591,18 +591,18 @@ def test_alarms():
     objective = CONFIG.build(VOCAB)
     guess = math.log(VOCAB)
     fine = {f"{n}/{t}_loss": 0.9 * guess for n in BATCH for t in TASKS[n]}
-    assert objective.alarms(fine) == []
-    (text,) = objective.alarms({**fine, "bitext/mlm_loss": guess + 0.01})
+    assert objective.diagnostics.alarms(fine) == []
+    (text,) = objective.diagnostics.alarms({**fine, "bitext/mlm_loss": guess + 0.01})
     assert text.startswith("The masked language model has learned nothing on bitext:")
-    (text,) = objective.alarms({**fine, "monolingual/cs_mlm_loss": guess + 0.01})
+    (text,) = objective.diagnostics.alarms({**fine, "monolingual/cs_mlm_loss": guess + 0.01})
     assert text.startswith("Cross-sequence masked language modelling has learned nothing on mono")
-    assert objective.alarms({}) == []
-    assert objective.alarms(dict.fromkeys(fine, math.nan)) == []
+    assert objective.diagnostics.alarms({}) == []
+    assert objective.diagnostics.alarms(dict.fromkeys(fine, math.nan)) == []
 
 
 def test_flops_count_every_part():
     shapes = {"monolingual": (4, 16), "bitext": (2, 10)}
-    parts = CONFIG.build(VOCAB).flops(shapes)
+    parts = CONFIG.build(VOCAB).diagnostics.flops(shapes)
     d, f, layers = 8, 12, 2
 
     def encoder(n):
@@ -628,6 +628,6 @@ def test_flops_are_the_programs():
         states = objective._encode(params, rows, seeds)
         return objective._decode_pairs(params, rows, states, seeds)
 
-    parts = objective.flops({"bitext": (4, LENGTH)})
+    parts = objective.diagnostics.flops({"bitext": (4, LENGTH)})
     counted = matmul_flops(jax.make_jaxpr(passes)(weights()))
     assert counted == (parts["encoder"] + parts["decoder"]) / 3

@@ -671,7 +671,7 @@ def test_invalid_values_name_the_field(make, message):
 def test_flops_count_every_part():
     """A training step costs three forward passes; the head runs on masked slots only."""
     shapes = {"monolingual": (4, 10), "bitext": (2, 6)}
-    parts = XLME(CONFIG, VOCAB).flops(shapes)
+    parts = XLME(CONFIG, VOCAB).diagnostics.flops(shapes)
     assert set(parts) == {"generator", "MLM head", "discriminator", "RTD head"}
 
     def encoder(width, length):

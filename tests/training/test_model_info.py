@@ -72,7 +72,7 @@ def test_the_state_of_one_device_is_all_of_it(made):
 
 def test_flops_add_up_and_the_formula_is_given(made):
     objective, _, text = made
-    parts = objective.flops(SHAPES)
+    parts = objective.diagnostics.flops(SHAPES)
     assert "Tokens per step: 768 = monolingual 8 x 32 + bitext 16 x 32" in text
     total = sum(parts.values())
     step, token = re.search(r"FLOPs per step: (\S+); per token: (\S+)", text).groups()
@@ -85,8 +85,8 @@ def test_flops_add_up_and_the_formula_is_given(made):
 
 def test_flops_as_xlme_counts_them(made):
     objective, _, text = made
-    mono = sum(objective.flops({"monolingual": SHAPES["monolingual"]}).values())
-    pairs = sum(objective.flops({"bitext": SHAPES["bitext"]}).values())
+    mono = sum(objective.diagnostics.flops({"monolingual": SHAPES["monolingual"]}).values())
+    pairs = sum(objective.diagnostics.flops({"bitext": SHAPES["bitext"]}).values())
     found = model_info.table_4_flops(objective, SHAPES, ["bitext"])
     np.testing.assert_allclose(found, mono / 2 + pairs / 4)
     assert model_info.table_4_flops(objective, SHAPES, []) == (mono + pairs) / 2
@@ -101,7 +101,7 @@ def test_flops_of_every_system_as_xlme_counts_them(run):
     pairs = [stream.name for stream in config.streams if stream.kind == "bitext"]
     found = model_info.table_4_flops(objective, shapes, pairs)
     text = {name: (rows if name == "monolingual" else 0, n) for name, (rows, n) in shapes.items()}
-    total, alone = (sum(objective.flops(part).values()) for part in (shapes, text))
+    total, alone = (sum(objective.diagnostics.flops(part).values()) for part in (shapes, text))
     assert 0 < alone < total
     np.testing.assert_allclose(found, alone / 2 + (total - alone) / 4)
 

@@ -16,7 +16,6 @@ from xlme_jax.ops.vocabulary_head import VocabularyPrediction
 if TYPE_CHECKING:  # A pre-training run loads neither benchmarks nor decoding.
     from xlme_jax.data.benchmarks.registry import Benchmark
     from xlme_jax.model.decoding import Decoder
-    from xlme_jax.objectives.translate import TranslateConfig
 
 
 @runtime_checkable
@@ -68,6 +67,21 @@ class Predicts(Protocol):
         """Returns float32 logits: [B, classes], [B, 1] (regression), [B, L, tags], [B, L, 2]."""
 
 
+class LearnedDirections(Protocol):
+    """The configuration of a translator, as far as its users ask."""
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """All languages, in the order of their numbers, from 1."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Languages that translations are learned into."""
+
+    def translates(self, source: str, target: str) -> bool:
+        """Returns whether a direction is learned."""
+
+
 @runtime_checkable
 class Decodes(Protocol):
     """Translates: it encodes sources, and decodes translations of them.
@@ -76,7 +90,7 @@ class Decodes(Protocol):
       config: the languages, and what it learned to translate.
     """
 
-    config: "TranslateConfig"
+    config: LearnedDirections
 
     @property
     def encoder(self) -> EncoderView:

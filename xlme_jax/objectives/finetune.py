@@ -29,11 +29,13 @@ from xlme_jax.objectives.base import (
     Params,
     PlainObjective,
     RunFacts,
+    Shapes,
     StreamInput,
     Totals,
     WarmStart,
 )
-from xlme_jax.objectives.masked_lm import check_lengths, training_flops
+from xlme_jax.objectives.masked_lm import check_lengths
+from xlme_jax.objectives.masked_lm_diagnostics import training_flops
 from xlme_jax.objectives.system_config import SystemConfig, TunedConfig
 from xlme_jax.ops import dropout
 
@@ -109,7 +111,7 @@ class FineTune(PlainObjective):
     @property
     def diagnostics(self) -> Diagnostics:
         """FLOPs by part; no alarms, as evaluations show what is wrong."""
-        return Diagnostics(self.flops, is_pretraining=False)
+        return Diagnostics(self._flops, is_pretraining=False)
 
     def init(self, rng: jax.Array) -> Params:
         """Returns randomly initialized weights of encoder and head."""
@@ -176,7 +178,7 @@ class FineTune(PlainObjective):
                     f"{self.benchmark.name!r}, or let the run prepare a new one."
                 )
 
-    def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
+    def _flops(self, shapes: Shapes) -> dict[str, float]:
         """FLOPs of a train step; those of the head are not counted."""
         per_token = functools.partial(flops.encoder, self.encoder.config)
         return {"encoder": training_flops(shapes, per_token)}

@@ -6,7 +6,6 @@ each of the two encoders reads a row once. The state carried from step to step, 
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +13,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlme_jax.model import flops
 from xlme_jax.model.electra import MaskedLM
 from xlme_jax.model.encoder import some_layers, weight_init
 from xlme_jax.objectives.base import (
@@ -24,7 +22,6 @@ from xlme_jax.objectives.base import (
     Diagnostics,
     LossOutputs,
     Metrics,
-    Panel,
     Params,
     PerRow,
     Rows,
@@ -34,6 +31,7 @@ from xlme_jax.objectives.base import (
     WarmStart,
     stream_rng,
 )
+from xlme_jax.objectives.infoxlm_diagnostics import contrast_diagnostics
 from xlme_jax.objectives.masked_lm import MaskedBatch
 from xlme_jax.objectives.reading import Reading
 from xlme_jax.objectives.system_config import Paper
@@ -43,32 +41,6 @@ from xlme_jax.validation.fields import check_at_least, check_choices
 
 STREAM = "contrast"
 PROJECTION = "projection"
-_PANELS = (
-    Panel(
-        "Cross-lingual contrast: loss",
-        "good: falls far below the logarithm of the queue's size",
-        "nats per pair",
-        (("xlco_loss", "", "-"),),
-        limits=(0, None),
-    ),
-    Panel(
-        "Cross-lingual contrast: accuracy and cosines",
-        "good: translations are nearest, and nearer than the rest of the queue",
-        "share, cosine",
-        (
-            ("xlco_accuracy", ": accuracy", "-"),
-            ("positive_cosine", ": cosine with the translation", "--"),
-            ("negative_cosine", ": cosine with the queue", ":"),
-        ),
-    ),
-    Panel(
-        "Cross-lingual contrast: spread of the queue",
-        "good: does not fall to 0, where all vectors have one direction",
-        "1 - |mean direction| squared",
-        (("queue_spread", "", "-"),),
-        limits=(0, None),
-    ),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,9 +144,18 @@ class InfoXLM(XLM):
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """Those of XLM, and plots of the contrast."""
-        xlm = super().diagnostics
-        return dataclasses.replace(xlm, panels=xlm.panels + _PANELS)
+        """Those of XLM, and FLOPs, an alarm and plots of the contrast."""
+        xlm, settings = super().diagnostics, self.config.contrast
+        if settings is None:
+            return xlm
+        return contrast_diagnostics(
+            xlm,
+            STREAM,
+            self.config.encoder,
+            settings.layer,
+            settings.queue_size,
+            settings.both_directions,
+        )
 
     def init(self, rng: jax.Array) -> Params:
         """Returns randomly initialized weights: XLM's, and the projection for contrast."""
@@ -359,36 +340,3 @@ class InfoXLM(XLM):
         encoder = some_layers(params["encoder"], self._lower, 0, self._lower.num_layers)
         read = {**self.encoder_params(params), "encoder": encoder}
         return {**read, PROJECTION: params[PROJECTION]}
-
-    def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
-        """FLOPs of a train step by part; the queue is counted for one pair per row."""
-        settings, encoder = self.config.contrast, self.config.encoder
-        masked = {name: shapes[name] for name in self.masked_streams}
-        parts = super().flops(masked)
-        if settings is None:
-            return parts
-        rows, length = shapes[STREAM]
-        forward = rows * length * flops.encoder(self._lower, length)
-        if settings.layer == 0:
-            forward = 0.0
-        parts["query encoder"] = 3.0 * forward
-        parts["momentum encoder"] = forward
-        pairs = rows * (2 if settings.both_directions else 1)
-        parts["contrast"] = 4.0 * pairs * settings.queue_size * encoder.hidden_size
-        return parts
-
-    def alarms(self, values: Mapping[str, float]) -> list[str]:
-        """Alarms of XLM, and of a contrast that has learned nothing."""
-        alarms = super().alarms(values)
-        settings = self.config.contrast
-        if settings is None:
-            return alarms
-        loss = values.get(f"{STREAM}/xlco_loss", math.nan)
-        guess = math.log(settings.queue_size + 1)
-        if loss >= guess:
-            alarms.append(
-                f"The contrast has learned nothing: xlco_loss is {loss:.3f}, and a blind guess "
-                f"among {settings.queue_size:,} keys costs {guess:.3f}. Lower "
-                "Optimizer.learning_rate or lengthen Optimizer.warmup_steps."
-            )
-        return alarms

@@ -4,9 +4,8 @@ On "monolingual" rows it is MLM; on "bitext" rows, where a translation pair shar
 """
 
 import dataclasses
-import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -14,20 +13,16 @@ import jax
 import jax.numpy as jnp
 
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
-from xlme_jax.model import flops
 from xlme_jax.model.electra import MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import (
     Batch,
-    Diagnostics,
     EncoderView,
     Metrics,
-    Panel,
     Params,
     PlainObjective,
     Rows,
     RunFacts,
-    Shapes,
     StreamInput,
     TaskLosses,
     Totals,
@@ -38,21 +33,6 @@ from xlme_jax.ops import dropout, masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
 
 STREAMS = ("monolingual", "bitext")
-PANELS = (
-    Panel(
-        "Masked and translation LM loss",
-        "good: both fall; bitext below monolingual once translations help",
-        "nats per masked token",
-        (("mlm_loss", "", "-"),),
-    ),
-    Panel(
-        "Masked and translation LM accuracy",
-        "good: rises; bitext passes monolingual when the model reads across languages",
-        "share of masked tokens",
-        (("mlm_accuracy", ": best guess", "-"), ("sampled_accuracy", ": sampled", "--")),
-        limits=(0, None),
-    ),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,19 +187,6 @@ class MaskedLMObjective(PlainObjective):
         scores: Any = self.model.apply({"params": params}, rows, positions, method="logits_at")
         return scores
 
-    def alarms(self, values: Mapping[str, float]) -> list[str]:
-        """Alarms of a masked language model that is worse than a blind guess."""
-        guess = math.log(self.vocab_size)
-        losses = {name: values.get(f"{name}/mlm_loss", math.nan) for name in self.masked_streams}
-        return [
-            f"The masked language model has learned nothing on {name}: mlm_loss is {loss:.3f}, and "
-            f"a blind guess among {self.vocab_size:,} tokens costs {guess:.3f}. Lower "
-            "Optimizer.learning_rate or lengthen Optimizer.warmup_steps; if the loss was lower "
-            "before, continue from a checkpoint of that time."
-            for name, loss in losses.items()
-            if loss >= guess
-        ]
-
 
 class OneEncoder(MaskedLMObjective):
     """A masked language model whose only encoder, `config.encoder`, is the exported one.
@@ -234,15 +201,6 @@ class OneEncoder(MaskedLMObjective):
         """The only encoder."""
         config = self.config.encoder
         return EncoderView(config, self.encode, self.encoder_params, self.encode_first)
-
-    @property
-    def diagnostics(self) -> Diagnostics:
-        """FLOPs by part, alarms, and plots of masked language modelling."""
-        return Diagnostics(self.flops, self.alarms, panels=PANELS)
-
-    def flops(self, shapes: Shapes) -> dict[str, float]:
-        """FLOPs of a train step by part."""
-        raise NotImplementedError
 
     def encode(
         self,
@@ -402,36 +360,9 @@ def check_lengths(name: str, config: EncoderConfig, lengths: Mapping[str, int]) 
             )
 
 
-def training_flops(
-    shapes: Mapping[str, tuple[int, int]], per_token: Callable[[int], float]
-) -> float:
-    """FLOPs of forward and backward pass, given the forward FLOPs per token in rows of n tokens."""
-    return 3.0 * sum(rows * length * per_token(length) for rows, length in shapes.values())
-
-
 def first_positions(rows: Rows) -> jax.Array:
     """Returns the position of `<s>` in each row, int32[B, 1]."""
     return jnp.zeros((rows["tokens"].shape[0], 1), jnp.int32)
-
-
-def masked_lm_flops(
-    name: str,
-    config: EncoderConfig,
-    embedding_size: int,
-    vocab_size: int,
-    maskings: Mapping[str, MaskingConfig],
-    shapes: Mapping[str, tuple[int, int]],
-) -> dict[str, float]:
-    """FLOPs of encoder `name` and its MLM head in a train step on (rows, length) of each stream."""
-    head = flops.mlm_head(config.hidden_size, embedding_size, vocab_size)
-    slots = sum(
-        rows * masking.max_masked(length, maskings[stream].rate)
-        for stream, (rows, length) in shapes.items()
-    )
-    return {
-        name: training_flops(shapes, lambda n: flops.encoder(config, n, embedding_size)),
-        "MLM head": 3.0 * slots * head,
-    }
 
 
 def _example(vocab_size: int) -> tuple[Any, ...]:

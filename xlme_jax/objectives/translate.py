@@ -6,15 +6,12 @@ or in one, for which half of a row is encoded and the other half decoded.
 
 import dataclasses
 import functools
-import math
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlme_jax.model import flops
 from xlme_jax.model.decoding import Decoder
 from xlme_jax.model.encoder import EncoderConfig, some_layers
 from xlme_jax.model.veco import EncoderDecoderLM, partners
@@ -25,19 +22,18 @@ from xlme_jax.objectives.base import (
     EncoderView,
     LossOutputs,
     Metrics,
-    Panel,
     Params,
     PlainObjective,
     Rows,
     RunFacts,
-    Shapes,
     StreamInput,
     Totals,
     WarmStart,
 )
-from xlme_jax.objectives.masked_lm import check_lengths, training_flops
+from xlme_jax.objectives.masked_lm import check_lengths
 from xlme_jax.objectives.reading import Guess, Reading
 from xlme_jax.objectives.system_config import OneEncoderConfig, TunedConfig
+from xlme_jax.objectives.translate_diagnostics import translate_diagnostics
 from xlme_jax.objectives.veco import CROSS, VecoConfig
 from xlme_jax.ops import dropout
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
@@ -46,21 +42,6 @@ from xlme_jax.validation.fields import check_below_one, check_choices, check_dir
 STREAM = "bitext"
 DECODER = "decoder"
 LANGUAGES = "languages"
-_PANELS = (
-    Panel(
-        "Translation: loss",
-        "good: falls on held-out pairs too",
-        "nats per token",
-        (("loss", "", "-"),),
-    ),
-    Panel(
-        "Translation: accuracy",
-        "good: rises on held-out pairs too",
-        "share of next tokens",
-        (("accuracy", "", "-"),),
-        limits=(0, None),
-    ),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +172,9 @@ class Translate(PlainObjective):
     @property
     def diagnostics(self) -> Diagnostics:
         """FLOPs by part, an alarm, and plots of loss and accuracy."""
-        return Diagnostics(self.flops, self.alarms, panels=_PANELS, is_pretraining=False)
+        return translate_diagnostics(
+            self.config.encoder, self.config.decoder, self.vocab_size, STREAM, self._parts
+        )
 
     def init(self, rng: jax.Array) -> Params:
         """Returns randomly initialized weights; encoder and decoder differ."""
@@ -374,27 +357,6 @@ class Translate(PlainObjective):
     def _parts(self) -> int:
         """Parts of a row that are encoded and decoded apart."""
         return 2 if self.config.directions else 1
-
-    def flops(self, shapes: Shapes) -> dict[str, float]:
-        """FLOPs of a train step by part."""
-        width = self.config.encoder.hidden_size
-        shapes = {name: (rows, length // self._parts) for name, (rows, length) in shapes.items()}
-        return {
-            "encoder": training_flops(shapes, lambda n: flops.encoder(self.config.encoder, n)),
-            "decoder": training_flops(shapes, lambda n: flops.decoder(self.config.decoder, n, n)),
-            "head": training_flops(shapes, lambda n: flops.mlm_head(width, width, self.vocab_size)),
-        }
-
-    def alarms(self, values: Mapping[str, float]) -> list[str]:
-        """Alarms of a translator that is worse than a blind guess."""
-        guess, loss = math.log(self.vocab_size), values.get(f"{STREAM}/loss", math.nan)
-        if not loss >= guess:
-            return []
-        return [
-            f"The translator has learned nothing: loss is {loss:.3f}, and a blind guess among "
-            f"{self.vocab_size:,} tokens costs {guess:.3f}. Lower Optimizer.learning_rate or "
-            "lengthen Optimizer.warmup_steps."
-        ]
 
 
 def _next_tokens(rows: Rows) -> tuple[jax.Array, jax.Array]:

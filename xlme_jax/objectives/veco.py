@@ -5,8 +5,6 @@ sentence and its translation ("bitext"). See `model.veco` for how they are numbe
 """
 
 import dataclasses
-import functools
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -15,18 +13,16 @@ import jax.numpy as jnp
 import optax
 
 from xlme_jax.data.token_ids import mask_id
-from xlme_jax.model import flops
 from xlme_jax.model.encoder import EncoderConfig, Memory, init_cross_attention
 from xlme_jax.model.veco import EncoderDecoderLM, has_partner, joined, partners
 from xlme_jax.objectives.base import (
-    Baseline,
     Batch,
     Carried,
     Diagnostics,
     LossOutputs,
     Metrics,
-    Panel,
     Params,
+    Rows,
     RunFacts,
     StreamInput,
     TaskLosses,
@@ -38,37 +34,16 @@ from xlme_jax.objectives.masked_lm import (
     MaskedBatch,
     MaskingConfig,
     OneEncoder,
-    training_flops,
 )
 from xlme_jax.objectives.reading import Reading
 from xlme_jax.objectives.system_config import Paper, SystemConfig
+from xlme_jax.objectives.veco_diagnostics import veco_diagnostics
 from xlme_jax.ops import dropout, masking
 from xlme_jax.ops.attention import take_positions
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction, num_chunks
 from xlme_jax.validation.fields import check_at_least
 
 CROSS = "cross"
-_PANELS = (
-    Panel(
-        "Cross-sequence MLM: accuracy",
-        "good: above the same without the other segment, on bitext clearly",
-        "share of masked tokens",
-        (
-            ("cs_mlm_accuracy", ": with the other segment", "-"),
-            ("cs_mlm_accuracy_alone", ": without", "--"),
-        ),
-        limits=(0, None),
-    ),
-)
-_BASELINES = (
-    Baseline(
-        "cross-sequence MLM accuracy",
-        "cs_mlm_accuracy",
-        "without the other segment",
-        "cs_mlm_accuracy_alone",
-    ),
-)
-Rows = Mapping[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,10 +120,8 @@ class VECO(OneEncoder):
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """Those of a masked language model, and plots of cross-sequence prediction."""
-        masked = super().diagnostics
-        panels = masked.panels + _PANELS
-        return dataclasses.replace(masked, panels=panels, baselines=_BASELINES)
+        """FLOPs by part, alarms, and plots of prediction inside and across sequences."""
+        return veco_diagnostics(self.config.encoder, self.vocab_size, self._maskings, self.streams)
 
     def _model(self, encoder: EncoderConfig, vocab_size: int) -> EncoderDecoderLM:
         return EncoderDecoderLM(encoder, vocab_size, encoder.hidden_size, self._dtype)
@@ -359,37 +332,3 @@ class VECO(OneEncoder):
         """Logits float32[B, L, V] of each position's token, from a decoder's states [B, L, D]."""
         scores: Any = self.model.apply({"params": params}, hidden, method=EncoderDecoderLM.logits)
         return scores
-
-    def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
-        """FLOPs of a train step by part, without the pass in one of `alone_every` steps."""
-        encoder = self.config.encoder
-        bitext = {name: shape for name, shape in shapes.items() if name == "bitext"}
-        heads = (
-            training_flops({name: shape}, functools.partial(self._head_flops, name))
-            for name, shape in shapes.items()
-        )
-        return {
-            "encoder": training_flops(shapes, lambda n: flops.encoder(encoder, n)),
-            "decoder": training_flops(shapes, lambda n: flops.decoder(encoder, n, n)),
-            "TLM encoder": training_flops(bitext, lambda n: flops.encoder(encoder, n)),
-            "MLM heads": sum(heads),
-        }
-
-    def _head_flops(self, name: str, length: int) -> float:
-        """Returns the forward FLOPs of the MLM head, per token of a stream's rows."""
-        width = self.config.encoder.hidden_size
-        slots = masking.max_masked(length, self._maskings[name].rate) / length
-        tasks = 3 if name == "bitext" else 2
-        return tasks * slots * flops.mlm_head(width, width, self.vocab_size)
-
-    def alarms(self, values: Mapping[str, float]) -> list[str]:
-        """Alarms of language models worse than a blind guess, inside a sequence or across two."""
-        guess = math.log(self.vocab_size)
-        losses = {name: values.get(f"{name}/cs_mlm_loss", math.nan) for name in self.streams}
-        return super().alarms(values) + [
-            f"Cross-sequence masked language modelling has learned nothing on {name}: cs_mlm_loss "
-            f"is {loss:.3f}, and a blind guess among {self.vocab_size:,} tokens costs {guess:.3f}. "
-            "Lower Optimizer.learning_rate or lengthen Optimizer.warmup_steps."
-            for name, loss in losses.items()
-            if loss >= guess
-        ]

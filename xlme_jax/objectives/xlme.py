@@ -5,25 +5,21 @@ The papers' names depend on the stream: on "monolingual" rows the tasks are MLM 
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from xlme_jax.model import flops
 from xlme_jax.model.electra import Electra, MaskedLM
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import (
-    Baseline,
     Batch,
     Carried,
     Diagnostics,
     EncoderView,
     LossOutputs,
     Metrics,
-    Panel,
     Params,
     Rows,
     RunFacts,
@@ -33,53 +29,22 @@ from xlme_jax.objectives.base import (
 )
 from xlme_jax.objectives.joining import run_jointly
 from xlme_jax.objectives.masked_lm import (
-    PANELS,
     MaskedBatch,
     MaskedLMObjective,
     MaskingConfig,
     OneEncoder,
     check_lengths,
     first_positions,
-    masked_lm_flops,
-    training_flops,
 )
+from xlme_jax.objectives.masked_lm_diagnostics import one_encoder_diagnostics
 from xlme_jax.objectives.reading import Detection, Reading
 from xlme_jax.objectives.system_config import Paper, SystemConfig
+from xlme_jax.objectives.xlme_diagnostics import xlme_diagnostics
 from xlme_jax.ops import dropout, masking
 from xlme_jax.ops.vocabulary_head import VocabularyPrediction
 from xlme_jax.validation.fields import check_at_least, check_choices
 
 _AUC_BINS = 256
-_PANELS = (
-    Panel(
-        "Replaced-token detection loss",
-        "good: falls; a slow rise later means that the generator got better",
-        "nats per real token",
-        (("rtd_loss", "", "-"),),
-    ),
-    Panel(
-        "Replaced-token detection: precision and recall",
-        "good: precision far above the dotted share of tokens replaced, recall rising",
-        "share",
-        (
-            ("rtd_precision", ": precision", "-"),
-            ("rtd_recall", ": recall", "--"),
-            ("replace_rate", ": replaced", ":"),
-        ),
-        limits=(0, 1),
-    ),
-    Panel(
-        "Replaced-token detection: F1 and AUC",
-        "good: F1 far above the dotted one, that of calling every token replaced",
-        "score",
-        (
-            ("rtd_f1", ": F1", "-"),
-            ("rtd_auc", ": AUC", "--"),
-            ("all_replaced_f1", ": all replaced", ":"),
-        ),
-        limits=(0, 1),
-    ),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,26 +246,27 @@ class XLME(MaskedLMObjective):
     @property
     def diagnostics(self) -> Diagnostics:
         """FLOPs by part, alarms, the generator, and plots of detection."""
-
-        def encode(params: Params, rows: Rows, seeds: jax.Array | None = None) -> list[jax.Array]:
-            states: Any = self.model.apply(
-                {"params": params}, rows, seeds, method=Electra.encode_by_generator
-            )
-            return states
-
-        generator = EncoderView(self.config.generator, encode, lambda params: params["generator"])
-        return Diagnostics(
-            self.flops,
-            self.alarms,
-            {"generator": generator},
-            PANELS + _PANELS,
-            {"rtd_f1": _f1, "all_replaced_f1": _all_replaced_f1},
-            (
-                Baseline(
-                    "detection F1", "rtd_f1", "calling every token replaced", "all_replaced_f1"
-                ),
-            ),
+        config = self.config
+        generator = EncoderView(
+            config.generator, self._encode_by_generator, lambda params: params["generator"]
         )
+        unshared = config.embedding_sharing == "none"
+        return xlme_diagnostics(
+            generator,
+            config.discriminator,
+            (config.generator if unshared else config.discriminator).hidden_size,
+            config.rtd_head,
+            self.vocab_size,
+            {name: self._maskings[name] for name in self.streams},
+        )
+
+    def _encode_by_generator(
+        self, params: Params, rows: Rows, dropout_seeds: jax.Array | None = None
+    ) -> list[jax.Array]:
+        states: Any = self.model.apply(
+            {"params": params}, rows, dropout_seeds, method=Electra.encode_by_generator
+        )
+        return states
 
     def encode(
         self,
@@ -331,19 +297,6 @@ class XLME(MaskedLMObjective):
         check_lengths("generator", self.config.generator, run.lengths)
         check_lengths("discriminator", self.config.discriminator, run.lengths)
 
-    def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
-        """FLOPs of a train step by part."""
-        generator, discriminator = self.config.generator, self.config.discriminator
-        unshared = self.config.embedding_sharing == "none"
-        width = (generator if unshared else discriminator).hidden_size
-        parts = masked_lm_flops(
-            "generator", generator, width, self.vocab_size, self._maskings, shapes
-        )
-        head = flops.rtd_head(discriminator.hidden_size, self.config.rtd_head)
-        parts["discriminator"] = training_flops(shapes, lambda n: flops.encoder(discriminator, n))
-        parts["RTD head"] = training_flops(shapes, lambda n: head)
-        return parts
-
     def encoder_params(self, params: Params) -> Params:
         """Returns the discriminator and its tables; with "gdes" two, whose sum is exported."""
         sharing = self.config.embedding_sharing
@@ -352,12 +305,6 @@ class XLME(MaskedLMObjective):
         )
         tables = {name: params["generator"][name] for name in shared}
         return {"generator": tables, "discriminator": params["discriminator"]}
-
-    def alarms(self, values: Mapping[str, float]) -> list[str]:
-        """Alarms of a generator that teaches nothing, or a discriminator that learned nothing."""
-        checks = (_collapse_alarm, _copying_alarm, _detection_alarm)
-        alarms = [check(name, values) for name in self.streams for check in checks]
-        return super().alarms(values) + [alarm for alarm in alarms if alarm is not None]
 
 
 class XLM(OneEncoder):
@@ -392,11 +339,11 @@ class XLM(OneEncoder):
                 task_losses[f"{name}/mlm"] = masked.task_losses(prediction)
         return LossOutputs(losses, metrics, task_losses=task_losses)
 
-    def flops(self, shapes: Mapping[str, tuple[int, int]]) -> dict[str, float]:
-        """FLOPs of a train step by part."""
-        encoder = self.config.encoder
-        return masked_lm_flops(
-            "encoder", encoder, encoder.hidden_size, self.vocab_size, self._maskings, shapes
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """FLOPs by part, alarms, and plots of masked language modelling."""
+        return one_encoder_diagnostics(
+            self.config.encoder, self.vocab_size, self._maskings, self.masked_streams
         )
 
 
@@ -437,21 +384,6 @@ def detection_loss(
     return summed / total, metrics
 
 
-def _f1(values: Mapping[str, float]) -> float:
-    """Returns F1 from precision and recall, for runs that logged only these."""
-    precision, recall = (values.get(f"rtd_{name}", math.nan) for name in ("precision", "recall"))
-    return 2 * precision * recall / (precision + recall) if precision + recall else math.nan
-
-
-def _all_replaced_f1(values: Mapping[str, float]) -> float:
-    """Returns the F1 of calling every token replaced, which a discriminator must exceed.
-
-    Recall is 1 and precision is r, the share of real tokens that were replaced: 2r / (1 + r).
-    """
-    rate = values.get("replace_rate", math.nan)
-    return 2 * rate / (1 + rate)
-
-
 def _auc(logits: jax.Array, label: jax.Array, real: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the area under the ROC curve of a (micro-)batch, as (pairs ranked right, pairs).
 
@@ -467,52 +399,3 @@ def _auc(logits: jax.Array, label: jax.Array, real: jax.Array) -> tuple[jax.Arra
     below = jnp.cumsum(negative) - negative
     ranked = (positive * (below + 0.5 * negative)).sum()
     return ranked, positive.sum() * negative.sum()
-
-
-def _collapse_alarm(name: str, values: Mapping[str, float]) -> str | None:
-    """Returns the alarm if a row's samples are all the same token, or few different ones."""
-    diversity = values.get(f"{name}/sampled_diversity", math.nan)
-    # Generators that learned stayed above 0.95, from the first step on; one that samples the same
-    # token everywhere has 1 over the number of different masked tokens in a row.
-    if not diversity < 0.5:
-        return None
-    return (
-        f"The generator has collapsed on {name}: rows have {diversity:.2f} times as many different "
-        "tokens among its samples as among the originals (sampled_diversity), where about 1 is "
-        "expected. Its replacements can be detected without reading the text. Continue from an "
-        "earlier checkpoint with a lower Optimizer.learning_rate."
-    )
-
-
-def _copying_alarm(name: str, values: Mapping[str, float]) -> str | None:
-    """Returns the alarm if almost all samples are the original token.
-
-    The opposite raises no alarm: with 16,000 tokens of ten languages, less than one sample in a
-    hundred was right long after the discriminator had begun to learn from them.
-    """
-    replaced = 1.0 - values.get(f"{name}/sampled_accuracy", math.nan)
-    if not replaced < 0.02:
-        return None
-    return (
-        f"Hardly a masked token of {name} is replaced: {replaced:.2%} of them. The generator sees "
-        "or remembers the answers, and the discriminator has almost nothing to detect. Check that "
-        "Masking.split does not keep the originals and that the text does not repeat itself; "
-        "otherwise choose a smaller generator/Encoder or a larger Masking.rate."
-    )
-
-
-def _detection_alarm(name: str, values: Mapping[str, float]) -> str | None:
-    """Returns the alarm if the discriminator does no better than a constant."""
-    loss = values.get(f"{name}/rtd_loss", math.nan)
-    rate = values.get(f"{name}/replace_rate", math.nan)
-    if not 0.0 < rate < 1.0:
-        return None
-    baseline = -rate * math.log(rate) - (1.0 - rate) * math.log1p(-rate)
-    if not loss >= 0.98 * baseline:
-        return None
-    return (
-        f"The discriminator has learned nothing on {name}: rtd_loss is {loss:.4f}, and calling "
-        f"every token replaced with the same probability, {rate:.4f}, costs {baseline:.4f}. Lower "
-        "Optimizer.learning_rate or lengthen Optimizer.warmup_steps, check that XLME.rtd_weight is "
-        "not 0, or start from a masked language model (INIT_FROM)."
-    )

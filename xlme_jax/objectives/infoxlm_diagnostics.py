@@ -1,0 +1,83 @@
+"""What is watched of InfoXLM's contrast: plots, an alarm, and FLOPs."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from xlme_jax.model import flops
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.base import Diagnostics, Panel, Shapes
+
+_PANELS = (
+    Panel(
+        "Cross-lingual contrast: loss",
+        "good: falls far below the logarithm of the queue's size",
+        "nats per pair",
+        (("xlco_loss", "", "-"),),
+        limits=(0, None),
+    ),
+    Panel(
+        "Cross-lingual contrast: accuracy and cosines",
+        "good: translations are nearest, and nearer than the rest of the queue",
+        "share, cosine",
+        (
+            ("xlco_accuracy", ": accuracy", "-"),
+            ("positive_cosine", ": cosine with the translation", "--"),
+            ("negative_cosine", ": cosine with the queue", ":"),
+        ),
+    ),
+    Panel(
+        "Cross-lingual contrast: spread of the queue",
+        "good: does not fall to 0, where all vectors have one direction",
+        "1 - |mean direction| squared",
+        (("queue_spread", "", "-"),),
+        limits=(0, None),
+    ),
+)
+
+
+def contrast_diagnostics(
+    xlm: Diagnostics,
+    stream: str,
+    encoder: EncoderConfig,
+    layers: int,
+    queue_size: int,
+    both_directions: bool,
+) -> Diagnostics:
+    """Returns the diagnostics of XLM with those of the contrast.
+
+    Args:
+      xlm: those of the masked language model.
+      stream: the stream that is contrasted.
+      encoder: the query encoder.
+      layers: its layers that both encoders run; 0 if embeddings are contrasted.
+      queue_size: K.
+      both_directions: whether both sentences of a pair are queries.
+    """
+
+    def counted(shapes: Shapes) -> dict[str, float]:
+        """Returns the FLOPs by part; the queue is counted for one pair per row."""
+        parts = xlm.flops({name: shape for name, shape in shapes.items() if name != stream})
+        rows, length = shapes[stream]
+        lower = dataclasses.replace(encoder, num_layers=layers) if layers else None
+        forward = rows * length * flops.encoder(lower, length) if lower else 0.0
+        parts["query encoder"] = 3.0 * forward
+        parts["momentum encoder"] = forward
+        pairs = rows * (2 if both_directions else 1)
+        parts["contrast"] = 4.0 * pairs * queue_size * encoder.hidden_size
+        return parts
+
+    def alarms(values: Mapping[str, float]) -> list[str]:
+        """Returns the alarms of XLM, and that of a contrast that has learned nothing."""
+        alarms = xlm.alarms(values)
+        loss = values.get(f"{stream}/xlco_loss", math.nan)
+        guess = math.log(queue_size + 1)
+        if loss >= guess:
+            alarms.append(
+                f"The contrast has learned nothing: xlco_loss is {loss:.3f}, and a blind guess "
+                f"among {queue_size:,} keys costs {guess:.3f}. Lower "
+                "Optimizer.learning_rate or lengthen Optimizer.warmup_steps."
+            )
+        return alarms
+
+    return dataclasses.replace(xlm, flops=counted, alarms=alarms, panels=xlm.panels + _PANELS)

@@ -1,0 +1,71 @@
+"""What is watched of translation: plots, an alarm, and FLOPs."""
+
+import functools
+import math
+from collections.abc import Mapping
+
+from xlme_jax.model import flops
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.base import Diagnostics, Panel, Shapes
+from xlme_jax.objectives.masked_lm_diagnostics import training_flops
+
+_PANELS = (
+    Panel(
+        "Translation: loss",
+        "good: falls on held-out pairs too",
+        "nats per token",
+        (("loss", "", "-"),),
+    ),
+    Panel(
+        "Translation: accuracy",
+        "good: rises on held-out pairs too",
+        "share of next tokens",
+        (("accuracy", "", "-"),),
+        limits=(0, None),
+    ),
+)
+
+
+def translate_diagnostics(
+    encoder: EncoderConfig, decoder: EncoderConfig, vocab_size: int, stream: str, parts: int
+) -> Diagnostics:
+    """Returns the diagnostics of a translator.
+
+    Args:
+      encoder: its encoder.
+      decoder: its decoder.
+      vocab_size: V.
+      stream: its stream.
+      parts: parts of a row that are encoded and decoded apart.
+    """
+    return Diagnostics(
+        functools.partial(_flops, encoder, decoder, vocab_size, parts),
+        functools.partial(_alarms, vocab_size, stream),
+        panels=_PANELS,
+        is_pretraining=False,
+    )
+
+
+def _flops(
+    encoder: EncoderConfig, decoder: EncoderConfig, vocab_size: int, parts: int, shapes: Shapes
+) -> dict[str, float]:
+    """Returns the FLOPs of a train step by part."""
+    width = encoder.hidden_size
+    shapes = {name: (rows, length // parts) for name, (rows, length) in shapes.items()}
+    return {
+        "encoder": training_flops(shapes, lambda n: flops.encoder(encoder, n)),
+        "decoder": training_flops(shapes, lambda n: flops.decoder(decoder, n, n)),
+        "head": training_flops(shapes, lambda n: flops.mlm_head(width, width, vocab_size)),
+    }
+
+
+def _alarms(vocab_size: int, stream: str, values: Mapping[str, float]) -> list[str]:
+    """Alarms of a translator that is worse than a blind guess."""
+    guess, loss = math.log(vocab_size), values.get(f"{stream}/loss", math.nan)
+    if not loss >= guess:
+        return []
+    return [
+        f"The translator has learned nothing: loss is {loss:.3f}, and a blind guess among "
+        f"{vocab_size:,} tokens costs {guess:.3f}. Lower Optimizer.learning_rate or "
+        "lengthen Optimizer.warmup_steps."
+    ]

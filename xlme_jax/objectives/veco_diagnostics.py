@@ -1,0 +1,100 @@
+"""What is watched of VECO: plots of cross-sequence prediction, alarms, and FLOPs."""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+
+from xlme_jax.model import flops
+from xlme_jax.model.encoder import EncoderConfig
+from xlme_jax.objectives.base import Baseline, Diagnostics, Panel, Shapes
+from xlme_jax.objectives.masked_lm import MaskingConfig
+from xlme_jax.objectives.masked_lm_diagnostics import PANELS, masked_lm_alarms, training_flops
+from xlme_jax.ops import masking
+
+_PANELS = (
+    Panel(
+        "Cross-sequence MLM: accuracy",
+        "good: above the same without the other segment, on bitext clearly",
+        "share of masked tokens",
+        (
+            ("cs_mlm_accuracy", ": with the other segment", "-"),
+            ("cs_mlm_accuracy_alone", ": without", "--"),
+        ),
+        limits=(0, None),
+    ),
+)
+_BASELINES = (
+    Baseline(
+        "cross-sequence MLM accuracy",
+        "cs_mlm_accuracy",
+        "without the other segment",
+        "cs_mlm_accuracy_alone",
+    ),
+)
+
+
+def veco_diagnostics(
+    config: EncoderConfig,
+    vocab_size: int,
+    maskings: Mapping[str, MaskingConfig],
+    streams: Sequence[str],
+) -> Diagnostics:
+    """Returns the diagnostics of VECO.
+
+    Args:
+      config: the encoder, which is the decoder too.
+      vocab_size: V.
+      maskings: how tokens are masked, by stream.
+      streams: its streams.
+    """
+    return Diagnostics(
+        functools.partial(_flops, config, vocab_size, maskings),
+        functools.partial(_alarms, vocab_size, streams),
+        panels=PANELS + _PANELS,
+        baselines=_BASELINES,
+    )
+
+
+def _flops(
+    config: EncoderConfig,
+    vocab_size: int,
+    maskings: Mapping[str, MaskingConfig],
+    shapes: Shapes,
+) -> dict[str, float]:
+    """Returns the FLOPs by part, without the pass in one of `alone_every` steps."""
+    bitext = {name: shape for name, shape in shapes.items() if name == "bitext"}
+    heads = (
+        training_flops(
+            {name: shape},
+            functools.partial(_head_flops, name, config.hidden_size, vocab_size, maskings[name]),
+        )
+        for name, shape in shapes.items()
+    )
+    return {
+        "encoder": training_flops(shapes, lambda n: flops.encoder(config, n)),
+        "decoder": training_flops(shapes, lambda n: flops.decoder(config, n, n)),
+        "TLM encoder": training_flops(bitext, lambda n: flops.encoder(config, n)),
+        "MLM heads": sum(heads),
+    }
+
+
+def _head_flops(
+    name: str, width: int, vocab_size: int, config: MaskingConfig, length: int
+) -> float:
+    """Returns the forward FLOPs of the MLM head, per token of a stream's rows."""
+    slots = masking.max_masked(length, config.rate) / length
+    tasks = 3 if name == "bitext" else 2
+    return tasks * slots * flops.mlm_head(width, width, vocab_size)
+
+
+def _alarms(vocab_size: int, streams: Sequence[str], values: Mapping[str, float]) -> list[str]:
+    """Alarms of language models worse than a blind guess, inside a sequence or across two."""
+    guess = math.log(vocab_size)
+    losses = {name: values.get(f"{name}/cs_mlm_loss", math.nan) for name in streams}
+    return masked_lm_alarms(vocab_size, streams, values) + [
+        f"Cross-sequence masked language modelling has learned nothing on {name}: cs_mlm_loss "
+        f"is {loss:.3f}, and a blind guess among {vocab_size:,} tokens costs {guess:.3f}. "
+        "Lower Optimizer.learning_rate or lengthen Optimizer.warmup_steps."
+        for name, loss in losses.items()
+        if loss >= guess
+    ]
