@@ -19,6 +19,7 @@ DATA = (
     "gin_configs/runs/quickstart.gin",
     "gin_configs/models/xlme.gin",
     "xlme_jax/py.typed",
+    "xlme_jax/studies/published/xlme/table_1.tsv",
     "xlme_jax/tools/serving/page.js",
     "tasks/runner.py",
 )

@@ -12,7 +12,7 @@ from xlme_jax.evaluation.results import Header, Results, Spread
 from xlme_jax.studies.papers import entries as entries_of
 from xlme_jax.studies.papers import frozen, tables
 from xlme_jax.studies.papers.entries import Entry
-from xlme_jax.studies.published import infoxlm, xylent
+from xlme_jax.studies.published.rows import INFOXLM, XYLENT
 
 
 def _file(rows, seed=0, flops=None, name="x"):
@@ -120,7 +120,7 @@ def test_the_gap_in_f1_is_not_that_in_exact_match():
     row = _row(_sheet("Transfer gap in F1", [_entry(rows)]), "ours")
     assert (row["MLQA"], row["XNLI"], row["Average"]) == ("25.0", "10.0", "17.5")
     assert _row(_sheet("Transfer gap", [_entry(rows)]), "ours")["MLQA"] == "10.0"
-    for quoted in infoxlm.TABLE_5.rows:
+    for quoted in INFOXLM["table_5"].rows:
         *gaps, average = quoted.cells
         assert np.mean(gaps) == pytest.approx(average[0], abs=0.06)
 
@@ -202,7 +202,7 @@ def _english(values):
 
 
 def test_glue_has_both_numbers_and_the_papers_average():
-    quoted = xylent.TABLE_3
+    quoted = XYLENT["table_3"]
     for row in quoted.rows:
         *tasks, average, _, _ = row.cells
         # The averages of METRO-LM are those of another paper. Both cells and average are rounded.

@@ -1,27 +1,63 @@
 """Published tables hold the digits of the papers, and give the averages that they say."""
 
 import functools
-import importlib
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import tiny
 
-from xlme_jax.studies.published import infoxlm, rows, veco, xlme, xylent
+from xlme_jax.studies.published import rows
+from xlme_jax.studies.published.rows import INFOXLM, VECO, XLME, XYLENT
 
 PAPERS = tiny.REPOSITORY.parent / "shared" / "papers"
 FILES = {"xlme": "xlm-e", "xylent": "xy-lent", "infoxlm": "infoxlm", "veco": "veco"}
+FOLDER = Path(rows.__file__).parent
+NAMES = {"xlme": "XLM-E", "xylent": "XY-LENT", "infoxlm": "InfoXLM", "veco": "VECO"}
+PAPER_TABLES = {"xlme": XLME, "xylent": XYLENT, "infoxlm": INFOXLM, "veco": VECO}
 TABLES = {
-    f"{module}.{name}": table
-    for module in FILES
-    for name, table in vars(importlib.import_module(f"xlme_jax.studies.published.{module}")).items()
-    if isinstance(table, rows.PaperTable)
+    f"{paper}.{name}": table
+    for paper, tables in PAPER_TABLES.items()
+    for name, table in tables.items()
+    if name.startswith("table")
 }
+
+
+def test_every_file_says_its_source_and_has_numbers_or_dashes():
+    files = sorted(FOLDER.rglob("*.tsv"))
+    assert len(files) == len(TABLES) + 1  # Figure 3 of XLM-E.
+    for file in files:
+        header, table = rows.header(file), rows.read(file)
+        paper, where = header["source"].split(", ")
+        assert paper == NAMES[file.parent.name]
+        number = re.match(r"(table|figure)_(\d+)", file.stem)
+        assert where == f"Table {number[2]}" or where.startswith("Sec. ")
+        assert re.search(r"20\d\d, arXiv:\d{4}\.\d{5}$", header["paper"])
+        assert set(header) <= {"source", "paper", "page", "note"}
+        assert table.rows and len(set(table.columns)) == len(table.columns) >= 1
+        assert len({(row.model, row.texts) for row in table.rows}) == len(table.rows)
+        for row in table.rows:
+            assert row.model and row.source == header["source"]
+            assert len(row.cells) == len(table.columns)
+            for text, cell in zip(row.texts, row.cells, strict=True):
+                assert len(cell) == len(re.split(r"[+/]", text)) - text.split("/").count("-")
+
+
+def test_damaged_files_are_refused(tmp_path):
+    file = tmp_path / "table_1.tsv"
+    file.write_text("# source: A, Table 1\nmodel\tx\ty\nB\t1.0\n")
+    with pytest.raises(ValueError, match="1 cells of 2 columns"):
+        rows.read(file)
+    file.write_text("# source: A, Table 1\nmodel\tx\nB\t1,0\n")
+    with pytest.raises(ValueError, match="'1,0' is no number"):
+        _ = rows.read(file).rows[0].cells
+
+
 # Tables whose rows the text breaks over lines or columns: their cells are above the caption. The
 # digits of InfoXLM's Table 3 are split there; its averages are checked alone.
-BROKEN = ("infoxlm.TABLE_4", "infoxlm.TABLE_6", "veco.TABLE_16",
-          "veco.TABLE_17", "veco.TABLE_18", "xlme.TABLE_2", "veco.TABLE_13")  # fmt: skip
+BROKEN = ("infoxlm.table_4", "infoxlm.table_6", "veco.table_16",
+          "veco.table_17", "veco.table_18", "xlme.table_2", "veco.table_13")  # fmt: skip
 
 
 def numbers(text):
@@ -48,14 +84,14 @@ def before_caption(module, name):
 
 
 @pytest.mark.skipif(not PAPERS.is_dir(), reason="the papers' texts are not here")
-@pytest.mark.parametrize("name", [name for name in TABLES if name != "infoxlm.TABLE_3"])
+@pytest.mark.parametrize("name", [name for name in TABLES if name != "infoxlm.table_3"])
 def test_published_rows_stand_in_the_papers(name):
     module = name.split(".")[0]
     assert TABLES[name].rows
     for row in TABLES[name].rows:
         lines = before_caption(module, row.source.split(", ")[1])
         texts = row.texts
-        if name == "xylent.TABLE_5":  # Its mean stands before the languages.
+        if name == "xylent.table_5":  # Its mean stands before the languages.
             texts = (*texts[-1:], *texts[:-1])
         wanted = [n for text in texts for n in numbers(text)]
         assert wanted
@@ -68,7 +104,7 @@ def test_published_rows_stand_in_the_papers(name):
 
 @pytest.mark.skipif(not PAPERS.is_dir(), reason="the papers' texts are not here")
 @pytest.mark.parametrize(
-    "name", ["veco.TABLE_13", "veco.TABLE_16", "veco.TABLE_17", "veco.TABLE_18"]
+    "name", ["veco.table_13", "veco.table_16", "veco.table_17", "veco.table_18"]
 )
 def test_rows_in_two_halves_are_whole(name):
     """The halves of a row are lines with as many numbers as the row has together."""
@@ -83,16 +119,16 @@ def test_rows_in_two_halves_are_whole(name):
 
 # Rows whose average is not the mean of their cells in the papers either.
 EXCEPTIONS = {
-    ("veco.TABLE_1", "VECO"),
-    ("veco.TABLE_13", "VECO"),
-    ("infoxlm.TABLE_1", "XLM w/o TLM"),
-    ("infoxlm.TABLE_1", "XLM w/o TLM (a model per language)"),
+    ("veco.table_1", "VECO"),
+    ("veco.table_13", "VECO"),
+    ("infoxlm.table_1", "XLM w/o TLM"),
+    ("infoxlm.table_1", "XLM w/o TLM (a model per language)"),
 }
 AVERAGES = [
     name
     for name, table in TABLES.items()
     if {"Avg", "Average"} & set(table.columns)
-    and name not in ("xylent.TABLE_3", "xylent.TABLE_6_DROPS")
+    and name not in ("xylent.table_3", "xylent.table_6_drops")
 ]
 
 
@@ -124,28 +160,28 @@ def test_the_drops_of_xylent_are_relative_to_the_row_before():
         "XY-LENT MLM + TLM, continued at a low rate": "XY-LENT MLM + TLM",
         "XY-LENT Base, continued": "XY-LENT Base",
     }
-    assert len(xylent.TABLE_6_DROPS.rows) == len(before)
-    for row in xylent.TABLE_6_DROPS.rows:
+    assert len(XYLENT["table_6_drops"].rows) == len(before)
+    for row in XYLENT["table_6_drops"].rows:
         after = row.model.removesuffix(": relative Δ (%)")
         one, other = (
-            np.ravel([xylent.TABLE_6.value(name, x) for x in xylent.TABLE_6.columns])
+            np.ravel([XYLENT["table_6"].value(name, x) for x in XYLENT["table_6"].columns])
             for name in (before[after], after)
         )
         np.testing.assert_allclose(100 * (one - other) / one, np.ravel(row.cells), atol=0.1)
 
 
 def test_cells_are_found_by_name():
-    assert xlme.TABLE_1.value("XLM-E", "MLQA") == (68.3, 49.8)
-    assert xlme.TABLE_4.value("InfoXLM", "FLOPs") == (9.6e21, 1.7e20)
-    assert xlme.TABLE_4.value("InfoXLM", "XTREME") == ()
-    assert infoxlm.TABLE_2.value("InfoXLM, en→xx", "Avg") == (80.7,)
+    assert XLME["table_1"].value("XLM-E", "MLQA") == (68.3, 49.8)
+    assert XLME["table_4"].value("InfoXLM", "FLOPs") == (9.6e21, 1.7e20)
+    assert XLME["table_4"].value("InfoXLM", "XTREME") == ()
+    assert INFOXLM["table_2"].value("InfoXLM, en→xx", "Avg") == (80.7,)
 
 
 def test_tables_are_joined_and_cut():
-    both = xlme.TABLE_7 + xylent.TABLE_4.only("XY-LENT")
+    both = XLME["table_7"] + XYLENT["table_4"].only("XY-LENT")
     assert both.rows[-1].texts == ("15.3", "19.9", "8.6", "7.8", "6.8")
-    assert len(both.rows) == len(xlme.TABLE_7.rows) + 1
-    left = veco.TABLE_12.without("translate-train")
+    assert len(both.rows) == len(XLME["table_7"].rows) + 1
+    left = VECO["table_12"].without("translate-train")
     assert [row.model for row in left.rows] == ["mBERT", "XLM", "MMTE", "XLM-R", "VECO"]
     with pytest.raises(ValueError, match="columns differ"):
-        _ = xlme.TABLE_7 + xlme.TABLE_1
+        _ = XLME["table_7"] + XLME["table_1"]

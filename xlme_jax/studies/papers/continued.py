@@ -8,14 +8,14 @@ import numpy as np
 from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.papers.entries import CONTINUED, Entry, Score, score
 from xlme_jax.studies.papers.sheets import NONE, Cell, Sheet, cell_of, with_published
-from xlme_jax.studies.published import xylent
+from xlme_jax.studies.published.rows import XYLENT
 from xlme_jax.studies.reports import pictures
 from xlme_jax.training.metrics import HELD_OUT, read_metrics
 
 _DROP = "relative Δ (%)"
 _NAMES = f'Ours: a system NAME, and "NAME, {CONTINUED}" or "NAME, {CONTINUED} ..." after it.'
-_LANGUAGES = xylent.TABLE_6.columns[1:]
-_AVERAGE = xylent.TABLE_6.columns[0]
+_LANGUAGES = XYLENT["table_6"].columns[1:]
+_AVERAGE = XYLENT["table_6"].columns[0]
 
 
 def relative_drop(before: float, after: float) -> float:
@@ -65,13 +65,13 @@ def drops(ours: Sequence[Entry]) -> dict[str, dict[str, float]]:
 
 
 def _drop_cells(by_column: Mapping[str, float]) -> tuple[Cell, ...]:
-    texts = (f"{by_column[x]:.1f}" if x in by_column else NONE for x in xylent.TABLE_6.columns)
+    texts = (f"{by_column[x]:.1f}" if x in by_column else NONE for x in XYLENT["table_6"].columns)
     return tuple(map(Cell, texts))
 
 
 def _accuracies(scores: Mapping[str, tuple[Score, Score]], which: int) -> Iterator[Cell]:
     """Yields the cells of Table 6: accuracies before (0) or after (1)."""
-    for column in xylent.TABLE_6.columns:
+    for column in XYLENT["table_6"].columns:
         official = len(_LANGUAGES) if column == _AVERAGE else 0
         yield cell_of([scores[column][which]], official) if column in scores else Cell()
 
@@ -89,7 +89,7 @@ def zero_shot(ours: Sequence[Entry]) -> Sheet:
     return with_published(
         "Zero-shot XNLI before and after continued training",
         f"Accuracy, and the drop relative to the model before, of means over runs. {_NAMES}",
-        xylent.TABLE_6 + xylent.TABLE_6_DROPS,
+        XYLENT["table_6"] + XYLENT["table_6_drops"],
         rows,
     )
 
@@ -104,7 +104,7 @@ def in_domain(ours: Sequence[Entry]) -> Sheet:
     return with_published(
         "ChemProt before and after continued training",
         f"Accuracy over the 13 types of relations. {_NAMES}",
-        xylent.TABLE_7,
+        XYLENT["table_7"],
         rows,
     )
 
@@ -119,7 +119,7 @@ def figure(ours: Sequence[Entry]) -> Sheet:
     return with_published(
         "Relative drop of zero-shot XNLI",
         f"The drops of Table 6, in percent. {_NAMES}",
-        xylent.TABLE_6_DROPS,
+        XYLENT["table_6_drops"],
         rows,
     )
 

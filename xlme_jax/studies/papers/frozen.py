@@ -2,8 +2,7 @@
 
 import dataclasses
 import functools
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14, TATOEBA_36
 from xlme_jax.evaluation.outcome import Result
@@ -180,7 +179,7 @@ def over_layers(
     caption: str,
     what: tuple[str, str],
     languages: Sequence[str] = (),
-    quoted: Mapping[str, Mapping[int, float]] | None = None,
+    quoted: PaperTable | None = None,
 ) -> Make:
     """Returns a sheet with a column for each layer: the numbers of a figure over layers.
 
@@ -189,9 +188,9 @@ def over_layers(
       caption: its caption.
       what: task and metric.
       languages: the averaged languages; () for all.
-      quoted: {"model (paper, section)": {layer: value in percent}}, what the paper prints.
+      quoted: what the paper prints, in percent; columns are layers.
     """
-    published = quoted or {}
+    published = quoted or PaperTable((), ())
 
     def make(ours: Sequence[Entry]) -> Sheet:
         curves = {}
@@ -200,17 +199,14 @@ def over_layers(
                 name = entry.name if system == MODEL else f"{entry.name}: {system}"
                 if curve := layer_curve(entry, *what, system, languages=languages):
                     curves[name] = curve
-        deepest = max(
-            (max(by_layer) for by_layer in (*curves.values(), *published.values())), default=12
-        )
-        columns = tuple(range(deepest + 1))
-        names = [re.fullmatch(r"(.*) \((.*)\)", name) for name in published]
+        layers = [*map(int, published.columns), *(x for curve in curves.values() for x in curve)]
+        columns = tuple(range(max(layers, default=12) + 1))
+        values = [(row, dict(zip(published.columns, row.texts))) for row in published.rows]
         table = PaperTable(
             tuple(map(str, columns)),
             tuple(
-                Row(name[1], name[2], tuple(str(values.get(x, "-")) for x in columns))
-                for name, values in zip(names, published.values())
-                if name
+                Row(row.model, row.source, tuple(by_layer.get(str(x), "-") for x in columns))
+                for row, by_layer in values
             ),
         )
         rows = [

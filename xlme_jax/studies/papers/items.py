@@ -30,7 +30,7 @@ from xlme_jax.studies.papers.frozen import (
 )
 from xlme_jax.studies.papers.needs import Need, Recipe, Variant, needs
 from xlme_jax.studies.papers.sheets import Make
-from xlme_jax.studies.published import infoxlm, veco, xlme, xylent
+from xlme_jax.studies.published.rows import INFOXLM, VECO, XLME, XYLENT
 
 Paper = Literal["xlme", "xylent", "infoxlm", "veco"]
 
@@ -74,7 +74,7 @@ _XLME = (
                 "Zero-shot cross-lingual understanding",
                 "Fine-tuned on English, means over languages. POS and NER chunk F1, questions F1 / "
                 "exact match, the others accuracy.",
-                xlme.TABLE_1,
+                XLME["table_1"],
             ),
         ),
         _XTREME,
@@ -82,7 +82,7 @@ _XLME = (
     ),
     Item(
         "Table 2",
-        only(False, by_task("Ablations", "Zero-shot.", xlme.TABLE_2)),
+        only(False, by_task("Ablations", "Zero-shot.", XLME["table_2"])),
         _TWO,
         (
             pretraining.XLM_BASE,
@@ -94,13 +94,13 @@ _XLME = (
     ),
     Item(
         "Table 3",
-        only(False, by_task("Sizes", "Zero-shot; parameters of the encoder.", xlme.TABLE_3)),
+        only(False, by_task("Sizes", "Zero-shot; parameters of the encoder.", XLME["table_3"])),
         _TWO,
         (pretraining.XLME_BASE, pretraining.XLME_LARGE, pretraining.XLME_XL),
     ),
-    Item("Table 4", cost(xlme.TABLE_4), _XTREME),
-    Item("Table 5", tatoeba(xlme.TABLE_5), needs("tatoeba")),
-    Item("Table 6", alignment(xlme.TABLE_6), needs("wordalign")),
+    Item("Table 4", cost(XLME["table_4"]), _XTREME),
+    Item("Table 5", tatoeba(XLME["table_5"]), needs("tatoeba")),
+    Item("Table 6", alignment(XLME["table_6"]), needs("wordalign")),
     Item(
         "Table 7",
         only(
@@ -109,13 +109,13 @@ _XLME = (
                 "Transfer gap",
                 "English minus the mean of the other languages, lower is better; exact match of "
                 "the questions.",
-                xlme.TABLE_7,
+                XLME["table_7"],
                 gap=True,
             ),
         ),
         _FIVE,
     ),
-    Item("Figure 1", only(False, against_flops(xlme.TABLE_1, xlme.TABLE_4)), _XTREME),
+    Item("Figure 1", only(False, against_flops(XLME["table_1"], XLME["table_4"])), _XTREME),
     Item(
         "Figure 3",
         over_layers(
@@ -123,7 +123,7 @@ _XLME = (
             "Accuracy@1 in percent, mean over languages and both directions. The paper prints "
             "four of its values.",
             ("tatoeba", "accuracy"),
-            quoted=xlme.FIGURE_3,
+            quoted=XLME["figure_3"],
         ),
         needs("tatoeba"),
     ),
@@ -149,7 +149,7 @@ _XYLENT = (
                 "Zero-shot, medians over runs",
                 "Fine-tuned on English, medians of five runs; F1 / exact match of the questions, "
                 "accuracy of the others.",
-                xylent.TABLE_1,
+                XYLENT["table_1"],
                 median=True,
             ),
         ),
@@ -169,7 +169,7 @@ _XYLENT = (
                 "Fine-tuned on translations too",
                 "Accuracy, medians of five runs. The row of XY-LENT Base repeats that of Large; "
                 "Tables 10 and 11 have 91.8 and 82.9.",
-                xylent.TABLE_1_TRANSLATE_TRAIN,
+                XYLENT["table_1_translate_train"],
                 median=True,
             ),
         ),
@@ -177,7 +177,7 @@ _XYLENT = (
     ),
     Item(
         "Table 2",
-        only(False, by_task("Ablations", "Zero-shot.", xylent.TABLE_2)),
+        only(False, by_task("Ablations", "Zero-shot.", XYLENT["table_2"])),
         needs("xnli"),
         (
             pretraining.XLME_BASE,
@@ -189,7 +189,7 @@ _XYLENT = (
     ),
     Item(
         "Table 3",
-        only(False, glue(xylent.TABLE_3)),
+        only(False, glue(XYLENT["table_3"])),
         needs(*dict.fromkeys(task for pairs in GLUE.values() for task, _ in pairs)),
     ),
     Item(
@@ -200,7 +200,7 @@ _XYLENT = (
                 "Transfer gap",
                 "English minus the mean of the other languages, lower is better; exact match of "
                 "the questions.",
-                xylent.TABLE_4,
+                XYLENT["table_4"],
                 gap=True,
             ),
         ),
@@ -211,7 +211,7 @@ _XYLENT = (
         only(
             False,
             by_language(
-                "americasnli", "AmericasNLI", "Zero-shot from English, accuracy.", xylent.TABLE_5
+                "americasnli", "AmericasNLI", "Zero-shot from English, accuracy.", XYLENT["table_5"]
             ),
         ),
         needs("americasnli"),
@@ -225,28 +225,28 @@ _XYLENT = (
     ),
     Item(
         "Table 10",
-        by_language("pawsx", "PAWS-X", "Accuracy.", xylent.TABLE_10),
+        by_language("pawsx", "PAWS-X", "Accuracy.", XYLENT["table_10"]),
         _both("pawsx"),
     ),
     Item(
         "Table 11",
-        by_language("xnli", "XNLI", "Accuracy.", xylent.TABLE_11),
+        by_language("xnli", "XNLI", "Accuracy.", XYLENT["table_11"]),
         _both("xnli"),
         (pretraining.XYLENT_CCALIGNED, pretraining.XYLENT_DRO, pretraining.XYLENT_BASE),
     ),
     Item(
         "Table 12",
-        only(False, by_language("mlqa", "MLQA", f"MLQA, {_F1_EM}", xylent.TABLE_12)),
+        only(False, by_language("mlqa", "MLQA", f"MLQA, {_F1_EM}", XYLENT["table_12"])),
         needs("mlqa"),
     ),
     Item(
         "Table 13",
-        only(False, by_language("tydiqa", "TyDiQA", f"TyDiQA, {_F1_EM}", xylent.TABLE_13)),
+        only(False, by_language("tydiqa", "TyDiQA", f"TyDiQA, {_F1_EM}", XYLENT["table_13"])),
         needs("tydiqa"),
     ),
     Item(
         "Table 14",
-        only(False, by_language("xquad", "XQuAD", f"XQuAD, {_F1_EM}", xylent.TABLE_14)),
+        only(False, by_language("xquad", "XQuAD", f"XQuAD, {_F1_EM}", XYLENT["table_14"])),
         needs("xquad"),
     ),
     Item("Figure 3", families.sheet, _FIVE),
@@ -256,7 +256,7 @@ _XYLENT = (
 _INFOXLM = (
     Item(
         "Table 1",
-        by_language("xnli", "XNLI", "Accuracy, means of five runs.", infoxlm.TABLE_1),
+        by_language("xnli", "XNLI", "Accuracy, means of five runs.", INFOXLM["table_1"]),
         _both("xnli"),
         (pretraining.INFOXLM_BASE, pretraining.INFOXLM_LARGE),
         has_large=True,
@@ -266,7 +266,7 @@ _INFOXLM = (
         tatoeba_by_language(
             "Tatoeba, languages with parallel data",
             "Accuracy@1; [CLS] is the state of <s> (--pooling=first).",
-            infoxlm.TABLE_2,
+            INFOXLM["table_2"],
             ("xx→en", "en→xx"),
             OF_INFOXLM,
         ),
@@ -277,7 +277,7 @@ _INFOXLM = (
         tatoeba_by_language(
             "Tatoeba, languages without parallel data",
             "Accuracy@1; [CLS] is the state of <s> (--pooling=first).",
-            infoxlm.TABLE_3,
+            INFOXLM["table_3"],
             ("xx→en",),
             OF_INFOXLM,
         ),
@@ -285,20 +285,20 @@ _INFOXLM = (
     ),
     Item(
         "Table 4",
-        only(False, by_language("mlqa", "MLQA", f"MLQA, {_F1_EM}", infoxlm.TABLE_4)),
+        only(False, by_language("mlqa", "MLQA", f"MLQA, {_F1_EM}", INFOXLM["table_4"])),
         needs("mlqa"),
         has_large=True,
     ),
-    Item("Table 5", only(False, gap_in_f1(infoxlm.TABLE_5)), _TWO),
+    Item("Table 5", only(False, gap_in_f1(INFOXLM["table_5"])), _TWO),
     Item(
         "Table 6",
-        only(False, by_task("Layer of the contrast", "Zero-shot.", infoxlm.TABLE_6)),
+        only(False, by_task("Layer of the contrast", "Zero-shot.", INFOXLM["table_6"])),
         _TWO,
         pretraining.INFOXLM15_LAYERS,
     ),
     Item(
         "Table 7",
-        only(False, by_task("Ablations", "Zero-shot.", infoxlm.TABLE_7)),
+        only(False, by_task("Ablations", "Zero-shot.", INFOXLM["table_7"])),
         _TWO,
         pretraining.INFOXLM15_ABLATIONS,
     ),
@@ -322,7 +322,7 @@ _VECO = (
             "XTREME",
             "Translate-train by name. F1 / exact match of the questions, chunk F1 of POS and NER, "
             "F1 of BUCC, accuracy of the others; BUCC and Tatoeba in the middle layer.",
-            veco.TABLE_1,
+            VECO["table_1"],
         ),
         (
             *_XTREME,
@@ -336,35 +336,35 @@ _VECO = (
         "Table 2",
         only(
             False,
-            by_language("xnli", "XNLI of small models", "Zero-shot, accuracy.", veco.TABLE_2),
+            by_language("xnli", "XNLI of small models", "Zero-shot, accuracy.", VECO["table_2"]),
         ),
         needs("xnli"),
         pretraining.VECO_SMALL,
     ),
     Item(
         "Table 3",
-        translation.bleu("Machine translation", veco.TABLE_3),
+        translation.bleu("Machine translation", VECO["table_3"]),
         needs(*translation.SETS.values()),
         (pretraining.VECO_LARGE,),
     ),
     Item(
         "Table 4",
-        translation.bleu("Starts of a translator", veco.TABLE_4),
+        translation.bleu("Starts of a translator", VECO["table_4"]),
         needs(translation.SETS["de"]),
         (pretraining.VECO_LARGE, *pretraining.TRANSLATORS),
     ),
-    Item("Table 8", sizes(veco.TABLE_8), ()),
+    Item("Table 8", sizes(VECO["table_8"]), ()),
     Item(
         "Table 10",
-        by_language("xnli", "XNLI", "Accuracy.", veco.TABLE_10),
+        by_language("xnli", "XNLI", "Accuracy.", VECO["table_10"]),
         _both("xnli"),
     ),
     Item(
         "Table 11",
-        by_language("pawsx", "PAWS-X", "Accuracy.", veco.TABLE_11),
+        by_language("pawsx", "PAWS-X", "Accuracy.", VECO["table_11"]),
         _both("pawsx"),
     ),
-    Item("Table 12", mining(veco.TABLE_12), _both("bucc")),
+    Item("Table 12", mining(VECO["table_12"]), _both("bucc")),
     *(
         Item(
             name,
@@ -372,20 +372,20 @@ _VECO = (
             _both(task),
         )
         for name, task, title, table in (
-            ("Table 13", "xquad", "XQuAD", veco.TABLE_13),
-            ("Table 14", "mlqa", "MLQA", veco.TABLE_14),
-            ("Table 15", "tydiqa", "TyDiQA", veco.TABLE_15),
+            ("Table 13", "xquad", "XQuAD", VECO["table_13"]),
+            ("Table 14", "mlqa", "MLQA", VECO["table_14"]),
+            ("Table 15", "tydiqa", "TyDiQA", VECO["table_15"]),
         )
     ),
     Item(
         "Table 16",
-        by_language("udpos", "POS", "Chunk F1, the mean is that of Table 1.", veco.TABLE_16),
+        by_language("udpos", "POS", "Chunk F1, the mean is that of Table 1.", VECO["table_16"]),
         needs("udpos"),
     ),
-    Item("Table 17", by_language("panx", "NER", "F1.", veco.TABLE_17), needs("panx")),
+    Item("Table 17", by_language("panx", "NER", "F1.", VECO["table_17"]), needs("panx")),
     Item(
         "Table 18",
-        tatoeba_by_language("Tatoeba", "Accuracy@1.", veco.TABLE_18, ("xx→en",), OF_VECO),
+        tatoeba_by_language("Tatoeba", "Accuracy@1.", VECO["table_18"], ("xx→en",), OF_VECO),
         _both("tatoeba"),
     ),
 )

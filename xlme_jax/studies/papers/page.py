@@ -21,7 +21,7 @@ from xlme_jax.studies.papers import (
 from xlme_jax.studies.papers.entries import Entry
 from xlme_jax.studies.papers.items import Paper
 from xlme_jax.studies.papers.sheets import Cell, Sheet
-from xlme_jax.studies.published import xlme
+from xlme_jax.studies.published.rows import XLME
 from xlme_jax.studies.reports import html_page, interlingual, pictures
 from xlme_jax.studies.reports.html_page import Html
 from xlme_jax.studies.reports.pictures import Curve
@@ -106,9 +106,19 @@ def write(
 
 def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
     """Draws Tatoeba accuracy and alignment error rate over layers (XLM-E Figures 3 and 4)."""
+    figure_3 = XLME["figure_3"]
     quoted = [
-        Curve(label, {x: Spread((value / 100,)) for x, value in points.items()}, ":", True)
-        for label, points in xlme.FIGURE_3.items()
+        Curve(
+            f"{row.model} ({row.source})",
+            {
+                float(layer): Spread((cell[0] / 100,))
+                for layer, cell in zip(figure_3.columns, row.cells)
+                if cell
+            },
+            ":",
+            True,
+        )
+        for row in figure_3.rows
     ]
     kinds: tuple[tuple[str, str, str, str, list[Curve], str, str], ...] = (
         (
@@ -176,17 +186,18 @@ def _flops_pictures(ours: Sequence[Entry]) -> list[Picture]:
 
     The axis counts as the paper's Table 4 does, because the grey points do.
     """
-    costs = {row.model: sum(xlme.TABLE_4.value(row.model, "FLOPs")) for row in xlme.TABLE_4.rows}
+    scores, costs = XLME["table_1"], XLME["table_4"]
+    flops = {row.model: sum(costs.value(row.model, "FLOPs")) for row in costs.rows}
     drawn = []
-    for column in xlme.TABLE_1.columns:
+    for column in scores.columns:
         curves = _along_runs([(entry, _point(entry, column)) for entry in ours])
         if not curves:
             continue
         quoted = [
-            Curve(row.model, {costs[row.model]: Spread((cell[0] / 100,))}, "", True)
-            for row in xlme.TABLE_1.rows
-            if row.source == "XLM-E, Table 1" and row.model in costs
-            if (cell := row.cells[xlme.TABLE_1.columns.index(column)])
+            Curve(row.model, {flops[row.model]: Spread((cell[0] / 100,))}, "", True)
+            for row in scores.rows
+            if row.model in flops
+            if (cell := row.cells[scores.columns.index(column)])
         ]
         name = "XTREME average" if column == "Avg" else column
         caption = (

@@ -13,38 +13,32 @@ from xlme_jax.studies.papers.fine_tuned import (
 )
 from xlme_jax.studies.papers.frozen import alignment, mining, tatoeba
 from xlme_jax.studies.papers.sheets import Make, Sheet
-from xlme_jax.studies.published import infoxlm, veco, xlme, xylent
-from xlme_jax.studies.published.rows import PaperTable, Row, table
+from xlme_jax.studies.published.rows import INFOXLM, VECO, XLME, XYLENT, PaperTable, Row
 
 # Table 1 gives XY-LENT Base the numbers of Large; those of Tables 10 and 11 stand below it.
-_TRANSLATE_TRAIN = (
-    xylent.TABLE_1_TRANSLATE_TRAIN
-    + table("XY-LENT, Table 11", "XNLI PAWS-X", "XY-LENT Base | 82.9 -")
-    + table("XY-LENT, Table 10", "XNLI PAWS-X", "XY-LENT Base | - 91.8")
-    + table(
-        "InfoXLM, Table 1",
-        "XNLI PAWS-X",
-        """
-        XLM-R (reimplemented) | 78.6 -
-        InfoXLM | 79.7 -
-        """,
-    )
+_TRANSLATE_TRAIN = XYLENT["table_1_translate_train"] + PaperTable(
+    ("XNLI", "PAWS-X"),
+    (
+        Row("XY-LENT Base", "XY-LENT, Table 11", ("82.9", "-")),
+        Row("XY-LENT Base", "XY-LENT, Table 10", ("-", "91.8")),
+        Row("XLM-R (reimplemented)", "InfoXLM, Table 1", ("78.6", "-")),
+        Row("InfoXLM", "InfoXLM, Table 1", ("79.7", "-")),
+    ),
 )
 _ABLATIONS = (
-    xlme.TABLE_2
+    XLME["table_2"]
     + PaperTable(
-        xlme.TABLE_2.columns,
-        tuple(Row(row.model, row.source, (*row.texts, "-")) for row in xylent.TABLE_2.rows),
+        XLME["table_2"].columns,
+        tuple(Row(row.model, row.source, (*row.texts, "-")) for row in XYLENT["table_2"].rows),
     )
-    + infoxlm.TABLE_7
+    + INFOXLM["table_7"]
 )
-_TATOEBA = xlme.TABLE_5 + table(
-    "InfoXLM, Table 2",
-    " ".join(xlme.TABLE_5.columns),
-    """
-    XLM-R | 58.9 - - -
-    InfoXLM | 80.7 76.0 - -
-    """,
+_TATOEBA = XLME["table_5"] + PaperTable(
+    XLME["table_5"].columns,
+    (
+        Row("XLM-R", "InfoXLM, Table 2", ("58.9", "-", "-", "-")),
+        Row("InfoXLM", "InfoXLM, Table 2", ("80.7", "76.0", "-", "-")),
+    ),
 )
 
 SHEETS: tuple[Make, ...] = (
@@ -54,7 +48,7 @@ SHEETS: tuple[Make, ...] = (
             "Zero-shot cross-lingual understanding",
             "XLM-E Table 1: fine-tuned on English, means over languages. POS and NER chunk F1, "
             "questions F1 / exact match, the others accuracy.",
-            xlme.TABLE_1,
+            XLME["table_1"],
         ),
     ),
     only(
@@ -63,7 +57,7 @@ SHEETS: tuple[Make, ...] = (
             "Zero-shot, medians over runs",
             "XY-LENT Table 1: fine-tuned on English, medians of five runs; F1 / exact match of the "
             "questions, accuracy of the others.",
-            xylent.TABLE_1,
+            XYLENT["table_1"],
             median=True,
         ),
     ),
@@ -78,38 +72,38 @@ SHEETS: tuple[Make, ...] = (
         ),
     ),
     only(False, by_task("Ablations", "XLM-E Table 2: zero-shot.", _ABLATIONS)),
-    cost(xlme.TABLE_4),
+    cost(XLME["table_4"]),
     tatoeba(_TATOEBA),
-    mining(veco.TABLE_12),
-    alignment(xlme.TABLE_6),
+    mining(VECO["table_12"]),
+    alignment(XLME["table_6"]),
     only(
         False,
         by_task(
             "Transfer gap",
             "XLM-E Table 7: English minus the mean of the other languages, lower is better; exact "
             "match of the questions.",
-            xlme.TABLE_7 + xylent.TABLE_4.only("XY-LENT"),
+            XLME["table_7"] + XYLENT["table_4"].only("XY-LENT"),
             gap=True,
         ),
     ),
-    only(False, gap_in_f1(infoxlm.TABLE_5)),
+    only(False, gap_in_f1(INFOXLM["table_5"])),
     only(
         False,
         by_language(
             "xnli",
             "XNLI",
             "InfoXLM Table 1: zero-shot, accuracy.",
-            infoxlm.TABLE_1.without("translate-train"),
+            INFOXLM["table_1"].without("translate-train"),
         ),
     ),
-    glue(xylent.TABLE_3),
+    glue(XYLENT["table_3"]),
     only(
         False,
         by_language(
             "americasnli",
             "AmericasNLI",
             "XY-LENT Table 5: zero-shot from English, accuracy.",
-            xylent.TABLE_5,
+            XYLENT["table_5"],
         ),
     ),
 )

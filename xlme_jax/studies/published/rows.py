@@ -1,9 +1,18 @@
-"""Rows of published tables, and how they are written down."""
+"""Tables of the papers: rows with the papers' digits, read from the TSV files of this folder.
 
+A file `PAPER/TABLE.tsv` begins with lines "# KEY: VALUE" (source, paper, page where it is known,
+note), then has a line of columns and a line for each row, whose first cell is the model's name.
+"""
+
+import csv
 import dataclasses
 import re
+from collections.abc import Mapping
+from pathlib import Path
 
 Cell = tuple[float, ...]
+_UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)([kMB]?)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,15 +64,44 @@ class PaperTable:
 
 
 def _cell(text: str) -> Cell:
-    return tuple(float(part) for part in re.split(r"\+|/", text) if part != "-")
+    """Returns the numbers of a cell: "71.9/56.4", "9.6e21+1.7e20", "279M"."""
+    return tuple(map(_number, (part for part in re.split(r"\+|/", text) if part != "-")))
 
 
-def table(source: str, columns: str, block: str) -> PaperTable:
-    """Reads "model | cell cell ..." lines; cells and columns are separated by spaces."""
-    names, rows = tuple(columns.split()), []
-    for line in block.strip().splitlines():
-        model, _, cells = line.partition("|")
-        texts = tuple(cells.split())
-        assert len(texts) == len(names), line
-        rows.append(Row(model.strip(), source, texts))
-    return PaperTable(names, tuple(rows))
+def _number(text: str) -> float:
+    parts = _NUMBER.fullmatch(text)
+    if not parts:
+        raise ValueError(f"{text!r} is no number; write digits, 9.6e21, 110k, 279M or 2.2B.")
+    return float(parts[1]) * _UNITS[parts[2]]
+
+
+def header(path: Path) -> dict[str, str]:
+    """Returns {key: value} of the comments that a file begins with."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comments = (line.removeprefix("# ") for line in lines if line.startswith("# "))
+    return {key: value for key, _, value in (line.partition(": ") for line in comments)}
+
+
+def read(path: Path) -> PaperTable:
+    """Returns the table of a file.
+
+    Raises:
+      ValueError: a row has more or fewer cells than there are columns.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    data = (line for line in lines if not line.startswith("#"))
+    (_, *columns), *rows = csv.reader(data, delimiter="\t", quoting=csv.QUOTE_NONE)
+    source = header(path)["source"]
+    for row in rows:
+        if len(row) != len(columns) + 1:
+            raise ValueError(f"{path}: {len(row) - 1} cells of {len(columns)} columns in {row}")
+    return PaperTable(tuple(columns), tuple(Row(name, source, tuple(row)) for name, *row in rows))
+
+
+def _tables(paper: str) -> Mapping[str, PaperTable]:
+    """Returns {file's stem: table} of a paper's folder."""
+    files = sorted((Path(__file__).parent / paper).glob("*.tsv"))
+    return {file.stem: read(file) for file in files}
+
+
+XLME, XYLENT, INFOXLM, VECO = map(_tables, ("xlme", "xylent", "infoxlm", "veco"))
