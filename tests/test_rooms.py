@@ -18,7 +18,8 @@ DATA = {
     "data.text",
 }
 CORE = DATA | {"checkpoints", "model", "objectives", "ops", "storage", "validation"}
-RUN = CORE | {"configuration", "evaluation", "preparation", "studies", "tools.tuning", "training"}
+RUN = CORE | {"configuration", "evaluation", "preparation", "studies.reports"}
+RUN |= {"tools.tuning", "training"}
 # {folder: folders it may import}. Folders that are not listed import nothing of this project.
 ALLOWED = {
     "model": {"ops", "validation"},
@@ -35,20 +36,23 @@ ALLOWED = {
     "training": {"checkpoints", "model", "objectives", "storage", "validation"},
     "tools.tuning": {"ops", "storage"},
     "evaluation": DATA | {"objectives", "storage", "training", "validation"},
-    "studies": DATA
+    "studies.published": set(),
+    "studies.reports": DATA
     | {"checkpoints", "evaluation", "objectives", "preparation", "storage", "training"}
     | {"vocabularies"},
+    "studies.papers": DATA
+    | {"checkpoints", "evaluation", "storage", "studies.published", "studies.reports", "training"},
     "configuration": CORE | {"evaluation", "preparation", "training"},
     "runs": RUN,
     "studies.sweeps": RUN,
     "tools.planning": RUN | {"runs"},
     "huggingface": RUN | {"runs"},
-    "tools.serving": {"data", "data.prepared", "evaluation", "runs", "storage", "studies"},
+    "tools.serving": {"data", "data.prepared", "evaluation", "runs", "storage", "studies.reports"},
     "tasks": DATA | {"preparation", "storage"},
     "api": RUN | {"huggingface", "runs", "tasks"},
     "command": RUN
-    | {"api", "huggingface", "runs", "studies.sweeps", "tools.planning", "tools.serving"}
-    | {"vocabularies"},
+    | {"api", "huggingface", "runs", "studies.papers", "studies.sweeps", "tools.planning"}
+    | {"tools.serving", "vocabularies"},
 }
 COMMANDS = {"average", "demo", "evaluate", "export", "import_hf", "inspect", "plan", "prepare"}
 COMMANDS |= {"report", "sampling", "selfcheck", "sweep", "train", "train_vocabulary", "translate"}

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from xlme_jax.preparation.inspecting import Content, Side
-from xlme_jax.studies.papers import families
 from xlme_jax.studies.reports import corpora
+from xlme_jax.studies.reports.language_families import _FAMILY, _MORE, FAMILIES, family
 
 DOCUMENTS = Content("cc100_sw", (Side("sw", 50.4),), 2, 1_234_567, 10, True, 200, 3, None, {})
 SIDES = (Side("en", 20.0, 0.25, 1.5, 0.125), Side("xx", 30.0, 0.5, 2.5))
@@ -67,10 +67,11 @@ def test_languages_are_summed_over_their_tasks():
 
 
 def test_each_language_has_one_family():
-    assert len(families._FAMILY) == sum(
-        len(languages)
-        for table in (families.FAMILIES, families._MORE)
-        for languages in table.values()
+    assert len(_FAMILY) == sum(
+        len(languages) for table in (FAMILIES, _MORE) for languages in table.values()
     )
-    assert (families.family("pt_BR"), families.family("zh-Hans")) == ("Romance", "Sino-Tibetan")
-    assert families.family("tlh") == ""
+    assert (family("pt_BR"), family("zh-Hans")) == (
+        "Romance",
+        "Sino-Tibetan",
+    )
+    assert family("tlh") == ""

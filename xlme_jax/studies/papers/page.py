@@ -15,6 +15,7 @@ from xlme_jax.studies.papers import (
     families,
     fine_tuned,
     frozen,
+    interlingual,
     inventory,
     tables,
 )
@@ -22,7 +23,7 @@ from xlme_jax.studies.papers.entries import Entry
 from xlme_jax.studies.papers.items import Paper
 from xlme_jax.studies.papers.sheets import Cell, Sheet
 from xlme_jax.studies.published.rows import XLME
-from xlme_jax.studies.reports import html_page, interlingual, pictures
+from xlme_jax.studies.reports import html_page, pictures
 from xlme_jax.studies.reports.html_page import Html
 from xlme_jax.studies.reports.pictures import Curve
 

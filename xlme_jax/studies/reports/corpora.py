@@ -10,8 +10,8 @@ import numpy as np
 
 from xlme_jax.preparation.inspecting import Content, Side
 from xlme_jax.storage.files import replace_file
-from xlme_jax.studies.papers import families
 from xlme_jax.studies.reports import pictures
+from xlme_jax.studies.reports.language_families import FAMILIES, family
 from xlme_jax.studies.reports.text_table import aligned
 
 TABLE, PICTURE = "inspect.tsv", "inspect.png"
@@ -65,7 +65,7 @@ def _cells(content: Content) -> dict[str, str]:
         values = [getattr(side, field) for side in content.sides]
         return "/".join(_NONE if value is None else format(value, form) for value in values)
 
-    names = [families.family(side.language) or _NONE for side in content.sides]
+    names = [family(side.language) or _NONE for side in content.sides]
     return {
         "task": content.task,
         "family": "/".join(dict.fromkeys(names)),
@@ -99,7 +99,7 @@ def table(contents: Sequence[Content]) -> str:
         cells.append("; ".join(f"{count} {why}" for why, count in content.skipped.items()))
         for side in content.sides:
             cells += [_text(getattr(side, name)) for name in sides]
-            cells.append(families.family(side.language))
+            cells.append(family(side.language))
         cells += [""] * (len(titles) - len(cells))
         lines.append("\t".join(cells))
     return "\n".join(lines) + "\n"
@@ -150,9 +150,9 @@ def draw(contents: Sequence[Content]) -> bytes:
 
     stats = _languages(contents)
     most = sorted(stats, key=lambda x: (-stats[x].pairs - stats[x].characters, x))[:_DRAWN]
-    order = [*dict.fromkeys([*families.FAMILIES, *map(families.family, most)])]
-    named = sorted(most, key=lambda x: (order.index(families.family(x)), x), reverse=True)
-    labels = [f"{families.family(x)}  {x}" for x in named]
+    order = [*dict.fromkeys([*FAMILIES, *map(family, most)])]
+    named = sorted(most, key=lambda x: (order.index(family(x)), x), reverse=True)
+    labels = [f"{family(x)}  {x}" for x in named]
     panels: dict[str, list[float]] = {
         "running text, million characters": [stats[x].characters / 1e6 for x in named],
         "pairs, over all partners": [stats[x].pairs for x in named],
@@ -163,10 +163,8 @@ def draw(contents: Sequence[Content]) -> bytes:
     }
     nonempty = {title: values for title, values in panels.items() if any(values)}
     figure, axes = pictures.rows(labels, max(1, len(nonempty)))
-    groups = list(dict.fromkeys(families.family(x) for x in reversed(named)))
-    colors = [
-        pictures.COLORS[groups.index(families.family(x)) % len(pictures.COLORS)] for x in named
-    ]
+    groups = list(dict.fromkeys(family(x) for x in reversed(named)))
+    colors = [pictures.COLORS[groups.index(family(x)) % len(pictures.COLORS)] for x in named]
     for axis, (title, values) in zip(axes, nonempty.items()):
         axis.barh(range(len(named)), values, color=colors)
         axis.set_xlabel(title)

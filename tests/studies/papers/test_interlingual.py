@@ -11,8 +11,8 @@ from xlme_jax.data.benchmarks.typology import script_distance, word_order_distan
 from xlme_jax.evaluation.outcome import Outcome, Result
 from xlme_jax.evaluation.results import Header, Results
 from xlme_jax.runs import evaluating
+from xlme_jax.studies.papers import interlingual
 from xlme_jax.studies.papers.entries import entries
-from xlme_jax.studies.reports import interlingual
 
 
 def scored(seed=0):

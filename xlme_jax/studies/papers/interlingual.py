@@ -15,9 +15,10 @@ from xlme_jax.studies.papers.entries import (
     layers,
     score,
 )
-from xlme_jax.studies.papers.families import FAMILIES, TASKS
+from xlme_jax.studies.papers.families import TASKS
 from xlme_jax.studies.papers.sheets import Cell, Sheet
 from xlme_jax.studies.reports import pictures
+from xlme_jax.studies.reports.language_families import FAMILIES
 
 _FROZEN = ("accuracy", *similarity.METRICS)
 _DISTANCES = {"script": script_distance, "word order": word_order_distance}
