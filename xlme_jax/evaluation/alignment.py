@@ -57,7 +57,7 @@ from xlme_jax.evaluation.context import OfficialEvaluation
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
 from xlme_jax.storage.paths import as_path
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _ROUNDS = 2
 _SMALLEST = 1e-6
@@ -155,7 +155,7 @@ class WordAlignment(OfficialEvaluation):
                 rows_by_set[name] = self._cut_rows(corpus, subject, length, report)
             except DataError as error:
                 left_out.append(str(error))
-                _logger.warning("word alignment set %s is left out: %s", name, error)
+                _log.warning("word alignment set %s is left out: %s", name, error)
                 skipped[f"{name}: the whole set: {error}"] = 1
                 continue
             skipped |= {f"{name}: {reason}": count for reason, count in report.skipped.items()}

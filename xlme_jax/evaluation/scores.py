@@ -22,7 +22,7 @@ import numpy as np
 from xlme_jax.data.benchmarks.examples import Kind
 from xlme_jax.evaluation import answers
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 Classes = Sequence[int] | np.ndarray
 Floats = Sequence[float] | np.ndarray
@@ -114,7 +114,7 @@ def pearson(gold: Floats, predicted: Floats) -> float:
     if not all(np.isfinite(side).all() for side in sides) or (sides[0] == sides[0][0]).all():
         return float("nan")
     if (sides[1] == sides[1][0]).all():
-        _logger.warning(
+        _log.warning(
             "all %d predicted scores are the same; their correlation with gold counts as 0",
             len(predicted),
         )

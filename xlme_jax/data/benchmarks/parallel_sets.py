@@ -25,7 +25,7 @@ from xlme_jax.data.text.reading import (
 )
 from xlme_jax.storage.paths import as_path
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _CODES = """
 af:afr ar:ara bg:bul bn:ben de:deu el:ell es:spa et:est eu:eus fa:pes fi:fin fr:fra
@@ -351,7 +351,7 @@ def alignment_folders(folder: str | Path) -> tuple[str, ...]:
     folders = [path for path in sorted(check_folder(folder).iterdir()) if path.is_dir()]
     for path in folders:
         if not is_pair(path.name) and any((path / gold).is_file() for gold in _GOLD_FILES):
-            _logger.warning("%s: not read; name it after its languages, such as en-fr", path)
+            _log.warning("%s: not read; name it after its languages, such as en-fr", path)
     return tuple(path.name for path in folders if is_pair(path.name))
 
 
@@ -415,7 +415,7 @@ def read_alignments(
             sure[link.pair].add(indices)
     if nulls:
         report.skip("link to NULL, word 0 of words counted from 1", len(nulls))
-        _logger.warning(
+        _log.warning(
             "%s: words count from 1, so 0 is NULL in %d links, the first in line %d; left out",
             gold,
             len(nulls),
@@ -590,9 +590,9 @@ def _decided(
     best = misfits.index(min(misfits))
     gold, base = golds[best], ways[best]
     if misfits.count(misfits[best]) > 1:
-        _logger.warning("%s: the links do not tell how sentences count; %s", path, gold.numbering)
+        _log.warning("%s: the links do not tell how sentences count; %s", path, gold.numbering)
     _check_base(path, gold, sizes, base, (0, 1) if given is None else (given,))
-    _logger.info("%s: words count from %d, %s", path, base, gold.numbering or "sentences in order")
+    _log.info("%s: words count from %d, %s", path, base, gold.numbering or "sentences in order")
     return gold.links, base
 
 
@@ -615,7 +615,7 @@ def _base(path: Path, gold: _Gold, sizes: Sequence[tuple[int, int]], given: int 
     if gold.usual == 0 and _is_tolerable(against[0], len(links)):
         against[1] += sum(_is_null(link, 1) for link in links)
     if against[0] == against[1]:
-        _logger.warning(
+        _log.warning(
             "%s: the links do not determine the index base; using %d, that of the format",
             path,
             gold.usual,

@@ -26,7 +26,7 @@ MULTIWAY_LAYOUT = (
     "all of them (empty if missing), and optionally `ids.txt`, whose line n is the unit's id"
 )
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, order=True)

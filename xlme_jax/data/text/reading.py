@@ -29,7 +29,7 @@ from xlme_jax.storage.paths import as_path, is_folder
 # Longer lines of parallel text are skipped; those of documents are split.
 MAX_LINE_BYTES = 1 << 20
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _Line = TypeVar("_Line")
 
 
@@ -362,7 +362,7 @@ def warn_of_held_out(folder: Path, paths: Iterable[Path]) -> None:
     names = (path.relative_to(folder).as_posix() for path in paths)
     suspects = sorted(name for name in names if _HELD_OUT & set(re.split(r"[\W_]+", name.lower())))
     if suspects:
-        _logger.warning(
+        _log.warning(
             "%s: used as training text despite names of held-out data: %s%s; move files that "
             "should not be trained on out of this folder",
             folder,
@@ -451,7 +451,7 @@ def report_unread(
         reasons = [(name, reason(name)) for name in names[:20]]
         listed = ", ".join(f"{name} ({why})" if why else name for name, why in reasons)
         more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-        _logger.warning("%s: not read: %s%s; %s", folder, listed, more, remedy)
+        _log.warning("%s: not read: %s%s; %s", folder, listed, more, remedy)
 
 
 def _language_words(name: str) -> tuple[str, ...]:

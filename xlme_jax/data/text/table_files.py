@@ -43,7 +43,7 @@ _NOT_DATA = {_SAVED, "dataset_info.json", "dataset_infos.json", "dataset_dict.js
 _WORDS = re.compile(r"[\W_]+")
 _SPLIT_AT_END = re.compile(rf"[-_.](?:{'|'.join(_SPLITS)})$")
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 def table_files(place: Path, split: str = TRAIN) -> list[Path]:
@@ -76,7 +76,7 @@ def table_files(place: Path, split: str = TRAIN) -> list[Path]:
         )
     if skipped := [str(path.relative_to(place)) for path in splits if path not in chosen]:
         more = f" and {len(skipped) - 20} more" if len(skipped) > 20 else ""
-        _logger.warning(
+        _log.warning(
             "%s: not read, as of another split than %s: %s%s; choose with --table_split",
             place,
             split,

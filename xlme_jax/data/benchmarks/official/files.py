@@ -29,7 +29,7 @@ _SPLIT_NAMES = {"train": "train", "dev": "validation", "validation": "validation
 # Maximum number of items per reason that are logged; the report counts all.
 _LISTED, _LISTED_NOTES = 20, 3
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Skips:
@@ -52,7 +52,7 @@ class Skips:
         """Skips the item at `where` ("line 7", "question 12")."""
         self._count(reason)
         self.report.skip(reason)
-        self._log(where, reason, detail, "left out")
+        self._warn(where, reason, detail, "left out")
 
     def unusable(self, split: str, where: str, reason: str, detail: str = "") -> None:
         """Skips an item of training data; one of a set to be scored counts, as wrong.
@@ -64,29 +64,29 @@ class Skips:
             return
         self._count(reason)
         self.report.repair(f"{reason}: scored as wrong")
-        self._log(where, reason, detail, "scored as wrong")
+        self._warn(where, reason, detail, "scored as wrong")
 
     def leave_out(self, where: str, reason: str, detail: str = "") -> None:
         """Leaves out an item that is as its authors meant it to be, unlike those of `skip`."""
         self.report.skip(reason)
-        self._log(where, reason, detail, "left out")
+        self._warn(where, reason, detail, "left out")
 
     def note(self, where: str, reason: str, detail: str = "", is_damage: bool = False) -> None:
         """Counts an item that is used all the same; `is_damage` counts it in `check_share`."""
         if is_damage:
             self._count(reason)
         self.report.repair(reason)
-        self._log(where, reason, detail, "used all the same", _LISTED_NOTES)
+        self._warn(where, reason, detail, "used all the same", _LISTED_NOTES)
 
     def _count(self, reason: str) -> None:
         self.total += 1
         self._unusable[reason] += 1
 
-    def _log(self, where: str, reason: str, detail: str, what: str, most: int = _LISTED) -> None:
+    def _warn(self, where: str, reason: str, detail: str, what: str, most: int = _LISTED) -> None:
         self._logged[reason] += 1
         if self._logged[reason] <= most:
             about = f" ({detail})" if detail else ""
-            _logger.warning("%s, %s: %s%s; %s", self.path, where, reason, about, what)
+            _log.warning("%s, %s: %s%s; %s", self.path, where, reason, about, what)
 
     def check_share(self, usable: int) -> None:
         """Raises DataError if more than 1% of the items cannot be used: a wrong file."""
