@@ -26,7 +26,7 @@ from xlme_jax.configuration.references import (
     check_references,
     suggestion,
 )
-from xlme_jax.configuration.registry import add_named, gin_name
+from xlme_jax.configuration.registry import CONFIGURABLES, add_named, class_of, gin_name
 from xlme_jax.configuration.values import ConfigError
 from xlme_jax.data.prepared.format import VOCABULARY_FILE
 from xlme_jax.objectives.system_config import TunedConfig
@@ -161,7 +161,7 @@ def _pretrained() -> str:
 
 def _is_tuned(name: str) -> bool:
     """Returns whether a gin name is that of a system that goes on with another one's encoder."""
-    return name in CONFIGURABLES and issubclass(CONFIGURABLES[name], TunedConfig)
+    return name in CONFIGURABLES and issubclass(class_of(name), TunedConfig)
 
 
 def _bindings(config: Any, scope: str) -> Iterator[str]:

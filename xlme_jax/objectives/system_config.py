@@ -1,7 +1,8 @@
 """Base classes of the configurations of systems, which gin files and Python build.
 
 A system is configured by a frozen dataclass that derives from `SystemConfig`, and is registered by
-its name in gin files (`objectives.SYSTEMS`, or `configuration.registry.add` for other packages).
+its name in gin files: in `configuration.registry.SYSTEMS`, or by `configuration.registry.add` for
+those of other packages.
 """
 
 import dataclasses
