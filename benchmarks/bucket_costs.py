@@ -92,7 +92,7 @@ def _in_a_process(options: argparse.Namespace, cache: Path | str) -> dict[str, f
 def _wait_for_batches(options: argparse.Namespace) -> dict[str, float]:
     """Returns seconds until the first batch and the share of time that steps wait for the next."""
     from xlme_jax.data.batches.pipeline import make_iterator
-    from xlme_jax.data.batches.streams import Stream
+    from xlme_jax.data.batches.streams import PairStream, TextStream
     from xlme_jax.data.prepared import PreparedDataset
 
     begin = time.monotonic()
@@ -100,8 +100,10 @@ def _wait_for_batches(options: argparse.Namespace) -> dict[str, float]:
     if options.cache:
         dataset.copy_from_bucket(options.cache)
     copied = time.monotonic() - begin
-    kinds = {"bitext": "bitext", "text": "monolingual"}
-    streams = [Stream(name, kinds[name], options.rows, options.length) for name in kinds]
+    streams = [
+        PairStream("bitext", options.rows, options.length),
+        TextStream("text", options.rows, options.length),
+    ]
     batches = make_iterator(dataset, streams, seed=0)
     next(batches)
     first = time.monotonic() - begin

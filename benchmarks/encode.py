@@ -153,8 +153,9 @@ def write(folder: Path, system: str, shape: tuple[int, ...], texts: list[str]) -
         "Encoder.ffn_size": 4 * hidden,
         "Encoder.max_length": LENGTH,
     }
-    for stream in ("monolingual", "bitext"):  # Read by no encoding, but a run has them.
-        overrides |= {f"{stream}/Stream.rows": 1, f"{stream}/Stream.length": LENGTH}
+    # Read by no encoding, but a run has them.
+    for stream in ("monolingual/TextStream", "bitext/PairStream"):
+        overrides |= {f"{stream}.rows": 1, f"{stream}.length": LENGTH}
     config = xlme_jax.load_config(f"gin_configs/models/{system}.gin", overrides)
     objective = config.train.objective.build(vocabulary.size)
     mesh = meshes.make_mesh(config.train.mesh)

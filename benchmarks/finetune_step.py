@@ -11,8 +11,8 @@ work; `torch.compile` is tried with --compile. Both read the same rows, which ar
 With --file, "file" is the prediction of a whole development set whose texts have their own lengths,
 tokenized before: ours in the batches of `evaluate`, the peer's by its Trainer's `predict` with
 batches of 32 rows that are padded to the longest (needs accelerate). "8 batches" are eight train
-steps on such texts, with rows as short as training makes them (`Stream.by_length`); "8 padded"
-the same with full rows.
+steps on such texts, with rows as short as training makes them (`LabelledStream.by_length`); "8
+padded" the same with full rows.
 
 On CPUs where /sys/kernel/mm/transparent_hugepage/enabled contains "[madvise]", set
 GLIBC_TUNABLES=glibc.malloc.hugetlb=1 for both.

@@ -82,7 +82,7 @@ def _counted(folder: Path, name: str, size: int, every: int) -> tuple[int, list[
         "CHECKPOINT_EVERY": every,
         "Train.vocab_size": None,
         **{f"Encoder.{k}": v for k, v in _TINY.items()},
-        **{f"{s}/Stream.{k}": v for s in _STREAMS for k, v in (("rows", 8), ("length", 32))},
+        **{f"{s}.{k}": v for s in _STREAMS for k, v in (("rows", 8), ("length", 32))},
         "Optimizer.warmup_steps": 1,
         "Loop.log_every": 100,
     }
@@ -108,7 +108,7 @@ def _counted(folder: Path, name: str, size: int, every: int) -> tuple[int, list[
     return json.loads(lines[0].removeprefix("COUNTED "))
 
 
-_STREAMS: Sequence[str] = ("monolingual", "bitext")
+_STREAMS: Sequence[str] = ("monolingual/TextStream", "bitext/PairStream")
 _TINY = {
     "scan_layers": False,
     "remat": False,

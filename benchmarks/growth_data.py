@@ -17,9 +17,10 @@ import numpy as np
 
 from xlme_jax.data import prepared
 from xlme_jax.data.batches import pair_sampling
+from xlme_jax.data.batches.pair_layouts import Translations
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.robust_sampling import RobustSampling
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import PairStream, TextStream
 from xlme_jax.data.prepared import shared
 from xlme_jax.data.prepared.format import FileInfo
 from xlme_jax.evaluation import results
@@ -119,7 +120,7 @@ def pairs(size: int, small: bool) -> Costs:
         start, wall = time.process_time(), time.monotonic()
         dataset = _cpu(costs, "read dataset.json", lambda: prepared.PreparedDataset.load(folder))
         _cpu(costs, "verify all checksums", dataset.verify)
-        streams = [Stream("bitext", "bitext", rows, 256)]
+        streams = [PairStream("bitext", rows, 256)]
         batches = _cpu(
             costs, "weights and order", lambda: make_iterator(dataset, streams, 0, prefetch=0)
         )
@@ -145,10 +146,10 @@ def pairs(size: int, small: bool) -> Costs:
 
 
 def _robust(dataset: Any, rows: int, folder: Path) -> Costs:
-    """Changes the weights of all tasks once by their losses (`Stream.robust`)."""
+    """Changes the weights of all tasks once by their losses (`PairStream.robust`)."""
     costs: Costs = {}
     settings = RobustSampling(updates=1)
-    streams = [Stream("bitext", "bitext", rows, 256, robust=settings)]
+    streams = [PairStream("bitext", rows, 256, robust=settings)]
     batches = make_iterator(dataset, streams, 0, prefetch=0)
     next(batches)
     (count,) = batches.task_counts().values()
@@ -209,8 +210,8 @@ def languages(size: int, small: bool) -> Costs:
         dataset = prepared.PreparedDataset.load(data)
         named = tuple(sorted({code for task in dataset.tasks for code in task.languages}))
         streams = [
-            Stream("text", "monolingual", 64, 256),
-            Stream("pairs", "bitext", 64, 256, layout="sides", languages=named),
+            TextStream("text", 64, 256),
+            PairStream("pairs", 64, 256, layout=Translations(named)),
         ]
         batches = make_iterator(dataset, streams, 0, prefetch=0)
         _cpu(costs, "first batch with languages", lambda: next(batches))
@@ -231,8 +232,8 @@ def hosts(size: int, small: bool) -> Costs:
         dataset = prepared.PreparedDataset.load(folder)
         costs["verified at the start, bytes"] = dataset.verify(0, size)
         streams = [
-            Stream("text", "monolingual", rows, 256),
-            Stream("pairs", "bitext", rows, 256),
+            TextStream("text", rows, 256),
+            PairStream("pairs", rows, 256),
         ]
         tokens = 0
         with _opened_files() as opened:

@@ -75,8 +75,8 @@ def devices(size: int) -> dict[str, float]:
         "DATA_DIR": "''",
         "Train.vocab_size": 8_192,
         **{f"Encoder.{name}": value for name, value in tiny.items()},
-        **{f"{name}/Stream.rows": size for name in ("monolingual", "bitext")},
-        **{f"{name}/Stream.length": 32 for name in ("monolingual", "bitext")},
+        **{f"{name}.rows": size for name in ("monolingual/TextStream", "bitext/PairStream")},
+        **{f"{name}.length": 32 for name in ("monolingual/TextStream", "bitext/PairStream")},
     }
     bindings = [f"{name} = {value}" for name, value in values.items()]
     config = loading.load([str(ROOT / "gin_configs/models/xlme.gin")], bindings, "Train")

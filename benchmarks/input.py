@@ -140,14 +140,13 @@ def _child(what: str, streams: str, options: argparse.Namespace) -> Any:
 
 def _iterator(options: argparse.Namespace) -> tuple[Any, Any]:
     from xlme_jax.data.batches.pipeline import make_iterator
-    from xlme_jax.data.batches.streams import Stream
+    from xlme_jax.data.batches.streams import PairStream, TextStream
     from xlme_jax.data.prepared import PreparedDataset
 
-    kinds = {"bitext": "bitext", "text": "monolingual"}
+    classes = {"bitext": PairStream, "text": TextStream}
     dataset = PreparedDataset.load(options.data)
     streams = [
-        Stream(name, kinds[name], options.rows, options.length)
-        for name in options.streams.split(",")
+        classes[name](name, options.rows, options.length) for name in options.streams.split(",")
     ]
     return dataset, make_iterator(dataset, streams, seed=0)
 

@@ -3,8 +3,9 @@
     python benchmarks/row_padding.py --file=$DATA/eval/xnli/dev-en.tsv
 
 Fine-tuning draws batches of `--rows` pairs of the file: in full rows; in rows as long as the
-longest pair of the batch; and with `Stream.by_length`. Prediction reads the whole file. Nothing is
-computed, so this takes seconds. `evaluation.py` prints the padding of frozen evaluations.
+longest pair of the batch; and with `LabelledStream.by_length`. Prediction reads the whole file.
+Nothing is computed, so this takes seconds. `evaluation.py` prints the padding of frozen
+evaluations.
 """
 
 import argparse

@@ -84,8 +84,8 @@ def _compile(depth: int, scan: bool) -> float:
         f"generator/Encoder.num_layers = {depth // 3}",
         *("Encoder.hidden_size = 128", "Encoder.num_heads = 2", "Encoder.ffn_size = 512"),
         "Encoder.max_length = 64",
-        *(f"{name}/Stream.rows = 8" for name in ("monolingual", "bitext")),
-        *(f"{name}/Stream.length = 64" for name in ("monolingual", "bitext")),
+        *(f"{name}.rows = 8" for name in ("monolingual/TextStream", "bitext/PairStream")),
+        *(f"{name}.length = 64" for name in ("monolingual/TextStream", "bitext/PairStream")),
     ]
     output = subprocess.run(
         [sys.executable, "-c", COMPILE, *bindings],

@@ -68,7 +68,7 @@ SIZES = {
     "Encoder.num_heads": 4,
     "Train.vocab_size": 8_000,
     "XLM.translation_pairs": False,
-    "monolingual/Stream.rows": 32,
+    "monolingual/TextStream.rows": 32,
 }
 
 

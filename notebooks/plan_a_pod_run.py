@@ -117,7 +117,7 @@ for size, time, one in fitting[:8]:
 from xlme_jax.tools.planning import search, summary
 
 RUN = "gin_configs/runs/xlme_base.gin"
-MORE = {"monolingual/Stream.rows": 256, "bitext/Stream.rows": 256, "Mesh.fsdp": 4}
+MORE = {"monolingual/TextStream.rows": 256, "bitext/PairStream.rows": 256, "Mesh.fsdp": 4}
 COMPILATIONS = 2
 
 

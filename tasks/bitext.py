@@ -2,7 +2,7 @@
 
 Reads the Moses files, OPUS zips, TSV, TMX and multi-way files that `xlme_jax.data.text.bitext`
 finds in a folder; all files of a pair form one task. The two languages of a pair are in
-alphabetical order; training keeps it, or swaps them at random if `Stream.flip` is set.
+alphabetical order; training keeps it, or swaps them at random if `PairStream.flip` is set.
 """
 
 from __future__ import annotations

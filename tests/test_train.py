@@ -38,13 +38,16 @@ def load(model_dir, data_dir, *bindings, objective="xlme"):
     ("binding", "expected"),
     [
         ("Train.vocab_size = 300", r"vocab_size = 300, but the data in .* vocabulary of 200"),
-        ("monolingual/Stream.rows = 6\nLoop.micro_batches = 4", r"rows = 6.*divisible by 4 .* 8"),
+        (
+            "monolingual/TextStream.rows = 6\nLoop.micro_batches = 4",
+            r"rows = 6.*divisible by 4 .* 8",
+        ),
         ("TRAIN_STEPS = 4", r"warmup_steps = 4 must be smaller than TRAIN_STEPS = 4"),
-        ("bitext/Stream.length = 64", r"'bitext' has rows of 64 .*Encoder.max_length = 32"),
+        ("bitext/PairStream.length = 64", r"'bitext' has rows of 64 .*Encoder.max_length = 32"),
         ("Mesh.tensor = 3", r"does not fit 1 devices"),
         ("Mesh.fsdp = -1", r"at most one may be -1"),
-        ("Train.streams = (@monolingual/Stream(),)", r"Train.streams lacks \['bitext'.*\]"),
-        ("bitext/Stream.tasks = ('en-xx',)", r"'en-xx' matches none of the 3 bitext tasks"),
+        ("Train.streams = (@monolingual/TextStream(),)", r"Train.streams lacks \['bitext'.*\]"),
+        ("bitext/PairStream.tasks = ('en-xx',)", r"'en-xx' matches none of the 3 bitext tasks"),
         (
             "Train.evaluators = (@RetrievalProbe(),)\nRetrievalProbe.length = 32\n"
             "RetrievalProbe.layer = 9",
@@ -66,48 +69,56 @@ def test_what_cannot_run_is_refused_before_compilation(
 @pytest.mark.parametrize(
     ("objective", "binding", "expected"),
     [
-        ("xlme", "bitext/Stream.layout = 'sides'", r"'bitext' has layout = 'sides', .* 'joint'"),
-        ("veco", "bitext/Stream.layout = 'joint'", r"set bitext/Stream.layout = 'sides'"),
-        ("infoxlm", "contrast/Stream.pairs_per_row = None", r"set contrast/Stream.pairs_per_row"),
-        ("infoxlm", "contrast/Stream.kind = 'monolingual'", r"is for kind='bitext'"),
-        ("xlme", "bitext/Stream.kind = 'monolingual'", r"'bitext' has kind = 'monolingual', .*"),
-        ("xlm", "monolingual/Stream.kind = 'bitext'", r"set monolingual/Stream.kind = 'mono"),
+        (
+            "xlme",
+            "bitext/PairStream.layout = @Sides()",
+            r"'bitext' has the layout 'sides', .* 'joint'",
+        ),
+        (
+            "veco",
+            "bitext/PairStream.layout = @Joint()",
+            r"bitext/PairStream.layout = @Sides",
+        ),
+        ("veco", "monolingual/TextStream.split_pieces = False", r"TextStream.split_pieces = True"),
+        ("infoxlm", "contrast/Sides.pairs_per_row = None", r"set contrast/Sides.pairs_per_row"),
+        (
+            "xlme",
+            "Train.streams = (@monolingual/TextStream(), @bitext/TextStream())\n"
+            "bitext/TextStream.name = 'bitext'\nbitext/TextStream.rows = 8\n"
+            "bitext/TextStream.length = 32",
+            r"'bitext' is a TextStream, .* a PairStream there; name @bitext/PairStream\(\)",
+        ),
         ("infoxlm", "XLCo.queue_size = 1", r"XLCo.queue_size = 1 must not be below the \d+ keys"),
         (
             "infoxlm",
-            "XLCo.queue_size = 100_000\ncontrast/Stream.mixup = 'none'",
+            "XLCo.queue_size = 100_000\ncontrast/Sides.mixup = 'none'",
             r"100000 is more than the \d+ pairs that stream 'contrast' has",
         ),
         ("infoxlm", "XLCo.layer = 2", r"XLCo.layer = 2 is above .* Encoder.num_layers = 1"),
         (
             "infoxlm",
-            "contrast/Stream.mixup = 'both'",
-            r"contrast/Stream.mixup = 'both': expected one of",
+            "contrast/Sides.mixup = 'both'",
+            r"contrast/Sides.mixup = 'both': expected one of",
         ),
-        ("infoxlm", "contrast/Stream.pivot = 'xx'", r"has the language pivot='xx'"),
+        ("infoxlm", "contrast/PairStream.pivot = 'xx'", r"has the language pivot='xx'"),
         ("veco", "VECO.cross_attention_steps = -1", r"VECO.cross_attention_steps = -1"),
         ("veco", "VECO.alone_every = 0", r"VECO.alone_every = 0 must be at least 1"),
         (
             "xlme",
-            "bitext/Stream.sampling = 'lp'",
-            r"bitext/Stream.sampling = 'lp': expected one of",
-        ),
-        (
-            "veco",
-            "bitext/Stream.positions = 'restart'",
-            r"is for kind='bitext' with layout='joint'",
+            "bitext/PairStream.sampling = 'lp'",
+            r"bitext/PairStream.sampling = 'lp': expected one of",
         ),
         (
             "xlm",
-            "bitext/Stream.positions = 'restart'\nEncoder.absolute_positions = False",
+            "bitext/Joint.positions = 'restart'\nEncoder.absolute_positions = False",
             r"'bitext' has positions = 'restart', which nothing sees",
         ),
         (
             "xlme",
-            "bitext/Stream.weights = ((3, 1.0), (2, 0.0))",
+            "bitext/PairStream.weights = ((3, 1.0), (2, 0.0))",
             r"'bitext': weights=.* and increase",
         ),
-        ("xlme", "bitext/Stream.flip = 1.5", r"flip=1.5 must be a probability"),
+        ("xlme", "bitext/PairStream.flip = 1.5", r"flip=1.5 must be a probability"),
     ],
 )
 def test_what_a_system_cannot_read_is_refused_before_compilation(

@@ -2,8 +2,8 @@ r"""Compares samplers of language pairs on a prepared data set, as a picture and
 
     python -m xlme_jax.sampling --data=data/pairs --alpha=0.3 --output=densities.png
 
-Draws the densities of XY-LENT's entropic sampler (`Stream.sampling='sinkhorn'`) and of the linear
-program that it replaces side by side (the paper's Figures 2 and 6). Prints for both, and for plain
+Draws the densities of XY-LENT's entropic sampler (`sampling='sinkhorn'`) and of the linear program
+that it replaces side by side (the paper's Figures 2 and 6). Prints for both, and for plain
 temperature sampling, how many pairs are never drawn and the effective number of pairs.
 """
 
@@ -16,7 +16,7 @@ from absl import flags
 
 from xlme_jax.configuration import command_line, values
 from xlme_jax.data.batches import pair_sampling
-from xlme_jax.data.batches.streams import Stream, stream_tasks
+from xlme_jax.data.batches.streams import PairStream, stream_tasks
 from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.studies.reports import pair_densities
@@ -33,8 +33,7 @@ def main() -> int:
     """Parses the flags, draws and prints; returns the exit code."""
     if not _DATA.value or not _OUTPUT.value:
         raise values.ConfigError("--data=FOLDER and --output=FILE.png are needed.")
-    stream = Stream(
-        "bitext",
+    stream = PairStream(
         "bitext",
         rows=1,
         length=8,

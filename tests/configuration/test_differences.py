@@ -8,7 +8,7 @@ from xlme_jax.configuration import differences, loading
 from xlme_jax.configuration.differences import Effect
 from xlme_jax.configuration.registry import SYSTEMS, class_of
 from xlme_jax.configuration.train_config import TrainConfig
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import LabelledStream, PairStream, TextStream
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.training.loop_config import LoopConfig
 from xlme_jax.training.mesh import MeshConfig
@@ -47,7 +47,7 @@ def test_a_field_determines_the_weights_unless_it_is_listed():
             if differences.effect_of(cls, f.name) is Effect.WEIGHTS
         }
         assert found == set(names.split())
-    for cls in (OptimizerConfig, Stream, *map(class_of, SYSTEMS)):
+    for cls in (OptimizerConfig, TextStream, PairStream, LabelledStream, *map(class_of, SYSTEMS)):
         effects = {differences.effect_of(cls, field.name) for field in dataclasses.fields(cls)}
         assert effects == {Effect.WEIGHTS}, cls
 
@@ -74,11 +74,19 @@ def test_a_field_determines_the_weights_unless_it_is_listed():
             ("generator/Encoder.num_layers = 1",),
             ["generator/Encoder.num_layers: 2 there, 1 now"],
         ),
-        (("bitext/Stream.rows = 8",), ["bitext/Stream.rows: 16 there, 8 now"]),
+        (("bitext/PairStream.rows = 8",), ["bitext/PairStream.rows: 16 there, 8 now"]),
+        (
+            ("bitext/Joint.positions = 'restart'",),
+            ["bitext/Joint.positions: 'continuous' there, 'restart' now"],
+        ),
+        (
+            ("bitext/PairStream.layout = @Sides()",),
+            ["bitext/PairStream.layout: @Joint() there, @Sides() now"],
+        ),
         (("Masking.rate = 0.3",), ["Masking.rate: 0.2 there, 0.3 now"]),
         (
-            ("bitext/Stream.robust = @RobustSampling()",),
-            ["bitext/Stream.robust: None there, @RobustSampling() now"],
+            ("bitext/PairStream.robust = @RobustSampling()",),
+            ["bitext/PairStream.robust: None there, @RobustSampling() now"],
         ),
         (("Train.compute_dtype = 'bfloat16'",), ["Train.compute_dtype: 'float32' there"]),
         (("INIT_FROM = '/runs/other'",), ["Loop.init_from: None there, '/runs/other' now"]),
@@ -100,9 +108,9 @@ def test_other_weights(bindings, expected):
         ("Train.trackers = (@WandB(),)", "Train.stop_rules = ()", "Loop.profile_steps = (3, 4)"),
         ("Encoder.remat = True", "Encoder.scan_layers = True", "Loop.max_skipped = 3"),
         # Spelled differently, equal in effect.
-        ("Optimizer.b1 = 0.9", "Loop.micro_batches = 1", "bitext/Stream.tasks = ()"),
+        ("Optimizer.b1 = 0.9", "Loop.micro_batches = 1", "bitext/PairStream.tasks = ()"),
         ("Train.compute_dtype = 'float32'",),
-        ("bitext/Stream.weights = ((0, 1.0),)",),
+        ("bitext/PairStream.weights = ((0, 1.0),)",),
     ],
 )
 def test_the_same_weights(bindings):
@@ -142,11 +150,11 @@ def test_the_compute_type_is_compared_on_the_devices_at_hand():
 
 
 def test_streams_that_the_objective_does_not_read_are_not_compared():
-    before, now = load(), load("bitext/Stream.rows = 8")
+    before, now = load(), load("bitext/PairStream.rows = 8")
     assert compared(before, now, ["monolingual"]) == []
     fewer = dataclasses.replace(before, streams=before.streams[:1])
     other = before.streams[1].name
-    assert compared(fewer, before) == [f"Train.streams: None there, @{other}/Stream() now"]
+    assert compared(fewer, before) == [f"Train.streams: None there, @{other}/PairStream() now"]
 
 
 def test_another_system_is_one_difference():

@@ -7,6 +7,7 @@ from helpers import tiny
 
 from xlme_jax.configuration import command_line, loading, registry
 from xlme_jax.configuration.values import ConfigError
+from xlme_jax.data.batches.pair_layouts import Sides
 from xlme_jax.objectives.xlme import XLMConfig, XLMEConfig
 
 TINY = str(tiny.REPOSITORY / "tests" / "tiny.gin")
@@ -111,9 +112,13 @@ def test_a_wrong_type_says_the_field_the_value_and_what_is_expected(binding, exp
         ("Masking.split = (0.8, 0.1, 0.2)", "sum 1."),
         ("CHECKPOINT_EVERY = 0", "Loop.checkpoint_every = 0 must be at least 1."),
         ("Optimizer.learning_rate = 0.0", "Optimizer.learning_rate = 0.0 must be positive."),
-        ("bitext/Stream.kind = 'pairs'", "bitext/Stream.kind = 'pairs': expected one of"),
+        ("bitext/Joint.positions = 'all'", "bitext/Joint.positions = 'all': expected one of"),
         (
-            "Train.streams = (@bitext/Stream(), @bitext/Stream())",
+            "bitext/PairStream.layout = 'joint'",
+            "bitext/PairStream.layout = 'joint': expected Joint or Sides or Translations.",
+        ),
+        (
+            "Train.streams = (@bitext/PairStream(), @bitext/PairStream())",
             "Train.streams = ['bitext', 'bitext']: each stream needs a name of its own.",
         ),
     ],
@@ -215,8 +220,8 @@ def test_english_centric_pairs_are_one_file_away():
     assert (bitext.sampling, bitext.flip, bitext.pivot) == ("temperature", 0.5, "en")
     laptop = "gin_configs/runs/laptop_infoxlm.gin"
     ablated = load(files=(laptop, "gin_configs/ablations/english_centric.gin"))
-    assert [s.pivot for s in load(files=(laptop,)).streams] == [None] * 3
-    assert [s.pivot for s in ablated.streams] == [None, "en", "en"]
+    assert [s.pivot for s in load(files=(laptop,)).streams[1:]] == [None] * 2
+    assert [s.pivot for s in ablated.streams[1:]] == ["en", "en"]
 
 
 @pytest.mark.parametrize("run", ["xylent_base", "xlm_base", "laptop_xlme"])
@@ -246,7 +251,7 @@ def test_sampling_by_losses_is_one_file_away(run):
     [
         ("InfoXLM.contrast = None", lambda c: c.objective.contrast, None),  # -XLCo
         ("InfoXLM.translation_pairs = False", lambda c: c.objective.translation_pairs, False),
-        ("contrast/Stream.mixup = 'none'", lambda c: c.streams[2].mixup, "none"),
+        ("contrast/Sides.mixup = 'none'", lambda c: c.streams[2].layout.mixup, "none"),
         ("XLCo.momentum = 0.0", lambda c: c.objective.contrast.momentum, 0.0),
         ("XLCo.layer = 12", lambda c: c.objective.contrast.layer, 12),  # -Universal
     ],
@@ -301,7 +306,7 @@ def test_presets_of_infoxlm_have_the_papers_batch_and_the_codes_loss(size):
     monolingual, bitext, contrast = config.streams
     assert (monolingual.rows, monolingual.length) == (2048, 512)
     assert bitext.rows * bitext.length == 2048 * 64
-    assert (contrast.rows, contrast.pairs_per_row, contrast.mixup) == (2048, 1, "order")
+    assert (contrast.rows, contrast.layout) == (2048, Sides(mixup="order", pairs_per_row=1))
     assert config.objective.mean == "items"
     assert (config.objective.encoder.dropout, config.objective.encoder.attention_dropout) == (0, 0)
 

@@ -15,13 +15,13 @@ from array_record.python import array_record_module
 
 from xlme_jax.data import prepared
 from xlme_jax.data.batches.pipeline import make_iterator
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import PairStream, TextStream
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, reader
 from xlme_jax.data.prepared import format as prepared_format
 from xlme_jax.storage.sealed_json import seal
 
 COMMAND = "python -m xlme_jax.prepare --tasks=cc100 '--cc100_dir=my texts' --output=data"
-STREAMS = [Stream("monolingual", "monolingual", 4, 64), Stream("bitext", "bitext", 4, 64)]
+STREAMS = [TextStream("monolingual", 4, 64), PairStream("bitext", 4, 64)]
 
 
 @pytest.fixture(scope="module")

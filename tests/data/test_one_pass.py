@@ -10,12 +10,13 @@ import pytest
 
 from xlme_jax.data import prepared
 from xlme_jax.data.batches.one_pass import one_pass
-from xlme_jax.data.batches.streams import Stream, held_out_tasks
+from xlme_jax.data.batches.pair_layouts import Sides
+from xlme_jax.data.batches.streams import LabelledStream, PairStream, TextStream, held_out_tasks
 
 LENGTH = 64
-MONOLINGUAL = Stream("monolingual", "monolingual", rows=4, length=LENGTH)
-BITEXT = Stream("bitext", "bitext", rows=4, length=LENGTH)
-SIDES = dataclasses.replace(BITEXT, layout="sides", pairs_per_row=3)
+MONOLINGUAL = TextStream("monolingual", rows=4, length=LENGTH)
+BITEXT = PairStream("bitext", rows=4, length=LENGTH)
+SIDES = dataclasses.replace(BITEXT, layout=Sides(pairs_per_row=3))
 LONG = 5  # pairs that do not fit a row
 
 
@@ -166,7 +167,7 @@ def test_a_cap_takes_the_first_rows_of_the_same_order(data, window, stream):
 
 @pytest.mark.parametrize("mixup", ["none", "order", "languages"])
 def test_sides_flips_and_mixed_pairs_hold_each_sentence_once(data, mixup):
-    stream = dataclasses.replace(SIDES, flip=0.5, mixup=mixup)
+    stream = dataclasses.replace(SIDES, flip=0.5, layout=Sides(mixup, pairs_per_row=3))
     found = held_out(data, stream)
     rows = rows_of(found)
     sentences = collections.Counter()
@@ -214,6 +215,6 @@ def test_a_pass_without_a_row_is_refused(tmp_path):
 
 
 def test_labelled_examples_are_not_packed(data):
-    stream = Stream("labelled", "labelled", rows=4, length=LENGTH)
-    with pytest.raises(ValueError, match="'labelled' is not packed"):
+    stream = LabelledStream("labelled", rows=4, length=LENGTH)
+    with pytest.raises(ValueError, match="labelled examples are not packed"):
         one_pass(data, data.tasks[:1], stream)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.data.test_pipeline import LENGTH, complete, fill, iterate, pair, take
 from xlme_jax.data import prepared
 from xlme_jax.data.batches import mixing, pair_sampling
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import PairStream
 
-SINKHORN = Stream("b", "bitext", rows=4, length=LENGTH, sampling="sinkhorn", alpha=0.7)
+SINKHORN = PairStream("b", rows=4, length=LENGTH, sampling="sinkhorn", alpha=0.7)
 
 
 def symmetric(size, entries):
@@ -266,7 +266,7 @@ def test_a_stream_draws_languages_with_their_shares(data):
 
 
 def test_pairs_that_the_linear_programme_leaves_out_are_counted(data, caplog):
-    stream = Stream("b", "bitext", 4, LENGTH, sampling="linear_programme", alpha=0.7)
+    stream = PairStream("b", 4, LENGTH, sampling="linear_programme", alpha=0.7)
     weights = pair_sampling.task_weights(data.tasks, stream)
     assert 0 < (weights == 0).sum() < 6 and abs(weights.sum() - 1) < 1e-12
     with caplog.at_level(logging.INFO):
@@ -280,7 +280,7 @@ def test_pairs_that_the_linear_programme_leaves_out_are_counted(data, caplog):
 
 
 def test_a_pivot_keeps_its_pairs(data):
-    stream = Stream("b", "bitext", 4, LENGTH, pivot="en")
+    stream = PairStream("b", 4, LENGTH, pivot="en")
     iterator = iterate(data, [stream])
     drawn = set()
     for _ in range(30):
@@ -290,9 +290,9 @@ def test_a_pivot_keeps_its_pairs(data):
     with pytest.raises(
         ValueError, match="no bitext task of the stream has the language pivot='de'"
     ):
-        iterate(data, [Stream("b", "bitext", 4, LENGTH, pivot="de")])
+        iterate(data, [PairStream("b", 4, LENGTH, pivot="de")])
     with pytest.raises(ValueError, match=r"stream 'b', sampling='sinkhorn': .*'en'.*raise alpha"):
-        iterate(data, [Stream("b", "bitext", 4, LENGTH, pivot="en", sampling="sinkhorn")])
+        iterate(data, [PairStream("b", 4, LENGTH, pivot="en", sampling="sinkhorn")])
 
 
 def test_pairs_that_never_fit_take_no_share_from_their_languages(tmp_path, caplog):
@@ -316,7 +316,7 @@ def test_pairs_that_never_fit_take_no_share_from_their_languages(tmp_path, caplo
 
 def test_positions_belong_to_a_sampling(data):
     def order(**change):
-        stream = Stream(**{"name": "b", "kind": "bitext", "rows": 4, "length": LENGTH, **change})
+        stream = PairStream(**{"name": "b", "rows": 4, "length": LENGTH, **change})
         return iterate(data, [stream]).get_state()["streams"]["b"]["order"]
 
     sampled = {"sampling": "sinkhorn"}

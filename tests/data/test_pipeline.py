@@ -9,11 +9,11 @@ import pytest
 
 from xlme_jax.data import prepared
 from xlme_jax.data.batches.pipeline import make_iterator
-from xlme_jax.data.batches.streams import Stream, stream_tasks
+from xlme_jax.data.batches.streams import PairStream, TextStream, stream_tasks
 
 LENGTH = 64
-MONOLINGUAL = Stream("monolingual", "monolingual", rows=4, length=LENGTH)
-BITEXT = Stream("bitext", "bitext", rows=4, length=LENGTH)
+MONOLINGUAL = TextStream("monolingual", rows=4, length=LENGTH)
+BITEXT = PairStream("bitext", rows=4, length=LENGTH)
 # Few draws in a window and few examples in a task, so that 30 batches cross windows and epochs.
 WINDOW = 48
 
@@ -277,7 +277,7 @@ def test_a_position_moves_to_another_number_of_processes_and_rows(data):
     assert two[1].get_state() == one.get_state()
     smaller = iterate(
         data,
-        [Stream(s.name, s.kind, rows=2, length=LENGTH) for s in (MONOLINGUAL, BITEXT)],
+        [dataclasses.replace(s, rows=2) for s in (MONOLINGUAL, BITEXT)],
     )
     smaller.set_state(state)
     np.testing.assert_array_equal(next(smaller)["bitext"]["tokens"], expected[:2])
@@ -288,7 +288,7 @@ def test_every_pair_comes_once_in_each_epoch_unsplit(tmp_path):
     rng = np.random.default_rng(3)
     pairs = [pair(rng, n) for n in rng.integers(6, 40, 2 * WINDOW)]
     data = build(tmp_path, bitext={"en-fr": pairs})
-    iterator = iterate(data, [Stream("b", "bitext", rows=1, length=LENGTH)])
+    iterator = iterate(data, [PairStream("b", rows=1, length=LENGTH)])
     written = collections.Counter(map(tuple, pairs))
     for epoch in range(3):  # two windows are one epoch
         seen = collections.Counter()
@@ -305,7 +305,7 @@ def test_all_running_text_comes_once_in_each_epoch(tmp_path):
     width = LENGTH - 1
     expected = [text[start : start + width] for start in range(0, len(text), width)]
     expected = [ids if ids[0] == 0 else [0, *ids] for ids in expected]
-    iterator = iterate(data, [Stream("m", "monolingual", rows=1, length=LENGTH)])
+    iterator = iterate(data, [TextStream("m", rows=1, length=LENGTH)])
     orders = []
     for _ in range(2):
         rows = []
@@ -334,14 +334,14 @@ def test_rows_are_well_filled(tmp_path):
     rng = np.random.default_rng(5)
     pairs = [pair(rng, n) for n in rng.integers(4, 60, 4096)]
     data = build(tmp_path, bitext={"en-fr": pairs})
-    iterator = make_iterator(data, [Stream("b", "bitext", rows=32, length=LENGTH)], 0, prefetch=0)
+    iterator = make_iterator(data, [PairStream("b", rows=32, length=LENGTH)], 0, prefetch=0)
     fill = np.mean([(batch["b"]["segment_ids"] > 0).mean() for batch in take(iterator, 30)])
     print(f"{fill:.4f} of the tokens are real")
     assert fill > 0.9
 
 
 def test_shares_follow_the_weights(data):
-    iterator = iterate(data, [Stream("b", "bitext", rows=8, length=LENGTH, alpha=0.5)])
+    iterator = iterate(data, [PairStream("b", rows=8, length=LENGTH, alpha=0.5)])
     of = {
         tuple(record.tolist()): name
         for name in ("en-fr", "en-sw")
@@ -356,7 +356,7 @@ def test_shares_follow_the_weights(data):
 
 def test_seeds_and_stream_names_give_other_orders(data):
     def first(seed, name):
-        batch = next(iterate(data, [Stream(name, "bitext", 4, LENGTH)], seed))
+        batch = next(iterate(data, [PairStream(name, 4, LENGTH)], seed))
         return batch[name]["tokens"].tobytes()
 
     assert len({first(1, "a"), first(2, "a"), first(1, "b")}) == 3
@@ -364,7 +364,7 @@ def test_seeds_and_stream_names_give_other_orders(data):
 
 
 def test_patterns_choose_tasks(data):
-    stream = Stream("b", "bitext", 4, LENGTH, tasks=("*-sw",))
+    stream = PairStream("b", 4, LENGTH, tasks=("*-sw",))
     assert [task.name for task in stream_tasks(data, stream)] == ["en-sw"]
     known = {tuple(record.tolist()) for record in data.records(data.task("en-sw"))}
     for batch in take(iterate(data, [stream]), 5):
@@ -383,7 +383,7 @@ def test_validation_is_a_split_of_its_own(tmp_path):
 
 
 def test_long_pairs_are_skipped_and_logged_once(data, caplog):
-    stream = Stream("b", "bitext", 4, 40)
+    stream = PairStream("b", 4, 40)
     with caplog.at_level(logging.WARNING):
         for batch in take(iterate(data, [stream]), 20):
             assert max(map(len, segments(batch["b"]))) <= 40
@@ -401,7 +401,7 @@ def test_the_tasks_that_lose_most_pairs_are_named(tmp_path, caplog):
     data = build(tmp_path, bitext=pairs)
     with caplog.at_level(logging.WARNING):
         # 1,024 draws are a block of the mixture: of each task 146 or 147, some 14 epochs of it.
-        next(iterate(data, [Stream("b", "bitext", 4, 40, alpha=0)], window_draws=1024))
+        next(iterate(data, [PairStream("b", 4, 40, alpha=0)], window_draws=1024))
     [said] = [record.getMessage() for record in caplog.records]
     total, listed = re.match(
         r".*?: skipping (\d+) of 1024 pairs .* most of them of (.*) \(logged", said
@@ -430,7 +430,7 @@ def test_thousands_of_tasks(tmp_path):
     rows = [dataclasses.replace(t, name=f"{t.name}-{n}") for t in data.tasks for n in range(10)]
     data = complete(tmp_path, rows)
     assert len(data.tasks) == 3000
-    iterator = make_iterator(data, [Stream("b", "bitext", 16, LENGTH)], 0, prefetch=0)
+    iterator = make_iterator(data, [PairStream("b", 16, LENGTH)], 0, prefetch=0)
     drawn = [ids for batch in take(iterator, 10) for ids in segments(batch["b"])]
     assert len(drawn) == 10 * 16 * 8
     known = {tuple(ids) for [ids] in small.values()}
@@ -441,10 +441,10 @@ def test_thousands_of_tasks(tmp_path):
 @pytest.mark.parametrize(
     ("stream", "options", "message"),
     [
-        (Stream("b", "bitext", 4, LENGTH, tasks=("en-xx*",)), {}, "en-xx.*matches none of the 2"),
-        (Stream("b", "bitext", 4, LENGTH), {"split": "validation"}, "no bitext task in split"),
-        (Stream("b", "bitext", 3, LENGTH), {"process_count": 2}, "rows=3 must be a multiple"),
-        (Stream("b", "bitext", 4, LENGTH), {"process_index": 1}, "process_index=1"),
+        (PairStream("b", 4, LENGTH, tasks=("en-xx*",)), {}, "en-xx.*matches none of the 2"),
+        (PairStream("b", 4, LENGTH), {"split": "validation"}, "no bitext task in split"),
+        (PairStream("b", 3, LENGTH), {"process_count": 2}, "rows=3 must be a multiple"),
+        (PairStream("b", 4, LENGTH), {"process_index": 1}, "process_index=1"),
     ],
 )
 def test_impossible_requests_name_the_field(data, stream, options, message):
@@ -455,7 +455,6 @@ def test_impossible_requests_name_the_field(data, stream, options, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "text"}, "kind = 'text': expected one of"),
         ({"rows": 0}, "rows = 0"),
         ({"length": 2}, "length = 2"),
         ({"alpha": -1.0}, "alpha = -1.0"),
@@ -464,14 +463,14 @@ def test_impossible_requests_name_the_field(data, stream, options, message):
 )
 def test_impossible_streams_name_the_field(change, message):
     with pytest.raises(ValueError, match=message):
-        Stream(**{"name": "s", "kind": "bitext", "rows": 4, "length": 64, **change})
+        PairStream(**{"name": "s", "rows": 4, "length": 64, **change})
 
 
 def test_nothing_that_fits_and_nothing_to_read_are_refused(tmp_path):
     rng = np.random.default_rng(7)
     data = build(tmp_path, bitext={"long": [pair(rng, 50)]}, monolingual={"empty": []})
     with pytest.raises(ValueError, match=r"no pair fits length=40.*50 tokens"):
-        iterate(data, [Stream("b", "bitext", 4, 40)])
+        iterate(data, [PairStream("b", 4, 40)])
     with pytest.raises(ValueError, match="task empty is empty"):
         iterate(data, [MONOLINGUAL])
     with pytest.raises(ValueError, match="names must differ"):

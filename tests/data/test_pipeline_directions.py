@@ -1,4 +1,4 @@
-"""Rows of `Stream.directions`: sources in the first half, their translations in the second."""
+"""Rows of `Translations.directions`: sources in the first half, translations in the second."""
 
 import collections
 import dataclasses
@@ -10,15 +10,16 @@ from tests.data.test_pipeline import complete, fill, iterate, pair
 from tests.data.test_pipeline_layouts import texts
 from xlme_jax.data import prepared
 from xlme_jax.data.batches.one_pass import one_pass
-from xlme_jax.data.batches.streams import Stream, held_out_tasks
+from xlme_jax.data.batches.pair_layouts import Translations
+from xlme_jax.data.batches.streams import PairStream, held_out_tasks
 from xlme_jax.data.prepared import PreparedDataError
 
 LANGUAGES = ("en", "fr", "sw")
-STREAM = Stream("b", "bitext", rows=4, length=64, layout="sides", languages=LANGUAGES)
+STREAM = PairStream("b", rows=4, length=64, layout=Translations(LANGUAGES))
 
 
 def directed(*directions, **changes):
-    return dataclasses.replace(STREAM, directions=directions, **changes)
+    return dataclasses.replace(STREAM, layout=Translations(LANGUAGES, directions), **changes)
 
 
 @pytest.fixture(scope="module")
@@ -114,17 +115,18 @@ def test_a_pass_has_each_pair_once(data):
 
 
 ERRORS = [
-    ({"directions": ("en-de",)}, "'en-de' must be SOURCE-TARGET, two of the languages en, fr, sw"),
-    ({"directions": ("en-fr",), "languages": ()}, r"two of the languages \(none are given\)"),
-    ({"directions": ("en-fr",), "flip": 0.5}, "set flip=0.0, not 0.5"),
-    ({"directions": ("en-fr",), "length": 63}, "an even length, not 63"),
+    ("en-de", {}, "'en-de' must be SOURCE-TARGET, two of the languages en, fr, sw"),
+    ("en-fr", {"flip": 0.5}, "set flip=0.0, not 0.5"),
+    ("en-fr", {"length": 63}, "an even length, not 63"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), ERRORS, ids=lambda value: str(value)[:30])
-def test_bad_directions_are_refused(changes, message):
+@pytest.mark.parametrize(
+    ("direction", "changes", "message"), ERRORS, ids=lambda value: str(value)[:30]
+)
+def test_bad_directions_are_refused(direction, changes, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(STREAM, **changes)
+        directed(direction, **changes)
 
 
 def test_a_direction_without_pairs_is_refused(data):

@@ -10,7 +10,7 @@ from xlme_jax.data import prepared
 from xlme_jax.data.batches import mixing
 from xlme_jax.data.batches.pipeline import make_iterator
 from xlme_jax.data.batches.row_lengths import row_length
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import LabelledStream, TextStream
 from xlme_jax.data.benchmarks.examples import IGNORED
 
 LENGTH = 24
@@ -41,7 +41,7 @@ def data(request, tmp_path_factory):
 
 
 def stream(rows=4, alpha=0.7, length=LENGTH, **options):
-    return Stream("labelled", "labelled", rows=rows, length=length, alpha=alpha, **options)
+    return LabelledStream("labelled", rows=rows, length=length, alpha=alpha, **options)
 
 
 def iterate(data, shape=None, process=0, processes=1, prefetch=0, seed=1):
@@ -141,11 +141,6 @@ def test_sorting_by_length_moves_examples_between_neighbouring_batches_alone(lon
     assert len(set(longest)) > 1  # The batches of a window come in random order.
 
 
-def test_only_labelled_batches_are_sorted_by_length():
-    with pytest.raises(ValueError, match="by_length=2 is for kind='labelled'; remove it"):
-        Stream("text", "monolingual", rows=1, length=8, by_length=2)
-
-
 @pytest.mark.parametrize(("prefetch", "by_length"), [(0, 1), (3, 1), (3, 4)])
 def test_resumes_exactly_with_any_number_of_processes(long, prefetch, by_length):
     shape = stream(length=100, by_length=by_length)
@@ -196,7 +191,7 @@ def test_tasks_of_one_stream_have_labels_of_one_sort(tmp_path):
     mixed = prepared.PreparedDataset.load(tmp_path)
     with pytest.raises(prepared.PreparedDataError, match="sst2: one, udpos: tokens"):
         iterate(mixed)
-    both = [Stream(name, "labelled", rows=1, length=8, tasks=(name,)) for name in ("sst2", "udpos")]
+    both = [LabelledStream(name, rows=1, length=8, tasks=(name,)) for name in ("sst2", "udpos")]
     batch = next(make_iterator(mixed, both, 0))
     assert batch["sst2"]["labels"].tolist() == [[1]]
     assert batch["udpos"]["labels"].tolist() == [[1, 2, 3, *[IGNORED] * 5]]
@@ -211,7 +206,10 @@ def test_beside_other_streams(data, tmp_path):
     writers[1].add([0, 9, 9, 2])
     (tmp_path / "m").write_bytes(b"m")
     prepared.write_dataset(tmp_path, [w.close() for w in writers], tmp_path / "m", 500)
-    streams = [Stream(kind, kind, rows=2, length=8) for kind in ("labelled", "monolingual")]
+    streams = [
+        LabelledStream("labelled", rows=2, length=8),
+        TextStream("monolingual", rows=2, length=8),
+    ]
     iterator = make_iterator(prepared.PreparedDataset.load(tmp_path), streams, 0)
     for batch in itertools.islice(iterator, 3):
         assert batch["labelled"]["tokens"][:, :3].tolist() == [[0, 9, 2]] * 2

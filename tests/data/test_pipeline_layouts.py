@@ -12,23 +12,24 @@ from hypothesis import strategies as st
 
 from tests.data.test_pipeline import LENGTH, WINDOW, build, document, iterate, pair, take
 from xlme_jax.data.batches import layouts, mixing, packing
-from xlme_jax.data.batches.streams import Stream, stream_tasks
+from xlme_jax.data.batches.pair_layouts import Joint, Sides, Translations
+from xlme_jax.data.batches.streams import LabelledStream, PairStream, TextStream, stream_tasks
 from xlme_jax.data.batches.transforms import Sampler
 from xlme_jax.data.prepared import PreparedDataError
 
-JOINT = Stream("b", "bitext", rows=4, length=LENGTH)
-SIDES = dataclasses.replace(JOINT, layout="sides")
-MIXED = dataclasses.replace(SIDES, mixup="order", pairs_per_row=3)
-RESTART = dataclasses.replace(JOINT, positions="restart")
-HALVES = Stream("m", "monolingual", rows=4, length=LENGTH, layout="sides")
+JOINT = PairStream("b", rows=4, length=LENGTH)
+SIDES = dataclasses.replace(JOINT, layout=Sides())
+MIXED = dataclasses.replace(JOINT, layout=Sides(mixup="order", pairs_per_row=3))
+RESTART = dataclasses.replace(JOINT, layout=Joint(positions="restart"))
+HALVES = TextStream("m", rows=4, length=LENGTH, split_pieces=True)
 STREAMS = [
     dataclasses.replace(JOINT, flip=0.5),
     RESTART,
     dataclasses.replace(RESTART, flip=0.5),
     SIDES,
-    dataclasses.replace(SIDES, flip=0.5, pairs_per_row=2),
+    dataclasses.replace(SIDES, flip=0.5, layout=Sides(pairs_per_row=2)),
     MIXED,
-    dataclasses.replace(MIXED, mixup="languages", flip=0.3, pairs_per_row=None),
+    dataclasses.replace(MIXED, flip=0.3, layout=Sides(mixup="languages")),
     HALVES,
 ]
 
@@ -136,7 +137,7 @@ def test_joint_pairs_are_flipped_with_their_probability(data, flip):
 @pytest.mark.parametrize("flip", [0.0, 0.5])
 def test_mixed_items_hold_two_pairs_drawn_one_after_the_other(data, mixup, flip):
     known = stored(data)
-    stream = dataclasses.replace(MIXED, mixup=mixup, flip=flip, pairs_per_row=None)
+    stream = dataclasses.replace(MIXED, flip=flip, layout=Sides(mixup))
     draws = [known[text][0] for text in drawn(data, stream, 20 * WINDOW)]
     follows = set(zip(draws[::2], draws[1::2]))
     kinds = collections.Counter()
@@ -176,7 +177,7 @@ def drawn(data, stream, count):
 
 
 def test_rows_hold_at_most_so_many_items_and_say_where_segments_begin(data):
-    for stream in (dataclasses.replace(SIDES, pairs_per_row=2), MIXED):
+    for stream in (dataclasses.replace(SIDES, layout=Sides(pairs_per_row=2)), MIXED):
         counts = collections.Counter()
         for batch in take(iterate(data, [stream]), 20):
             starts = batch["b"]["starts"]
@@ -263,7 +264,7 @@ def test_every_field_changes_the_order_that_a_position_belongs_to(data):
         return entry["order"]
 
     assert len({order(stream) for stream in [JOINT, *STREAMS]}) == 1 + len(STREAMS)
-    assert order(dataclasses.replace(MIXED, mixup="languages")) != order(MIXED)
+    assert order(dataclasses.replace(MIXED, layout=Sides("languages", 3))) != order(MIXED)
     # The weight of a loss changes no row.
     assert order(dataclasses.replace(MIXED, weight=0.5)) == order(MIXED)
     assert order(dataclasses.replace(MIXED, weights=((0, 0.5),))) == order(MIXED)
@@ -274,7 +275,7 @@ def test_the_order_of_a_stream_without_these_fields_is_what_it_was(tmp_path):
     data = build(
         tmp_path, bitext={"en-fr": [[0, 5, 2, 6, 2]]}, monolingual={"en": [[0, *[5] * 99, 2]]}
     )
-    streams = [Stream("b", "bitext", 2, 16), Stream("m", "monolingual", 2, 16)]
+    streams = [PairStream("b", 2, 16), TextStream("m", 2, 16)]
     state = iterate(data, streams).get_state()["streams"]
     assert {name: entry["order"] for name, entry in state.items()} == {
         "b": "1fdcbe8b36de6967",
@@ -344,7 +345,7 @@ def test_counts_are_those_of_the_global_batch_and_of_where_the_data_stand(data):
 
 @pytest.mark.parametrize(
     ("stream", "needed"),
-    [(JOINT, 20), (SIDES, 21), (dataclasses.replace(SIDES, mixup="order"), 40)],
+    [(JOINT, 20), (SIDES, 21), (dataclasses.replace(SIDES, layout=Sides("order")), 40)],
 )
 def test_what_never_fits_is_refused(tmp_path, stream, needed):
     rng = np.random.default_rng(7)
@@ -358,7 +359,7 @@ def test_tasks_without_a_fitting_partner_are_skipped(tmp_path, caplog):
     rng = np.random.default_rng(7)
     sizes = {"short": 10, "middle": 25, "long": 31}
     data = build(tmp_path, bitext={n: [pair(rng, size)] * 5 for n, size in sizes.items()})
-    stream = dataclasses.replace(SIDES, mixup="order", length=40)
+    stream = dataclasses.replace(SIDES, layout=Sides("order"), length=40)
     with caplog.at_level(logging.WARNING):
         iterator = iterate(data, [stream])
     assert "skipping 1 of 3 tasks without a pair that fits length=40: long" in caplog.text
@@ -374,7 +375,7 @@ def test_streams_that_almost_never_fill_a_row_raise(tmp_path, prefetch):
     rng = np.random.default_rng(7)
     # An epoch is an even number of draws, so that the short pair never meets itself.
     data = build(tmp_path, bitext={"b": [pair(rng, 10), *(pair(rng, 60) for _ in range(99))]})
-    stream = dataclasses.replace(SIDES, mixup="order")
+    stream = dataclasses.replace(SIDES, layout=Sides("order"))
     with pytest.raises(
         PreparedDataError,
         match=r"'b': none of 1536 consecutive mixed pairs fits length=64; increase",
@@ -465,21 +466,8 @@ def test_a_row_takes_no_more_items_than_it_may():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layout": "side"}, "layout = 'side': expected one of"),
-        ({"mixup": "both"}, "mixup = 'both': expected one of"),
         ({"flip": 1.5}, "flip=1.5 must be a probability"),
         ({"flip": float("nan")}, "flip=nan must be a probability"),
-        ({"pairs_per_row": 0, "layout": "sides"}, "pairs_per_row = 0 must be at least 1"),
-        ({"pairs_per_row": 2}, "pairs_per_row=2 is for kind='bitext' with layout='sides'"),
-        ({"mixup": "order"}, "mixup='order' is for kind='bitext' with layout='sides'"),
-        (
-            {"kind": "monolingual", "layout": "sides", "pairs_per_row": 2},
-            "pairs_per_row=2 is for kind='bitext'",
-        ),
-        ({"kind": "monolingual", "flip": 0.5}, "flip=0.5 is for kind='bitext'"),
-        ({"kind": "labelled", "layout": "sides"}, "layout='sides' is for pairs"),
-        ({"kind": "monolingual", "pivot": "en"}, "pivot='en' is for kind='bitext'"),
-        ({"kind": "monolingual", "sampling": "sinkhorn"}, "sampling='sinkhorn' is for kind"),
         ({"sampling": "random"}, "sampling = 'random': expected one of"),
         ({"weight": -1.0}, "weight=-1.0 must be a number of at least 0"),
         ({"weight": float("inf")}, "weight=inf must be"),
@@ -489,19 +477,46 @@ def test_a_row_takes_no_more_items_than_it_may():
         ({"weights": ((5, 1.0), (5, 2.0))}, "steps must be"),
         ({"weights": ((-1, 1.0),)}, "steps must be 0 or more"),
         ({"weights": ((0, float("nan")),)}, "each weight must be"),
-        ({"positions": "reset"}, "positions = 'reset': expected one of"),
-        (
-            {"positions": "restart", "layout": "sides"},
-            "with layout='joint', not kind='bitext' with",
-        ),
-        (
-            {"positions": "restart", "kind": "monolingual"},
-            "positions='restart' is for kind='bitext'",
-        ),
         ({"smoothing": -1.0, "sampling": "sinkhorn"}, "smoothing=-1.0 must be"),
         ({"smoothing": 1e-9}, "smoothing=1e-09 is for sampling='sinkhorn'"),
     ],
 )
 def test_impossible_streams_name_the_field(change, message):
     with pytest.raises(ValueError, match=message):
-        Stream(**{"name": "s", "kind": "bitext", "rows": 4, "length": 64, **change})
+        PairStream(**{"name": "s", "rows": 4, "length": 64, **change})
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Joint("reset"), "Joint.positions = 'reset': expected one of"),
+        (lambda: Sides("both"), "Sides.mixup = 'both': expected one of"),
+        (lambda: Sides(pairs_per_row=0), "Sides.pairs_per_row = 0 must be at least 1"),
+        (lambda: Translations(()), "Translations.languages = .. must name the languages"),
+    ],
+)
+def test_impossible_layouts_name_the_field(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("cls", "field"),
+    [
+        (TextStream, "flip"),
+        (TextStream, "sampling"),
+        (TextStream, "layout"),
+        (TextStream, "by_length"),
+        (PairStream, "split_pieces"),
+        (PairStream, "by_length"),
+        (LabelledStream, "layout"),
+        (LabelledStream, "pivot"),
+        (Joint, "mixup"),
+        (Joint, "pairs_per_row"),
+        (Sides, "positions"),
+        (Sides, "languages"),
+        (Translations, "mixup"),
+    ],
+)
+def test_what_makes_no_sense_together_cannot_be_written(cls, field):
+    assert field not in {known.name for known in dataclasses.fields(cls)}

@@ -10,11 +10,12 @@ from helpers import tiny
 from test_pipeline import build, iterate, pair, segments, take
 
 from xlme_jax.data.batches import mixing
+from xlme_jax.data.batches.pair_layouts import Joint, Sides
 from xlme_jax.data.batches.robust_sampling import RobustSampling
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import PairStream
 
 STEPS = 40
-STREAM = Stream("b", "bitext", 4, 64, robust=RobustSampling(updates=3, rho=0.3))
+STREAM = PairStream("b", 4, 64, robust=RobustSampling(updates=3, rho=0.3))
 WINDOW = 48
 
 
@@ -143,17 +144,17 @@ def test_draws_of_a_schedule_are_counted():
         np.testing.assert_array_equal(schedule.drawn(count), expected)
 
 
-@pytest.mark.parametrize("layout", tiny.slow_except({"sides"}, ["joint", "sides", "restart"]))
-def test_every_token_has_the_task_of_its_pair(data, layout):
-    fields = {"positions": "restart"} if layout == "restart" else {"layout": layout}
-    iterator = iterate(data, [dataclasses.replace(STREAM, **fields)])
+@pytest.mark.parametrize("name", tiny.slow_except({"sides"}, ["joint", "sides", "restart"]))
+def test_every_token_has_the_task_of_its_pair(data, name):
+    layout = {"joint": Joint(), "sides": Sides(), "restart": Joint("restart")}[name]
+    iterator = iterate(data, [dataclasses.replace(STREAM, layout=layout)])
     known = {}
     for number, name in enumerate("abcd"):
         for record in data.records(data.task(name)):
             known[tuple(token for token in record.tolist() if token)] = number
     count = 0
     for batch in take(iterator, 5):
-        rows, each = batch["b"], 2 if layout == "sides" else 1
+        rows, each = batch["b"], layout.segments
         assert rows["tasks"].dtype == np.int32
         for tokens, ids, tasks in zip(rows["tokens"], rows["segment_ids"], rows["tasks"]):
             for first in range(1, int(ids.max()) + 1, each):
@@ -186,22 +187,19 @@ def test_bad_states_are_refused_and_change_nothing(data):
         assert expected in str(error.value)
         assert iterator.get_state() == good
     plain = iterate(data, [dataclasses.replace(STREAM, robust=None)])
-    with pytest.raises(ValueError, match=r"saved with b/Stream.robust, the configuration is witho"):
+    with pytest.raises(
+        ValueError, match=r"saved with b/PairStream.robust, the configuration is wi"
+    ):
         plain.set_state(good)
-    with pytest.raises(ValueError, match=r"saved without b/Stream.robust, the configuration is wi"):
+    with pytest.raises(
+        ValueError, match=r"saved without b/PairStream.robust, the configuration is"
+    ):
         iterator.set_state(plain.get_state())
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"kind": "monolingual"}, "robust=.* is for kind='bitext'; remove it"),
-        ({"layout": "sides", "mixup": "order"}, "robust needs the task of each token"),
-    ],
-)
-def test_streams_without_tasks_of_tokens_are_refused(fields, expected):
-    with pytest.raises(ValueError, match=f"stream 'b': {expected}"):
-        dataclasses.replace(STREAM, **fields)
+def test_mixed_pairs_without_tasks_of_tokens_are_refused():
+    with pytest.raises(ValueError, match="stream 'b': robust needs the task of each token"):
+        dataclasses.replace(STREAM, layout=Sides(mixup="order"))
 
 
 def test_a_baseline_is_read_before_the_first_batch(data, tmp_path):

@@ -7,13 +7,13 @@ import pytest
 
 from xlme_jax.data import prepared
 from xlme_jax.data.batches.pipeline import make_iterator
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import PairStream, TextStream
 from xlme_jax.data.prepared import format as prepared_format
 from xlme_jax.data.prepared import reader, shared
 from xlme_jax.storage import sealed_json
 
 VOCABULARY = 300
-STREAMS = [Stream("monolingual", "monolingual", 4, 64), Stream("bitext", "bitext", 4, 64)]
+STREAMS = [TextStream("monolingual", 4, 64), PairStream("bitext", 4, 64)]
 
 
 @pytest.fixture

@@ -37,7 +37,10 @@ def test_each_training_has_a_folder_of_its_own():
         ("python -m xlme_jax.train --gin_fil=x.gin", "no flag --gin_fil"),
         ("python -m xlme_jax.train --gin_file=gin_configs/runs/no.gin", "no file"),
         ("python -m xlme_jax.evaluate --gin_file=gin_configs/common.gin", "no flag --gin_file"),
-        ("python -m xlme_jax.train --gin.bitext/Stream.row=1", "no field bitext/Stream.row"),
+        (
+            "python -m xlme_jax.train --gin.bitext/PairStream.row=1",
+            "no field bitext/PairStream.row",
+        ),
         ("$SWEEP --gin.Strem.rows=1", "no configurable Strem"),
         ("python -m xlme_jax.train --gin.STEPS=1", "no macro STEPS"),
         ('python -m xlme_jax.sweep --evaluate="python -m xlme_jax.evaluate --chekpoint=x"', "chek"),

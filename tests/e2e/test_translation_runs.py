@@ -139,8 +139,8 @@ def test_a_pretrained_checkpoint_becomes_a_translator(tmp_path):
         INIT_FROM=veco,
         LANGUAGES=("en", "ru", "el"),
         **{
-            "bitext/Stream.rows": 4,
-            "bitext/Stream.length": 64,
+            "bitext/PairStream.rows": 4,
+            "bitext/PairStream.length": 64,
             "TRAIN_STEPS": 4,
             "Translate.decoder_layers": 1,
             "Optimizer.warmup_steps": 2,

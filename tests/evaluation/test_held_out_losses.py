@@ -28,7 +28,7 @@ ALONE = {
     "xlm": {},
     "infoxlm": {
         "InfoXLM__contrast": None,
-        "Train__streams": runs._Gin("(@monolingual/Stream(), @bitext/Stream())"),
+        "Train__streams": runs._Gin("(@monolingual/TextStream(), @bitext/PairStream())"),
     },
     "veco": {"VECO__alone_every": 1},
 }

@@ -77,7 +77,7 @@ def pretrain_flags(folder, vocabulary, objective="xlme", **bindings):
         "TRAIN_STEPS": 2,
     }
     flags = tiny.flags(Path(folder) / "pretrained", data, objective, **sizes | bindings)
-    return [flag.replace("bitext.Stream", "bitext/Stream") for flag in flags]
+    return [flag.replace("bitext.PairStream", "bitext/PairStream") for flag in flags]
 
 
 def finetune_flags(model_dir, data_dir, start, task, **bindings):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import TextStream
 from xlme_jax.objectives.reading import Detection, Guess, Reading
 from xlme_jax.studies.reports.batch_rows import BatchRows, StreamRows
 
@@ -35,7 +35,7 @@ def stream(pieces=None, **fields):
     """Returns rows of a monolingual stream; `fields` replace those of `StreamRows`."""
     found = PIECES if pieces is None else pieces
     values = {
-        "stream": Stream("text", "monolingual", rows=1, length=12),
+        "stream": TextStream("text", rows=1, length=12),
         "arrays": {
             "tokens": np.array(ROWS, np.int32),
             "segment_ids": np.array(SEGMENTS, np.int32),

@@ -36,8 +36,8 @@ _TRAINED = (
     "--gin.Train.vocab_size=None",
     "--gin.Mesh.fsdp=1",
     *(
-        f"--gin.{stream}/Stream.{field}={value}"
-        for stream in ("monolingual", "bitext", "contrast")
+        f"--gin.{stream}.{field}={value}"
+        for stream in ("monolingual/TextStream", "bitext/PairStream", "contrast/PairStream")
         for field, value in (("rows", 8), ("length", LENGTH))
     ),
     "--gin.TRAIN_STEPS=2",

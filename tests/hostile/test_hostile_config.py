@@ -140,7 +140,7 @@ NAMES += [
     "Train.objective",
     "Masking.split",
     "Optimizer.b1",
-    "bitext/Stream.tasks",
+    "bitext/PairStream.tasks",
     "",
     "gin.macro",
 ]

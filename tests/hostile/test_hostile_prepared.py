@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from xlme_jax.data import prepared
 from xlme_jax.data.batches.pipeline import make_iterator
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import LabelledStream, PairStream, TextStream
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset, reader
 from xlme_jax.data.prepared import format as prepared_format
 from xlme_jax.storage.sealed_json import seal
@@ -21,9 +21,9 @@ from xlme_jax.storage.sealed_json import seal
 COMMAND = "python -m xlme_jax.prepare --output=here"
 # Tasks that are not tiny: shuffling the numbers of few examples is what takes longest.
 STREAMS = [
-    Stream("monolingual", "monolingual", 2, 64, tasks=("en",)),
-    Stream("bitext", "bitext", 2, 64, tasks=("en-fr",)),
-    Stream("labelled", "labelled", 2, 64, tasks=("udpos",)),
+    TextStream("monolingual", 2, 64, tasks=("en",)),
+    PairStream("bitext", 2, 64, tasks=("en-fr",)),
+    LabelledStream("labelled", 2, 64, tasks=("udpos",)),
 ]
 SHARD, PAIRS = "en/train-00000-of-00001.arrayrecord", "en-fr/train-00000-of-00001.arrayrecord"
 LABELLED = "udpos/train-00000-of-00001.arrayrecord"

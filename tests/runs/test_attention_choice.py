@@ -13,7 +13,7 @@ from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.checkpoints.saved import RunRecord, read_record, recorded_choices
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.configuration import loading
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import PairStream
 from xlme_jax.model.attention_fields import automatic_encoders, with_attention
 from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.ops.implementations import Heads
@@ -54,7 +54,7 @@ def test_every_encoder_of_a_configuration_is_found():
 def test_the_shapes_are_those_of_one_device():
     devices = np.array(jax.devices() * 8).reshape(2, 2, 2)
     mesh = jax.sharding.AbstractMesh(devices.shape, meshes.AXES)
-    streams = [Stream("bitext", "bitext", rows=64, length=128)]
+    streams = [PairStream("bitext", rows=64, length=128)]
     assert attention_choice.rows_per_device(streams, mesh, 4) == {"bitext": (4, 128)}
     encoder = EncoderConfig(hidden_size=48, num_heads=6, attention_dropout=0.2)
     found = attention_choice.heads_per_device(encoder, mesh, np.float32)

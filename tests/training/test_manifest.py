@@ -63,14 +63,14 @@ SEED = 3
 Train.evaluators = \\
     (@HeldOut(),
      @RetrievalProbe())
-bitext/Stream.rows = 14
+bitext/PairStream.rows = 14
 Train.none = None
 """
     assert manifest.bindings(text) == {
         "MODEL_DIR": "'runs/a = b'",
         "SEED": "3",
         "Train.evaluators": "(@HeldOut(), @RetrievalProbe())",
-        "bitext/Stream.rows": "14",
+        "bitext/PairStream.rows": "14",
         "Train.none": "None",
     }
 

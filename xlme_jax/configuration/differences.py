@@ -86,7 +86,7 @@ class Difference(NamedTuple):
     """A field that two configurations set to different values.
 
     Attributes:
-      name: as in gin files, "bitext/Stream.rows"; the scope is left out where there is but one.
+      name: as in gin files, "bitext/PairStream.rows"; the scope is left out where there is but one.
       before: its value in the first configuration, as text.
       now: its value in the second.
       effect: what that does to the weights.
@@ -189,10 +189,10 @@ def _compared_values(
         streams = [{stream.name: stream for stream in value} for value in (old, new)]
         for key in sorted({**streams[0], **streams[1]}):
             left, right = (part.get(key) for part in streams)
-            if left is None or right is None:
+            if left is None or right is None or type(left) is not type(right):
                 yield Difference(f"{name}.{field}", _text(left), _text(right), effect)
             else:
-                yield from _compared(left, right, "Stream", key)
+                yield from _compared(left, right, gin_name(type(right)), key)
     elif old != new:
         yield Difference(f"{scope}/{name}.{field}".lstrip("/"), _text(old), _text(new), effect)
 
@@ -210,5 +210,5 @@ def _scope_of(owner: Any, field: str) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, Stream):
-        return f"@{value.name}/Stream()"
+        return f"@{value.name}/{gin_name(type(value))}()"
     return f"@{gin_name(type(value))}()" if _is_config(value) else shown(value)

@@ -11,6 +11,7 @@ from typing import Any
 import gin
 
 from xlme_jax.checkpoints.saved import read_record
+from xlme_jax.configuration import earlier_names
 from xlme_jax.configuration.files import (
     ROOT,
     check_source,
@@ -90,6 +91,7 @@ def load_text(text: str, root: str, source: str) -> Any:
         check_stored(text, source)
         add_named(text)
         gin.parse_config(text)
+        earlier_names.rewrite()
     return _build_checked(root, bound_scopes())
 
 
@@ -107,6 +109,7 @@ def _parse(
     for file in files:
         with explained(file):
             gin.parse_config_file(file)
+            earlier_names.rewrite()
     add_named(inherited)
     gin.parse_config(inherited)
     defined = bound_macros(), bound_scopes()
@@ -115,6 +118,7 @@ def _parse(
             check_source(binding)
             add_named(binding)
             gin.parse_config(binding)
+            earlier_names.rewrite()
     return defined
 
 
@@ -208,6 +212,7 @@ def operative_config() -> str:
 @functools.cache
 def _set_up_gin() -> None:
     """Sets how gin finds and reads files; later calls do nothing."""
+    earlier_names.register()
     # gin_configs/ of a checkout or an installed wheel, from any working folder.
     gin.add_config_file_search_path(str(ROOT))
     # Replaces gin's readers, one of which imports packages named by a file's path.

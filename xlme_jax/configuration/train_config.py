@@ -7,8 +7,10 @@ from typing import Any, Literal
 import jax.numpy as jnp
 
 from xlme_jax.configuration.registry import SYSTEMS
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.pair_layouts import Translations
+from xlme_jax.data.batches.streams import STREAMS, PairStream, Stream
 from xlme_jax.data.prepared.cache import DEFAULT_GB
+from xlme_jax.objectives.base import StreamInput
 from xlme_jax.objectives.system_config import SystemConfig
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.storage.paths import as_path, is_bucket
@@ -117,45 +119,49 @@ class TrainConfig:
         for stream in streams:
             expected = inputs[stream.name]
             if stream.kind != expected.kind:
+                cls = STREAMS[expected.kind].__name__
                 raise ValueError(
-                    f"Stream {stream.name!r} has kind = {stream.kind!r}, and the objective reads "
-                    f"{expected.kind!r} there; set {stream.name}/Stream.kind = {expected.kind!r}."
+                    f"Stream {stream.name!r} is a {type(stream).__name__}, and the objective reads "
+                    f"a {cls} there; name @{stream.name}/{cls}() in Train.streams."
                 )
-            if stream.layout != expected.layout:
+            if stream.layout_name != expected.layout:
                 raise ValueError(
-                    f"Stream {stream.name!r} has layout = {stream.layout!r}, and the objective "
-                    f"reads {expected.layout!r}; set {stream.name}/Stream.layout = "
-                    f"{expected.layout!r}."
+                    f"Stream {stream.name!r} has the layout {stream.layout_name!r}, and the "
+                    f"objective reads {expected.layout!r}; set {stream.name}/"
+                    f"{_layout_binding(stream, expected.layout)}."
                 )
-            if stream.positions == "restart" and not objective.encoder.config.absolute_positions:
-                raise ValueError(
-                    f"Stream {stream.name!r} has positions = 'restart', which nothing sees: the "
-                    "encoder has Encoder.absolute_positions = False, and its relative bias goes "
-                    f"by distances in the row. Leave {stream.name}/Stream.positions out."
-                )
-            for field in ("languages", "directions"):
-                ours, theirs = getattr(stream, field), getattr(expected, field)
-                if ours != theirs:
-                    raise ValueError(
-                        f"{stream.name}/Stream.{field} = {ours!r}, and the objective has "
-                        f"{theirs!r}; set the same list in both."
-                    )
-            if stream.robust is not None:
-                self._check_robust(stream, expected.task_losses)
-            if expected.marked and stream.pairs_per_row is None:
-                raise ValueError(
-                    f"Stream {stream.name!r} does not say where its sentences begin; set "
-                    f"{stream.name}/Stream.pairs_per_row, the most pairs in a row."
-                )
+            if isinstance(stream, PairStream):
+                self._check_pairs(stream, objective, expected)
         return streams
 
-    def _check_robust(self, stream: Stream, has_losses: bool) -> None:
-        """Raises ValueError if a stream cannot be sampled by the losses of its tasks."""
-        assert stream.robust is not None
-        if not has_losses:
+    def _check_pairs(self, stream: PairStream, objective: Any, expected: StreamInput) -> None:
+        """Raises ValueError if a stream of pairs lacks what an objective reads, or has more."""
+        name, layout = stream.name, stream.layout
+        if stream.positions_restart and not objective.encoder.config.absolute_positions:
             raise ValueError(
-                f"Stream {stream.name!r} has robust sampling, and this objective does not compute "
-                f"the losses of its tasks; leave {stream.name}/Stream.robust out."
+                f"Stream {name!r} has positions = 'restart', which nothing sees: the encoder has "
+                "Encoder.absolute_positions = False, and its relative bias goes by distances in "
+                f"the row. Leave {name}/Joint.positions out."
+            )
+        if isinstance(layout, Translations):
+            for field in ("languages", "directions"):
+                ours, theirs = getattr(layout, field), getattr(expected, field)
+                if ours != theirs:
+                    raise ValueError(
+                        f"{name}/Translations.{field} = {ours!r}, and the objective has "
+                        f"{theirs!r}; set the same list in both."
+                    )
+        if expected.marked and stream.pairs_per_row is None:
+            raise ValueError(
+                f"Stream {name!r} does not say where its sentences begin; set "
+                f"{name}/Sides.pairs_per_row, the most pairs in a row."
+            )
+        if stream.robust is None:
+            return
+        if not expected.task_losses:
+            raise ValueError(
+                f"Stream {name!r} has robust sampling, and this objective does not compute the "
+                f"losses of its tasks; leave {name}/PairStream.robust out."
             )
         if self.loop.train_steps <= stream.robust.updates:
             raise ValueError(
@@ -168,3 +174,10 @@ class TrainConfig:
         if self.compute_dtype == "auto":
             return jnp.float32 if platform == "cpu" else jnp.bfloat16
         return jnp.dtype("float32" if self.compute_dtype == "mixed" else self.compute_dtype)
+
+
+def _layout_binding(stream: Stream, layout: str) -> str:
+    """Returns the binding that gives a stream a layout of `StreamInput`."""
+    if isinstance(stream, PairStream):
+        return f"PairStream.layout = @{layout.capitalize()}()"
+    return f"{type(stream).__name__}.split_pieces = {layout == 'sides'}"

@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from xlme_jax.data.batches import layouts
 from xlme_jax.data.batches.one_pass import OnePass, one_pass
-from xlme_jax.data.batches.streams import Stream, held_out_tasks
+from xlme_jax.data.batches.streams import Stream, TextStream, held_out_tasks
 from xlme_jax.evaluation.context import Context, MakeEvaluator
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried
@@ -163,7 +163,7 @@ def _passes(context: Context, streams: list[Stream], settings: HeldOut) -> list[
     ]
     if jax.process_index() == 0:
         for stream_pass in passes:
-            what = "rows of text" if stream_pass.stream.kind == "monolingual" else "pairs"
+            what = "rows of text" if isinstance(stream_pass.stream, TextStream) else "pairs"
             _log.info(
                 "Held out, stream %r: %d rows with %d %s of %d tasks; %d too long, %d beyond "
                 "HeldOut.max_rows.",

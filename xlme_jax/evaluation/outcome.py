@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import PairStream, Stream
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation.readouts import RAW
 from xlme_jax.evaluation.training_text import TrainingText
@@ -37,7 +37,7 @@ class Subject:
         (regression), [B, L, tags], or [B, L, 2] (first and last token of the answer).
       training_text: text for the language means of readouts; None skips these readouts.
       restarts: whether the positions of a pair restart on its second side, as in training
-        (`Stream.positions`).
+        (`Joint.positions`).
     """
 
     vocabulary: Vocabulary
@@ -134,7 +134,7 @@ def subject_of(
         task=None if labels is None else labels.benchmark.name,
         predict=None if labels is None else labels.predict,
         training_text=training_text,
-        restarts=any(stream.positions == "restart" for stream in streams),
+        restarts=any(isinstance(s, PairStream) and s.positions_restart for s in streams),
     )
 
 

@@ -20,7 +20,6 @@ from xlme_jax.data.vocabulary import write_vocabulary
 from xlme_jax.huggingface.folders import free_place, new_folder
 from xlme_jax.huggingface.reading import FolderError, HuggingFaceFolder
 from xlme_jax.huggingface.weights import to_tree
-from xlme_jax.objectives.masked_lm import STREAMS
 from xlme_jax.storage.files import replace_file
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import model_info
@@ -113,9 +112,9 @@ def _train_config(source: HuggingFaceFolder, output: Path) -> TrainConfig:
         # The file below leaves the relative bias out.
         if getattr(encoder, field.name) != field.default or field.name == "relative_bias"
     }
-    for stream in STREAMS:
-        values[f"{stream}/Stream.rows"] = _ROWS
-        values[f"{stream}/Stream.length"] = min(encoder.max_length, 512)
+    for stream in ("monolingual/TextStream", "bitext/PairStream"):
+        values[f"{stream}.rows"] = _ROWS
+        values[f"{stream}.length"] = min(encoder.max_length, 512)
     bindings = [f"{name} = {value!r}" for name, value in values.items()]
     config: TrainConfig = loading.load(["gin_configs/models/xlm.gin"], bindings, "Train")
     return config

@@ -2,7 +2,7 @@
 
 Distances are measured in columns of a row. The tokens of a segment are adjacent, so within it these
 are the distances of consecutive positions. Where the positions of a pair's second side restart
-(`Stream.positions`), the bias still uses columns, as if they did not.
+(`Joint.positions`), the bias still uses columns, as if they did not.
 """
 
 import math

@@ -24,8 +24,8 @@ Carried = Any
 PerRow = Mapping[str, Any]
 # {stream: {"tokens", "segment_ids", "positions", "rows"}}: int32[B, L] thrice and int32[B], the
 # index of each row in the global batch, from which all of its randomness derives. Marked streams
-# have "starts" too, int32[B, S], labelled ones "labels", and those with `Stream.robust` "tasks",
-# int32[B, L], the task number of each token.
+# have "starts" too, int32[B, S], labelled ones "labels", and those with `PairStream.robust`
+# "tasks", int32[B, L], the task number of each token.
 Batch = Mapping[str, Rows]
 # Denominators of the losses per stream: sums over the whole global batch.
 Totals = Mapping[str, Mapping[str, jax.Array]]
@@ -41,13 +41,14 @@ class StreamInput:
 
     Attributes:
       kind: "monolingual", "bitext" or "labelled" (`Stream.kind`).
-      layout: layout of a pair within a row (`Stream.layout`).
+      layout: of a pair within a row: "joint", "sides" or "translations" (`pair_layouts`); of
+        running text, "sides" if pieces are split (`TextStream.split_pieces`).
       marked: whether batches have "starts", the first position of each segment
-        (`Stream.pairs_per_row`).
-      languages: the languages whose numbers batches have as "languages" (`Stream.languages`).
-      directions: the directions of translation that rows are laid out for (`Stream.directions`).
+        (`Sides.pairs_per_row`).
+      languages: the languages whose numbers batches have as "languages" (`Translations`).
+      directions: the directions of translation that rows are laid out for (`Translations`).
       task_losses: whether `Objective.loss` returns `task_losses` of batches that have "tasks", so
-        that the stream may be sampled by them (`Stream.robust`).
+        that the stream may be sampled by them (`PairStream.robust`).
     """
 
     kind: str

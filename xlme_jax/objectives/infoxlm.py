@@ -210,7 +210,7 @@ class InfoXLM(XLM):
         if keys > settings.queue_size:
             raise ValueError(
                 f"XLCo.queue_size = {settings.queue_size} must not be below the {keys} keys that "
-                f"a step may add: {STREAM}/Stream.rows x pairs_per_row, twice with both "
+                f"a step may add: {STREAM}/PairStream.rows x pairs_per_row, twice with both "
                 "directions."
             )
         if STREAM in distinct and distinct[STREAM] < settings.queue_size:

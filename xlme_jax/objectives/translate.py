@@ -55,7 +55,7 @@ class TranslateConfig(TunedConfig):
       languages: languages of the pairs; the first token of a translation has an embedding of its
         language.
       directions: directions to learn, such as ("en-de",); empty for both of every pair. A row then
-        has each pair in one direction (`Stream.directions`).
+        has each pair in one direction (`Translations.directions`).
       decoder_layers: layers of the decoder, and of its cross-attention; None for as many as the
         encoder has. The paper has 6 of 24.
       decoder_from: whether these are the first or the last layers of the encoder.
@@ -156,7 +156,7 @@ class Translate(PlainObjective):
         self._decoder = EncoderDecoderLM(config.decoder, vocab_size, width, dtype)
         self.inputs = {
             STREAM: StreamInput(
-                "bitext", "sides", languages=config.languages, directions=config.directions
+                "bitext", "translations", languages=config.languages, directions=config.directions
             )
         }
         self.warm_start = WarmStart(

@@ -15,6 +15,7 @@ from xlme_jax.checkpoints.saved import has_checkpoint, read_record
 from xlme_jax.checkpoints.state import TrainState
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.data.batches.pipeline import make_iterator
+from xlme_jax.data.batches.streams import LabelledStream, PairStream
 from xlme_jax.data.prepared import (
     PreparedDataset,
 )
@@ -114,13 +115,13 @@ def assemble(
     )
     abstract = states.abstract_state(objective, optimizer, mesh)
     left_out = batches.expected_left_out()
-    pairs = [stream.name for stream in streams if stream.kind == "bitext"]
+    pairs = [stream.name for stream in streams if isinstance(stream, PairStream)]
     info = model_info.describe(
         objective, abstract, mesh, shapes, dataset.vocabulary_size, left_out, pairs
     )
     measured = {attention_choice.FILE: attention.content} if attention.content else {}
     # Rows of labelled examples are of several lengths.
-    is_fixed = all(stream.kind != "labelled" for stream in streams)
+    is_fixed = all(not isinstance(stream, LabelledStream) for stream in streams)
     start = manifest.describe_start(
         command,
         seed=settings.seed,

@@ -11,7 +11,13 @@ import jax
 
 from xlme_jax.checkpoints.saved import has_checkpoint
 from xlme_jax.configuration.train_config import TrainConfig
-from xlme_jax.data.batches.streams import Stream, items_per_step, stream_tasks
+from xlme_jax.data.batches.streams import (
+    LabelledStream,
+    PairStream,
+    Stream,
+    items_per_step,
+    stream_tasks,
+)
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.objectives.base import Objective, RunFacts
 from xlme_jax.runs.datasets import open_dataset
@@ -68,7 +74,7 @@ def _facts(
     distinct = {
         s.name: sum(task.examples for task in stream_tasks(dataset, s))
         for s in streams
-        if s.mixup == "none"
+        if not isinstance(s, PairStream) or s.layout.pairs_per_item == 1
     }
     tasks = {s.name: tuple(task.name for task in stream_tasks(dataset, s)) for s in streams}
     return RunFacts(
@@ -89,7 +95,7 @@ def _loop_settings(
     for name, field in (("epochs", "train_steps"), ("evaluate_epochs", "evaluate_every")):
         if (passes := getattr(config, name)) is None:
             continue
-        if [stream.kind for stream in streams] != ["labelled"]:
+        if not _is_labelled(streams):
             raise ValueError(
                 f"Train.{name} = {passes} counts the examples of one labelled stream, which this "
                 f"objective does not read; set it to None and give Loop.{field}."
@@ -112,9 +118,14 @@ def total_steps(config: TrainConfig, dataset: PreparedDataset, names: Collection
       names: the streams that its objective reads.
     """
     streams = [stream for stream in config.streams if stream.name in names]
-    if config.epochs is None or [stream.kind for stream in streams] != ["labelled"]:
+    if config.epochs is None or not _is_labelled(streams):
         return config.loop.train_steps
     return _steps_of(config.epochs, dataset, streams[0])[0]
+
+
+def _is_labelled(streams: Sequence[Stream]) -> bool:
+    """Returns whether the streams are a single one of labelled examples."""
+    return len(streams) == 1 and isinstance(streams[0], LabelledStream)
 
 
 def _steps_of(passes: float, dataset: PreparedDataset, stream: Stream) -> tuple[int, int]:

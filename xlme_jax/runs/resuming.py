@@ -24,7 +24,7 @@ from xlme_jax.configuration import loading
 from xlme_jax.configuration.differences import Difference, Effect, differences
 from xlme_jax.configuration.train_config import TrainConfig
 from xlme_jax.configuration.values import ConfigError
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import PairStream, Stream
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.runs import parts
 from xlme_jax.storage.paths import as_path
@@ -191,6 +191,6 @@ def schedule_change(
         f"The {stream.robust.updates} updates of the sampling weights of stream {stream.name!r} "
         f"are spread over {new_steps:,} steps, not {old_steps:,}."
         for stream in new.streams
-        if stream.robust is not None and old_steps != new_steps
+        if isinstance(stream, PairStream) and stream.robust is not None and old_steps != new_steps
     ]
     return " ".join(sentences)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from helpers import made_batches
 
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.pair_layouts import Sides, Translations
+from xlme_jax.data.batches.streams import PairStream
 from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.studies.reports import batch_rows
 
@@ -90,29 +91,29 @@ PAIRS = {"en-fr": ("en", "fr"), "corpus": ("en", "sw")}
     ("fields", "labels"),
     [
         ({}, [["en-fr"], ["corpus: en-sw", "en-fr"]]),
-        ({"layout": "sides"}, [["en-fr: en", "en-fr: fr"], ["corpus: en", "corpus: sw"]]),
+        ({"layout": Sides()}, [["en-fr: en", "en-fr: fr"], ["corpus: en", "corpus: sw"]]),
         (
-            {"layout": "sides", "flip": 0.5},
+            {"layout": Sides(), "flip": 0.5},
             [
                 ["en-fr, side 1", "en-fr, side 2"],
                 ["corpus: en-sw, side 1", "corpus: en-sw, side 2"],
             ],
         ),
         (
-            {"layout": "sides", "mixup": "order"},
+            {"layout": Sides(mixup="order")},
             [
                 ["en-fr + corpus: en-fr, en-sw, side 1", "en-fr + corpus: en-fr, en-sw, side 2"],
                 ["corpus: en-sw, side 1", "corpus: en-sw, side 2"],
             ],
         ),
         (
-            {"layout": "sides", "languages": ("en", "fr", "sw")},
+            {"layout": Translations(("en", "fr", "sw"))},
             [["en-fr: fr", "en-fr: en"], ["corpus: fr", "corpus: en"]],
         ),
     ],
 )
 def test_segments_name_task_and_language(fields, labels):
-    stream = Stream("bitext", "bitext", rows=2, length=8, **fields)
+    stream = PairStream("bitext", rows=2, length=8, **fields)
     first = [1, 1, 2, 2, 0, 0, 0, 0] if fields else [1, 1, 1, 1, 0, 0, 0, 0]
     arrays = {
         "tokens": np.full((2, 8), 4),
@@ -120,7 +121,7 @@ def test_segments_name_task_and_language(fields, labels):
         "languages": np.array([[2, 2, 1, 1, 0, 0, 0, 0]] * 2),
     }
     drawn = ["en-fr", "corpus", *([] if fields else ["en-fr"])]
-    if "mixup" in fields:  # Two pairs an item.
+    if stream.layout.pairs_per_item == 2:  # Two pairs an item.
         drawn += ["corpus", "corpus"]
     rows = made_batches.stream(
         stream=stream, arrays=arrays, languages=PAIRS, drawn=drawn, reading=None

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from xlme_jax.data.batches import mixing, packing
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.pair_layouts import Joint, Layout, Sides
+from xlme_jax.data.batches.streams import PairStream, Stream, TextStream
 from xlme_jax.data.prepared.reader import ranges
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 
@@ -21,21 +22,16 @@ from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID
 SHORTEST_CUT = 8
 
 
-def pairs_per_item(stream: Stream) -> int:
-    """Returns the number of draws per item of a bitext stream."""
-    return 1 if stream.mixup == "none" else 2
-
-
-def item_lengths(lengths: np.ndarray, stream: Stream) -> np.ndarray:
+def item_lengths(lengths: np.ndarray, layout: Layout) -> np.ndarray:
     """Returns the tokens of items, int64[items].
 
     Args:
       lengths: int64[items * pairs_per_item], tokens of the stored pairs.
-      stream: describes the layout.
+      layout: of the items.
     """
-    if stream.mixup != "none":  # Four texts, and <s> on each side.
+    if layout.pairs_per_item > 1:  # Four texts, and <s> on each side.
         return lengths.reshape(-1, 2).sum(axis=1)
-    return lengths + (stream.layout == "sides")
+    return lengths + (layout.segments - 1)  # <s> of the second segment.
 
 
 def item_lengths_in_halves(ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -52,20 +48,20 @@ def item_lengths_in_halves(ids: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return 2 * np.maximum(first, sizes - first + 1)
 
 
-def shortest_item(stream: Stream, pair: int, partner: int) -> int:
+def shortest_item(layout: Layout, pair: int, partner: int) -> int:
     """Returns the length of the item made from a pair of `pair` tokens, or a lower bound of it.
 
     With mixup, the item also contains a pair of `partner` tokens; otherwise `partner` is unused.
     For the shortest pairs of the data, this is the length of the shortest item.
     """
-    return int(item_lengths(np.array([pair, partner][: pairs_per_item(stream)]), stream)[0])
+    return int(item_lengths(np.array([pair, partner][: layout.pairs_per_item]), layout)[0])
 
 
 def arrange_pairs(
     ids: np.ndarray,
     sizes: np.ndarray,
     draws: np.ndarray,
-    stream: Stream,
+    stream: PairStream,
     seed: int,
     flips: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -77,19 +73,19 @@ def arrange_pairs(
       draws: int64[pairs], draw number of each pair.
       stream: describes the layout.
       seed: seed of the run.
-      flips: float[pairs], probability that the sides of each pair are swapped (`Stream.flips`).
+      flips: float[pairs], probability that the sides of each pair are swapped (`PairStream.flips`).
 
     Returns:
-      `(ids, sizes)` of segments: one per pair ("joint") or two per item ("sides").
+      `(ids, sizes)` of segments: one per pair (`Joint`) or two per item.
     """
-    if stream.layout == "joint" and not stream.flip:
+    if isinstance(stream.layout, Joint) and not stream.flip:
         return ids, sizes
     starts, cuts = np.cumsum(sizes) - sizes, _first_sides(ids, sizes)
     # Both texts of every pair, without <s> but with </s>.
     begins = np.stack([starts + 1, starts + cuts], axis=1).ravel()
     counts = np.stack([cuts - 1, sizes - cuts], axis=1).ravel()
     texts = _texts_of_sides(draws, stream, seed, flips)
-    if stream.layout == "joint":
+    if isinstance(stream.layout, Joint):
         texts = texts.reshape(-1, 1, 2)
     bos = np.broadcast_to(starts[texts[..., :1] // 2], (*texts.shape[:2], 1))
     begins = np.concatenate([bos, begins[texts]], axis=2)
@@ -152,9 +148,11 @@ def lay_out_in_halves(
     return {name: np.concatenate([half[name] for half in halves], axis=1) for name in halves[0]}
 
 
-def _texts_of_sides(draws: np.ndarray, stream: Stream, seed: int, flips: np.ndarray) -> np.ndarray:
+def _texts_of_sides(
+    draws: np.ndarray, stream: PairStream, seed: int, flips: np.ndarray
+) -> np.ndarray:
     """Returns the texts of each side, int64[items, 2, pairs]; pair p has texts 2p and 2p + 1."""
-    each = pairs_per_item(stream)
+    each = stream.layout.pairs_per_item
     items = draws[::each]
 
     def exchanged(texts: np.ndarray, probability: Any, *coin: str | int) -> np.ndarray:
@@ -163,23 +161,23 @@ def _texts_of_sides(draws: np.ndarray, stream: Stream, seed: int, flips: np.ndar
 
     texts = np.arange(2 * len(draws)).reshape(len(items), each, 2)
     texts = exchanged(texts, flips[::each], "flip")
-    if stream.mixup == "languages":
+    if isinstance(stream.layout, Sides) and stream.layout.mixup == "languages":
         texts[:, 1] = exchanged(texts[:, 1], 0.5, "languages")
     sides = texts.swapaxes(1, 2)
-    if stream.mixup == "none":
+    if each == 1:
         return sides
     return np.stack([exchanged(sides[:, n], 0.5, "order", n) for n in (0, 1)], axis=1)
 
 
 def side_languages(
-    numbers: np.ndarray, draws: np.ndarray, stream: Stream, seed: int, flips: np.ndarray
+    numbers: np.ndarray, draws: np.ndarray, stream: PairStream, seed: int, flips: np.ndarray
 ) -> np.ndarray:
     """Returns the language of each segment that `arrange_pairs` makes of pairs.
 
     Args:
       numbers: int[pairs, 2], the languages of both texts of each pair.
       draws: int64[pairs], draw number of each pair.
-      stream: a stream with layout="sides" and without mixup.
+      stream: a stream with the layout `Translations`.
       seed: seed of the run.
       flips: as given to `arrange_pairs`.
 
@@ -193,7 +191,7 @@ def segment_starts(batch: packing.Batch, segments: int) -> np.ndarray:
     """Returns the columns where segments start, which are those with position 0.
 
     Args:
-      batch: rows with `layout="sides"`, without restarting positions.
+      batch: rows with the layout `Sides`.
       segments: maximum segments per row.
 
     Returns:
@@ -226,13 +224,13 @@ def empty_rows(stream: Stream, rows: int) -> packing.Batch:
     return {name: np.full(shape, padding.get(name, 0), np.int32) for name, shape in shapes.items()}
 
 
-def text_width(stream: Stream) -> int:
+def text_width(stream: TextStream) -> int:
     """Returns the tokens of running text per row, which leave space for inserted `<s>`.
 
-    A window that starts inside a document needs one; with `layout="sides"`, 3% of a row are
-    reserved for those of second halves.
+    A window that starts inside a document needs one; with `split_pieces`, 3% of a row are reserved
+    for those of second halves.
     """
-    return stream.length - 1 - (_most_cuts(stream.length) if stream.layout == "sides" else 0)
+    return stream.length - 1 - (_most_cuts(stream.length) if stream.split_pieces else 0)
 
 
 def _most_cuts(length: int) -> int:

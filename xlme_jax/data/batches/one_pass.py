@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from xlme_jax.data.batches import layouts, mixing, packing
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import PairStream, Stream, TextStream
 from xlme_jax.data.batches.transforms import (
     WINDOW_DRAWS,
     PlanRows,
@@ -61,12 +61,14 @@ class OnePass:
       beyond: number of examples that were skipped because of `max_rows`.
     """
 
-    def __init__(self, reader: TaskReader, stream: Stream, max_rows: int | None):
-        self.stream = stream = dataclasses.replace(stream, robust=None)  # Without task numbers.
+    def __init__(self, reader: TaskReader, stream: TextStream | PairStream, max_rows: int | None):
+        if isinstance(stream, PairStream):
+            stream = dataclasses.replace(stream, robust=None)  # Without task numbers.
+        self.stream = stream
         sampler, shard = _EachOnce(examples_per_task(reader.tasks, stream)), ProcessShard(0, 1)
         self._read: ReadText | ReadPairs
         self._planned: Sequence[Any]
-        if stream.kind == "monolingual":
+        if isinstance(stream, TextStream):
             self._read = ReadText(reader, stream, sampler, shard)
             self._planned = range(sampler.total)[:max_rows]
             self.examples, self.too_long = len(self._planned), 0
@@ -106,7 +108,7 @@ class OnePass:
 
 
 def _plan_pass(
-    reader: TaskReader, stream: Stream, sampler: _EachOnce, max_rows: int | None
+    reader: TaskReader, stream: PairStream, sampler: _EachOnce, max_rows: int | None
 ) -> tuple[list[RowPlan], int]:
     """Returns planned rows, until there are `max_rows`, and the number of pairs read."""
     plan = PlanRows(reader, stream, sampler, _PASS_SEED, WINDOW_DRAWS, sampler.total)
@@ -126,8 +128,8 @@ def one_pass(
 ) -> OnePass:
     """Lays out tasks in rows as `make_iterator` does, with each example once.
 
-    Examples are shuffled in a fixed order over all tasks (`stream.alpha` and `stream.sampling` are
-    not used), so the first `max_rows` rows are a uniform sample.
+    Examples are shuffled in a fixed order over all tasks (`alpha` and `sampling` of the
+    stream are not used), so the first `max_rows` rows are a uniform sample.
 
     Args:
       dataset: a prepared data set.
@@ -138,8 +140,8 @@ def one_pass(
     Raises:
       ValueError: the tasks are labelled, which are not packed, or no pair fits in a row.
     """
-    if stream.kind == "labelled":
-        raise ValueError(f"stream {stream.name!r}: kind='labelled' is not packed into rows")
+    if not isinstance(stream, TextStream | PairStream):
+        raise ValueError(f"stream {stream.name!r}: labelled examples are not packed into rows")
     single_pass = OnePass(dataset.reader(tuple(tasks)), stream, max_rows)
     if not single_pass.rows:
         raise ValueError(

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from xlme_jax.data.batches import mixing
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import PairStream
 from xlme_jax.data.prepared.format import TaskInfo
 
 # Feasibility is decided with integer shares, whose sums are exact.
@@ -215,7 +215,7 @@ def _corner(
     return np.maximum(solved.x, 0) * least
 
 
-def task_weights(tasks: Sequence[TaskInfo], stream: Stream) -> np.ndarray:
+def task_weights(tasks: Sequence[TaskInfo], stream: PairStream) -> np.ndarray:
     """Returns the sampling weights of the bitext tasks of a stream.
 
     Args:

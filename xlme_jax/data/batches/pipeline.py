@@ -7,8 +7,8 @@ Four rules make the data reproducible:
   stored) and the row of the example. The position in the data is therefore a few integers.
 - Rows are numbered globally. Each process plans the global batch, but reads only the tokens of its
   own rows, so the order does not depend on the number of processes.
-- Weights change only between phases of a run (`Stream.robust`). The order of a phase follows from
-  the seed, its weights, and how much earlier phases drew.
+- Weights change only between phases of a run (`PairStream.robust`). The order of a phase follows
+  from the seed, its weights, and how much earlier phases drew.
 - Prefetching threads return the state of the batch that was handed to the caller, not of the batch
   in preparation (Grain does this).
 """
@@ -29,8 +29,15 @@ from grain.experimental import FlatMapIterDataset, ThreadPrefetchIterDataset
 
 from xlme_jax.data.batches import layouts, mixing, packing, pair_losses, pair_sampling
 from xlme_jax.data.batches.pair_losses import PairLosses, Sums
+from xlme_jax.data.batches.robust_sampling import RobustSampling
 from xlme_jax.data.batches.robust_stream import RobustStream
-from xlme_jax.data.batches.streams import Stream, stream_tasks
+from xlme_jax.data.batches.streams import (
+    LabelledStream,
+    PairStream,
+    Stream,
+    TextStream,
+    stream_tasks,
+)
 from xlme_jax.data.batches.transforms import (
     LAST,
     LEFT_OUT,
@@ -64,20 +71,19 @@ def _sampled_tasks(
 ) -> tuple[tuple[TaskInfo, ...], np.ndarray]:
     """Returns the tasks that a stream samples and their positive shares, float64[tasks]."""
     tasks = stream_tasks(dataset, stream, split)
-    if stream.kind == "bitext":
+    if isinstance(stream, PairStream):
         tasks = _fitting(tasks, stream)
         weights = pair_sampling.task_weights(tasks, stream)
     else:
-        sizes = [t.tokens if stream.kind == "monolingual" else t.examples for t in tasks]
+        sizes = [stream.size(task) for task in tasks]
         weights = mixing.temperature_weights(sizes, stream.alpha)
     if stream.shares:
         weights = _shared(tasks, weights, stream)
     chosen = np.flatnonzero(weights)
     if len(chosen) < len(tasks):
         _log.info(
-            "stream %r: sampling=%r never draws %d of %d tasks",
+            "stream %r: the sampling never draws %d of %d tasks",
             stream.name,
-            stream.sampling,
             len(tasks) - len(chosen),
             len(tasks),
         )
@@ -113,7 +119,7 @@ def _shared(tasks: Sequence[TaskInfo], weights: np.ndarray, stream: Stream) -> n
     return weights / weights.sum()
 
 
-def _fitting(tasks: tuple[TaskInfo, ...], stream: Stream) -> tuple[TaskInfo, ...]:
+def _fitting(tasks: tuple[TaskInfo, ...], stream: PairStream) -> tuple[TaskInfo, ...]:
     """Returns the tasks that have a pair that fits in a row.
 
     The others must not get a share, because a sampler of language pairs would then draw their
@@ -123,7 +129,7 @@ def _fitting(tasks: tuple[TaskInfo, ...], stream: Stream) -> tuple[TaskInfo, ...
       PreparedDataError: no task has such a pair.
     """
     partner = min(task.shortest for task in tasks)
-    shortest = [layouts.shortest_item(stream, task.shortest, partner) for task in tasks]
+    shortest = [layouts.shortest_item(stream.layout, task.shortest, partner) for task in tasks]
     if min(shortest) > stream.length:
         raise PreparedDataError(
             f"stream {stream.name!r}: no pair fits length={stream.length}, the shortest has "
@@ -151,15 +157,17 @@ def _stream_batches(
     shard: ProcessShard,
     window_draws: int,
 ) -> grain.IterDataset:
-    if stream.kind != "bitext":
-        numbers = _count_up(LAST).batch(stream.rows, batch_fn=list)
-        if stream.kind == "monolingual":
-            return numbers.map(ReadText(reader, stream, sampler, shard))
+    if isinstance(stream, PairStream):
+        plan = PlanRows(reader, stream, sampler, seed, window_draws)
+        plans = FlatMapIterDataset(_count_up(LAST), plan)
+        batches = plans.batch(stream.rows, batch_fn=list)
+        return batches.map(ReadPairs(reader, stream, shard, seed))
+    numbers = _count_up(LAST).batch(stream.rows, batch_fn=list)
+    if isinstance(stream, TextStream):
+        return numbers.map(ReadText(reader, stream, sampler, shard))
+    if isinstance(stream, LabelledStream):
         return numbers.map(ReadLabelled(reader, stream, sampler, shard, seed))
-    plan = PlanRows(reader, stream, sampler, seed, window_draws)
-    plans = FlatMapIterDataset(_count_up(LAST), plan)
-    batches = plans.batch(stream.rows, batch_fn=list)
-    return batches.map(ReadPairs(reader, stream, shard, seed))
+    raise TypeError(f"stream {stream.name!r} is no TextStream, PairStream or LabelledStream")
 
 
 class BatchIterator(Iterator[dict[str, packing.Batch]]):
@@ -331,8 +339,8 @@ class BatchIterator(Iterator[dict[str, packing.Batch]]):
         if isinstance(saved, dict) and ("robust" in saved) != (name in self._robust):
             here, there = ("without", "with") if "robust" in saved else ("with", "without")
             raise ValueError(
-                f"the data position of stream {name!r} was saved {there} {name}/Stream.robust, the "
-                f"configuration is {here} it: resume with the setting that the run began with"
+                f"the data position of stream {name!r} was saved {there} {name}/PairStream.robust, "
+                f"the configuration is {here} it: resume with the setting that the run began with"
             )
 
     def close(self) -> None:
@@ -434,13 +442,14 @@ def make_iterator(
             prefetch=prefetch,
         )
         sampler, iterators[stream.name] = start(weights, Phase())
-        if stream.kind == "bitext":
+        if isinstance(stream, PairStream):
             plan = reader, stream, sampler, seed, window_draws
             first_left_out[stream.name] = functools.partial(_first_left_out, *plan)
         fingerprints[stream.name] = _fingerprint(tasks, stream, sampler, seed, split, window_draws)
         shares[stream.name] = dict(zip((task.name for task in tasks), weights.tolist()))
-        if stream.robust is not None:
-            losses = _pair_losses(stream, tuple(shares[stream.name]), weights)
+        if isinstance(stream, PairStream) and stream.robust is not None:
+            task_names = tuple(shares[stream.name])
+            losses = _pair_losses(stream.name, stream.robust, task_names, weights)
             robust[stream.name] = RobustStream(losses, start, sampler, window_draws)
     return BatchIterator(iterators, fingerprints, shares, window_draws, first_left_out, robust)
 
@@ -465,15 +474,16 @@ def _start(
     return sampler, iter(batches)
 
 
-def _pair_losses(stream: Stream, tasks: tuple[str, ...], weights: np.ndarray) -> PairLosses:
-    assert stream.robust is not None
-    path = stream.robust.baseline
-    baseline = 0.0 if path is None else pair_losses.read_baseline(path, stream.name, tasks)
-    return PairLosses(stream.robust, tasks, weights, baseline)
+def _pair_losses(
+    stream: str, settings: RobustSampling, tasks: tuple[str, ...], weights: np.ndarray
+) -> PairLosses:
+    path = settings.baseline
+    baseline = 0.0 if path is None else pair_losses.read_baseline(path, stream, tasks)
+    return PairLosses(settings, tasks, weights, baseline)
 
 
 def _first_left_out(
-    reader: TaskReader, stream: Stream, sampler: Sampler, seed: int, draws: int
+    reader: TaskReader, stream: PairStream, sampler: Sampler, seed: int, draws: int
 ) -> float:
     """Returns the share of skipped items in the first window of a stream."""
     return PlanRows(reader, stream, sampler, seed, draws).left_out(0)
@@ -492,8 +502,9 @@ def _fingerprint(
     shape = (stream.name, stream.kind, stream.length, repr(stream.alpha), window_draws)
     # Only values that differ from the default: positions saved before these fields existed remain
     # valid.
-    choices = [f"{name}={value!r}" for name, value in stream.choices().items()]
-    if stream.sampling != "temperature":  # Another solver may find another optimum.
+    differing = stream.choices()
+    choices = [f"{name}={value!r}" for name, value in differing.items()]
+    if "sampling" in differing:  # Another solver may find another optimum.
         choices += map(str, sampler.counts.tolist())
     names = [task.name for task in tasks]
     return f"{mixing.stable_seed(seed, split, *shape, *choices, *names, *shards):016x}"

@@ -11,8 +11,9 @@ import grain
 import numpy as np
 
 from xlme_jax.data.batches import layouts, mixing, packing
+from xlme_jax.data.batches.pair_layouts import Translations
 from xlme_jax.data.batches.row_lengths import SHORTEST_LABELLED, row_length
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import LabelledStream, PairStream, Stream, TextStream
 from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.prepared import PreparedDataError, TaskInfo
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 def examples_per_task(tasks: Sequence[TaskInfo], stream: Stream) -> list[int]:
     """Returns the number of examples of each task: rows of text, pairs or labelled examples."""
-    if stream.kind == "monolingual":
+    if isinstance(stream, TextStream):
         return [-(-task.tokens // layouts.text_width(stream)) for task in tasks]
     return [task.examples for task in tasks]
 
@@ -119,7 +120,7 @@ class ProcessShard:
 class ReadText(grain.transforms.Map):
     """Reads this process's rows of running text, given the global row numbers of a batch."""
 
-    def __init__(self, reader: TaskReader, stream: Stream, sampler: Draw, shard: ProcessShard):
+    def __init__(self, reader: TaskReader, stream: TextStream, sampler: Draw, shard: ProcessShard):
         self._reader, self._stream, self._sampler = reader, stream, sampler
         self._shard = shard
 
@@ -128,8 +129,7 @@ class ReadText(grain.transforms.Map):
         tasks, numbers = self._sampler(np.array(self._shard.select(rows), np.int64))
         width = layouts.text_width(self._stream)
         ids, sizes = self._reader.read_text(tasks, numbers * width, width)
-        sides = self._stream.layout == "sides"
-        lay_out = layouts.lay_out_halves if sides else packing.lay_out_text
+        lay_out = layouts.lay_out_halves if self._stream.split_pieces else packing.lay_out_text
         return {**lay_out(ids, sizes, self._stream.length), TASKS: tasks}
 
 
@@ -155,8 +155,8 @@ class RowPlan:
 class PlanRows(grain.experimental.FlatMapTransform):
     """Packs the draws of a window into rows, using only the lengths of the pairs.
 
-    With `Stream.directions`, it reads the pairs, because stored lengths do not say where the first
-    side ends.
+    With `Translations.directions`, it reads the pairs, because stored lengths do not say where the
+    first side ends.
     """
 
     # Required by the base class; only Grain's random-access flat map reads it.
@@ -165,14 +165,14 @@ class PlanRows(grain.experimental.FlatMapTransform):
     def __init__(
         self,
         reader: TaskReader,
-        stream: Stream,
+        stream: PairStream,
         sampler: Draw,
         seed: int,
         draws: int,
         total: int | None = None,
     ):
         self._reader, self._stream, self._sampler = reader, stream, sampler
-        self._seed, self._each = seed, layouts.pairs_per_item(stream)
+        self._seed, self._each = seed, stream.layout.pairs_per_item
         self._draws = draws // self._each * self._each
         self._total = total  # Draws of a finite pass.
         self._warned = False
@@ -216,7 +216,7 @@ class PlanRows(grain.experimental.FlatMapTransform):
         if self._stream.directions:
             texts = self._reader.read(tasks, pairs)
             return draws, tasks, pairs, layouts.item_lengths_in_halves(*texts), texts
-        lengths = layouts.item_lengths(self._reader.lengths(tasks, pairs), self._stream)
+        lengths = layouts.item_lengths(self._reader.lengths(tasks, pairs), self._stream.layout)
         return draws, tasks, pairs, lengths, None
 
     def left_out(self, window: int) -> float:
@@ -258,11 +258,12 @@ class PlanRows(grain.experimental.FlatMapTransform):
 class ReadPairs(grain.transforms.Map):
     """Reads this process's rows of a planned global batch."""
 
-    def __init__(self, reader: TaskReader, stream: Stream, shard: ProcessShard, seed: int):
+    def __init__(self, reader: TaskReader, stream: PairStream, shard: ProcessShard, seed: int):
         self._reader, self._stream, self._shard, self._seed = reader, stream, shard, seed
         self._flips = np.array([stream.flips(task.tags) for task in reader.tasks])
-        if stream.languages:
-            tags = {tag_or_code(code): n for n, code in enumerate(stream.languages, start=1)}
+        if isinstance(stream.layout, Translations):
+            languages = enumerate(stream.layout.languages, start=1)
+            tags = {tag_or_code(code): number for number, code in languages}
             pairs = [[tags[tag] for tag in task.tags] for task in reader.tasks]
             self._languages = np.array(pairs, np.int32)
 
@@ -277,15 +278,15 @@ class ReadPairs(grain.transforms.Map):
         flips = self._flips[tasks]
         ids, sizes = layouts.arrange_pairs(ids, sizes, draws, stream, self._seed, flips)
         rows = np.repeat(np.arange(len(plans)), [len(plan.pairs) for plan in plans])
-        if stream.layout == "sides":  # Two segments per item.
-            rows = np.repeat(rows[:: layouts.pairs_per_item(stream)], 2)
+        if stream.layout.segments == 2:
+            rows = np.repeat(rows[:: stream.layout.pairs_per_item], 2)
         lay_out: Callable[..., packing.Batch] = packing.lay_out_pieces
-        if stream.positions == "restart":
+        if stream.positions_restart:
             lay_out = layouts.lay_out_restarting
         elif stream.directions:
             lay_out = layouts.lay_out_in_halves
         batch = lay_out(ids, sizes, rows, len(plans), stream.length)
-        if stream.languages:
+        if isinstance(stream.layout, Translations):
             numbers = self._languages[tasks]
             spoken = layouts.side_languages(numbers, draws, stream, self._seed, flips)
             batch["languages"] = layouts.token_values(batch["segment_ids"], rows, spoken)
@@ -315,7 +316,12 @@ class ReadLabelled(grain.transforms.Map):
     """
 
     def __init__(
-        self, reader: TaskReader, stream: Stream, sampler: Draw, shard: ProcessShard, seed: int
+        self,
+        reader: TaskReader,
+        stream: LabelledStream,
+        sampler: Draw,
+        shard: ProcessShard,
+        seed: int,
     ):
         self._reader, self._stream, self._sampler = reader, stream, sampler
         self._shard, self._seed = shard, seed

@@ -67,7 +67,7 @@ INFOXLM_LARGE = _file("infoxlm_large", _FROM_XLMR_LARGE)
 _ABLATIONS = {
     "tlm": "--gin.InfoXLM.translation_pairs=False",
     "xlco": "--gin.InfoXLM.contrast=None",
-    "mixup": "--gin.contrast/Stream.mixup=\"'none'\"",
+    "mixup": "--gin.contrast/Sides.mixup=\"'none'\"",
     "momentum": "--gin.XLCo.momentum=0.0",
     "universal": "--gin.XLCo.layer=12",
 }

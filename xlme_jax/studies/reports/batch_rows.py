@@ -9,17 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from xlme_jax.data.batches.layouts import pairs_per_item
+from xlme_jax.data.batches.pair_layouts import Translations
 from xlme_jax.data.batches.pipeline import BatchIterator
-from xlme_jax.data.batches.streams import Stream
+from xlme_jax.data.batches.streams import PairStream, Stream
 from xlme_jax.data.benchmarks.examples import IGNORED
 from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID, mask_id
 from xlme_jax.data.vocabulary import MASK_PIECE, SPECIAL_PIECES, Vocabulary, VocabularyError
 from xlme_jax.objectives.reading import Reading
 from xlme_jax.studies.reports.visible_text import visible
-
-_SIDES = "bitext", "sides"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,11 +251,12 @@ class StreamRows:
         """Returns task and language of a segment."""
         names = self._tasks_of(row, segment)
         task = visible(" + ".join(names))
-        if self.stream.languages:
+        pairs = self.stream if isinstance(self.stream, PairStream) else None
+        if pairs is not None and isinstance(pairs.layout, Translations):
             number = int(self.arrays["languages"][row, column])
-            return f"{task}: {visible(self.stream.languages[number - 1])}"
-        side, is_side = 1 - segment % 2, (self.stream.kind, self.stream.layout) == _SIDES
-        if is_side and not self.stream.flip and self.stream.mixup == "none":
+            return f"{task}: {visible(pairs.layout.languages[number - 1])}"
+        side, is_side = 1 - segment % 2, pairs is not None and pairs.layout.segments == 2
+        if pairs is not None and is_side and not pairs.flip and pairs.layout.pairs_per_item == 1:
             return f"{task}: {visible(self.languages[names[0]][side])}"
         languages = visible(
             ", ".join(dict.fromkeys("-".join(self.languages[name]) for name in names))
@@ -267,10 +266,9 @@ class StreamRows:
 
     def _tasks_of(self, row: int, segment: int) -> list[str]:
         """Returns the tasks of a segment's draws: two if two pairs were mixed."""
-        if self.stream.kind != "bitext":
+        if not isinstance(self.stream, PairStream):
             return [self.drawn[row]]
-        sides = 2 if self.stream.layout == "sides" else 1
-        each = pairs_per_item(self.stream)
+        sides, each = self.stream.layout.segments, self.stream.layout.pairs_per_item
         last = self.arrays["segment_ids"][:row].max(axis=1, initial=0)
         item = int((last // sides).sum()) + (segment - 1) // sides
         return list(dict.fromkeys(self.drawn[item * each : (item + 1) * each]))

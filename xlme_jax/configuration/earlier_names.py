@@ -1,0 +1,182 @@
+"""Loads configurations that name streams as earlier versions did.
+
+Every stream was a `Stream` with `kind` and the fields of all kinds. Checkpoints store such
+configurations, and users have such gin files and flags. What gin has parsed is rewritten to the
+names of now, so that errors, and the configuration that the next checkpoint stores, give those.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import gin
+
+from xlme_jax.configuration.registry import add_named
+from xlme_jax.configuration.values import ConfigError, shown
+
+_EARLIER = "Stream"
+_STREAMS = {"monolingual": "TextStream", "bitext": "PairStream", "labelled": "LabelledStream"}
+_LAYOUTS = ("Joint", "Sides", "Translations")
+# Earlier field -> the classes that have it now.
+_FIELDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("name", "rows", "length", "alpha", "tasks", "weight", "weights", "shares"),
+        tuple(_STREAMS.values()),
+    ),
+    **dict.fromkeys(("flip", "sampling", "smoothing", "pivot", "robust"), ("PairStream",)),
+    "by_length": ("LabelledStream",),
+    "positions": ("Joint",),
+    "mixup": ("Sides",),
+    "pairs_per_row": ("Sides",),
+    "languages": ("Translations",),
+    "directions": ("Translations",),
+}
+# What a stream may say of a field that its kind lacked.
+_NEUTRAL = (None, (), 0.0, 1, "temperature")
+_LATER_FIELDS = ("layout", "kind")  # Rewritten after the fields that decide what they become.
+
+
+def register() -> None:
+    """Makes gin parse `Stream`, with all of its fields."""
+
+    def stream(**fields: Any) -> None:
+        """Raises ConfigError: `rewrite` found no kind for this stream."""
+        del fields
+        scope = gin.current_scope_str()
+        where = f"{scope}/{_EARLIER}" if scope else _EARLIER
+        raise ConfigError(
+            f"@{where}() has no kind; it is one of {', '.join(_STREAMS.values())} now, such as "
+            f"@{where.replace(_EARLIER, 'PairStream')}()."
+        )
+
+    stream.__name__ = stream.__qualname__ = _EARLIER
+    stream.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+            for name in (*_FIELDS, *_LATER_FIELDS)
+        ]
+    )
+    gin.external_configurable(stream, name=_EARLIER, module="xlme_jax")
+
+
+def rewrite() -> None:
+    """Rewrites all bindings and references of `Stream` that gin has parsed.
+
+    Called after each source of bindings, so that a later one overrides an earlier one under
+    whichever name.
+
+    Raises:
+      ConfigError: a kind or layout that was none, or that another file contradicts; names the
+        field, and the name of now.
+    """
+    selector = f"xlme_jax.{_EARLIER}"
+    config = gin.config._CONFIG
+    scopes = [scope for scope, name in config if name == selector]
+    if scopes:
+        add_named(" ".join((*_STREAMS.values(), *_LAYOUTS)))
+    for scope in scopes:
+        _Scope(scope, config[scope, selector]).rewrite()
+    for scope in scopes:
+        del config[scope, selector]
+    for bindings in config.values():
+        for field, value in bindings.items():
+            bindings[field] = _with_references(value)
+
+
+class _Scope:
+    """The bindings of `Stream` in a scope, {field: value}."""
+
+    def __init__(self, scope: str, bindings: Mapping[str, Any]):
+        self._scope, self._bindings = scope, bindings
+        self._prefix = f"{scope}/" if scope else ""
+
+    def rewrite(self) -> None:
+        """Binds the fields of now."""
+        kind = self._bindings.get("kind")
+        if "kind" in self._bindings and (not isinstance(kind, str) or kind not in _STREAMS):
+            raise ConfigError(
+                f"{self._prefix}{_EARLIER}.kind = {shown(kind)}: expected one of "
+                f"{', '.join(map(repr, _STREAMS))}. It is the class of the stream now: "
+                f"@{self._prefix}TextStream(), PairStream() or LabelledStream()."
+            )
+        known = _class_in(self._scope)
+        stream = _STREAMS[kind] if kind else known
+        if known is not None and stream != known:
+            raise ConfigError(
+                f"{self._prefix}{_EARLIER}.kind = {kind!r}: the stream is a {known} in the files; "
+                f"name @{self._prefix}{stream}() in Train.streams instead."
+            )
+        streams = (stream,) if stream else tuple(_STREAMS.values())
+        for field, value in self._bindings.items():
+            for cls in _FIELDS.get(field, ()):
+                if cls in streams or cls in _LAYOUTS:
+                    self._bind(cls, field, value)
+                elif len(_FIELDS[field]) == len(streams) == 1 and value not in _NEUTRAL:
+                    raise ConfigError(
+                        f"{self._prefix}{_EARLIER}.{field} = {shown(value)}: {cls} has this field, "
+                        f"and {stream} does not; remove it."
+                    )
+        if "layout" in self._bindings:
+            self._bind_layout(streams, self._bindings["layout"])
+        elif self._layout() == "Sides" and self._bindings.get("languages"):
+            self._bind("PairStream", "layout", _reference("Translations"))
+        elif self._layout() is None and "positions" in self._bindings and "PairStream" in streams:
+            self._bind("PairStream", "layout", _reference("Joint"))
+
+    def _bind_layout(self, streams: tuple[str, ...], layout: Any) -> None:
+        if layout not in ("joint", "sides"):
+            raise ConfigError(
+                f"{self._prefix}{_EARLIER}.layout = {shown(layout)}: expected 'joint' or 'sides'. "
+                f"Now it is {self._prefix}PairStream.layout = @Joint(), @Sides() or "
+                f"@Translations(), and {self._prefix}TextStream.split_pieces of running text."
+            )
+        if "TextStream" in streams:
+            self._bind("TextStream", "split_pieces", layout == "sides")
+        if "PairStream" in streams:
+            languages = self._bindings.get("languages") or self._layout() == "Translations"
+            name = "Joint" if layout == "joint" else "Translations" if languages else "Sides"
+            self._bind("PairStream", "layout", _reference(name))
+
+    def _layout(self) -> str | None:
+        """Returns the layout that is bound now."""
+        reference = _bound(self._scope, "PairStream").get("layout")
+        if not isinstance(reference, gin.config.ConfigurableReference):
+            return None
+        return reference.selector.split(".")[-1]
+
+    def _bind(self, cls: str, field: str, value: Any) -> None:
+        gin.bind_parameter(f"{self._prefix}{cls}.{field}", value)
+
+
+def _with_references(value: Any) -> Any:
+    """Returns a bound value with references to `Stream` that name the class of now."""
+    if isinstance(value, list | tuple):
+        return type(value)(_with_references(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _with_references(item) for key, item in value.items()}
+    if not isinstance(value, gin.config.ConfigurableReference):
+        return value
+    scope, selector = value.config_key
+    stream = _class_in(scope) if selector == f"xlme_jax.{_EARLIER}" else None
+    if stream is None:
+        return value
+    return _reference(f"{scope}/{stream}".lstrip("/"), value.evaluate)
+
+
+def _reference(name: str, evaluate: bool = True) -> Any:
+    return gin.config.ConfigurableReference(name, evaluate)
+
+
+def _class_in(scope: str) -> str | None:
+    """Returns the class of the stream that is bound in a scope, or in the scopes around it."""
+    parts = scope.split("/") if scope else []
+    for end in range(len(parts), -1, -1):
+        bound = [cls for cls in _STREAMS.values() if _bound("/".join(parts[:end]), cls)]
+        if len(bound) == 1:
+            return bound[0]
+    return None
+
+
+def _bound(scope: str, cls: str) -> Mapping[str, Any]:
+    bindings: Mapping[str, Any] = gin.config._CONFIG.get((scope, f"xlme_jax.{cls}"), {})
+    return bindings
