@@ -119,6 +119,13 @@ def test_an_earlier_override_does_what_its_name_of_now_does(model, earlier, now)
     assert loading.load(files, (earlier,), "Train") == expected != default
 
 
+def test_a_field_of_all_streams_does_not_decide_the_kind_of_one():
+    text = "Stream.flip = 0.0\n" + STORED
+    assert loading.load_text(text, "Train", "").streams == (
+        loading.load_text(STORED, "Train", "").streams
+    )
+
+
 def test_later_overrides_win_under_whichever_name():
     rows = ["bitext/Stream.rows = 16", "bitext/PairStream.rows = 24", "bitext/Stream.rows = 32"]
     for count in (1, 2, 3):

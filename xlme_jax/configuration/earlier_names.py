@@ -168,12 +168,13 @@ def _reference(name: str, evaluate: bool = True) -> Any:
 
 
 def _class_in(scope: str) -> str | None:
-    """Returns the class of the stream that is bound in a scope, or in the scopes around it."""
+    """Returns the class of the stream that is named in a scope, or in the scopes around it."""
     parts = scope.split("/") if scope else []
     for end in range(len(parts), -1, -1):
-        bound = [cls for cls in _STREAMS.values() if _bound("/".join(parts[:end]), cls)]
-        if len(bound) == 1:
-            return bound[0]
+        scope = "/".join(parts[:end])
+        classes = [cls for cls in _STREAMS.values() if "name" in _bound(scope, cls)]
+        if len(classes) == 1:
+            return classes[0]
     return None
 
 

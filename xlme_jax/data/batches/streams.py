@@ -108,13 +108,13 @@ class Stream(abc.ABC):
             )
 
     @property
-    @abc.abstractmethod
     def layout_name(self) -> str:
         """The layout that objectives require (`objectives.base.StreamInput`)."""
+        return "joint"
 
-    @abc.abstractmethod
     def size(self, task: TaskInfo) -> int:
         """Returns m_j, the size of a task, which `alpha` weights."""
+        return task.examples
 
     @abc.abstractmethod
     def order_settings(self) -> dict[str, object]:
@@ -260,10 +260,6 @@ class PairStream(Stream):
         """Whether positions restart on the second side of a pair."""
         return isinstance(self.layout, Joint) and self.layout.positions == "restart"
 
-    def size(self, task: TaskInfo) -> int:
-        """Returns the pairs of a task."""
-        return task.examples
-
     def order_settings(self) -> dict[str, object]:
         """See `Stream`."""
         return {
@@ -316,15 +312,6 @@ class LabelledStream(Stream):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_at_least(self, f"stream {self.name!r}", 1, "by_length")
-
-    @property
-    def layout_name(self) -> str:
-        """See `Stream`."""
-        return "joint"
-
-    def size(self, task: TaskInfo) -> int:
-        """Returns the examples of a task."""
-        return task.examples
 
     def order_settings(self) -> dict[str, object]:
         """See `Stream`."""
