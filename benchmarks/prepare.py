@@ -132,7 +132,6 @@ def measure(setting: Setting, workers: list[int], repeats: int, beam: bool) -> d
         for line in _lines(file):
             lines, size = lines + 1, size + len(line.encode()) + 1
             tokens += len(processor.encode(line))
-    api.load_tasks()
     ways: dict[str, Callable[[int], tuple[float, float]]] = {
         **{name: functools.partial(_bare, setting, name) for name in _READ},
         "prepare": functools.partial(_prepare, setting, ""),

@@ -41,6 +41,7 @@ from tasks import analyses, bitext, cc100, cldr, labelled, labelled_tfds, regist
 from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.preparation import sources as text_sources
 from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.labelled_source import FOLDER_VARIABLE
 
 __all__ = ["analyses", "bitext", "cc100", "cldr", "labelled", "labelled_tfds", "tfds"]
 
@@ -59,8 +60,11 @@ def register_from_environment() -> list[str]:
     held_out = HeldOutText(spec, corpora=text_sources.find_corpora(config)) if spec else None
     registered: list[str] = []
     for source in text_sources.chosen(config):
-        registered += registration.register(source.find(config, held_out))
-    evaluation = os.environ.get(labelled.FOLDER_VARIABLE)
+        if source.needs_seqio:
+            registered += tfds.register_all(config.tfds)
+        else:
+            registered += registration.register(source.find(config, held_out))
+    evaluation = os.environ.get(FOLDER_VARIABLE)
     if evaluation:
         registered += analyses.register_found(evaluation)
     registered += labelled.register_found(evaluation)

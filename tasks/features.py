@@ -146,27 +146,6 @@ def tokenize(
     Returns:
       Examples with int32[tokens] for each output feature; other fields are dropped.
     """
-
-    def dense(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        # After unbatch, parts of a ragged tensor have the type of ragged tensors of rank 0, which
-        # are slow in Python.
-        return {name: tf.ensure_shape(ids, [None]) for name, ids in example.items()}
-
-    return tokenized_batches(dataset, output_features).unbatch().map(dense)
-
-
-def tokenized_batches(
-    dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
-) -> tf.data.Dataset:
-    """Tokenizes like `tokenize`, but returns batches.
-
-    Args:
-      dataset: See `tokenize`.
-      output_features: See `tokenize`.
-
-    Returns:
-      Batches of up to `BATCH_SIZE` examples, ragged int32[batch, (tokens)] for each feature.
-    """
     for feature in output_features.values():
         _ = feature.vocabulary.vocabulary  # Raises here, not inside TensorFlow.
 
@@ -176,7 +155,12 @@ def tokenized_batches(
             for name, feature in output_features.items()
         }
 
-    return dataset.batch(BATCH_SIZE).map(encode)
+    def dense(example: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        # After unbatch, parts of a ragged tensor have the type of ragged tensors of rank 0, which
+        # are slow in Python.
+        return {name: tf.ensure_shape(ids, [None]) for name, ids in example.items()}
+
+    return dataset.batch(BATCH_SIZE).map(encode).unbatch().map(dense)
 
 
 def preprocessors() -> list:

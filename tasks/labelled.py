@@ -1,14 +1,7 @@
 """Labelled sets as tasks: XTREME, GLUE, SQuAD, AmericasNLI, and the embedded `cldr_...` ones.
 
-A benchmark of `xlme_jax.data.benchmarks.registry`, say "panx", becomes
-
-- `panx`: its English training data as split "train", and each language's dev and test data as
-  splits of their own ("validation_de", "test_de");
-- `panx_de`: the German training data, as "train"; `panx_translate_train`: the mixture of all
-  languages with training data;
-- `tydiqa_translated_ko`: machine translations of the English training data, where Korean has
-  training data of its own; `tydiqa_translate_train` is the mixture of these with English;
-- `panx_validation_de`: the German dev data as "train", for languages without training data.
+`xlme_jax.preparation.labelled_source` lists the tasks of a benchmark, say `panx`, `panx_de` and the
+mixture `panx_translate_train`, and their splits.
 
 An example has the features "tokens" (`<s> a </s>` or `<s> a </s> b </s>`, int32) and "labels" (see
 `xlme_jax.data.benchmarks.examples.Features`); examples without a label are skipped. The files are
@@ -20,8 +13,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import seqio
@@ -29,20 +21,13 @@ import tensorflow as tf
 
 from tasks import features, mixtures, sources
 from xlme_jax.data.benchmarks import labelled_rows
-from xlme_jax.data.benchmarks.official.files import TRANSLATED
-from xlme_jax.data.benchmarks.registry import BENCHMARKS, Benchmark, benchmark
+from xlme_jax.data.benchmarks.registry import BENCHMARKS, benchmark
 from xlme_jax.data.text.reading import DataError, ReadReport
-from xlme_jax.preparation import examples
-from xlme_jax.preparation.source_types import required_folder
+from xlme_jax.preparation import labelled_source
 from xlme_jax.preparation.tokenizing import BATCH_SIZE
 
-FOLDER_VARIABLE = "EVAL_DIR"
 FIELD = "example"
 STRIDE = 128
-
-# Makes the source of a task from {its split: (split of the benchmark, language)} and the language
-# of its training data.
-MakeSource = Callable[[Mapping[str, tuple[str, str]], str], seqio.DataSource]
 
 
 class LabelledSource(sources.TextSource):
@@ -67,7 +52,7 @@ class LabelledSource(sources.TextSource):
         """Returns the examples of a split; reads them to count."""
         if split not in self._counts:
             texts = (shard.read(ReadReport()) for shard in self.shards(split))
-            self._counts[split] = sum(1 for some in texts for _ in some)
+            self._counts[split] = sum(1 for examples in texts for _ in examples)
         return self._counts[split]
 
 
@@ -97,35 +82,12 @@ def register(
     Raises:
       ValueError: The folder is missing or empty, or the benchmark is unknown.
     """
-    chosen, folder = benchmark(name), Path()
-    files: tuple[Path, ...] = ()
-    if not labelled_rows.is_embedded(name):
-        content = "a folder for each benchmark"
-        parent = required_folder(directory, FOLDER_VARIABLE, content, "eval_dir")
-        folder = labelled_rows.folder_of(parent, name)
-        files = tuple(sorted(file for file in folder.rglob("*") if file.is_file()))
-    available = chosen.available(folder)
-    if not available:
-        raise DataError(
-            f"{folder} has no file of {name}; `xlme_jax.data.benchmarks.registry` describes the "
-            "expected files."
-        )
-
-    def source(splits: Mapping[str, tuple[str, str]], language: str) -> LabelledSource:
-        shards = {
-            split: [
-                sources.Shard(
-                    f"{folder / '-'.join(which)}",
-                    functools.partial(examples.labelled_examples, name, os.fspath(folder), *which),
-                    files,
-                    key=f"{which} {chosen.labels}",
-                )
-            ]
-            for split, which in splits.items()
-        }
-        return LabelledSource(shards, (language,), name)
-
-    return add_tasks(name, chosen, available, source, vocabulary, max_length, stride, alpha)
+    tasks = labelled_source.find_benchmark(name, directory)
+    of_tasks = [
+        (task.task, task.mixture, LabelledSource(task.splits, task.languages, name))
+        for task in tasks
+    ]
+    return add_tasks(name, of_tasks, vocabulary, max_length, stride, alpha)
 
 
 def register_found(
@@ -148,22 +110,18 @@ def _has_files(directory: str | os.PathLike[str], name: str) -> bool:
 
 
 def add_tasks(
-    prefix: str,
-    chosen: Benchmark,
-    available: Mapping[str, Sequence[str]],
-    source: MakeSource,
+    name: str,
+    of_tasks: Sequence[tuple[str, str, seqio.DataSource]],
     vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None,
     max_length: int | None,
     stride: int,
     alpha: float = mixtures.DEFAULT_ALPHA,
 ) -> list[str]:
-    """Registers the tasks and the mixture that the module's docstring lists.
+    """Registers the tasks of a benchmark and their mixture.
 
     Args:
-      prefix: Prefix of the task names.
-      chosen: The benchmark.
-      available: {split of the benchmark: languages}.
-      source: Makes the source of a task.
+      name: Name of the benchmark.
+      of_tasks: (name, mixture or "", source) of each task.
       vocabulary: See `register`.
       max_length: See `register`.
       stride: See `register`.
@@ -173,16 +131,14 @@ def add_tasks(
       Names of the tasks, and of the mixture if there is one.
     """
     shared = features.as_vocabulary(vocabulary)
-
-    def add(name: str, splits: Mapping[str, tuple[str, str]], language: str) -> str:
-        seqio.TaskRegistry.remove(name)
+    names, groups = [], dict[str, list[str]]()
+    for task, mixture, source in of_tasks:
+        seqio.TaskRegistry.remove(task)
         seqio.TaskRegistry.add(
-            name,
-            source=source(splits, language),
+            task,
+            source=source,
             preprocessors=[
-                functools.partial(
-                    encode, benchmark=chosen.name, max_length=max_length, stride=stride
-                ),
+                functools.partial(encode, benchmark=name, max_length=max_length, stride=stride),
                 seqio.CacheDatasetPlaceholder(),
             ],
             output_features={
@@ -193,32 +149,11 @@ def add_tasks(
             },
             metric_fns=[],
         )
-        return name
-
-    training = available.get("train", ())
-    splits = {"train": ("train", "en")} if "en" in training else {}
-    for split in ("validation", "test"):
-        splits |= {f"{split}_{code}": (split, code) for code in available.get(split, ())}
-    names = [add(prefix, splits, "en")]
-    of_languages = {
-        code: add(sources.task_name(prefix, code), {"train": ("train", code)}, code)
-        for code in training
-    }
-    translated = [
-        add(sources.task_name(prefix, TRANSLATED, code), {"train": (TRANSLATED, code)}, code)
-        for code in available.get(TRANSLATED, ())
-    ]
-    names += [*of_languages.values(), *translated]
-    if chosen.translated_apart:
-        mixed = [*filter(None, [of_languages.get("en")]), *translated]
-    else:
-        mixed = list(of_languages.values())
-    names += [
-        add(sources.task_name(prefix, "validation", code), {"train": ("validation", code)}, code)
-        for code in available.get("validation", ())
-    ]
-    if len(mixed) > 1:
-        names.append(mixtures.add_mixture(f"{prefix}_translate_train", mixed, alpha).name)
+        names.append(task)
+        if mixture:
+            groups.setdefault(mixture, []).append(task)
+    for mixture, tasks in groups.items():
+        names.append(mixtures.add_mixture(mixture, tasks, alpha).name)
     return names
 
 

@@ -8,6 +8,7 @@ that of XTREME. Nothing is downloaded or read before a task is used.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,10 @@ from xlme_jax.data.benchmarks.official.files import TRANSLATED
 from xlme_jax.data.benchmarks.official.parts import is_held_out
 from xlme_jax.data.benchmarks.registry import BENCHMARKS, TYDIQA_NAMES, Benchmark, benchmark
 from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.preparation import labelled_source
+from xlme_jax.preparation.labelled_source import LabelledTask
+from xlme_jax.preparation.source_types import Shard, TextTask
+from xlme_jax.preparation.tokenizing import Texts
 
 PREFIX = "tfds_"
 # Tag of words without a tag.
@@ -147,26 +152,80 @@ def register(
     Raises:
       ValueError: TFDS does not have the benchmark.
     """
+    chosen = benchmark(name)
+    of_tasks = [
+        (
+            task.task,
+            task.mixture,
+            TfdsLabelledSource(chosen, _subsets(name, task), (task.language,)),
+        )
+        for task in _list_tasks(name)
+    ]
+    return labelled.add_tasks(name, of_tasks, vocabulary, max_length, stride, alpha)
+
+
+def find(name: str, task: str) -> list[TextTask]:
+    """Lists the task of a benchmark with this name, or those of the mixture, to be prepared.
+
+    Downloads and generates their sets if necessary.
+
+    Args:
+      name: Name of the benchmark.
+      task: Name of the task or mixture.
+
+    Returns:
+      The tasks; none if the benchmark has neither.
+
+    Raises:
+      ValueError: TFDS does not have the benchmark, or there is no training data.
+    """
+    tasks = []
+    # Beam's workers do not have the variables of the command.
+    folder = os.environ.get("TFDS_DATA_DIR")
+    for chosen in labelled_source.select(_list_tasks(name), task):
+        subsets = _subsets(name, chosen)
+        source = TfdsLabelledSource(benchmark(name), subsets, (chosen.language,))
+        splits = {}
+        for split, (subset, language) in subsets.items():
+            if split == "train":
+                files = source.list_shards(split)
+                splits[split] = [
+                    Shard(
+                        file,
+                        functools.partial(
+                            read,
+                            name,
+                            subset,
+                            language,
+                            split,
+                            seqio.ShardInfo(number, len(files)),
+                            folder,
+                        ),
+                        key=repr(source),
+                    )
+                    for number, file in enumerate(files)
+                ]
+        tasks.append(
+            TextTask(chosen.mixture, chosen.task, (chosen.language,), splits, benchmark=name)
+        )
+    return tasks
+
+
+def _list_tasks(name: str) -> list[LabelledTask]:
     if name not in SUBSETS:
         raise ValueError(
             f"TFDS does not have {name}, only {', '.join(SUBSETS)}. Use the official files of "
             f"{name}: --tasks={name} --eval_dir=FOLDER."
         )
-    chosen, subsets = benchmark(name), SUBSETS[name]
     available: dict[str, list[str]] = {}
-    for split, language in subsets:
+    for split, language in SUBSETS[name]:
         available.setdefault(split, []).append(language)
+    return labelled_source.list_tasks(f"{PREFIX}{name}", benchmark(name), available)
 
-    def source(splits: Mapping[str, tuple[str, str]], language: str) -> TfdsLabelledSource:
-        return TfdsLabelledSource(
-            chosen,
-            {split: (subsets[which], which[1]) for split, which in splits.items()},
-            (language,),
-        )
 
-    return labelled.add_tasks(
-        f"{PREFIX}{name}", chosen, available, source, vocabulary, max_length, stride, alpha
-    )
+def _subsets(name: str, task: LabelledTask) -> dict[str, tuple[Subset, str]]:
+    """Returns the subset and language of each split of a task of a benchmark."""
+    return {split: (SUBSETS[name][which], which[1]) for split, which in task.splits.items()}
 
 
 def register_all(
@@ -183,7 +242,6 @@ class TfdsLabelledSource(seqio.DataSource):
     Attributes:
       benchmark: Name of the benchmark.
       languages: Language of the training data.
-      reports: See `sources.TextSource`.
     """
 
     def __init__(
@@ -202,7 +260,6 @@ class TfdsLabelledSource(seqio.DataSource):
         super().__init__(splits=subsets.keys())
         self._chosen, self._subsets = chosen, dict(subsets)
         self.benchmark, self.languages = chosen.name, tuple(languages)
-        self.reports: dict[tuple[str, str], ReadReport] = {}
 
     def __repr__(self) -> str:
         return f"TfdsLabelledSource({self.benchmark}, {self._subsets}, {self._chosen.labels})"
@@ -241,26 +298,65 @@ class TfdsLabelledSource(seqio.DataSource):
         """Returns the examples, with a string scalar "example"; see `seqio.DataSource`."""
         del sequence_length, use_cached, num_epochs
         subset, language = self._subsets[split]
-        loader = self._loader(split)
-        dataset = loader.load(subset.split, shuffle_files=shuffle, seed=seed, shard_info=shard_info)
-        names = label_names(loader.info.features, self._chosen)
+        dataset = self._loader(split).load(
+            subset.split, shuffle_files=shuffle, seed=seed, shard_info=shard_info
+        )
+        names = label_names(self._loader(split).info.features, self._chosen)
 
         def examples() -> Iterator[dict[str, str]]:
             report = ReadReport()
-            for number, fields in enumerate(dataset.as_numpy_iterator()):
-                identity = _text(fields["id"]) if "id" in fields else f"{split}-{number}"
-                if not identity.startswith(subset.id_prefix):
-                    continue
-                example = convert(self._chosen, fields, names, language, identity, report)
-                if example is None:
-                    continue
-                if subset.held_out is None or subset.held_out == is_held_out(example):
-                    yield {labelled.FIELD: labelled_rows.to_text(example)}
-            if shard_info is not None:
-                self.reports[split, self.list_shards(split)[shard_info.index]] = report
+            for text in _texts(self._chosen, dataset, names, subset, language, split, report):
+                yield {labelled.FIELD: text}
 
         signature = {labelled.FIELD: tf.TensorSpec([], tf.string)}
         return tf.data.Dataset.from_generator(examples, output_signature=signature)
+
+
+def read(
+    name: str,
+    subset: Subset,
+    language: str,
+    split: str,
+    shard: seqio.ShardInfo,
+    folder: str | None,
+    report: ReadReport,
+) -> Texts:
+    """Yields the examples of a file of a subset, as JSON.
+
+    Args:
+      name: Name of the benchmark.
+      subset: The subset.
+      language: Its language.
+      split: Split of the task.
+      shard: Number of the file among those of the TFDS split.
+      folder: Folder of TFDS sets; None for the default.
+      report: Collects the counts of skipped examples.
+    """
+    loader, chosen = seqio.utils.LazyTfdsLoader(subset.dataset, data_dir=folder), benchmark(name)
+    dataset = loader.load(subset.split, shuffle_files=False, shard_info=shard)
+    names = label_names(loader.info.features, chosen)
+    return zip(_texts(chosen, dataset, names, subset, language, split, report))
+
+
+def _texts(
+    chosen: Benchmark,
+    dataset: tf.data.Dataset,
+    names: Sequence[str],
+    subset: Subset,
+    language: str,
+    split: str,
+    report: ReadReport,
+) -> Iterator[str]:
+    """Yields the examples of a subset, as JSON; see `convert`."""
+    for number, fields in enumerate(dataset.as_numpy_iterator()):
+        identity = _text(fields["id"]) if "id" in fields else f"{split}-{number}"
+        if not identity.startswith(subset.id_prefix):
+            continue
+        example = convert(chosen, fields, names, language, identity, report)
+        if example is None:
+            continue
+        if subset.held_out is None or subset.held_out == is_held_out(example):
+            yield labelled_rows.to_text(example)
 
 
 def label_names(tfds_features: Mapping[str, Any], chosen: Benchmark) -> tuple[str, ...]:
@@ -309,7 +405,7 @@ def convert(
         tagged = zip(map(_text, fields["tokens"]), tags, strict=True)
         pairs = [(word, tag) for word, tag in tagged if tag != _NO_TAG]
         return TaggedExample(identity, tuple(w for w, _ in pairs), tuple(tag for _, tag in pairs))
-    used = next(some for some in _TEXT_FIELDS if all(name in fields for name in some))
+    used = next(texts for texts in _TEXT_FIELDS if all(name in fields for name in texts))
     texts = tuple(_in_language(fields[name], language) for name in used)
     label = fields["label"].item()
     if label < 0:  # Test sets have the label -1.

@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 
 from tasks import features, mixtures, sources
-from xlme_jax.preparation.source_types import TextTask, TfdsText
+from xlme_jax.preparation.source_types import TextTask
 
 
 def register(
-    found: Sequence[TextTask | TfdsText],
+    tasks: Sequence[TextTask],
     vocabulary: str | os.PathLike[str] | features.XlmVocabulary | None = None,
     alpha: float = mixtures.DEFAULT_ALPHA,
     prepared: str | os.PathLike[str] | None = None,
@@ -18,7 +18,7 @@ def register(
     """Registers tasks and their mixtures, replacing those of the same name.
 
     Args:
-      found: Tasks, as `Source.find` returns them.
+      tasks: Tasks, as `Source.find` returns them.
       vocabulary: See `tasks.features.as_vocabulary`.
       alpha: Exponent of the mixtures' rates.
       prepared: See `mixtures.add_mixture`.
@@ -28,11 +28,8 @@ def register(
     """
     shared = features.as_vocabulary(vocabulary)
     groups: dict[str, list[str]] = {}
-    for task in found:
-        if isinstance(task, TfdsText):
-            sources.add_tfds_task(task, shared)
-        else:
-            sources.add_task(task.task, task.splits, task.languages, shared, task.num_examples)
+    for task in tasks:
+        sources.add_task(task.task, task.splits, task.languages, shared, task.num_examples)
         groups.setdefault(task.mixture, []).append(task.task)
     return [
         mixtures.add_mixture(name, names, alpha, prepared).name for name, names in groups.items()

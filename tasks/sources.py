@@ -17,7 +17,8 @@ import tensorflow as tf
 from tasks import features
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation import tokenizing
-from xlme_jax.preparation.source_types import Shard, TfdsText, check_names, task_name
+from xlme_jax.preparation.source_types import Shard, check_names, task_name
+from xlme_jax.preparation.tfds_source import TfdsText
 
 __all__ = [
     "LanguageTfdsSource",

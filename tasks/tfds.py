@@ -8,19 +8,24 @@ The line is `NAME[/CONFIG]:VERSION=LANGUAGES[@FIELDS]` (SeqIO requires the versi
   fields.
 
 Without `@`, the field is `text`, or the two fields are named after the languages, as in all
-translation sets of TFDS. Nothing is downloaded or read before a task is used.
+translation sets of TFDS. Registering downloads and reads nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 
-from tasks import features, mixtures, registration, sources
-from xlme_jax.preparation.source_types import TfdsText
-from xlme_jax.preparation.tfds_source import find_tfds
+import seqio
 
-__all__ = ["TfdsText", "register", "register_all"]
+from tasks import features, mixtures, sources
+from xlme_jax.data.text.reading import ReadReport
+from xlme_jax.preparation.source_types import Shard, TextTask
+from xlme_jax.preparation.tfds_source import TfdsText, find_tfds
+from xlme_jax.preparation.tokenizing import BATCH_SIZE, Texts
+
+__all__ = ["TfdsText", "find", "read", "register", "register_all"]
 
 
 def register(
@@ -48,4 +53,64 @@ def register_all(
     Raises:
       ValueError: There is no line, a line is malformed, or two lines would be the same task.
     """
-    return registration.register(find_tfds(lines), vocabulary, alpha)
+    groups: dict[str, list[str]] = {}
+    shared = features.as_vocabulary(vocabulary)
+    for text in find_tfds(lines):
+        groups.setdefault(text.mixture, []).append(register(text, shared))
+    return [mixtures.add_mixture(name, names, alpha).name for name, names in groups.items()]
+
+
+def find(lines: Sequence[str]) -> list[TextTask]:
+    """Lists a task per line, to be prepared; downloads and generates the sets if necessary.
+
+    Args:
+      lines: Lines as described in the module's docstring.
+
+    Raises:
+      ValueError: See `register_all`.
+    """
+    tasks = []
+    for text in find_tfds(lines):
+        source = sources.LanguageTfdsSource(text.name, text.languages)
+        # Beam's workers do not have the variables of the command.
+        folder = os.environ.get("TFDS_DATA_DIR")
+        splits = {}
+        for split in source.splits:
+            if split in ("train", "validation"):
+                files = source.list_shards(split)
+                splits[split] = [
+                    Shard(
+                        file,
+                        functools.partial(
+                            read, text, split, seqio.ShardInfo(number, len(files)), folder
+                        ),
+                        key=repr(source),
+                    )
+                    for number, file in enumerate(files)
+                ]
+        counts = {split: source.num_input_examples(split) or 0 for split in splits}
+        tasks.append(TextTask(text.mixture, text.task, text.languages, splits, counts))
+    return tasks
+
+
+def read(
+    text: TfdsText, split: str, shard: seqio.ShardInfo, folder: str | None, report: ReadReport
+) -> Texts:
+    """Yields the examples of a file of a data set.
+
+    Args:
+      text: The data set.
+      split: TFDS split.
+      shard: Number of the file among those of the split.
+      folder: Folder of TFDS sets; None for the default.
+      report: Counts the examples.
+    """
+    dataset = seqio.utils.LazyTfdsLoader(text.name, data_dir=folder).load(
+        split, shuffle_files=False, shard_info=shard
+    )
+    names = [f"text_{number}" for number in range(len(text.fields))]
+    dataset = sources.choose_fields(dataset, dict(zip(names, text.fields)))
+    for batch in dataset.batch(BATCH_SIZE).prefetch(2).as_numpy_iterator():
+        for texts in zip(*(batch[name] for name in names)):
+            report.read += 1
+            yield tuple(encoded.decode("utf-8") for encoded in texts)

@@ -32,15 +32,19 @@ from xlme_jax.data.vocabulary import (
 )
 from xlme_jax.preparation import preparing, settings, tokenizing
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
+from xlme_jax.preparation.jobs import list_jobs
 from xlme_jax.storage import locks
 
 pytest.importorskip("seqio")
 api.load_tasks()
 
 import seqio  # noqa: E402
-import tensorflow as tf  # noqa: E402
+from helpers.through_seqio import prepare_through_seqio  # noqa: E402
 
-from tasks import execution  # noqa: E402
+
+def no_seqio():
+    raise AssertionError("our own sources need no SeqIO")
+
 
 DOCUMENTS = {
     language: [f"{word} {i} one.\n{word} {i} two." for i in range(40)]
@@ -325,33 +329,16 @@ def test_beam_writes_the_same_bytes(config, tmp_path, monkeypatch):
     assert contents(on_beam.output) == contents(config.output)
 
 
-def test_tensorflow_and_workers_without_it_write_the_same_bytes(config, tmp_path, monkeypatch):
-    jobs = execution.list_jobs(config, config.vocabulary, "")
+def test_seqio_and_workers_without_it_write_the_same_bytes(config, tmp_path, monkeypatch):
+    jobs = list_jobs(config, "", no_seqio)
     assert [len(job.reads) for job in jobs] == [1, 1, 2]
     assert all(pickle.loads(pickle.dumps(job)).reads for job in jobs)
     prepare(config)
-    monkeypatch.setattr(execution, "_reads", lambda *_: ())
+    prepare_through_seqio(monkeypatch)
     through_seqio = dataclasses.replace(config, output=str(tmp_path / "seqio"))
     prepare(through_seqio)
     assert contents(through_seqio.output) == contents(config.output)
-
-
-def test_tasks_that_do_more_than_tokenize_stay_with_seqio(config, raw):
-    def lower(dataset):
-        return dataset.map(lambda example: {"tokens": tf.strings.lower(example["tokens"])})
-
-    [job, _] = execution.list_jobs(
-        dataclasses.replace(config, tasks=("cc100",)), config.vocabulary, ""
-    )
-    task = seqio.TaskRegistry.get(job.name)
-    shards = task.source.shards("train")
-    assert execution._reads(task, shards, config.vocabulary) == job.reads
-    steps = [lower, *task.preprocessors[1:]]
-    other = task.replace(preprocessors=steps)
-    assert execution._reads(other, shards, config.vocabulary) == ()
-    assert execution._reads(task, shards, "another.model") == ()
-    local = [dataclasses.replace(shards[0], read=lambda report: iter([]))]
-    assert execution._reads(task, local, config.vocabulary) == ()
+    assert all(job.encodes for job in list_jobs(config, "", no_seqio))
 
 
 def test_two_workers_write_the_same_bytes(config, tmp_path):
@@ -771,7 +758,7 @@ def test_held_out_data_are_the_same_with_workers_and_with_seqio(held_config, tmp
     several = dataclasses.replace(held_config, output=str(tmp_path / "several"), workers=2)
     prepare(several)
     assert contents(several.output) == expected
-    monkeypatch.setattr(execution, "_reads", lambda task, shards, model: ())
+    prepare_through_seqio(monkeypatch)
     ours = dataclasses.replace(held_config, output=str(tmp_path / "seqio"))
     prepare(ours)
     assert contents(ours.output) == expected
@@ -911,7 +898,7 @@ def test_without_held_out_data_fingerprints_are_as_before(tmp_path, monkeypatch)
         Path(name).write_text(text)
         os.utime(name, ns=(10**18, 10**18))
     config = PrepareConfig("out", tasks=("cc100", "bitext"), cc100_dir="mono", bitext_dir="pairs")
-    jobs = execution.list_jobs(config, "out/vocabulary.model", "0" * 64)
+    jobs = list_jobs(config, "0" * 64, no_seqio)
     assert {(job.name, job.split): job.fingerprint for job in jobs} == {
         ("cc100_en", "train"): "01f5524a375ab96090ce7db2f9d1decd3797a7aaa121d52b95012260d2248397",
         ("bitext_en_sw", "train"): (
@@ -921,5 +908,5 @@ def test_without_held_out_data_fingerprints_are_as_before(tmp_path, monkeypatch)
     assert not {"validation", "tsv_columns", "check_overlap"} & settings.settings(config).keys()
     held = dataclasses.replace(config, validation="every:2")
     fingerprints = {job.fingerprint for job in jobs}
-    others = execution.list_jobs(held, "out/vocabulary.model", "0" * 64)
+    others = list_jobs(held, "0" * 64, no_seqio)
     assert len(others) == 4 and not {job.fingerprint for job in others} & fingerprints

@@ -5,7 +5,7 @@
     model.encode(["a text", "another"])
 
 docs/python.md is a tour. Libraries are imported when they are used: JAX by training and models,
-TensorFlow by preparation.
+TensorFlow by preparation of SeqIO tasks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from xlme_jax.data.prepared import TaskInfo
     from xlme_jax.preparation.config import PrepareConfig
     from xlme_jax.preparation.inspecting import Content
-    from xlme_jax.preparation.preparing import Tasks
     from xlme_jax.preparation.source_types import LanguageText
+    from xlme_jax.preparation.sources import SeqioTasks
     from xlme_jax.runs.configured import RunConfig
     from xlme_jax.runs.inspecting import InspectedBatch
     from xlme_jax.runs.models import Model
@@ -202,10 +202,10 @@ def find_text(config: PrepareConfig) -> list[LanguageText]:
     return vocabulary_text.find_text(config, load_tasks)
 
 
-def load_tasks() -> Tasks:
-    """Imports and returns `tasks.runner`, and with it SeqIO and TensorFlow."""
+def load_tasks() -> SeqioTasks:
+    """Imports and returns `tasks.as_source`, and with it SeqIO and TensorFlow."""
     from xlme_jax.preparation import quiet
 
     with quiet.tensorflow():
-        from tasks import runner
-    return runner
+        from tasks import as_source
+    return as_source

@@ -1,4 +1,4 @@
-"""Training on prepared data imports neither TensorFlow nor SeqIO nor preparation libraries."""
+"""Training and preparation import neither TensorFlow nor SeqIO, nor training what prepares."""
 
 import json
 
@@ -61,6 +61,44 @@ else:
     assert "probe/retrieval_untrained" in tiny.metrics(tmp_path)[-1]
     found = [line for line in output.splitlines() if line.startswith("IMPORTED ")]
     assert found == ["IMPORTED []"] * 3
+
+
+def test_preparation_of_our_sources_imports_no_tensorflow(tmp_path):
+    for language, word in (("en", "House"), ("sw", "Nyumba")):
+        lines = "\n".join(f"{word} number {i} here.\n" for i in range(400))
+        (tmp_path / f"{language}.txt").write_text(lines)
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "en.txt").write_text("House number 1 here.\n")
+    (tmp_path / "en-sw.tsv").write_text("".join(f"House {i}.\tNyumba {i}.\n" for i in range(50)))
+    folders = [f"--cc100_dir={tmp_path}", f"--bitext_dir={tmp_path}", "--tasks=cc100,bitext"]
+    model = f"{tmp_path}/v.model"
+    commands = {
+        "train_vocabulary": [*folders, "--size=320", "--allow_smaller", f"--output={model}"],
+        "prepare": [
+            "--tasks=cc100,bitext,cldr_answers,cldr",
+            *folders[:2],
+            *("--cldr_documents=2", "--cldr_pairs=9", "--cldr_validation_pairs=2"),
+            f"--vocabulary={model}",
+            f"--output={tmp_path}/out",
+            "--languages=en,sw",
+            f"--check_overlap={tmp_path}/eval",
+            "--workers=1",
+        ],
+    }
+    code = """
+from xlme_jax.configuration import command_line
+sys.argv = [{name!r}, *{arguments!r}]
+try:
+    command_line.run_app(command.main)
+except SystemExit as status:
+    assert not status.code, status.code
+"""
+    unwanted = {"tensorflow", "seqio", "tensorflow_datasets", "apache_beam", "tasks", "jax"}
+    for name, arguments in commands.items():
+        run = code.format(name=name, arguments=arguments)
+        start = f"import sys\nimport xlme_jax.{name} as command\n"
+        assert imported(tiny.run(["-c", start + run + report(tuple(unwanted))])) == [], name
+    assert (tmp_path / "out" / "dataset.json").exists()
 
 
 def test_the_proof_would_notice(tmp_path):

@@ -1,8 +1,8 @@
 """Prepares one folder in children that are killed at their n-th use of a file of it.
 
 `run_each("tests.helpers.killed_preparation", [file])`: the file is a pickle of a `PrepareConfig`
-and the n's, which are tried until a child ends; then one may end. Forked, since to import
-TensorFlow takes longer than all the rest; the parent uses nothing of it.
+and the n's, which are tried until a child ends; then one may end. Forked, since to import takes
+longer than all the rest.
 """
 
 import itertools
@@ -35,7 +35,6 @@ def run(config, last):
 
 def main():
     config, moments = pickle.loads(Path(sys.argv[1]).read_bytes())
-    api.load_tasks()
     killed = 0
     for last in moments:
         status = run(config, last)

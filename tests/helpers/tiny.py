@@ -168,9 +168,8 @@ def _ask(process, request):
     return json.loads(answer)
 
 
-# Commands that import SeqIO and TensorFlow, or others, after they have parsed their flags.
+# What commands import after they have parsed their flags.
 _IMPORTED_LATER = {
-    **dict.fromkeys(("prepare", "tests.helpers.killed_preparation"), ("tasks.execution",)),
     # What its runs and evaluations import.
     "tests.helpers.forked_sweep": ("xlme_jax.runs.assembly", "xlme_jax.runs.evaluating"),
 }

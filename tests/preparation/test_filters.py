@@ -20,12 +20,13 @@ from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.preparation import preparing, settings, tokenizing, vocabulary_text
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
+from xlme_jax.preparation.jobs import list_jobs
 from xlme_jax.storage.paths import as_path
 
 pytest.importorskip("seqio")
 load_tasks()
 
-from tasks import execution  # noqa: E402
+from helpers.through_seqio import prepare_through_seqio  # noqa: E402
 
 GOOD = [(f"The house {i} is red.", f"Nyumba {i} ni nyekundu.") for i in range(12)]
 LONG = ("Red.", "Nyumba ni nyekundu na kubwa na nzuri na mpya na safi.")
@@ -153,7 +154,7 @@ def test_beam_and_seqio_write_the_same_bytes(config, tmp_path, monkeypatch, vali
     beam = dataclasses.replace(config, output=str(tmp_path / "beam"), runner="DirectRunner")
     prepare(beam)
     assert content(beam.output) == expected
-    monkeypatch.setattr(execution, "_reads", lambda *_: ())
+    prepare_through_seqio(monkeypatch)
     seqio = dataclasses.replace(config, output=str(tmp_path / "seqio"))
     prepare(seqio)
     assert content(seqio.output) == expected
@@ -238,7 +239,7 @@ def test_another_limit_prepares_nothing_again(config, monkeypatch):
 )
 def test_another_filter_prepares_the_pairs_again(config, changed, tmp_path):
     jobs = [
-        {(job.name, job.split): job.fingerprint for job in execution.list_jobs(c, "m", "0" * 64)}
+        {(job.name, job.split): job.fingerprint for job in list_jobs(c, "0" * 64, load_tasks)}
         for c in (config, config, dataclasses.replace(config, **changed))
     ]
     assert jobs[0] == jobs[1]

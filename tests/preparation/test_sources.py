@@ -12,9 +12,7 @@ from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import Vocabulary, train_vocabulary, write_vocabulary
 from xlme_jax.preparation import sources
 from xlme_jax.preparation.config import PrepareConfig
-from xlme_jax.preparation.file_sources import document_source
-
-pytest.importorskip("seqio")
+from xlme_jax.preparation.file_sources import DocumentFolder
 
 LINES = {"en": ["One house.", "Two houses.", "Red."], "sw": ["Nyumba moja.", "Nyumba mbili."]}
 
@@ -32,26 +30,23 @@ def read(copies, file, report):
         yield (line,)
 
 
-def find(config, held_out):
-    copies = setting(config, "toy_copies")
-    return [
-        TextTask(
-            "toy",
-            task_name("toy", file.stem),
-            (file.stem,),
-            {"train": [Shard(str(file), functools.partial(read, copies, file), (file,))]},
-        )
-        for file in sorted(sources.SOURCES["toy"].folder(config).glob("*.lines"))
-    ]
+class Toy(Source):
+    flags = (Flag("toy_copies", "Copies of each line.", "integer", 1, 1),)
+
+    def find(self, config, held_out):
+        copies = setting(config, "toy_copies")
+        return [
+            TextTask(
+                "toy",
+                task_name("toy", file.stem),
+                (file.stem,),
+                {"train": [Shard(str(file), functools.partial(read, copies, file), (file,))]},
+            )
+            for file in sorted(self.folder(config).glob("*.lines"))
+        ]
 
 
-TOY = Source(
-    "toy",
-    "toys",
-    find,
-    "toy files (<lang>.lines)",
-    (Flag("toy_copies", "Copies of each line.", "integer", 1, 1),),
-)
+TOY = Toy("toy", "toys", "toy files (<lang>.lines)")
 """
 
 
@@ -129,7 +124,7 @@ def test_a_new_entry_has_flags_and_a_variable(raw, monkeypatch):
 def test_another_folder_of_documents_is_one_line(raw, monkeypatch):
     (raw / "wiki").mkdir()
     (raw / "wiki" / "en.txt").write_text("\n\n".join(LINES["en"]))
-    wiki = document_source("wiki", "Wikipedia files (<lang>.txt)", "Wikipedia")
+    wiki = DocumentFolder("wiki", "Wikipedia", "Wikipedia files (<lang>.txt)")
     monkeypatch.setitem(sources.SOURCES, "wiki", wiki)
     config = PrepareConfig(
         str(raw / "out"),

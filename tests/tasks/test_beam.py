@@ -1,7 +1,5 @@
-import concurrent.futures
 import contextlib
 import dataclasses
-import threading
 
 import numpy as np
 import pytest
@@ -9,19 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("apache_beam")
-pytest.importorskip("seqio")
 
-from xlme_jax.api import load_tasks, prepare
+from xlme_jax.api import prepare
 from xlme_jax.data.prepared import PreparedDataset, writer
 from xlme_jax.data.text.reading import DataError
-from xlme_jax.preparation import tokenizing
+from xlme_jax.preparation import beam_parts, tokenizing
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
-
-load_tasks()
-
-from tasks import beam, execution  # noqa: E402
 
 
 @pytest.fixture
@@ -60,8 +53,10 @@ def files(folder):
 def test_pieces_are_small_and_within_a_part(sizes, number, part_size):
     ids = np.arange(sum(sizes))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(beam, "_BATCH_TOKENS", 12)
-        found = list(beam._pieces((ids, np.array(sizes), beam._NO_LABELS), number, part_size))
+        patch.setattr(beam_parts, "_BATCH_TOKENS", 12)
+        found = list(
+            beam_parts._pieces((ids, np.array(sizes), beam_parts._NO_LABELS), number, part_size)
+        )
     assert np.concatenate([piece[0] for piece in found]).tolist() == ids.tolist()
     assert np.concatenate([piece[1] for piece in found]).tolist() == sizes
     for ids, sizes, _ in found:
@@ -74,7 +69,7 @@ def test_pieces_are_small_and_within_a_part(sizes, number, part_size):
 def test_a_worker_that_dies_in_an_upload_is_run_again(config, server, tmp_path, monkeypatch):
     monkeypatch.setattr(tokenizing, "PART_TEXTS", {"monolingual": 3, "bitext": 9})
     prepare(config)
-    write, copy = beam._Work.write, writer.copy_file
+    write, copy = beam_parts._Work.write, writer.copy_file
     died = tmp_path / "died"  # A list would be pickled with the functions.
 
     def dies(source, target):
@@ -92,7 +87,7 @@ def test_a_worker_that_dies_in_an_upload_is_run_again(config, server, tmp_path, 
         write(self, (key, texts))  # The result of this attempt is lost.
         return write(self, (key, texts))
 
-    monkeypatch.setattr(beam._Work, "write", write_again)
+    monkeypatch.setattr(beam_parts._Work, "write", write_again)
     there = in_bucket(config, server, "dies")
     prepare(there)
     found, expected = map(PreparedDataset.load, (there.output, config.output))
@@ -100,7 +95,7 @@ def test_a_worker_that_dies_in_an_upload_is_run_again(config, server, tmp_path, 
     assert files(there.output) == files(config.output)
     found.verify()
     assert len(died.read_text().splitlines()) > 4
-    monkeypatch.setattr(beam._Work, "write", None)
+    monkeypatch.setattr(beam_parts._Work, "write", None)
     prepare(there)  # Everything is finished.
 
 
@@ -115,21 +110,3 @@ def test_a_damaged_source_is_named_after_the_other_tasks_are_done(config, server
     replace_file(file, whole)
     prepare(there)
     assert "3 tasks, 2 of them finished before" in capfd.readouterr().err
-
-
-def test_threads_of_a_worker_register_tasks_once(config, monkeypatch):
-    made, begin = [], threading.Barrier(4)
-    register_one = execution._register_one
-    monkeypatch.setattr(execution, "_registered", None)
-    monkeypatch.setattr(
-        execution, "_register_one", lambda *args: made.append(args[1]) or register_one(*args)
-    )
-
-    def register(_):
-        begin.wait()
-        return execution.register(config, config.vocabulary)
-
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        found = set(pool.map(register, range(4)))
-    assert found == {("cc100_en", "cc100_sw", "bitext_en_sw")}
-    assert made == ["cc100", "bitext"]

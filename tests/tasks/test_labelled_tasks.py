@@ -29,6 +29,7 @@ seqio = pytest.importorskip("seqio")
 
 import tensorflow as tf  # noqa: E402
 from helpers import tiny  # noqa: E402
+from helpers.through_seqio import prepare_through_seqio  # noqa: E402
 
 import tasks  # noqa: E402
 
@@ -228,7 +229,7 @@ def test_tasks_become_prepared_data(config, vocabulary, runner):
 def test_workers_and_seqio_write_the_same(config, tmp_path, monkeypatch):
     prepare(config)
     one = PreparedDataset.load(config.output)
-    monkeypatch.setattr("tasks.execution._has_a_name", lambda read: False)
+    prepare_through_seqio(monkeypatch)
     other = dataclasses.replace(config, output=str(tmp_path / "seqio"))
     prepare(other)
     assert one.digest == PreparedDataset.load(other.output).digest

@@ -5,9 +5,12 @@ import sys
 import numpy as np
 import pytest
 
+from xlme_jax import api
 from xlme_jax.data.batches import mixing
+from xlme_jax.data.prepared import PreparedDataset
 from xlme_jax.data.text.reading import DataError
 from xlme_jax.data.vocabulary import Vocabulary, VocabularyError
+from xlme_jax.preparation.config import PrepareConfig
 
 seqio = pytest.importorskip("seqio")
 
@@ -46,6 +49,26 @@ def test_pairs_come_from_all_files_of_a_pair(raw, bitext, vocabulary):
     ]  # the Moses files sort before the TSV file
     expected = [{"source": vocabulary.encode(e), "target": vocabulary.encode(f)} for e, f in pairs]
     assert read("bitext_en_sw") == expected
+
+
+def test_prepared_ids_are_those_of_seqio(raw, cc100, bitext, tmp_path):
+    config = PrepareConfig(
+        str(tmp_path / "out"),
+        ("cc100", "bitext"),
+        vocabulary=str(raw.vocabulary),
+        cc100_dir=str(raw.mono),
+        bitext_dir=str(raw.pairs),
+        workers=1,
+    )
+    api.prepare(config)
+    dataset = PreparedDataset.load(config.output)
+    for language in ("en", "sw"):
+        ids = [i for example in read(f"cc100_{language}") for i in (0, *example["tokens"], 2)]
+        task = dataset.task(f"cc100_{language}")
+        assert np.concatenate(dataset.records(task)).tolist() == ids
+    pairs = [[0, *pair["source"], 2, *pair["target"], 2] for pair in read("bitext_en_sw")]
+    records = [record.tolist() for record in dataset.records(dataset.task("bitext_en_sw"))]
+    assert records == pairs
 
 
 def test_sharded_by_file(bitext):

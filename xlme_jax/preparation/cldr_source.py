@@ -8,10 +8,11 @@ import importlib.metadata
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from xlme_jax.data import cldr
 from xlme_jax.data.languages import tag_or_code
+from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.preparation import examples
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
@@ -35,51 +36,51 @@ _PHRASE_CHARS = 25  # Average length of a phrase, roughly.
 _Read = Callable[[str, int, ReadReport], Texts]
 
 
-def cldr_source() -> Source:
-    """Returns the source `cldr`: tasks `cldr_<lang>` and `cldr_bitext_<lang>_<lang>`."""
-    return Source(
-        NAME,
-        "embedded corpus",
-        lambda config, held_out: find_cldr(_corpus(config)),
-        flags=(
-            Flag("cldr_kinds", "Kinds of cldr phrases.", "list", list(cldr.KINDS)),
-            Flag("cldr_documents", "Training documents per cldr language.", "integer", 2000, 0),
-            Flag("cldr_pairs", "Training pairs per cldr language pair.", "integer", 10_000, 0),
-            Flag(
-                "cldr_validation_pairs",
-                "Held-out pairs per cldr language pair.",
-                "integer",
-                1000,
-                0,
-            ),
-        ),
-        texts=lambda config, held_out: _texts(_corpus(config)),
-        from_flags=_from_flags,
-        from_environment=_from_environment,
+def _flag(name: str, help: str, kind: str, default: Any) -> Flag:
+    minimum = 0 if kind == "integer" else None
+    return Flag(name, help, kind, default, minimum, is_setting=False)
+
+
+class Cldr(Source):
+    """The embedded corpus: tasks `cldr_<lang>` and `cldr_bitext_<lang>_<lang>`."""
+
+    flags: ClassVar = (
+        _flag("cldr_kinds", "Kinds of cldr phrases.", "list", list(cldr.KINDS)),
+        _flag("cldr_documents", "Training documents per cldr language.", "integer", 2000),
+        _flag("cldr_pairs", "Training pairs per cldr language pair.", "integer", 10_000),
+        _flag("cldr_validation_pairs", "Held-out pairs per cldr language pair.", "integer", 1000),
     )
+
+    def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
+        """Lists the tasks of the corpus, documents before pairs; generates no text."""
+        return find_cldr(_corpus(config))
+
+    def texts(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
+        """Lists the documents of each language."""
+        return _texts(_corpus(config))
+
+    def from_flags(self, values: Mapping[str, Any]) -> dict[str, CldrCorpus]:
+        """Returns the corpus that the flags describe, if `--tasks` names it."""
+        if NAME not in values["tasks"]:
+            return {}
+        languages = values["languages"] or _DEFAULT_LANGUAGES.split(",")
+        corpus = CldrCorpus(
+            cldr.CldrConfig(tuple(map(tag_or_code, languages)), kinds=tuple(values["cldr_kinds"])),
+            documents=values["cldr_documents"],
+            pairs=values["cldr_pairs"],
+            validation_pairs=values["cldr_validation_pairs"],
+        )
+        return {"cldr": corpus}
+
+    def from_environment(self, environment: Mapping[str, str]) -> dict[str, CldrCorpus]:
+        """Returns the corpus in the languages of $CLDR_LANGUAGES."""
+        languages = environment.get(_LANGUAGES_VARIABLE) or _DEFAULT_LANGUAGES
+        return {"cldr": CldrCorpus(cldr.CldrConfig(tuple(languages.split(","))))}
 
 
 def _corpus(config: PrepareConfig) -> CldrCorpus:
     assert config.cldr is not None, "PrepareConfig checks this"
     return config.cldr
-
-
-def _from_flags(values: Mapping[str, Any]) -> dict[str, CldrCorpus]:
-    if NAME not in values["tasks"]:
-        return {}
-    languages = values["languages"] or _DEFAULT_LANGUAGES.split(",")
-    corpus = CldrCorpus(
-        cldr.CldrConfig(tuple(map(tag_or_code, languages)), kinds=tuple(values["cldr_kinds"])),
-        documents=values["cldr_documents"],
-        pairs=values["cldr_pairs"],
-        validation_pairs=values["cldr_validation_pairs"],
-    )
-    return {"cldr": corpus}
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, CldrCorpus]:
-    languages = environment.get(_LANGUAGES_VARIABLE) or _DEFAULT_LANGUAGES
-    return {"cldr": CldrCorpus(cldr.CldrConfig(tuple(languages.split(","))))}
 
 
 def find_cldr(corpus: CldrCorpus) -> list[TextTask]:

@@ -74,7 +74,7 @@ def drop(
                 }
             )
     for source in sources.chosen(config):
-        for bitext in source.unread(config) if source.unread else ():
+        for bitext in source.unread(config):
             dropped += [
                 {
                     "file": os.fspath(file),

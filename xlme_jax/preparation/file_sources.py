@@ -7,7 +7,7 @@ import functools
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from xlme_jax.data.text import held_out as held_out_data
 from xlme_jax.data.text.bitext import discover_bitext, group_by_pair, read_bitext
@@ -54,46 +54,63 @@ _PAIR_FLAGS = (
 )
 
 
-def document_source(name: str, content: str, help: str) -> Source:
-    """Returns a source of documents in CC-100's layout.
+class DocumentFolder(Source):
+    """A folder of documents in CC-100's layout; its tasks are `<name>_<lang>`."""
 
-    Args:
-      name: Name of the source, of its mixture, and prefix of its tasks `<name>_<lang>`.
-      content: Description of the folder's files, for help texts and errors.
-      help: See `Source`.
-    """
+    can_hold_out: ClassVar = True
 
-    def find(config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
-        folder = source.folder(config)
-        return find_documents(name, folder, config.languages, config.max_document_chars, held_out)
+    def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
+        """Lists a task per language; see `find_documents`."""
+        folder, longest = self.folder(config), config.max_document_chars
+        return find_documents(self.name, folder, config.languages, longest, held_out)
 
-    def corpora(config: PrepareConfig) -> Corpora:
+    def corpora(self, config: PrepareConfig) -> Corpora:
+        """Lists the files of documents."""
         return held_out_data.find_corpora(
-            cc100_dir=source.folder(config),
+            cc100_dir=self.folder(config),
             languages=config.languages,
             max_document_chars=config.max_document_chars,
         )
 
-    source = Source(name, help, find, content, corpora=corpora)
-    return source
 
+class PairFolder(Source):
+    """Folders of translation pairs in all formats of `xlme_jax.data.text.bitext`.
 
-def pair_source(name: str, content: str, help: str) -> Source:
-    """Returns a source of translation pairs, in all formats of `xlme_jax.data.text.bitext`.
-
-    Args:
-      name: Name of the source, of its mixture, and prefix of its tasks `<name>_<lang>_<lang>`.
-      content: Description of the folder's files, for help texts and errors.
-      help: See `Source`.
+    The tasks are `<name>_<lang>_<lang>`.
     """
 
-    def discover(config: PrepareConfig, **changed: Any) -> list[BitextSource]:
-        folders = source.folders(config)
+    flags: ClassVar = _PAIR_FLAGS
+    can_hold_out: ClassVar = True
+    has_pair_files: ClassVar = True
+
+    def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
+        """Lists a task per language pair; see `pair_tasks`."""
+        files = self._discover(config)
+        return pair_tasks(self.name, files, config.shuffle_pairs, held_out, config.deduplicate)
+
+    def corpora(self, config: PrepareConfig) -> Corpora:
+        """Lists the pair files, for pairs of all scores."""
+        # Whatever its score, the text of a held-out unit is removed from training.
+        return Corpora(sources=tuple(self._discover(config, min_score=None)))
+
+    def unread(self, config: PrepareConfig) -> list[BitextSource]:
+        """Lists the files whose pair an earlier folder has, if `bitext_merge` is "first"."""
+        if config.bitext_merge == "all":
+            return []
+        used = set(self._discover(config))
+        return [files for files in self._discover(config, first_only=False) if files not in used]
+
+    def texts(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
+        """Lists both sides of all pairs; see `pair_texts`."""
+        return pair_texts(self._discover(config), held_out)
+
+    def _discover(self, config: PrepareConfig, **changed: Any) -> list[BitextSource]:
+        folders = self.folders(config)
         first_only = config.bitext_merge == "first"
         if first_only and len(folders) < 2:
             raise ValueError(
-                f"prepare: `bitext_merge` is 'first' but {source.option} is a single folder; give "
-                f"several in order of preference, such as --{source.option}=ccmatrix,ccaligned"
+                f"prepare: `bitext_merge` is 'first' but {self.option} is a single folder; give "
+                f"several in order of preference, such as --{self.option}=ccmatrix,ccaligned"
             )
         options: dict[str, Any] = {"first_only": first_only, "min_score": config.min_score}
         return discover_bitext(
@@ -104,27 +121,6 @@ def pair_source(name: str, content: str, help: str) -> Source:
             tsv_columns=config.tsv_columns,
             **(options | changed),
         )
-
-    def find(config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
-        return pair_tasks(
-            name, discover(config), config.shuffle_pairs, held_out, config.deduplicate
-        )
-
-    def corpora(config: PrepareConfig) -> Corpora:
-        # Whatever its score, the text of a held-out unit is removed from training.
-        return Corpora(sources=tuple(discover(config, min_score=None)))
-
-    def unread(config: PrepareConfig) -> list[BitextSource]:
-        if config.bitext_merge == "all":
-            return []
-        used = set(discover(config))
-        return [bitext for bitext in discover(config, first_only=False) if bitext not in used]
-
-    def texts(config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
-        return pair_texts(discover(config), held_out)
-
-    source = Source(name, help, find, content, _PAIR_FLAGS, corpora, texts, unread)
-    return source
 
 
 # --- Documents ---
@@ -155,7 +151,7 @@ def find_documents(
 
 def document_tasks(
     name: str,
-    found: Mapping[str, Sequence[DocumentFile]],
+    files_of_languages: Mapping[str, Sequence[DocumentFile]],
     max_document_chars: int,
     held_out: HeldOutText | None,
 ) -> list[TextTask]:
@@ -163,12 +159,12 @@ def document_tasks(
 
     Args:
       name: Name of the mixture and prefix of the task names.
-      found: {language: its files}.
+      files_of_languages: {language: its files}.
       max_document_chars: Longer documents are split.
       held_out: Selects the split "validation"; None: no such split.
     """
     tasks = []
-    for language, files in found.items():
+    for language, files in files_of_languages.items():
         splits = {"train": [_document_shard(max_document_chars, file) for file in files]}
         if held_out is not None:
             splits = _document_splits(held_out, language, files, max_document_chars)

@@ -209,7 +209,7 @@ def inspect(config: PrepareConfig, limit: int, identify: bool = False) -> list[C
     if config.vocabulary:
         Vocabulary.load(config.vocabulary)
     plain = dataclasses.replace(config, validation="", deduplicate=False, shuffle_pairs=False)
-    tasks = list(_tasks(plain))
+    tasks = _tasks(plain)
     evaluation, unread = None, 0
     if config.check_overlap:
         digests = overlap.evaluation_digests(config.check_overlap)
@@ -226,20 +226,16 @@ def inspect(config: PrepareConfig, limit: int, identify: bool = False) -> list[C
     return [measured[task.task] for task in tasks]
 
 
-def _tasks(config: PrepareConfig) -> Iterator[TextTask]:
-    """Yields the tasks of the sources; raises ValueError if only SeqIO can read one."""
-    unknown = [name for name in config.tasks if name not in sources.SOURCES]
-    for source in sources.chosen(config):
-        for task in source.find(config, None):
-            if isinstance(task, TextTask):
-                yield task
-            else:
-                unknown.append(task.task)
+def _tasks(config: PrepareConfig) -> list[TextTask]:
+    """Returns the tasks of the sources; raises ValueError if another task is named."""
+    selected = [source for source in sources.chosen(config) if not source.needs_seqio]
+    unknown = sorted(set(config.tasks) - {source.name for source in selected})
     if unknown:
         raise ValueError(
             f"prepare --inspect reads files and the embedded corpus, not {', '.join(unknown)}; "
             "leave these out of --tasks"
         )
+    return [task for source in selected for task in source.find(config, None)]
 
 
 def _files(task: TextTask) -> list[Path]:

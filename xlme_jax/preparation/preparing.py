@@ -1,21 +1,18 @@
 """Prepares a data set: finds the tasks, skips finished ones and runs the others in workers.
 
-`prepare` converts every SeqIO task into shards of token ids. It may be interrupted at any time: a
+`prepare` converts every task into shards of token ids. It may be interrupted at any time: a
 finished task is identified by a fingerprint of everything its shards depend on (source files,
 vocabulary, settings) and kept if its files are intact, and `dataset.json`, which makes the folder a
 data set, is written last. So the same command resumes an interrupted run and repairs damaged files.
 
-Workers run `tokenizing`. Neither module imports TensorFlow: code that uses SeqIO is in
-`tasks.execution` (which tasks there are, and tasks that only SeqIO can read) and `tasks.beam`
-(the same work on any Apache Beam runner).
+Worker processes run `tokenizing`, and so do the workers of any Apache Beam runner (`beam_parts`).
+TensorFlow is imported only for tasks that `sources.needs_seqio` names.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import os
@@ -23,7 +20,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from xlme_jax.data import cldr, prepared
 from xlme_jax.data.prepared import format as prepared_format
@@ -38,6 +34,7 @@ from xlme_jax.data.vocabulary import (
 from xlme_jax.preparation import dropping, overlap, sources, tokenizing
 from xlme_jax.preparation import workers as worker_pool
 from xlme_jax.preparation.config import CldrCorpus, PrepareConfig
+from xlme_jax.preparation.jobs import list_jobs
 from xlme_jax.preparation.settings import write_settings
 from xlme_jax.preparation.tokenizing import Job, Unit
 from xlme_jax.storage import locks
@@ -47,44 +44,21 @@ from xlme_jax.storage.paths import as_path
 # With less (compressed) text per worker, starting another process costs more than it saves.
 _BYTES_WORTH_A_WORKER = 2 << 20
 LOCK_FILE = ".prepare.lock"
-HELD_OUT_FILE = "held-out.npz"
 OVERLAP_FILE = "overlap.json"
 
 
 Rows = list[prepared.TaskInfo]
 
 
-class Tasks(Protocol):
-    """Interface of `tasks.runner`, which uses SeqIO.
-
-    The caller passes a function that imports it, so that workers start without TensorFlow.
-    """
-
-    def list_jobs(self, config: PrepareConfig, model: str, vocabulary_digest: str) -> list[Job]:
-        """Returns one job per task and split; `model` is the vocabulary file."""
-
-    def list_raw_text(
-        self, config: PrepareConfig, name: str
-    ) -> list[tuple[str, tuple[str, ...], int]]:
-        """Returns (task, languages, training examples or 0) of every task that `name` selects."""
-
-    def read_raw_text(self, name: str) -> Iterator[tuple[str, ...]]:
-        """Yields the texts of a task's training examples before tokenization."""
-
-    def run_on_beam(
-        self, config: PrepareConfig, model: str, units: Sequence[Unit]
-    ) -> Iterator[tuple[Unit, Rows]]:
-        """Yields each unit with the rows of its parts, computed by `config.runner`."""
-
-
 def prepare(
-    config: PrepareConfig, load_tasks: Callable[[], Tasks], command: str = ""
+    config: PrepareConfig, load_seqio: Callable[[], sources.SeqioTasks], command: str = ""
 ) -> list[prepared.TaskInfo]:
     """Creates, completes or repairs the prepared data set in `config.output`.
 
     Args:
       config: The configuration.
-      load_tasks: Imports and returns `tasks.runner`; called here and in workers that need it.
+      load_seqio: Imports and returns `tasks.as_source`; called here and in workers if a task needs
+        it.
       command: Command line, recorded in the data set.
 
     Returns:
@@ -94,11 +68,10 @@ def prepare(
       ValueError: Something is missing, unreadable or empty; the message names it and the remedy.
     """
     sources.check(config)
-    tasks = load_tasks()
     output = as_path(config.output)
     vocabulary = resolve_vocabulary(config)
     model = output / prepared_format.VOCABULARY_FILE
-    jobs = tasks.list_jobs(config, str(model), vocabulary.digest)
+    jobs = list_jobs(config, vocabulary.digest, load_seqio)
     output.mkdir(parents=True, exist_ok=True)
     waiting = f"{output}: another process is preparing it. Waiting for it to finish."
     with locks.hold(output / LOCK_FILE, lambda: _say(waiting)):
@@ -112,7 +85,7 @@ def prepare(
             f"{vocabulary.size:,} ids"
         )
         _retire(output, jobs, pending)
-        rows |= _run(config, load_tasks, str(model), pending)
+        rows |= _run(config, load_seqio, str(model), pending)
         empty = [job for job in jobs if not rows[job].examples]
         _say_empty([job for job in empty if not dropping.is_filtered(config, rows[job])])
         shared = prepared.share(output, [rows[job] for job in jobs])
@@ -120,7 +93,7 @@ def prepare(
         prepared.write_dataset(output, table, model, vocabulary.size, command, dropped)
         prepared.remove_unused(output, shared)
         write_settings(config, command)
-        problem = _report_overlap(config, tasks, jobs) if config.check_overlap else ""
+        problem = _report_overlap(config, jobs) if config.check_overlap else ""
         remove_folder(output / prepared_format.PARTS_FOLDER)
     _summarize(table)
     for line in dropping.lines(dropped):
@@ -173,44 +146,6 @@ def train_cldr_vocabulary(corpus: CldrCorpus, size: int) -> Vocabulary:
     )
 
 
-# --- Held-out data ---
-
-
-def held_out_in(config: PrepareConfig) -> held_out.HeldOutText | None:
-    """Returns the held-out data, in the file of `write_held_out`, or None if not configured."""
-    if not config.validation:
-        return None
-    file = os.path.join(config.output, HELD_OUT_FILE)
-    return held_out.HeldOutText(config.validation, file, tsv_columns=config.tsv_columns)
-
-
-def write_held_out(config: PrepareConfig) -> None:
-    """Writes the file of held-out texts unless it is up to date.
-
-    Raises:
-      DataError: A file is missing or damaged, or an id is unknown.
-    """
-    held = held_out_in(config)
-    if held is None:
-        return
-    corpora, rule = sources.find_corpora(config), held.rule
-    names, files = list(corpora.names()), corpora.files()
-    if rule.kind == "ids":
-        files.append(as_path(rule.path))
-    elif rule.kind == "folder":
-        folder_corpora = held.folder()
-        names += folder_corpora.names()
-        files += folder_corpora.files()
-    for file in files:
-        if not file.is_file():
-            raise DataError(
-                f"prepare: `validation` is {config.validation!r}, but there is no file {file}; fix "
-                "the path"
-            )
-    if held_out.write(dataclasses.replace(held, corpora=corpora), fingerprint(names, files)):
-        _say(f"{held.file}: texts held out by {config.validation}")
-
-
 def _say_empty(jobs: Sequence[Job]) -> None:
     """Reports the tasks and splits that are omitted because they are empty."""
     for split, why in (
@@ -224,7 +159,7 @@ def _say_empty(jobs: Sequence[Job]) -> None:
 # --- Overlap with evaluation text ---
 
 
-def _report_overlap(config: PrepareConfig, tasks: Tasks, jobs: Sequence[Job]) -> str:
+def _report_overlap(config: PrepareConfig, jobs: Sequence[Job]) -> str:
     """Reports and writes which evaluation texts occur in the training text of which task.
 
     Returns:
@@ -233,7 +168,7 @@ def _report_overlap(config: PrepareConfig, tasks: Tasks, jobs: Sequence[Job]) ->
     evaluation = overlap.evaluation_digests(config.check_overlap)
     training = [job for job in jobs if job.split == "train" and job.kind != "labelled"]
     with worker_pool.open_bar(desc="overlap", unit="task", total=len(training), delay=5) as bar:
-        overlaps = overlap.find(evaluation, _training_text(tasks, training, bar.update))
+        overlaps = overlap.find(evaluation, _training_text(training, bar.update))
     content = json.dumps({"folder": config.check_overlap, **overlaps.to_json()}, indent=1) + "\n"
     replace_file(as_path(config.output) / OVERLAP_FILE, content.encode())
     for line in (*overlaps.lines(), *evaluation.warnings()):
@@ -242,33 +177,16 @@ def _report_overlap(config: PrepareConfig, tasks: Tasks, jobs: Sequence[Job]) ->
 
 
 def _training_text(
-    tasks: Tasks, jobs: Iterable[Job], done: Callable[[], object]
+    jobs: Iterable[Job], done: Callable[[], object]
 ) -> Iterator[tuple[str, Iterable[tuple[str, ...]]]]:
     """Yields (task, examples) of each source shard of each job."""
     for job in jobs:
-        if not job.reads:
-            yield job.name, tasks.read_raw_text(job.name)
         for read in job.reads:
             yield job.name, read(ReadReport())
         done()
 
 
-# --- Fingerprints and finished tasks ---
-
-
-def fingerprint(parts: Iterable[object], files: Iterable[Path]) -> str:
-    """Returns a digest of settings and of the files' names, sizes and modification times.
-
-    Modification times replace contents because hashing CC-100 would take hours, while touching a
-    file only causes its task to run again.
-    """
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(f"{part!r}\n".encode())
-    for file in files:
-        status = file.stat()
-        digest.update(f"{file.name}\t{status.st_size}\t{status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
+# --- Finished tasks ---
 
 
 def _finished(output: Path, jobs: Sequence[Job]) -> dict[Job, prepared.TaskInfo]:
@@ -366,7 +284,10 @@ def _retire(output: Path, jobs: Sequence[Job], pending: Sequence[Job]) -> None:
 
 
 def _run(
-    config: PrepareConfig, load_tasks: Callable[[], Tasks], model: str, jobs: Sequence[Job]
+    config: PrepareConfig,
+    load_seqio: Callable[[], sources.SeqioTasks],
+    model: str,
+    jobs: Sequence[Job],
 ) -> dict[Job, prepared.TaskInfo]:
     output = as_path(config.output)
     if not jobs:
@@ -378,11 +299,13 @@ def _run(
     ordered = sorted(jobs, key=lambda job: (-job.bytes, job.name, job.split))
     units = [Unit(job, i, threads) for job in ordered for i in range(len(job.shards))]
     if config.runner:
-        results = load_tasks().run_on_beam(config, model, units)
+        from xlme_jax.preparation import beam_parts  # Here because apache-beam is optional.
+
+        results = beam_parts.run(config, model, units)
     else:
         work = functools.partial(tokenizing.run_unit, config, model)
         # TensorFlow costs a worker seconds and half a gigabyte, and most do not need it.
-        start = None if all(job.reads for job in jobs) else load_tasks
+        start = load_seqio if sources.needs_seqio(config) else None
         results = worker_pool.run(work, units, workers, start)
     parts: dict[Job, dict[int, Rows]] = {job: {} for job in jobs}
     rows = {}

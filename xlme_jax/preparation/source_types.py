@@ -6,26 +6,23 @@ Nothing here imports TensorFlow, so that workers start without it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from xlme_jax.data.languages import canonical
 from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
-from xlme_jax.data.text.reading import DataError
+from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation.config import PrepareConfig
-from xlme_jax.preparation.tokenizing import Read
+from xlme_jax.preparation.tokenizing import Encode, Read
 from xlme_jax.storage.paths import as_path
 
 # Typical ratio of text to its compressed size, to compare .txt with .xz without reading either.
 _EXPANSION = 3.5
 _COMPRESSED = (".gz", ".xz", ".zst", ".zip", ".parquet")
-_TFDS_LINE = re.compile(
-    r"(?P<name>[\w/.-]+:[\w.*]+)=(?P<languages>[\w-]+)(?:@(?P<fields>[\w/]+(?:,[\w/]+)?))?"
-)
+_EXAMPLE_BYTES = 200  # Rough size of an example of unknown length.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +36,8 @@ class Shard:
         result is up to date.
       key: Anything else the content depends on, such as the settings of a text generator.
       may_be_empty: Whether a shard without examples is allowed.
+      encode: Streams token ids in place of the ids of the text, for a SeqIO task of a user, which
+        has preprocessors of its own. None: the text is tokenized with the data set's vocabulary.
     """
 
     name: str
@@ -46,18 +45,20 @@ class Shard:
     files: tuple[Path, ...] = ()
     key: str = ""
     may_be_empty: bool = False
+    encode: Encode | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class TextTask:
-    """A task whose text is streamed by readers of this project.
+    """A task of a source: text in one language, pairs in two, or labelled examples.
 
     Attributes:
-      mixture: Mixture the task belongs to.
-      task: Name of the SeqIO task, see `task_name`.
-      languages: One language (documents) or two (translation pairs, in the order of the texts).
-      splits: Shards of each split, "train" and optionally "validation".
+      mixture: SeqIO mixture that the task belongs to; empty: none.
+      task: Name of the task, see `task_name`.
+      languages: One language, or the two of a pair in the order of the texts.
+      splits: Shards of each split. "train" and "validation" are prepared.
       num_examples: Examples of each split, if known without reading.
+      benchmark: Benchmark of labelled examples; empty: the task has text or pairs.
     """
 
     mixture: str
@@ -65,54 +66,28 @@ class TextTask:
     languages: tuple[str, ...]
     splits: Mapping[str, Sequence[Shard]]
     num_examples: Mapping[str, int] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class TfdsText:
-    """A TensorFlow Datasets data set with text in one or two languages, read through SeqIO.
-
-    Attributes:
-      name: TFDS name with config and version ("wiki40b/th:1.3.0").
-      languages: One language, or the two of a pair.
-      fields: Field of the text of each language.
-    """
-
-    name: str
-    languages: tuple[str, ...]
-    fields: tuple[str, ...]
-
-    @classmethod
-    def parse(cls, line: str) -> TfdsText:
-        """Parses a line as described in `tasks.tfds`.
-
-        Raises:
-          ValueError: The line is malformed.
-        """
-        match = _TFDS_LINE.fullmatch(line.strip())
-        languages = tuple(match["languages"].split("-")) if match else ()
-        default = ("text",) if len(languages) == 1 else languages
-        fields = tuple(match["fields"].split(",")) if match and match["fields"] else default
-        if match is None or len(languages) not in (1, 2) or len(fields) != len(languages):
-            raise ValueError(
-                f"tfds: cannot read {line!r}; write NAME:VERSION=LANG or NAME:VERSION=LANG1-LANG2, "
-                "such as wiki40b/th:1.3.0=th or para_crawl/ende:1.2.0=en-de, with @FIELD or "
-                "@FIELD1,FIELD2 if the fields have other names"
-            )
-        try:
-            return cls(match["name"], tuple(map(canonical, languages)), fields)
-        except ValueError as error:
-            raise ValueError(f"tfds: {line!r}: {error}") from error
+    benchmark: str = ""
 
     @property
-    def task(self) -> str:
-        """Returns the name of the SeqIO task."""
-        plain = self.name.split(":")[0]
-        return "tfds_" + re.sub(r"\W+", "_", plain)
+    def kind(self) -> str:
+        """Returns "monolingual", "bitext" or "labelled"."""
+        if self.benchmark:
+            return "labelled"
+        return "monolingual" if len(self.languages) == 1 else "bitext"
 
-    @property
-    def mixture(self) -> str:
-        """Returns the name of the mixture: `tfds` (documents) or `tfds_bitext` (pairs)."""
-        return "tfds" if len(self.languages) == 1 else "tfds_bitext"
+    def texts(self) -> Iterator[LanguageText]:
+        """Yields the training text of each language, to sample for a vocabulary."""
+        shards = self.splits.get("train", ())
+        number = max(1, (self.num_examples or {}).get("train", 0))
+        for shard in shards:
+            size = sum(file_bytes(file, 1 / len(self.languages)) for file in shard.files)
+            size = size or -(-number * _EXAMPLE_BYTES // len(shards))
+            for side, language in enumerate(self.languages):
+                yield LanguageText(language, size, functools.partial(_side, shard, side))
+
+
+def _side(shard: Shard, side: int) -> Iterator[str]:
+    return (texts[side] for texts in shard.read(ReadReport()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +118,8 @@ class Flag:
       kind: "string", "list", "integer" or "float".
       default: Default value.
       minimum: Smallest value of an integer.
+      is_setting: Whether `PrepareConfig` has the value itself, rather than what
+        `Source.from_flags` computes from it.
     """
 
     name: str
@@ -150,39 +127,71 @@ class Flag:
     kind: str = "string"
     default: Any = None
     minimum: int | None = None
+    is_setting: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A text source, an entry of the table `xlme_jax.preparation.sources.SOURCES`.
+    """A distribution of text, an entry of the table `xlme_jax.preparation.sources.SOURCES`.
+
+    A source defines `find` and what else it has of the methods that return nothing here.
 
     Attributes:
       name: Value of `--tasks` that selects the source.
       help: A few words for `--help`.
-      find: Lists the tasks without reading text. The second argument selects the split
-        "validation"; None means no held-out data.
       content: What the folder of the source contains. If not empty, the source has a flag
         `--<name>_dir`, with `$<NAME>_DIR` as its default.
       flags: Further flags.
-      corpora: Lists the files that `--validation` holds units out of. None: not supported.
-      texts: Lists the training text for a vocabulary. None: derived from the shards of `find`.
-      unread: Lists the files of pairs that are left out because an earlier folder has the pair.
-        None: the source reads no pair files.
-      from_flags: Computes fields of `PrepareConfig` from all flag values.
-      from_environment: Computes fields of `PrepareConfig` from the environment when `tasks` is
-        imported, or returns None if the source is not configured. None: the folder's variable.
+      can_hold_out: Whether `--validation` applies, so that the source defines `corpora`.
+      has_pair_files: Whether the source reads files of pairs, which `--deduplicate` applies to.
+      needs_seqio: Whether `tasks.as_source` lists the tasks, which imports TensorFlow, and not
+        `find`.
     """
 
     name: str
     help: str
-    find: Callable[[PrepareConfig, HeldOutText | None], Sequence[TextTask | TfdsText]]
     content: str = ""
-    flags: tuple[Flag, ...] = ()
-    corpora: Callable[[PrepareConfig], Corpora] | None = None
-    texts: Callable[[PrepareConfig, HeldOutText | None], Sequence[LanguageText]] | None = None
-    unread: Callable[[PrepareConfig], Sequence[BitextSource]] | None = None
-    from_flags: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
-    from_environment: Callable[[Mapping[str, str]], Mapping[str, Any] | None] | None = None
+    flags: ClassVar[tuple[Flag, ...]] = ()
+    can_hold_out: ClassVar[bool] = False
+    has_pair_files: ClassVar[bool] = False
+    needs_seqio: ClassVar[bool] = False
+
+    def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
+        """Lists the tasks without reading text.
+
+        Args:
+          config: Folders, languages and other settings.
+          held_out: Selects the split "validation"; None: no held-out data.
+
+        Raises:
+          ValueError: A folder or language is missing.
+        """
+        raise NotImplementedError(f"the source {self.name} does not list its tasks")
+
+    def corpora(self, config: PrepareConfig) -> Corpora:
+        """Lists the files that `--validation` holds units out of."""
+        return Corpora()
+
+    def texts(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
+        """Lists the training text for a vocabulary: by default, that of the tasks' shards."""
+        return [text for task in self.find(config, held_out) for text in task.texts()]
+
+    def unread(self, config: PrepareConfig) -> list[BitextSource]:
+        """Lists the files of pairs that are left out because an earlier folder has the pair."""
+        return []
+
+    def from_flags(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Computes fields of `PrepareConfig` from all flag values."""
+        return {}
+
+    def from_environment(self, environment: Mapping[str, str]) -> Mapping[str, Any] | None:
+        """Computes fields of `PrepareConfig` from environment variables when `tasks` is imported.
+
+        Returns:
+          By default the folder, from its variable; None if the source is not configured.
+        """
+        folder = environment.get(self.variable) if self.content else None
+        return {self.option: folder} if folder else None
 
     @property
     def option(self) -> str:

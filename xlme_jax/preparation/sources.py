@@ -1,61 +1,103 @@
 """The table of text sources, read by `prepare`, `train_vocabulary`, their flags and `tasks`.
 
 To add a source, add an entry to `SOURCES`. A folder of documents or of pair files is one line with
-`document_source` or `pair_source`; for other formats, write a `Source` whose `find` returns
-`TextTask`s. Its flags, environment variable, SeqIO tasks and mixtures follow from the entry.
-Labelled benchmarks have a table of their own, `xlme_jax.data.benchmarks.registry`.
+`DocumentFolder` or `PairFolder`; for other formats, write a subclass of `Source` whose `find`
+returns `TextTask`s. Its flags, environment variable, SeqIO tasks and mixtures follow from the
+entry. Labelled benchmarks have a table of their own, `xlme_jax.data.benchmarks.registry`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import importlib
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
-from xlme_jax.data.text.reading import ReadReport
-from xlme_jax.preparation.cldr_source import cldr_source
+from xlme_jax.preparation import labelled_source
+from xlme_jax.preparation.cldr_source import Cldr
 from xlme_jax.preparation.config import PrepareConfig
-from xlme_jax.preparation.file_sources import document_source, pair_source
-from xlme_jax.preparation.source_types import (
-    Flag,
-    LanguageText,
-    Shard,
-    Source,
-    TextTask,
-    file_bytes,
-    setting,
-)
-from xlme_jax.preparation.table_sources import table_pair_source, table_source
-from xlme_jax.preparation.tfds_source import tfds_source
+from xlme_jax.preparation.file_sources import DocumentFolder, PairFolder
+from xlme_jax.preparation.source_types import Flag, Source, TextTask, setting
+from xlme_jax.preparation.table_sources import CONTENT as TABLES
+from xlme_jax.preparation.table_sources import Table, TablePairs
+from xlme_jax.preparation.tfds_source import Tfds
 from xlme_jax.storage.paths import is_bucket
 
-_EXAMPLE_BYTES = 200  # Rough size of an example of unknown length.
 _FIELDS = {field.name for field in dataclasses.fields(PrepareConfig)}
 
 SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
-        cldr_source(),
-        document_source("cc100", "CC-100 files (<lang>.txt.xz)", "documents in text files"),
-        pair_source(
+        Cldr("cldr", "embedded corpus"),
+        DocumentFolder("cc100", "documents in text files", "CC-100 files (<lang>.txt.xz)"),
+        PairFolder(
             "bitext",
-            "pair files (TSV, Moses, OPUS zip, TMX or multi-way)",
             "translation pairs in files",
+            "pair files (TSV, Moses, OPUS zip, TMX or multi-way)",
         ),
-        tfds_source(),
-        table_source(),
-        table_pair_source(),
+        Tfds("tfds", "TensorFlow Datasets"),
+        Table("table", "documents in tables", TABLES),
+        TablePairs("table_pairs", "translation pairs in tables", TABLES),
     )
 }
+
+
+class SeqioTasks(Protocol):
+    """Interface of `tasks.as_source`: what only SeqIO can list and read.
+
+    Who needs it gets a function that imports it, so that all else starts without TensorFlow.
+    """
+
+    def find(self, config: PrepareConfig, name: str) -> list[TextTask]:
+        """Lists a SeqIO task, the tasks of a mixture, or the sets of TFDS that `name` selects."""
 
 
 def chosen(config: PrepareConfig) -> list[Source]:
     """Returns the sources among the tasks of a configuration, without duplicates."""
     return [SOURCES[name] for name in dict.fromkeys(config.tasks) if name in SOURCES]
+
+
+def needs_seqio(config: PrepareConfig) -> bool:
+    """Returns whether a task can only be listed by `SeqioTasks`, or a module may register some."""
+    return bool(config.modules) or not all(map(_is_ours, config.tasks))
+
+
+def _is_ours(name: str) -> bool:
+    if name in SOURCES:
+        return not SOURCES[name].needs_seqio
+    return labelled_rows.find_benchmark(name) is not None
+
+
+def find_tasks(
+    config: PrepareConfig,
+    name: str,
+    held_out: HeldOutText | None,
+    load_seqio: Callable[[], SeqioTasks],
+) -> list[TextTask]:
+    """Lists the tasks that an entry of `PrepareConfig.tasks` selects, without reading text.
+
+    Args:
+      config: The configuration.
+      name: A source, a task or mixture of a benchmark, or one of SeqIO.
+      held_out: Selects the split "validation" of sources; None: no held-out data.
+      load_seqio: Imports and returns `tasks.as_source`; called if the name is none of ours.
+
+    Raises:
+      ValueError: A folder or language is missing, or the name is unknown.
+    """
+    if config.modules:
+        load_seqio()  # First, because it imports TensorFlow without its log messages.
+        for module in config.modules:
+            importlib.import_module(module)
+    source = SOURCES.get(name)
+    if source and not source.needs_seqio:
+        return source.find(config, held_out)
+    if labelled_rows.find_benchmark(name) and (tasks := labelled_source.find(config, name)):
+        return tasks
+    return load_seqio().find(config, name)
 
 
 # --- Flags ---
@@ -80,7 +122,7 @@ def describe() -> str:
 
 def with_held_out() -> list[str]:
     """Returns the names of the sources that `--validation` applies to."""
-    return [source.name for source in SOURCES.values() if source.corpora]
+    return [source.name for source in SOURCES.values() if source.can_hold_out]
 
 
 def arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,13 +131,13 @@ def arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
     Settings without a field of their own go to `options`, except flags that are only input to
     `Source.from_flags`.
     """
-    used = {flag.name for source in SOURCES.values() if source.from_flags for flag in source.flags}
+    inputs = {flag.name for flag in flags() if not flag.is_setting}
     given = {name: value for name, value in settings.items() if value not in (None, [])}
     fields = {name: value for name, value in given.items() if name in _FIELDS}
     options = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in given.items()
-        if name not in _FIELDS | used
+        if name not in _FIELDS | inputs
     }
     return {**fields, "options": tuple(options.items())} if options else fields
 
@@ -115,8 +157,7 @@ def from_flags(values: Mapping[str, Any], environment: Mapping[str, str]) -> dic
     for source in SOURCES.values():
         if source.content:
             settings[source.option] = values[source.option] or environment.get(source.variable)
-        if source.from_flags:
-            computed |= source.from_flags(values)
+        computed |= source.from_flags(values)
     return {**arguments(settings), **computed}
 
 
@@ -125,11 +166,7 @@ def from_environment(environment: Mapping[str, str]) -> tuple[list[str], dict[st
     names: list[str] = []
     settings: dict[str, Any] = {}
     for source in SOURCES.values():
-        given: Mapping[str, Any] | None = None
-        if source.from_environment:
-            given = source.from_environment(environment)
-        elif source.content and (folder := environment.get(source.variable)):
-            given = {source.option: folder}
+        given = source.from_environment(environment)
         if given is not None:
             names.append(source.name)
             settings |= given
@@ -148,13 +185,13 @@ def check(config: PrepareConfig) -> None:
     """
     if "dataflow" in config.runner.lower():
         _check_buckets(config)
-    if config.deduplicate and not any(source.unread for source in chosen(config)):
-        with_pairs = [source.name for source in SOURCES.values() if source.unread]
+    if config.deduplicate and not any(source.has_pair_files for source in chosen(config)):
+        with_pairs = [source.name for source in SOURCES.values() if source.has_pair_files]
         raise ValueError(
             "prepare: `deduplicate` applies only to pair files (the tasks "
             f"{', '.join(with_pairs)}); `tasks` is {', '.join(config.tasks)}. Set it to False"
         )
-    if config.validation and not any(source.corpora for source in chosen(config)):
+    if config.validation and not any(source.can_hold_out for source in chosen(config)):
         raise ValueError(
             f"prepare: `validation` is {config.validation!r} but applies only to the tasks "
             f"{', '.join(with_held_out())}; `tasks` is {', '.join(config.tasks)}. Set "
@@ -193,38 +230,9 @@ def find_corpora(config: PrepareConfig) -> Corpora:
     Raises:
       DataError: A folder or a language is missing.
     """
-    all_corpora = [source.corpora(config) for source in chosen(config) if source.corpora]
+    all_corpora = [source.corpora(config) for source in chosen(config)]
     return Corpora(
         tuple(document for corpora in all_corpora for document in corpora.documents),
         tuple(source for corpora in all_corpora for source in corpora.sources),
         config.max_document_chars,
     )
-
-
-# --- Text for vocabularies ---
-
-
-def find_texts(
-    source: Source, config: PrepareConfig, held_out: HeldOutText | None
-) -> list[LanguageText] | None:
-    """Lists the training text of a source, or returns None if only SeqIO can read it."""
-    if source.texts:
-        return list(source.texts(config, held_out))
-    tasks = source.find(config, held_out)
-    ours = [task for task in tasks if isinstance(task, TextTask)]
-    if len(ours) < len(tasks):
-        return None
-    return [text for task in ours for text in _texts_of(task)]
-
-
-def _texts_of(task: TextTask) -> Iterator[LanguageText]:
-    for shard in task.splits.get("train", ()):
-        size = sum(file_bytes(file, 1 / len(task.languages)) for file in shard.files)
-        if not size:
-            size = max(1, (task.num_examples or {}).get("train", 0)) * _EXAMPLE_BYTES
-        for side, language in enumerate(task.languages):
-            yield LanguageText(language, size, functools.partial(_side, shard, side))
-
-
-def _side(shard: Shard, side: int) -> Iterator[str]:
-    return (texts[side] for texts in shard.read(ReadReport()))

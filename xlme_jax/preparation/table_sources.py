@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from xlme_jax.data.text.bitext_files import BitextSource
 from xlme_jax.data.text.held_out import Corpora, HeldOutText
@@ -27,8 +27,8 @@ from xlme_jax.preparation.hub import download
 from xlme_jax.preparation.source_types import Flag, LanguageText, Source, TextTask, setting
 from xlme_jax.storage.paths import as_path, is_file
 
-_logger = logging.getLogger(__name__)
-_CONTENT = "tables (Parquet, save_to_disk, JSON Lines, CSV or TSV)"
+_log = logging.getLogger(__name__)
+CONTENT = "tables (Parquet, save_to_disk, JSON Lines, CSV or TSV)"
 _SPLITS = (TRAIN, "validation", "test", REMOVED, ALL_SPLITS)
 _SHARED_FLAGS = (
     Flag(
@@ -61,10 +61,63 @@ _PAIR_FLAGS = (
 )
 
 
-def table_source() -> Source:
-    """Returns the source `table`, with a task `table_<lang>` for each language."""
+class _Tables(Source):
+    """What tables of documents and tables of pairs share."""
 
-    def discover(config: PrepareConfig) -> dict[str, list[TableText]]:
+    can_hold_out: ClassVar = True
+
+    def from_environment(self, environment: Mapping[str, str]) -> Mapping[str, Any] | None:
+        """Returns the settings of the folder's variable, or None if tables need more to be read.
+
+        A flag, which a command reads later, may name a column or the language.
+        """
+        settings = super().from_environment(environment)
+        if not settings:
+            return None
+        try:
+            self.find(PrepareConfig(".", (self.name,), options=tuple(settings.items())), None)
+        except ValueError as error:
+            _log.info("%s: not registered with SeqIO: %s", self.variable, error)
+            return None
+        return settings
+
+    def location(self, config: PrepareConfig) -> Path:
+        """Returns the folder or file; downloads the data set if it is one of the hub.
+
+        Raises:
+          DataError: None is given or it does not exist, or it cannot be downloaded.
+        """
+        name = setting(config, "hf_dataset")
+        folder = setting(config, self.option)
+        if name and folder:
+            raise DataError(
+                f"prepare: both --hf_dataset={name} and --{self.option}={folder} (or "
+                f"{self.variable}) are given; leave out one"
+            )
+        if name:
+            return download(name)
+        if folder and is_file(file := as_path(folder).expanduser()):
+            return file
+        return self.folder(config)
+
+
+class Table(_Tables):
+    """Documents in tables; its tasks are `<name>_<lang>`."""
+
+    flags: ClassVar = (*_SHARED_FLAGS, *_TEXT_FLAGS)
+
+    def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
+        """Lists a task per language."""
+        tables = self._discover(config)
+        return document_tasks(self.name, tables, config.max_document_chars, held_out)
+
+    def corpora(self, config: PrepareConfig) -> Corpora:
+        """Lists the tables."""
+        tables = self._discover(config).items()
+        documents = tuple((language, text) for language, texts in tables for text in texts)
+        return Corpora(documents, max_document_chars=config.max_document_chars)
+
+    def _discover(self, config: PrepareConfig) -> dict[str, list[TableText]]:
         language, column = setting(config, "text_language"), setting(config, "language_column")
         if language and column:
             raise ValueError(
@@ -72,7 +125,7 @@ def table_source() -> Source:
                 "given; leave out one"
             )
         return discover_tables(
-            _place(source, config),
+            self.location(config),
             config.languages or None,
             setting(config, "text_column") or "text",
             language,
@@ -80,30 +133,27 @@ def table_source() -> Source:
             _split(config),
         )
 
-    def find(config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
-        return document_tasks("table", discover(config), config.max_document_chars, held_out)
 
-    def corpora(config: PrepareConfig) -> Corpora:
-        files = discover(config).items()
-        documents = tuple((language, text) for language, texts in files for text in texts)
-        return Corpora(documents, max_document_chars=config.max_document_chars)
+class TablePairs(_Tables):
+    """Translation pairs in tables; its tasks are `<name>_<lang>_<lang>`."""
 
-    source = Source(
-        "table",
-        "documents in tables",
-        find,
-        _CONTENT,
-        (*_SHARED_FLAGS, *_TEXT_FLAGS),
-        corpora,
-        from_environment=lambda environment: _from_environment(source, environment),
-    )
-    return source
+    flags: ClassVar = (*_SHARED_FLAGS, *_PAIR_FLAGS)
+    has_pair_files: ClassVar = True
 
+    def find(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
+        """Lists a task per language pair; see `pair_tasks`."""
+        files = self._discover(config)
+        return pair_tasks(self.name, files, config.shuffle_pairs, held_out, config.deduplicate)
 
-def table_pair_source() -> Source:
-    """Returns the source `table_pairs`, with a task `table_pairs_<lang>_<lang>` for each pair."""
+    def corpora(self, config: PrepareConfig) -> Corpora:
+        """Lists the tables, for pairs of all scores."""
+        return Corpora(sources=tuple(self._discover(config, min_score=None)))
 
-    def discover(config: PrepareConfig, **changed: Any) -> list[BitextSource]:
+    def texts(self, config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
+        """Lists both sides of all pairs; see `pair_texts`."""
+        return pair_texts(self._discover(config), held_out)
+
+    def _discover(self, config: PrepareConfig, **changed: Any) -> list[BitextSource]:
         columns = setting(config, "pair_columns") or ()
         if len(columns) not in (0, 2) or len(set(columns)) < len(columns):
             raise ValueError(
@@ -117,7 +167,7 @@ def table_pair_source() -> Source:
             )
         options: dict[str, Any] = {"min_score": config.min_score if score else None}
         return discover_table_pairs(
-            _place(source, config),
+            self.location(config),
             config.languages or None,
             config.pairs or None,
             config.pivot,
@@ -127,70 +177,9 @@ def table_pair_source() -> Source:
             **(options | changed),
         )
 
-    def find(config: PrepareConfig, held_out: HeldOutText | None) -> list[TextTask]:
-        bitexts = discover(config)
-        return pair_tasks(
-            "table_pairs", bitexts, config.shuffle_pairs, held_out, config.deduplicate
-        )
-
-    def corpora(config: PrepareConfig) -> Corpora:
-        return Corpora(sources=tuple(discover(config, min_score=None)))
-
-    def texts(config: PrepareConfig, held_out: HeldOutText | None) -> list[LanguageText]:
-        return pair_texts(discover(config), held_out)
-
-    source = Source(
-        "table_pairs",
-        "translation pairs in tables",
-        find,
-        _CONTENT,
-        (*_SHARED_FLAGS, *_PAIR_FLAGS),
-        corpora,
-        texts,
-        unread=lambda config: [],
-        from_environment=lambda environment: _from_environment(source, environment),
-    )
-    return source
-
 
 def _split(config: PrepareConfig) -> str:
     split = setting(config, "table_split") or TRAIN
     if split not in _SPLITS:
         raise ValueError(f"prepare: `table_split` is {split!r}; choose from {', '.join(_SPLITS)}")
     return split
-
-
-def _from_environment(source: Source, environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """Returns the settings of the folder's variable, or None if tables need more to be read.
-
-    A flag, which a command reads later, may name a column or the language.
-    """
-    if not (folder := environment.get(source.variable)):
-        return None
-    settings = {source.option: folder}
-    try:
-        source.find(PrepareConfig(".", (source.name,), options=tuple(settings.items())), None)
-    except ValueError as error:
-        _logger.info("%s: not registered with SeqIO: %s", source.variable, error)
-        return None
-    return settings
-
-
-def _place(source: Source, config: PrepareConfig) -> Path:
-    """Returns the folder or file of a source; downloads the data set if it is one of the hub.
-
-    Raises:
-      DataError: None is given or it does not exist, or it cannot be downloaded.
-    """
-    name = setting(config, "hf_dataset")
-    folder = setting(config, source.option)
-    if name and folder:
-        raise DataError(
-            f"prepare: both --hf_dataset={name} and --{source.option}={folder} (or "
-            f"{source.variable}) are given; leave out one"
-        )
-    if name:
-        return download(name)
-    if folder and is_file(file := as_path(folder).expanduser()):
-        return file
-    return source.folder(config)

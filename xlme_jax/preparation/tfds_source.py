@@ -2,28 +2,85 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-from xlme_jax.preparation.source_types import Flag, Source, TfdsText, check_names
+from xlme_jax.data.languages import canonical
+from xlme_jax.preparation.source_types import Flag, Source, check_names
 
 _VARIABLE = "TFDS_TASKS"
+_LINE = re.compile(
+    r"(?P<name>[\w/.-]+:[\w.*]+)=(?P<languages>[\w-]+)(?:@(?P<fields>[\w/]+(?:,[\w/]+)?))?"
+)
 
 
-def tfds_source() -> Source:
-    """Returns the source `tfds`; its mixtures are `tfds` (documents) and `tfds_bitext` (pairs)."""
-    help = "TFDS data sets, such as wiki40b/th:1.3.0=th or para_crawl/ende:1.2.0=en-de."
-    return Source(
-        "tfds",
-        "TensorFlow Datasets",
-        lambda config, held_out: find_tfds(config.tfds),
-        flags=(Flag("tfds", help, "list", []),),
-        from_environment=_from_environment,
+@dataclasses.dataclass(frozen=True)
+class TfdsText:
+    """A TensorFlow Datasets data set with text in one or two languages.
+
+    Attributes:
+      name: TFDS name with config and version ("wiki40b/th:1.3.0").
+      languages: One language, or the two of a pair.
+      fields: Field of the text of each language.
+    """
+
+    name: str
+    languages: tuple[str, ...]
+    fields: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, line: str) -> TfdsText:
+        """Parses a line as described in `tasks.tfds`.
+
+        Raises:
+          ValueError: The line is malformed.
+        """
+        match = _LINE.fullmatch(line.strip())
+        languages = tuple(match["languages"].split("-")) if match else ()
+        default = ("text",) if len(languages) == 1 else languages
+        fields = tuple(match["fields"].split(",")) if match and match["fields"] else default
+        if match is None or len(languages) not in (1, 2) or len(fields) != len(languages):
+            raise ValueError(
+                f"tfds: cannot read {line!r}; write NAME:VERSION=LANG or NAME:VERSION=LANG1-LANG2, "
+                "such as wiki40b/th:1.3.0=th or para_crawl/ende:1.2.0=en-de, with @FIELD or "
+                "@FIELD1,FIELD2 if the fields have other names"
+            )
+        try:
+            return cls(match["name"], tuple(map(canonical, languages)), fields)
+        except ValueError as error:
+            raise ValueError(f"tfds: {line!r}: {error}") from error
+
+    @property
+    def task(self) -> str:
+        """Returns the name of the task."""
+        plain = self.name.split(":")[0]
+        return "tfds_" + re.sub(r"\W+", "_", plain)
+
+    @property
+    def mixture(self) -> str:
+        """Returns the name of the mixture: `tfds` (documents) or `tfds_bitext` (pairs)."""
+        return "tfds" if len(self.languages) == 1 else "tfds_bitext"
+
+
+class Tfds(Source):
+    """The source `tfds`; its mixtures are `tfds` (documents) and `tfds_bitext` (pairs)."""
+
+    flags: ClassVar = (
+        Flag(
+            "tfds",
+            "TFDS data sets, such as wiki40b/th:1.3.0=th or para_crawl/ende:1.2.0=en-de.",
+            "list",
+            [],
+        ),
     )
+    needs_seqio: ClassVar = True
 
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[str, ...]] | None:
-    lines = environment.get(_VARIABLE)
-    return {"tfds": tuple(lines.split(","))} if lines else None
+    def from_environment(self, environment: Mapping[str, str]) -> dict[str, tuple[str, ...]] | None:
+        """Returns the lines of $TFDS_TASKS, or None if there are none."""
+        lines = environment.get(_VARIABLE)
+        return {"tfds": tuple(lines.split(","))} if lines else None
 
 
 def find_tfds(lines: Sequence[str]) -> list[TfdsText]:

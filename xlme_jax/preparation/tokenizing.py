@@ -1,8 +1,7 @@
 """Tokenizes one source shard of a task into token shards, without TensorFlow.
 
-SeqIO tasks define the source and the tokenization (`tasks.execution`). If these are a reader of
-this project and SentencePiece only, as in all tasks of this project except those of TFDS, this
-module does the work: workers start fast, need little memory and spend their time in SentencePiece.
+Workers start fast, need little memory and spend their time in SentencePiece. `encoded` is what
+worker processes and Beam both run. Only the SeqIO tasks of a user encode their text otherwise.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ Texts = Iterator[tuple[str, ...]]
 Read = Callable[[ReadReport], Texts]
 # Concatenated ids of the examples, their sizes, and their concatenated labels.
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
-# (config, vocabulary file, unit, report) -> encoded texts of a source shard, in order.
-Encode = Callable[["PrepareConfig", str, "Unit", ReadReport], Iterator[Batch]]
+# Streams the encoded examples of a source shard and counts skipped ones in the report.
+Encode = Callable[[ReadReport], Iterator[Batch]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One split of one SeqIO task.
+    """One split of one task.
 
     Attributes:
       name: The task's name.
@@ -63,8 +62,9 @@ class Job:
       may_be_empty: Whether a task without text is accepted, such as a pair of a multi-way folder
         that was not requested and whose languages have no unit in common.
       benchmark: Benchmark of a labelled task.
-      reads: Reader of each source shard if the task only tokenizes; empty if SeqIO must run it.
-      encode: Runs the task on a source shard; set if `reads` is empty.
+      reads: Reader of each source shard.
+      encodes: What encodes each source shard of a SeqIO task of a user; empty: `encoded` encodes
+        what `reads` yield.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Job:
     may_be_empty: bool = False
     benchmark: str = ""
     reads: tuple[Read, ...] = dataclasses.field(default=(), compare=False, repr=False)
-    encode: Encode | None = dataclasses.field(default=None, compare=False, repr=False)
+    encodes: tuple[Encode, ...] = dataclasses.field(default=(), compare=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,11 +116,7 @@ def run_unit(
       ValueError: The reader found the file damaged or malformed.
     """
     report = ReadReport()
-    if unit.job.reads:
-        batches = _encoded(config, model, unit, report)
-    else:
-        assert unit.job.encode is not None, "a job has `reads` or `encode`"
-        batches = unit.job.encode(config, model, unit, report)
+    batches = encoded(config, model, unit, report)
     room = size = PART_TEXTS[unit.job.kind]
     parts: list[prepared.TaskInfo] = []
     writer = open_part(config, model, unit.job, unit.shard, 0)
@@ -143,35 +139,33 @@ def run_unit(
     return parts
 
 
-def _encoded(config: PrepareConfig, model: str, unit: Unit, report: ReadReport) -> Iterator[Batch]:
-    """Yields the encoded texts of a source shard, in order."""
-    vocabulary = load_vocabulary(model)
-    for texts in in_batches(unit.job.reads[unit.shard](report)):
-        if unit.job.kind == "labelled":
-            yield encode_labelled(config, vocabulary, unit.job, texts[0], report)
-        else:
-            yield (*vocabulary.encode_framed(texts, unit.threads), _NO_LABELS)
-
-
-def encode_labelled(
-    config: PrepareConfig,
-    vocabulary: Vocabulary,
-    job: Job,
-    texts: Sequence[str],
-    report: ReadReport,
-) -> Batch:
-    """Encodes examples of a labelled job.
+def encoded(config: PrepareConfig, model: str, unit: Unit, report: ReadReport) -> Iterator[Batch]:
+    """Encodes a source shard.
 
     Args:
-      config: Lengths of the examples.
-      vocabulary: The vocabulary.
-      job: A labelled job.
-      texts: Examples as JSON.
-      report: Collects the counts of skipped examples.
+      config: The configuration.
+      model: Path of the vocabulary.
+      unit: The source shard.
+      report: Collects the counts of skipped texts, which are complete at the end.
+
+    Yields:
+      The encoded texts, in order.
+
+    Raises:
+      ValueError: The reader found the file damaged or malformed.
     """
-    return labelled_rows.encode(
-        vocabulary, job.benchmark, texts, config.max_length, config.stride, report
-    )
+    job = unit.job
+    if job.encodes:
+        yield from job.encodes[unit.shard](report)
+        return
+    vocabulary = load_vocabulary(model)
+    for texts in in_batches(job.reads[unit.shard](report)):
+        if job.kind == "labelled":
+            yield labelled_rows.encode(
+                vocabulary, job.benchmark, texts[0], config.max_length, config.stride, report
+            )
+        else:
+            yield (*vocabulary.encode_framed(texts, unit.threads), _NO_LABELS)
 
 
 def in_batches(texts: Texts) -> Iterator[tuple[tuple[str, ...], ...]]:

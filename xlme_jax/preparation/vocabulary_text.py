@@ -7,7 +7,6 @@ pass, without counting them first.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,21 +15,21 @@ from xlme_jax.data.text.held_out import HeldOutText
 from xlme_jax.data.vocabulary import VocabularyError
 from xlme_jax.preparation import sources, workers
 from xlme_jax.preparation.config import PrepareConfig
-from xlme_jax.preparation.preparing import Tasks
 from xlme_jax.preparation.source_types import LanguageText
-from xlme_jax.preparation.sources import SOURCES
 
 # A sample should span a file, but reading all of a huge file for a small sample would take hours.
 # So at least this share of the text that is read is kept.
 _LEAST_SHARE = 0.05
 
 
-def find_text(config: PrepareConfig, load_tasks: Callable[[], Tasks]) -> list[LanguageText]:
+def find_text(
+    config: PrepareConfig, load_seqio: Callable[[], sources.SeqioTasks]
+) -> list[LanguageText]:
     """Lists the text of each language in the tasks of a configuration, without reading it.
 
     Args:
       config: Tasks, folders and languages, as for `prepare`.
-      load_tasks: Imports and returns `tasks.runner`; called only if a task needs SeqIO.
+      load_seqio: Imports and returns `tasks.as_source`; called only if a task needs SeqIO.
 
     Returns:
       Text of every language, both sides of pairs included, in a fixed order.
@@ -41,10 +40,18 @@ def find_text(config: PrepareConfig, load_tasks: Callable[[], Tasks]) -> list[La
     sources.check(config)
     all_texts: list[LanguageText] = []
     held = _held_out(config)
-    for task in config.tasks:
-        source = SOURCES.get(task)
-        texts = sources.find_texts(source, config, held) if source else None
-        all_texts += _seqio_texts(config, task, load_tasks()) if texts is None else texts
+    for name in config.tasks:
+        source = sources.SOURCES.get(name)
+        if source and not source.needs_seqio:
+            all_texts += source.texts(config, held)
+            continue
+        for task in sources.find_tasks(config, name, held, load_seqio):
+            if task.kind == "labelled":
+                raise ValueError(
+                    f"Task {task.task} has labelled examples; train a vocabulary on the text that "
+                    "the encoder is pre-trained on."
+                )
+            all_texts += task.texts()
     return all_texts
 
 
@@ -143,20 +150,6 @@ def _held_out(config: PrepareConfig) -> HeldOutText | None:
         return None
     corpora = sources.find_corpora(config)
     return HeldOutText(config.validation, corpora=corpora, tsv_columns=config.tsv_columns)
-
-
-def _seqio_texts(config: PrepareConfig, task: str, tasks: Tasks) -> list[LanguageText]:
-    """Lists the text of tasks that only SeqIO can read, which imports TensorFlow."""
-    texts = []
-    for name, languages, count in tasks.list_raw_text(config, task):
-        for side, language in enumerate(languages):
-            read = functools.partial(_raw_side, tasks, name, side)
-            texts.append(LanguageText(language, max(1, count) * 200, read))
-    return texts
-
-
-def _raw_side(tasks: Tasks, name: str, side: int) -> Iterator[str]:
-    return (texts[side] for texts in tasks.read_raw_text(name))
 
 
 def languages_of(texts: Iterable[LanguageText]) -> list[str]:

@@ -1,10 +1,10 @@
 """`prepare` on Apache Beam: writes the same shards with any number of machines.
 
-SeqIO's `PreprocessTask` reads and tokenizes the source shards in parallel, many texts per element:
-Beam and TensorFlow spend as much time on an element as SentencePiece on a text. Beam does not
-preserve order, but the order of documents matters. So batches of texts are grouped by part, (source
-shard, number // part size), and one worker sorts and writes each part. The parts are the same as
-without Beam, and therefore also the bytes.
+Source shards are encoded in parallel by the function that worker processes run too, many texts per
+element: Beam spends as much time on an element as SentencePiece on a text. Beam does not preserve
+order, but the order of documents matters. So batches of texts are grouped by part, (source shard,
+number // part size), and one worker sorts and writes each part. The parts are the same as without
+Beam, and therefore also the bytes.
 
 Workers share the output folder and the sources with the command, and nothing else: the vocabulary
 is the copy in the output folder. A worker that is run again writes its part under another name, and
@@ -15,22 +15,17 @@ are read and written with `xlme_jax.storage`, since Beam's own output needs Goog
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import operator
-import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
-import seqio
-from seqio import beam_utils
 
-from tasks import execution, features
 from xlme_jax.data import prepared
-from xlme_jax.data.text.reading import DataError
+from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.preparation import on_beam, tokenizing
 from xlme_jax.preparation.config import PrepareConfig
 from xlme_jax.storage.files import replace_file
@@ -57,28 +52,25 @@ class _Work:
     Attributes:
       config: The configuration.
       model: Path of the vocabulary in the output folder.
-      jobs: Jobs without their readers.
-      tfds_data_dir: Folder of TFDS sets; None for the default.
+      jobs: All jobs.
     """
 
     config: PrepareConfig
     model: str
     jobs: tuple[tokenizing.Job, ...]
-    tfds_data_dir: str | None
 
     def encode(self, shard: tuple[int, int]) -> Iterator[_Keyed]:
         """Yields the texts of a source shard (number of the job, number of the shard), by part."""
-        self._register()
         job, number = self.jobs[shard[0]], 0
-        part_size = tokenizing.PART_TEXTS[job.kind]
-        task = seqio.TaskRegistry.get(job.name)
+        part_size, report = tokenizing.PART_TEXTS[job.kind], ReadReport()
+        unit = tokenizing.Unit(job, shard[1])
         end: dict[str, int] | str
         try:
-            for batch in _batches(job, task, shard[1]):
+            for batch in tokenizing.encoded(self.config, self.model, unit, report):
                 for piece in _pieces(batch, number, part_size):
                     yield (*shard, number // part_size), (number, piece)
                     number += len(piece[1])
-            end = dict(execution.read_report(task, job.split, shard[1]).skipped)
+            end = dict(report.skipped)
         except DataError as error:
             # Not raised, because runners would read the shard again, and then drop all tasks.
             end = str(error)
@@ -86,7 +78,6 @@ class _Work:
 
     def write(self, keyed: tuple[tuple[int, int, int], Iterable[tuple[int, Any]]]) -> _Row:
         """Writes a part, unless reading its shard ended with an error."""
-        self._register()
         (number, shard, part), unordered = keyed
         batches = sorted(unordered, key=operator.itemgetter(0))
         if isinstance(message := batches[-1][1], str):
@@ -100,34 +91,6 @@ class _Work:
                     tokenizing.add_texts(writer, *content)
             return [number, shard, part, writer.close().to_json(), None]
 
-    def _register(self) -> None:
-        if self.tfds_data_dir:
-            seqio.set_tfds_data_dir_override(self.tfds_data_dir)
-        execution.register(self.config, self.model)
-
-
-def _batches(job: tokenizing.Job, task: seqio.Task, shard: int) -> Iterator[tokenizing.Batch]:
-    """Yields the framed texts of a source shard, in order."""
-    labelled = job.kind == "labelled"
-    batched = None if labelled else execution.in_batches(task)
-    preprocess = beam_utils.PreprocessTask(batched or task, job.split)
-    examples = execution.with_causes(task, preprocess._emit_examples(preprocess.shards[shard]))
-    if batched:
-        for batch in examples:
-            yield execution.framed(job.kind, batch)
-        return
-    names = features.LABELLED_FIELDS if labelled else execution.field_names(job.kind)
-    fields = (tuple(np.asarray(example[name]) for name in names) for example in examples)
-    while chunk := list(itertools.islice(fields, tokenizing.BATCH_SIZE)):
-        columns = [
-            (np.concatenate(column), np.array(list(map(len, column)))) for column in zip(*chunk)
-        ]
-        if labelled:  # Already framed.
-            (ids, sizes), (labels, _) = columns
-            yield ids, sizes, labels
-        else:
-            yield (*tokenizing.framed(columns), _NO_LABELS)
-
 
 def _pieces(batch: tokenizing.Batch, number: int, part_size: int) -> Iterator[tokenizing.Batch]:
     """Splits a batch, whose first text is text `number` of its shard, at parts and by tokens."""
@@ -140,7 +103,8 @@ def _pieces(batch: tokenizing.Batch, number: int, part_size: int) -> Iterator[to
         tokens = int(sizes[:texts].sum())
         yield ids[:tokens], sizes[:texts], _NO_LABELS
         ids, sizes, number = ids[tokens:], sizes[texts:], number + texts
-    yield ids, sizes, labels
+    if len(sizes):  # Without texts, it would be sorted with what comes after it.
+        yield ids, sizes, labels
 
 
 def run(
@@ -160,8 +124,7 @@ def run(
       DataError: Source shards are damaged or malformed; raised after all units were yielded.
     """
     numbers = {job: i for i, job in enumerate(dict.fromkeys(unit.job for unit in units))}
-    jobs = tuple(dataclasses.replace(job, reads=(), encode=None) for job in numbers)
-    work = _Work(config, model, jobs, os.environ.get("TFDS_DATA_DIR"))
+    work = _Work(config, model, tuple(numbers))
     # A name of its own, because workers of a killed command may still be running.
     rows_file = as_path(config.output) / ".parts" / f"rows-{uuid.uuid4().hex}.json"
     options = on_beam.settings(config.runner, config.runner_options)

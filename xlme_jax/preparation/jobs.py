@@ -1,0 +1,165 @@
+"""Lists the work of `prepare`: one job per task and split, with a fingerprint of its result."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from xlme_jax.data import prepared
+from xlme_jax.data.prepared import format as prepared_format
+from xlme_jax.data.text import held_out
+from xlme_jax.data.text.reading import DataError
+from xlme_jax.preparation import dropping, sources, tokenizing
+from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.source_types import TextTask
+from xlme_jax.preparation.sources import SeqioTasks
+from xlme_jax.preparation.tokenizing import Job
+from xlme_jax.storage.buckets import keep_listings
+from xlme_jax.storage.paths import as_path
+
+HELD_OUT_FILE = "held-out.npz"
+
+
+def list_jobs(
+    config: PrepareConfig, vocabulary_digest: str, load_seqio: Callable[[], SeqioTasks]
+) -> list[Job]:
+    """Returns one job per task and split, in the order of the configuration.
+
+    Args:
+      config: The configuration.
+      vocabulary_digest: SHA-256 of the vocabulary.
+      load_seqio: See `sources.find_tasks`.
+
+    Raises:
+      ValueError: A folder or language is missing, or a task cannot be prepared.
+    """
+    with keep_listings():
+        held = held_out_in(config)
+        if held:
+            _write_held_out(config, held)
+        tasks: dict[str, TextTask] = {}
+        for name in config.tasks:
+            for task in _in_order(sources.find_tasks(config, name, held, load_seqio)):
+                tasks.setdefault(task.task, task)
+        jobs = [
+            _job(config, task, split, vocabulary_digest)
+            for task in tasks.values()
+            for split in task.splits
+            if split in ("train", "validation")
+        ]
+    if not jobs:
+        raise DataError(
+            f"prepare: {', '.join(config.tasks)} has no split train or validation, so there is "
+            "nothing to prepare; name other tasks"
+        )
+    return jobs
+
+
+def _in_order(tasks: Iterable[TextTask]) -> list[TextTask]:
+    """Sorts the tasks of each mixture by name; mixtures stay in order."""
+    mixtures: dict[str, list[TextTask]] = {}
+    for task in tasks:
+        mixtures.setdefault(task.mixture, []).append(task)
+    return [task for mixture in mixtures.values() for task in sorted(mixture, key=_name)]
+
+
+def _name(task: TextTask) -> str:
+    return task.task
+
+
+def _job(config: PrepareConfig, task: TextTask, split: str, vocabulary_digest: str) -> Job:
+    kind, shards = task.kind, task.splits[split]
+    names = tuple(shard.name for shard in shards)
+    files = [file for shard in shards for file in shard.files]
+    limits: dict[str, object] = {
+        "monolingual": config.max_document_chars,
+        "bitext": config.max_pair_tokens,
+        "labelled": (config.max_length, config.stride),
+    }
+    # Another order or representation would prepare all earlier data sets again.
+    content: list[object] = [
+        prepared_format.FORMAT,
+        prepared.PAGE_TOKENS,
+        tokenizing.PART_TEXTS[kind],
+        vocabulary_digest,
+        task.task,
+        split,
+        task.languages,
+        limits[kind],
+        names,
+        *(shard.key for shard in shards),
+    ]
+    if kind == "bitext" and config.max_length_ratio is not None:
+        content.append(config.max_length_ratio)
+    return Job(
+        task.task,
+        split,
+        kind,
+        task.languages,
+        shards=names,
+        bytes=sum(file.stat().st_size for file in files),
+        fingerprint=fingerprint(content, files),
+        may_be_empty=(kind == "bitext" and dropping.may_leave_nothing(config))
+        or (
+            (split == held_out.VALIDATION or not config.pairs)
+            and all(shard.may_be_empty for shard in shards)
+        ),
+        benchmark=task.benchmark,
+        reads=tuple(shard.read for shard in shards),
+        encodes=tuple(shard.encode for shard in shards if shard.encode),
+    )
+
+
+def fingerprint(parts: Iterable[object], files: Iterable[Path]) -> str:
+    """Returns a digest of settings and of the files' names, sizes and modification times.
+
+    Modification times replace contents because hashing CC-100 would take hours, while touching a
+    file only causes its task to run again.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{part!r}\n".encode())
+    for file in files:
+        status = file.stat()
+        digest.update(f"{file.name}\t{status.st_size}\t{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+# --- Held-out data ---
+
+
+def held_out_in(config: PrepareConfig) -> held_out.HeldOutText | None:
+    """Returns the held-out data, in a file of the output folder, or None if not configured."""
+    if not config.validation:
+        return None
+    file = os.path.join(config.output, HELD_OUT_FILE)
+    return held_out.HeldOutText(config.validation, file, tsv_columns=config.tsv_columns)
+
+
+def _write_held_out(config: PrepareConfig, held: held_out.HeldOutText) -> None:
+    """Writes the file of held-out texts unless it is up to date.
+
+    Raises:
+      DataError: A file is missing or damaged, or an id is unknown.
+    """
+    corpora, rule = sources.find_corpora(config), held.rule
+    names, files = list(corpora.names()), corpora.files()
+    if rule.kind == "ids":
+        files.append(as_path(rule.path))
+    elif rule.kind == "folder":
+        folder_corpora = held.folder()
+        names += folder_corpora.names()
+        files += folder_corpora.files()
+    for file in files:
+        if not file.is_file():
+            raise DataError(
+                f"prepare: `validation` is {config.validation!r}, but there is no file {file}; fix "
+                "the path"
+            )
+    if held_out.write(dataclasses.replace(held, corpora=corpora), fingerprint(names, files)):
+        line = f"{held.file}: texts held out by {config.validation}"
+        print(line, file=sys.stderr, flush=True)

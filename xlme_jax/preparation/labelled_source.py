@@ -1,0 +1,184 @@
+"""Labelled benchmarks as tasks, from the files of the official distributions.
+
+A benchmark of `xlme_jax.data.benchmarks.registry`, say "panx", becomes
+
+- `panx`: its English training data as split "train", and each language's dev and test data as
+  splits of their own ("validation_de", "test_de");
+- `panx_de`: the German training data, as "train"; `panx_translate_train`: the mixture of all
+  languages with training data;
+- `tydiqa_translated_ko`: machine translations of the English training data, where Korean has
+  training data of its own; `tydiqa_translate_train` is the mixture of these with English;
+- `panx_validation_de`: the German dev data as "train", for languages without training data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.official.files import TRANSLATED
+from xlme_jax.data.benchmarks.registry import Benchmark, benchmark
+from xlme_jax.data.text.reading import DataError
+from xlme_jax.preparation import examples
+from xlme_jax.preparation.config import PrepareConfig
+from xlme_jax.preparation.source_types import Shard, TextTask, required_folder, task_name
+
+FOLDER_VARIABLE = "EVAL_DIR"
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledTask:
+    """What a task of a benchmark consists of.
+
+    Attributes:
+      task: Name of the task.
+      language: Language of its training data.
+      splits: {split of the task: (split of the benchmark, language)}.
+      mixture: Mixture that it belongs to; empty: none.
+    """
+
+    task: str
+    language: str
+    splits: Mapping[str, tuple[str, str]]
+    mixture: str = ""
+
+
+def list_tasks(
+    prefix: str, chosen: Benchmark, available: Mapping[str, Sequence[str]]
+) -> list[LabelledTask]:
+    """Lists the tasks that the module's docstring describes.
+
+    Args:
+      prefix: Prefix of the task names.
+      chosen: The benchmark.
+      available: {split of the benchmark: languages}.
+    """
+    training = available.get("train", ())
+    splits = {"train": ("train", "en")} if "en" in training else {}
+    for split in ("validation", "test"):
+        splits |= {f"{split}_{code}": (split, code) for code in available.get(split, ())}
+    of_languages = {
+        code: LabelledTask(task_name(prefix, code), code, {"train": ("train", code)})
+        for code in training
+    }
+    translated = [
+        LabelledTask(task_name(prefix, TRANSLATED, code), code, {"train": (TRANSLATED, code)})
+        for code in available.get(TRANSLATED, ())
+    ]
+    development = [
+        LabelledTask(task_name(prefix, "validation", code), code, {"train": ("validation", code)})
+        for code in available.get("validation", ())
+    ]
+    if chosen.translated_apart:
+        mixed = [*(of_languages[code] for code in training if code == "en"), *translated]
+    else:
+        mixed = list(of_languages.values())
+    names = {task.task for task in mixed} if len(mixed) > 1 else set()
+    return [
+        LabelledTask(prefix, "en", splits),
+        *(
+            dataclasses.replace(task, mixture=f"{prefix}_translate_train")
+            if task.task in names
+            else task
+            for task in (*of_languages.values(), *translated, *development)
+        ),
+    ]
+
+
+def select(tasks: Sequence[LabelledTask], name: str) -> list[LabelledTask]:
+    """Returns the task of this name, or the tasks of the mixture; none if it is neither.
+
+    Raises:
+      DataError: The task has the name of the benchmark and no training data.
+    """
+    first, names = tasks[0], [task.task for task in tasks[1:]]
+    if name == first.task and "train" not in first.splits:
+        names += sorted({task.mixture for task in tasks} - {""})
+        alternatives = [task for task in names if task.endswith("_en")] or names
+        raise DataError(
+            f"prepare: {name} has no English training data. Name another task"
+            + (f", such as {alternatives[0]} (one of {len(names)})." if alternatives else ".")
+        )
+    return [task for task in tasks if name in (task.task, task.mixture)]
+
+
+def find_benchmark(name: str, directory: str | os.PathLike[str] | None) -> list[TextTask]:
+    """Lists the tasks of a benchmark; lists folders but reads no examples.
+
+    Args:
+      name: Name of the benchmark.
+      directory: Folder with a folder for each benchmark; None uses the environment variable
+        `EVAL_DIR`. Embedded benchmarks need no folder.
+
+    Raises:
+      ValueError: The folder is missing or empty, or the benchmark is unknown.
+    """
+    folder = _folder(name, directory)
+    return _with_shards(name, folder, _tasks_in(name, folder))
+
+
+def find(config: PrepareConfig, name: str) -> list[TextTask]:
+    """Lists the task of a benchmark with this name, or those of the mixture; none: it is neither.
+
+    Raises:
+      ValueError: The folder is missing or empty, or there is no training data.
+    """
+    of_benchmark = labelled_rows.find_benchmark(name)
+    assert of_benchmark is not None, "the caller checks this"
+    folder = _folder(of_benchmark, config.eval_dir)
+    return _with_shards(of_benchmark, folder, select(_tasks_in(of_benchmark, folder), name))
+
+
+def names(config: PrepareConfig, name: str) -> list[str]:
+    """Returns the names of all tasks of the benchmark that a task name begins with."""
+    of_benchmark = labelled_rows.find_benchmark(name)
+    if of_benchmark is None:
+        return []
+    tasks = _tasks_in(of_benchmark, _folder(of_benchmark, config.eval_dir))
+    return [*(task.task for task in tasks), *({task.mixture for task in tasks} - {""})]
+
+
+def _folder(name: str, directory: str | os.PathLike[str] | None) -> Path:
+    benchmark(name)  # Raises if there is none of this name, which the folder's error would hide.
+    if labelled_rows.is_embedded(name):
+        return Path()
+    content = "a folder for each benchmark"
+    parent = required_folder(directory, FOLDER_VARIABLE, content, "eval_dir")
+    return labelled_rows.folder_of(parent, name)
+
+
+def _tasks_in(name: str, folder: Path) -> list[LabelledTask]:
+    chosen = benchmark(name)
+    available = chosen.available(folder)
+    if not available:
+        raise DataError(
+            f"{folder} has no file of {name}; `xlme_jax.data.benchmarks.registry` describes the "
+            "expected files."
+        )
+    return list_tasks(name, chosen, available)
+
+
+def _with_shards(name: str, folder: Path, tasks: Sequence[LabelledTask]) -> list[TextTask]:
+    files: tuple[Path, ...] = ()
+    if not labelled_rows.is_embedded(name):
+        files = tuple(sorted(file for file in folder.rglob("*") if file.is_file()))
+
+    def shard(which: tuple[str, str]) -> Shard:
+        read = functools.partial(examples.labelled_examples, name, os.fspath(folder), *which)
+        key = f"{which} {benchmark(name).labels}"
+        return Shard(f"{folder / '-'.join(which)}", read, files, key)
+
+    return [
+        TextTask(
+            task.mixture,
+            task.task,
+            (task.language,),
+            {split: [shard(which)] for split, which in task.splits.items()},
+            benchmark=name,
+        )
+        for task in tasks
+    ]
