@@ -33,6 +33,7 @@ from xlme_jax.huggingface.conversion import as_run
 from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.sweeps import grids
 from xlme_jax.studies.sweeps.runner import Sweep, checked_steps
+from xlme_jax.training.stopping import EXIT_STOPPED
 
 _GRID = flags.DEFINE_multi_string(
     "grid",
@@ -110,9 +111,10 @@ def main(*train_arguments: str) -> int:
     config = sweep_config(files, bindings)
     train_flags = [f"--gin_file={file}" for file in files]
     train_flags += [f"--gin.{binding.replace(' = ', '=', 1)}" for binding in bindings]
+    output = as_path(_OUTPUT.value)
     sweep = Sweep(
         config,
-        as_path(_OUTPUT.value),
+        output,
         [*train_flags, *train_arguments],
         checked_steps(files, bindings, _EVALUATE.value),
         shlex.join([Path(sys.executable).name, "-m", "xlme_jax.sweep", *sys.argv[1:]]),
@@ -122,7 +124,10 @@ def main(*train_arguments: str) -> int:
     if _PRINT_COMMANDS.value:
         print("".join(f"{command}\n" for command in sweep.commands()), end="")
         return 0
-    return sweep.run()
+    status = sweep.run()
+    if status != EXIT_STOPPED:
+        print((output / "sweep.md").read_text(encoding="utf-8"), end="")
+    return status
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Evaluates a checkpoint: frozen encoders at every layer, or a fine-tuned model on its task."""
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +37,8 @@ from xlme_jax.studies.reports import pictures, planes
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
 from xlme_jax.training.metrics import HELD_OUT
+
+_log = logging.getLogger(__name__)
 
 RETRIEVAL = ("tatoeba", "bucc", held_out_retrieval.TASK)
 FROZEN = ("tatoeba", "wordalign", "bucc", held_out_retrieval.TASK)
@@ -288,7 +291,7 @@ def _training_text(data_dir: str | None, loaded: trained.Trained) -> TrainingTex
     except PreparedDataError as error:
         if data_dir:
             raise
-        print(f"Skipping centred readouts, which need --data_dir: {error}.")
+        _log.warning("Skipping centred readouts, which need --data_dir: %s.", error)
         return None
     return TrainingText(dataset)
 
@@ -306,7 +309,7 @@ def _tasks(subject: Subject, options: Options) -> list[str]:
     try:
         HeldOutRetrieval().build(subject)
     except ValueError as error:
-        print(f"Cannot select layers on held-out lines: {error}.")
+        _log.warning("Cannot select layers on held-out lines: %s.", error)
         return tasks
     return [*tasks, held_out_retrieval.TASK]
 

@@ -89,7 +89,8 @@ def _renew(file: pathlib.Path, generation: str, closing: threading.Event) -> Non
         reason = _renew_until(file, generation, closing)
     finally:
         if not closing.is_set():
-            # Writing on could mix two runs in one folder.
+            # Writing on could mix two runs in one folder. Printed, not logged: a handler's lock may
+            # be held by a thread that hangs, and this process must end.
             print(
                 f"{file}: lost the lease ({reason or repr(sys.exception())}), another process may "
                 "write here now. Ending without saving; the run resumes from its newest "

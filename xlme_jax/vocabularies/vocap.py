@@ -8,8 +8,8 @@ it (`candidates`), one is chosen for each language (`allocation`), and their uni
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from xlme_jax.storage.paths import as_path, is_bucket
 from xlme_jax.vocabularies import allocation, candidates, merging
 from xlme_jax.vocabularies.allocation import Allocation
 from xlme_jax.vocabularies.candidates import Candidate, Sample
+
+_log = logging.getLogger(__name__)
 
 # The paper's grid is 1,000 to 50,000 in steps of 1,000.
 SIZES = (1000, 2000, 4000, 8000, 16_000, 32_000)
@@ -207,4 +209,4 @@ def _check_size(allocated: Allocation, config: VocapConfig) -> None:
             f"{len(allocated.pieces):,} pieces together, enough for --size={possible}, not "
             f"{config.size}. Give larger --candidate_sizes, more text, or --allow_smaller."
         )
-    print(f"{possible} ids, not {config.size}: all candidates are used up", file=sys.stderr)
+    _log.warning("%d ids, not %d: all candidates are used up", possible, config.size)

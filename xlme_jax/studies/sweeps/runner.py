@@ -190,7 +190,6 @@ class Sweep:
                 return EXIT_STOPPED
         if self._config.along:
             along.draw(results, self._config, self._output)
-        print((self._output / "sweep.md").read_text(encoding="utf-8"), end="")
         for folder in sorted(self._failed):
             _log.error("Failed: %s; see %s", folder, folder / LOG_FILE)
         return 1 if self._failed else 0
