@@ -30,7 +30,16 @@ def run(model_dir, steps, optimizer, begin=0, stop=NEVER, **settings):
     schedule = optimizer.schedule(steps)
     mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
     made = optimizer.build(steps)
-    one = Run(Toy(), made, schedule, batches, mesh, config, model_dir, "digest")
+    one = Run(
+        objective=Toy(),
+        optimizer=made,
+        schedule=schedule,
+        batches=batches,
+        mesh=mesh,
+        config=config,
+        model_dir=model_dir,
+        dataset_digest="digest",
+    )
     return jax.device_get(loop.train(one, stop))
 
 
@@ -151,7 +160,16 @@ def test_a_refused_optimizer_leaves_the_folder_empty(tmp_path, first, monkeypatc
     mesh = meshes.make_mesh(meshes.MeshConfig(), jax.devices()[:1])
     config = LoopConfig(1, init_from=str(source), init_optimizer=True)
     other = optax.sgd(rate, momentum=0.9)
-    one = Run(Toy(), other, lambda step: rate, Batches(), mesh, config, tmp_path, "digest")
+    one = Run(
+        objective=Toy(),
+        optimizer=other,
+        schedule=lambda step: rate,
+        batches=Batches(),
+        mesh=mesh,
+        config=config,
+        model_dir=tmp_path,
+        dataset_digest="digest",
+    )
     with pytest.raises(ValueError, match=said):
         loop.train(one)
     assert list((tmp_path / "checkpoints").iterdir()) == []

@@ -41,15 +41,15 @@ def run(
     config = LoopConfig(**{"train_steps": 11, **settings})
     schedule = optax.linear_schedule(0.1, 0.0, config.train_steps)
     run = Run(
-        objective,
-        optax.sgd(schedule),
-        schedule,
-        batches or Batches(),
-        mesh,
-        config,
-        model_dir,
-        digest,
-        evaluators,
+        objective=objective,
+        optimizer=optax.sgd(schedule),
+        schedule=schedule,
+        batches=batches or Batches(),
+        mesh=mesh,
+        config=config,
+        model_dir=model_dir,
+        dataset_digest=digest,
+        evaluators=evaluators,
         files={"config.gin": "Train.x = 1\n"},
         choices={"encoder": "kernel_64"},
     )

@@ -159,14 +159,14 @@ def run(model_dir, mesh, rules=(), stop=NEVER, objective=None, batches=None, **s
     schedule = optax.constant_schedule(0.1)
     return loop.train(
         Run(
-            objective or Toy(),
-            optax.sgd(schedule),
-            schedule,
-            batches or Batches(),
-            mesh,
-            config,
-            model_dir,
-            "d",
+            objective=objective or Toy(),
+            optimizer=optax.sgd(schedule),
+            schedule=schedule,
+            batches=batches or Batches(),
+            mesh=mesh,
+            config=config,
+            model_dir=model_dir,
+            dataset_digest="d",
             stop_rules=rules,
         ),
         stop,

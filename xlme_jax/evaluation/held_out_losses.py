@@ -167,8 +167,13 @@ def _passes(context: Context, streams: list[Stream], settings: HeldOut) -> list[
             _log.info(
                 "Held out, stream %r: %d rows with %d %s of %d tasks; %d too long, %d beyond "
                 "HeldOut.max_rows.",
-                *(stream_pass.stream.name, stream_pass.rows, stream_pass.examples, what),
-                *(len(tasks[stream_pass.stream.name]), stream_pass.too_long, stream_pass.beyond),
+                stream_pass.stream.name,
+                stream_pass.rows,
+                stream_pass.examples,
+                what,
+                len(tasks[stream_pass.stream.name]),
+                stream_pass.too_long,
+                stream_pass.beyond,
             )
         if missing:
             _log.info("Held out: without a validation split, left out: %s (%s).", missing, remedy)

@@ -173,7 +173,9 @@ def per_shard(
     rows, heads = _split_axes(q, partition)
     wide = PartitionSpec(rows, None, heads, None)
     specs = [
-        *(wide, wide, wide),
+        wide,
+        wide,
+        wide,
         PartitionSpec(rows, None),
         PartitionSpec(heads, None),
         PartitionSpec(rows, None, heads),

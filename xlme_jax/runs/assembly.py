@@ -108,7 +108,11 @@ def assemble(
     optimizer = objective.optimizer(config.optimizer.build(settings.train_steps))
     batches = make_iterator(dataset, streams, settings.seed, *meshes.batch_share(mesh))
     context = Context(
-        *(dataset, objective, attention.objective, streams, mesh),
+        dataset,
+        objective,
+        attention.objective,
+        streams,
+        mesh,
         dtype=dtype,
         micro_batches=settings.micro_batches,
         model_dir=model_dir,
@@ -132,15 +136,15 @@ def assemble(
     whole = manifest.with_start(model_dir, start)
     facts = {**whole, "config": manifest.bindings(config_text)}
     return Run(
-        objective,
-        optimizer,
-        schedule,
-        batches,
-        mesh,
-        settings,
-        model_dir,
-        dataset.digest,
-        [evaluator.evaluator(context) for evaluator in config.evaluators],
+        objective=objective,
+        optimizer=optimizer,
+        schedule=schedule,
+        batches=batches,
+        mesh=mesh,
+        config=settings,
+        model_dir=model_dir,
+        dataset_digest=dataset.digest,
+        evaluators=[evaluator.evaluator(context) for evaluator in config.evaluators],
         files={
             "config.gin": config_text,
             "model-info.txt": f"{info}\n{attention.text}" if attention.text else info,
@@ -192,7 +196,9 @@ def _growth(
     if parent is None or parent.digest != theirs:
         return None
     return Growth(
-        *(parent.digest, parent.size, padded_size(parent.size)),
+        parent.digest,
+        parent.size,
+        padded_size(parent.size),
         model_info.vocabulary_tables(objective),
         *vocabulary_extension.row_sources(vocabulary, parent.size),
     )

@@ -401,7 +401,9 @@ def held_out_losses(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheck
         )
     dataset.copy_from_bucket(config.data_cache, config.data_cache_gb)
     context = Context(
-        *(dataset, loaded.objective, config.objective),
+        dataset,
+        loaded.objective,
+        config.objective,
         tuple(config.streams_of(loaded.objective)),
         mesh,
         config.dtype_on(jax.default_backend()),

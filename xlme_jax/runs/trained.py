@@ -102,7 +102,9 @@ def mesh_of(checkpoint: str) -> meshes.MeshConfig:
     except ValueError:
         _log.warning(
             "the run's mesh (fsdp=%d, tensor=%d) does not fit %d devices: each gets all weights",
-            *(run_mesh.fsdp, run_mesh.tensor, devices),
+            run_mesh.fsdp,
+            run_mesh.tensor,
+            devices,
         )
         return meshes.MeshConfig()
     return mesh

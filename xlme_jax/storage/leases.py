@@ -70,7 +70,10 @@ def _acquire(file: pathlib.Path, busy: Callable[[], None]) -> str:
                 _log.info(
                     "%s: written by process %s on %s; waiting up to %.0f s to see whether it still "
                     "runs.",
-                    *(file, held["pid"], held["machine"].split()[0], EXPIRE_SECONDS),
+                    file,
+                    held["pid"],
+                    held["machine"].split()[0],
+                    EXPIRE_SECONDS,
                 )
             seen, since = held["generation"], time.monotonic()
             generation = ""

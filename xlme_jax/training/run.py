@@ -43,7 +43,7 @@ class Batches(Protocol):
         """Returns {stream: (items of the last global batch that fit no row, all items drawn)}."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """The inputs of the loop.
 

@@ -123,12 +123,22 @@ def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
     ]
     kinds: tuple[tuple[str, str, str, str, list[Curve], str, str], ...] = (
         (
-            *("tatoeba", "accuracy", "Tatoeba over layers", "accuracy@1 in percent"),
-            *(quoted, "3", "languages and both directions"),
+            "tatoeba",
+            "accuracy",
+            "Tatoeba over layers",
+            "accuracy@1 in percent",
+            quoted,
+            "3",
+            "languages and both directions",
         ),
         (
-            *("wordalign", "aer", "Word alignment over layers", "AER in percent"),
-            *([], "4", f"those of its sets that are there ({', '.join(ALIGNMENTS_4)})"),
+            "wordalign",
+            "aer",
+            "Word alignment over layers",
+            "AER in percent",
+            [],
+            "4",
+            f"those of its sets that are there ({', '.join(ALIGNMENTS_4)})",
         ),
     )
     drawn = []

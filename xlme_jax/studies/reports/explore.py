@@ -133,7 +133,11 @@ def _item(number: int, plot: Plot, curves: Curves, most: int) -> Any:
         sizing_mode="stretch_width",
         y_axis_type="log" if plot.log else "linear",
         tools=[
-            *(drag, PanTool(), WheelZoomTool(modifiers="ctrl"), ResetTool(), SaveTool()),
+            drag,
+            PanTool(),
+            WheelZoomTool(modifiers="ctrl"),
+            ResetTool(),
+            SaveTool(),
             CrosshairTool(dimensions="height", line_color="#888888", visible=False),
         ],
         active_drag=drag,
