@@ -25,7 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import machine
-from fault_runs import Bucket, copy_folder, emulated_bucket
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from helpers.buckets import Bucket, copy_folder, emulated_bucket
 
 
 def main() -> None:

@@ -131,7 +131,12 @@ def run(tree: Path, benchmark: str, arguments: Sequence[str]) -> Figures:
 
 
 def figures(content: Any, name: str = "") -> Figures:
-    """Returns the costs in a benchmark's JSON by their dotted names; lists as their medians."""
+    """Returns the costs in a benchmark's JSON by their dotted names.
+
+    Summaries of `machine.write`, and lists, which earlier commits wrote, count as their medians.
+    """
+    if isinstance(content, Mapping) and content.keys() == {"median", "min", "max", "count"}:
+        return figures(content["median"], name)
     if isinstance(content, Mapping):
         inner = (figures(x, f"{name}.{key}" if name else str(key)) for key, x in content.items())
         return {key: x for each in inner for key, x in each.items()}
@@ -167,8 +172,8 @@ def compare(rounds: Sequence[Sequence[Figures]], threshold: float) -> dict[str, 
             "A": statistics.median(a for a, _ in pairs),
             "B": statistics.median(b for _, b in pairs),
             "ratio": middle,
-            "range": [low, high],
-            "ratios": ratios,
+            "low": low,
+            "high": high,
             "verdict": verdict,
         }
     return rows
@@ -179,10 +184,9 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     width = max((len(name) for name in rows), default=0)
     lines = [f"{'':{width}}{'A':>12}{'B':>12}{'B / A':>9}{'range':>15}"]
     for name, row in rows.items():
-        low, high = row["range"]
         lines.append(
             f"{name:{width}}{row['A']:12.4g}{row['B']:12.4g}{row['ratio']:9.3f}"
-            f"{low:9.3f}-{high:.3f}  {row['verdict']}"
+            f"{row['low']:9.3f}-{row['high']:.3f}  {row['verdict']}"
         )
     return "\n".join(lines)
 

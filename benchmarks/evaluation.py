@@ -111,24 +111,24 @@ def measure(name: str, settings: Any, subject: Subject, params: Any, rounds: int
         "same rows": lambda: passes(forward, params, recorded),
         "no padding": lambda: passes(forward, params, full_rows(recorded, real)),
     }
-    first = {kind: timed(run)[0] for kind, run in runs.items()}
-    times: dict[str, list[tuple[float, float]]] = {kind: [] for kind in runs}
+    first = {kind: timed(run)["wall"] for kind, run in runs.items()}
+    times: dict[str, list[dict[str, float]]] = {kind: [] for kind in runs}
     for _ in range(rounds):
         for kind, run in runs.items():
             times[kind].append(timed(run))
     table = {}
     for kind, values in times.items():
-        wall, cpu = (statistics.median(of) for of in zip(*values))
-        table[kind] = {"wall": wall, "cpu": cpu, "rounds": values, "first": first[kind]}
+        wall, cpu = (statistics.median(s[clock] for s in values) for clock in ("wall", "cpu"))
+        table[kind] = {"rounds": values, "first": first[kind]}
         head = f"{name:12}{real:12,}{padded / real - 1:9.1%}" if kind == "evaluation" else ""
         print(f"{head:33}  {kind:12}{wall:9.2f}{cpu:9.2f}", flush=True)
     ratios = {
         kind: {
             clock: statistics.median(
-                ours[index] / theirs[index]
+                ours[clock] / theirs[clock]
                 for ours, theirs in zip(times["evaluation"], times[kind])
             )
-            for index, clock in enumerate(("wall", "cpu"))
+            for clock in ("wall", "cpu")
         }
         for kind in ("same rows", "no padding")
     }
@@ -188,11 +188,11 @@ def passes(forward: Any, params: Any, batches: list[dict[str, np.ndarray]]) -> N
     jax.block_until_ready(pending)
 
 
-def timed(run: Callable[[], Any]) -> tuple[float, float]:
+def timed(run: Callable[[], Any]) -> dict[str, float]:
     """Returns wall and CPU seconds of a call."""
     wall, cpu = time.perf_counter(), _cpu()
     run()
-    return time.perf_counter() - wall, _cpu() - cpu
+    return {"wall": time.perf_counter() - wall, "cpu": _cpu() - cpu}
 
 
 def _cpu() -> float:

@@ -72,7 +72,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     command += [f"--file={options.file}"] if options.file else []
     alone = {kind: steps.pop(kind) for kind in list(steps) if kind.startswith("8 ")}
     own_lengths: dict[str, list[float]] = {kind: [] for kind in alone}
-    seconds: dict[str, list[tuple[float, float]]] = {kind: [] for kind in steps}
+    seconds: dict[str, list[dict[str, float]]] = {kind: [] for kind in steps}
     for _ in range(options.rounds):
         for kind, step in alone.items():
             own_lengths[kind].append(timed(step, 1))
@@ -80,7 +80,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         theirs = json.loads(output.splitlines()[-1])
         for kind in steps:
-            seconds[kind].append((own[kind], theirs[kind]))
+            seconds[kind].append({"ours": own[kind], "peer": theirs[kind]})
     hidden, layers, vocabulary, rows, length = SHAPES[name]
     print(f"\nhidden {hidden}, {layers} layers, V {vocabulary:,}, {rows} x {length}")
     print(f"{'':10}{'ours s':>9}{'peer s':>9}{'speed over the peer':>21}")
@@ -93,11 +93,11 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
         ratio = statistics.median(padded / short for padded, short in pairs)
         table["8 batches"]["speed_over_padded"] = ratio
         print(f"short rows: {ratio:.2f}x of the speed of full rows", flush=True)
-    for kind, pairs in seconds.items():
-        own, theirs = (statistics.median(side) for side in zip(*pairs))
-        ratio = statistics.median(other / one for one, other in pairs)
-        table[kind] = {"seconds": pairs, "speed_over_peer": ratio}
-        print(f"{kind:10}{own:9.4f}{theirs:9.4f}{ratio:20.2f}x", flush=True)
+    for kind, rounds in seconds.items():
+        ours_s, peer_s = (statistics.median(s[side] for s in rounds) for side in ("ours", "peer"))
+        ratio = statistics.median(s["peer"] / s["ours"] for s in rounds)
+        table[kind] = {"seconds": rounds, "speed_over_peer": ratio}
+        print(f"{kind:10}{ours_s:9.4f}{peer_s:9.4f}{ratio:20.2f}x", flush=True)
     return {"shape": SHAPES[name], "table": table}
 
 

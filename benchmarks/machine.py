@@ -4,15 +4,22 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shlex
+import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 # Where data are that benchmarks read; see `tables.py`.
 PLACES = ("PEER", "DATA", "VOCABULARY")
+# Names below which a list has one entry for each repetition of a measurement.
+_REPEATED = re.compile(r"second|wall|cpu|rounds")
+# Rows of results up to this length are one line of JSON.
+_WIDTH = 120
 
 
 def describe(*packages: str) -> dict[str, Any]:
@@ -60,9 +67,53 @@ def keep_bytecode() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+def summarized(content: Any, name: str = "") -> Any:
+    """Returns results with a summary in place of each list of repeated measurements.
+
+    Args:
+      content: results, nested.
+      name: where they stand, as names joined by dots. Lists of numbers, or of rows of numbers with
+        the same names, are repeated measurements if a name says seconds, wall, cpu or rounds.
+    """
+    if isinstance(content, Mapping):
+        return {key: summarized(value, f"{name}.{key}") for key, value in content.items()}
+    if not isinstance(content, list) or not content:
+        return content
+    if _REPEATED.search(name):
+        return _summary(content)
+    return [summarized(value, name) for value in content]
+
+
+def _summary(trials: Sequence[Any]) -> dict[str, Any]:
+    """Returns median, spread and number of trials; of rows, those of each column."""
+    if isinstance(trials[0], Mapping):
+        return {key: _summary([trial[key] for trial in trials]) for key in trials[0]}
+    return {
+        "median": statistics.median(trials),
+        "min": min(trials),
+        "max": max(trials),
+        "count": len(trials),
+    }
+
+
 def write(path: str | Path, content: dict[str, Any]) -> None:
-    """Writes results as JSON and prints the path."""
+    """Writes results as JSON, repeated measurements as their summaries, and prints the path."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(_rows(summarized(content)) + "\n")
     print(f"-> {path}")
+
+
+def _rows(content: Any, indent: int = 0) -> str:
+    """Returns JSON in which a row that fits a line is one."""
+    line = json.dumps(content, ensure_ascii=False)
+    if not isinstance(content, list | Mapping) or len(line) + indent <= _WIDTH:
+        return line
+    if isinstance(content, list):
+        begin, end = "[]"
+        rows = [_rows(value, indent + 1) for value in content]
+    else:
+        begin, end = "{}"
+        rows = [f"{json.dumps(key)}: {_rows(x, indent + 1)}" for key, x in content.items()]
+    inner = ",\n".join(" " * (indent + 1) + row for row in rows)
+    return f"{begin}\n{inner}\n{' ' * indent}{end}"

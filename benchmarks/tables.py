@@ -2,7 +2,7 @@
 
     python benchmarks/tables.py                              # from what was measured
     python benchmarks/tables.py --measure=all                # measure first
-    python benchmarks/tables.py --measure=train_step,growth
+    python benchmarks/tables.py --measure=train_step,head
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, above the command, commit and load
 of its measurement. Without --measure this takes no time and changes nothing else, so that no
@@ -24,10 +24,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
-
-import growth
 
 from xlme_jax.tools.planning import table as planning
 
@@ -49,8 +47,6 @@ COMMANDS = {
     "train_vocabulary": "benchmarks/train_vocabulary.py --text_dir=$DATA/mono",
     "startup": "benchmarks/startup.py --rounds=2",
     "stacked_layers": "benchmarks/stacked_layers.py --rounds=4",
-    "growth": "benchmarks/growth.py",
-    "row_padding": "benchmarks/row_padding.py --file=$DATA/eval/xnli/dev-en.tsv",
     "evaluation": "benchmarks/evaluation.py --data=$DATA/eval --languages=2 --rounds=1 "
     "--corpora=en-fr,en-es_xlwa_dev",
     "finetune_step": "benchmarks/finetune_step.py --rounds=3 --steps=2 "
@@ -89,11 +85,10 @@ def filled(page: str) -> str:
     """Returns a page with its tables as they follow from benchmarks/results."""
 
     def table(found: re.Match[str]) -> str:
-        name, _, part = found[1].partition(" ")
+        name = found[1]
         results = json.loads((ROOT / RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        results = results["rows"][part] if part else results
-        rows = TABLES[name](results, part) if part else TABLES[name](results)
-        return f"<!-- table: {found[1]} -->\n{rows}\n\n{_source(results)}\n<!-- end -->"
+        rows = TABLES[name](results)
+        return f"<!-- table: {name} -->\n{rows}\n\n{_source(results)}\n<!-- end -->"
 
     return re.sub(r"<!-- table: (.+?) -->\n.*?<!-- end -->", table, page, flags=re.DOTALL)
 
@@ -131,7 +126,7 @@ def _train_step(results: dict[str, Any]) -> str:
     rows = []
     for found in results["shapes"].values():
         hidden, deep, shallow, *rest = found["shape"]
-        peak = median(found["peak_flops_per_second"]) / 1e9
+        peak = found["peak_flops_per_second"]["median"] / 1e9
         shape = _shape(hidden, f"{deep}+{shallow}", *rest)
         for kind, row in found["table"].items():
             ratios = (row.get(f"speed_over_{peer}") for peer in ("peer", "bfloat16"))
@@ -146,7 +141,7 @@ def _train_step(results: dict[str, Any]) -> str:
 def _head(results: dict[str, Any]) -> str:
     rows = []
     for shape, found in results["seconds"].items():
-        streamed, dense = (median(found["seconds"][kind]) for kind in ("streamed", "dense"))
+        streamed, dense = (found["seconds"][kind]["median"] for kind in ("streamed", "dense"))
         ratio = found["streamed_over_dense"]
         rows.append(
             [
@@ -204,8 +199,8 @@ def _prepare(results: dict[str, Any]) -> str:
             times = run["seconds"][way]
             ratio = run["share"].get(f"prepare / {way}, by cpu time")
             # Not all of Beam's processes have ended when CPU time is read.
-            cpu = "" if "Beam" in way else f"{median(times['cpu']):.1f}"
-            row += [f"{median(times['wall']):.1f}", cpu, f"{ratio:.0%}" if ratio else ""]
+            cpu = "" if "Beam" in way else f"{times['cpu']['median']:.1f}"
+            row += [f"{times['wall']['median']:.1f}", cpu, f"{ratio:.0%}" if ratio else ""]
         rows.append([*row, f"{results['speed_up'][way]:.2f}"])
     return markdown([*head, "speed of most processes over fewest"], rows)
 
@@ -214,8 +209,8 @@ def _train_vocabulary(results: dict[str, Any]) -> str:
     rows = [
         [
             f"`{name}`",
-            f"{median(times['wall']):.1f} s",
-            f"{median(times['cpu']):.1f} s",
+            f"{times['wall']['median']:.1f} s",
+            f"{times['cpu']['median']:.1f} s",
         ]
         for name, times in results["seconds"].items()
     ]
@@ -229,29 +224,19 @@ def _startup(results: dict[str, Any]) -> str:
     rows = []
     for kind, found in results["compile_seconds"].items():
         times = found["seconds"].items()
-        depths = ", ".join(f"{median(values):.1f} s ({depth} layers)" for depth, values in times)
+        depths = ", ".join(f"{values['median']:.1f} s ({depth} layers)" for depth, values in times)
         rows.append([f"trace and compile the train step, {kind}", depths])
     for kind, values in results["first_step_seconds"].items():
-        rows.append([f"quickstart, command to first step, {kind}", f"{median(values):.1f} s"])
+        rows.append([f"quickstart, command to first step, {kind}", f"{values['median']:.1f} s"])
     return markdown(["", "time"], rows)
 
 
 def _stacked_layers(results: dict[str, Any]) -> str:
     rows = [
-        [kind, f"{results['compilation'][kind]:.1f} s", f"{median(values):.3f} s"]
-        for kind, values in results["steps"].items()
+        [kind, f"{results['compilation'][kind]:.1f} s", f"{values['median']:.3f} s"]
+        for kind, values in results["step_seconds"].items()
     ]
     return markdown(["layers", "compilation, CPU time", "step, CPU time"], rows)
-
-
-def _growth(results: dict[str, Any], row: str) -> str:
-    return "\n".join(growth.table_lines(row, results))
-
-
-def _row_padding(results: dict[str, Any]) -> str:
-    found = results["padding and shapes"].items()
-    rows = [[kind, f"{share:.0%}", str(shapes)] for kind, (share, shapes) in found]
-    return markdown(["", "tokens that are padding", "shapes compiled"], rows)
 
 
 def _evaluation(results: dict[str, Any]) -> str:
@@ -277,7 +262,7 @@ def _finetune_step(results: dict[str, Any]) -> str:
 
 def _traffic(results: dict[str, Any]) -> str:
     rows = [
-        [name, f"{median(found['seconds']) * 1e3:.1f}", f"{ratios['max']:.2f}"]
+        [name, f"{found['seconds']['median'] * 1e3:.1f}", f"{ratios['max']:.2f}"]
         for name, found in results["programs"].items()
         for ratios in [found["estimate_over_measured"]]
     ]
@@ -304,8 +289,6 @@ TABLES: dict[str, Callable[..., str]] = {
     "train_vocabulary": _train_vocabulary,
     "startup": _startup,
     "stacked_layers": _stacked_layers,
-    "growth": _growth,
-    "row_padding": _row_padding,
     "evaluation": _evaluation,
     "finetune_step": _finetune_step,
     "traffic": _traffic,

@@ -98,30 +98,30 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
             steps["decode"] = decoding(shape, Path(folder))
         command = [sys.executable, __file__, f"--peer={name}", f"--folder={folder}"]
         command += [f"--steps={options.steps}", f"--kinds={options.kinds}"]
-        seconds: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
+        seconds: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
         for _ in range(options.rounds):
             own = {kind: timed(step, repeats(kind, options)) for kind, step in steps.items()}
             output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
             theirs = json.loads(output.splitlines()[-1])
             for kind in kinds:
-                seconds[kind].append((own[kind], theirs[kind]))
+                seconds[kind].append({"ours": own[kind], "peer": theirs[kind]})
         equal, anchors = None, theirs.get("anchors", {})
         if "decode" in kinds:
             pairs = zip(steps["decode"](), theirs["translations"])
             equal = sum(ours == other for ours, other in pairs) / SENTENCES
     print(f"{'':8}{'ours s':>9}{'peer s':>9}{'tokens/s':>10}{'peer':>9}{'speed over the peer':>21}")
     table: dict[str, dict[str, Any]] = {}
-    for kind, found in seconds.items():
-        own, theirs = (statistics.median(side) for side in zip(*found))
-        ratio = statistics.median(other / one for one, other in found)
+    for kind, rounds in seconds.items():
+        ours_s, peer_s = (statistics.median(s[side] for s in rounds) for side in ("ours", "peer"))
+        ratio = statistics.median(s["peer"] / s["ours"] for s in rounds)
         tokens = tokens_of(shape, kind)
-        table[kind] = {"seconds": found, "target_tokens": tokens, "speed_over_peer": ratio}
-        rates = f"{tokens / own:10,.0f}{tokens / theirs:9,.0f}"
-        print(f"{kind:8}{own:9.4f}{theirs:9.4f}{rates}{ratio:20.2f}x", flush=True)
+        table[kind] = {"seconds": rounds, "target_tokens": tokens, "speed_over_peer": ratio}
+        rates = f"{tokens / ours_s:10,.0f}{tokens / peer_s:9,.0f}"
+        print(f"{kind:8}{ours_s:9.4f}{peer_s:9.4f}{rates}{ratio:20.2f}x", flush=True)
     if equal is not None:
         table["decode"]["equal"] = equal
         print(f"equal translations: {equal:.0%}")
-        own = statistics.median(one for one, _ in seconds["decode"])
+        own = statistics.median(s["ours"] for s in seconds["decode"])
         for name, theirs in anchors.items():
             table["decode"][name] = theirs
             print(f"{name}: {theirs:.4f} s, ours has {theirs / own:.2f}x its speed")

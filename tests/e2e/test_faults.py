@@ -1,6 +1,6 @@
 """Kills, damage and full disks: the same command resumes with bitwise equal results.
 
-Each test uses one moment; benchmarks/faults.py uses random moments.
+Each test uses one moment; tests/faults/faults.py uses random moments.
 """
 
 import os

@@ -1,13 +1,17 @@
 """Starts a bucket on this machine, and commands that use it."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from pathlib import Path
 from urllib.parse import quote
+
+from xlme_jax.storage.files import copy_file
 
 SERVER = Path(__file__).with_name("bucket_server.py")
 # The emulator keeps the objects of gs://bucket in FOLDER/.cloudstorage/bucket.
@@ -71,3 +75,24 @@ class Bucket:
         """Ends the server."""
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+@contextlib.contextmanager
+def emulated_bucket():
+    """Yields a bucket on this machine that this process and those that it starts use."""
+    with tempfile.TemporaryDirectory() as folder:
+        bucket = Bucket(folder)
+        os.environ.update(bucket.variables)
+        try:
+            yield bucket
+        finally:
+            bucket.stop()
+
+
+def copy_folder(source, target):
+    """Copies a folder from a disk to a disk or into a bucket, without what was deleted."""
+    for path in source.rglob("*"):
+        if path.is_file() and TRASH not in path.parts:
+            copy = target / path.relative_to(source).as_posix()
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy_file(path, copy)

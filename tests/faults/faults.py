@@ -1,6 +1,6 @@
 """Checks the guarantees under faults with the real command on the embedded data.
 
-    python benchmarks/faults.py kills --runs=10 --kills=50 --out=kills.json
+    python tests/faults/faults.py kills --runs=10 --kills=50 --out=kills.json
 
 Each subcommand prints a table and a verdict, writes both as JSON, and exits with 1 if a guarantee
 is violated. Later subcommands reuse prepared data, compiled programs and undisturbed runs in
@@ -13,13 +13,13 @@ import json
 import os
 import platform
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import machine
 from fault_costs import run_overhead, run_soak
 from fault_damage import run_damage
 from fault_kills import run_kills
@@ -85,7 +85,7 @@ def main() -> int:
         found = arguments.action(Runs(arguments.work, arguments.steps, bucket), arguments)
     found = {
         "command": " ".join(sys.argv),
-        "commit": machine.commit(),
+        "commit": _commit(),
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs",
         "minutes": round((time.monotonic() - begin) / 60, 1),
         **found,
@@ -95,6 +95,11 @@ def main() -> int:
         arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(f"{arguments.name}: {found['verdict']}")
     return 0 if found["passed"] else 1
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 class _Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):

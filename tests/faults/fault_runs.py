@@ -1,24 +1,21 @@
-"""Short runs of the real command on embedded data, which the fault benchmarks disturb.
+"""Short runs of the real command on embedded data, which the commands here disturb.
 
 A work folder contains the gin file, the data, which is prepared once, a compilation cache, and an
 undisturbed run for each seed.
 """
 
-import contextlib
-import os
 import random
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
-from helpers.buckets import TRASH, Bucket  # noqa: E402
+from helpers.buckets import Bucket, copy_folder, emulated_bucket  # noqa: E402
 from helpers.commands import (  # noqa: E402
     HANG,
     Command,
@@ -33,7 +30,7 @@ from helpers.commands import (  # noqa: E402
 )
 from helpers.tiny import free_port  # noqa: E402
 
-from xlme_jax.storage.files import copy_file, remove_folder  # noqa: E402
+from xlme_jax.storage.files import remove_folder  # noqa: E402
 from xlme_jax.storage.paths import as_path  # noqa: E402
 
 __all__ = [
@@ -91,27 +88,6 @@ CldrCorpus.pairs = 1_500
 """
 
 _started: list[Command] = []
-
-
-@contextlib.contextmanager
-def emulated_bucket() -> Iterator[Bucket]:
-    """Yields a bucket on this machine that this process and those that it starts use."""
-    with tempfile.TemporaryDirectory() as folder:
-        bucket = Bucket(folder)
-        os.environ.update(bucket.variables)
-        try:
-            yield bucket
-        finally:
-            bucket.stop()
-
-
-def copy_folder(source: Path, target: Path) -> None:
-    """Copies a folder from a disk to a disk or into a bucket, without what was deleted."""
-    for path in source.rglob("*"):
-        if path.is_file() and TRASH not in path.parts:
-            place = target / path.relative_to(source).as_posix()
-            place.parent.mkdir(parents=True, exist_ok=True)
-            copy_file(path, place)
 
 
 def kill_all() -> None:
