@@ -1,4 +1,4 @@
-"""Writes the tables of docs/speed.md and docs/scale.md from benchmarks/results.
+"""Writes the tables of docs/lab/speed.md and docs/lab/plan_tables.md from benchmarks/results.
 
     python benchmarks/tables.py                              # from what was measured
     python benchmarks/tables.py --measure=all                # measure first
@@ -10,7 +10,7 @@ figure of these tables is typed. Measure on a quiet machine; `COMMANDS` says how
 variables are needed by some:
 
 - PEER: script of the train step's peer, which knows the word bfloat16 (`train_step.py`);
-- DATA: folder with mono/<language>.txt.xz and eval/, as in docs/real_text.md;
+- DATA: folder with mono/<language>.txt.xz and eval/, as in docs/lab/real_text.md;
 - VOCABULARY: SentencePiece model, for `prepare.py`.
 """
 
@@ -76,7 +76,7 @@ def main() -> None:
             settings["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         # A plan that does not fit is exit code 1, and a row of the table.
         subprocess.run(command, env=os.environ | settings, check=name != "plans")
-    for page in ("docs/speed.md", "docs/scale.md"):
+    for page in ("docs/lab/speed.md", "docs/lab/plan_tables.md"):
         text = Path(page).read_text(encoding="utf-8")
         Path(page).write_text(filled(text), encoding="utf-8")
 

@@ -13,7 +13,7 @@
 #
 # **What it shows.** Memory, traffic and time of XLM-E on a TPU pod, from a laptop: what a cost
 # model says of every mesh, which of them the search compiles, and how to read what the compiler
-# reports. `python -m xlme_jax.plan` does the same as a command (docs/scale.md).
+# reports. `python -m xlme_jax.plan` does the same as a command (docs/guide/plans.md).
 #
 # **How long.** About 4 minutes on two CPU cores; nothing runs but compilers. No accelerator and no
 # data are needed. With libtpu (the install cell brings it) the TPU's own compiler is used; without
@@ -183,5 +183,5 @@ print(f"python -m xlme_jax.train --gin_file={RUN} {flags}")
 
 # %% [markdown]
 # The times of `summary.describe` are estimates for comparing meshes and machines. Of virtual CPU
-# devices they mean nothing; look at memory and traffic there. docs/scale.md has the table of the
-# papers' runs, and the formulas.
+# devices they mean nothing; look at memory and traffic there. docs/lab/plan_tables.md has the table
+# of the papers' runs, docs/guide/plans.md the formulas.

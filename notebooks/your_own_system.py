@@ -14,7 +14,8 @@
 # **What it shows.** A pre-training system written outside the package: XLM in which the model also
 # reads its own samples in place of the masked tokens, and predicts the original tokens again
 # ("Replace MLM" of ELECTRA, with one network in both roles). The train loop, the reports, the
-# inspection of batches and the loaded model take it as it is. docs/own_system.md is the reference.
+# inspection of batches and the loaded model take it as it is.
+# docs/guide/own_system.md is the reference.
 #
 # **How long.** About 4 minutes on two CPU cores; most of it is training.
 #

@@ -4,8 +4,8 @@
     model = api.load(api.train(config))
     model.encode(["a text", "another"])
 
-docs/python.md is a tour. Libraries are imported when they are used: JAX by training and models,
-TensorFlow by preparation of SeqIO tasks.
+docs/guide/python.md is a tour. Libraries are imported when they are used: JAX by training and
+models, TensorFlow by preparation of SeqIO tasks.
 """
 
 from __future__ import annotations

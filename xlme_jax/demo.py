@@ -3,7 +3,7 @@
     python -m xlme_jax.demo --checkpoint=runs/quickstart
 
 It shows which words look replaced, what is behind masks, which sentences are translations of each
-other, and which of their words. Needs `pip install 'xlme_jax[demo]'`; docs/demo.md has more.
+other, and which of their words. Needs `pip install 'xlme_jax[demo]'`; docs/guide/demo.md has more.
 """
 
 from absl import flags

@@ -5,7 +5,7 @@ r"""Exports the encoder of a checkpoint as a Hugging Face folder.
 Writes weights (safetensors), config.json, the tokenizer and a model card. Encoders that XLM-R's
 classes cannot express come with their own model file; load them with
 `AutoModel.from_pretrained(FOLDER, trust_remote_code=True)`. Needs `pip install 'xlme_jax[hf]'`, no
-network. docs/huggingface.md lists what is exact.
+network. docs/guide/huggingface.md lists what is exact.
 
     python -m xlme_jax.export --checkpoint=runs/xlme_base --output=exported/xlme_base \
         --push=OWNER/NAME

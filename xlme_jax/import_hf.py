@@ -4,8 +4,8 @@ r"""Imports XLM-R, or an export of this project: converts a Hugging Face folder 
     python -m xlme_jax.train ... --gin.INIT_FROM="'runs/xlmr_base'"
 
 The folder must contain config.json, model.safetensors (or its shards and their index) and
-sentencepiece.bpe.model. Needs `pip install 'xlme_jax[hf]'`, no network. docs/huggingface.md lists
-what is converted and how exactly.
+sentencepiece.bpe.model. Needs `pip install 'xlme_jax[hf]'`, no network. docs/guide/huggingface.md
+lists what is converted and how exactly.
 """
 
 import logging

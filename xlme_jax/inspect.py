@@ -3,7 +3,7 @@
     python -m xlme_jax.inspect --gin_file=gin_configs/runs/quickstart.gin --step=100
     python -m xlme_jax.inspect --gin_file=runs/quickstart/config.gin --checkpoint=runs/quickstart
 
-docs/inspect.md has an example. Colours are off with NO_COLOR=1, and where output is no terminal.
+docs/guide/runs.md has an example. Colours are off with NO_COLOR=1, and where output is no terminal.
 """
 
 import logging

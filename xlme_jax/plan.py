@@ -45,8 +45,8 @@ _COMPILATIONS = flags.DEFINE_integer(
 _TABLE = flags.DEFINE_string(
     "table",
     None,
-    "Plan the shipped runs of the papers instead, and print the table of docs/scale.md: 'all', or "
-    "a part of their names, such as xlme_xl or v5e-256.",
+    "Plan the shipped runs of the papers instead, and print the table of docs/lab/plan_tables.md: "
+    "'all', or a part of their names, such as xlme_xl or v5e-256.",
 )
 _ATTENTION = flags.DEFINE_enum(
     "attention",

@@ -22,14 +22,15 @@ training text; `--check_overlap` reports evaluation texts that occur in the trai
     python -m xlme_jax.prepare --tasks=cc100,bitext --cc100_dir=mono --bitext_dir=multiway \
         --validation=every:20 --check_overlap=eval --vocabulary=vocabulary.model --output=data/mine
 
-Pairs may come from several folders and be filtered (docs/xylent.md); `dataset.json` counts what is
-skipped, by reason::
+Pairs may come from several folders and be filtered (docs/guide/own_text.md); `dataset.json`
+counts what is skipped, by reason::
 
     python -m xlme_jax.prepare --tasks=bitext --bitext_dir=ccmatrix,ccaligned --bitext_merge=first \
         --tsv_columns=1,2,0 --min_score=1.06 --deduplicate --max_length_ratio=3 --min_pairs=50000 \
         --vocabulary=vocabulary.model --output=data/mine
 
-Parquet, Arrow (`save_to_disk`), JSON Lines and CSV files have text in columns (docs/tables.md)::
+Parquet, Arrow (`save_to_disk`), JSON Lines and CSV files have text in columns
+(docs/guide/own_text.md)::
 
     python -m xlme_jax.prepare --tasks=table,table_pairs --table_dir=wikipedia --text_column=text \
         --table_pairs_dir=opus100 --vocabulary=vocabulary.model --output=data/mine

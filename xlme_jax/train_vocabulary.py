@@ -20,7 +20,7 @@ an interruption, the same command goes on, and other `--size` or `--beta` take t
         --size=64000 --candidate_sizes=1000,2000,4000,8000 --output=vocap.model
 
 `--extend` adds pieces of new languages to an existing vocabulary, whose ids and scores stay, so
-that a checkpoint trained with it can be continued (`docs/adding_languages.md`). `--size` is then
+that a checkpoint trained with it can be continued (`docs/guide/add_languages.md`). `--size` is then
 the number of new pieces, and `--keep` names old languages whose text should be tokenized as
 before::
 

@@ -76,7 +76,7 @@ def _docstring(text: str) -> str:
             shown.append(f"```bash\n{textwrap.dedent(block)}\n```")
             continue
         text = re.sub(r"(?<![`\w=<])(--\w+(?:=[\w\[\]/{}.,+]+)?)", r"`\1`", block)
-        shown.append(re.sub(r"`?docs/(\w+\.md)`?", r"[\1](../\1)", text))
+        shown.append(re.sub(r"`?docs/((?:\w+/)?\w+\.md)`?", r"[\1](../\1)", text))
     return "\n\n".join(shown)
 
 

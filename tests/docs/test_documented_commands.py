@@ -61,7 +61,7 @@ def test_inline_commands_are_checked():
 
 @pytest.mark.slow
 def test_quick_start_runs(tmp_path):
-    text = (documented.ROOT / "docs" / "quickstart.md").read_text()
+    text = (documented.ROOT / "docs" / "guide" / "quickstart.md").read_text()
     commands = [block for block in documented.blocks(text) if "pip install" not in block]
     variables = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -17,15 +17,15 @@ def tables():
         return importlib.import_module("tables")
 
 
-@pytest.mark.parametrize("page", ["speed.md", "scale.md"])
+@pytest.mark.parametrize("page", ["speed.md", "plan_tables.md"])
 def test_tables_are_those_of_the_results(tables, page):
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "lab" / page).read_text(encoding="utf-8")
     assert tables.filled(text) == text, "run python benchmarks/tables.py"
     assert text.count("<!-- table: ") == text.count("<!-- end -->")
 
 
 def test_a_figure_that_was_typed_is_found(tables):
-    text = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "lab" / "speed.md").read_text(encoding="utf-8")
     head = re.search(r"<!-- table: head -->.*?<!-- end -->", text, flags=re.DOTALL)[0]
     typed = re.sub(r"\d\.\d+ s", "0.001 s", head, count=1)
     assert typed != head and tables.filled(typed) == head

@@ -47,10 +47,10 @@ def test_commands_are_complete():
 def test_links_that_leave_docs_lead_to_pages():
     import repository
 
-    text = "[a](../LICENSE) [b](../pods.md#slurm) [c](../../xlme_jax/api.py) [d](https://x.org/e)"
-    changed = repository.with_site_links(text, "tutorials/own_text.md")
+    text = "[a](../LICENSE) [b](../design.md#rooms) [c](../../xlme_jax/api.py) [d](https://x.org/e)"
+    changed = repository.with_site_links(text, "guide/own_text.md")
     assert changed == text.replace("../../xlme_jax/api.py", "../files/xlme_jax/api.py.md")
-    assert repository.linked_files(text, "tutorials/own_text.md") == {"xlme_jax/api.py"}
+    assert repository.linked_files(text, "guide/own_text.md") == {"xlme_jax/api.py"}
     (page,) = repository.file_pages({"xlme_jax/api.py"}).values()
     assert "def load_config(" in page
 
@@ -59,5 +59,5 @@ def test_the_home_page_is_the_readme():
     import repository
 
     page = repository.page_of("README.md", "index.md")
-    assert "](../docs/quickstart.md)" in page
-    assert "](quickstart.md)" in repository.with_site_links(page, "index.md")
+    assert "](../docs/guide/quickstart.md)" in page
+    assert "](guide/quickstart.md)" in repository.with_site_links(page, "index.md")

@@ -26,7 +26,7 @@ LAUNCH = tiny.REPOSITORY / "launch"
 MANIFESTS = ["tpu", "gpu"]
 SCRIPTS = ["slurm/train.sbatch", "tpu_vm/tpu_vm.sh"]
 DOCKERFILES = sorted(LAUNCH.glob("docker/Dockerfile.*"))
-# Codes of train after which a restart helps: docs/durability.md.
+# Codes of train after which a restart helps: docs/guide/faults.md.
 RESTART = [EXIT_STOPPED, EXIT_LOST_PEERS, 128 + signal.SIGABRT]
 CRD = "JOBSET_CRD"
 

@@ -1,7 +1,7 @@
 """The interface between the train loop and a system (a pre-training objective or a task).
 
 The loop uses nothing else of a system. A new system is a class with these members, a configuration
-dataclass, and a gin file. docs/own_system.md has an example.
+dataclass, and a gin file. docs/guide/own_system.md has an example.
 """
 
 import dataclasses

@@ -42,7 +42,8 @@ def keep_freed() -> bool:
 
     XLA's CPU client allocates the temporaries of a step anew in each step. By default, glibc
     returns so large a block to the system, which then has to clear every page of it again
-    (docs/speed.md has the share of a step). Resident memory may grow, as free memory is divided.
+    (docs/lab/speed.md has the share of a step). Resident memory may grow, as free memory is
+    divided.
 
     Call it before JAX starts its threads. It does nothing where an accelerator may be used (one of
     JAX's plugins is installed, unless JAX_PLATFORMS is "cpu"), and without glibc.

@@ -28,7 +28,7 @@ VARIABLES = {
     "XLMR_LARGE": "likewise of XLM-R Large",
     "XNLI": "a run that the sweep of XNLI, translate-train, selected (its sweep.md)",
     "SQUAD": "likewise of SQuAD, translate-train",
-    "DATA": "the folder of the data (docs/evaluation.md)",
+    "DATA": "the folder of the data (docs/lab/paper_tables.md)",
 }
 """{variable of the commands: what it stands for}."""
 

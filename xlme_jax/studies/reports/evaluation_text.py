@@ -43,7 +43,9 @@ def _retrieval(task: str, outcome: Outcome, layers: Layers, layer: int | None) -
         f"{task}: accuracy@1 of finding a text's translation, mean over languages and directions; "
         f"chance {headline.get(f'{task}/chance', float('nan')):.4f}"
     )
-    yield "rows: layers, 0 the embeddings; columns: how texts are compared (docs/evaluation.md)"
+    yield (
+        "rows: layers, 0 the embeddings; columns: how texts are compared (docs/guide/evaluation.md)"
+    )
     yield "raw: cosine; centred: cosine after each language's mean was subtracted"
     panels = held_out_retrieval.readout_panels(task, outcome.results)
     if layers:

@@ -1,4 +1,4 @@
-"""The papers' runs on machines with enough memory, and the table of docs/scale.md."""
+"""The papers' runs on machines with enough memory, and the table of docs/lab/plan_tables.md."""
 
 import dataclasses
 import datetime
