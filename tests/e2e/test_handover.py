@@ -73,7 +73,7 @@ def table(model_dir):
 def test_pretraining_continues_and_is_exported(tmp_path, taken_over, vocabulary, objective):
     start = {"INIT_FROM": str(taken_over), "Optimizer__learning_rate": 1e-4}
     if objective == "infoxlm":
-        start |= {"contrast/Stream__length": 64, "XLCo__queue_size": 16}
+        start |= {"contrast/PairStream__length": 64, "XLCo__queue_size": 16}
     trained = finetuning.pretrain(tmp_path, vocabulary, objective, **start)
     moved = np.abs(table(trained) - table(taken_over)).max()
     assert 0 < moved < 1e-3  # Two updates of at most the rate.

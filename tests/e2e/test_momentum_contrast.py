@@ -36,7 +36,7 @@ BINDINGS = {
     "XLCo__momentum": MOMENTUM,
     "XLCo__temperature": TEMPERATURE,
     "XLCo__mask_inputs": False,
-    "contrast/Stream__mixup": "none",
+    "contrast/Sides__mixup": "none",
 }
 
 

@@ -21,7 +21,7 @@ from xlme_jax.runs import assembly, inspecting
 from xlme_jax.training.task_losses import PAIR_WEIGHTS_FILE
 
 ROBUST = {
-    "bitext/Stream__robust": _Gin("@RobustSampling()"),
+    "bitext/PairStream__robust": _Gin("@RobustSampling()"),
     "RobustSampling__updates": 2,
     "RobustSampling__rho": 0.3,
 }
@@ -109,8 +109,8 @@ def test_a_run_cannot_be_resumed_without_its_phases(tiny_data, whole):
         (
             "infoxlm",
             {
-                "contrast/Stream__robust": _Gin("@RobustSampling()"),
-                "contrast/Stream__mixup": "none",
+                "contrast/PairStream__robust": _Gin("@RobustSampling()"),
+                "contrast/Sides__mixup": "none",
             },
             r"Stream 'contrast' has robust sampling, and this objective does not compute the losse",
         ),

@@ -154,7 +154,7 @@ def write_data(folder):
 def sweep(output, data, *more):
     """Returns Python arguments of a sweep of four runs, and evaluations of the selected two."""
     bindings = {**runs.SHORT, "TRAIN_STEPS": 12, "Train__evaluators": (), "Encoder__max_length": 64}
-    bindings |= {"bitext/Stream__length": 64, "monolingual/Stream__length": 64}
+    bindings |= {"bitext/PairStream__length": 64, "monolingual/TextStream__length": 64}
     files, *values = tiny.flags("unused", data, **bindings)
     return [
         *("-m", "xlme_jax.sweep", files.replace("gin_configs", f"{tiny.REPOSITORY}/gin_configs")),

@@ -57,7 +57,7 @@ def write_phrases(folder):
 @pytest.mark.slow
 def test_the_best_and_the_mean_checkpoint_translate(tmp_path):
     data, run, mean = write_phrases(tmp_path), tmp_path / "run", tmp_path / "mean"
-    sizes = {"Encoder__max_length": 64, "bitext/Stream__length": 64}
+    sizes = {"Encoder__max_length": 64, "bitext/PairStream__length": 64}
     steps = {"TRAIN_STEPS": 30, "CHECKPOINT_EVERY": 10, "Loop__evaluate_every": 10}
     steps["Loop__keep_checkpoints"] = 3
     flags = tiny.flags(run, data, "translate", LANGUAGES=("en", "ru"), **sizes, **steps)

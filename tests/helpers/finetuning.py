@@ -72,12 +72,11 @@ def pretrain_flags(folder, vocabulary, objective="xlme", **bindings):
     prepared.write_dataset(data, [writer.close(), pairs.close()], vocabulary.path, vocabulary.size)
     sizes = {
         "Encoder__max_length": LENGTH,
-        "bitext__Stream__length": LENGTH,
+        "bitext/PairStream__length": LENGTH,
         "Optimizer__warmup_steps": 1,
         "TRAIN_STEPS": 2,
     }
-    flags = tiny.flags(Path(folder) / "pretrained", data, objective, **sizes | bindings)
-    return [flag.replace("bitext.PairStream", "bitext/PairStream") for flag in flags]
+    return tiny.flags(Path(folder) / "pretrained", data, objective, **sizes | bindings)
 
 
 def finetune_flags(model_dir, data_dir, start, task, **bindings):

@@ -151,7 +151,10 @@ def test_an_allowed_change_of_the_rate_says_it(resumes, caplog):
 
 
 def test_sampling_weights_that_follow_the_number_of_steps_say_so(resumes, caplog):
-    bindings = {"bitext/Stream__robust": _Gin("@RobustSampling()"), "RobustSampling__updates": 4}
+    bindings = {
+        "bitext/PairStream__robust": _Gin("@RobustSampling()"),
+        "RobustSampling__updates": 4,
+    }
     resumes(bindings, TRAIN_STEPS=200, **bindings)
     assert "The 4 updates of the sampling weights of stream 'bitext' are spread over" in caplog.text
 
