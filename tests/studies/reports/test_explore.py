@@ -7,14 +7,15 @@ import re
 import pytest
 
 from xlme_jax.studies.reports import explore
-from xlme_jax.studies.reports.curves import Plot
+from xlme_jax.studies.reports.curves import Line, Plot, finite
 
 pytest.importorskip("bokeh")
 NAME = "<img src=x onerror=alert(1)>\x00\u202e$$x$$"
 
 
-def plot(name="loss", **fields):
-    return Plot("Title", "good: falls", "nats", ((name, NAME, "#444444", "--"),), **fields)
+def plot(curve, **fields):
+    line = Line("loss", NAME, "#444444", "--", finite(curve))
+    return Plot("Title", "good: falls", "nats", (line,), **fields)
 
 
 def items(found):
@@ -31,7 +32,7 @@ def columns(item):
 
 def test_a_line_has_its_finite_points():
     curve = [(1, 2.0), (2, math.nan), (3, 1.0)]
-    found = explore.explorable([plot()], {"loss": curve}, b"png")
+    found = explore.explorable([plot(curve)], b"png")
     (item,) = items(found)
     assert item["target_id"] == "plot-0" and 'id="plot-0"' in found.body
     assert sorted(columns(item)) == [("2", "float32"), ("2", "float32"), ("2", "int32")]
@@ -42,19 +43,19 @@ def test_a_line_has_its_finite_points():
 
 def test_pages_are_bounded(monkeypatch):
     curve = [(step, 1.0 / (step + 1)) for step in range(5_000)]
-    one = explore.explorable([plot()], {"loss": curve}, b"png")
+    one = explore.explorable([plot(curve)], b"png")
     count = int(columns(items(one)[0])[0][0])
     assert 500 <= count <= explore._LINE_POINTS + 1
     assert f'value="{explore._WEIGHT}"' in one.body
     monkeypatch.setattr(explore, "_PAGE_POINTS", 1_000)
-    many = [Plot("a", "", "", tuple((f"m{n}", f"{n}", "#0072B2", "-") for n in range(5)))]
-    found = explore.explorable(many, {f"m{n}": curve for n in range(5)}, b"png")
+    lines = tuple(Line(f"m{n}", f"{n}", "#0072B2", "-", curve) for n in range(5))
+    found = explore.explorable([Plot("a", "", "", lines)], b"png")
     counts = [int(count) for count, _ in columns(items(found)[0])]
     # Of each line the steps, and the values twice.
     assert len(counts) == 5 * 3 and 100 <= min(counts) <= max(counts) <= 1_000 // 5 + 1
 
 
 def test_names_are_text():
-    found = explore.explorable([plot()], {"loss": [(1, 1.0)]}, b"png")
+    found = explore.explorable([plot([(1, 1.0)])], b"png")
     assert "&lt;img src=x onerror=alert(1)&gt;␀⟨U+202E⟩" in found.body
     assert "<img src=x" not in found.body and "\u202e" not in found.body

@@ -5,7 +5,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from xlme_jax.studies.reports import pictures
-from xlme_jax.studies.reports.curves import Plot
+from xlme_jax.studies.reports.curve_picture import draw_plot
+from xlme_jax.studies.reports.curves import Line, Plot
 
 NAMES = {"short": ["a", "b", "c"], "long and hostile": [f"$\\frac$ {'x' * 300} {n}" for n in "abc"]}
 
@@ -26,10 +27,10 @@ def check(figure, axis):
 
 @pytest.mark.parametrize("names", NAMES)
 def test_of_curves(names):
-    lines = tuple((name, name, "#0072B2", "-") for name in NAMES[names])
+    points = [(1, 1.0), (2, 3.0)]
+    lines = tuple(Line(name, name, "#0072B2", "-", points) for name in NAMES[names])
     figure, axis = axes()
-    plot = Plot("Loss", "good: falls", "nats", lines)
-    plot.draw(axis, {name: [(1, 1.0), (2, 3.0)] for name in NAMES[names]})
+    draw_plot(axis, Plot("Loss", "good: falls", "nats", lines))
     check(figure, axis)
 
 

@@ -84,7 +84,7 @@ def test_a_page_has_the_curves_of_all_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(run_comparison, "draw", lambda plots, *_: drawn.append(plots) or b"png")
     page = run_comparison.to_html(run_comparison.compare(runs))
     assert [plot.title for plot in drawn[0]] == ["loss", "held_out/x/mlm_loss"]
-    assert [line[1] for line in drawn[0][0].lines] == runs
+    assert [line.label for line in drawn[0][0].lines] == runs
     assert "b &lt;img src=x onerror=alert(1)&gt;" in page and "<img src=x" not in page
     assert "<td>loss</td><td>4</td><td>2.5</td><td>-37.5%</td>" in page
 

@@ -10,7 +10,8 @@ from xlme_jax.model.encoder import EncoderConfig
 from xlme_jax.objectives.base import Baseline, Diagnostics, Panel
 from xlme_jax.objectives.xlme import XLMEConfig
 from xlme_jax.studies.reports import pictures, run_page
-from xlme_jax.studies.reports.curves import draw, plots, streams, with_derived
+from xlme_jax.studies.reports.curve_picture import draw
+from xlme_jax.studies.reports.curves import plots, streams, with_derived
 from xlme_jax.studies.reports.explore import Explorable
 from xlme_jax.studies.reports.run_page import final_value, verdicts
 
@@ -26,6 +27,10 @@ def undrawn(monkeypatch):
     """Disables drawing, which takes most of the time."""
     monkeypatch.setattr(run_page, "draw", lambda *args, title: PICTURE_STUB)
     monkeypatch.setattr(run_page, "explorable", lambda *args: Explorable("", ()))
+
+
+def metrics(plot):
+    return [line.metric for line in plot.lines]
 
 
 def write_report(model_dir, command=""):
@@ -247,7 +252,7 @@ def test_final_value_is_the_mean_of_the_last_tenth():
 
 def test_a_million_points_are_thinned_before_drawing():
     curve = [(step, 1.0 / (step + 1)) for step in range(200_000)]
-    assert draw(plots({"loss": curve}, XLME), {"loss": curve}).startswith(PNG)
+    assert draw(plots({"loss": curve}, XLME)).startswith(PNG)
 
 
 def test_held_out_figures_stand_beside_those_of_training():
@@ -261,9 +266,9 @@ def test_held_out_figures_stand_beside_those_of_training():
         XLME,
     )
     assert streams(curves, XLME) == ["bitext"]
-    (panel,) = [p for p in plots(curves, XLME) if "bitext/mlm_loss" in p.names(curves)]
-    assert panel.names(curves) == ["bitext/mlm_loss", "held_out/bitext/mlm_loss"]
-    lines = {name: (label, color, style) for name, label, color, style in panel.lines}
+    (panel,) = [p for p in plots(curves, XLME) if "bitext/mlm_loss" in metrics(p)]
+    assert metrics(panel) == ["bitext/mlm_loss", "held_out/bitext/mlm_loss"]
+    lines = {line.metric: (line.label, line.color, line.style) for line in panel.lines}
     label, color, style = lines["bitext/mlm_loss"]
     assert lines["held_out/bitext/mlm_loss"] == (f"{label}, held out", color, "-.")
     assert style == "-"
@@ -274,5 +279,5 @@ def test_held_out_figures_stand_beside_those_of_training():
 
 def test_a_run_without_held_out_figures_is_drawn_as_before():
     curves = {name: [(0, 1.0)] for name in ("bitext/mlm_loss", "monolingual/mlm_loss")}
-    (panel,) = [p for p in plots(curves, XLME) if "bitext/mlm_loss" in p.names(curves)]
-    assert panel.names(curves) == ["monolingual/mlm_loss", "bitext/mlm_loss"]
+    (panel,) = [p for p in plots(curves, XLME) if "bitext/mlm_loss" in metrics(p)]
+    assert metrics(panel) == ["monolingual/mlm_loss", "bitext/mlm_loss"]

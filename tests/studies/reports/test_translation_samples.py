@@ -60,7 +60,7 @@ def test_directions_are_drawn_if_they_are_few():
         names = [f"translation/bleu/{name}" for name in (*directions, "mean")]
         curves = {n: [(1, 2.0)] for n in (*names, "translation/dictionary_bleu/mean")}
         (plot,) = [one for one in plots(curves, PLAIN) if one.title == "Held-out translation"]
-        return [(name, style) for name, _, _, style in plot.lines]
+        return [(line.metric, line.style) for line in plot.lines]
 
     mean = [("translation/bleu/mean", "-"), ("translation/dictionary_bleu/mean", "--")]
     assert lines("en-ru") == mean

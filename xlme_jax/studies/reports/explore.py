@@ -7,20 +7,20 @@ The page holds BokehJS, about 1 MB, and the points, so it needs no network.
 import functools
 import html
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlme_jax.studies.reports.curves import NEUTRAL, PROBE_COLOR, Curves, Plot, finite, thinned
+from xlme_jax.studies.reports.curves import FEW, NEUTRAL, PROBE_COLOR, Line, Plot, thinned
 from xlme_jax.studies.reports.html_page import escaped, picture
 from xlme_jax.studies.reports.visible_text import shortened
 
 # Most points of a line, and of all lines of a page together.
 _LINE_POINTS, _PAGE_POINTS = 1_000, 150_000
-# Lines with more points are smoothed at first, by this weight.
-_MANY, _WEIGHT = 40, 0.6
+# Lines with more points than `FEW` are smoothed at first, by this weight.
+_WEIGHT = 0.6
 # As legible on a dark page as on a light one.
 _COLORS = {NEUTRAL: "#888888", PROBE_COLOR: "#9A6FC9"}
 _DASHES = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dotdash"}
@@ -55,26 +55,25 @@ class Explorable(NamedTuple):
     scripts: tuple[str, ...]
 
 
-def explorable(plots: Sequence[Plot], curves: Curves, drawn: bytes) -> Explorable:
+def explorable(plots: Sequence[Plot], drawn: bytes) -> Explorable:
     """Returns plots to explore.
 
     Args:
       plots: what to show, at least one.
-      curves: {metric: [(step, value), ...]}.
       drawn: the plots as a PNG, for readers without scripts.
     """
     still = picture("Curves", drawn)
-    lines = sum(len(plot.names(curves)) for plot in plots)
-    most = min(_LINE_POINTS, max(_PAGE_POINTS // max(lines, 1), 2))
-    figures = [_figure(number, plot, curves) for number, plot in enumerate(plots)]
-    items = [_item(number, plot, curves, most) for number, plot in enumerate(plots)]
-    longest = max((len(curve) for curve in curves.values()), default=0)
+    lines = [line for plot in plots for line in plot.lines]
+    most = min(_LINE_POINTS, max(_PAGE_POINTS // max(len(lines), 1), 2))
+    figures = [_figure(number, plot) for number, plot in enumerate(plots)]
+    items = [_item(number, plot, most) for number, plot in enumerate(plots)]
+    longest = max((len(line.points) for line in lines), default=0)
     # "<" would end the element, and nothing else would.
     data = json.dumps(items, allow_nan=False).replace("<", "\\u003c")
     body = "\n".join(
         [
             f"<noscript>{still}</noscript>",
-            _bar(_WEIGHT if longest > _MANY else 0.0, len(plots)),
+            _bar(_WEIGHT if longest > FEW else 0.0, len(plots)),
             f'<div class="plots" id="plots" hidden>{"".join(figures)}</div>',
             f'<script type="application/json" id="items">{data}</script>',
         ]
@@ -94,34 +93,28 @@ def _bar(weight: float, plots: int) -> str:
     )
 
 
-def _figure(number: int, plot: Plot, curves: Curves) -> str:
+def _figure(number: int, plot: Plot) -> str:
     """Returns the title of a plot, the place of its axes, and its legend."""
     unit = f"{plot.unit}; " if plot.unit else ""
     return (
         f"<figure><figcaption><output></output><b>{html.escape(shortened(plot.title, 120))}</b>"
         f'<span class="note">{escaped(unit)}{escaped(plot.good)}</span></figcaption>'
         f'<div class="plot" id="plot-{number}"></div>'
-        f'<div class="keys">{"".join(_keys(plot, curves))}</div></figure>'
+        f'<div class="keys">{"".join(map(_key, plot.lines))}</div></figure>'
     )
 
 
-def _keys(plot: Plot, curves: Curves) -> Iterator[str]:
-    names = plot.names(curves)
-    for name, label, color, style in plot.lines:
-        if name in names:
-            line = f"border-top-style: {_BORDERS[style]}; border-top-color: {_colour(color)}"
-            text = html.escape(shortened(label, 120))
-            yield (
-                f'<button type="button" aria-pressed="true"><i style="{line}"></i>'
-                f"<bdi>{text}</bdi><output></output></button>"
-            )
+def _key(line: Line) -> str:
+    """Returns a line's button in the legend."""
+    color = _COLORS.get(line.color, line.color)
+    border = f"border-top-style: {_BORDERS[line.style]}; border-top-color: {color}"
+    return (
+        f'<button type="button" aria-pressed="true"><i style="{border}"></i>'
+        f"<bdi>{html.escape(shortened(line.label, 120))}</bdi><output></output></button>"
+    )
 
 
-def _colour(color: str) -> str:
-    return _COLORS.get(color, color)
-
-
-def _item(number: int, plot: Plot, curves: Curves, most: int) -> Any:
+def _item(number: int, plot: Plot, most: int) -> Any:
     """Returns a plot as JSON for BokehJS: of each line its points, pale, and a smoothed form."""
     from bokeh.embed import json_item
     from bokeh.models import BoxZoomTool, CrosshairTool, PanTool, ResetTool, SaveTool, WheelZoomTool
@@ -152,19 +145,17 @@ def _item(number: int, plot: Plot, curves: Curves, most: int) -> Any:
     limits = zip(("start", "end"), plot.limits or ())
     axes.y_range.update(**{end: x for end, x in limits if x is not None}, only_visible=True)
     axes.x_range.update(only_visible=True)
-    for name, _, color, style in plot.lines:
-        points = thinned(finite(curves.get(name, [])), most)
-        if not points:
-            continue
+    for line in plot.lines:
+        points = thinned(line.points, most)
         steps, values = zip(*points)
         y = np.array(values, np.float32)
         source = {"x": np.array(steps, np.int32), "raw": y, "y": y}
-        color = _colour(color)
+        color = _COLORS.get(line.color, line.color)
         pale = axes.line("x", "raw", source=source, color=color, alpha=0.25)
-        line = axes.line("x", "y", source=pale.data_source, color=color, line_width=2)
-        line.glyph.line_dash = _DASHES[style]
-        line.tags = ["smooth"] if plot.smooth and len(points) > 2 else []
-        if len(points) <= _MANY:
+        main = axes.line("x", "y", source=pale.data_source, color=color, line_width=2)
+        main.glyph.line_dash = _DASHES[line.style]
+        main.tags = ["smooth"] if plot.smooth and len(points) > 2 else []
+        if len(points) <= FEW:
             axes.scatter("x", "raw", source=pale.data_source, color=color, size=4)
     return {**json_item(axes), "target_id": f"plot-{number}"}
 

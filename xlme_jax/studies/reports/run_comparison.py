@@ -8,7 +8,8 @@ from pathlib import Path
 
 from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.reports import explore, html_page
-from xlme_jax.studies.reports.curves import Curves, Plot, draw, finite
+from xlme_jax.studies.reports.curve_picture import draw
+from xlme_jax.studies.reports.curves import Curves, Line, Plot, finite
 from xlme_jax.studies.reports.run_page import final_value
 from xlme_jax.training import manifest
 from xlme_jax.training.metrics import HELD_OUT, read_metrics
@@ -221,9 +222,9 @@ def _cell(value: str) -> str:
 
 def to_html(found: Comparison) -> str:
     """Returns a self-contained page with the curves of all runs in each plot, and the tables."""
-    plots, curves, left_out = _plots(found)
-    picture = draw(plots[:_MOST_DRAWN], curves, found.lengths.title)
-    explored = explore.explorable(plots, curves, picture)
+    plots, left_out = _plots(found)
+    picture = draw(plots[:_MOST_DRAWN], found.lengths.title)
+    explored = explore.explorable(plots, picture)
     warning = html.escape(found.lengths.warning)
     parts = [
         "<h1>Runs</h1>",
@@ -248,22 +249,21 @@ def _html(table: Table) -> str:
     return title + note + body
 
 
-def _plots(comparison: Comparison) -> tuple[list[Plot], Curves, int]:
-    """Returns a plot of each metric that changes, their curves, and the number left out."""
+def _plots(comparison: Comparison) -> tuple[list[Plot], int]:
+    """Returns a plot of each metric that changes, and the number of those left out."""
     names = sorted({name for run in comparison.curves for name in run})
     metrics = sorted((n for n in names if _is_drawn(n, comparison.curves)), key=_order)
     plotted = metrics[:_MOST_PLOTS]
-    plots, curves = [], {}
+    plots = []
     for metric in plotted:
         lines = []
-        for number, run in enumerate(comparison.curves):
-            key = f"{number}/{metric}"
+        for number, (name, run) in enumerate(zip(comparison.names, comparison.curves)):
             color = _COLORS[number % len(_COLORS)]
             style = _STYLES[number // len(_COLORS) % len(_STYLES)]
-            lines.append((key, comparison.names[number], color, style))
-            curves[key] = run.get(metric, [])
+            if points := finite(run.get(metric, [])):
+                lines.append(Line(metric, name, color, style, points))
         plots.append(Plot(metric, "", "", tuple(lines), smooth=metric != "learning_rate"))
-    return plots or [Plot("loss", "", "", ())], curves, len(metrics) - len(plotted)
+    return plots or [Plot("loss", "", "")], len(metrics) - len(plotted)
 
 
 def _is_drawn(metric: str, runs: Sequence[Curves]) -> bool:

@@ -18,11 +18,10 @@ from xlme_jax.storage.files import naming_file
 from xlme_jax.storage.paths import as_path
 from xlme_jax.storage.sealed_json import parse
 from xlme_jax.studies.reports import explore, html_page, samples_page
+from xlme_jax.studies.reports.curve_picture import draw, draw_readouts
 from xlme_jax.studies.reports.curves import (
     Curve,
     Curves,
-    draw,
-    draw_readouts,
     finite,
     plots,
     stream_labels,
@@ -58,14 +57,14 @@ def write_report(model_dir: Path, diagnostics: Diagnostics) -> Path:
     model_dir = as_path(model_dir)
     curves = with_derived(read_metrics(model_dir / METRICS_FILE), diagnostics)
     panels = plots(curves, diagnostics)
-    picture = draw(panels, curves, title=model_dir.resolve().name)
+    picture = draw(panels, title=model_dir.resolve().name)
     readouts = draw_readouts(curves)
     path = model_dir / REPORT_HTML
     with naming_file(path):
         (model_dir / REPORT_PNG).write_bytes(picture)
         if readouts:
             (model_dir / READOUTS_PNG).write_bytes(readouts)
-        explored = explorable(panels, curves, picture)
+        explored = explorable(panels, picture)
         compared = verdicts(curves, diagnostics)
         page = _page(model_dir, curves, compared, explored, readouts)
         path.write_text(page, encoding="utf-8")

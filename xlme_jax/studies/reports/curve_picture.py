@@ -1,0 +1,135 @@
+"""Plots of a run as a picture: its metrics over steps, and retrieval over layers."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from xlme_jax.studies.reports import pictures
+from xlme_jax.studies.reports.curves import FEW, NEUTRAL, Curves, Line, Plot, thinned
+from xlme_jax.studies.reports.pictures import plain, png
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MAX_POINTS = 2000
+
+
+def draw(plots: Sequence[Plot], title: str = "") -> bytes:
+    """Draws plots of a run, or of several.
+
+    Args:
+      plots: what to draw, at least one.
+      title: heading, such as the run's name.
+
+    Returns:
+      A PNG file.
+    """
+    # Figure without pyplot: no global state, no display, and nothing to close.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    columns = min(2, len(plots))
+    rows = -(-len(plots) // columns)
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)
+    figure = Figure(figsize=(6.0 * columns, 4.0 * rows + 0.6), dpi=120, layout=layout)
+    FigureCanvasAgg(figure)
+    if title:
+        figure.suptitle(plain(title), fontsize=14, fontweight="bold")
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axis, plot in zip(axes, plots):
+        draw_plot(axis, plot)
+    for axis in axes[len(plots) :]:
+        axis.set_visible(False)
+    return png(figure)
+
+
+def draw_readouts(curves: Curves) -> bytes | None:
+    """Draws the probe's last accuracies over layers and readouts; returns a PNG, or None."""
+    panels: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
+    for name, curve in curves.items():
+        match = _READOUT_METRIC.fullmatch(name)
+        if match and math.isfinite(curve[-1][1]):
+            system = "untrained" if match["untrained"] else "trained"
+            lines = panels.setdefault(match["encoder"] or "encoder", {})
+            lines.setdefault((match["readout"], system), {})[int(match["layer"])] = curve[-1][1]
+    if not panels:
+        return None
+    return pictures.layers_by_readout(panels, "Held-out retrieval over layers, at the last step")
+
+
+# "probe/untrained/generator/centred/layer_2", where "untrained" and "generator" are optional.
+_READOUT_METRIC = re.compile(
+    r"probe/(?P<untrained>untrained/)?(?:(?P<encoder>\w+)/)?(?P<readout>\w+)/layer_(?P<layer>\d+)"
+)
+
+
+def draw_plot(axis: "Axes", plot: Plot) -> None:
+    """Draws a plot on axes."""
+    from matplotlib.ticker import MaxNLocator
+
+    for line in plot.lines:
+        _draw_line(axis, line, plot.smooth)
+    axis.set_title(plain(plot.title), fontsize=11, fontweight="bold", loc="left", pad=20)
+    axis.text(0, 1.02, plot.good, transform=axis.transAxes, fontsize=8.5, color="#666666")
+    axis.set_xlabel("step", fontsize=9)
+    axis.set_ylabel(plot.unit, fontsize=9)
+    axis.tick_params(labelsize=8, which="both")
+    axis.grid(True, color="#e6e6e6", linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color("#bbbbbb")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    if plot.log:
+        axis.set_yscale("log")
+    for formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+        formatter(_tick_label)
+    if plot.limits:
+        axis.set_ylim(*plot.limits)
+    if len(labels := axis.get_legend_handles_labels()[1]) > 1:
+        _legend_below(axis, columns=2 if max(map(len, labels)) < 32 else 1)
+
+
+def _legend_below(axis: "Axes", columns: int) -> None:
+    """Puts the legend under the label of the horizontal axis, where it covers nothing."""
+    from matplotlib.transforms import ScaledTranslation
+
+    figure = axis.get_figure()
+    assert figure is not None
+    points = ScaledTranslation(0, -32 / 72, figure.dpi_scale_trans)
+    axis.legend(
+        fontsize=8, ncols=columns, frameon=False, loc="upper left", bbox_to_anchor=(0, 0),
+        bbox_transform=axis.transAxes + points, borderaxespad=0,
+    )  # fmt: skip
+
+
+def _draw_line(axis: "Axes", line: Line, smooth: bool) -> None:
+    """Draws few points with markers, and many as a rolling mean over the pale original."""
+    subset = thinned(line.points, _MAX_POINTS)
+    label, color, style = plain(line.label, 45), line.color, line.style
+    steps, values = [step for step, _ in subset], [value for _, value in subset]
+    if len(steps) <= FEW:
+        # Baselines, in dashed or dotted grey, are constant and need no markers.
+        marker = "" if color == NEUTRAL and style != "-" and len(steps) > 1 else "o"
+        axis.plot(steps, values, style, color=color, label=label, marker=marker, markersize=3)
+        return
+    if smooth:
+        axis.plot(steps, values, "-", color=color, alpha=0.18, linewidth=1)
+        values = _rolling_mean(values, max(len(values) // 40, 3))
+    axis.plot(steps, values, style, color=color, label=label, linewidth=1.7)
+
+
+def _tick_label(value: float, position: float | None = None) -> str:
+    """Formats a tick; matplotlib's own offsets ("1e-5" on top) would cover the line above."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
+
+
+def _rolling_mean(values: Iterable[float], window: int) -> list[float]:
+    """Returns the mean of the last `window` values at each point, of fewer at the start."""
+    values = list(values)
+    means = []
+    for end in range(1, len(values) + 1):
+        part = values[max(0, end - window) : end]
+        means.append(sum(part) / len(part))
+    return means
