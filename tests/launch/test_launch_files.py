@@ -94,7 +94,7 @@ def test_scripts_restart_after_the_same_codes(script):
 
 
 def test_the_documentation_has_the_same_codes():
-    text = (tiny.REPOSITORY / "docs" / "durability.md").read_text()
+    text = (tiny.REPOSITORY / "docs" / "guide" / "faults.md").read_text()
     rows = [line.split("|") for line in text.splitlines() if re.match(r"\| \d+ \|", line)]
     restarted = [int(row[1]) for row in rows if re.match(r" (run|start) ", row[3])]
     assert restarted == RESTART
@@ -237,7 +237,7 @@ def test_files_say_that_they_were_not_run():
 
 
 def test_commands_in_the_documentation_name_files_that_exist():
-    text = (tiny.REPOSITORY / "docs" / "pods.md").read_text()
+    text = (tiny.REPOSITORY / "docs" / "guide" / "pods.md").read_text()
     words = [
         word
         for block in re.findall(r"```bash\n(.*?)```", text, re.S)
