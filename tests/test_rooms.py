@@ -30,15 +30,15 @@ ALLOWED = {
     "data.prepared": {"data", "storage"},
     "data.batches": {"data", "data.benchmarks", "data.prepared", "storage", "validation"},
     "objectives": {"data", "data.benchmarks", "model", "ops", "validation"},
-    "checkpoints": {"objectives", "storage"},
+    "checkpoints": {"model", "objectives", "storage"},
     "preparation": DATA | {"storage", "validation"},
     "vocabularies": {"data", "preparation", "storage"},
     "training": {"checkpoints", "model", "objectives", "storage", "validation"},
     "tools.tuning": {"ops", "storage"},
-    "evaluation": DATA | {"objectives", "storage", "training", "validation"},
+    "evaluation": DATA | {"model", "objectives", "storage", "training", "validation"},
     "studies.published": set(),
     "studies.reports": DATA
-    | {"checkpoints", "evaluation", "objectives", "preparation", "storage", "training"}
+    | {"checkpoints", "evaluation", "model", "objectives", "preparation", "storage", "training"}
     | {"vocabularies"},
     "studies.papers": DATA
     | {"checkpoints", "evaluation", "storage", "studies.published", "studies.reports", "training"},

@@ -1,8 +1,8 @@
 """Evaluates a checkpoint.
 
-Pre-trained encoders are evaluated at every layer with
-`--tasks=tatoeba,wordalign,bucc,held_out_retrieval`. The same encoder before training, and others
-that were trained with it (XLM-E's generator), are evaluated for comparison. Retrieval is measured
+Pre-trained encoders are evaluated at every layer with `--tasks=tatoeba,wordalign` and others of the
+list below. The same encoder before training, and others that were trained with it (XLM-E's
+generator), are evaluated for comparison. Retrieval is measured
 with several readouts, each at the layer selected on held-out lines of the training corpora, whose
 languages are drawn in a plane.
 `--tasks=held_out` computes losses on the validation split of the run's DATA_DIR. Fine-tuned models
@@ -12,7 +12,8 @@ are evaluated on their task in every language that has a file:
     python -m xlme_jax.evaluate --checkpoint=runs/xnli --data=eval --split=test
 
 --data has a subfolder of official files for each task. Figures are written to `results.json`,
-predictions next to it.
+predictions next to it. --trusted_modules=MODULE imports measures of other packages, whose tasks
+--tasks can name then.
 """
 
 import shlex
@@ -21,7 +22,7 @@ import sys
 from absl import flags
 
 from xlme_jax.configuration import command_line
-from xlme_jax.evaluation import readouts
+from xlme_jax.evaluation import measures, readouts
 from xlme_jax.evaluation.encoding import POOLINGS
 from xlme_jax.huggingface.conversion import as_run
 from xlme_jax.runs import evaluating, probing
@@ -40,8 +41,8 @@ _CHECKPOINT = flags.DEFINE_string(
 _TASKS = flags.DEFINE_list(
     "tasks",
     [],
-    "tatoeba, wordalign, bucc, held_out_retrieval, held_out; or benchmarks with the same labels as "
-    "the one that the model was fine-tuned on (default: that one, or tatoeba and wordalign for a "
+    f"{', '.join(measures.names())}; or benchmarks with the same labels as the one that the model "
+    f"was fine-tuned on (default: that one, or {' and '.join(measures.defaults())} for a "
     "pre-trained encoder).",
 )
 _DATA = flags.DEFINE_string("data", "", "Folder with a subfolder of official files for each task.")
@@ -64,8 +65,8 @@ _SPLIT = flags.DEFINE_enum(
     "split",
     None,
     ["validation", "test"],
-    "Split of a fine-tuned task or of bucc (default: test, or bucc's validation split if there is "
-    "no other). bucc's threshold is always that of the validation split.",
+    "Split of a fine-tuned task or of mined text (default: test, or the validation split if there "
+    "is no other). The threshold of mining is always that of the validation split.",
 )
 _LANGUAGES = flags.DEFINE_list(
     "languages",
@@ -82,16 +83,16 @@ _LAYER = flags.DEFINE_integer(
 )
 _LENGTH = flags.DEFINE_integer("length", None, "Maximum tokens per row.", 8)
 _LIMIT = flags.DEFINE_integer(
-    "limit", None, "Maximum examples per language (fine-tuned tasks, held_out_retrieval).", 1
+    "limit", None, "Maximum examples per language (fine-tuned tasks, held-out translations).", 1
 )
 _POOLING = flags.DEFINE_enum(
-    "pooling", "mean", list(POOLINGS), "How a sentence's hidden states are pooled (tatoeba, bucc)."
+    "pooling", "mean", list(POOLINGS), "How a sentence's hidden states are pooled."
 )
 _READOUTS = flags.DEFINE_list(
     "readouts",
     list(readouts.READOUTS),
-    "How sentences are compared (tatoeba, held_out_retrieval); procrustes is the slowest, as it "
-    "encodes the most text.",
+    "How sentences are compared in retrieval; procrustes is the slowest, as it encodes the most "
+    "text.",
 )
 _UNTRAINED = flags.DEFINE_bool("untrained", True, "Evaluate the encoder before training too.")
 

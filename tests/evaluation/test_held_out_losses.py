@@ -16,7 +16,8 @@ from xlme_jax.data.batches import layouts
 from xlme_jax.data.batches.one_pass import one_pass
 from xlme_jax.data.batches.streams import held_out_tasks
 from xlme_jax.evaluation.context import Context
-from xlme_jax.evaluation.held_out_losses import HeldOut, OfCheckpoint
+from xlme_jax.evaluation.held_out_losses import HeldOut
+from xlme_jax.evaluation.outcome import subject_of
 from xlme_jax.objectives.finetune import FineTuneConfig
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import state as states
@@ -125,7 +126,7 @@ def test_figures_are_the_sums_over_all_rows(data, mesh, objective):
     passes = {s.name: one_pass(data, held_out_tasks(data, s), s) for s in alone.streams}
     assert passes["monolingual"].rows <= ROWS < passes["bitext"].rows
     with states.sharding_rules(mesh):
-        measure = HeldOut().build(context)
+        measure = HeldOut().ratios(context)
         found = measure(params)
         expected = summed_here(alone, params, passes)
         assert measure(params) == found
@@ -152,7 +153,7 @@ def test_some_tasks_under_a_name_of_their_own(data, mesh):
         found = HeldOut(tasks=("en-f*",), name="old").evaluator(context)(params)(params, 0)
         expected = summed_here(context, params, passes)
         with pytest.raises(ValueError, match=r"no validation split for the tasks \('fr',\) of the"):
-            HeldOut(tasks=("fr",)).build(context)
+            HeldOut(tasks=("fr",)).ratios(context)
     assert found.keys() == {f"held_out_old/bitext/{name}" for name in SAMPLED}
     for name, value in found.items():
         wanted = expected[name.removeprefix("held_out_old/")]
@@ -168,11 +169,11 @@ def test_a_cap_and_a_larger_batch(data, mesh):
     params = weights(context)
     streams = tuple(dataclasses.replace(stream, rows=2) for stream in context.streams)
     with states.sharding_rules(mesh):
-        eight = HeldOut(max_rows=5).build(context)(params)
-        two = HeldOut(max_rows=5).build(dataclasses.replace(context, streams=streams))(params)
-        whole = HeldOut(max_rows=None).build(context)(params)
+        eight = HeldOut(max_rows=5).ratios(context)(params)
+        two = HeldOut(max_rows=5).ratios(dataclasses.replace(context, streams=streams))(params)
+        whole = HeldOut(max_rows=None).ratios(context)(params)
         micro = dataclasses.replace(context, micro_batches=4)
-        parts = HeldOut(max_rows=None).build(micro)(params)
+        parts = HeldOut(max_rows=None).ratios(micro)(params)
     assert eight.keys() == two.keys() == whole.keys() == parts.keys()
     for name in eight:
         np.testing.assert_allclose(two[name], eight[name], rtol=1e-6, err_msg=name)
@@ -203,7 +204,7 @@ def test_other_weights_give_other_figures_and_the_step_does_not(one_stream, mesh
 def test_streams_without_held_out_text_are_skipped_and_named(tiny_data, mesh, caplog):
     context = context_of(prepared.PreparedDataset.load(tiny_data), mesh, "xlm")
     caplog.set_level(logging.INFO)
-    measure = HeldOut().build(context)
+    measure = HeldOut().ratios(context)
     said = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
     assert len(said) == 1 and "'monolingual'" in said[0] and "--validation=every:20" in said[0]
     params = weights(context)
@@ -243,7 +244,7 @@ def test_a_cap_below_one_row_is_refused(rows):
 def test_a_checkpoints_outcome_has_the_same_figures(one_stream, mesh):
     context, _, params, expected = one_stream
     with states.sharding_rules(mesh):
-        outcome = OfCheckpoint(HeldOut(), context).build(None)(params)
+        outcome = HeldOut().build(subject_of(context.objective, None, context=context))(params)
     assert outcome.headline == expected
     assert {f"held_out/{r.language}/{r.metric}": r.value for r in outcome.results} == expected
     assert {(r.task, r.split) for r in outcome.results} == {("held_out", "validation")}

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from xlme_jax.evaluation import results
 from xlme_jax.evaluation.outcome import Outcome, Result
-from xlme_jax.evaluation.results import Header, Key, ResultsError
+from xlme_jax.evaluation.results import Header, ResultsError
 
-HEADER = Header("evaluate --x", "runs/a/checkpoints/20", 20, 3, "c0ffee", 1.5e18)
+HEADER = Header("evaluate --x", "runs/a/checkpoints/20", 20, 3, "c0ffee", {"ours": 1.5e18})
 
 
 def _outcome(task, *values, **fields):
@@ -65,6 +65,18 @@ def test_readouts_are_figures_of_their_own_and_old_files_are_raw(tmp_path):
     path.write_text(json.dumps(content))
     with pytest.raises(ResultsError, match=r'"results"\[0\]: readout is \'cosine\''):
         results.read(path)
+
+
+def test_flops_of_before_are_a_number_for_each_convention(tmp_path):
+    path = results.write(_outcome("xnli", ("de", 0.5)), tmp_path, HEADER)
+    content = json.loads(path.read_text())
+    assert content["flops"] == {"ours": 1.5e18}
+    path.write_text(json.dumps({**content, "flops": 1.5e18, "table_4_flops": 7e17}))
+    assert results.read(path).header.flops == {"ours": 1.5e18, "table_4": 7e17}
+    path.write_text(json.dumps({**content, "flops": None, "table_4_flops": None}))
+    assert results.read(path).header.flops == {}
+    results.write(_outcome("xnli", ("de", 0.5)), tmp_path, HEADER)
+    assert "table_4_flops" not in path.read_text()
 
 
 def test_a_second_task_replaces_its_own_rows_only(tmp_path):
@@ -129,6 +141,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         (lambda text: text.replace(b'"value": 0.5', b'"value": true'), "value is True"),
         (lambda text: text.replace(b'"value": 0.5, ', b""), "must have the fields"),
         (lambda text: text.replace(b'"step": 20', b'"step": "x"'), "\"step\" is 'x'"),
+        (lambda text: text.replace(b"1.5e+18", b'"x"'), "\"flops\": 'ours' is 'x'"),
         (lambda text: text.replace(b'"headline": {', b'"headlines": {'), '"headline" must be'),
     ],
 )
@@ -163,7 +176,7 @@ def _seeds(folder, values, task="xnli"):
 def test_five_seeds_give_mean_and_deviation(tmp_path):
     values = np.random.default_rng(0).random(5)
     [(key, spread)] = results.aggregate(_seeds(tmp_path, values)).items()
-    assert key == Key("xnli", "de", "accuracy")
+    assert key == Result("xnli", "de", "accuracy", 0.0)
     assert spread.n == 5
     assert spread.mean == pytest.approx(np.mean(values), rel=1e-15)
     assert spread.deviation == pytest.approx(np.std(values, ddof=1), rel=1e-15)
@@ -230,7 +243,7 @@ def test_answers_are_json_by_id():
 def test_retrieval_and_mining():
     files = results.prediction_files("tatoeba", "retrieval", "test", "de", np.array([3, 0]))
     assert files == {"predictions/tatoeba/test-de.tsv": "3\n0\n"}
-    files = results.prediction_files("bucc", "mining", "validation", "zh", [("zh-1", "en-2")])
+    files = results.prediction_files("bucc2018", "mining", "validation", "zh", [("zh-1", "en-2")])
     assert files == {"predictions/bucc2018/dev-zh.tsv": "zh-1\ten-2\n"}
 
 

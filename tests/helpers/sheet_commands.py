@@ -16,10 +16,8 @@ from xlme_jax.studies.papers.needs import Need, command
 
 LENGTH = 64
 _COSTS = {
-    "flops_per_step": 2e9,
-    "table_4_flops_per_step": 1e9,
-    "inherited_flops": 0,
-    "inherited_table_4_flops": 0,
+    "flops_per_step": {"ours": 2e9, "table_4": 1e9},
+    "inherited_flops": {"ours": 0, "table_4": 0},
     "encoder_parameters": 20_000,
 }
 # The system of $RUN.

@@ -1,9 +1,8 @@
 """What `xlme_jax.evaluate` passes to each evaluation."""
 
-import types
-
 import pytest
 
+from xlme_jax.evaluation import measures
 from xlme_jax.runs import evaluating
 
 
@@ -23,7 +22,7 @@ def folder(tmp_path):
 
 def settings(task, folder, **options):
     options = evaluating.Options(data=str(folder), **options)
-    return evaluating._settings(task, types.SimpleNamespace(config=None), options, None)
+    return measures.of_task(task).requested(task, options, ())
 
 
 def test_languages_and_sets_go_to_the_tasks_that_have_them(folder):

@@ -47,7 +47,7 @@ def test_every_checkpoint_is_evaluated_once_and_drawn(tmp_path, run, monkeypatch
     assert found["metrics"][0].endswith("/mean") and len(found["metrics"]) == 8
     for point in found["points"]:
         [logged] = [line for line in tiny.metrics(run) if line["step"] == point["step"]]
-        assert point["flops"] == pretraining_flops(run).ours
+        assert point["flops"] == pretraining_flops(run)["ours"]
         [outcome], _ = evaluate(str(run / "checkpoints" / str(point["step"])), OPTIONS)
         values = {name: figures["mean"] for name, figures in point["figures"].items()}
         assert values == pytest.approx(dict(outcome.headline), rel=1e-12)

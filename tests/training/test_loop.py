@@ -262,7 +262,7 @@ def test_a_run_rolls_back_and_goes_on_with_other_data(tmp_path, mesh, caplog):
     found = lines(tmp_path / "whole")
     assert [line["step"] for line in found] == [0, 3, 6, 9, 11]
     assert found[-1]["skipped"] == 0
-    assert read_record(tmp_path / "whole").inherited_flops == 0.0
+    assert read_record(tmp_path / "whole").inherited_flops["ours"] == 0.0
     # Step 6 was skipped before its checkpoint; 5 to 11 used batches 8 to 14, after the bad ones.
     batches = SkippingBatches(set())
     expected = run(tmp_path / "reference", mesh, objective=Poisonable(), batches=batches)

@@ -5,13 +5,14 @@ import dataclasses
 import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 
 from xlme_jax.checkpoints import digests
 from xlme_jax.checkpoints.digests import Damaged
+from xlme_jax.model.flop_conventions import upgraded
 from xlme_jax.objectives.base import Params
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.sealed_json import checksum, parse, seal, unseal
@@ -41,12 +42,9 @@ class RunRecord:
         were taken from; empty if they were fresh, or in checkpoints that lack it.
       origin_digest: digest of that checkpoint's arrays (`weights_digest`), the same for copies;
         empty as `origin`.
-      flops_per_step: floating-point operations of a pre-training step, 0 in fine-tuning; None in
-        checkpoints that lack it.
-      inherited_flops: floating-point operations of pre-training of the weights at step 0; None if
-        unknown.
-      table_4_flops_per_step: `flops_per_step` as XLM-E's Table 4 counts (`model.flops.as_table_4`).
-      inherited_table_4_flops: `inherited_flops` as XLM-E's Table 4 counts.
+      flops_per_step: {convention of `model.flop_conventions`: floating-point operations of a
+        pre-training step}, 0 in fine-tuning; without those that are not known.
+      inherited_flops: likewise those of pre-training of the weights at step 0.
       encoder_parameters: parameters of the exported encoder, without vocabulary padding; None in
         checkpoints that lack it.
       manifest: what made the checkpoint (`training.manifest`); empty in checkpoints that lack it.
@@ -62,10 +60,8 @@ class RunRecord:
     vocabulary: str = ""
     origin: str = ""
     origin_digest: str = ""
-    flops_per_step: float | None = None
-    inherited_flops: float | None = None
-    table_4_flops_per_step: float | None = None
-    inherited_table_4_flops: float | None = None
+    flops_per_step: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    inherited_flops: Mapping[str, float] = dataclasses.field(default_factory=dict)
     encoder_parameters: int | None = None
     manifest: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     choices: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -188,19 +184,7 @@ def recorded_choices(model_dir: Path) -> Mapping[str, str]:
     return {} if newest is None else newest[1].choices
 
 
-class Flops(NamedTuple):
-    """FLOPs spent on pre-training; None if unknown.
-
-    Attributes:
-      ours: as `model.flops` counts.
-      table_4: as XLM-E's Table 4 does (`model.flops.as_table_4`).
-    """
-
-    ours: float | None
-    table_4: float | None
-
-
-def pretraining_flops(run: Path) -> Flops:
+def pretraining_flops(run: Path) -> dict[str, float]:
     """Returns the floating-point operations spent on pre-training a run's weights.
 
     They are steps x FLOPs per step (`model.flops` has the formula: matrix products only, a
@@ -212,23 +196,21 @@ def pretraining_flops(run: Path) -> Flops:
       run: MODEL_DIR (`checkpoint_of`), or one of its checkpoints.
 
     Returns:
-      The FLOPs; they are unknown of imported weights, and checkpoints that do not record them.
+      {convention of `model.flop_conventions`: FLOPs}; they are unknown, and left out, of imported
+      weights, and of checkpoints that do not record them.
 
     Raises:
       ValueError: there is no checkpoint, or it is damaged.
     """
     checkpoint = checkpoint_of(run)
     record = read_record(checkpoint)
-
-    def total(step: float | None, inherited: float | None) -> float | None:
-        if step is None or inherited is None or not checkpoint.name.isdigit():
-            return None
-        return inherited + int(checkpoint.name) * step
-
-    return Flops(
-        total(record.flops_per_step, record.inherited_flops),
-        total(record.table_4_flops_per_step, record.inherited_table_4_flops),
-    )
+    if not checkpoint.name.isdigit():
+        return {}
+    return {
+        name: record.inherited_flops[name] + int(checkpoint.name) * of_step
+        for name, of_step in record.flops_per_step.items()
+        if name in record.inherited_flops
+    }
 
 
 def saved_steps(folder: Path) -> list[int]:
@@ -326,7 +308,7 @@ def read_fields(checkpoint: Path) -> dict[str, Any]:
     content = ocp.JsonCheckpointHandler().restore(checkpoint / "run", ocp.args.JsonRestore())
     if not isinstance(content, dict) or content.pop("sha256", None) != checksum(content):
         raise Damaged("run/metadata is not what was written (SHA-256 differs)")
-    return content
+    return upgraded(content, "flops_per_step", "inherited_flops")
 
 
 def state_metadata(checkpoint: Path) -> Any:

@@ -1,8 +1,8 @@
 """The names that gin configures, and the dataclasses behind them, imported when they are used."""
 
 import dataclasses
-import importlib
 import inspect
+import pkgutil
 import re
 import typing
 from collections.abc import Callable, Mapping
@@ -11,6 +11,8 @@ from typing import Any
 import gin
 
 from xlme_jax.configuration.values import ConfigError, convert, type_name
+from xlme_jax.evaluation import measures
+from xlme_jax.evaluation.measure import Measure
 
 # Defined by every configuration, so that every run can override them.
 MACROS = ("MODEL_DIR", "DATA_DIR", "INIT_FROM", "TRAIN_STEPS", "CHECKPOINT_EVERY", "SEED")
@@ -23,15 +25,6 @@ SYSTEMS = {
     "VECO": "objectives.veco:VecoConfig",
     "FineTune": "objectives.finetune:FineTuneConfig",
     "Translate": "objectives.translate:TranslateConfig",
-}
-EVALUATORS = {
-    "RetrievalProbe": "evaluation.retrieval:RetrievalProbe",
-    "HeldOut": "evaluation.held_out_losses:HeldOut",
-    "Tatoeba": "evaluation.tatoeba:Tatoeba",
-    "WordAlignment": "evaluation.alignment:WordAlignment",
-    "Bucc": "evaluation.bucc:Bucc",
-    "TaskEvaluation": "evaluation.finetuned:TaskEvaluation",
-    "HeldOutTranslation": "evaluation.held_out_translation:HeldOutTranslation",
 }
 # What `add` adds is a class, not a path.
 CONFIGURABLES: dict[str, str | type] = {
@@ -54,7 +47,7 @@ CONFIGURABLES: dict[str, str | type] = {
     "XLCo": "objectives.infoxlm:XLCoConfig",
     "Masking": "objectives.masked_lm:MaskingConfig",
     "Encoder": "model.encoder:EncoderConfig",
-    **EVALUATORS,
+    **measures.EVALUATORS,
     "Prepare": "preparation.config:PrepareConfig",
     "Sweep": "configuration.sweep_config:SweepConfig",
     "CldrCorpus": "preparation.config:CldrCorpus",
@@ -68,13 +61,14 @@ _in_gin: set[str] = set()
 def add(name: str, cls: type) -> None:
     """Makes a dataclass configurable by gin, as `NAME.field = value` and `@NAME()`.
 
-    A package outside this one calls it for its own system; its gin file then begins with
-    `import my_package.my_system`, which checkpoints keep with their configuration.
+    A package outside this one calls it for its own system or measure; its gin file then begins with
+    `import my_package.my_system`, which checkpoints keep with their configuration. `evaluate` and
+    `report` know the measure with `--trusted_modules=my_package.my_measure`.
 
     Args:
       name: name in gin files.
-      cls: a dataclass; for a system, one that derives from
-        `objectives.system_config.SystemConfig`.
+      cls: a dataclass. A system derives from `objectives.system_config.SystemConfig`, a measure
+        from `evaluation.measure.Measure`.
 
     Raises:
       ValueError: another class has this name, or `cls` is not a dataclass.
@@ -84,6 +78,8 @@ def add(name: str, cls: type) -> None:
     CONFIGURABLES.setdefault(name, cls)
     if (known := class_of(name)) is not cls:
         raise ValueError(f"{name} is the gin name of {known.__qualname__}; choose another name.")
+    if issubclass(cls, Measure) and name not in measures.EVALUATORS:
+        measures.add(cls)
     if name not in _in_gin:
         gin.external_configurable(checked(name, cls), name=name, module="xlme_jax")
         _in_gin.add(name)
@@ -100,8 +96,7 @@ def class_of(name: str) -> type:
     entry = CONFIGURABLES[name]
     if not isinstance(entry, str):
         return entry
-    module, _, attribute = entry.partition(":")
-    return getattr(importlib.import_module(f"xlme_jax.{module}"), attribute)
+    return pkgutil.resolve_name(f"xlme_jax.{entry}")
 
 
 def classes() -> Mapping[str, type]:

@@ -33,27 +33,38 @@ import collections
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.featurize import truncated
 from xlme_jax.data.benchmarks.parallel_sets import (
     ALIGNMENTS_4,
     AlignedCorpus,
     alignment_folders,
     english_first,
+    is_pair,
+    languages_of_pair,
     read_alignments,
 )
+from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.text.reading import DataError, ReadReport
 from xlme_jax.data.token_ids import BOS_ID, EOS_ID
 from xlme_jax.data.vocabulary import Vocabulary
 from xlme_jax.evaluation import encoding
 from xlme_jax.evaluation.alignment_matrices import AlignmentMatrix, matrix_file
 from xlme_jax.evaluation.alignment_scores import Counts, Links, diagonal
-from xlme_jax.evaluation.context import OfficialEvaluation
+from xlme_jax.evaluation.measure import (
+    About,
+    LayerFigure,
+    Measure,
+    Request,
+    ScoreColumn,
+    ScoreTable,
+)
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
 from xlme_jax.storage.paths import as_path
 
@@ -66,7 +77,7 @@ _SUFFIXES = {"transport": "", "argmax": "_argmax"}
 
 
 @dataclasses.dataclass(frozen=True)
-class WordAlignment(OfficialEvaluation):
+class WordAlignment(Measure):
     """Word alignment on sets of gold alignments.
 
     Attributes:
@@ -79,6 +90,32 @@ class WordAlignment(OfficialEvaluation):
       length: maximum tokens per pair, including specials; longer pairs are cut and counted.
       batch_tokens: tokens encoded at once.
     """
+
+    about: ClassVar[About] = About(
+        name="wordalign",
+        is_default=True,
+        metric="aer",
+        lower_is_better=tuple(f"aer{x}" for x in _SUFFIXES.values()),
+        averaged=ALIGNMENTS_4,
+        hub_type="token-classification",
+        tables=(
+            ScoreTable(
+                "Word alignment",
+                "XLM-E Table 6: alignment error rate of its four sets, lower is better; en-de is "
+                "the set de-en too, and en-ro ro-en.",
+                (
+                    *(ScoreColumn(pair, "aer", (pair,)) for pair in ALIGNMENTS_4),
+                    ScoreColumn("Avg", "aer", ALIGNMENTS_4),
+                ),
+            ),
+        ),
+        figure=LayerFigure(
+            "Word alignment over layers",
+            "AER in percent",
+            "as XLM-E's Figure 4: mean over those of its sets that are there "
+            f"({', '.join(ALIGNMENTS_4)})",
+        ),
+    )
 
     folder: str
     corpora: tuple[str, ...] = ()
@@ -94,6 +131,34 @@ class WordAlignment(OfficialEvaluation):
                 f"WordAlignment.temperature = {self.temperature} must be positive, or None for "
                 "plain dot products."
             )
+
+    @classmethod
+    def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
+        """See `Measure.requested`; pairs are names of sets, languages choose the sets with them.
+
+        Raises:
+          ValueError: there are none.
+        """
+        del configured
+        folder, languages = str(labelled_rows.folder_of(request.data, task)), request.languages
+        corpora = tuple(pair for pair in languages if is_pair(pair))
+        if languages and not corpora:
+            available = alignment_folders(folder)
+            tags = set(map(tag_or_code, languages)) - {"en"}
+            corpora = tuple(
+                name for name in available if tags & set(map(tag_or_code, languages_of_pair(name)))
+            )
+            if not corpora:
+                raise ValueError(
+                    f"--languages={','.join(languages)}: {folder} has no word alignments of these; "
+                    f"choose from {', '.join(available) or 'none'}"
+                )
+        return cls(folder, corpora, request.layer)
+
+    @classmethod
+    def set_of(cls, language: str) -> str:
+        """Returns the pair with English first."""
+        return english_first(language)
 
     def build(self, subject: Subject) -> Evaluation:
         """Reads the pairs and returns the evaluation of some parameters.
@@ -220,9 +285,12 @@ class WordAlignment(OfficialEvaluation):
                     "; positions restart on the second side" if restarts else ""
                 )
         values |= _means(values)
-        results = [_result(*key[:2], value, key[2], how[key[1]]) for key, value in values.items()]
+        results = [
+            _result(self.about.name, corpus, metric, value, layer, how[metric])
+            for (corpus, metric, layer), value in values.items()
+        ]
         headline_values = {
-            f"wordalign{of}/{name}": values[mean, "aer", layer]
+            f"{self.about.name}{of}/{name}": values[mean, "aer", layer]
             for of, mean in (("", "mean"), ("/mean-4", "mean-4"))
             for name, layer in (("aer", headline), ("diagonal", None))
             if (mean, "aer", layer) in values
@@ -254,11 +322,13 @@ class _Tally(dict[tuple[str, int | None, str], Counts]):
         return Counts()
 
 
-def _result(language: str, metric: str, value: float, layer: int | None, setting: str) -> Result:
+def _result(
+    task: str, language: str, metric: str, value: float, layer: int | None, setting: str
+) -> Result:
     system, setting = ("diagonal", "") if layer is None else ("model", setting)
     # XL-WA also has validation sets; the names of their folders end so.
     split = "validation" if language.endswith("_dev") else "test"
-    return Result("wordalign", language, metric, value, split, layer, system, setting)
+    return Result(task, language, metric, value, split, layer, system, setting)
 
 
 @dataclasses.dataclass(frozen=True)

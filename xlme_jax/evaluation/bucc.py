@@ -13,17 +13,23 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence, Set
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlme_jax.data.benchmarks.parallel_sets import MiningCorpus, bucc_languages, read_bucc
+from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.benchmarks.parallel_sets import (
+    MiningCorpus,
+    bucc_languages,
+    is_pair,
+    read_bucc,
+)
 from xlme_jax.data.languages import spelled_as
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import encoding
-from xlme_jax.evaluation.context import OfficialEvaluation
+from xlme_jax.evaluation.measure import About, Measure, Request, ScoreColumn, ScoreTable
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
 from xlme_jax.evaluation.readouts import DESCRIPTIONS, RAW, normalised
 from xlme_jax.evaluation.results import prediction_files
@@ -36,12 +42,14 @@ Sides = tuple[np.ndarray, np.ndarray]
 
 # Similarities computed at once, 4 bytes each.
 _BLOCK = 1 << 24
+# XTREME's name of the folder of predictions.
+_FOLDER = "bucc2018"
 # What the margin is taken of.
 _READOUTS = (RAW, "centred")
 
 
 @dataclasses.dataclass(frozen=True)
-class Bucc(OfficialEvaluation):
+class Bucc(Measure):
     """Bitext mining on BUCC.
 
     Attributes:
@@ -56,6 +64,34 @@ class Bucc(OfficialEvaluation):
       batch_tokens: tokens encoded at once.
     """
 
+    about: ClassVar[About] = About(
+        name="bucc",
+        reads_data="if_there",
+        metric="f1",
+        hub_type="sentence-similarity",
+        tables=(
+            ScoreTable(
+                "BUCC bitext mining",
+                "VECO Table 12: F1 at the threshold that is best on the validation split; on that "
+                "split itself, which a note says, it flatters. Layer 0 is the embeddings, k the "
+                "output of layer k; the middle one unless --layer named another.",
+                (
+                    *(
+                        ScoreColumn(code, "f1", (f"{code}-en",))
+                        for code in ("de", "fr", "ru", "zh")
+                    ),
+                    ScoreColumn("Avg", "f1", ("de-en", "fr-en", "ru-en", "zh-en")),
+                ),
+            ),
+        ),
+        xtreme=ScoreColumn("BUCC", "f1", official=4),
+        flags="--split=test",
+        note=(
+            "BUCC: its training set is scored, as in XTREME, at the threshold that is best on its "
+            "sample."
+        ),
+    )
+
     folder: str
     languages: tuple[str, ...] = ()
     split: str = "validation"
@@ -68,6 +104,28 @@ class Bucc(OfficialEvaluation):
     def __post_init__(self) -> None:
         encoding.check(self)
         check_at_least(self, "Bucc", 1, "neighbours")
+
+    @classmethod
+    def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
+        """See `Measure.requested`; of several tasks' languages, those that BUCC has.
+
+        Raises:
+          ValueError: it has none of them.
+        """
+        del configured
+        folder = str(labelled_rows.folder_of(request.data, task))
+        split = request.split or ("test" if bucc_languages(folder, "test") else "validation")
+        codes = tuple(code for code in request.languages if not is_pair(code))
+        if codes and request.tasks != (task,):
+            available = bucc_languages(folder, split)
+            mined = tuple(code for code in spelled_as(codes, available) if code in available)
+            if not mined:
+                raise ValueError(
+                    f"--languages={','.join(codes)}: {folder} has none of these, {split}; choose "
+                    f"from {', '.join(available) or 'none'}, or leave {task} out of --tasks"
+                )
+            codes = mined
+        return cls(folder, codes, split, request.layer, request.pooling)
 
     def build(self, subject: Subject) -> Evaluation:
         """Reads the corpora and returns the evaluation of some parameters.
@@ -119,19 +177,19 @@ class Bucc(OfficialEvaluation):
                     else:
                         chosen, figures = tune(pairs, corpus.gold)
                     results += [
-                        Result("bucc", name, metric, value, self.split, layer,
+                        Result(self.about.name, name, metric, value, self.split, layer,
                                setting=self._setting(readout), readout=readout)
                         for metric, value in figures.items()
                     ]  # fmt: skip
                     if readout == RAW:
                         ids = corpus.ids(chosen)
-                        files |= prediction_files("bucc", "mining", self.split, name[:2], ids)
+                        files |= prediction_files(_FOLDER, "mining", self.split, name[:2], ids)
             headline = {}
             for readout in _READOUTS:
                 f1s = [r.value for r in results if (r.metric, r.readout) == ("f1", readout)]
                 if len(f1s) == len(corpora):
-                    headline_name = "bucc/f1" if readout == RAW else f"bucc/{readout}/f1"
-                    headline[headline_name] = float(np.mean(f1s))
+                    named = "" if readout == RAW else f"{readout}/"
+                    headline[f"{self.about.name}/{named}f1"] = float(np.mean(f1s))
             return Outcome(
                 tuple(results),
                 headline,

@@ -4,7 +4,6 @@ Entries of `Train.evaluators` have `evaluator(context)`, which raises errors bef
 returns an entry of `training.run.Run.evaluators`.
 """
 
-import abc
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,8 +14,6 @@ import jax.numpy as jnp
 
 from xlme_jax.data.batches.streams import Stream
 from xlme_jax.data.prepared import PreparedDataset
-from xlme_jax.data.vocabulary import Vocabulary
-from xlme_jax.evaluation.outcome import Evaluation, Subject, subject_of
 from xlme_jax.training import mesh as meshes
 
 # (params, step) -> metrics.
@@ -65,25 +62,3 @@ class EvaluatorConfig(Protocol):
         Raises:
           ValueError: this run cannot be evaluated so; names the field and the remedy.
         """
-
-
-class OfficialEvaluation(abc.ABC):
-    """An evaluation on official files (`outcome.Evaluation`); the log shows its headline."""
-
-    @abc.abstractmethod
-    def build(self, subject: Subject) -> Evaluation:
-        """Reads the files and returns a function from parameters to results."""
-
-    def evaluator(self, context: Context) -> MakeEvaluator:
-        """See `EvaluatorConfig.evaluator`; metrics are `eval/<name>`."""
-        vocabulary = Vocabulary.load(context.dataset.vocabulary_path)
-        subject = subject_of(
-            context.objective, vocabulary, context.row_multiple, streams=context.streams
-        )
-        evaluation = self.build(subject)
-
-        def evaluate(params: Any, step: int) -> dict[str, float]:
-            del step
-            return {f"eval/{name}": value for name, value in evaluation(params).headline.items()}
-
-        return lambda initial_params: evaluate

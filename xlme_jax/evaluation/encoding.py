@@ -97,6 +97,19 @@ def fill_rows(texts: Iterable[Text], rows: int, length: int) -> dict[str, np.nda
     }
 
 
+def with_columns(batch: Batch, **values: np.ndarray) -> Batch:
+    """Returns the batch with values of its texts, {name: int32[R]}; copies have those of the last.
+
+    Args:
+      batch: the batch.
+      values: {name: int[N]} of all texts.
+    """
+    rows = len(batch.rows["tokens"])
+    texts = np.pad(batch.texts, (0, rows - len(batch.texts)), mode="edge")
+    columns = {name: of_texts[texts].astype(np.int32) for name, of_texts in values.items()}
+    return Batch({**batch.rows, **columns}, batch.texts)
+
+
 def batches(
     texts: Sequence[Text], row_multiple: int = 1, batch_tokens: int = BATCH_TOKENS
 ) -> list[Batch]:

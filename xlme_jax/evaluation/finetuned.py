@@ -8,29 +8,35 @@ or answers decoded from random logits ("random").
 import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import numpy as np
 
 from xlme_jax.data.benchmarks import labelled_rows
-from xlme_jax.data.benchmarks.examples import Example, Features
+from xlme_jax.data.benchmarks.examples import Example, Features, Kind
 from xlme_jax.data.benchmarks.featurize import encode
-from xlme_jax.data.benchmarks.registry import Benchmark, benchmark
+from xlme_jax.data.benchmarks.registry import BENCHMARKS, Benchmark, benchmark
 from xlme_jax.data.languages import spelled_as
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import answers, encoding, scores
-from xlme_jax.evaluation.context import OfficialEvaluation
+from xlme_jax.evaluation.measure import About, Measure, Request
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.evaluation.results import prediction_files
 from xlme_jax.validation.fields import check_at_least, check_choices
 
 # Gold class of examples without a label, which no prediction equals.
 _NO_CLASS = -1
+_HUB_TYPES: Mapping[Kind, str] = {
+    "classification": "text-classification",
+    "regression": "text-classification",
+    "tagging": "token-classification",
+    "question_answering": "question-answering",
+}
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskEvaluation(OfficialEvaluation):
+class TaskEvaluation(Measure):
     """Evaluation of a fine-tuned model.
 
     Attributes:
@@ -48,6 +54,8 @@ class TaskEvaluation(OfficialEvaluation):
       batch_tokens: tokens that are predicted at once.
     """
 
+    about: ClassVar[About] = About("task", needs="head")
+
     folder: str = ""
     task: str | None = None
     split: Literal["validation", "test"] = "validation"
@@ -63,6 +71,31 @@ class TaskEvaluation(OfficialEvaluation):
         check_choices(self, "TaskEvaluation")
         counts = ("limit", "n_best", "max_answer_length", "batch_tokens")
         check_at_least(self, "TaskEvaluation", 1, *counts)
+
+    @classmethod
+    def task_names(cls) -> Sequence[str]:
+        """Returns the names of the benchmarks."""
+        return tuple(BENCHMARKS)
+
+    @classmethod
+    def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
+        """See `Measure.requested`."""
+        own = [measure for measure in configured if isinstance(measure, cls)]
+        settings = own[0] if own else cls()
+        return dataclasses.replace(
+            settings,
+            folder=request.data or settings.folder,
+            task=task,
+            split=request.split or "test",
+            languages=request.languages,
+            length=request.length or settings.length,
+            limit=request.limit,
+        )
+
+    @classmethod
+    def hub_type_of(cls, task: str) -> str:
+        """Returns the hub's name for the kind of a benchmark."""
+        return _HUB_TYPES[BENCHMARKS[task].kind]
 
     def build(self, subject: Subject) -> Evaluation:
         """Reads and encodes the files, and returns the evaluation of some parameters.

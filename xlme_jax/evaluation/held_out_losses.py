@@ -9,7 +9,7 @@ import dataclasses
 import fnmatch
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from xlme_jax.data.batches import layouts
 from xlme_jax.data.batches.one_pass import OnePass, one_pass
 from xlme_jax.data.batches.streams import Stream, TextStream, held_out_tasks
 from xlme_jax.evaluation.context import Context, MakeEvaluator
+from xlme_jax.evaluation.measure import About, Measure
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.objectives.base import Metrics, Objective, Params, init_carried
 from xlme_jax.training import mesh as meshes
@@ -30,11 +31,11 @@ from xlme_jax.validation.fields import check_at_least
 _SEED = 0
 _log = logging.getLogger(__name__)
 # params -> {"<stream>/<metric>": ratio}.
-Measure = Callable[[Params], dict[str, float]]
+Ratios = Callable[[Params], dict[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldOut:
+class HeldOut(Measure):
     """Metrics of the objective on the validation split of each stream.
 
     Attributes:
@@ -43,6 +44,12 @@ class HeldOut:
         earlier run's data, the metrics show what continued training forgets.
       name: added to the metrics' prefix, "held_out_NAME/...", so that a run can have several.
     """
+
+    about: ClassVar[About] = About(
+        name=HELD_OUT,
+        needs="run",
+        hub_type="fill-mask",
+    )
 
     max_rows: int | None = 512
     tasks: tuple[str, ...] = ()
@@ -55,9 +62,33 @@ class HeldOut:
                 f"HeldOut.name = {self.name!r} must be letters, digits and underscores."
             )
 
+    def build(self, subject: Subject) -> Evaluation:
+        """Returns the evaluation of some parameters; see `ratios`.
+
+        Raises:
+          ValueError: as `ratios`, or the run's data is not there.
+        """
+        if subject.context is None:
+            raise ValueError(f"{HELD_OUT} reads the held-out text of a run: it needs its DATA_DIR")
+        measure = self.ratios(subject.context)
+
+        def evaluate(params: Any) -> Outcome:
+            values = measure(params)
+            results = []
+            for name, value in values.items():
+                stream, metric = name.rsplit("/", 1)
+                results.append(Result(HELD_OUT, stream, metric, value, split="validation"))
+            headline = {f"{HELD_OUT}/{name}": value for name, value in values.items()}
+            return Outcome(tuple(results), headline)
+
+        return evaluate
+
     def evaluator(self, context: Context) -> MakeEvaluator:
-        """See `context.EvaluatorConfig.evaluator`; metrics are `held_out/<stream>/<metric>`."""
-        measure = self.build(context)
+        """See `EvaluatorConfig.evaluator`; metrics are `held_out/<stream>/<metric>`.
+
+        It encodes no text, so that unlike others' it needs no vocabulary.
+        """
+        measure = self.ratios(context)
         prefix = f"{HELD_OUT}_{self.name}" if self.name else HELD_OUT
 
         def evaluate(params: Any, step: int) -> dict[str, float]:
@@ -66,7 +97,7 @@ class HeldOut:
 
         return lambda initial_params: evaluate
 
-    def build(self, context: Context) -> Measure:
+    def ratios(self, context: Context) -> Ratios:
         """Plans the rows and returns a function from parameters to metrics.
 
         Every process must call it, under `training.state.sharding_rules`. A metric is the sum of
@@ -99,35 +130,6 @@ class HeldOut:
             }
 
         return measure
-
-
-@dataclasses.dataclass(frozen=True)
-class OfCheckpoint:
-    """`HeldOut` for a checkpoint, used by `xlme_jax.evaluate`.
-
-    Attributes:
-      settings: the settings.
-      context: context of the checkpoint's run.
-    """
-
-    settings: HeldOut
-    context: Context
-
-    def build(self, subject: Subject) -> Evaluation:
-        """See `HeldOut.build`; metrics are named as in the run's log."""
-        del subject
-        measure = self.settings.build(self.context)
-
-        def evaluate(params: Any) -> Outcome:
-            values = measure(params)
-            results = []
-            for name, value in values.items():
-                stream, metric = name.rsplit("/", 1)
-                results.append(Result(HELD_OUT, stream, metric, value, split="validation"))
-            headline = {f"{HELD_OUT}/{name}": value for name, value in values.items()}
-            return Outcome(tuple(results), headline)
-
-        return evaluate
 
 
 def _passes(context: Context, streams: list[Stream], settings: HeldOut) -> list[OnePass]:

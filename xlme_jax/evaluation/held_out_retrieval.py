@@ -7,12 +7,13 @@ select one layer per readout, which is used for all languages and all other task
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
 
 from xlme_jax.evaluation import encoding, readouts
+from xlme_jax.evaluation.measure import About, Measure, Request
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Subject
 from xlme_jax.evaluation.retrieval import TRAINED, Candidates, RetrievalProbe, figures, flat
 from xlme_jax.evaluation.training_text import Fitted, Sample
@@ -26,7 +27,7 @@ Layers = Mapping[tuple[str, str], int]
 
 
 @dataclasses.dataclass(frozen=True)
-class HeldOutRetrieval:
+class HeldOutRetrieval(Measure):
     """Retrieval among all distinct held-out translations.
 
     Attributes:
@@ -38,6 +39,13 @@ class HeldOutRetrieval:
       batch_tokens: tokens encoded at once.
       readouts: how texts are compared (`evaluation.readouts`).
     """
+
+    about: ClassVar[About] = About(
+        name=TASK,
+        reads_data="yes",
+        by_readout=True,
+        hub_type="sentence-similarity",
+    )
 
     pairs: tuple[str, ...] = ()
     max_pairs: int = 10_000
@@ -51,6 +59,13 @@ class HeldOutRetrieval:
         encoding.check(self)
         readouts.check(self.readouts, "HeldOutRetrieval.readouts")
         check_at_least(self, "HeldOutRetrieval", 2, "max_pairs")
+
+    @classmethod
+    def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
+        """See `Measure.requested`; `request.limit` is that of pairs."""
+        del task, configured
+        settings = cls(layer=request.layer, pooling=request.pooling, readouts=request.readouts)
+        return dataclasses.replace(settings, max_pairs=request.limit or settings.max_pairs)
 
     def build(self, subject: Subject) -> Evaluation:
         """Reads the translations and returns the evaluation of some parameters.
@@ -149,7 +164,7 @@ def at_layers(task: str, results: Sequence[Result], layers: Layers) -> dict[str,
     """Returns headline entries with a task's mean accuracy for each readout at its layer.
 
     Args:
-      task: "tatoeba" or `TASK`.
+      task: a measure `by_readout`.
       results: results of the task.
       layers: layers from `choose_layers`.
 

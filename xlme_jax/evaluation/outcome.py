@@ -1,7 +1,7 @@
 """The interface of evaluations: the evaluated encoder and the results.
 
-An evaluation is a frozen dataclass with `build(subject) -> Evaluation`, so that the train loop (on
-a schedule) and `xlme_jax.evaluate` (on a checkpoint) run the same code.
+A measure (`evaluation.measure`) has `build(subject) -> Evaluation`, so that the train loop (on a
+schedule) and `xlme_jax.evaluate` (on a checkpoint) run the same code.
 """
 
 import dataclasses
@@ -13,9 +13,10 @@ import numpy as np
 
 from xlme_jax.data.batches.streams import PairStream, Stream
 from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation.context import Context
 from xlme_jax.evaluation.readouts import RAW
 from xlme_jax.evaluation.training_text import TrainingText
-from xlme_jax.objectives.abilities import Predicts
+from xlme_jax.objectives.abilities import Fills, Predicts
 
 # {"tokens", "segment_ids", "positions"}: int32[B, L] each.
 Rows = Mapping[str, jax.Array]
@@ -38,6 +39,9 @@ class Subject:
       training_text: text for the language means of readouts; None skips these readouts.
       restarts: whether the positions of a pair restart on its second side, as in training
         (`Joint.positions`).
+      fill: (params, rows, int32[B, M] positions of `<mask>`) -> float32[B, M, V] logits of all
+        tokens; None if it is no masked language model.
+      context: the run's data and objective; None if `evaluate` has none.
     """
 
     vocabulary: Vocabulary
@@ -49,6 +53,8 @@ class Subject:
     predict: Callable[[Any, Rows], jax.Array] | None = None
     training_text: TrainingText | None = None
     restarts: bool = False
+    fill: Callable[[Any, Rows, jax.Array], jax.Array] | None = None
+    context: Context | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Result:
     """One result.
 
     Attributes:
-      task: name of the benchmark ("xnli", "tatoeba", "wordalign").
+      task: name of the benchmark, or of the measure (`measure.About.name`).
       language: code as in the benchmark's files; for pairs "en-fr".
       metric: "accuracy", "f1", "exact_match", "aer", ...
       value: the value; shares are in [0, 1].
@@ -78,6 +84,11 @@ class Result:
     system: str = "model"
     setting: str = ""
     readout: str = RAW
+
+    @property
+    def key(self) -> "Result":
+        """The same with value 0: equal for results of several runs, to aggregate them by."""
+        return dataclasses.replace(self, value=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +124,7 @@ def subject_of(
     row_multiple: int = 1,
     training_text: TrainingText | None = None,
     streams: Sequence[Stream] = (),
+    context: Context | None = None,
 ) -> Subject:
     """Returns the exported encoder of an objective as a subject.
 
@@ -122,6 +134,7 @@ def subject_of(
       row_multiple: devices that share a batch.
       training_text: training text of its data.
       streams: streams that it is trained on.
+      context: the run's data and objective.
     """
     config = objective.encoder.config
     labels = objective if isinstance(objective, Predicts) else None
@@ -135,6 +148,8 @@ def subject_of(
         predict=None if labels is None else labels.predict,
         training_text=training_text,
         restarts=any(isinstance(s, PairStream) and s.positions_restart for s in streams),
+        fill=objective.fill if isinstance(objective, Fills) else None,
+        context=context,
     )
 
 
@@ -146,6 +161,7 @@ def other_subjects(objective: Any, subject: Subject) -> dict[str, Subject]:
             encode=other.encode,
             num_layers=other.config.num_layers,
             max_length=other.config.max_length if other.config.absolute_positions else None,
+            fill=None,
         )
         for name, other in objective.diagnostics.encoders.items()
     }

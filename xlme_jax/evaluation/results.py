@@ -5,8 +5,10 @@ seeds, read several folders (`find`, `aggregate`).
 """
 
 import dataclasses
+import functools
 import json
 import math
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from xlme_jax.evaluation.outcome import Outcome, Result
-from xlme_jax.evaluation.readouts import RAW, READOUTS
+from xlme_jax.evaluation.readouts import READOUTS
+from xlme_jax.model.flop_conventions import upgraded
 from xlme_jax.storage import locks
 from xlme_jax.storage.files import replace_file
 from xlme_jax.storage.paths import as_path
@@ -24,30 +27,6 @@ RESULTS_FILE = "results.json"
 SWEEP_FILE = "sweep.json"
 PREDICTIONS = "predictions"
 _FORMAT = 1
-# XTREME's names of folders, if different from ours.
-_XTREME_NAMES = {"bucc": "bucc2018"}
-_HEADER_TYPES: dict[str, tuple[type, ...]] = {
-    "command": (str,),
-    "checkpoint": (str,),
-    "step": (int, type(None)),
-    "seed": (int, type(None)),
-    "config": (str,),
-    "flops": (int, float, type(None)),
-    "table_4_flops": (int, float, type(None)),
-}
-_TYPES: dict[str, tuple[type, ...]] = {
-    "task": (str,),
-    "language": (str,),
-    "metric": (str,),
-    "value": (int, float, type(None)),
-    "split": (str,),
-    "layer": (int, type(None)),
-    "system": (str,),
-    "setting": (str,),
-    "readout": (str,),
-}
-# Defaults of fields that older files lack.
-_DEFAULTS = {"readout": RAW}
 
 
 class ResultsError(ValueError):
@@ -64,8 +43,8 @@ class Header:
       step: step of the checkpoint; None for imported models.
       seed: seed of the run.
       config: configuration of the run, or its digest.
-      flops: floating-point operations of pre-training; None if unknown.
-      table_4_flops: these as XLM-E's Table 4 counts (`model.flops.as_table_4`).
+      flops: {convention of `model.flop_conventions`: floating-point operations of pre-training};
+        without those that are not known.
     """
 
     command: str
@@ -73,8 +52,7 @@ class Header:
     step: int | None = None
     seed: int | None = None
     config: str = ""
-    flops: float | None = None
-    table_4_flops: float | None = None
+    flops: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,10 +126,14 @@ def read(path: Path | str) -> Results:
         raise _damaged(path, f"it is not JSON ({error})") from None
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise _damaged(path, f'it has no "format": {_FORMAT}')
-    fields: dict[str, Any] = {name: content.get(name) for name in _HEADER_TYPES}
-    for name, types in _HEADER_TYPES.items():
+    content = upgraded(content, "flops")
+    fields: dict[str, Any] = {name: content.get(name) for name in _types(Header)}
+    for name, types in _types(Header).items():
         if not isinstance(fields[name], types) or isinstance(fields[name], bool):
             raise _damaged(path, f'"{name}" is {fields[name]!r}')
+    for name, number in fields["flops"].items():
+        if not isinstance(number, int | float) or isinstance(number, bool):
+            raise _damaged(path, f'"flops": {name!r} is {number!r}')
     for name in ("headline", "skipped", "commands"):
         if not isinstance(content.get(name), dict):
             raise _damaged(path, f'"{name}" must be an object')
@@ -227,20 +209,6 @@ def selected(path: Path) -> tuple[str | None, bool]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Key:
-    """A `Result` without its value."""
-
-    task: str
-    language: str
-    metric: str
-    split: str = "test"
-    layer: int | None = None
-    system: str = "model"
-    setting: str = ""
-    readout: str = RAW
-
-
-@dataclasses.dataclass(frozen=True)
 class Spread:
     """One result of several runs.
 
@@ -271,13 +239,8 @@ class Spread:
         return len(self.values)
 
 
-def key_of(result: Result) -> Key:
-    """Returns a result without its value."""
-    return Key(**{f.name: getattr(result, f.name) for f in dataclasses.fields(Key)})
-
-
-def aggregate(files: Sequence[Results | Path | str]) -> dict[Key, Spread]:
-    """Collects each result over several files of runs that differ in their seed.
+def aggregate(files: Sequence[Results | Path | str]) -> dict[Result, Spread]:
+    """Returns {`Result.key`: values} over several files of runs that differ in their seed.
 
     Args:
       files: results, or paths of results files.
@@ -286,13 +249,13 @@ def aggregate(files: Sequence[Results | Path | str]) -> dict[Key, Spread]:
       ResultsError: a file cannot be read, or two files have the same result of the same run, even
         at different steps.
     """
-    values: dict[Key, list[float]] = {}
-    owners: dict[tuple[Key, str], Path] = {}
+    values: dict[Result, list[float]] = {}
+    owners: dict[tuple[Result, str], Path] = {}
     for file in files:
         results = file if isinstance(file, Results) else read(file)
         run = _run_of(results.header)
         for result in results.results:
-            key = key_of(result)
+            key = result.key
             if (key, run) in owners:
                 raise ResultsError(
                     f"{results.path} and {owners[key, run]} both have {result.task}/"
@@ -318,7 +281,7 @@ def prediction_files(
     """Formats predictions as a submission for XTREME's `evaluate.py`.
 
     Args:
-      benchmark: name of the benchmark, also of the folder: "xnli", "udpos", "bucc", ...
+      benchmark: XTREME's name of the benchmark and of its folder: "xnli", "udpos", ...
       kind: a `labelled.Kind`; "retrieval" or "mining".
       split: "test", or "validation", whose files begin with "dev".
       language: as in the benchmark's files.
@@ -334,7 +297,7 @@ def prediction_files(
     Raises:
       ValueError: a label contains a line break, or the kind is unknown.
     """
-    name = f"{_XTREME_NAMES.get(benchmark, benchmark)}/{_split_name(split)}-{language}"
+    name = f"{benchmark}/{_split_name(split)}-{language}"
     if kind == "question_answering":
         answers = {str(key): str(answer) for key, answer in predictions.items()}
         text = json.dumps(answers, ensure_ascii=False, indent=1) + "\n"
@@ -417,10 +380,12 @@ def _number(value: Any) -> float:
 
 def _result(path: Path, index: int, row: Any) -> Result:
     where = f'"results"[{index}]'
-    row = {**_DEFAULTS, **row} if isinstance(row, dict) else row
-    if not isinstance(row, dict) or row.keys() != _TYPES.keys():
-        raise _damaged(path, f"{where} must have the fields {', '.join(_TYPES)}")
-    for name, types in _TYPES.items():
+    fields = _types(Result)
+    # Older files lack fields that have a default.
+    row = {**_defaults(Result), **row} if isinstance(row, dict) else row
+    if not isinstance(row, dict) or row.keys() != fields.keys():
+        raise _damaged(path, f"{where} must have the fields {', '.join(fields)}")
+    for name, types in fields.items():
         if not isinstance(row[name], types) or isinstance(row[name], bool):
             raise _damaged(path, f"{where}: {name} is {row[name]!r}")
     if row["readout"] not in READOUTS:
@@ -428,10 +393,29 @@ def _result(path: Path, index: int, row: Any) -> Result:
     return Result(**{**row, "value": _number(row["value"])})
 
 
+@functools.cache
+def _types(cls: type) -> dict[str, tuple[type, ...]]:
+    """Returns {field: what it may be in JSON, which has null for NaN and infinities}."""
+    allowed: dict[Any, tuple[type, ...]] = {
+        str: (str,),
+        float: (int, float, type(None)),
+        int | None: (int, type(None)),
+        Mapping[str, float]: (dict,),
+    }
+    return {name: allowed[hint] for name, hint in typing.get_type_hints(cls).items()}
+
+
+@functools.cache
+def _defaults(cls: type) -> dict[str, Any]:
+    """Returns {field: default} of the fields that have one."""
+    fields = dataclasses.fields(cls)
+    return {x.name: x.default for x in fields if x.default is not dataclasses.MISSING}
+
+
 def _check_unique(results: Sequence[Result], path: Path) -> None:
     seen = set()
     for result in results:
-        key = key_of(result)
+        key = result.key
         if key in seen:
             raise ResultsError(f"{path}: the same figure twice: {key}.")
         seen.add(key)

@@ -8,22 +8,31 @@ pass evaluates all layers.
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import jax
 import numpy as np
 
+from xlme_jax.data.benchmarks import labelled_rows
 from xlme_jax.data.benchmarks.parallel_sets import (
     TATOEBA_14,
     TATOEBA_36,
     ParallelSentences,
+    is_pair,
     read_tatoeba,
     tatoeba_languages,
 )
 from xlme_jax.data.languages import spelled_as
 from xlme_jax.data.text.reading import ReadReport
 from xlme_jax.evaluation import encoding, readouts, similarity
-from xlme_jax.evaluation.context import OfficialEvaluation
+from xlme_jax.evaluation.measure import (
+    About,
+    LayerFigure,
+    Measure,
+    Request,
+    ScoreColumn,
+    ScoreTable,
+)
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Result, Rows, Subject
 from xlme_jax.evaluation.results import prediction_files
 from xlme_jax.evaluation.retrieval import TRAINED, figures
@@ -35,7 +44,7 @@ _METRICS = {"forward": "accuracy_to_en", "backward": "accuracy_from_en", "mean":
 
 
 @dataclasses.dataclass(frozen=True)
-class Tatoeba(OfficialEvaluation):
+class Tatoeba(Measure):
     """Sentence retrieval on Tatoeba.
 
     Attributes:
@@ -50,6 +59,31 @@ class Tatoeba(OfficialEvaluation):
       readouts: how sentences are compared (`evaluation.readouts`); "raw" is always among them.
     """
 
+    about: ClassVar[About] = About(
+        name="tatoeba",
+        reads_data="if_there",
+        is_default=True,
+        by_readout=True,
+        hub_type="sentence-similarity",
+        tables=(
+            ScoreTable(
+                "Tatoeba sentence retrieval",
+                "XLM-E Table 5: accuracy@1.",
+                tuple(
+                    ScoreColumn(f"{len(codes)}:{way}", f"accuracy_{metric}_en", codes)
+                    for codes in (TATOEBA_14, TATOEBA_36)
+                    for way, metric in (("en→xx", "from"), ("xx→en", "to"))
+                ),
+            ),
+        ),
+        figure=LayerFigure(
+            "Tatoeba over layers",
+            "accuracy@1 in percent",
+            "as XLM-E's Figure 3: mean over languages and both directions",
+        ),
+        xtreme=ScoreColumn("Tatoeba", "accuracy_to_en", official=36),
+    )
+
     folder: str
     languages: tuple[str, ...] = ()
     layer: int | None = None
@@ -61,6 +95,18 @@ class Tatoeba(OfficialEvaluation):
     def __post_init__(self) -> None:
         encoding.check(self)
         readouts.check(self.readouts, "Tatoeba.readouts")
+
+    @classmethod
+    def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
+        """See `Measure.requested`; pairs of languages are other measures'."""
+        del configured
+        return cls(
+            str(labelled_rows.folder_of(request.data, task)),
+            tuple(code for code in request.languages if not is_pair(code)),
+            request.layer,
+            pooling=request.pooling,
+            readouts=request.readouts,
+        )
 
     def build(self, subject: Subject) -> Evaluation:
         """Reads the sentences and returns a function that evaluates a model's parameters.
@@ -110,11 +156,12 @@ class Tatoeba(OfficialEvaluation):
                         for name, hits in by_readout.items()
                     }
                     lines = by_readout[readouts.RAW]["found"][headline].tolist()
-                    files |= prediction_files("tatoeba", "retrieval", "test", code, lines)
+                    files |= prediction_files(self.about.name, "retrieval", "test", code, lines)
             results = self._results(accuracies, similarities, chance)
             headline_values = {
-                f"tatoeba/{result.metric if result.system == 'model' else 'chance'}": result.value
+                f"{self.about.name}/{metric}": result.value
                 for result in results
+                for metric in [result.metric if result.system == "model" else "chance"]
                 if (result.language, result.readout) == ("mean", readouts.RAW)
                 and result.layer in (headline, None)
                 and result.metric not in similarity.METRICS
@@ -146,11 +193,11 @@ class Tatoeba(OfficialEvaluation):
         results = []
         for name, codes in groups.items():
             expected = float(np.mean([chance[code] for code in codes]))
-            results.append(Result("tatoeba", name, "accuracy", expected, system="chance"))
+            results.append(Result(self.about.name, name, "accuracy", expected, system="chance"))
         pooling = encoding.POOLINGS[self.pooling]
         for values, how in ((accuracies, "{}"), (similarities, similarity.DESCRIPTION)):
             setting = f"{pooling}; {how}; {encoding.LAYERS}"
-            results += figures("tatoeba", "test", setting, values, groups)
+            results += figures(self.about.name, "test", setting, values, groups)
         return results
 
 

@@ -123,7 +123,7 @@ class Translator:
         drawn = np.arange(len(texts)) if numbers is None else np.asarray(numbers)
         limits = np.array([self.limit(text) for text in texts])
         batches = [
-            _with_columns(batch, numbers=drawn, limits=limits)
+            encoding.with_columns(batch, numbers=drawn, limits=limits)
             for batch in encoding.batches(texts, *self._lay_out)
         ]
 
@@ -258,19 +258,6 @@ def _sides(rows: Rows) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     names = ("tokens", "segment_ids", "positions")
     source, target = ({name: rows[f"{n} {name}"] for name in names} for n in (0, 1))
     return source, target
-
-
-def _with_columns(batch: encoding.Batch, **values: np.ndarray) -> encoding.Batch:
-    """Returns the batch with values of its texts, {name: int32[R]}; copies have those of the last.
-
-    Args:
-      batch: the batch.
-      values: {name: int[N]} of all texts.
-    """
-    rows = len(batch.rows["tokens"])
-    texts = np.pad(batch.texts, (0, rows - len(batch.texts)), mode="edge")
-    columns = {name: of_texts[texts].astype(np.int32) for name, of_texts in values.items()}
-    return encoding.Batch({**batch.rows, **columns}, batch.texts)
 
 
 def _hypothesis(tokens: np.ndarray, score: float) -> Hypothesis:

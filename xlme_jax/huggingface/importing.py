@@ -20,6 +20,7 @@ from xlme_jax.data.vocabulary import write_vocabulary
 from xlme_jax.huggingface.folders import free_place, new_folder
 from xlme_jax.huggingface.reading import FolderError, HuggingFaceFolder
 from xlme_jax.huggingface.weights import to_tree
+from xlme_jax.model.flop_conventions import CONVENTIONS
 from xlme_jax.storage.files import replace_file
 from xlme_jax.training import mesh as meshes
 from xlme_jax.training import model_info
@@ -81,8 +82,7 @@ def import_folder(source: Path, output: Path, scan_layers: bool) -> None:
         *({}, "", text),
         vocabulary=folder.vocabulary.digest,
         origin=origin,
-        flops_per_step=0.0,
-        table_4_flops_per_step=0.0,
+        flops_per_step=dict.fromkeys(CONVENTIONS, 0.0),
         encoder_parameters=model_info.encoder_parameters(objective, folder.vocabulary.size),
     )
     with new_folder(output) as partial:

@@ -8,23 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from xlme_jax.data.benchmarks.registry import BENCHMARKS
-from xlme_jax.evaluation import results
+from xlme_jax.evaluation import measures, results
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.readouts import RAW, READOUTS
 
-# The hub's names of tasks, by kind of benchmark and by frozen evaluation.
-_TASKS = {
-    "classification": "text-classification",
-    "regression": "text-classification",
-    "tagging": "token-classification",
-    "question_answering": "question-answering",
-    "tatoeba": "sentence-similarity",
-    "bucc": "sentence-similarity",
-    "held_out_retrieval": "sentence-similarity",
-    "wordalign": "token-classification",
-    "held_out": "fill-mask",
-}
 _TRANSLATION_METRICS = ("bleu", "chrf", "multi_bleu")
 
 
@@ -113,8 +100,8 @@ def _row_of(rows: Sequence[Result], name: str, value: float) -> Result | None:
 def _task_type(row: Result) -> str:
     if row.metric in _TRANSLATION_METRICS:
         return "translation"
-    kind = BENCHMARKS[row.task].kind if row.task in BENCHMARKS else row.task
-    return _TASKS.get(kind, "feature-extraction")
+    measure = measures.of_task(row.task)
+    return "feature-extraction" if measure is None else measure.hub_type_of(row.task)
 
 
 def _details(row: Result) -> Iterator[str]:

@@ -35,23 +35,3 @@ def mlm_head(hidden_size: int, embedding_size: int, vocab_size: int) -> float:
 def rtd_head(hidden_size: int, kind: str) -> float:
     """Returns the forward FLOPs per token."""
     return 2 * hidden_size + (2 * hidden_size**2 if kind == "dense" else 0)
-
-
-def as_table_4(all_streams: float, pairs: float) -> float:
-    """Returns FLOPs as XLM-E's Table 4 counts them, to compare with its figures.
-
-    The paper gives no formula. This one is inferred from its figures of XLM-E Base (125k steps of
-    2,048 x 512 slots for each task), 6.3e19 without TRTD and 9.5e19 with it. Ours are 1.22e20 and
-    2.44e20:
-
-    - a multiply-add is one operation in the table and two in ours: 6.1e19 without TRTD;
-    - TRTD adds half of MRTD's figure, as if half of the slots of its batches, which are as long as
-      their longest pair, were padding. Ours counts every slot: 9.2e19 with TRTD.
-
-    The table's figures are 3% higher; what else they count is not known.
-
-    Args:
-      all_streams: FLOPs as this module counts them.
-      pairs: the part of them that is spent on streams of pairs.
-    """
-    return (all_streams - pairs) / 2 + pairs / 4

@@ -2,34 +2,28 @@
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from xlme_jax.checkpoints.saved import FOLDER, read_best
-from xlme_jax.data.benchmarks import labelled_rows
-from xlme_jax.data.benchmarks.parallel_sets import (
-    alignment_folders,
-    bucc_languages,
-    is_pair,
-    languages_of_pair,
-)
-from xlme_jax.data.benchmarks.registry import BENCHMARKS, alternatives
-from xlme_jax.data.languages import spelled_as, tag_or_code
+from xlme_jax.data.benchmarks.registry import alternatives
+from xlme_jax.data.languages import tag_or_code
 from xlme_jax.data.prepared import PreparedDataError, PreparedDataset
-from xlme_jax.evaluation import finetuned, held_out_retrieval, readouts, results, similarity
-from xlme_jax.evaluation.alignment import WordAlignment
-from xlme_jax.evaluation.bucc import Bucc
+from xlme_jax.evaluation import (
+    finetuned,
+    held_out_retrieval,
+    measures,
+    readouts,
+    results,
+    similarity,
+)
 from xlme_jax.evaluation.context import Context
-from xlme_jax.evaluation.encoding import Pooling
-from xlme_jax.evaluation.finetuned import TaskEvaluation
-from xlme_jax.evaluation.held_out_losses import HeldOut, OfCheckpoint
 from xlme_jax.evaluation.held_out_retrieval import HeldOutRetrieval
+from xlme_jax.evaluation.measure import Measure, Request
 from xlme_jax.evaluation.outcome import Evaluation, Outcome, Subject, other_subjects
-from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.evaluation.training_text import TrainingText
 from xlme_jax.runs import trained
 from xlme_jax.storage.paths import as_path
@@ -40,47 +34,22 @@ from xlme_jax.training.metrics import HELD_OUT
 
 _log = logging.getLogger(__name__)
 
-RETRIEVAL = ("tatoeba", "bucc", held_out_retrieval.TASK)
-FROZEN = ("tatoeba", "wordalign", "bucc", held_out_retrieval.TASK)
-
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """What to evaluate, and how.
+class Options(Request):
+    """What to evaluate, and how; see `Request` for what concerns measures.
 
     Attributes:
-      tasks: "tatoeba", "wordalign", "bucc", "held_out_retrieval", "held_out", or benchmarks with
-        the labels of the fine-tuned task; empty for that task, or tatoeba and wordalign.
-      data: folder with a subfolder of official files for each task.
       data_dir: prepared data set for language means and for selecting layers; None uses the run's.
       output: folder for the results; None uses MODEL_DIR/evaluation/STEP.
       vocabulary: SentencePiece model; None uses the one in the run's data set.
-      split: "validation" or "test", of a fine-tuned task or BUCC; None for test, or BUCC's
-        validation split if its folder has no test split.
-      languages: languages to evaluate; empty for all found. Entries with two languages, such as
-        "en-fr", are sets of word alignments; without one, wordalign evaluates the sets of the
-        languages. BUCC evaluates those it has if there are other tasks.
-      layer: layer of the headline figures; None selects it on held-out lines.
-      length: maximum tokens per row; None for the default of each task.
-      limit: maximum examples per language; None for all.
-      pooling: how a sentence's hidden states are pooled.
-      readouts: how sentences are compared, keys of `evaluation.readouts.READOUTS`.
       untrained: whether to evaluate the encoder before training too.
       command: the command line, stored with the results.
     """
 
-    tasks: tuple[str, ...] = ()
-    data: str = ""
     data_dir: str | None = None
     output: str | None = None
     vocabulary: str | None = None
-    split: Literal["validation", "test"] | None = None
-    languages: tuple[str, ...] = ()
-    layer: int | None = None
-    length: int | None = None
-    limit: int | None = None
-    pooling: Pooling = "mean"
-    readouts: tuple[str, ...] = tuple(readouts.READOUTS)
     untrained: bool = True
     command: str = ""
 
@@ -103,7 +72,7 @@ def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
     """
     _check_names(options.tasks)
     parts = languages_by_step(as_path(checkpoint))
-    if not parts or set(options.tasks) & {*FROZEN, HELD_OUT}:
+    if not parts or any(measures.by_task()[x].about.needs != "head" for x in options.tasks):
         outcomes, header = _evaluated(checkpoint, options)
         folder = as_path(header.checkpoint).parent.parent
         name = str(header.step)
@@ -131,7 +100,7 @@ def evaluate(checkpoint: str, options: Options) -> tuple[list[Outcome], Path]:
 
 def _check_names(tasks: Sequence[str]) -> None:
     """Raises ValueError for a task that does not exist."""
-    known = (*FROZEN, HELD_OUT, *BENCHMARKS)
+    known = tuple(measures.by_task())
     for name in tasks:
         if name not in known:
             raise ValueError(f"--tasks: unknown {name!r}{alternatives(name, known)}")
@@ -158,47 +127,49 @@ def _evaluated(checkpoint: str, options: Options) -> tuple[list[Outcome], result
     with states.sharding_rules(mesh):
         loaded = trained.load(checkpoint, options.vocabulary, mesh)
         subject = loaded.subject()
-        if set(options.tasks or _default_tasks(subject)) & {*RETRIEVAL}:
+        tasks = list(options.tasks) or _default_tasks(subject)
+        of_tasks = [measures.by_task()[task].about for task in tasks]
+        if any(about.reads_data != "no" for about in of_tasks):
             text = _training_text(options.data_dir, loaded)
             subject = dataclasses.replace(subject, training_text=text)
-        outcomes = _outcomes(loaded, subject, options, mesh)
+        if any(about.needs == "run" for about in of_tasks):
+            subject = dataclasses.replace(subject, context=context_of(loaded, mesh))
+        tasks += _selecting_tasks(tasks, subject, options.layer)
+        settings = {
+            task: measures.by_task()[task].requested(task, options, loaded.config.evaluators)
+            for task in tasks
+        }
+        outcomes = _outcomes(loaded, subject, settings, options)
     return outcomes, trained.header_of(loaded.folder, loaded.config, options.command)
 
 
 def _outcomes(
-    loaded: trained.Trained, subject: Subject, options: Options, mesh: jax.sharding.Mesh
+    loaded: trained.Trained,
+    subject: Subject,
+    settings: Mapping[str, Measure],
+    options: Options,
 ) -> list[Outcome]:
     """Runs the evaluations; those of frozen encoders also run on other and untrained encoders."""
-
-    def make(task: str) -> Any:
-        return _settings(task, loaded, options, mesh)
-
-    tasks = _tasks(subject, options)
-    evaluations: dict[str, Evaluation] = {task: make(task).build(subject) for task in tasks}
-    frozen = [task for task in tasks if task in FROZEN]
+    evaluations = {task: measure.build(subject) for task, measure in settings.items()}
+    pretrained = [x for x, measure in settings.items() if measure.about.is_of_pretrained]
+    encoders = [x for x, measure in settings.items() if measure.about.needs == "encoder"]
     other_evaluations: dict[tuple[str, str], Evaluation] = {
-        (task, name): _suited(make(task), other).build(other)
-        for name, other in (other_subjects(loaded.objective, subject).items() if frozen else ())
-        for task in frozen
+        (task, name): settings[task].for_depth(other.num_layers).build(other)
+        for name, other in (other_subjects(loaded.objective, subject).items() if encoders else ())
+        for task in encoders
     }
     outcomes = {task: run(loaded.params) for task, run in evaluations.items()}
     for (task, name), run in other_evaluations.items():
         outcomes[task] = with_system(outcomes[task], run(loaded.params), name)
-    if frozen and options.untrained:
+    if pretrained and options.untrained:
         params = loaded.untrained()
-        for task in frozen:
+        for task in pretrained:
             before = evaluations[task](params)
             outcomes[task] = with_system(outcomes[task], before, "untrained")
         for (task, name), run in other_evaluations.items():
             outcomes[task] = with_system(outcomes[task], run(params), f"{name} (untrained)")
     listed = list(outcomes.values())
-    return _at_chosen_layers(listed, options.layer) if frozen else listed
-
-
-def _suited(settings: Any, other: Subject) -> Any:
-    """Returns the settings, without the requested layer if the other encoder lacks it."""
-    fits = settings.layer is None or settings.layer <= other.num_layers
-    return settings if fits else dataclasses.replace(settings, layer=None)
+    return _at_chosen_layers(listed, options.layer) if encoders else listed
 
 
 def with_system(outcome: Outcome, other: Outcome, system: str) -> Outcome:
@@ -244,8 +215,9 @@ def _at_chosen_layers(outcomes: Sequence[Outcome], layer: int | None) -> list[Ou
 def _picture(task: str, outcome: Outcome) -> dict[str, bytes]:
     """Returns {file: PNG} of retrieval and similarity over layers; empty for other tasks."""
     files = {}
+    measure = measures.of_task(task)
     panels = held_out_retrieval.readout_panels(task, outcome.results)
-    if task in ("tatoeba", held_out_retrieval.TASK) and panels:
+    if measure is not None and measure.about.by_readout and panels:
         title = f"{task}: mean over languages and directions"
         files[f"{task}_readouts.png"] = pictures.layers_by_readout(panels, title)
     if curves := _similarities(outcome):
@@ -297,110 +269,38 @@ def _training_text(data_dir: str | None, loaded: trained.Trained) -> TrainingTex
 
 
 def _default_tasks(subject: Subject) -> list[str]:
-    return [subject.task] if subject.task else ["tatoeba", "wordalign"]
+    return [subject.task] if subject.task else measures.defaults()
 
 
-def _tasks(subject: Subject, options: Options) -> list[str]:
-    """Returns the requested tasks, plus held-out retrieval if it is needed to select layers."""
-    tasks = list(options.tasks) or _default_tasks(subject)
-    chooses = "tatoeba" in tasks and options.layer is None and subject.training_text is not None
-    if not chooses or held_out_retrieval.TASK in tasks:
-        return tasks
+def _selecting_tasks(tasks: Sequence[str], subject: Subject, layer: int | None) -> list[str]:
+    """Returns held-out retrieval if it is needed to select layers, and is not among the tasks."""
+    selecting = HeldOutRetrieval.about.name
+    needs_layers = any(measures.by_task()[task].about.by_readout for task in tasks)
+    if not needs_layers or layer is not None or selecting in tasks or not subject.training_text:
+        return []
     try:
         HeldOutRetrieval().build(subject)
     except ValueError as error:
         _log.warning("Cannot select layers on held-out lines: %s.", error)
-        return tasks
-    return [*tasks, held_out_retrieval.TASK]
+        return []
+    return [selecting]
 
 
-def _settings(task: str, loaded: trained.Trained, options: Options, mesh: jax.sharding.Mesh) -> Any:
-    """Returns the settings of a task: from the options, else from the run's own evaluators."""
-    config, languages, layer = loaded.config, options.languages, options.layer
-    if task == HELD_OUT:
-        return held_out_losses(loaded, mesh)
-    if task in FROZEN:
-        pooling, readout_names = options.pooling, options.readouts
-        if task == held_out_retrieval.TASK:
-            held_out = HeldOutRetrieval(layer=layer, pooling=pooling, readouts=readout_names)
-            limit = options.limit or held_out.max_pairs
-            return dataclasses.replace(held_out, max_pairs=limit)
-        folder = str(labelled_rows.folder_of(options.data, task))
-        if task == "bucc":
-            split = options.split or ("test" if bucc_languages(folder, "test") else "validation")
-            return Bucc(folder, _mined(folder, split, options), split, layer, pooling)
-        if task == "wordalign":
-            return WordAlignment(folder, _aligned(folder, languages), layer)
-        codes = tuple(code for code in languages if not is_pair(code))
-        return Tatoeba(folder, codes, layer, pooling=pooling, readouts=readout_names)
-    configured = [known for known in config.evaluators if isinstance(known, TaskEvaluation)]
-    settings = configured[0] if configured else TaskEvaluation()
-    return dataclasses.replace(
-        settings,
-        folder=options.data or settings.folder,
-        task=task,
-        split=options.split or "test",
-        languages=languages,
-        length=options.length or settings.length,
-        limit=options.limit,
-    )
-
-
-def _aligned(folder: str, languages: Sequence[str]) -> tuple[str, ...]:
-    """Returns the sets of word alignments of the requested languages; empty for all.
-
-    Raises:
-      ValueError: there are none.
-    """
-    named = tuple(pair for pair in languages if is_pair(pair))
-    if named or not languages:
-        return named
-    there = alignment_folders(folder)
-    tags = set(map(tag_or_code, languages)) - {"en"}
-    corpora = tuple(name for name in there if tags & set(map(tag_or_code, languages_of_pair(name))))
-    if not corpora:
-        raise ValueError(
-            f"--languages={','.join(languages)}: {folder} has no word alignments of these; choose "
-            f"from {', '.join(there) or 'none'}"
-        )
-    return corpora
-
-
-def _mined(folder: str, split: str, options: Options) -> tuple[str, ...]:
-    """Returns the requested languages that BUCC has; empty for all.
-
-    Raises:
-      ValueError: there are none.
-    """
-    codes = tuple(code for code in options.languages if not is_pair(code))
-    if not codes or options.tasks == ("bucc",):
-        return codes
-    there = bucc_languages(folder, split)
-    mined = tuple(code for code in spelled_as(codes, there) if code in there)
-    if not mined:
-        raise ValueError(
-            f"--languages={','.join(codes)}: {folder} has none of these, {split}; choose from "
-            f"{', '.join(there) or 'none'}, or leave bucc out of --tasks"
-        )
-    return mined
-
-
-def held_out_losses(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheckpoint:
-    """Returns the evaluation of held-out losses, with the run's own settings if it has any.
+def context_of(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> Context:
+    """Returns the data and the objective of a checkpoint's run.
 
     Raises:
       ValueError: its data is missing, or has another vocabulary.
     """
     config = loaded.config
-    configured = [known for known in config.evaluators if isinstance(known, HeldOut)]
     dataset = PreparedDataset.load(config.data_dir)
     if dataset.vocabulary_digest != loaded.vocabulary.digest:
         raise ValueError(
             f"DATA_DIR = {config.data_dir!r} of the run was prepared again with another "
-            "vocabulary; --tasks=held_out needs the data that the run was trained on"
+            f"vocabulary; --tasks={HELD_OUT} needs the data that the run was trained on"
         )
     dataset.copy_from_bucket(config.data_cache, config.data_cache_gb)
-    context = Context(
+    return Context(
         dataset,
         loaded.objective,
         config.objective,
@@ -409,4 +309,3 @@ def held_out_losses(loaded: trained.Trained, mesh: jax.sharding.Mesh) -> OfCheck
         config.dtype_on(jax.default_backend()),
         config.loop.micro_batches,
     )
-    return OfCheckpoint(configured[0] if configured else HeldOut(), context)

@@ -67,14 +67,12 @@ def header_of(folder: Path, config: TrainConfig, command: str) -> Header:
       config: configuration of its run.
       command: command line of the evaluation.
     """
-    flops = pretraining_flops(folder)
     return Header(
         command,
         checkpoint=str(folder),
         step=int(folder.name) if folder.name.isdigit() else None,
         seed=config.loop.seed,
-        flops=flops.ours,
-        table_4_flops=flops.table_4,
+        flops=pretraining_flops(folder),
     )
 
 

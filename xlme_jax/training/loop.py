@@ -11,6 +11,7 @@ import jax
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.checkpoints.saved import RunRecord
 from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.model.flop_conventions import OURS
 from xlme_jax.objectives.base import Metrics
 from xlme_jax.storage.files import replace_file
 from xlme_jax.training import mesh as meshes
@@ -61,7 +62,8 @@ def train(run: Run, stop: NeverStop = NEVER) -> TrainState:
                 replace_file(run.model_dir / name, text.encode())
         stop.saved(int(state.step), checkpoints.wait)
         meter = Throughput(
-            flops_per_step=run.flops_per_step, peak_flops_per_second=mesh_peak_flops(run.mesh)
+            flops_per_step=run.flops_per_step.get(OURS),
+            peak_flops_per_second=mesh_peak_flops(run.mesh),
         )
         journal = Journal(run, evaluators, meter)
         stack.callback(journal.close)

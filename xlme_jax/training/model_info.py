@@ -10,7 +10,8 @@ import jax
 
 from xlme_jax.checkpoints.digests import leaf_name
 from xlme_jax.checkpoints.state import TrainState
-from xlme_jax.model.flops import FORMULA, as_table_4
+from xlme_jax.model import flop_conventions
+from xlme_jax.model.flops import FORMULA
 from xlme_jax.objectives.base import Objective, Params
 
 
@@ -49,10 +50,10 @@ def vocabulary_tables(objective: Objective) -> frozenset[str]:
     )
 
 
-def table_4_flops(
+def flops_per_step(
     objective: Objective, shapes: Mapping[str, tuple[int, int]], pairs: Sequence[str]
-) -> float:
-    """Returns the FLOPs of a step as XLM-E's Table 4 counts (`flops.as_table_4`).
+) -> dict[str, float]:
+    """Returns {convention of `model.flop_conventions`: FLOPs of a step}.
 
     Args:
       objective: what to train.
@@ -65,7 +66,7 @@ def table_4_flops(
 
     alone = {name: (0 if name in pairs else rows, n) for name, (rows, n) in shapes.items()}
     every = own(shapes)
-    return as_table_4(every, every - own(alone))
+    return flop_conventions.count(every, every - own(alone))
 
 
 def bytes_per_device(tree: Any) -> int:
@@ -117,7 +118,7 @@ def describe(
         f"FLOPs per step: {sum(flops.values()):.4g}; per token: {sum(flops.values()) / tokens:.4g}",
         *(f"  {name}: {value:.4g} per step" for name, value in flops.items()),
         "  as XLM-E's Table 4 counts (a multiply-add is one, half of the slots of pairs are text): "
-        f"{table_4_flops(objective, shapes, pairs):.4g} per step",
+        f"{flops_per_step(objective, shapes, pairs)[flop_conventions.TABLE_4]:.4g} per step",
         "Formula (D hidden, F feed-forward, L row, M masked, E embedding, V vocabulary):",
         *(f"  {line}" for line in FORMULA.splitlines()),
         "",

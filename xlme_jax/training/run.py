@@ -59,8 +59,8 @@ class Run:
       evaluators: each is given the parameters of step 0 and returns an evaluator.
       files: texts to write into `model_dir` once all checks have passed, by name; "config.gin" is
         kept in each checkpoint too.
-      flops_per_step: floating-point operations of a step, for MFU and the checkpoints' records.
-      table_4_flops_per_step: these as XLM-E's Table 4 counts, for the checkpoints' records.
+      flops_per_step: {convention of `model.flop_conventions`: floating-point operations of a
+        step}, for MFU and the checkpoints' records; {} if steps differ.
       encoder_parameters: parameters of the exported encoder, for the checkpoints' records.
       vocabulary_digest: digest of the data's vocabulary, which a warm start's source must match.
       growth: how weights of the vocabulary that the data's one extends are grown in a warm start.
@@ -84,8 +84,7 @@ class Run:
     dataset_digest: str
     evaluators: Sequence[Callable[[Params], Evaluator]] = ()
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    flops_per_step: float | None = None
-    table_4_flops_per_step: float | None = None
+    flops_per_step: Mapping[str, float] = dataclasses.field(default_factory=dict)
     encoder_parameters: int | None = None
     vocabulary_digest: str = ""
     growth: Growth | None = None

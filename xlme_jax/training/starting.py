@@ -9,6 +9,7 @@ import jax
 from xlme_jax.checkpoints.checkpoints import Checkpoints
 from xlme_jax.checkpoints.saved import RunRecord, checkpoint_of, pretraining_flops, weights_digest
 from xlme_jax.checkpoints.state import TrainState
+from xlme_jax.model.flop_conventions import CONVENTIONS
 from xlme_jax.objectives.base import Objective, init_carried
 from xlme_jax.storage.paths import as_path
 from xlme_jax.training import mesh as meshes
@@ -21,7 +22,7 @@ from xlme_jax.training.step import make_fill_step
 _log = logging.getLogger(__name__)
 _MAX_ROLL_BACKS = 3  # To one and the same checkpoint.
 # Fields of a checkpoint's record that the run goes on with.
-_KEPT = ("window", "origin", "origin_digest", "inherited_flops", "inherited_table_4_flops")
+_KEPT = ("window", "origin", "origin_digest", "inherited_flops")
 
 
 def starting_point(
@@ -63,16 +64,15 @@ def starting_point(
     assert state is not None  # Damaged checkpoints raise.
     if config.init_from is None:
         _log.info("Starting from scratch.")
-        record = _record(run, inherited_flops=0.0, inherited_table_4_flops=0.0)
+        record = _record(run, inherited_flops=dict.fromkeys(CONVENTIONS, 0.0))
     else:
         source = as_path(config.init_from)
-        flops, checkpoint = pretraining_flops(source), checkpoint_of(source)
+        checkpoint = checkpoint_of(source)
         record = _record(
             run,
             origin=str(checkpoint),
             origin_digest=weights_digest(checkpoint),
-            inherited_flops=flops.ours,
-            inherited_table_4_flops=flops.table_4,
+            inherited_flops=pretraining_flops(source),
         )
         state = _warm_state(run, state, abstract, warm)
     filled = fill(run.objective, run.batches, run.mesh, config, state, abstract)
@@ -140,8 +140,7 @@ def _record(run: Run, **fields: Any) -> RunRecord:
         vocabulary=run.vocabulary_digest,
         manifest=run.manifest,
         choices=run.choices,
-        flops_per_step=run.flops_per_step if counts else 0.0,
-        table_4_flops_per_step=run.table_4_flops_per_step if counts else 0.0,
+        flops_per_step=run.flops_per_step if counts else dict.fromkeys(CONVENTIONS, 0.0),
         encoder_parameters=run.encoder_parameters,
         **fields,
     )

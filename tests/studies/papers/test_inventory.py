@@ -15,7 +15,7 @@ from xlme_jax.studies.papers import inventory
 from xlme_jax.studies.papers.entries import entries
 from xlme_jax.studies.papers.fine_tuned import GLUE
 from xlme_jax.studies.papers.items import PAPERS, RECIPES
-from xlme_jax.studies.papers.needs import FROZEN, VARIABLES, Need, command
+from xlme_jax.studies.papers.needs import VARIABLES, Need, command, is_pretrained
 
 NAMES = {
     "xlme": "1 2 3 4 5 6 7 F1 F3 F4",
@@ -103,7 +103,7 @@ def test_flags_files_and_variables_of_the_commands_exist(paper, monkeypatch):
     for line in commands:
         assert set(re.findall(r"\$\{?([A-Z_]+)", line)) <= set(VARIABLES), line
         for task in re.findall(r"--tasks=(\S+)", line):
-            assert all(x in BENCHMARKS or x in FROZEN for x in task.split(",")), line
+            assert all(x in BENCHMARKS or is_pretrained(x) for x in task.split(",")), line
 
 
 @pytest.fixture(scope="module")
@@ -356,7 +356,7 @@ def test_figures_over_layers_have_the_papers_values_and_ours():
 
 
 def test_scores_stand_beside_the_flops_of_table_4():
-    header = Header("c", "runs/a", flops=2e15, table_4_flops=1e15)
+    header = Header("c", "runs/a", flops={"ours": 2e15, "table_4": 1e15})
     file = Results(Path("a"), header, tuple(all_of("xnli", "accuracy", 0.5)), {}, {}, {})
     sheet = sheet_of("xlme", "Figure 1", entries([("a", file)]))
     assert row(sheet, "a")["FLOPs"] == "1e+15" and row(sheet, "a")["XNLI"] == "50.0"

@@ -7,6 +7,7 @@ import pytest
 
 from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_36
 from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.evaluation.alignment import WordAlignment
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.results import Header, Results, Spread
 from xlme_jax.studies.papers import entries as entries_of
@@ -16,8 +17,8 @@ from xlme_jax.studies.published.rows import INFOXLM, XYLENT
 
 
 def _file(rows, seed=0, flops=None, name="x"):
-    table_4 = flops and flops / 2
-    header = Header("command", f"runs/{name}/seed_{seed}", 1, seed, "", flops, table_4)
+    counts = {"ours": flops, "table_4": flops / 2} if flops else {}
+    header = Header("command", f"runs/{name}/seed_{seed}", 1, seed, "", counts)
     return Results(Path(f"{name}_{seed}"), header, tuple(rows), {}, {}, {"t": "command"})
 
 
@@ -185,7 +186,7 @@ def test_alignment_is_of_the_papers_four_sets(names):
     assert [row[x] for x in ("en-de", "en-fr", "en-hi", "en-ro", "Avg")] == ["20.0"] * 5
     assert _row(sheet, "ours, layer 3")["Avg"] == "30.0"
     curve = entries_of.layer_curve(
-        entry, "wordalign", "aer", languages=entries_of.OF_FIGURE["wordalign"]
+        entry, "wordalign", "aer", languages=WordAlignment.about.averaged
     )
     assert {layer: spread.mean for layer, spread in curve.items()} == pytest.approx(
         {3: 0.3, 4: 0.2}

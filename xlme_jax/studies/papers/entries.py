@@ -6,19 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, english_first
+from xlme_jax.evaluation import measures
 from xlme_jax.evaluation.encoding import POOLINGS
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.readouts import RAW
 from xlme_jax.evaluation.results import Results, Spread
+from xlme_jax.model.flop_conventions import OURS
 
 MODEL = "model"
 # Marks in the names of systems.
 TRANSLATE_TRAIN = "translate-train"
 FIRST = "[CLS]"
 CONTINUED = "continued"
-# The languages, or sets, that a paper's figure over layers averages over; () for all.
-OF_FIGURE = {"tatoeba": (), "bucc": (), "wordalign": ALIGNMENTS_4}
 _SPLITS = ("test", "validation")
 _BOTH = "test or else validation"
 
@@ -39,10 +38,9 @@ class Entry:
     flops: float | None = None
     group: str = ""
 
-    @property
-    def table_4_flops(self) -> float | None:
-        """FLOPs of pre-training as XLM-E's Table 4 counts; None if unknown."""
-        return self.runs[0].header.table_4_flops
+    def counted(self, convention: str) -> float | None:
+        """Returns FLOPs of pre-training as a convention counts; None if unknown."""
+        return self.runs[0].header.flops.get(convention)
 
     @property
     def is_translate_train(self) -> bool:
@@ -69,7 +67,7 @@ def entries(named: Iterable[tuple[str, Results]]) -> list[Entry]:
     groups: dict[tuple[str, float | None], list[Results]] = {}
     for name, results in named:
         pooled = f"{name} {FIRST}" if _is_first(results) else name
-        groups.setdefault((pooled, results.header.flops), []).append(results)
+        groups.setdefault((pooled, results.header.flops.get(OURS)), []).append(results)
     names = [name for name, _ in groups]
     return [
         Entry(
@@ -169,8 +167,15 @@ def score(
 
 
 def language_of(row: Result) -> str:
-    """Returns the language; of word alignments, the pair with English first."""
-    return english_first(row.language) if row.task == "wordalign" else row.language
+    """Returns the language, or the one name of a set that has two (`Measure.set_of`)."""
+    measure = measures.of_task(row.task)
+    return row.language if measure is None else measure.set_of(row.language)
+
+
+def is_lower_better(task: str, metric: str) -> bool:
+    """Returns whether a metric is best where it is lowest."""
+    measure = measures.of_task(task)
+    return measure is not None and metric in measure.about.lower_is_better
 
 
 def transfer_gap(values: Mapping[str, float]) -> float:

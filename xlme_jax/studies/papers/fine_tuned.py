@@ -1,14 +1,18 @@
 """Sheets of fine-tuned encoders: by task, by language, transfer gaps, GLUE, and the cost."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from xlme_jax.checkpoints.saved import read_record
 from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.evaluation import measures
+from xlme_jax.evaluation.measure import ScoreColumn
 from xlme_jax.evaluation.results import Spread
+from xlme_jax.model.flop_conventions import TABLE_4
 from xlme_jax.storage.paths import as_path
 from xlme_jax.studies.papers.entries import (
     MODEL,
@@ -48,8 +52,16 @@ GLUE = {
 """{column: its (benchmark, metric) pairs}."""
 
 XTREME = tuple(TASKS)
-# Retrieval, of XTREME's nine tasks: an encoder at its middle layer (VECO, Appendix B).
-_RETRIEVAL = {"BUCC": ("bucc", "f1"), "Tatoeba": ("tatoeba", "accuracy_to_en")}
+
+
+@functools.cache
+def _retrieval() -> Mapping[str, tuple[str, ScoreColumn]]:
+    """Returns {column: (task, its scores)} of XTREME's tasks that need no fine-tuning.
+
+    They are of an encoder at its middle layer (VECO, Appendix B).
+    """
+    columns = ((cls.about.name, cls.about.xtreme) for cls in measures.by_task().values())
+    return {column.heading: (name, column) for name, column in columns if column}
 
 
 def _gap(entry: Entry, column: str, system: str, metric: str = "") -> Score | None:
@@ -67,10 +79,10 @@ def metrics_of(task: str) -> tuple[str, ...]:
 
 def _task_scores(entry: Entry, column: str, system: str, gap: bool = False) -> list[Score | None]:
     """Returns the scores of a column as papers report them."""
-    if column in _RETRIEVAL:
-        name, metric = _RETRIEVAL[column]
+    if column in _retrieval():
+        name, scores = _retrieval()[column]
         layer = _middle_layer(entry, name, system)
-        return [score(entry, name, metric, system=system, layer=layer)]
+        return [score(entry, name, scores.metric, system=system, layer=layer)]
     task = BENCHMARKS[TASKS[column]]
     if gap:
         return [_gap(entry, column, system)]
@@ -93,7 +105,9 @@ def _middle_layer(entry: Entry, task: str, system: str) -> int | None:
 
 def _official(column: str) -> int:
     """Returns the number of languages that papers average over."""
-    return {"BUCC": 4, "Tatoeba": 36}.get(column) or len(BENCHMARKS[TASKS[column]].languages)
+    if column in _retrieval():
+        return _retrieval()[column][1].count
+    return len(BENCHMARKS[TASKS[column]].languages)
 
 
 def average(entry: Entry, columns: Sequence[str] = XTREME, system: str = MODEL) -> float | None:
@@ -124,7 +138,7 @@ def by_task(
     Args:
       title: title of the sheet.
       caption: its caption.
-      table: published rows; columns are those of `TASKS`, "BUCC" and "Tatoeba".
+      table: published rows; columns are those of `TASKS` and of retrieval.
       gap: whether cells are transfer gaps.
       median: whether cells are medians over runs.
     """
@@ -136,8 +150,8 @@ def by_task(
         if column == "Params":
             return _parameters(entry) if system == MODEL else Cell()
         cell = cell_of(_task_scores(entry, column, system, gap), _official(column), median)
-        if column in _RETRIEVAL and cell.text != NONE:
-            layer = _middle_layer(entry, _RETRIEVAL[column][0], system)
+        if column in _retrieval() and cell.text != NONE:
+            layer = _middle_layer(entry, _retrieval()[column][0], system)
             return dataclasses.replace(cell, note=f"layer {layer}; {cell.note}")
         return cell
 
@@ -248,7 +262,7 @@ def cost(table: PaperTable) -> Make:
     """Returns a sheet of the cost of pre-training (XLM-E Table 4)."""
 
     def cells(entry: Entry, system: str) -> list[Cell]:
-        counted = (entry.table_4_flops, entry.flops)
+        counted = (entry.counted(TABLE_4), entry.flops)
         return [
             _percent(average(entry, system=system)),
             _parameters(entry, unit=""),
@@ -305,7 +319,7 @@ def against_flops(table: PaperTable, costs: PaperTable) -> Make:
         score_rows = [row[2:] for row in scores([entry]).rows if row[0].text == entry.name]
         if not score_rows:
             return [Cell()] * (1 + len(table.columns))
-        counted = entry.table_4_flops
+        counted = entry.counted(TABLE_4)
         return [Cell() if counted is None else Cell(f"{counted:.3g}"), *score_rows[0]]
 
     return lambda ours: sheet_of(

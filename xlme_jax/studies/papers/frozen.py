@@ -2,16 +2,17 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14, TATOEBA_36
+from xlme_jax.evaluation.measure import About, Measure, ScoreColumn, ScoreTable
 from xlme_jax.evaluation.outcome import Result
 from xlme_jax.evaluation.readouts import RAW, READOUTS
+from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.studies.papers.entries import (
     FIRST,
     MODEL,
-    OF_FIGURE,
     Entry,
+    is_lower_better,
     language_of,
     layer_at,
     layer_curve,
@@ -100,34 +101,69 @@ OF_INFOXLM = PaperLayers(
     f"{_XTREME} of 12, the state of <s> in the last layer,",
 )
 OF_VECO = PaperLayers((6,), said="in the middle of the depth,")
+OF_MINING = PaperLayers((6,))
 
 
 def _caption(layers: PaperLayers) -> str:
     return f"{_LAYERS}Ours {layers.said}{_BEST}"
 
 
-def tatoeba(table: PaperTable) -> Make:
-    """Returns a sheet of sentence retrieval (XLM-E Table 5)."""
-    sets = (TATOEBA_14, TATOEBA_36)
+def measured(
+    measure: type[Measure],
+    published: PaperTable | None = None,
+    layers: PaperLayers | None = None,
+    number: int = 0,
+) -> Make:
+    """Returns a sheet of one of a measure's tables, with a row for each of some layers.
 
-    def cells(entry: Entry, system: str, layer: int | None) -> list[Cell]:
-        metrics = ("accuracy_from_en", "accuracy_to_en")
-        if system == "chance":
-            metrics = ("accuracy", "accuracy")
-        return [
-            cell_of([score(entry, "tatoeba", metric, codes, system, layer)], len(codes))
-            for codes in sets
-            for metric in metrics
-        ]
+    Args:
+      measure: the measure.
+      published: published rows; None for those that the measure has.
+      layers: the layers of our rows, which the caption then names; None for three quarters of the
+        depth.
+      number: which of the measure's tables.
+    """
+    about, scores = measure.about, measure.about.tables[number]
+    rows = published or _published(scores)
+    caption = f"{scores.caption} {_caption(layers)}" if layers and layers.said else scores.caption
 
-    return lambda ours: _layered(
-        "Tatoeba sentence retrieval",
-        f"XLM-E Table 5: accuracy@1. {_caption(OF_XLME)}",
-        table,
-        ours,
-        ("tatoeba", "accuracy", False),
-        cells,
-        OF_XLME,
+    def make(ours: Sequence[Entry]) -> Sheet:
+        our_rows = []
+        for entry in ours:
+            for name, system, layer in _layer_rows(
+                entry,
+                about.name,
+                about.metric,
+                about.metric in about.lower_is_better,
+                languages=about.averaged,
+                twelfths=layers.of(entry) if layers else (9,),
+            ):
+                cells = [_score_cell(entry, about, x, system, layer) for x in scores.columns]
+                if any(cell.text != NONE for cell in cells):
+                    our_rows.append((Cell(name), Cell("ours"), *cells))
+        return with_published(scores.title, caption, rows, our_rows)
+
+    return make
+
+
+def _score_cell(
+    entry: Entry, about: About, column: ScoreColumn, system: str, layer: int | None
+) -> Cell:
+    """Returns the cell of a column; of a baseline without its metric, the measure's own metric."""
+    count = column.count if len(column.languages) != 1 else 0
+    for metric in (column.metric, about.metric) if system != MODEL else (column.metric,):
+        cell = cell_of([score(entry, about.name, metric, column.languages, system, layer)], count)
+        if cell.text != NONE:
+            break
+    return cell
+
+
+def _published(scores: ScoreTable) -> PaperTable:
+    """Returns the published rows that a measure has."""
+    columns = tuple(column.heading for column in scores.columns)
+    return PaperTable(
+        columns,
+        tuple(Row(model, source, texts) for source, model, texts in scores.rows()),
     )
 
 
@@ -156,12 +192,12 @@ def tatoeba_by_language(
         rows = []
         for entry in ours:
             for name, system, layer in _layer_rows(
-                entry, "tatoeba", "accuracy", twelfths=layers.of(entry)
+                entry, Tatoeba.about.name, "accuracy", twelfths=layers.of(entry)
             ):
                 for direction in directions if system != "chance" else directions[:1]:
                     metric = "accuracy" if system == "chance" else _DIRECTIONS[direction]
                     score_of = functools.partial(
-                        score, entry, "tatoeba", metric, system=system, layer=layer
+                        score, entry, Tatoeba.about.name, metric, system=system, layer=layer
                     )
                     each = {x: cell_of([score_of([x])]) for x in languages}
                     mean = cell_of([score_of(languages)], len(languages))
@@ -222,70 +258,6 @@ def over_layers(
     return make
 
 
-def mining(table: PaperTable) -> Make:
-    """Returns a sheet of bitext mining (VECO Table 12)."""
-    pairs = tuple(f"{code}-en" for code in table.columns[:-1])
-    return lambda ours: _layered(
-        "BUCC bitext mining",
-        "VECO Table 12: F1 at the threshold that is best on the validation split; on that split "
-        "itself, which a note says, it flatters. Layer 0 is the embeddings, k the output of layer "
-        "k; the middle one unless --layer named another.",
-        table,
-        ours,
-        ("bucc", "f1", False),
-        _each_and_mean("bucc", "f1", pairs),
-        OF_VECO,
-    )
-
-
-def alignment(table: PaperTable) -> Make:
-    """Returns a sheet of word alignment (XLM-E Table 6)."""
-    return lambda ours: _layered(
-        "Word alignment",
-        "XLM-E Table 6: alignment error rate of its four sets, lower is better; en-de is the set "
-        f"de-en too, and en-ro ro-en. {_caption(OF_ALIGNMENT)}",
-        table,
-        ours,
-        ("wordalign", "aer", True),
-        _each_and_mean("wordalign", "aer", ALIGNMENTS_4),
-        OF_ALIGNMENT,
-    )
-
-
-def _each_and_mean(
-    task: str, metric: str, names: Sequence[str]
-) -> Callable[[Entry, str, int | None], list[Cell]]:
-    """Returns what makes the cells of a row: each language pair, and the mean over all."""
-
-    def cells(entry: Entry, system: str, layer: int | None) -> list[Cell]:
-        return [
-            *(cell_of([score(entry, task, metric, [x], system, layer)]) for x in names),
-            cell_of([score(entry, task, metric, names, system, layer)], len(names)),
-        ]
-
-    return cells
-
-
-def _layered(
-    title: str,
-    caption: str,
-    table: PaperTable,
-    ours: Sequence[Entry],
-    what: tuple[str, str, bool],
-    cells: Callable[[Entry, str, int | None], list[Cell]],
-    layers: PaperLayers,
-) -> Sheet:
-    rows = []
-    for entry in ours:
-        for name, system, layer in _layer_rows(
-            entry, *what, languages=OF_FIGURE[what[0]], twelfths=layers.of(entry)
-        ):
-            row = cells(entry, system, layer)
-            if any(cell.text != NONE for cell in row):
-                rows.append((Cell(name), Cell("ours"), *row))
-    return with_published(title, caption, table, rows)
-
-
 # ---- Every figure ------------------------------------------------------------------------------
 
 
@@ -302,7 +274,7 @@ def details(ours: Sequence[Entry]) -> list[Sheet]:
 
 
 def _detail(ours: Sequence[Entry], task: str, metric: str, readout: str = RAW) -> Sheet:
-    least = metric.startswith("aer")
+    least = is_lower_better(task, metric)
     of_task: list[Result] = [
         row
         for entry in ours

@@ -7,6 +7,7 @@ import numpy as np
 from xlme_jax.data.benchmarks.registry import BENCHMARKS
 from xlme_jax.data.benchmarks.typology import script_distance, word_order_distance
 from xlme_jax.evaluation import scores, similarity
+from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.studies.papers.entries import (
     MODEL,
     Entry,
@@ -20,7 +21,8 @@ from xlme_jax.studies.papers.sheets import Cell, Sheet
 from xlme_jax.studies.reports import pictures
 from xlme_jax.studies.reports.language_families import FAMILIES
 
-_FROZEN = ("accuracy", *similarity.METRICS)
+_TASK = Tatoeba.about.name
+_METRICS = ("accuracy", *similarity.METRICS)
 _DISTANCES = {"script": script_distance, "word order": word_order_distance}
 # Correlations over fewer languages are not given.
 _FEWEST = 5
@@ -40,13 +42,13 @@ _CORRELATIONS_CAPTION = (
 def _measures(entry: Entry) -> dict[str, dict[str, float]]:
     """Returns {measure: {language: mean over runs, in percent}} of a system, English left out."""
     measures: dict[str, dict[str, float]] = {}
-    known = layers(entry, "tatoeba")
+    known = layers(entry, _TASK)
     if known:
         layer = fixed_layer(max(known))
-        rows = (row for run in entry.runs for row in run.results if row.task == "tatoeba")
+        rows = (row for run in entry.runs for row in run.results if row.task == _TASK)
         languages = sorted({row.language for row in rows if not row.language.startswith("mean")})
-        for metric in _FROZEN:
-            measures[f"tatoeba {metric}"] = _values(entry, "tatoeba", metric, languages, layer)
+        for metric in _METRICS:
+            measures[f"{_TASK} {metric}"] = _values(entry, _TASK, metric, languages, layer)
     if not entry.is_translate_train:
         for task in TASKS:
             benchmark = BENCHMARKS[task]
@@ -94,7 +96,7 @@ def sheets(ours: Sequence[Entry]) -> list[Sheet]:
     for entry in ours:
         measures = _measures(entry)
         for name, values in measures.items():
-            if name.startswith("tatoeba"):
+            if name.startswith(_TASK):
                 means = _by_family(values)
                 cells = (Cell(f"{means[x]:.1f}") if x in means else Cell() for x in FAMILIES)
                 by_family.append((Cell(f"{entry.name}: {name}"), *cells))
@@ -137,22 +139,21 @@ def drawn(ours: Sequence[Entry]) -> dict[str, tuple[str, bytes]]:
                 "--" if "untrained" in system else "-",
             )
             for entry in ours
-            for system in entry.systems("tatoeba")
-            if (curve := layer_curve(entry, "tatoeba", metric, system))
+            for system in entry.systems(_TASK)
+            if (curve := layer_curve(entry, _TASK, metric, system))
         ]
         if lines:
             caption = f"Tatoeba over layers, mean over languages; {similarity.DESCRIPTION}."
             png = pictures.layer_curves(lines, f"{metric} over layers", "100 x similarity")
-            figures[f"tatoeba_{metric}"] = caption, png
-    accuracies = {
-        entry.name: values for entry in ours if (values := _measures(entry).get("tatoeba accuracy"))
-    }
+            figures[f"{_TASK}_{metric}"] = caption, png
+    of_systems = {entry.name: _measures(entry).get(f"{_TASK} accuracy") for entry in ours}
+    accuracies = {name: values for name, values in of_systems.items() if values}
     if accuracies:
         families = {name: _by_family(values) for name, values in accuracies.items()}
         families = {name: means for name, means in families.items() if means}
         if families:
             png = pictures.bars(families, "Tatoeba by language family", "accuracy@1 in percent")
-            figures["tatoeba_families"] = _FAMILIES_CAPTION, png
+            figures[f"{_TASK}_families"] = _FAMILIES_CAPTION, png
         points = {
             name: {x: (far, y) for x, y in values.items()
                    if (far := word_order_distance(x)) is not None}
@@ -165,5 +166,5 @@ def drawn(ours: Sequence[Entry]) -> dict[str, tuple[str, bytes]]:
                 "word-order distance from English",
                 "accuracy@1 in percent",
             )
-            figures["tatoeba_word_order"] = _CORRELATIONS_CAPTION, png
+            figures[f"{_TASK}_word_order"] = _CORRELATIONS_CAPTION, png
     return figures

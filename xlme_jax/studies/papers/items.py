@@ -6,6 +6,9 @@ from typing import Literal
 
 from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
 from xlme_jax.data.benchmarks.registry import BENCHMARKS
+from xlme_jax.evaluation.alignment import WordAlignment
+from xlme_jax.evaluation.bucc import Bucc
+from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.studies.papers import continued, families, pretraining, translation
 from xlme_jax.studies.papers.fine_tuned import (
     GLUE,
@@ -20,12 +23,13 @@ from xlme_jax.studies.papers.fine_tuned import (
     sizes,
 )
 from xlme_jax.studies.papers.frozen import (
+    OF_ALIGNMENT,
     OF_INFOXLM,
+    OF_MINING,
     OF_VECO,
-    alignment,
-    mining,
+    OF_XLME,
+    measured,
     over_layers,
-    tatoeba,
     tatoeba_by_language,
 )
 from xlme_jax.studies.papers.needs import Need, Recipe, Variant, needs
@@ -59,6 +63,7 @@ def _both(task: str, variant: Variant = "translate-train") -> tuple[Need, ...]:
     return (*needs(task), *needs(task, variant=variant))
 
 
+_TATOEBA, _ALIGNMENT, _MINING = (x.about.name for x in (Tatoeba, WordAlignment, Bucc))
 _XTREME = needs(*TASKS.values())
 _FIVE = needs("xquad", "mlqa", "tydiqa", "xnli", "pawsx")
 _TWO = needs("xnli", "mlqa")
@@ -99,8 +104,8 @@ _XLME = (
         (pretraining.XLME_BASE, pretraining.XLME_LARGE, pretraining.XLME_XL),
     ),
     Item("Table 4", cost(XLME["table_4"]), _XTREME),
-    Item("Table 5", tatoeba(XLME["table_5"]), needs("tatoeba")),
-    Item("Table 6", alignment(XLME["table_6"]), needs("wordalign")),
+    Item("Table 5", measured(Tatoeba, XLME["table_5"], OF_XLME), needs(_TATOEBA)),
+    Item("Table 6", measured(WordAlignment, XLME["table_6"], OF_ALIGNMENT), needs(_ALIGNMENT)),
     Item(
         "Table 7",
         only(
@@ -122,10 +127,10 @@ _XLME = (
             "Tatoeba over layers",
             "Accuracy@1 in percent, mean over languages and both directions. The paper prints "
             "four of its values.",
-            ("tatoeba", "accuracy"),
+            (_TATOEBA, "accuracy"),
             quoted=XLME["figure_3"],
         ),
-        needs("tatoeba"),
+        needs(_TATOEBA),
     ),
     Item(
         "Figure 4",
@@ -133,10 +138,10 @@ _XLME = (
             "Word alignment over layers",
             "Alignment error rate in percent, mean over those of the four sets that are there. The "
             "paper prints none of its values.",
-            ("wordalign", "aer"),
+            (_ALIGNMENT, "aer"),
             ALIGNMENTS_4,
         ),
-        needs("wordalign"),
+        needs(_ALIGNMENT),
     ),
 )
 
@@ -270,7 +275,7 @@ _INFOXLM = (
             ("xx→en", "en→xx"),
             OF_INFOXLM,
         ),
-        (*needs("tatoeba"), *needs("tatoeba", variant="[CLS]")),
+        (*needs(_TATOEBA), *needs(_TATOEBA, variant="[CLS]")),
     ),
     Item(
         "Table 3",
@@ -281,7 +286,7 @@ _INFOXLM = (
             ("xx→en",),
             OF_INFOXLM,
         ),
-        (*needs("tatoeba"), *needs("tatoeba", variant="[CLS]")),
+        (*needs(_TATOEBA), *needs(_TATOEBA, variant="[CLS]")),
     ),
     Item(
         "Table 4",
@@ -308,10 +313,10 @@ _INFOXLM = (
             "Tatoeba over layers",
             "Accuracy@1 in percent of 14 languages, from them to English. The paper prints none "
             "of its values.",
-            ("tatoeba", "accuracy_to_en"),
+            (_TATOEBA, "accuracy_to_en"),
             TATOEBA_14,
         ),
-        needs("tatoeba"),
+        needs(_TATOEBA),
     ),
 )
 
@@ -326,9 +331,9 @@ _VECO = (
         ),
         (
             *_XTREME,
-            *needs("bucc", "tatoeba"),
+            *needs(_MINING, _TATOEBA),
             *needs("xquad", "mlqa", "tydiqa", "xnli", "pawsx", variant="translate-train"),
-            *needs("bucc", "tatoeba", variant="translate-train"),
+            *needs(_MINING, _TATOEBA, variant="translate-train"),
         ),
         (pretraining.VECO_LARGE,),
     ),
@@ -364,7 +369,7 @@ _VECO = (
         by_language("pawsx", "PAWS-X", "Accuracy.", VECO["table_11"]),
         _both("pawsx"),
     ),
-    Item("Table 12", mining(VECO["table_12"]), _both("bucc")),
+    Item("Table 12", measured(Bucc, VECO["table_12"], OF_MINING), _both(_MINING)),
     *(
         Item(
             name,
@@ -386,7 +391,7 @@ _VECO = (
     Item(
         "Table 18",
         tatoeba_by_language("Tatoeba", "Accuracy@1.", VECO["table_18"], ("xx→en",), OF_VECO),
-        _both("tatoeba"),
+        _both(_TATOEBA),
     ),
 )
 

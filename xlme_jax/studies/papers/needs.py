@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from xlme_jax.evaluation import measures
 from xlme_jax.studies.papers.entries import (
     CONTINUED,
     FIRST,
@@ -19,7 +20,6 @@ from xlme_jax.studies.papers.entries import (
 from xlme_jax.studies.papers.fine_tuned import GLUE
 
 Variant = Literal["", "translate-train", "[CLS]", "continued"]
-FROZEN = ("tatoeba", "wordalign", "bucc")
 VARIABLES = {
     "RUN": "the MODEL_DIR of a pre-training run",
     "LARGE": "that of a run of the Large size",
@@ -140,14 +140,21 @@ def command(need: Need, recipe: Recipe | None = None, is_large: bool = False) ->
     run = "CONTINUED" if need.variant == CONTINUED else "LARGE" if is_large else "RUN"
     if need.task.startswith(_WMT):
         return translation(need.task, f"${{{run}}}_{need.task}", "--gin.INIT_FROM=\"'$RUN'\"")
-    if need.task in FROZEN:
-        return _of_frozen(need)
+    if is_pretrained(need.task):
+        return _of_pretrained(need)
     return _of_sweep(need, recipe or Recipe(), run, is_large)
 
 
-def _of_frozen(need: Need) -> str:
+def is_pretrained(task: str) -> bool:
+    """Returns whether a task needs no fine-tuning."""
+    measure = measures.of_task(task)
+    return measure is not None and measure.about.is_of_pretrained
+
+
+def _of_pretrained(need: Need) -> str:
     run = "$XNLI" if need.variant == TRANSLATE_TRAIN else "$RUN"
-    end = " --split=test" if need.task == "bucc" else ""
+    flags = measures.by_task()[need.task].about.flags
+    end = f" {flags}" if flags else ""
     if need.variant == FIRST:
         end += f" --pooling=first --output={run}/evaluation/cls"
     tasks = f"--checkpoint={run} --tasks={need.task}"
@@ -246,12 +253,8 @@ def notes(of_table: Sequence[Need], recipe: Recipe | None = None) -> tuple[str, 
         )
     if tasks & set(_GLUE):
         sentences.append(_NO_TEST)
-    if "bucc" in tasks:
-        sentences.append(
-            "BUCC: its training set is scored, as in XTREME, at the threshold that is best on its "
-            "sample."
-        )
-    if translated & set(FROZEN):
+    sentences += [cls.about.note for cls in measures.of_tasks(tasks) if cls.about.note]
+    if any(map(is_pretrained, translated)):
         sentences.append(
             "Translate-train of BUCC and Tatoeba: the encoder that was fine-tuned on XNLI, "
             "translate-train."

@@ -6,9 +6,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from xlme_jax.data.benchmarks.parallel_sets import ALIGNMENTS_4, TATOEBA_14
-from xlme_jax.evaluation import alignment_matrices, results
+from xlme_jax.data.benchmarks.parallel_sets import TATOEBA_14
+from xlme_jax.evaluation import alignment_matrices, measures, results
+from xlme_jax.evaluation.measure import About, LayerFigure
 from xlme_jax.evaluation.results import Results, Spread
+from xlme_jax.evaluation.tatoeba import Tatoeba
+from xlme_jax.model.flop_conventions import OURS, TABLE_4
 from xlme_jax.studies.papers import (
     continued,
     entries,
@@ -106,7 +109,7 @@ def write(
 
 
 def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
-    """Draws Tatoeba accuracy and alignment error rate over layers (XLM-E Figures 3 and 4)."""
+    """Draws the measures that have a figure over layers (XLM-E Figures 3 and 4, and others')."""
     figure_3 = XLME["figure_3"]
     quoted = [
         Curve(
@@ -121,40 +124,24 @@ def _layer_pictures(ours: Sequence[Entry]) -> list[Picture]:
         )
         for row in figure_3.rows
     ]
-    kinds: tuple[tuple[str, str, str, str, list[Curve], str, str], ...] = (
-        (
-            "tatoeba",
-            "accuracy",
-            "Tatoeba over layers",
-            "accuracy@1 in percent",
-            quoted,
-            "3",
-            "languages and both directions",
-        ),
-        (
-            "wordalign",
-            "aer",
-            "Word alignment over layers",
-            "AER in percent",
-            [],
-            "4",
-            f"those of its sets that are there ({', '.join(ALIGNMENTS_4)})",
-        ),
-    )
     drawn = []
-    for task, metric, title, unit, more, figure, over in kinds:
-        curves = _once([c for entry in ours for c in _layer_lines(entry, task, metric)])
+    for about, figure in _figures():
+        curves = _once([c for entry in ours for c in _layer_lines(entry, about.name, about.metric)])
         if curves:
             # The papers' encoders have 12 layers; their curves do not compare with small encoders.
             deepest = max(max(curve.points) for curve in curves)
-            more = [curve for curve in more if max(curve.points) <= deepest]
-            caption = (
-                f"{title}, as XLM-E's Figure {figure}: mean over {over}, shaded the standard "
-                "deviation over seeds."
-            )
-            png = pictures.layer_curves([*curves, *more], title, unit)
-            drawn.append(Picture(f"{task}_layers", caption, png))
+            if about is Tatoeba.about:
+                curves += [curve for curve in quoted if max(curve.points) <= deepest]
+            caption = f"{figure.title}, {figure.about}, shaded the standard deviation over seeds."
+            png = pictures.layer_curves(curves, figure.title, figure.unit)
+            drawn.append(Picture(f"{about.name}_layers", caption, png))
     return drawn
+
+
+def _figures() -> list[tuple[About, LayerFigure]]:
+    """Returns the measures that have a picture over layers."""
+    abouts = [cls.about for cls in measures.of_tasks(measures.by_task())]
+    return [(about, about.figure) for about in abouts if about.figure]
 
 
 def _once(curves: Sequence[Curve]) -> list[Curve]:
@@ -175,14 +162,14 @@ def _layer_lines(
       entry: the system.
       task: the benchmark.
       metric: its metric.
-      languages: the averaged languages; None for those of XLM-E's figures.
+      languages: the averaged languages; None for those of the measure.
     """
     lines = []
     systems = entry.systems(task)
     of_model = entries.layers(entry, task)
     for system in systems:
         name = entry.name if system == entries.MODEL else f"{entry.name}: {system}"
-        sets = entries.OF_FIGURE[task] if languages is None else languages
+        sets = measures.by_task()[task].about.averaged if languages is None else languages
         curve = entries.layer_curve(entry, task, metric, system, languages=sets)
         if not curve and of_model and (score := entries.score(entry, task, metric, sets, system)):
             curve = dict.fromkeys(of_model, score.spread)
@@ -217,18 +204,15 @@ def _flops_pictures(ours: Sequence[Entry]) -> list[Picture]:
         )
         png = pictures.against_flops([*curves, *quoted], f"{name} against FLOPs", "percent")
         drawn.append(Picture(f"flops_{column.lower()}", caption, png))
-    for task, metric, unit in (
-        ("tatoeba", "accuracy", "accuracy@1 in percent"),
-        ("wordalign", "aer", "AER in percent"),
-    ):
-        curves = _along_runs([(entry, _at_fixed_layer(entry, task, metric)) for entry in ours])
+    for about, figure in _figures():
+        curves = _along_runs([(entry, _at_fixed_layer(entry, about)) for entry in ours])
         if curves:
             caption = (
-                f"{task} at three quarters of the depth against the FLOPs of pre-training, as "
-                "XLM-E's Table 4 counts."
+                f"{about.name} at three quarters of the depth against the FLOPs of pre-training, "
+                "as XLM-E's Table 4 counts."
             )
-            png = pictures.against_flops(curves, f"{task} against FLOPs", unit)
-            drawn.append(Picture(f"flops_{task}", caption, png))
+            png = pictures.against_flops(curves, f"{about.name} against FLOPs", figure.unit)
+            drawn.append(Picture(f"flops_{about.name}", caption, png))
     return drawn
 
 
@@ -251,7 +235,7 @@ def _to_english_pictures(ours: Sequence[Entry]) -> list[Picture]:
     lines = [
         line
         for entry in ours
-        for line in _layer_lines(entry, "tatoeba", "accuracy_to_en", TATOEBA_14)
+        for line in _layer_lines(entry, Tatoeba.about.name, "accuracy_to_en", TATOEBA_14)
     ]
     if not lines:
         return []
@@ -277,8 +261,8 @@ def _point(entry: Entry, column: str) -> Spread | None:
     return fine_tuned.task_spread(entry, column)
 
 
-def _at_fixed_layer(entry: Entry, task: str, metric: str) -> Spread | None:
-    curve = entries.layer_curve(entry, task, metric, languages=entries.OF_FIGURE[task])
+def _at_fixed_layer(entry: Entry, about: About) -> Spread | None:
+    curve = entries.layer_curve(entry, about.name, about.metric, languages=about.averaged)
     return curve.get(entries.fixed_layer(max(curve))) if curve else None
 
 
@@ -286,8 +270,8 @@ def _along_runs(points: Sequence[tuple[Entry, Spread | None]]) -> list[Curve]:
     """Returns a line for each system, through its checkpoints if there are several."""
     lines: dict[str, dict[float, Spread]] = {}
     for entry, spread in points:
-        if entry.table_4_flops and spread:
-            lines.setdefault(entry.group, {})[entry.table_4_flops] = spread
+        if (flops := entry.counted(TABLE_4)) and spread:
+            lines.setdefault(entry.group, {})[flops] = spread
     return [Curve(name, line) for name, line in lines.items()]
 
 
@@ -377,7 +361,7 @@ def _runs(named: Sequence[tuple[str, Results]]) -> Sheet:
     rows = []
     for name, file in named:
         head = file.header
-        cells = [name, str(file.path), head.checkpoint, head.step, head.seed, head.flops]
+        cells = [name, str(file.path), head.checkpoint, head.step, head.seed, head.flops.get(OURS)]
         texts = ["–" if cell is None else f"{cell:.3g}" if isinstance(cell, float) else str(cell)
                  for cell in cells]  # fmt: skip
         skipped = "; ".join(

@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 
+from xlme_jax.evaluation import measures
+from xlme_jax.evaluation.alignment import WordAlignment
+from xlme_jax.evaluation.bucc import Bucc
+from xlme_jax.evaluation.tatoeba import Tatoeba
 from xlme_jax.studies.papers.entries import Entry
 from xlme_jax.studies.papers.fine_tuned import (
     by_language,
@@ -11,7 +15,7 @@ from xlme_jax.studies.papers.fine_tuned import (
     glue,
     only,
 )
-from xlme_jax.studies.papers.frozen import alignment, mining, tatoeba
+from xlme_jax.studies.papers.frozen import OF_ALIGNMENT, OF_MINING, OF_XLME, measured
 from xlme_jax.studies.papers.sheets import Make, Sheet
 from xlme_jax.studies.published.rows import INFOXLM, VECO, XLME, XYLENT, PaperTable, Row
 
@@ -73,9 +77,9 @@ SHEETS: tuple[Make, ...] = (
     ),
     only(False, by_task("Ablations", "XLM-E Table 2: zero-shot.", _ABLATIONS)),
     cost(XLME["table_4"]),
-    tatoeba(_TATOEBA),
-    mining(VECO["table_12"]),
-    alignment(XLME["table_6"]),
+    measured(Tatoeba, _TATOEBA, OF_XLME),
+    measured(Bucc, VECO["table_12"], OF_MINING),
+    measured(WordAlignment, XLME["table_6"], OF_ALIGNMENT),
     only(
         False,
         by_task(
@@ -109,6 +113,17 @@ SHEETS: tuple[Make, ...] = (
 )
 
 
+# Measures whose tables are among `SHEETS`, with the papers' rows.
+_IN_PAPERS = (Tatoeba, Bucc, WordAlignment)
+
+
 def sheets(ours: Sequence[Entry]) -> list[Sheet]:
-    """Returns all tables of the papers, with our rows."""
-    return [make(ours) for make in SHEETS]
+    """Returns all tables of the papers, with our rows, and those of other measures with results."""
+    tasks = {row.task for entry in ours for run in entry.runs for row in run.results}
+    others = [
+        measured(measure, number=number)
+        for measure in measures.of_tasks(tasks)
+        if measure not in _IN_PAPERS
+        for number in range(len(measure.about.tables))
+    ]
+    return [make(ours) for make in (*SHEETS, *others)]

@@ -9,6 +9,7 @@ from typing import Any
 
 from xlme_jax.checkpoints.saved import FOLDER, pretraining_flops
 from xlme_jax.evaluation.results import Spread
+from xlme_jax.model.flop_conventions import CONVENTIONS, OURS
 from xlme_jax.storage.files import replace_file
 from xlme_jax.studies.reports import pictures
 from xlme_jax.studies.reports.pictures import Curve
@@ -67,5 +68,5 @@ def _row(run: Path, point: PointAlong, metrics: Sequence[str]) -> dict[str, Any]
         if name in metrics
     }
     flops = pretraining_flops(folder)
-    counts = {"flops": flops.ours, "table_4_flops": flops.table_4}
+    counts = {"flops" if name == OURS else f"{name}_flops": flops.get(name) for name in CONVENTIONS}
     return {"step": point.step, **counts, "figures": figures}

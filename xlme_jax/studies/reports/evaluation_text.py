@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from xlme_jax.evaluation import held_out_retrieval, readouts
+from xlme_jax.evaluation import held_out_retrieval, measures, readouts
 from xlme_jax.evaluation.encoding import choose_layer
 from xlme_jax.evaluation.held_out_retrieval import Layers
 from xlme_jax.evaluation.outcome import Outcome
 from xlme_jax.studies.reports.text_table import aligned
 
-_TABLES = ("tatoeba", held_out_retrieval.TASK)
 _ABSENT = "–"
 
 
@@ -24,7 +23,9 @@ def to_text(outcomes: Sequence[Outcome], layer: int | None = None) -> str:
     parts = []
     for outcome in outcomes:
         task = outcome.results[0].task if outcome.results else ""
-        lines = _retrieval(task, outcome, layers, layer) if task in _TABLES else _list(outcome)
+        measure = measures.of_task(task)
+        is_retrieval = measure is not None and measure.about.by_readout
+        lines = _retrieval(task, outcome, layers, layer) if is_retrieval else _list(outcome)
         skipped = (f"skipped: {count} ({reason})" for reason, count in outcome.skipped.items())
         scored = (f"scored: {count} ({what})" for what, count in outcome.repaired.items())
         parts.append("\n".join([*lines, *skipped, *scored]))

@@ -37,6 +37,5 @@ def write(each: Mapping[str, PointResult], output: Path, command: str) -> None:
             for task, some in rows.items():
                 tasks.setdefault(task, []).append(Outcome(tuple(some), {}))
         folder = output / BY_LANGUAGE / f"seed_{seed}"
-        flops = {name: getattr(run_results.header, name) for name in ("flops", "table_4_flops")}
-        header = Header(command, str(folder), seed=seed, **flops)
+        header = Header(command, str(folder), seed=seed, flops=run_results.header.flops)
         results.write([merge(outcomes) for outcomes in tasks.values()], folder, header)

@@ -1,0 +1,250 @@
+"""The contract of measures: what an evaluation is, for the train loop, `evaluate` and reports.
+
+A measure is a frozen dataclass of settings that derives from `Measure`. The train loop runs it on a
+schedule and `xlme_jax.evaluate` on a checkpoint, both through `build`; reports, model cards and
+sheets read its `about`. `evaluation.measures` has the table of all of them.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+from xlme_jax.data.benchmarks import labelled_rows
+from xlme_jax.data.vocabulary import Vocabulary
+from xlme_jax.evaluation import readouts
+from xlme_jax.evaluation.context import Context, MakeEvaluator
+from xlme_jax.evaluation.encoding import Pooling
+from xlme_jax.evaluation.outcome import Evaluation, Subject, subject_of
+from xlme_jax.evaluation.training_text import TrainingText
+
+# What is evaluated: the frozen encoder; the masked language model (`Subject.fill`); the head of a
+# fine-tuned model (`Subject.predict`); or the objective on data of its run (`Subject.context`).
+Needs = Literal["encoder", "masked_lm", "head", "run"]
+# Whether a measure reads prepared data (`Subject.training_text`).
+ReadsData = Literal["no", "if_there", "yes"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreColumn:
+    """A column of a table of scores.
+
+    Attributes:
+      heading: name of the column.
+      metric: `Result.metric`.
+      languages: the averaged languages; () for all with results.
+      official: number of languages that published scores average over; 0 for those of `languages`.
+    """
+
+    heading: str
+    metric: str
+    languages: tuple[str, ...] = ()
+    official: int = 0
+
+    @property
+    def count(self) -> int:
+        """Number of languages that published scores average over; 0 if it is not known."""
+        return self.official or len(self.languages)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoreTable:
+    """A table of a report: a measure's scores, with published ones above them.
+
+    Attributes:
+      title: heading.
+      caption: what the scores are.
+      columns: the columns; a column of one language shows no number of runs.
+      published: {source, such as "XLM-E, Table 5": lines `model | score score ...`}, a score for
+        each column in the paper's digits, "-" for none.
+    """
+
+    title: str
+    caption: str
+    columns: tuple[ScoreColumn, ...]
+    published: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for _, model, scores in self.rows():
+            if len(scores) != len(self.columns):
+                raise ValueError(
+                    f"ScoreTable.published: {model!r} has {len(scores)} scores, and the table "
+                    f"{self.title!r} has {len(self.columns)} columns; write - for none."
+                )
+
+    def rows(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+        """Yields (source, model, scores) of `published`."""
+        for source, block in self.published.items():
+            for line in block.strip().splitlines():
+                model, _, scores = line.partition("|")
+                yield source, model.strip(), tuple(scores.split())
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerFigure:
+    """A picture of a measure's headline metric over layers, and against the FLOPs of pre-training.
+
+    Attributes:
+      title: title.
+      unit: label of the axis.
+      about: what the points are means of, and the paper's figure, for the caption.
+    """
+
+    title: str
+    unit: str
+    about: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What `evaluate` was asked for, as far as it concerns measures.
+
+    Attributes:
+      tasks: names of tasks; empty for those of the checkpoint's kind.
+      data: folder with a subfolder of official files for each task.
+      split: "validation" or "test"; None for the default of the measure.
+      languages: languages to evaluate; empty for all.
+      layer: layer of the headline figures; None selects it.
+      length: maximum tokens per row; None for the default of each measure.
+      limit: maximum examples per language; None for all.
+      pooling: how a sentence's hidden states are pooled.
+      readouts: how sentences are compared, keys of `evaluation.readouts.READOUTS`.
+    """
+
+    tasks: tuple[str, ...] = ()
+    data: str = ""
+    split: Literal["validation", "test"] | None = None
+    languages: tuple[str, ...] = ()
+    layer: int | None = None
+    length: int | None = None
+    limit: int | None = None
+    pooling: Pooling = "mean"
+    readouts: tuple[str, ...] = tuple(readouts.READOUTS)
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """What reports, cards and `evaluate` know of a measure.
+
+    Attributes:
+      name: name in `--tasks`, in results and of the folder of official files.
+      needs: what is evaluated; see `Needs`.
+      reads_data: whether `Subject.training_text` is read; without it, `build` raises if "yes".
+      is_default: whether `evaluate` runs it on pre-trained encoders if no task is named.
+      log_prefix: what the log of a run has before the names of the headline.
+      metric: metric of tables and figures, by which a layer is best.
+      lower_is_better: metrics that are best where they are lowest.
+      averaged: the languages, or sets, of means over layers; () for all.
+      by_readout: whether results are accuracies of retrieval by layer and readout, for which
+        held-out translations select layers.
+      hub_type: the Hugging Face hub's name for such a task.
+      tables: tables of a report.
+      figure: picture over layers; None for none.
+      xtreme: its column in XTREME's table of tasks; None for none.
+      flags: further flags of `evaluate` for the scores that papers report.
+      note: what is to be known of the scored set, for captions; "" for nothing.
+    """
+
+    name: str
+    needs: Needs = "encoder"
+    reads_data: ReadsData = "no"
+    is_default: bool = False
+    log_prefix: str = "eval/"
+    metric: str = "accuracy"
+    lower_is_better: tuple[str, ...] = ()
+    averaged: tuple[str, ...] = ()
+    by_readout: bool = False
+    hub_type: str = "feature-extraction"
+    tables: tuple[ScoreTable, ...] = ()
+    figure: LayerFigure | None = None
+    xtreme: ScoreColumn | None = None
+    flags: str = ""
+    note: str = ""
+
+    @property
+    def is_of_pretrained(self) -> bool:
+        """Whether it reads a pre-trained model, without a fine-tuned head."""
+        return self.needs in ("encoder", "masked_lm")
+
+
+class Measure(abc.ABC):
+    """Base class of measures; a subclass is a frozen dataclass of settings, and has `about`."""
+
+    about: ClassVar[About]
+
+    @abc.abstractmethod
+    def build(self, subject: Subject) -> Evaluation:
+        """Reads the data and returns a function from parameters to an `Outcome`.
+
+        Raises:
+          ValueError: files are missing or damaged, or the subject lacks what the measure needs;
+            names the field and the remedy.
+        """
+
+    @classmethod
+    def task_names(cls) -> Sequence[str]:
+        """Returns the names of tasks that it evaluates, for `--tasks`."""
+        return (cls.about.name,)
+
+    @classmethod
+    def requested(cls, task: str, request: Request, configured: Sequence[Any]) -> Self:
+        """Returns the settings for `evaluate`.
+
+        By default, they are those of the run's own evaluator, if it has one, with what `request`
+        gives for fields of the same names; `folder` is the task's folder in `request.data`.
+
+        Args:
+          task: one of `task_names()`.
+          request: what was asked for.
+          configured: `Train.evaluators` of the checkpoint's run.
+
+        Raises:
+          ValueError: there is no such folder, or it lacks the languages.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        own: list[Any] = [measure for measure in configured if type(measure) is cls]
+        values = {
+            name: value
+            for name, value in vars(request).items()
+            if name in known and value not in (None, ())
+        }
+        if "folder" in known and (request.data or not own):
+            values["folder"] = str(labelled_rows.folder_of(request.data, task))
+        return dataclasses.replace(own[0], **values) if own else cls(**values)
+
+    @classmethod
+    def hub_type_of(cls, task: str) -> str:
+        """Returns the Hugging Face hub's name for one of `task_names()`."""
+        del task
+        return cls.about.hub_type
+
+    @classmethod
+    def set_of(cls, language: str) -> str:
+        """Returns the name of a language or set in tables; two names of one set give the same."""
+        return language
+
+    def for_depth(self, num_layers: int) -> Self:
+        """Returns the settings for an encoder that may lack the layer that was asked for."""
+        layer = vars(self).get("layer")
+        if layer is None or layer <= num_layers:
+            return self
+        return dataclasses.replace(self, layer=None)  # type: ignore[type-var]
+
+    def evaluator(self, context: Context) -> MakeEvaluator:
+        """See `EvaluatorConfig.evaluator`; metrics are those of the headline after a prefix."""
+        subject = subject_of(
+            context.objective,
+            Vocabulary.load(context.dataset.vocabulary_path),
+            context.row_multiple,
+            TrainingText(context.dataset) if self.about.reads_data == "yes" else None,
+            context.streams,
+            context,
+        )
+        evaluation = self.build(subject)
+
+        def evaluate(params: Any, step: int) -> dict[str, float]:
+            del step
+            headline = evaluation(params).headline
+            return {f"{self.about.log_prefix}{name}": value for name, value in headline.items()}
+
+        return lambda initial_params: evaluate

@@ -1,0 +1,82 @@
+"""The table of evaluations; a new one is one entry here, or `registry.add` from outside.
+
+Classes are imported when they are used, so that a training run imports only its own evaluators.
+"""
+
+import functools
+import pkgutil
+from collections.abc import Collection, Mapping
+
+from xlme_jax.evaluation.measure import Measure
+
+EVALUATORS: Mapping[str, str] = {
+    "RetrievalProbe": "evaluation.retrieval:RetrievalProbe",
+    "HeldOut": "evaluation.held_out_losses:HeldOut",
+    "Tatoeba": "evaluation.tatoeba:Tatoeba",
+    "WordAlignment": "evaluation.alignment:WordAlignment",
+    "Bucc": "evaluation.bucc:Bucc",
+    "HeldOutRetrieval": "evaluation.held_out_retrieval:HeldOutRetrieval",
+    "TaskEvaluation": "evaluation.finetuned:TaskEvaluation",
+    "HeldOutTranslation": "evaluation.held_out_translation:HeldOutTranslation",
+}
+"""{name in gin files: module and class}: measures, and evaluators that only a loop runs."""
+
+_added: dict[str, type[Measure]] = {}
+
+
+def classes() -> dict[str, type]:
+    """Returns {name in gin files: class} of `EVALUATORS`."""
+    return {name: pkgutil.resolve_name(f"xlme_jax.{x}") for name, x in EVALUATORS.items()}
+
+
+def add(cls: type[Measure]) -> None:
+    """Adds a measure of another package; `configuration.registry.add` calls it.
+
+    Raises:
+      ValueError: another measure has its name.
+    """
+    for task in cls.task_names():
+        _check_same(task, _added.setdefault(task, cls), cls)
+
+
+def by_task() -> dict[str, type[Measure]]:
+    """Returns {task, as `--tasks` and results name it: measure}; ValueError if two share a task."""
+    ours = _ours()
+    for task, cls in _added.items():
+        # Not by `add`, which would import all measures into runs that use none of them.
+        _check_same(task, ours.get(task, cls), cls)
+    return {**ours, **_added}
+
+
+def of_task(task: str) -> type[Measure] | None:
+    """Returns the measure of a task; None for results of something else, such as translations."""
+    return by_task().get(task)
+
+
+def of_tasks(tasks: Collection[str]) -> list[type[Measure]]:
+    """Returns the measures of some tasks, each once, in the order of the table."""
+    return list(dict.fromkeys(cls for task, cls in by_task().items() if task in tasks))
+
+
+def names() -> list[str]:
+    """Returns the tasks that need no fine-tuned head."""
+    return [task for task, cls in by_task().items() if cls.about.needs != "head"]
+
+
+def defaults() -> list[str]:
+    """Returns the tasks that `evaluate` runs on a pre-trained model if none is named."""
+    return [task for task in names() if by_task()[task].about.is_default]
+
+
+def _check_same(task: str, known: type[Measure], cls: type[Measure]) -> None:
+    if known is not cls:
+        raise ValueError(
+            f"{cls.__qualname__}.about.name = {task!r} is a task of {known.__qualname__}; choose "
+            "another name."
+        )
+
+
+@functools.cache
+def _ours() -> dict[str, type[Measure]]:
+    ours = [cls for cls in classes().values() if issubclass(cls, Measure)]
+    return {task: cls for cls in ours for task in cls.task_names()}
